@@ -1,0 +1,96 @@
+"""Every error that the generator raises on purpose, and the exit code each one ends in.
+
+::
+
+    GeneratorError
+    ├── UsageError          2  the command line asks for something that makes no sense
+    ├── SpecError           1  models.yaml: every mistake in it, each with its place
+    ├── RepositoryError     1  the model repository can't be read or written as asked
+    ├── ConflictError       1  files edited by hand stand where generated ones belong
+    ├── ServerError         1  tritonserver is missing, did not start, or a model failed to load
+    └── TemplateError       3  a task folder of ours is broken: its options, template or config
+
+Anything else that escapes is a bug of ours and ends in 3 as well; an interrupt ends in 130.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+EXIT_OK = 0
+EXIT_INPUT = 1
+EXIT_USAGE = 2
+EXIT_BUG = 3
+EXIT_INTERRUPTED = 130
+
+# Hugging Face user tokens (hf_...) and organisation tokens (api_org_...).
+_TOKEN = re.compile(r"(?<![A-Za-z0-9])(hf|api_org)_[A-Za-z0-9][A-Za-z0-9_.\-]{7,}")
+
+
+def looks_like_token(text: str) -> bool:
+    """Whether a Hugging Face access token may be part of ``text``."""
+    return _TOKEN.search(text) is not None
+
+
+def mask_tokens(text: str) -> str:
+    """``text`` with whatever may be a Hugging Face access token replaced by ``hf_***``."""
+    return _TOKEN.sub(lambda match: f"{match[1]}_***", text)
+
+
+class GeneratorError(Exception):
+    """The root: its text is for the user, complete without a traceback."""
+
+    exit_code = EXIT_INPUT
+
+    def __str__(self) -> str:
+        return mask_tokens(super().__str__())
+
+
+class UsageError(GeneratorError):
+    """The command line asks for something that makes no sense."""
+
+    exit_code = EXIT_USAGE
+
+
+@dataclass(frozen=True, order=True)
+class Problem:
+    """One mistake in a YAML file; ``line`` and ``column`` count from 1, 0 where there is none."""
+
+    line: int
+    column: int
+    where: str
+    message: str
+
+    def text(self, file: str) -> str:
+        """``models.yaml:5:9: models[0].dtype: got 'fp61', expected ...``"""
+        place = f"{file}:{self.line}:{self.column}" if self.line else file
+        return mask_tokens(": ".join(part for part in (place, self.where, self.message) if part))
+
+
+class SpecError(GeneratorError):
+    """Every mistake found in one models.yaml, in the file's order."""
+
+    def __init__(self, file: str, problems: Iterable[Problem]) -> None:
+        self.file = file
+        self.problems = sorted(set(problems))
+        super().__init__("\n".join(problem.text(file) for problem in self.problems))
+
+
+class RepositoryError(GeneratorError):
+    """The model repository can't be read or written as asked."""
+
+
+class ConflictError(GeneratorError):
+    """Files edited by hand stand where generated ones belong."""
+
+
+class ServerError(GeneratorError):
+    """tritonserver is missing, did not start, or a model failed to load."""
+
+
+class TemplateError(GeneratorError):
+    """A task folder of ours is broken."""
+
+    exit_code = EXIT_BUG
