@@ -1,0 +1,1 @@
+"""Measurements of what the generated models do under load; see ``perf/README.md``."""

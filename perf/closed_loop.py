@@ -1,0 +1,63 @@
+"""A closed loop of callers over anything that answers; knows no protocol and no server."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AbstractAsyncContextManager
+from dataclasses import asdict
+
+from perf.load import Request
+from perf.measure import Policy, Record
+
+Ask = Callable[[Request], Awaitable[int]]
+"""Sends one request and returns the number of output tokens; raises ``AnswerError``."""
+
+ANSWER_TIMEOUT_S = 300.0
+
+
+class AnswerError(Exception):
+    """An error or a wrong answer; it is counted, and the loop goes on."""
+
+
+async def closed_loop(
+    connect: Callable[[], AbstractAsyncContextManager[Ask]],
+    clients: int,
+    stream: Iterator[Request],
+    policy: Policy,
+    report: Callable[[Record], None],
+) -> None:
+    """Run ``clients`` callers until the policy has enough and every answer is in.
+
+    Each answer is reported as it comes.
+    """
+    begin_s = time.perf_counter()
+    num_sent = 0
+
+    async def caller() -> None:
+        nonlocal num_sent
+        async with connect() as ask:
+            while not policy.enough(num_sent, time.perf_counter() - begin_s):
+                num_sent += 1
+                report(await record(ask, next(stream)))
+
+    await asyncio.gather(*(caller() for _ in range(clients)))
+
+
+async def record(ask: Ask, request: Request) -> Record:
+    """Ask once and say how it went; a connection that breaks or hangs ends the run instead."""
+    sent_s = time.perf_counter()
+    num_output_tokens, problem = 0, None
+    try:
+        num_output_tokens = await asyncio.wait_for(ask(request), ANSWER_TIMEOUT_S)
+    except AnswerError as error:
+        problem = str(error)
+    done_s = time.perf_counter()
+    return Record(request.index, sent_s, done_s, request.max_tokens, num_output_tokens, problem)
+
+
+def print_record(record: Record) -> None:
+    """One JSON line on stdout: how a measuring process tells its parent."""
+    print(json.dumps(asdict(record)), flush=True)

@@ -1,0 +1,87 @@
+"""The load generator, a process of its own: one level against a running server.
+
+Prints a JSON line for each answer. Plain HTTP/1.1 over kept-open connections: what it costs is
+taken from the server's cores, so it does as little as it can, and its parent starts it with a lower
+priority (``nice``) than the server's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from perf.closed_loop import AnswerError, Ask, closed_loop, print_record
+from perf.load import Request, requests
+from perf.measure import Policy
+from perf.targets import TARGETS, Target
+
+
+async def read_response(reader: asyncio.StreamReader) -> tuple[int, bytes]:
+    """Status and body of a response that states its ``Content-Length``."""
+    head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
+    headers = dict(line.lower().split(": ", 1) for line in head[1:] if ": " in line)
+    return int(head[0].split()[1]), await reader.readexactly(int(headers["content-length"]))
+
+
+def first_elements(body: bytes) -> dict[str, Any]:
+    """The outputs of an ``/infer`` answer: name -> first element."""
+    return {output["name"]: output["data"][0] for output in json.loads(body)["outputs"]}
+
+
+@asynccontextmanager
+async def connect(host: str, port: int, target: Target) -> AsyncIterator[Ask]:
+    """One kept-open connection to the server's ``/infer`` of ``target``."""
+    reader, writer = await asyncio.open_connection(host, port)
+    head = f"POST /v2/models/{target.name}/infer HTTP/1.1\r\nHost: {host}\r\nContent-Length: "
+
+    async def ask(request: Request) -> int:
+        body = json.dumps(target.body(request)).encode()
+        writer.write(f"{head}{len(body)}\r\n\r\n".encode() + body)
+        status, answer = await read_response(reader)
+        if status != 200:
+            raise AnswerError(f"HTTP {status}: {answer.decode('utf-8', 'replace')[:200]}")
+        return target.num_output_tokens(request, first_elements(answer))
+
+    try:
+        yield ask
+    finally:
+        writer.close()
+
+
+def parse_args() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--target", choices=sorted(TARGETS), required=True)
+    add_level_arguments(parser)
+    return parser.parse_args()
+
+
+def add_level_arguments(parser: argparse.ArgumentParser) -> None:
+    """What says how much to send; the in-process driver takes the same."""
+    parser.add_argument("--clients", type=int, required=True)
+    parser.add_argument("--seed", type=int, required=True)
+    parser.add_argument("--min-requests", type=int, required=True)
+    parser.add_argument("--min-s", type=float, required=True)
+    parser.add_argument("--max-s", type=float, required=True)
+
+
+def main() -> None:
+    args = parse_args()
+    asyncio.run(
+        closed_loop(
+            lambda: connect(args.host, args.port, TARGETS[args.target]),
+            args.clients,
+            requests(args.seed),
+            Policy(args.min_requests, args.min_s, args.max_s),
+            print_record,
+        )
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,53 @@
+"""The mixed load: which prompts are sent, in which order, and how many tokens each asks for.
+
+Knows nothing of servers, engines or clocks. Everything follows from the seed, so that every target
+is given the same requests in the same order.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+OUTPUT_LENGTHS = (8, 16, 32, 64, 128)  # tokens
+SHORTEST_PROMPT, LONGEST_PROMPT = 8, 64  # tokens
+VOCABULARY_SIZE = 16_384
+CONSONANTS, VOWELS = "bcdfghjklmnpqrstvwxz", "aeiou"
+NUM_SPECIAL_TOKENS = 2  # ids 0 and 1; prompts are made of the others
+
+
+@dataclass(frozen=True)
+class Request:
+    """One prompt of known length and the number of tokens it asks for."""
+
+    index: int
+    prompt: str
+    num_prompt_tokens: int
+    max_tokens: int
+
+
+def word(token_id: int) -> str:
+    """The text of one token, three syllables; prompts and answers are these between spaces."""
+    syllables = (token_id // 10_000, token_id // 100 % 100, token_id % 100)
+    return "".join(CONSONANTS[n // 5] + VOWELS[n % 5] for n in syllables)
+
+
+def num_words(text: str) -> int:
+    """How many tokens a decoded text is."""
+    return len(text.split())
+
+
+def requests(seed: int) -> Iterator[Request]:
+    """Endless requests: prompt lengths uniform, output lengths in shuffled blocks of one each.
+
+    The blocks keep the mean output length of a short run at that of a long one.
+    """
+    draw = random.Random(seed)
+    index = 0
+    while True:
+        for max_tokens in draw.sample(OUTPUT_LENGTHS, len(OUTPUT_LENGTHS)):
+            length = draw.randint(SHORTEST_PROMPT, LONGEST_PROMPT)
+            ids = (draw.randrange(NUM_SPECIAL_TOKENS, VOCABULARY_SIZE) for _ in range(length))
+            yield Request(index, " ".join(map(word, ids)), length, max_tokens)
+            index += 1

@@ -1,0 +1,63 @@
+"""What a result was measured on and with: hardware, versions, commit."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+from importlib.metadata import distributions
+from pathlib import Path
+
+PACKAGES = ("torch", "transformers", "tokenizers", "numpy", "nvidia-pytriton")
+CPU_FEATURES = ("avx2", "avx512f", "avx512_bf16", "avx512_fp16", "amx_bf16")
+
+
+def hardware() -> dict[str, str | int | float]:
+    """The machine, in words and numbers; ``load_average`` tells whether it was quiet."""
+    cpu = proc_value("/proc/cpuinfo", "model name") or platform.processor()
+    features = (proc_value("/proc/cpuinfo", "flags") or "").split()
+    memory_kib = (proc_value("/proc/meminfo", "MemTotal") or "0 kB").split()[0]
+    return {
+        "cpu": cpu,
+        "cores": num_cores(),
+        "cpu_features": " ".join(name for name in CPU_FEATURES if name in features),
+        "memory_gib": round(int(memory_kib) / 2**20, 1),
+        "system": f"{platform.system()} {platform.release()} {platform.machine()}",
+        "load_average": round(os.getloadavg()[0], 2),
+    }
+
+
+def num_cores() -> int:
+    """The cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def proc_value(path: str, key: str) -> str | None:
+    """The first value of ``key`` in a ``key : value`` file of /proc, where there is one."""
+    try:
+        lines = Path(path).read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return None
+    pairs = (line.partition(":") for line in lines)
+    return next((value.strip() for name, _, value in pairs if name.strip() == key), None)
+
+
+def versions() -> dict[str, str]:
+    """Python and the packages that matter here; what is not installed is left out."""
+    installed = {distribution.name: distribution.version for distribution in distributions()}
+    found = {name: installed[name] for name in PACKAGES if name in installed}
+    return {"python": platform.python_version(), **found}
+
+
+def commit() -> str:
+    """The checkout's commit, marked ``-dirty`` where files differ from it, or ``unknown``."""
+    command = ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
+    try:
+        answer = subprocess.run(
+            command, cwd=Path(__file__).parent, capture_output=True, text=True, check=True
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+    return answer.stdout.strip()

@@ -1,0 +1,104 @@
+"""From the times of single requests to the figures of a level; no server, no clock, no files.
+
+All times are in seconds on one clock. A level is a closed loop: ``clients`` callers who each send
+the next request as soon as their last one is answered. Counted is the time in which all callers are
+busy: from the moment as many requests are answered as there are callers (the start, when all begin
+at once, is behind) to the moment when the last request is sent (the loop begins to empty). Work in
+progress at the two ends is alike, so what ends in between is what the target does in that time.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Record:
+    """What became of one request; times in seconds, lengths in tokens."""
+
+    index: int
+    sent_s: float
+    done_s: float
+    max_tokens: int
+    num_output_tokens: int = 0
+    problem: str | None = None  # an error, or an answer of another length than it had to have
+
+    @property
+    def latency_s(self) -> float:
+        return self.done_s - self.sent_s
+
+
+@dataclass(frozen=True)
+class Policy:
+    """When a level has sent enough: requests and seconds both reached, or the time limit."""
+
+    min_requests: int
+    min_s: float
+    max_s: float
+
+    def enough(self, num_sent: int, elapsed_s: float) -> bool:
+        """Whether no further request is to be sent."""
+        if elapsed_s >= self.max_s:
+            return True
+        return num_sent >= self.min_requests and elapsed_s >= self.min_s
+
+
+@dataclass(frozen=True)
+class Level:
+    """The figures of one target at one number of clients; useful tokens are those asked for."""
+
+    clients: int
+    num_requests: int  # in the counted time, as all below but the problems
+    num_useful_tokens: int
+    counted_s: float
+    useful_tokens_per_s: float
+    p50_s: float
+    p90_s: float
+    p99_s: float
+    num_problems: int  # in all of the level
+    first_problem: str | None
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """The smallest value that at least ``share`` (0 to 1) of them do not exceed (nearest rank)."""
+    ordered = sorted(values)
+    return ordered[max(0, math.ceil(share * len(ordered)) - 1)] if ordered else math.nan
+
+
+def counted(records: Sequence[Record], clients: int) -> tuple[list[Record], float]:
+    """The records that end while all callers are busy, and how long that was in seconds.
+
+    A run too short to have such a time is counted whole.
+    """
+    ordered = sorted(records, key=lambda record: record.done_s)
+    if not ordered:
+        return [], 0.0
+    start_s = ordered[min(clients, len(ordered)) - 1].done_s
+    end_s = max(record.sent_s for record in ordered)
+    inside = [record for record in ordered if start_s < record.done_s <= end_s]
+    if len(inside) < clients:
+        return ordered, ordered[-1].done_s - min(record.sent_s for record in ordered)
+    return inside, end_s - start_s
+
+
+def summarize(records: Sequence[Record], clients: int) -> Level:
+    """The figures of a level; answers with a problem count for nothing."""
+    inside, counted_s = counted(records, clients)
+    good = [record for record in inside if record.problem is None]
+    problems = [record.problem for record in records if record.problem is not None]
+    num_useful_tokens = sum(record.max_tokens for record in good)
+    latencies = [record.latency_s for record in good]
+    return Level(
+        clients=clients,
+        num_requests=len(good),
+        num_useful_tokens=num_useful_tokens,
+        counted_s=counted_s,
+        useful_tokens_per_s=num_useful_tokens / counted_s if counted_s else 0.0,
+        p50_s=percentile(latencies, 0.50),
+        p90_s=percentile(latencies, 0.90),
+        p99_s=percentile(latencies, 0.99),
+        num_problems=len(problems),
+        first_problem=problems[0] if problems else None,
+    )
