@@ -1,3 +1,6 @@
+# Versions are bounded in pyproject.toml, and Debian's are those of the base image:
+# hadolint global ignore=DL3008,DL3013
+#
 # Two images from one file, chosen with --target:
 #
 #   gpu   NVIDIA's Triton container with our Python packages
@@ -26,7 +29,7 @@ ARG TORCH_INDEX_URL=""
 # For a model that no release knows yet, for example:
 #   --build-arg TRANSFORMERS_SPEC=git+https://github.com/huggingface/transformers
 ARG TRANSFORMERS_SPEC=""
-USER root
+USER 0:0
 WORKDIR /workspace
 # With its bin first on PATH, Triton's Python stub finds this environment as its own; the container's
 # packages stay visible below it and are not touched.
@@ -45,7 +48,7 @@ RUN python -m pip install ${TORCH_INDEX_URL:+--extra-index-url "$TORCH_INDEX_URL
 COPY generator generator
 COPY model_templates model_templates
 RUN python -m pip install --no-deps --force-reinstall . \
-    && rm -rf generator model_templates build *.egg-info \
+    && rm -rf generator model_templates build ./*.egg-info \
     && chown 1000:1000 /workspace
 COPY --chown=1000:1000 models.yaml ./
 COPY --chown=1000:1000 demo demo
@@ -54,7 +57,7 @@ USER 1000:1000
 EXPOSE 8000 8001 8002
 STOPSIGNAL SIGTERM
 HEALTHCHECK --interval=15s --timeout=5s --start-period=10m --retries=3 \
-    CMD curl --fail --silent --output /dev/null "http://127.0.0.1:${HTTP_PORT}/v2/health/ready"
+    CMD ["python", "-c", "import os, urllib.request as r; r.urlopen('http://127.0.0.1:%s/v2/health/ready' % os.environ['HTTP_PORT'], timeout=4)"]
 CMD ["hf-triton", "serve", "--host", "0.0.0.0"]
 
 

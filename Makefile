@@ -23,10 +23,12 @@ serve: setup ## generate model_repository from models.yaml and serve it (ARGS="-
 test: setup ## run the tests (ARGS="-m 'not server'": without a real server)
 	@$(PY) -m pytest $(ARGS)
 
-lint: setup ## check format, style and types
+lint: setup ## check format, style and types; shell scripts and the Dockerfile too
 	@$(PY) -m ruff format --check .
 	@$(PY) -m ruff check .
 	@$(PY) -m mypy
+	@$(VENV)/bin/shellcheck tools/setup .ci/run
+	@$(VENV)/bin/hadolint --failure-threshold warning Dockerfile
 
 format: setup ## rewrite the code in the common format
 	@$(PY) -m ruff format .

@@ -1,0 +1,101 @@
+"""What both images promise, read off the Dockerfile; an engine to build them is not needed."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from tests.packaging.dockerfile import Stage, read_instructions, read_stages
+
+ROOT = Path(__file__).parents[2]
+STAGES = read_stages(ROOT / "Dockerfile")
+TARGETS = ["gpu", "cpu"]
+
+
+def _copied_from_checkout(stage: Stage) -> list[str]:
+    copies = [shlex.split(value) for value in stage.values("COPY") if "--from=" not in value]
+    return [word for words in copies for word in words[:-1] if not word.startswith("--")]
+
+
+def _environment(stage: Stage) -> dict[str, str]:
+    words = [word for value in stage.values("ENV") for word in shlex.split(value)]
+    return dict(word.split("=", 1) for word in words)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_both_targets_are_there(target: str) -> None:
+    assert target in STAGES
+
+
+def test_every_base_image_is_an_argument_with_a_default() -> None:
+    defaults = dict(value.split("=", 1) for value in STAGES[""].values("ARG"))
+    for stage in STAGES.values():
+        if stage.name:
+            assert re.fullmatch(r"\$\{(\w+)\}", stage.base), stage.base
+            assert defaults[stage.base[2:-1]]
+
+
+def test_the_triton_release_is_an_argument_of_its_own() -> None:
+    defaults = dict(value.split("=", 1) for value in STAGES[""].values("ARG"))
+    assert re.fullmatch(r"2[6-9]\.\d\d", defaults["TRITON_VERSION"])
+    assert defaults["TRITON_IMAGE"].endswith("tritonserver:${TRITON_VERSION}-py3")
+
+
+@pytest.mark.parametrize("stage", ["gpu", "cpu-packages"])
+def test_transformers_and_the_torch_build_can_be_chosen(stage: str) -> None:
+    names = {value.split("=")[0] for value in STAGES[stage].values("ARG")}
+    assert {"TRANSFORMERS_SPEC", "TORCH_INDEX_URL"} <= names
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_the_container_does_not_run_as_root(target: str) -> None:
+    assert STAGES[target].values("USER")[-1] == "1000:1000"
+
+
+def test_no_secret_enters_a_layer() -> None:
+    for entry in read_instructions(ROOT / "Dockerfile"):
+        if entry.name in {"ARG", "ENV", "RUN", "COPY"}:
+            assert not re.search(r"token|secret|passw|api_?key", entry.value, re.I), entry
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_health_is_asked_at_the_port_that_the_environment_names(target: str) -> None:
+    (check,) = STAGES[target].values("HEALTHCHECK")
+    assert "/v2/health/ready" in check
+    assert "HTTP_PORT" in check
+    assert _environment(STAGES[target])["HTTP_PORT"] == "8000"
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_triton_ports_are_exposed_and_a_stop_is_graceful(target: str) -> None:
+    assert STAGES[target].values("EXPOSE") == ["8000 8001 8002"]
+    assert STAGES[target].values("STOPSIGNAL") == ["SIGTERM"]
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_the_command_needs_no_shell(target: str) -> None:
+    (command,) = STAGES[target].values("CMD")
+    assert json.loads(command)[:2] == ["hf-triton", "serve"]
+
+
+def test_only_the_cpu_image_gets_our_tritonserver() -> None:
+    assert any("/usr/local/bin/tritonserver" in value for value in STAGES["cpu"].values("RUN"))
+    assert not any("bin/tritonserver" in value for value in STAGES["gpu"].values("RUN"))
+
+
+@pytest.mark.parametrize("stage", ["gpu", "cpu-packages", "cpu"])
+def test_what_is_copied_exists_and_is_let_in_by_dockerignore(stage: str) -> None:
+    ignore = (ROOT / ".dockerignore").read_text().splitlines()
+    assert ignore[1] == "*"
+    for source in _copied_from_checkout(STAGES[stage]):
+        assert (ROOT / source).exists(), source
+        assert f"!{source}" in ignore, source
+
+
+def test_dockerignore_keeps_weights_and_local_settings_out() -> None:
+    ignore = (ROOT / ".dockerignore").read_text().splitlines()
+    assert {"**/hf_cache", "**/.env", "**/*.local.yaml", "**/__pycache__"} <= set(ignore)

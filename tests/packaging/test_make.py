@@ -1,0 +1,106 @@
+"""``make`` and the script behind ``make setup``: what they say and mend, without a network."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SETUP = ROOT / "tools" / "setup"
+
+
+def _bash(script: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    environment = {key: value for key, value in os.environ.items() if key not in {"PYTHON", "VENV"}}
+    return subprocess.run(
+        ["bash", "-c", f"source {shlex.quote(str(SETUP))}; {script}"],
+        env={**environment, **variables},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def _fake_python(folder: Path, name: str, version: str) -> Path:
+    """An interpreter of another version: it says so, and fails the question whether it fits."""
+    fake = folder / name
+    fake.write_text(f'#!/bin/sh\n[ "$1" = --version ] && echo "Python {version}" || exit 1\n')
+    fake.chmod(0o755)
+    return fake
+
+
+def test_make_alone_lists_the_targets() -> None:
+    listed = subprocess.run(["make"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    for target in ("setup", "serve", "test", "lint", "clean"):
+        assert f"make {target} " in listed
+
+
+def test_ci_runs_what_a_developer_runs() -> None:
+    script = ROOT / ".ci" / "run"
+    assert os.access(script, os.X_OK)
+    assert script.read_text().splitlines()[-2:] == ["make lint", "make test"]
+
+
+def test_an_interpreter_that_is_too_old_is_named(tmp_path: Path) -> None:
+    python = _fake_python(tmp_path, "python3.9", "3.9.18")
+    result = _bash("find_python", PYTHON=str(python))
+    assert result.returncode == 1
+    assert "is Python 3.9.18; need Python 3.10 to 3.13" in result.stderr
+
+
+def test_a_missing_interpreter_is_named() -> None:
+    result = _bash("find_python", PYTHON="python3.99")
+    assert result.returncode == 1
+    assert result.stderr == "setup: PYTHON=python3.99: no such command\n"
+
+
+def test_no_interpreter_that_fits_says_what_to_do(tmp_path: Path) -> None:
+    for version in ("3", "3.10", "3.11", "3.12", "3.13"):
+        _fake_python(tmp_path, f"python{version}", "3.9.2")
+    result = _bash(f"PATH={tmp_path}; find_python")
+    assert result.returncode == 1
+    assert "python3 is Python 3.9.2." in result.stderr
+    assert "make setup PYTHON=python3.12" in result.stderr
+
+
+def test_an_unknown_build_of_torch_is_refused() -> None:
+    result = _bash("wanted_torch", TORCH="rocm")
+    assert result.returncode == 1
+    assert result.stderr == "setup: TORCH=rocm: expected one of auto, gpu, cpu\n"
+
+
+def test_the_cpu_build_is_wanted_where_there_is_no_gpu(tmp_path: Path) -> None:
+    assert _bash(
+        f"PATH={tmp_path}:/usr/bin:/bin; nvidia-smi() {{ return 1; }}; wanted_torch"
+    ).stdout == ("cpu\n")
+
+
+def test_the_gpu_build_is_wanted_where_there_is_one() -> None:
+    assert _bash("nvidia-smi() { echo 'GPU 0: H200'; }; wanted_torch").stdout == "gpu\n"
+
+
+@pytest.mark.skipif(not shutil.which("cc"), reason="Python 3.13 is passed over without a compiler")
+def test_an_environment_that_lost_its_interpreter_is_made_anew(tmp_path: Path) -> None:
+    venv = tmp_path / ".venv"
+    (venv / "bin").mkdir(parents=True)
+    (venv / "bin" / "python").symlink_to("/nonexistent/python3")
+    (venv / ".installed").write_text("stale")
+    script = "environment_is_sound || make_environment && environment_is_sound && echo mended"
+    result = _bash(script, VENV=str(venv), PYTHON=sys.executable)
+    assert result.stdout == "mended\n", result.stderr
+    assert not (venv / ".installed").exists()
+
+
+def test_a_complete_environment_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "python").symlink_to(sys.executable)
+    result = _bash(
+        "environment_is_sound() { true; }; request gpu >$STAMP; install_torch() { false; }; main",
+        VENV=str(tmp_path),
+    )
+    assert (result.returncode, result.stderr) == (0, "")

@@ -1,0 +1,56 @@
+"""An installed wheel holds the generator, and the templates where the generator finds them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the wheel's files, as pip would lay them into site-packages."""
+    source, site = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("site")
+    for name in ("generator", "model_templates"):
+        shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "LICENSE"):
+        shutil.copy(ROOT / name, source)
+    command = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--quiet"]
+    subprocess.run([*command, "--wheel-dir", str(source / "dist"), str(source)], check=True)
+    (wheel,) = (source / "dist").glob("*.whl")
+    zipfile.ZipFile(wheel).extractall(site)
+    return site
+
+
+def test_the_wheel_carries_every_file_of_the_templates(site: Path) -> None:
+    templates = ROOT / "model_templates"
+    files = [path for path in templates.rglob("*") if path.suffix in {".py", ".j2", ".yaml"}]
+    assert files
+    for path in files:
+        installed = site / path.relative_to(ROOT)
+        assert installed.read_bytes() == path.read_bytes(), path
+
+
+def test_the_wheel_carries_nothing_else(site: Path) -> None:
+    top = {path.name for path in site.iterdir() if not path.name.endswith(".dist-info")}
+    assert top == {"generator", "model_templates"}
+
+
+def test_the_installed_generator_finds_the_installed_templates(site: Path, tmp_path: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(site), "PYTHONSAFEPATH": "1"}
+    found = subprocess.run(
+        [sys.executable, "-m", "generator", "tasks"],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "text-generation" in found.stdout
