@@ -91,7 +91,8 @@ ENV VIRTUAL_ENV=/opt/hf-triton \
     HTTP_PORT=8000
 COPY --from=cpu-packages /opt/hf-triton /opt/hf-triton
 # `tritonserver` as NVIDIA's container has it; the arguments are the server's own.
-RUN printf '#!/bin/sh\nexec /opt/hf-triton/bin/python -m generator.server "$@"\n' \
+COPY tools/tritonserver.py /opt/hf-triton/tritonserver.py
+RUN printf '#!/bin/sh\nexec /opt/hf-triton/bin/python /opt/hf-triton/tritonserver.py "$@"\n' \
         >/usr/local/bin/tritonserver \
     && chmod 755 /usr/local/bin/tritonserver \
     && useradd --uid 1000 --user-group --create-home triton-server \
