@@ -51,7 +51,7 @@ RUN python -m pip install --no-deps --force-reinstall . \
     && rm -rf generator model_templates build ./*.egg-info \
     && chown 1000:1000 /workspace
 COPY --chown=1000:1000 models.yaml ./
-COPY --chown=1000:1000 demo demo
+COPY --chown=1000:1000 demo/model demo/model
 COPY --chown=1000:1000 model_repository model_repository
 USER 1000:1000
 EXPOSE 8000 8001 8002
@@ -91,8 +91,7 @@ ENV VIRTUAL_ENV=/opt/hf-triton \
     HTTP_PORT=8000
 COPY --from=cpu-packages /opt/hf-triton /opt/hf-triton
 # `tritonserver` as NVIDIA's container has it; the arguments are the server's own.
-COPY tools/tritonserver.py /opt/hf-triton/tritonserver.py
-RUN printf '#!/bin/sh\nexec /opt/hf-triton/bin/python /opt/hf-triton/tritonserver.py "$@"\n' \
+RUN printf '#!/bin/sh\nexec /opt/hf-triton/bin/python -m generator.server "$@"\n' \
         >/usr/local/bin/tritonserver \
     && chmod 755 /usr/local/bin/tritonserver \
     && useradd --uid 1000 --user-group --create-home triton-server \
@@ -100,7 +99,7 @@ RUN printf '#!/bin/sh\nexec /opt/hf-triton/bin/python /opt/hf-triton/tritonserve
     && install --directory --owner=1000 --group=1000 /workspace
 WORKDIR /workspace
 COPY --chown=1000:1000 models.yaml ./
-COPY --chown=1000:1000 demo demo
+COPY --chown=1000:1000 demo/model demo/model
 COPY --chown=1000:1000 model_repository model_repository
 USER 1000:1000
 RUN tritonserver --help >/dev/null
