@@ -1,0 +1,275 @@
+"""Starts a tritonserver on a model repository, loads models, and ends it without leftovers.
+
+Models are loaded over HTTP into a running server, not by ``--load-model``: with that flag the
+server answers nobody until its slowest model is there, and one that hangs keeps all others away.
+Knows nothing of models.yaml.
+
+``python -m generator.server ARGUMENTS`` becomes the wheel's tritonserver, as in a container.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+
+from generator import die_with_parent, server_binary
+from generator.errors import GeneratorError, ServerError
+from generator.server_api import ServerApi
+from generator.server_listen import Listen
+from generator.server_log import LogFilter
+
+_START_TIMEOUT_S = 60.0
+# Triton itself waits up to 30 s (--exit-timeout-secs) for requests in flight and for models.
+_STOP_TIMEOUT_S = 35.0
+_STOP_TIMEOUT_ONLY_LOADS_S = 3.0
+# As many as Triton loads at once (--model-load-thread-count); each keeps one of its HTTP threads.
+_NUM_LOADERS = 4
+_NUM_HTTP_THREADS = 8 + _NUM_LOADERS
+_SHARED_MEMORY = Path("/dev/shm")  # noqa: S108
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """How loading a model ended: ``failure`` is None, or the reason in one line."""
+
+    model: str
+    seconds: float
+    failure: str | None
+
+
+class TritonServer:
+    """One tritonserver and its Python stubs, in a process group of their own.
+
+    So the terminal's Ctrl-C does not reach them: only ``stop`` and ``kill`` end them, or the
+    death of this process. Used as a context, it is started, and stopped at the end.
+    """
+
+    def __init__(
+        self,
+        repository: Path,
+        listen: Listen | None = None,
+        *,
+        arguments: Sequence[str] = (),
+        verbose: bool = False,
+        write_log: Callable[[str], None] | None = None,
+    ) -> None:
+        self.repository = repository
+        self.listen = listen or Listen()
+        self.arguments = arguments
+        self.verbose = verbose
+        self.write_log = write_log or (lambda line: print(line, file=sys.stderr, flush=True))
+        self.api = ServerApi(self.listen.client_host(), self.listen.http_port)
+        self.num_loading = 0
+        self.num_ready = 0
+        self._outcomes: queue.SimpleQueue[Loaded] = queue.SimpleQueue()
+        self._log = LogFilter()
+        self._shared_memory_prefix = f"hf_triton_{os.getpid()}_{self.listen.http_port}_"
+        self._started: tuple[subprocess.Popen[str], threading.Thread] | None = None
+
+    def __enter__(self) -> TritonServer:
+        """Starts the server."""
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Stops the server gracefully; at once where an exception ends the block."""
+        if error is None:
+            self.stop()
+        else:
+            self.kill()
+
+    @property
+    def pid(self) -> int:
+        """The process id of tritonserver, also its process group's."""
+        return self._process.pid
+
+    def start(self, timeout_s: float = _START_TIMEOUT_S) -> None:
+        """Starts the server, with no model yet, and waits until it answers. Raises ServerError.
+
+        To be called from the main thread: the server dies with the thread that started it.
+        """
+        self.listen.check()
+        binary = server_binary.find()
+        launcher = [sys.executable, "-IS", die_with_parent.__file__, str(os.getpid())]
+        process = subprocess.Popen(
+            [*launcher, *binary.command, *self._flags()],
+            env=binary.full_environment(),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            encoding="utf-8",
+            errors="replace",
+            start_new_session=True,
+        )
+        reader = threading.Thread(target=self._pass_log_on, args=(process,), daemon=True)
+        self._started = (process, reader)
+        reader.start()
+        try:
+            self._wait_live(time.monotonic() + timeout_s)
+        except BaseException:
+            self.kill()
+            raise
+
+    def _flags(self) -> list[str]:
+        listen = self.listen
+        return [
+            f"--model-repository={self.repository.resolve()}",
+            "--model-control-mode=explicit",
+            # Without it every model is first imported in a process that only asks for its config:
+            # torch twice, and a process that dies while loading hangs the load for ever (24.10).
+            "--disable-auto-complete-config",
+            f"--http-address={listen.host}",
+            f"--http-port={listen.http_port}",
+            f"--http-thread-count={_NUM_HTTP_THREADS}",
+            f"--grpc-address={listen.host}",
+            f"--grpc-port={listen.grpc_port}",
+            f"--metrics-address={listen.host}",
+            f"--metrics-port={listen.metrics_port}",
+            f"--backend-config=python,shm-region-prefix-name={self._shared_memory_prefix}",
+            *self.arguments,
+        ]
+
+    def _wait_live(self, deadline: float) -> None:
+        while True:
+            if self.exit_code() is not None:
+                raise ServerError(self.last_words("tritonserver did not start"))
+            with contextlib.suppress(OSError):
+                if self.api.is_live():
+                    return
+            if time.monotonic() > deadline:
+                raise ServerError(self.last_words("tritonserver does not answer"))
+            time.sleep(0.05)
+
+    def begin_loading(self, models: Iterable[str]) -> None:
+        """Starts to load models, several at once; ``next_outcome`` tells how each ended."""
+        waiting: queue.SimpleQueue[str] = queue.SimpleQueue()
+        for model in models:
+            waiting.put(model)
+            self.num_loading += 1
+        for _ in range(min(_NUM_LOADERS, self.num_loading)):
+            threading.Thread(target=self._load_each, args=(waiting,), daemon=True).start()
+
+    def _load_each(self, waiting: queue.SimpleQueue[str]) -> None:
+        with contextlib.suppress(queue.Empty):
+            while True:
+                model = waiting.get_nowait()
+                began = time.monotonic()
+                try:
+                    failure = self.api.load(model)
+                except OSError:
+                    failure = "the server went away"
+                self._outcomes.put(Loaded(model, time.monotonic() - began, failure))
+
+    def next_outcome(self, timeout_s: float) -> Loaded | None:
+        """The next model whose load has ended; None where none has within ``timeout_s``.
+
+        Raises ServerError when the server dies.
+        """
+        try:
+            outcome = self._outcomes.get(timeout=timeout_s)
+        except queue.Empty:
+            outcome = None
+        if self.exit_code() is not None:
+            raise ServerError(self.last_words("tritonserver died"))
+        if outcome:
+            self.num_loading -= 1
+            self.num_ready += not outcome.failure
+        return outcome
+
+    def wait_ready(self, models: Iterable[str], timeout_s: float = 600.0) -> None:
+        """Loads models and returns when all answer. Raises ServerError when one does not."""
+        self.begin_loading(models)
+        deadline = time.monotonic() + timeout_s
+        while self.num_loading:
+            outcome = self.next_outcome(timeout_s=0.5)
+            if outcome and outcome.failure:
+                raise ServerError(f"model '{outcome.model}' failed to load: {outcome.failure}")
+            if time.monotonic() > deadline:
+                raise ServerError(f"still loading after {timeout_s:.0f} s")
+
+    def exit_code(self) -> int | None:
+        """How the server ended, negative for a signal; None while it runs."""
+        return self._process.poll()
+
+    def last_words(self, what: str) -> str:
+        """``what``, how the process ended, and the last lines of its log."""
+        code = self.exit_code()
+        if code is None:
+            how = ""
+        else:
+            self._reader.join(timeout=2)  # its last lines may still be on their way
+            killer = signal.Signals(-code).name if code < 0 else ""
+            how = f" (killed by {killer})" if killer else f" (exit code {code})"
+        lines = "".join(f"\n    {line}" for line in self._log.tail())
+        return f"{what}{how}{'; its last lines:' if lines else ''}{lines}"
+
+    def stop(self) -> int:
+        """Ends the server after the requests in flight; forces it after a while.
+
+        Triton also waits for loads: where there is nothing but those, it is soon forced.
+        Returns the server's exit code, 0 after a graceful stop.
+        """
+        self._process.terminate()
+        only_loads = self.num_loading and not self.num_ready
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(_STOP_TIMEOUT_ONLY_LOADS_S if only_loads else _STOP_TIMEOUT_S)
+        return self.kill()
+
+    def kill(self) -> int:
+        """Ends the server and its stubs at once, clears away what they leave, returns its code."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
+        code = self._process.wait()
+        self._reader.join(timeout=2)
+        for region in _SHARED_MEMORY.glob(f"{self._shared_memory_prefix}*"):
+            region.unlink(missing_ok=True)
+        return code
+
+    def _pass_log_on(self, process: subprocess.Popen[str]) -> None:
+        for line in process.stdout or ():
+            text = line.rstrip("\n")
+            if self._log.show(text) or self.verbose:
+                self.write_log(text)
+
+    @property
+    def _process(self) -> subprocess.Popen[str]:
+        if self._started is None:
+            raise RuntimeError("start() comes first")
+        return self._started[0]
+
+    @property
+    def _reader(self) -> threading.Thread:
+        if self._started is None:
+            raise RuntimeError("start() comes first")
+        return self._started[1]
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Becomes the wheel's tritonserver with ``arguments``; returns only where that can't be."""
+    try:
+        binary = server_binary.embedded()
+    except GeneratorError as error:
+        print(f"tritonserver: {error}", file=sys.stderr)
+        return error.exit_code
+    command = [*binary.command, *arguments]
+    return os.execve(command[0], command, binary.full_environment())  # noqa: S606
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,62 @@
+"""Chooses which lines of tritonserver's output are worth showing; knows nothing of the process.
+
+What passes: warnings, errors, whatever models log or print. What does not: the server's own info
+lines, its tables, complaints about a GPU that is not there, and the several copies of each load
+failure, which the caller reports itself in one line.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+
+# Triton's log line: I1120 11:05:01.464615 4596 server.cc:345] "message"
+_LINE = re.compile(
+    r"(?P<severity>[IWEF])\d{4} [\d:.]+ \d+ (?P<file>[^\s:]+):\d+\]\s?(?P<message>.*)"
+)
+_NO_GPU = re.compile(
+    r"DCGM unable to start|NVML|CudaDriverHelper has not been initialized"
+    r"|Unable to allocate pinned system memory|CUDA memory pool disabled"
+)
+_LOAD_FAILED = re.compile(
+    r"failed to load '|load failed for model|Failed to create instance"
+    r"|Failed to initialize Python stub"
+)
+_NUM_TAIL_LINES = 20
+
+
+class LogFilter:
+    """Takes the server's output line by line and says which to show; remembers the last ones."""
+
+    def __init__(self) -> None:
+        self._tail: deque[str] = deque(maxlen=_NUM_TAIL_LINES)
+        self._inside_traceback = False
+
+    def show(self, line: str) -> bool:
+        """Whether ``line`` is for the reader."""
+        shown = self._is_shown(line)
+        if shown or line.startswith(("W", "E", "F")):
+            self._tail.append(line)
+        return shown
+
+    def tail(self) -> list[str]:
+        """The last lines of weight, oldest first: what to look at when the server has died."""
+        return list(self._tail)
+
+    def _is_shown(self, line: str) -> bool:
+        match = _LINE.match(line)
+        if match is None:
+            return self._is_shown_unlabelled(line)
+        # A stub that can't import its model logs the traceback over several lines, unquoted.
+        failed = _LOAD_FAILED.search(match["message"]) is not None
+        self._inside_traceback = failed and not match["message"].startswith('"')
+        if failed or _NO_GPU.search(match["message"]):
+            return False
+        return match["severity"] in "WEF" or match["file"].endswith(".py")
+
+    def _is_shown_unlabelled(self, line: str) -> bool:
+        if self._inside_traceback:
+            return False
+        if not line.strip() or line.startswith(("+-", "|", "Signal (")):
+            return False
+        return _NO_GPU.search(line) is None
