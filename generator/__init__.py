@@ -1,1 +1,1 @@
-"""Build time: turns models.yaml into a Triton model repository. Imports no torch, no transformers."""
+"""Build time: models.yaml becomes a Triton model repository. Never imports torch."""

@@ -25,27 +25,25 @@ EXIT_USAGE = 2
 EXIT_BUG = 3
 EXIT_INTERRUPTED = 130
 
-# Hugging Face user tokens (hf_...) and organisation tokens (api_org_...).
-_TOKEN = re.compile(r"(?<![A-Za-z0-9])(hf|api_org)_[A-Za-z0-9][A-Za-z0-9_.\-]{7,}")
+# Hugging Face user tokens (hf_ and 34 letters) and organisation tokens (api_org_ and 34 letters).
+_TOKEN = re.compile(r"(hf|api_org)_[A-Za-z0-9]{30,}")
+_PERHAPS_TOKEN = re.compile(r"(?<![A-Za-z0-9])(hf|api_org)_[A-Za-z0-9][A-Za-z0-9_.\-]{7,}")
 
 
 def looks_like_token(text: str) -> bool:
-    """Whether a Hugging Face access token may be part of ``text``."""
+    """Whether a Hugging Face access token is part of ``text``."""
     return _TOKEN.search(text) is not None
 
 
 def mask_tokens(text: str) -> str:
-    """``text`` with whatever may be a Hugging Face access token replaced by ``hf_***``."""
-    return _TOKEN.sub(lambda match: f"{match[1]}_***", text)
+    """``text`` with anything that may be a Hugging Face access token replaced by ``hf_***``."""
+    return _PERHAPS_TOKEN.sub(lambda match: f"{match[1]}_***", text)
 
 
 class GeneratorError(Exception):
     """The root: its text is for the user, complete without a traceback."""
 
     exit_code = EXIT_INPUT
-
-    def __str__(self) -> str:
-        return mask_tokens(super().__str__())
 
 
 class UsageError(GeneratorError):
@@ -64,9 +62,10 @@ class Problem:
     message: str
 
     def text(self, file: str) -> str:
-        """``models.yaml:5:9: models[0].dtype: got 'fp61', expected ...``"""
+        """One line, such as ``models.yaml:5:9: models[0].dtype: got 'fp61', expected ...``."""
         place = f"{file}:{self.line}:{self.column}" if self.line else file
-        return mask_tokens(": ".join(part for part in (place, self.where, self.message) if part))
+        said = (mask_tokens(self.where), mask_tokens(self.message))
+        return ": ".join(part for part in (place, *said) if part)
 
 
 class SpecError(GeneratorError):

@@ -1,0 +1,8 @@
+"""``python -m generator``: the same as ``hf-triton``."""
+
+import sys
+
+from generator.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main())

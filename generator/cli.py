@@ -1,0 +1,109 @@
+"""The command line: verbs in, exit codes out. Results go to stdout, messages to stderr.
+
+Each verb is a module with HELP, ``add_arguments`` and ``run``; this one knows nothing of what they
+do. It is one of the two places where exceptions are caught; errors.py lists the exit codes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import importlib.util
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+
+from generator.errors import (
+    EXIT_BUG,
+    EXIT_INPUT,
+    EXIT_INTERRUPTED,
+    GeneratorError,
+    SpecError,
+)
+
+VERBS = ("validate", "generate", "diff", "prune", "tasks", "serve")
+
+
+DESCRIPTION = "Serve Hugging Face models on Triton Inference Server from one models.yaml."
+EXAMPLE = """\
+example: a models.yaml with one model
+
+  models:
+    - name: smollm2
+      task: text-generation
+      model: HuggingFaceTB/SmolLM2-135M-Instruct
+
+  hf-triton validate            # is every key right?
+  hf-triton generate            # write model_repository/smollm2/
+  hf-triton serve               # do both, start Triton, print a curl line that works
+
+`hf-triton tasks` lists what a model's `options:` can hold.
+exit codes: 0 fine, 1 your input or stale output, 2 usage, 3 a bug of ours, 130 interrupted
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one verb and returns the exit code. Raises SystemExit(2) for a wrong command line."""
+    args = make_parser().parse_args(argv)
+    try:
+        return run_verb(args)
+    except GeneratorError as error:
+        print(f"hf-triton: {_text(error)}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print("hf-triton: interrupted", file=sys.stderr)
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        # The reader of our output (head, less) has gone; nothing more can be said to it.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_INPUT
+    except Exception:  # noqa: BLE001, the edge: whatever escapes is a bug of ours
+        traceback.print_exc()
+        print("hf-triton: this is a bug in hf-triton; please report it", file=sys.stderr)
+        return EXIT_BUG
+
+
+def run_verb(args: argparse.Namespace) -> int:
+    """Runs the verb's module; stdout is complete when it returns."""
+    code: int = importlib.import_module(f"generator.{args.verb}").run(args)
+    sys.stdout.flush()
+    return code
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """The whole command line."""
+    raw = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(
+        "hf-triton", description=DESCRIPTION, epilog=EXAMPLE, formatter_class=raw
+    )
+    verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
+    for name in VERBS:
+        if importlib.util.find_spec(f"generator.{name}") is None:
+            continue
+        module = importlib.import_module(f"generator.{name}")
+        summary = module.HELP
+        sentence = f"{summary[0].upper()}{summary[1:]}."
+        verb = verbs.add_parser(name, help=summary, description=sentence)
+        _add_places(verb)
+        module.add_arguments(verb)
+    return parser
+
+
+def _add_places(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--config", default="models.yaml", metavar="FILE", help="default: models.yaml"
+    )
+    parser.add_argument(
+        "--repository",
+        default="model_repository",
+        metavar="FOLDER",
+        help="default: model_repository",
+    )
+
+
+def _text(error: GeneratorError) -> str:
+    if isinstance(error, SpecError):
+        count = len(error.problems)
+        return f"{count} mistake{'s' * (count != 1)} in {error.file}\n{error}"
+    return str(error)

@@ -1,0 +1,229 @@
+"""Holds the rendered files of a model against what lies in its folder. Reads only.
+
+Never follows a symbolic link below the repository's root: what a link leads to is not ours.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import functools
+import os
+import stat
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from generator import manifest
+from generator.errors import RepositoryError
+from generator.manifest import MANIFEST_FILE, WEIGHTS_FOLDER, Manifest
+
+TEMPORARY_SUFFIX = ".hf-triton-tmp"
+
+
+class Action(enum.Enum):
+    """What is to be done with a file."""
+
+    CREATE = "create"
+    UPDATE = "update"
+    IDENTICAL = "identical"
+    REMOVE = "remove"
+    CONFLICT = "conflict"
+
+
+@dataclass(frozen=True)
+class Change:
+    """One file; ``new`` is None where it is to go, ``old`` where there is none or it is no file."""
+
+    path: str
+    action: Action
+    old: bytes | None
+    new: bytes | None
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class ModelPlan:
+    """What generating one model means; ``blocked`` says why its folder can't be taken at all."""
+
+    folder: Path
+    changes: tuple[Change, ...]
+    known: Manifest
+    interrupted: bool
+    blocked: str = ""
+    force_helps: bool = True
+
+    @property
+    def name(self) -> str:
+        """The model's name."""
+        return self.folder.name
+
+    @property
+    def conflicts(self) -> list[str]:
+        """One line for each conflict."""
+        if self.blocked:
+            return [f"{self.folder}: {self.blocked}"]
+        found = (change for change in self.changes if change.action is Action.CONFLICT)
+        return [f"{self.folder / change.path}: {change.reason}" for change in found]
+
+    @property
+    def final(self) -> Manifest:
+        """The manifest when all is done."""
+        new = {change.path: change.new for change in self.changes if change.new is not None}
+        return Manifest({path: manifest.digest(content) for path, content in new.items()})
+
+    @property
+    def is_current(self) -> bool:
+        """Whether there is nothing to do."""
+        untouched = all(change.action is Action.IDENTICAL for change in self.changes)
+        finished = not self.blocked and not self.interrupted
+        return untouched and finished and self.known.files == self.final.files
+
+    def paths(self, action: Action) -> list[str]:
+        """The files that this is to be done with."""
+        return [change.path for change in self.changes if change.action is action]
+
+
+def compare(folder: Path, files: Mapping[str, bytes]) -> ModelPlan:
+    """What has to change for ``folder`` to hold ``files``."""
+    blocked = _not_a_folder(folder)
+    if blocked:
+        return ModelPlan(folder, (), Manifest(), False, blocked, force_helps=False)
+    with readable_errors():
+        known, blocked, interrupted = _known(folder, files)
+    parents = [folder / parent for parent in _parents(known.paths.union(files))]
+    linked = next(filter(None, map(_not_a_folder, parents)), "")
+    if linked:
+        return ModelPlan(folder, (), known, False, linked, force_helps=False)
+    changes = [_change(folder, path, new, known) for path, new in files.items()]
+    stale = sorted(known.paths - set(files))
+    changes += filter(None, (_stale_change(folder, path, known) for path in stale))
+    return ModelPlan(folder, tuple(changes), known, interrupted, blocked)
+
+
+def owned_folders(repository: Path) -> Iterator[Path]:
+    """The model folders that carry a manifest of ours, sorted."""
+    if not repository.exists():
+        return
+    with readable_errors():
+        entries = sorted(os.scandir(repository), key=lambda entry: entry.name)
+    for entry in entries:
+        is_folder = entry.is_dir(follow_symlinks=False)
+        if is_folder and os.path.lexists(os.path.join(entry.path, MANIFEST_FILE)):  # noqa: PTH118
+            yield Path(entry.path)
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """The folder's manifest. Raises RepositoryError where it is damaged."""
+    try:
+        return manifest.parse(read_file(folder / MANIFEST_FILE) or b"")
+    except (ValueError, NotAFileError) as error:
+        raise RepositoryError(f"{folder / MANIFEST_FILE}: damaged: {error}") from None
+
+
+class NotAFileError(Exception):
+    """Something else, such as a link or a folder, lies where a file should."""
+
+
+def read_file(path: Path) -> bytes | None:
+    """The content of a regular file, None where nothing is. Raises NotAFileError."""
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    try:
+        descriptor = os.open(path, flags)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        if path.is_symlink():
+            raise NotAFileError("is a symbolic link") from None
+        raise NotAFileError(f"can't be read: {error.strerror}") from None
+    with os.fdopen(descriptor, "rb", buffering=0) as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise NotAFileError("is not a regular file")
+        return file.readall()
+
+
+@contextlib.contextmanager
+def readable_errors() -> Iterator[None]:
+    """Turns what the operating system refuses into a RepositoryError."""
+    try:
+        yield
+    except OSError as error:
+        raise RepositoryError(f"{error.filename}: {error.strerror}") from None
+
+
+def temporary(path: Path) -> Path:
+    """Where a file is written before it takes its place."""
+    return path.with_name(f".{path.name}{TEMPORARY_SUFFIX}")
+
+
+def _not_a_folder(path: Path) -> str:
+    """Why files can't be written below ``path``; empty where they can."""
+    try:
+        mode = os.lstat(path).st_mode
+    except FileNotFoundError:
+        return ""
+    except NotADirectoryError:
+        return f"{path.parent} is not a folder"
+    except OSError as error:
+        return f"can't be read: {error.strerror}"
+    if stat.S_ISLNK(mode):
+        return f"{path.name} is a symbolic link; nothing is written through one"
+    return "" if stat.S_ISDIR(mode) else f"{path.name} is not a folder"
+
+
+@functools.lru_cache
+def _parents(paths: frozenset[str]) -> list[str]:
+    """Every folder between a model's folder and these files, outer ones first."""
+    inner = {str(parent) for path in paths for parent in PurePosixPath(path).parents}
+    return sorted(inner, key=len)
+
+
+def _known(folder: Path, files: Mapping[str, bytes]) -> tuple[Manifest, str, bool]:
+    """The folder's manifest, why the folder isn't ours where it isn't, and if a run broke off."""
+    try:
+        raw = read_file(folder / MANIFEST_FILE)
+        if raw is not None:
+            known = manifest.parse(raw)
+            leftover = os.path.lexists(temporary(folder / MANIFEST_FILE))
+            return known, "", leftover or raw != known.to_bytes() or bool(known.replacing)
+    except (ValueError, NotAFileError) as error:
+        return Manifest(), f"{MANIFEST_FILE} is damaged: {error}", False
+    ours = {WEIGHTS_FOLDER, temporary(folder / MANIFEST_FILE).name}
+    foreign = sorted({entry.name for entry in folder.iterdir()} - ours) if folder.exists() else []
+    if not foreign or _is_same(folder / "config.pbtxt", files.get("config.pbtxt")):
+        return Manifest(), "", True  # new, or made by us and only its manifest is gone
+    return Manifest(), f"exists, holds {foreign[0]}, and was not made by hf-triton", False
+
+
+def _is_same(path: Path, content: bytes | None) -> bool:
+    with contextlib.suppress(NotAFileError):
+        return content is not None and read_file(path) == content
+    return False
+
+
+def _change(folder: Path, path: str, new: bytes, known: Manifest) -> Change:
+    try:
+        old = read_file(folder / path)
+    except NotAFileError as error:
+        return Change(path, Action.CONFLICT, None, new, str(error))
+    if old is None:
+        return Change(path, Action.CREATE, None, new)
+    if old == new:
+        return Change(path, Action.IDENTICAL, old, new)
+    if known.wrote(path, old):
+        return Change(path, Action.UPDATE, old, new)
+    reason = "edited by hand" if path in known.paths else "not written by hf-triton"
+    return Change(path, Action.CONFLICT, old, new, reason)
+
+
+def _stale_change(folder: Path, path: str, known: Manifest) -> Change | None:
+    """A file of ours that is generated no more."""
+    try:
+        old = read_file(folder / path)
+    except NotAFileError as error:
+        return Change(path, Action.CONFLICT, None, None, f"no longer generated, but {error}")
+    if old is None:
+        return None
+    if known.wrote(path, old):
+        return Change(path, Action.REMOVE, old, None)
+    return Change(path, Action.CONFLICT, old, None, "no longer generated, but edited by hand")

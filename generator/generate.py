@@ -1,0 +1,90 @@
+"""``hf-triton generate``: makes the model repository what models.yaml says."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from generator import repository as writer
+from generator.compare import Action, ModelPlan
+from generator.errors import ConflictError
+from generator.plan import Plan, make_plan
+from generator.progress import track
+
+HELP = "write the model repository; only what changed, never over your own edits"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What was found, and which models were written."""
+
+    plan: Plan
+    written: tuple[ModelPlan, ...]
+    conflicts: tuple[str, ...]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds --force."""
+    parser.add_argument(
+        "--force", action="store_true", help="overwrite files that were edited by hand"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Raises ConflictError after everything without conflicts is written."""
+    outcome = generate(Path(args.config), Path(args.repository), force=args.force)
+    for model in outcome.written:
+        print(describe(model))
+    same = sum(model.is_current for model in outcome.plan.models)
+    print(f"{args.repository}: {len(outcome.written)} written, {same} identical")
+    for orphan in outcome.plan.orphans:
+        message = "is no longer in models.yaml; hf-triton prune removes it"
+        print(f"{orphan.folder}: {message}", file=sys.stderr)
+    refuse_conflicts(outcome)
+    return 0
+
+
+def generate(config: Path, repository: Path, force: bool = False) -> Outcome:
+    """Writes what changed. A model with a conflict is left as it is, whole, unless ``force``."""
+    plan = make_plan(config, repository)
+    stale = [model for model in plan.models if not model.is_current]
+    blocked = [model for model in stale if _is_blocked(model, force)]
+    ready = [model for model in stale if not _is_blocked(model, force)]
+    with writer.locked(repository):
+        for model in track(ready, "writing"):
+            writer.apply(model)
+    conflicts = tuple(conflict for model in blocked for conflict in model.conflicts)
+    return Outcome(plan, tuple(ready), conflicts)
+
+
+def refuse_conflicts(outcome: Outcome) -> None:
+    """Raises ConflictError where a model could not be written."""
+    if outcome.conflicts:
+        hint = "nothing was written for these models: move your edits away, or use --force"
+        lines = [f"conflict: {conflict}" for conflict in outcome.conflicts]
+        raise ConflictError("\n".join([*lines, hint]))
+
+
+def describe(model: ModelPlan) -> str:
+    """One line on what was, or is to be, written for a model."""
+    created, updated, removed = (
+        model.paths(action) for action in (Action.CREATE, Action.UPDATE, Action.REMOVE)
+    )
+    forced = model.paths(Action.CONFLICT)
+    if not (updated or removed or forced or model.paths(Action.IDENTICAL)):
+        return f"create     {model.name} ({len(created)} files)"
+    changed = [
+        *(f"+{path}" for path in created),
+        *updated,
+        *(f"-{path}" for path in removed),
+        *(f"!{path}" for path in forced),
+    ]
+    return f"update     {model.name}: {', '.join(changed) or 'its manifest'}"
+
+
+def _is_blocked(model: ModelPlan, force: bool) -> bool:
+    if not force:
+        return bool(model.conflicts)
+    return not model.force_helps

@@ -1,0 +1,86 @@
+"""The manifest of a model folder: which of its files are ours, and the hash each was written with.
+
+``replacing`` exists only between the first and the last write of a run: the hashes of files that
+the run is about to replace or remove. A run that was interrupted leaves it behind, and the next
+one knows by it that old and new contents are both ours.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
+
+MANIFEST_FILE = ".hf-triton.json"
+WEIGHTS_FOLDER = "hf_cache"
+
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+
+
+@functools.lru_cache(maxsize=8192)
+def digest(content: bytes) -> str:
+    """The SHA-256 of a file's content; a thousand models share most of their files."""
+    return hashlib.sha256(content).hexdigest()
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """Paths are relative to the model's folder, with ``/``; hashes are SHA-256 in hex."""
+
+    files: Mapping[str, str] = field(default_factory=dict)
+    replacing: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    @property
+    def paths(self) -> frozenset[str]:
+        """Every path that may hold a file of ours."""
+        return frozenset(self.files) | frozenset(self.replacing)
+
+    def wrote(self, path: str, content: bytes) -> bool:
+        """Whether this content of the file at ``path`` is one that we wrote."""
+        return digest(content) in self.hashes(path)
+
+    def hashes(self, path: str) -> tuple[str, ...]:
+        """The hashes of all contents of ``path`` that are ours."""
+        known = (self.files[path],) if path in self.files else ()
+        return known + self.replacing.get(path, ())
+
+    def to_bytes(self) -> bytes:
+        """The file's content: sorted, without anything that changes from run to run."""
+        value: dict[str, object] = {"files": dict(self.files)}
+        if self.replacing:
+            value["replacing"] = {path: list(hashes) for path, hashes in self.replacing.items()}
+        return (json.dumps(value, indent=2, sort_keys=True) + "\n").encode()
+
+
+def parse(raw: bytes) -> Manifest:
+    """The manifest that ``raw`` holds. Raises ValueError for anything that we would not write."""
+    try:
+        value = json.loads(raw)
+        files = dict(value["files"])
+        replacing = {path: tuple(hashes) for path, hashes in value.get("replacing", {}).items()}
+    except (KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ValueError("not a manifest") from error
+    for path in [*files, *replacing]:
+        if not is_safe(path):
+            raise ValueError(f"{path!r} is not a path inside the model's folder")
+    for known in [*files.values(), *(hash_ for hashes in replacing.values() for hash_ in hashes)]:
+        if not isinstance(known, str) or not _SHA256.fullmatch(known):
+            raise ValueError(f"{known!r} is not a SHA-256")
+    return Manifest(files, replacing)
+
+
+def is_safe(path: object) -> bool:
+    """Whether ``path`` stays inside the model's folder and out of its weights."""
+    if not isinstance(path, str) or "\0" in path or "\\" in path:
+        return False
+    parts = PurePosixPath(path).parts
+    return (
+        "/".join(parts) == path
+        and ".." not in parts
+        and bool(parts)
+        and parts[0] not in (WEIGHTS_FOLDER, MANIFEST_FILE, "/")
+    )

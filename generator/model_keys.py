@@ -1,0 +1,96 @@
+"""The keys that a model in models.yaml can have, each with its check and its default.
+
+One table; whatever needs several keys at once is in models_yaml.py.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from generator import schema
+from generator.schema import Check, Report
+from generator.spec import DynamicBatching, InstanceGroup, VersionPolicy
+from generator.yaml_nodes import Node
+
+NAME_EXPECTED = "letters (a-z, A-Z), digits, and single _ - . between them, at most 128 characters"
+NAME_PATTERN = r"(?!.*\.\.)(?=.{1,128}\Z)[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?"
+REVISION_PATTERN = r"(?!.*\.\.)[A-Za-z0-9][A-Za-z0-9_./-]{0,254}"
+DTYPES = ("auto", "float32", "float16", "bfloat16")
+DEVICE_MAPS = ("auto", "balanced", "balanced_low_0", "sequential")
+INSTANCE_KINDS = ("KIND_AUTO", "KIND_CPU", "KIND_GPU", "KIND_MODEL")
+MAX_INSTANCES = 128
+
+
+def _dynamic_batching(node: Node, report: Report) -> DynamicBatching | None:
+    if isinstance(node.value, bool):
+        return DynamicBatching() if node.value else None
+    keys = {
+        "preferred_batch_size": schema.list_of(
+            schema.integer(1, schema.INT32_MAX), "a list of batch sizes", unique=True
+        ),
+        "max_queue_delay_microseconds": schema.integer(0, schema.UINT64_MAX, "microseconds"),
+    }
+    return DynamicBatching(**schema.mapping(keys, "true, false or a map")(node, report))
+
+
+def _instance_group(node: Node, report: Report) -> InstanceGroup:
+    gpu_ids = schema.list_of(schema.integer(0, 1023), "a list of GPU numbers", unique=True)
+    keys = {
+        "count": schema.integer(1, MAX_INSTANCES),
+        "kind": schema.choice(*INSTANCE_KINDS),
+        "gpus": gpu_ids,
+    }
+    group = InstanceGroup(**schema.mapping(keys, "a map with count, kind, gpus")(node, report))
+    gpus = node.get("gpus")
+    if gpus is not None and group.kind in ("KIND_CPU", "KIND_MODEL"):
+        report.add(gpus, f"{group.kind} takes no gpus; only KIND_GPU and KIND_AUTO do")
+    return group
+
+
+def _version_policy(node: Node, report: Report) -> VersionPolicy:
+    versions = schema.list_of(schema.integer(1, 2**63 - 1), "a list of versions", unique=True)
+    keys: dict[str, Check] = {
+        "latest": schema.mapping({"num_versions": schema.integer(1, 2**32 - 1)}, "a map"),
+        "all": schema.mapping({}, "an empty map, {}"),
+        "specific": schema.mapping({"versions": versions}, "a map"),
+    }
+    given = schema.mapping(keys, "a map")(node, report)
+    if isinstance(node.value, dict) and len(node.value) != 1:
+        report.add(node, f"got {len(node.value)} keys, expected one of latest, all, specific")
+    specific = given.get("specific", {}).get("versions", ())
+    if "specific" in given and 1 not in specific:
+        report.add(node, "versions must include 1, the version that is generated")
+    latest = given["latest"].get("num_versions", 1) if "latest" in given else None
+    return VersionPolicy(latest, "all" in given, specific)
+
+
+def _anything(node: Node, report: Report) -> Node:  # noqa: ARG001, a Check takes both
+    """Checked elsewhere: what it may hold depends on other keys."""
+    return node
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One key of a model: how it is checked and what it is when left out."""
+
+    check: Check
+    default: object = None
+    required: bool = False
+
+
+KEYS: dict[str, Entry] = {
+    "name": Entry(schema.text(NAME_EXPECTED, NAME_PATTERN), required=True),
+    "task": Entry(schema.text("a task's name"), required=True),
+    "model": Entry(schema.text("a Hub id or a local path"), required=True),
+    "revision": Entry(schema.nullable(schema.text("a branch, tag or commit", REVISION_PATTERN))),
+    "dtype": Entry(schema.choice(*DTYPES), "auto"),
+    "device_map": Entry(schema.nullable(schema.choice(*DEVICE_MAPS))),
+    "trust_remote_code": Entry(schema.boolean, False),
+    "max_batch_size": Entry(schema.integer(0, schema.INT32_MAX), 0),
+    "dynamic_batching": Entry(_dynamic_batching, DynamicBatching()),
+    "instance_group": Entry(
+        schema.nullable(schema.list_of(_instance_group, "a list of maps with count, kind, gpus"))
+    ),
+    "version_policy": Entry(schema.nullable(_version_policy)),
+    "options": Entry(_anything),
+}

@@ -1,0 +1,214 @@
+"""Reads models.yaml: merges the defaults, checks every key, and reports all mistakes at once.
+
+Knows tasks only by their tags and options, nothing of templates, output or servers.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from generator import schema, yaml_marks, yaml_nodes
+from generator.errors import SpecError, looks_like_token
+from generator.model_keys import KEYS
+from generator.schema import Report
+from generator.source import Source, find_source
+from generator.spec import DynamicBatching, InstanceGroup, ModelSpec
+from generator.templates import Task
+from generator.yaml_nodes import Key, Node
+
+_MERGED_MAPS = ("options", "dynamic_batching")
+_ONE_MODEL_ONLY = ("name",)
+
+
+def load(path: Path, tasks: Mapping[str, Task]) -> list[ModelSpec]:
+    """The models of a models.yaml, in its order. Raises SpecError with every mistake in it."""
+    root = yaml_marks.read(path)
+    report = Report()
+    for node in yaml_nodes.scalars(root):
+        if isinstance(node.value, str) and looks_like_token(node.value):
+            hint = "set HF_TOKEN in the environment and leave it out here"
+            report.add(node, f"got what looks like a Hugging Face token; {hint}")
+    specs = _Loader(path.parent, tasks, report).models(root)
+    if report.problems:
+        raise SpecError(str(path), report.problems)
+    return specs
+
+
+@dataclass
+class _Loader:
+    """Reads the models of one file; ``base`` is the folder that relative paths start from."""
+
+    base: Path
+    tasks: Mapping[str, Task]
+    report: Report
+
+    def models(self, root: Node) -> list[ModelSpec]:
+        expected = "a map with 'models:' and, if you like, 'defaults:'"
+        top = schema.keys_of(root, ("models", "defaults"), self.report, expected)
+        defaults = self.defaults(top["defaults"]) if "defaults" in top else {}
+        entries = top.get("models")
+        if entries is None:
+            if isinstance(root.value, dict):
+                self.report.add(root, "missing key 'models': the list of models to serve")
+            return []
+        if not isinstance(entries.value, list) or not entries.value:
+            shown = "an empty list" if entries.value == [] else schema.show(entries)
+            message = f"got {shown}, expected a list with an entry for every model"
+            self.report.add(entries, message)
+            return []
+        specs = [self.model(node, defaults) for node in entries.value]
+        self.refuse_same_names(entries.value)
+        return [spec for spec in specs if spec is not None]
+
+    def defaults(self, node: Node) -> dict[str, Node]:
+        """The defaults' nodes; their values are checked here too, for a model may override each."""
+        entries = schema.keys_of(node, KEYS, self.report, "a map of keys that models share")
+        for name, child in entries.items():
+            if name in _ONE_MODEL_ONLY:
+                self.report.add(child, "every model has its own; it can't have a default")
+            elif name == "options" and not isinstance(child.value, dict):
+                self.report.expected(child, "a map of options")
+            else:
+                KEYS[name].check(child, self.report)
+        return entries
+
+    def model(self, node: Node, defaults: Mapping[str, Node]) -> ModelSpec | None:
+        before = len(self.report.problems)
+        own = schema.keys_of(node, KEYS, self.report, "a map with name, task and model")
+        if not isinstance(node.value, dict):
+            return None
+        given = merge(defaults, own)
+        values: dict[str, Any] = {}
+        for name, entry in KEYS.items():
+            child = given.get(name)
+            if child is not None:
+                values[name] = entry.check(child, self.report)
+            elif entry.required:
+                self.report.add(node, f"missing key '{name}'")
+            else:
+                values[name] = entry.default
+        task = self.task(given, values)
+        options = self.options(given.get("options"), task, node) if task else {}
+        source = self.source(given, values)
+        self.cross_check(given, values)
+        if len(self.report.problems) > before or task is None or source is None:
+            return None
+        return _spec(values, source, options)
+
+    def task(self, given: Mapping[str, Node], values: Mapping[str, Any]) -> Task | None:
+        tag = values.get("task")
+        if tag is None:
+            return None
+        if tag not in self.tasks:
+            node = given["task"]
+            hint = schema.did_you_mean(tag, self.tasks, "tasks")
+            self.report.add(node, f"unknown task {schema.show(node)}{hint}")
+        return self.tasks.get(tag)
+
+    def options(self, node: Node | None, task: Task, model: Node) -> dict[str, object]:
+        """The task's options, defaults filled in."""
+        given: dict[str, object] = {}
+        nodes: dict[str, Node] = {}
+        before = len(self.report.problems)
+        if node is not None:
+            expected = f"a map of {task.tag}'s options"
+            nodes = schema.keys_of(node, task.options, self.report, expected)
+            given = {
+                name: task.options[name].check(child, self.report) for name, child in nodes.items()
+            }
+        if len(self.report.problems) > before:
+            return {}
+        options = task.options_class(**given)
+        for name, message in getattr(options, "problems", list)():
+            self.report.add(nodes.get(name) or node or model, f"{name}: {message}")
+        return dataclasses.asdict(options)
+
+    def source(self, given: Mapping[str, Node], values: Mapping[str, Any]) -> Source | None:
+        value, node = values.get("model"), given.get("model")
+        if value is None or node is None:
+            return None
+        source = find_source(node, value, self.base, self.report)
+        if source is not None and source.is_local and values.get("revision") is not None:
+            message = "only a model on the Hub has revisions, and 'model' is a local path"
+            self.report.add(given["revision"], message)
+        return source
+
+    def cross_check(self, given: Mapping[str, Node], values: Mapping[str, Any]) -> None:
+        batching, largest = values.get("dynamic_batching"), values.get("max_batch_size")
+        if batching is not None and largest is not None and "dynamic_batching" in given:
+            self.check_batching(given["dynamic_batching"], batching, largest)
+        groups = values.get("instance_group")
+        if values.get("device_map") and groups:
+            self.check_instances(given["instance_group"], groups, values["device_map"])
+
+    def check_batching(self, node: Node, batching: DynamicBatching, largest: int) -> None:
+        sizes = node.get("preferred_batch_size")
+        if largest == 0 and batching != DynamicBatching():
+            # Triton takes a delay there, and then hands over one request at a time all the same.
+            self.report.add(
+                node, "needs max_batch_size above 0, which is 0: Triton forms no batches"
+            )
+        elif sizes is not None and isinstance(sizes.value, list):
+            for item in sizes.value:
+                if type(item.value) is int and item.value > largest:
+                    message = f"expected at most max_batch_size, which is {largest}"
+                    self.report.add(item, f"got {schema.show(item)}, {message}")
+
+    def check_instances(self, node: Node, groups: Iterable[InstanceGroup], device_map: str) -> None:
+        """A device map spreads one copy over every GPU: a second would want the same memory."""
+        on_gpu = [group for group in groups if group.kind in ("KIND_GPU", "KIND_AUTO")]
+        everywhere = any(group.kind == "KIND_GPU" and not group.gpus for group in on_gpu)
+        if everywhere or sum(group.count * max(1, len(group.gpus)) for group in on_gpu) > 1:
+            self.report.add(
+                node,
+                f"device_map {device_map} spreads one copy over all GPUs, and this asks for "
+                "several; expected [{count: 1, kind: KIND_MODEL}]",
+            )
+
+    def refuse_same_names(self, models: Iterable[Node]) -> None:
+        first: dict[str, Node] = {}
+        for model in models:
+            node = model.get("name")
+            if node is None or not isinstance(node.value, str):
+                continue
+            other = first.setdefault(node.value.lower(), node)
+            if other is not node:
+                case = "" if other.value == node.value else f" as {schema.show(other)} (case aside)"
+                self.report.add(
+                    node, f"got {schema.show(node)}, a name used{case} in line {other.line}"
+                )
+
+
+def merge(defaults: Mapping[str, Node], own: Mapping[str, Node]) -> dict[str, Node]:
+    """``own`` over ``defaults``: options and dynamic_batching key by key, everything else whole."""
+    merged = {**defaults, **own}
+    for name in _MERGED_MAPS:
+        lower, upper = defaults.get(name), own.get(name)
+        if lower is not None and upper is not None:
+            merged[name] = _merge_maps(lower, upper)
+    return merged
+
+
+def _merge_maps(lower: Node, upper: Node) -> Node:
+    if not isinstance(lower.value, dict) or not isinstance(upper.value, dict):
+        return upper
+    overridden = {key.name for key in upper.value}
+    kept: dict[Key, Node] = {
+        key: node for key, node in lower.value.items() if key.name not in overridden
+    }
+    return dataclasses.replace(upper, value={**kept, **upper.value})
+
+
+def _spec(values: Mapping[str, Any], source: Source, options: Mapping[str, object]) -> ModelSpec:
+    groups = values["instance_group"]
+    if groups is None:
+        # Where a device map spreads one copy over the GPUs, Triton must not make one on each.
+        kind = "KIND_MODEL" if values["device_map"] else "KIND_AUTO"
+        groups = (InstanceGroup(kind=kind),)
+    kept = ("model", "instance_group", "options")
+    direct = {name: value for name, value in values.items() if name not in kept}
+    return ModelSpec(source=source, instance_groups=groups, options=options, **direct)

@@ -1,0 +1,117 @@
+"""Turns a ModelSpec into the files of its model folder: {relative path: bytes}.
+
+Computes only: reads a task's folder once, touches no output. In a template every string passes a
+filter that makes it safe where it stands; printing one that passed none is refused, so that no
+value from models.yaml can end a string early.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+import jinja2
+from markupsafe import Markup
+
+from generator import model_config
+from generator.errors import TemplateError
+from generator.spec import ModelSpec
+from generator.templates import CONFIG_TEMPLATE, VERSION_FOLDER, Task
+
+CONFIG_FILE = "config.pbtxt"
+VALUES_FILE = f"{VERSION_FOLDER}/model.json"
+
+
+def render(spec: ModelSpec, task: Task, repository: Path) -> dict[str, bytes]:
+    """The model's files, sorted by path. Raises TemplateError where the task folder is broken."""
+    config = render_config(spec, task)
+    model_config.check(config, spec.name)
+    values = model_values(spec, repository)
+    files = {
+        CONFIG_FILE: config.encode(),
+        VALUES_FILE: (
+            json.dumps(values, indent=2, sort_keys=True, allow_nan=False) + "\n"
+        ).encode(),
+        **task.runtime_files,
+    }
+    return dict(sorted(files.items()))
+
+
+def render_config(spec: ModelSpec, task: Task) -> str:
+    """The text of config.pbtxt."""
+    environment = _environment(task.folder.parent)
+    name = f"{task.folder.name}/{CONFIG_TEMPLATE}"
+    try:
+        return environment.get_template(name).render(model=spec)
+    except jinja2.TemplateError as error:
+        place = f"{getattr(error, 'name', None) or name}:{getattr(error, 'lineno', None) or '?'}"
+        raise TemplateError(f"{place}: {error}") from error
+
+
+def model_values(spec: ModelSpec, repository: Path) -> dict[str, object]:
+    """What model.py reads from model.json; a relative path starts from the model's folder."""
+    model = spec.source.text
+    if spec.source.folder is not None and not Path(model).is_absolute():
+        home = Path(os.path.abspath(repository)) / spec.name  # noqa: PTH100, links stay as written
+        model = Path(os.path.relpath(spec.source.folder, home)).as_posix()
+    return {
+        "name": spec.name,
+        "task": spec.task,
+        "model": model,
+        "local": spec.source.is_local,
+        "revision": spec.revision,
+        "dtype": spec.dtype,
+        "device_map": spec.device_map,
+        "trust_remote_code": spec.trust_remote_code,
+        "max_batch_size": spec.max_batch_size,
+        "options": dict(spec.options),
+    }
+
+
+def quote(text: str) -> Markup:
+    """``text`` as a string of protobuf's text format: ASCII, everything else in octal escapes."""
+
+    def escape(byte: int) -> str:
+        plain = 0x20 <= byte < 0x7F and byte not in b'"\\'
+        return chr(byte) if plain else f"\\{byte:03o}"
+
+    return Markup('"{}"').format(Markup("".join(map(escape, text.encode()))))  # noqa: S704
+
+
+def word(text: str) -> Markup:
+    """The word of an enum, such as ``TYPE_STRING``."""
+    if not re.fullmatch(r"[A-Z][A-Z0-9_]*", text):
+        raise TemplateError(f"{text!r} is not the word of an enum")
+    return Markup(text)  # noqa: S704
+
+
+def numbers(values: Iterable[int]) -> Markup:
+    """``1, 2``."""
+    return Markup(", ".join(str(int(value)) for value in values))  # noqa: S704
+
+
+def _printable(value: object) -> object:
+    """What may be printed as it is: whole numbers, and text that a filter or macro made safe."""
+    if isinstance(value, Markup) or (isinstance(value, int) and not isinstance(value, bool)):
+        return value
+    raise TemplateError(f"a template prints {value!r} without quote, word or numbers")
+
+
+@functools.lru_cache
+def _environment(folder: Path) -> jinja2.Environment:
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(folder),
+        undefined=jinja2.StrictUndefined,
+        autoescape=True,  # for its bookkeeping of which text is safe; no HTML is made here
+        finalize=_printable,
+        auto_reload=False,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters.update(quote=quote, word=word, numbers=numbers)
+    return environment

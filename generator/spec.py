@@ -1,0 +1,52 @@
+"""What a correct entry of models.yaml becomes: values already checked, nothing that checks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from generator.source import Source
+
+
+@dataclass(frozen=True)
+class InstanceGroup:
+    """``count`` instances of a model on each of ``gpus``, as Triton's ModelInstanceGroup."""
+
+    count: int = 1
+    kind: str = "KIND_AUTO"
+    gpus: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class DynamicBatching:
+    """Triton's ModelDynamicBatching; empty and zero mean Triton's own defaults."""
+
+    preferred_batch_size: tuple[int, ...] = ()
+    max_queue_delay_microseconds: int = 0
+
+
+@dataclass(frozen=True)
+class VersionPolicy:
+    """Triton's ModelVersionPolicy: exactly one of the three is set."""
+
+    latest: int | None = None
+    all: bool = False
+    specific: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class ModelSpec:
+    """One entry of ``models:``, complete: defaults merged in, every value checked."""
+
+    name: str
+    task: str
+    source: Source
+    revision: str | None
+    dtype: str
+    device_map: str | None
+    trust_remote_code: bool
+    max_batch_size: int
+    dynamic_batching: DynamicBatching | None
+    instance_groups: tuple[InstanceGroup, ...]
+    version_policy: VersionPolicy | None
+    options: Mapping[str, object]

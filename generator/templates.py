@@ -1,0 +1,179 @@
+"""The task folders of model_templates/: which there are, their options, and the files that run.
+
+A task is a folder that holds a ``config.pbtxt.j2``; its name is the Hub's pipeline tag with ``-``
+written ``_``. Knows nothing of models.yaml, and of what a task does only its options' dataclass.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import math
+import sys
+import types
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from generator import schema
+from generator.errors import TemplateError
+
+CONFIG_TEMPLATE = "config.pbtxt.j2"
+SHARED_PACKAGE = "hf_runtime"
+VERSION_FOLDER = "1"
+_KINDS = (bool, int, float, str)
+
+
+@dataclass(frozen=True)
+class Option:
+    """One key of a task's ``options:``, as the task's dataclass declares it."""
+
+    name: str
+    kind: type
+    choices: tuple[object, ...]
+    nullable: bool
+    default: object
+    help: str
+    unit: str | None
+    minimum: float | None
+    maximum: float | None
+    exclusive_min: float | None
+
+    @cached_property
+    def check(self) -> schema.Check:
+        """What models.yaml may say for it."""
+        inner = self._inner_check()
+        return schema.nullable(inner) if self.nullable else inner
+
+    def _inner_check(self) -> schema.Check:
+        if self.choices:
+            return schema.choice(*self.choices)
+        if self.kind is bool:
+            return schema.boolean
+        if self.kind is str:
+            return schema.text("text")
+        if self.kind is float:
+            return schema.number(self.minimum, self.maximum, self.exclusive_min, self.unit)
+        exclusive = self.exclusive_min
+        lowest = self.minimum if exclusive is None else math.floor(exclusive) + 1
+        minimum = None if lowest is None else math.ceil(lowest)
+        maximum = schema.INT32_MAX if self.maximum is None else math.floor(self.maximum)
+        return schema.integer(minimum, maximum, self.unit)
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """One task folder."""
+
+    tag: str
+    folder: Path
+
+    @cached_property
+    def options_class(self) -> type[Any]:
+        """The dataclass ``Options`` of the folder's options.py."""
+        return _load_options_class(self.folder / "options.py")
+
+    @cached_property
+    def options(self) -> Mapping[str, Option]:
+        """The task's options by name, in the order of the dataclass."""
+        hints = _type_hints(self.options_class, self.folder)
+        fields = dataclasses.fields(self.options_class)
+        return {field.name: _option(field, hints[field.name], self.folder) for field in fields}
+
+    @cached_property
+    def runtime_files(self) -> Mapping[str, bytes]:
+        """What runs in the server, byte for byte: path in the model's folder -> content, sorted."""
+        sources = {VERSION_FOLDER: self.folder}
+        shared = self.folder.parent / SHARED_PACKAGE
+        if shared.is_dir():
+            sources[f"{VERSION_FOLDER}/{SHARED_PACKAGE}"] = shared
+        found = {
+            f"{target}/{path.relative_to(source).as_posix()}": path.read_bytes()
+            for target, source in sources.items()
+            for path in source.rglob("*.py")
+            if _is_source(path.relative_to(source))
+        }
+        return dict(sorted(found.items()))
+
+
+def default_directory() -> Path:
+    """model_templates/ beside the ``generator`` package."""
+    return Path(__file__).resolve().parent.parent / "model_templates"
+
+
+def find_tasks(directory: Path | None = None) -> dict[str, Task]:
+    """Every task folder by its tag, sorted. Raises TemplateError where there is none."""
+    directory = directory or default_directory()
+    folders = sorted(path.parent for path in directory.glob(f"*/{CONFIG_TEMPLATE}"))
+    if not folders:
+        raise TemplateError(f"{directory}: no task folder with a {CONFIG_TEMPLATE}")
+    tasks = (Task(folder.name.replace("_", "-"), folder) for folder in folders)
+    return {task.tag: task for task in tasks}
+
+
+def _is_source(path: Path) -> bool:
+    return not any(part.startswith(".") or part == "__pycache__" for part in path.parts)
+
+
+def _load_options_class(path: Path) -> type[Any]:
+    name = f"hf_triton_options.{path.parent.name}_{abs(hash(path))}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None or not path.is_file():
+        raise TemplateError(f"{path}: no such file; a task folder needs its options")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses look their annotations up there
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise TemplateError(f"{path}: can't be loaded: {error}") from error
+    options_class = getattr(module, "Options", None)
+    if not isinstance(options_class, type) or not dataclasses.is_dataclass(options_class):
+        raise TemplateError(f"{path}: needs a dataclass named Options")
+    return options_class
+
+
+def _type_hints(options_class: type[Any], folder: Path) -> dict[str, Any]:
+    try:
+        return get_type_hints(options_class)
+    except (NameError, TypeError) as error:
+        raise TemplateError(f"{folder / 'options.py'}: {error}") from error
+
+
+def _option(field: dataclasses.Field[Any], hint: Any, folder: Path) -> Option:
+    kind, choices, nullable = _kind(hint, f"{folder / 'options.py'}: {field.name}")
+    if field.default is dataclasses.MISSING:
+        raise TemplateError(f"{folder / 'options.py'}: {field.name}: an option needs a default")
+    known = {"help", "unit", "min", "max", "exclusive_min"}
+    if not field.metadata.get("help") or set(field.metadata) - known:
+        keys = ", ".join(sorted(known))
+        message = f"metadata needs help and only {keys}"
+        raise TemplateError(f"{folder / 'options.py'}: {field.name}: {message}")
+    return Option(
+        name=field.name,
+        kind=kind,
+        choices=choices,
+        nullable=nullable,
+        default=field.default,
+        help=field.metadata["help"],
+        unit=field.metadata.get("unit"),
+        minimum=field.metadata.get("min"),
+        maximum=field.metadata.get("max"),
+        exclusive_min=field.metadata.get("exclusive_min"),
+    )
+
+
+def _kind(hint: Any, where: str) -> tuple[type, tuple[object, ...], bool]:
+    """``int | None`` -> (int, (), True); ``Literal["a", "b"]`` -> (str, ("a", "b"), False)."""
+    members = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
+    inner = [member for member in members if member is not type(None)]
+    nullable = len(inner) < len(members)
+    if len(inner) == 1 and get_origin(inner[0]) is Literal:
+        choices = get_args(inner[0])
+        return type(choices[0]), choices, nullable
+    if len(inner) == 1 and inner[0] in _KINDS:
+        return inner[0], (), nullable
+    raise TemplateError(
+        f"{where}: an option is int, float, bool, str or Literal, or one of them | None"
+    )

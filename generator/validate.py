@@ -1,0 +1,28 @@
+"""``hf-triton validate``: checks models.yaml and what would come of it; writes nothing."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from generator.models_yaml import load
+from generator.progress import track
+from generator.render import render
+from generator.templates import find_tasks
+
+HELP = "check models.yaml; report every mistake with its line and column"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Has no arguments of its own."""
+
+
+def run(args: argparse.Namespace) -> int:
+    """Raises SpecError with every mistake."""
+    config, repository = Path(args.config), Path(args.repository)
+    tasks = find_tasks()
+    specs = load(config, tasks)
+    for spec in track(specs, "checking"):
+        render(spec, tasks[spec.task], repository)
+    print(f"{config}: {len(specs)} model{'s' * (len(specs) != 1)}, no mistakes")
+    return 0
