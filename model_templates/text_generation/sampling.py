@@ -1,8 +1,9 @@
 """Logits to tokens, for a batch in which every sequence has its own options.
 
-Order of the steps, as in transformers' and vLLM's: repetition penalty, min_tokens, temperature, top-k, top-p, draw.
-A batch of plain greedy sequences pays for one argmax. A draw takes one uniform number from the sequence's own
-generator and inverts the cumulative distribution, so a seed gives the same tokens in any batch.
+Order of the steps, as in transformers' and vLLM's: repetition penalty, min_tokens, temperature,
+top-k, top-p, draw. A batch of plain greedy sequences pays for one argmax. A draw takes one uniform
+number from the sequence's own generator and inverts the cumulative distribution, so a seed gives
+the same tokens in any batch.
 """
 
 from __future__ import annotations
@@ -19,14 +20,19 @@ _TOPK_FASTER_THAN_SORT = 1024
 
 
 class Sampler:
-    """Samples one token per sequence. ``eos_token_ids`` are withheld until a sequence has its min_tokens."""
+    """Samples one token per sequence. ``eos_token_ids`` are withheld until a sequence has its
+    min_tokens.
+    """
 
     def __init__(self, eos_token_ids: Rows[int]) -> None:
         self._eos_token_ids = list(eos_token_ids)
         self._seen: dict[Sequence, torch.Tensor] = {}
 
+    @torch.inference_mode()  # a runner's logits can't be changed in place outside of it
     def sample(self, logits: torch.Tensor, sequences: Rows[Sequence]) -> list[int]:
-        """logits (num_sequences, vocab), any float dtype, may be changed in place -> one token id each."""
+        """logits (num_sequences, vocab), any float dtype, may be changed in place -> one token id
+        each.
+        """
         logits = self._penalise(logits, sequences)
         tokens = logits.argmax(dim=-1)  # (num_sequences,)
         drawn = [row for row, sequence in enumerate(sequences) if not sequence.params.is_greedy]
@@ -54,7 +60,9 @@ class Sampler:
         return logits
 
     def _seen_tokens(self, sequence: Sequence, logits: torch.Tensor) -> torch.Tensor:
-        """(vocab,) bool: the tokens of prompt and output (CTRL, https://arxiv.org/abs/1909.05858, 4.1)."""
+        """(vocab,) bool: the tokens of prompt and output (CTRL, https://arxiv.org/abs/1909.05858,
+        4.1).
+        """
         if sequence not in self._seen:
             seen = torch.zeros(logits.shape[-1], dtype=torch.bool, device=logits.device)
             seen[sequence.penalised_token_ids] = True
@@ -83,7 +91,7 @@ def _draw(logits: torch.Tensor, sequences: Rows[Sequence]) -> torch.Tensor:
     temperature = torch.tensor([s.params.temperature for s in sequences], device=device)
     uniform = torch.tensor([s.random.random() for s in sequences], device=device)
     scores = logits.float()
-    # The largest score is 0 before the division: a tiny temperature then gives -inf, never inf or NaN.
+    # The largest score is 0 before the division: a tiny temperature gives -inf, never inf or NaN.
     scores = (scores - scores.amax(dim=-1, keepdim=True)) / temperature.clamp_min(1e-5).unsqueeze(1)
     tokens = torch.empty(len(sequences), dtype=torch.int64, device=device)
     filtered = [row for row, sequence in enumerate(sequences) if sequence.params.filters]
@@ -126,7 +134,9 @@ def _draw_filtered(scores: torch.Tensor, filters: _Filters, uniform: torch.Tenso
 
 
 def _invert(probabilities: torch.Tensor, uniform: torch.Tensor) -> torch.Tensor:
-    """The first column whose cumulative mass exceeds ``uniform`` (rows,) of the row's mass; never one of mass 0."""
+    """The first column whose cumulative mass exceeds ``uniform`` (rows,) of the row's mass; never
+    one of mass 0.
+    """
     cumulative = probabilities.cumsum(dim=-1)
     threshold = uniform.unsqueeze(1) * cumulative[:, -1:]
     column = torch.searchsorted(cumulative, threshold, right=True)
