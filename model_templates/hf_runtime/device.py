@@ -29,7 +29,8 @@ class Placement:
 
 
 def placement(kind: str, device_id: str, device_map: str | None) -> Placement:
-    """Turns Triton's instance kind (``CPU``, ``GPU``, ``MODEL``) and the YAML's ``device_map`` into a placement.
+    """Turns Triton's instance kind (``CPU``, ``GPU``, ``MODEL``) and the YAML's ``device_map`` into
+    a placement.
 
     Raises:
         LoadError: a GPU is asked for and torch sees none, or not that one.
@@ -44,15 +45,17 @@ def placement(kind: str, device_id: str, device_map: str | None) -> Placement:
     index = int(device_id)
     if index >= num_gpus:
         raise LoadError(
-            f"instance_group asks for GPU {index}, but torch {torch.__version__} sees {num_gpus} GPUs: "
-            "install a CUDA build of torch, or use kind: KIND_CPU"
+            f"instance_group asks for GPU {index}, but torch {torch.__version__} sees {num_gpus} "
+            "GPUs: install a CUDA build of torch, or use kind: KIND_CPU"
         )
     device = f"cuda:{index}"
     return Placement(device, device_map or {"": device})
 
 
 def cpu_threads(model_config: Mapping[str, Any]) -> int:
-    """The cores this instance may use: those the process may run on, shared by the model's instances."""
+    """The cores this instance may use: those the process may run on, shared by the model's
+    instances.
+    """
     groups = model_config.get("instance_group") or []
     instances = sum(int(group.get("count", 1)) for group in groups) or 1
     cores = (
@@ -62,7 +65,9 @@ def cpu_threads(model_config: Mapping[str, Any]) -> int:
 
 
 def free_bytes(device: torch.device) -> int:
-    """Free memory in bytes: the GPU's own count, or what the machine and the container's limit leave."""
+    """Free memory in bytes: the GPU's own count, or what the machine and the container's limit
+    leave.
+    """
     import torch
 
     if device.type == "cuda":

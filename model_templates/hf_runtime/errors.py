@@ -1,11 +1,10 @@
 """The errors that the runtime answers with, each with the Triton status that it becomes.
 
-RuntimeModelError
-├── RequestError           INVALID_ARG, HTTP 400: the caller's input
-│   └── UnsupportedError   UNSUPPORTED, HTTP 501: fine input, but not for this model
-├── OverloadedError        UNAVAILABLE, HTTP 503: try again later
-├── EngineError            INTERNAL, HTTP 500: computing the answer failed
-└── LoadError              the model can't be loaded; the text is the one line that an operator reads
+RuntimeModelError ├── RequestError           INVALID_ARG, HTTP 400: the caller's input │   └──
+UnsupportedError   UNSUPPORTED, HTTP 501: fine input, but not for this model ├── OverloadedError
+UNAVAILABLE, HTTP 503: try again later ├── EngineError            INTERNAL, HTTP 500: computing the
+answer failed └── LoadError              the model can't be loaded; the text is the one line that an
+operator reads
 """
 
 from __future__ import annotations
@@ -42,11 +41,13 @@ class EngineError(RuntimeModelError):
 
 
 class LoadError(RuntimeModelError):
-    """The model can't be served: missing or gated weights, no memory, an architecture nothing here holds."""
+    """The model can't be served: missing or gated weights, no memory, an architecture nothing here
+    holds.
+    """
 
 
 def reason(error: BaseException, limit: int = 400) -> str:
-    """The first line of an error's text, for one log line; the type's name where there is no text."""
+    """The first line of an error's text, for one log line; its type's name where it has no text."""
     text = str(error).strip()
     first = text.splitlines()[0] if text else type(error).__name__
     return first if len(first) <= limit else first[: limit - 1] + "…"

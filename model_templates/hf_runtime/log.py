@@ -6,6 +6,7 @@ Never prompts, never tokens, never secrets: callers pass only what an operator m
 from __future__ import annotations
 
 import logging
+from typing import Any
 
 _fallback = logging.getLogger("hf_triton")
 
@@ -37,7 +38,7 @@ def error(message: str) -> None:
         logger.log_error(message)
 
 
-def _triton_logger():  # type: ignore[no-untyped-def]
+def _triton_logger() -> Any:
     """Triton's logger, or None outside of the server."""
     try:
         import triton_python_backend_utils as pb_utils

@@ -1,17 +1,19 @@
 """Linear layers whose weights oneDNN has laid out for the CPU at hand.
 
-``F.linear`` in float32 goes to a general matrix product that lays the weight out anew at every call; laid out
-once, the same product takes about half the time on processors with AVX-512 (and saves less in bfloat16).
-Which is faster differs by processor and shape, so each shape is timed and the faster form kept.
+``F.linear`` in float32 goes to a general matrix product that lays the weight out anew at every
+call; laid out once, the same product takes about half the time on processors with AVX-512 (and
+saves less in bfloat16). Which is faster differs by processor and shape, so each shape is timed and
+the faster form kept.
 
-The operator is private to torch (``torch.ops.mkldnn``, what inductor emits): where it is missing or fails,
-layers stay as they are. A test holds both forms to the same numbers.
+The operator is private to torch (``torch.ops.mkldnn``, what inductor emits): where it is missing or
+fails, layers stay as they are. A test holds both forms to the same numbers.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import nn
@@ -22,30 +24,38 @@ _MIN_GAIN = 1.05
 
 
 class PrepackedLinear(nn.Module):
-    """``y = x @ weight.T + bias`` with ``weight`` (out_features, in_features) laid out by oneDNN."""
+    """``y = x @ weight.T + bias``, ``weight`` (out_features, in_features) laid out by oneDNN."""
 
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
         super().__init__()
         self.out_features, self.in_features = weight.shape
         self.dtype = weight.dtype
-        self.packed = torch.ops.mkldnn._reorder_linear_weight(weight.detach().contiguous(), None)
+        reorder, self._linear = _operators()
+        self.packed = reorder(weight.detach().contiguous(), None)
         self.bias = None if bias is None else bias.detach()
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """(..., in_features) -> (..., out_features), in the weight's dtype."""
-        y: torch.Tensor = torch.ops.mkldnn._linear_pointwise(
-            x, self.packed, self.bias, "none", [], ""
-        )
+        y: torch.Tensor = self._linear(x, self.packed, self.bias, "none", [], "")
         return y
 
     @property
     def weight(self) -> torch.Tensor:
-        """An empty stand-in of the right dtype, for modules that only look at ``weight.dtype`` or ``.device``."""
+        """An empty stand-in of the right dtype, for modules that only look at ``weight.dtype`` or
+        ``.device``.
+        """
         return torch.empty(0, dtype=self.dtype)
 
 
+def _operators() -> tuple[Any, Any]:
+    """The private operators that lay a weight out and that multiply by it."""
+    ops = torch.ops.mkldnn
+    return ops._reorder_linear_weight, ops._linear_pointwise  # noqa: SLF001
+
+
 def prepack(model: nn.Module) -> int:
-    """Replaces the linear layers of a CPU model by prepacked ones where that is faster; returns how many.
+    """Replaces the linear layers of a CPU model by prepacked ones where that is faster; returns how
+    many.
 
     Must run on the thread that will run the model, with its thread count: the choice is timed.
     """
@@ -66,10 +76,13 @@ def prepack(model: nn.Module) -> int:
 
 
 def _linear_weight(module: nn.Module) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-    """The (out, in) weight and the bias of a plain linear layer (GPT-2's ``Conv1D`` is one, transposed)."""
+    """The (out, in) weight and the bias of a plain linear layer (GPT-2's ``Conv1D`` is one,
+    transposed).
+    """
     from transformers.pytorch_utils import Conv1D
 
-    if type(module).__name__ == "FalconLinear" or type(module) is nn.Linear:
+    # FalconLinear is a Linear that rounds between product and bias; exact types leave out adapters.
+    if type(module) is nn.Linear or type(module).__name__ == "FalconLinear":
         weight, bias = module.weight, module.bias
     elif type(module) is Conv1D:
         weight, bias = module.weight.t(), module.bias

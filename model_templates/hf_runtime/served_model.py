@@ -1,6 +1,8 @@
-"""Reads ``model.json``: which model this folder serves, as the generator resolved it from models.yaml.
+"""Reads ``model.json``: which model this folder serves, as the generator resolved it from
+models.yaml.
 
-Knows the file's keys; knows neither tasks nor their options (a task builds its own ``Options`` from ``options``).
+Knows the file's keys; knows neither tasks nor their options (a task builds its own ``Options`` from
+``options``).
 """
 
 from __future__ import annotations
@@ -36,7 +38,9 @@ class ServedModel:
 
     @property
     def local_path(self) -> Path:
-        """The folder of a local model; a relative one is relative to the model's folder in the repository."""
+        """The folder of a local model; a relative one is relative to the model's folder in the
+        repository.
+        """
         return Path(self.folder, self.model).resolve()
 
 

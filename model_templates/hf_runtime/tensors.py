@@ -1,7 +1,8 @@
 """Reads a request's tensors and parameters row by row, and checks what Triton does not.
 
-Triton has already refused undeclared inputs, wrong ranks and wrong data types. A value may come as a tensor or as a
-request parameter of the same name; both at once is an error, because one of them would be ignored.
+Triton has already refused undeclared inputs, wrong ranks and wrong data types. A value may come as
+a tensor or as a request parameter of the same name; both at once is an error, because one of them
+would be ignored.
 """
 
 from __future__ import annotations
@@ -31,7 +32,9 @@ class RequestFields:
     def __init__(
         self, request: Any, get_tensor: Callable[[Any, str], Any], *, batched: bool
     ) -> None:
-        """``get_tensor`` is ``pb_utils.get_input_tensor_by_name``; ``batched`` where max_batch_size is above 0."""
+        """``get_tensor`` is ``pb_utils.get_input_tensor_by_name``; ``batched`` where max_batch_size
+        is above 0.
+        """
         self._request = request
         self._get_tensor = get_tensor
         self._batched = batched
@@ -57,7 +60,9 @@ class RequestFields:
         return texts
 
     def values(self, name: str, convert: Callable[[str, Any], Any], default: Any) -> list[Any]:
-        """One value per row from the tensor or the parameter ``name``; ``default`` where neither is given."""
+        """One value per row from the tensor or the parameter ``name``; ``default`` where neither is
+        given.
+        """
         return [default if not len(row) else convert(name, row[0]) for row in self._rows_of(name)]
 
     def text_lists(self, name: str) -> list[tuple[str, ...]]:

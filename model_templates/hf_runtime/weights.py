@@ -1,8 +1,8 @@
 """Gets a model's files into its cache and loads them, with one readable line where that fails.
 
-A Hub model is cached in the model's folder of the repository; once it is complete there, nothing goes over the
-network. Tokens come from the environment alone (``HF_TOKEN``, or ``PRIVATE_REPO_TOKEN`` as NVIDIA's tutorial names
-it) and never reach a log or an error.
+A Hub model is cached in the model's folder of the repository; once it is complete there, nothing
+goes over the network. Tokens come from the environment alone (``HF_TOKEN``, or
+``PRIVATE_REPO_TOKEN`` as NVIDIA's tutorial names it) and never reach a log or an error.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ _PICKLES = ["*.bin", "*.pt", "*.pth", "*.ckpt"]
 
 
 def model_files(served: ServedModel) -> Path:
-    """The folder with the model's files: the local path, or the cache's snapshot, downloaded where it is not complete.
+    """The folder with the model's files: the local path, or the cache's snapshot, downloaded where
+    it is not complete.
 
     Raises:
         LoadError: not there, not allowed, or not reachable.
@@ -65,13 +66,18 @@ def load_model(
     served: ServedModel, files: Path, auto_class: Any, config: Any, placement: Placement
 ) -> Any:
     """The model in evaluation mode, in its dtype, on its device or spread by ``device_map``."""
+    from transformers.utils.logging import disable_progress_bar
+
+    disable_progress_bar()  # a bar in a server's log is a wall of lines
     device_map = None if placement.device_map == {"": "cpu"} else placement.device_map
     options = {"config": config, "dtype": resolve_dtype(served.dtype, config, placement.device)}
     return _load(served, auto_class, files, device_map=device_map, **options).eval()
 
 
 def resolve_dtype(dtype: str, config: Any, device: str) -> Any:
-    """The torch dtype to load in. ``auto`` is the checkpoint's, but float32 for float16 on a CPU, which lacks it."""
+    """The torch dtype to load in. ``auto`` is the checkpoint's, but float32 for float16 on a CPU,
+    which lacks it.
+    """
     import torch
 
     if dtype != "auto":
@@ -98,7 +104,7 @@ def _cached_snapshot(served: ServedModel) -> Path | None:
 
 def _download(served: ServedModel) -> Path:
     from huggingface_hub import HfApi
-    from huggingface_hub.utils import disable_progress_bars
+    from huggingface_hub.utils.tqdm import disable_progress_bars
 
     disable_progress_bars()
     info(f"{served.name}: downloading {_source(served)}")
@@ -106,7 +112,8 @@ def _download(served: ServedModel) -> Path:
         names = HfApi(token=_token()).list_repo_files(served.model, revision=served.revision)
         has_safetensors = any(name.endswith(".safetensors") for name in names)
         return _snapshot(served, _OTHER_FRAMEWORKS + (_PICKLES if has_safetensors else []))
-    except Exception as error:  # every way a download can fail becomes the operator's one line
+    except Exception as error:
+        # Every way a download can fail becomes the operator's one line.
         raise LoadError(_download_failure(served, error)) from error
 
 
@@ -130,11 +137,17 @@ def _download_failure(served: ServedModel, error: Exception) -> str:
 
     source = _source(served)
     if isinstance(error, errors.GatedRepoError):
-        return f"{source} is gated: accept its terms on the Hub and set HF_TOKEN to a token that may read it"
+        return (
+            f"{source} is gated: accept its terms on the Hub and set HF_TOKEN to a token that may "
+            "read it"
+        )
     if isinstance(error, errors.RevisionNotFoundError):
         return f"{source}: the Hub has no such revision"
     if isinstance(error, errors.RepositoryNotFoundError):
-        return f"{source}: the Hub has no such model, or it is private and HF_TOKEN is not set to a token that may read it"
+        return (
+            f"{source}: the Hub has no such model, or it is private and HF_TOKEN is not set to a "
+            "token that may read it"
+        )
     return f"{source} could not be downloaded into {served.cache_dir.name}/: {_line(error)}"
 
 
@@ -143,12 +156,13 @@ def _load(served: ServedModel, auto_class: Any, files: Path, **options: Any) -> 
         return auto_class.from_pretrained(
             files, local_files_only=True, trust_remote_code=served.trust_remote_code, **options
         )
-    except (
-        Exception
-    ) as error:  # transformers raises many kinds; the operator gets one line for any of them
+    except Exception as error:
+        # Transformers raises many kinds; the operator gets one line for any of them.
         if "trust_remote_code" in str(error) and not served.trust_remote_code:
-            message = f"{_source(served)} runs code of its own: read it, and set trust_remote_code: true to allow it"
-            raise LoadError(message) from error
+            raise LoadError(
+                f"{_source(served)} runs code of its own: read it, and set trust_remote_code: true "
+                "to allow it"
+            ) from error
         raise LoadError(f"{_source(served)}: {_line(error)}") from error
 
 

@@ -1,9 +1,9 @@
 """Runs a step through ``transformers.Cache``: the one way in that holds every decoder.
 
-A prompt chunk is a ``[1, chunk]`` forward into its slot; the decodes are one ``[num_seqs, 1]`` forward over the
-running slots, with a 2-D attention mask and explicit positions. New keys and values are written at each row's own
-position, old ones are read as a view. Slower than the packed runner by 10 to 20 %, but it asks nothing of the model
-beyond the public ``Cache``.
+A prompt chunk is a ``[1, chunk]`` forward into its slot; the decodes are one ``[num_seqs, 1]``
+forward over the running slots, with a 2-D attention mask and explicit positions. New keys and
+values are written at each row's own position, old ones are read as a view. Slower than the packed
+runner by 10 to 20 %, but it asks nothing of the model beyond the public ``Cache``.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class SlotLayer(CacheLayerMixin):
     is_sliding = False
 
     def __init__(self, keys: torch.Tensor, values: torch.Tensor) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.stored_keys, self.stored_values = keys, values
         self.is_initialized = True
         self.rows: slice = slice(0, 0)
@@ -40,7 +40,9 @@ class SlotLayer(CacheLayerMixin):
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Writes (rows, kv_heads, tokens, dim) at the rows' positions; returns views up to the longest row."""
+        """Writes (rows, kv_heads, tokens, dim) at the rows' positions; returns views up to the
+        longest row.
+        """
         keys, values = self.stored_keys[self.rows], self.stored_values[self.rows]
         positions = self.positions.to(keys.device)  # (rows, tokens)
         rows = torch.arange(keys.shape[0], device=keys.device).unsqueeze(1)
@@ -62,13 +64,16 @@ class SlotCache(Cache):
     """The preallocated slots behind transformers' own cache interface."""
 
     def __init__(self, cache: KVCache) -> None:
-        super().__init__(
-            layers=[SlotLayer(*stored) for stored in zip(cache.keys, cache.values, strict=True)]
-        )
+        self.slot_layers = [
+            SlotLayer(keys, values) for keys, values in zip(cache.keys, cache.values, strict=True)
+        ]
+        super().__init__(layers=list(self.slot_layers))
 
     def aim(self, rows: slice, positions: torch.Tensor, num_past: int, length: int) -> None:
-        """Says which slots the next forward is for, where its tokens go, and how many columns it sees."""
-        for layer in self.layers:
+        """Says which slots the next forward is for, where its tokens go, and how many columns it
+        sees.
+        """
+        for layer in self.slot_layers:
             layer.rows, layer.positions = rows, positions
             layer.num_past, layer.length = num_past, length
 
@@ -114,7 +119,7 @@ class CacheRunner:
         return self._run(input_ids, positions, chunk.end)
 
     def _run(self, input_ids: torch.Tensor, positions: torch.Tensor, length: int) -> torch.Tensor:
-        """input_ids and positions (rows, tokens) -> logits (rows, vocab) of each row's last token."""
+        """input_ids, positions (rows, tokens) -> logits (rows, vocab) of each row's last token."""
         inputs = {
             "input_ids": input_ids,
             "position_ids": positions,
@@ -132,9 +137,9 @@ class CacheRunner:
     def _mask(self, positions: torch.Tensor, length: int) -> Any:
         """What the model takes as ``attention_mask``.
 
-        (rows, length) of 0 and 1 where all layers see everything before them. A sliding window must follow each row's
-        own position, which transformers derives from one offset for all rows: there the mask is made here,
-        (rows, 1, tokens, length) additive, one for each kind of layer.
+        (rows, length) of 0 and 1 where all layers see everything before them. A sliding window must
+        follow each row's own position, which transformers derives from one offset for all rows:
+        there the mask is made here, (rows, 1, tokens, length) additive, one for each kind of layer.
         """
         columns = torch.arange(length, device=self.device)
         if not self._windows:
@@ -150,7 +155,9 @@ class CacheRunner:
 
 
 def _sliding_windows(config: Any) -> dict[str, int]:
-    """The layer kinds of a model with sliding windows and each kind's window (0: none); empty without any."""
+    """The layer kinds of a model with sliding windows and each kind's window (0: none); empty
+    without any.
+    """
     window = getattr(config, "sliding_window", None)
     if not window:
         return {}

@@ -1,9 +1,10 @@
 """Decode steps replayed as CUDA graphs: one launch a step instead of hundreds.
 
-A graph has fixed shapes, so it is captured for buckets of sequence count and of cache length, and a step runs in the
-smallest bucket that holds it. Rows that fill up a bucket compute nothing anyone reads; they write to a spare column of
-the cache. Steps with prompts in them run eagerly. What can't be captured (data-dependent shapes, a model spread
-over several GPUs) stays eager for good, and says so once.
+A graph has fixed shapes, so it is captured for buckets of sequence count and of cache length, and a
+step runs in the smallest bucket that holds it. Rows that fill up a bucket compute nothing anyone
+reads; they write to a spare column of the cache. Steps with prompts in them run eagerly. What can't
+be captured (data-dependent shapes, a model spread over several GPUs) stays eager for good, and says
+so once.
 
 See https://docs.pytorch.org/docs/stable/notes/cuda.html#cuda-graphs.
 """
@@ -29,7 +30,9 @@ Capture = Callable[[Callable[[], torch.Tensor]], Replay]
 
 
 def with_cuda_graphs(runner: Any, device: torch.device) -> Any:
-    """The runner with its decode steps under CUDA graphs where that is possible, else the runner itself."""
+    """The runner with its decode steps under CUDA graphs where that is possible, else the runner
+    itself.
+    """
     if device.type != "cuda" or not isinstance(runner, PackedRunner):
         return runner
     if len({stored.device for stored in runner.cache.keys}) > 1:
@@ -77,7 +80,9 @@ class GraphedRunner:
         self._captured: dict[tuple[int, int], tuple[torch.Tensor, Replay]] = {}
 
     def warm_up(self) -> None:
-        """Captures every sequence count at the shortest length; longer ones are captured when first needed."""
+        """Captures every sequence count at the shortest length; longer ones are captured when first
+        needed.
+        """
         for rows in self._row_buckets:
             self._graph(rows, self._length_buckets[0])
 
@@ -107,15 +112,14 @@ class GraphedRunner:
         return replay()[:num_rows]
 
     def _graph(self, rows: int, length: int) -> tuple[torch.Tensor, Replay] | None:
-        """The inputs (3, rows) int64 — token ids, positions, columns — and the replay of a bucket."""
+        """A bucket's inputs, (3, rows) int64 (token ids, positions, columns), and its replay."""
         if self._capture is _never:
             return None
         if (rows, length) not in self._captured:
             try:
                 self._captured[rows, length] = self._record(rows, length)
-            except (
-                Exception
-            ) as error:  # not every model can be captured; eager decoding is always right
+            except Exception as error:
+                # Not every model can be captured; eager decoding is always right.
                 warn(f"decoding without CUDA graphs: {type(error).__name__}: {reason(error)}")
                 self._capture = _never
                 return None
@@ -142,7 +146,9 @@ def _never(run: Callable[[], torch.Tensor]) -> Replay:
 
 
 def row_buckets(num_slots: int) -> list[int]:
-    """1, 2, 4, 8, then every 16th up to the number of slots: at most half of a small step is padding."""
+    """1, 2, 4, 8, then every 16th up to the number of slots: at most half of a small step is
+    padding.
+    """
     steps = [1, 2, 4, 8, *range(_ROW_STEP, num_slots, _ROW_STEP)]
     return [rows for rows in steps if rows < num_slots] + [num_slots]
 

@@ -1,8 +1,9 @@
-"""Token ids to text, token by token where stop words are looked for, without ever splitting a character.
+"""Token ids to text, token by token where stop words are looked for, without ever splitting a
+character.
 
-A token may hold part of a character, and some tokenizers decode a token differently by what precedes it: so
-text is decoded together with a few tokens before it and the part that was known already is cut off. Text that
-ends in U+FFFD may be half a character and waits for the next token.
+A token may hold part of a character, and some tokenizers decode a token differently by what
+precedes it: so text is decoded together with a few tokens before it and the part that was known
+already is cut off. Text that ends in U+FFFD may be half a character and waits for the next token.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ class Detokenizer:
         self._stopped = False
 
     def stops_after(self, token_id: int, *, armed: bool) -> bool:
-        """Takes the next token; True when the text now holds a stop word, which is cut off with all after it.
+        """Takes the next token; True when the text now holds a stop word, which is cut off with all
+        after it.
 
         While not ``armed`` (fewer than min_tokens so far) stop words are let through.
         """

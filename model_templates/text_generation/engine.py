@@ -1,8 +1,8 @@
 """What every engine is: a bounded queue in front of one thread that owns the model.
 
-Callers submit from any thread; everything with tensors happens on the engine's own, because in one process only one
-thread may run parallel torch operations: two teams of OpenMP threads on the same cores halve each other's speed.
-Knows neither Triton nor how text is generated.
+Callers submit from any thread; everything with tensors happens on the engine's own, because in one
+process only one thread may run parallel torch operations: two teams of OpenMP threads on the same
+cores halve each other's speed. Knows neither Triton nor how text is generated.
 """
 
 from __future__ import annotations
@@ -22,14 +22,16 @@ from .sequence import Sequence
 
 @dataclass(frozen=True)
 class EngineSetup:
-    """What an engine is made of. ``prepare`` may change the model for speed; it runs on the engine's thread."""
+    """What an engine is made of. ``prepare`` may change the model for speed; it runs on the
+    engine's thread.
+    """
 
     model: Any
     options: Options
     device: torch.device
     eos_token_ids: frozenset[int]
     num_threads: int
-    free_bytes: int
+    free_bytes: Callable[[torch.device], int]
     prepare: Callable[[Any], object]
 
 
@@ -73,7 +75,7 @@ class Engine(ABC):
 
     @abstractmethod
     def _step(self) -> None:
-        """Computes one step and answers what is finished; an exception fails all that wait or run."""
+        """Computes one step, answers what is finished; an exception fails all that wait or run."""
 
     @abstractmethod
     def _add(self, sequences: Iterable[Sequence]) -> None:
@@ -84,25 +86,25 @@ class Engine(ABC):
         """Gives back every sequence that waits or runs and forgets them."""
 
     def start(self) -> None:
-        """Starts the thread and returns when the engine can serve; raises what preparing it raised."""
+        """Starts the thread, waits until the engine can serve; raises what preparing it raised."""
         self._thread.start()
         self._ready.wait()
         if self._failure is not None:
             raise self._failure
 
     def check_length(self, num_prompt_tokens: int, max_tokens: int) -> None:
-        """Raises RequestError with both numbers where prompt and output together pass the context."""
+        """Raises RequestError, with both numbers, where prompt and output pass the context."""
         if num_prompt_tokens + max_tokens > self.max_model_len:
             raise RequestError(
-                f"max_tokens: the prompt has {num_prompt_tokens} tokens, which with {max_tokens} more (max_tokens) is "
-                f"{num_prompt_tokens + max_tokens}; this model's context holds {self.max_model_len}"
+                f"max_tokens: the prompt has {num_prompt_tokens} tokens and max_tokens is "
+                f"{max_tokens}, together {num_prompt_tokens + max_tokens}; this model's context "
+                f"holds {self.max_model_len}"
             )
 
     def default_max_tokens(self, num_prompt_tokens: int) -> int:
-        """The output length of a request that does not say: the option's, at most what the context leaves."""
-        return max(
-            1, min(self.setup.options.default_max_tokens, self.max_model_len - num_prompt_tokens)
-        )
+        """Output length of a request that sets none: the option's, or what the context has left."""
+        left = self.max_model_len - num_prompt_tokens
+        return max(1, min(self.setup.options.default_max_tokens, left))
 
     def submit(self, sequences: list[Sequence]) -> None:
         """Queues a request's sequences, all of them or none.
@@ -117,9 +119,9 @@ class Engine(ABC):
             room = self.max_num_seqs + max_queue_size - self._num_unfinished
             if len(sequences) > room:
                 raise OverloadedError(
-                    f"the queue is full: {self._num_unfinished} sequences run or wait and {room} more fit "
-                    f"(max_num_seqs {self.max_num_seqs} + max_queue_size {max_queue_size}), got "
-                    f"{len(sequences)}: try again later"
+                    f"the queue is full: {self._num_unfinished} sequences run or wait and {room} "
+                    f"more fit (max_num_seqs {self.max_num_seqs} + max_queue_size "
+                    f"{max_queue_size}), got {len(sequences)}: try again later"
                 )
             self._num_unfinished += len(sequences)
             self._submitted += sequences
@@ -137,7 +139,8 @@ class Engine(ABC):
         torch.set_num_threads(self.setup.num_threads)
         try:
             self._prepare()
-        except Exception as error:  # handed to start(), which raises it
+        except Exception as error:
+            # Handed to start(), which raises it.
             self._failure = error
             return
         finally:
@@ -145,9 +148,8 @@ class Engine(ABC):
         while self._take_submitted():
             try:
                 self._step()
-            except (
-                Exception
-            ) as error:  # a failed step fails its requests; the engine goes on with the next
+            except Exception as error:
+                # A failed step fails its requests; the engine goes on with the next.
                 self._fail_all(
                     EngineError(f"generating failed: {type(error).__name__}: {reason(error)}")
                 )

@@ -1,9 +1,10 @@
 """The generate engine: padded batches through ``model.generate``.
 
-For what the in-flight engine can't hold: encoder-decoder models and architectures with other caches. A batch is held
-until its longest member is done. Tokens are chosen by the same Sampler as in flight, from inside ``generate`` as a
-logits processor, so options mean the same on both engines and requests with different ones share a batch. Some
-architectures let padding change the answer: that is tried at load, and they get batches of equal prompt lengths.
+For what the in-flight engine can't hold: encoder-decoder models and architectures with other
+caches. A batch is held until its longest member is done. Tokens are chosen by the same Sampler as
+in flight, from inside ``generate`` as a logits processor, so options mean the same on both engines
+and requests with different ones share a batch. Some architectures let padding change the answer:
+that is tried at load, and they get batches of equal prompt lengths.
 """
 
 from __future__ import annotations
@@ -63,12 +64,14 @@ class GenerateEngine(Engine):
     @property
     def description(self) -> str:
         batches = "padded batches" if self._pads_safely else "batches of equal prompt lengths"
-        return f"generate engine, {batches} of {self._max_num_seqs} sequences x {self._max_model_len} tokens"
+        size = f"{self._max_num_seqs} sequences x {self._max_model_len} tokens"
+        return f"generate engine, {batches} of {size}"
 
     def check_length(self, num_prompt_tokens: int, max_tokens: int) -> None:
-        """As the base says; an encoder-decoder's prompt and output each have the context to themselves."""
+        """As the base says, but an encoder-decoder's prompt and output each have a context."""
         if not self.is_encoder_decoder:
-            return super().check_length(num_prompt_tokens, max_tokens)
+            super().check_length(num_prompt_tokens, max_tokens)
+            return
         for field, got in (("text_input", num_prompt_tokens), ("max_tokens", max_tokens)):
             if got > self._max_model_len:
                 raise RequestError(
@@ -93,9 +96,8 @@ class GenerateEngine(Engine):
         self.setup.prepare(self.setup.model)
         try:
             self._pads_safely = self._padding_changes_nothing()
-        except (
-            Exception
-        ) as error:  # an architecture that fails here fails every request: say so now
+        except Exception as error:
+            # An architecture that fails here fails every request: say so now.
             raise LoadError(
                 f"the model does not run: {type(error).__name__}: {reason(error)}"
             ) from error
@@ -122,7 +124,9 @@ class GenerateEngine(Engine):
         self._answer(batch)
 
     def _next_batch(self) -> list[Sequence]:
-        """The sequences that waited longest; only those as long as the first where padding is not safe."""
+        """The sequences that waited longest; only those as long as the first where padding is not
+        safe.
+        """
         length = self._waiting[0].num_prompt_tokens
         fitting = [s for s in self._waiting if self._pads_safely or s.num_prompt_tokens == length]
         batch = fitting[: self._max_num_seqs]
@@ -144,7 +148,9 @@ class GenerateEngine(Engine):
         )
 
     def _pad(self, prompts: list[list[int]]) -> tuple[torch.Tensor, torch.Tensor]:
-        """input_ids and attention_mask (batch, longest): decoders pad on the left, encoders on the right."""
+        """input_ids and attention_mask (batch, longest): decoders pad on the left, encoders on the
+        right.
+        """
         longest = max(map(len, prompts))
         ids, mask = [], []
         for prompt in prompts:
@@ -157,7 +163,9 @@ class GenerateEngine(Engine):
 
     @torch.inference_mode()
     def _padding_changes_nothing(self) -> bool:
-        """Compares first-token logits of a short prompt alone and padded beside a long one; also warms up."""
+        """Compares first-token logits of a short prompt alone and padded beside a long one; also
+        warms up.
+        """
         short, long = [1, 2, 3], [3, 2, 1, 2, 3, 1, 2]
         alone, padded = (self._first_scores(prompts)[0] for prompts in ([short], [short, long]))
         span = (alone.max() - alone.min()).clamp_min(1e-6)
@@ -191,7 +199,7 @@ class _ChooseTokens(LogitsProcessor):
         self.batch, self.sampler = batch, sampler
         self.eos_token_ids, self.pad_token_id = eos_token_ids, pad_token_id
 
-    def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.FloatTensor:
+    def __call__(self, input_ids: Any, scores: Any) -> Any:
         """scores (batch, vocab) -> the same shape, 0 at each row's token and -inf elsewhere."""
         rows = [row for row, sequence in enumerate(self.batch) if sequence.finish_reason is None]
         token_ids = [self.pad_token_id] * len(self.batch)
@@ -199,7 +207,7 @@ class _ChooseTokens(LogitsProcessor):
         for row, token_id in zip(rows, self.sampler.sample(scores[rows], sequences), strict=True):
             token_ids[row] = token_id
             self.batch[row].append(token_id, self.eos_token_ids)
-        chosen: Any = torch.full_like(scores, float("-inf"))
+        chosen = torch.full_like(scores, float("-inf"))
         chosen[torch.arange(len(self.batch)), token_ids] = 0
         return chosen
 
@@ -210,7 +218,7 @@ class _Finished(StoppingCriteria):
     def __init__(self, batch: list[Sequence]) -> None:
         self.batch = batch
 
-    def __call__(self, input_ids: torch.LongTensor, scores: Any, **kwargs: Any) -> Any:
+    def __call__(self, input_ids: Any, scores: Any, **kwargs: Any) -> Any:
         """(batch,) bool: the rows that are done."""
         done = [sequence.finish_reason is not None for sequence in self.batch]
         return torch.tensor(done, device=input_ids.device)
@@ -221,7 +229,7 @@ class _FirstScores(LogitsProcessor):
 
     scores: torch.Tensor
 
-    def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.FloatTensor:
+    def __call__(self, input_ids: Any, scores: Any) -> Any:
         """Passes scores (batch, vocab) on as they are."""
         self.scores = scores.float().clone()
         return scores

@@ -1,8 +1,9 @@
 """Finds out whether the in-flight engine can hold a model, by trying it.
 
-No list of architectures: each runner computes a short scene (prompts of different lengths, one of them in chunks,
-joining while another decodes) and its logits are compared with the model's own forward over the same tokens. The
-first runner that agrees is taken; the packed one is tried first because it is faster.
+No list of architectures: each runner computes a short scene (prompts of different lengths, one of
+them in chunks, joining while another decodes) and its logits are compared with the model's own
+forward over the same tokens. The first runner that agrees is taken; the packed one is tried first
+because it is faster.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import torch
 from hf_runtime.errors import reason
 
 from .cache_runner import CacheRunner
+from .detokenizer import Detokenizer
 from .kv_cache import CacheSize, KVCache, LayerShape
 from .packed_runner import PackedRunner
 from .sampling_params import SamplingParams
@@ -41,7 +43,8 @@ class CannotHoldError(Exception):
 
 
 def fitting_runner(model: Any, shapes: list[LayerShape], device: torch.device) -> RunnerFactory:
-    """The first runner whose logits agree with the model's own. Leaves the model as that runner needs it.
+    """The first runner whose logits agree with the model's own. Leaves the model as that runner
+    needs it.
 
     Raises:
         CannotHoldError: none does.
@@ -49,7 +52,7 @@ def fitting_runner(model: Any, shapes: list[LayerShape], device: torch.device) -
     candidates: list[RunnerFactory] = [CacheRunner]
     if getattr(model, "_supports_attention_backend", False):
         candidates.insert(0, PackedRunner)
-    own_attention = model.config._attn_implementation
+    own_attention = model.config._attn_implementation  # noqa: SLF001
     expected = _Scene(model, device).expected()
     reasons = []
     for candidate in candidates:
@@ -84,7 +87,9 @@ class _Scene:
 
     @torch.inference_mode()
     def expected(self) -> dict[tuple[int, int], torch.Tensor]:
-        """(prompt, number of forced tokens) -> logits (vocab,), from whole forwards without any cache."""
+        """(prompt, number of forced tokens) -> logits (vocab,), from whole forwards without any
+        cache.
+        """
         logits = {}
         for row, (prompt, forced) in enumerate(zip(self.prompts, self.forced, strict=True)):
             tokens = torch.tensor([prompt + forced], device=self.device)
@@ -94,7 +99,9 @@ class _Scene:
         return logits
 
     def play(self, runner: Runner) -> dict[tuple[int, int], torch.Tensor]:
-        """The same logits, from the engine's way: prompts join in mid-flight, five tokens a step at most."""
+        """The same logits, from the engine's way: prompts join in mid-flight, five tokens a step at
+        most.
+        """
         sequences = [_sequence(prompt) for prompt in self.prompts]
         scheduler = Scheduler(max_num_seqs=len(sequences), max_num_batched_tokens=5)
         scheduler.add(sequences)
@@ -117,7 +124,7 @@ def _difference(
     device: torch.device,
     expected: dict[tuple[int, int], torch.Tensor],
 ) -> float:
-    """The largest difference of a runner's logits from the expected ones, relative to their range."""
+    """Largest difference of a runner's logits from the expected ones, as a share of their range."""
     cache = KVCache(shapes, CacheSize(num_slots=3, max_model_len=_SCENE_LEN, num_bytes=0), 1)
     got = _Scene(model, device).play(factory(model, cache, device))
     worst = 0.0
@@ -129,6 +136,6 @@ def _difference(
 
 
 def _sequence(prompt: list[int]) -> Sequence:
-    return Sequence(
-        prompt, SamplingParams(max_tokens=3), on_finish=lambda _: None, detokenizer=None
-    )  # type: ignore[arg-type]
+    params = SamplingParams(max_tokens=3)
+    detokenizer = Detokenizer(None, prompt, ())  # never asked: the scene forces its tokens
+    return Sequence(prompt, params, on_finish=lambda _: None, detokenizer=detokenizer)

@@ -12,7 +12,7 @@ from hf_runtime.errors import LoadError, reason
 from .cuda_graphs import with_cuda_graphs
 from .engine import Engine
 from .holding import CannotHoldError, Runner, fitting_runner
-from .kv_cache import CacheSize, KVCache, context_length, layer_shapes, plan_size
+from .kv_cache import CacheSize, KVCache, context_length, layer_shapes, plan_size, spread_free_bytes
 from .sampling import Sampler
 from .scheduler import Scheduler
 from .sequence import Sequence
@@ -50,9 +50,8 @@ class InFlightEngine(Engine):
         setup, options = self.setup, self.setup.options
         try:
             shapes = layer_shapes(setup.model, setup.device)
-        except (
-            Exception
-        ) as error:  # any failure of an unknown architecture means the same: not in flight
+        except Exception as error:
+            # Any failure of an unknown architecture means the same: not in flight.
             raise CannotHoldError(reason(error)) from error
         self.size = plan_size(
             shapes,
@@ -60,7 +59,7 @@ class InFlightEngine(Engine):
             max_model_len=options.max_model_len,
             max_num_seqs=options.max_num_seqs,
             kv_cache_gib=options.kv_cache_gib,
-            free_bytes=setup.free_bytes,
+            free_bytes=spread_free_bytes(shapes, setup.free_bytes),
         )
         make_runner = fitting_runner(setup.model, shapes, setup.device)
         setup.prepare(setup.model)

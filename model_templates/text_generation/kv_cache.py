@@ -1,13 +1,15 @@
-"""The preallocated cache of keys and values: its layout, its size from a stated budget, and copies between slots.
+"""The preallocated cache of keys and values: its layout, its size from a stated budget, and copies
+between slots.
 
-One slot holds one sequence: per layer two tensors ``(slots, kv_heads, length, head_dim)``. With a slot's room
-reserved from the start nothing that runs is ever evicted. Knows no scheduler and no attention.
+One slot holds one sequence: per layer two tensors ``(slots, kv_heads, length, head_dim)``. With a
+slot's room reserved from the start nothing that runs is ever evicted. Knows no scheduler and no
+attention.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,10 +56,12 @@ class CacheSize:
 
 @torch.inference_mode()
 def layer_shapes(model: Any, device: torch.device) -> list[LayerShape]:
-    """Reads the cache's shape off the model itself: runs two tokens through it and looks at what it kept.
+    """Reads the cache's shape off the model itself: runs two tokens through it and looks at what it
+    kept.
 
     Raises:
-        ValueError: a layer keeps something else than one key and one value per token (recurrent models).
+        ValueError: a layer keeps something else than one key and one value per token (recurrent
+          models).
     """
     from transformers import DynamicCache
 
@@ -82,6 +86,16 @@ def layer_shapes(model: Any, device: torch.device) -> list[LayerShape]:
     return shapes
 
 
+def spread_free_bytes(shapes: list[LayerShape], free_bytes: Callable[[torch.device], int]) -> int:
+    """What a cache of these layers may count on: the device with the least room decides."""
+    total = sum(shape.bytes_per_token for shape in shapes)
+    usable = []
+    for device in {shape.device for shape in shapes}:
+        share = sum(shape.bytes_per_token for shape in shapes if shape.device == device) / total
+        usable.append(free_bytes(device) / share)
+    return int(min(usable))
+
+
 def context_length(config: Any) -> int | None:
     """The most tokens the model was made for, or None where it has no such limit (ALiBi)."""
     for name in ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "seq_length"):
@@ -103,8 +117,8 @@ def plan_size(
     """Chooses slots and length: what was asked for, or the most that the budget holds.
 
     ``kv_cache_gib`` is the budget where it is given, else a share of ``free_bytes``. Without
-    ``max_num_seqs`` it is 64 or what fits; without ``max_model_len`` it is the model's limit, or 4,096 where 64
-    sequences of that length would not fit.
+    ``max_num_seqs`` it is 64 or what fits; without ``max_model_len`` it is the model's limit, or
+    4,096 where 64 sequences of that length would not fit.
 
     Raises:
         LoadError: what was asked for does not fit, with all the numbers.
@@ -123,7 +137,8 @@ def plan_size(
     fitting = budget // (length * per_token)
     if kv_cache_gib is not None and kv_cache_gib * _GIB > free_bytes:
         raise LoadError(
-            f"kv_cache_gib: got {kv_cache_gib:g}, but {free_bytes / _GIB:.2f} GiB are free on {shapes[0].device}"
+            f"kv_cache_gib: got {kv_cache_gib:g}, but {free_bytes / _GIB:.2f} GiB are free on "
+            f"{shapes[0].device}"
         )
     if fitting < (max_num_seqs or 1):
         raise LoadError(
@@ -141,9 +156,10 @@ def _does_not_fit(
         f"kv_cache_gib is {gib:g}" if gib is not None else f"{budget / _GIB:.2f} GiB may be used"
     )
     return (
-        f"the KV cache does not fit: {num_seqs} sequences (max_num_seqs) x {length} tokens (max_model_len) x "
-        f"{per_token} bytes = {needed / _GIB:.2f} GiB, but {source}, which holds {fitting} sequences of that "
-        f"length or {budget // (num_seqs * per_token)} tokens each: lower one of them or raise kv_cache_gib"
+        f"the KV cache does not fit: {num_seqs} sequences (max_num_seqs) x {length} tokens "
+        f"(max_model_len) x {per_token} bytes = {needed / _GIB:.2f} GiB, but {source}, which holds "
+        f"{fitting} sequences of that length or {budget // (num_seqs * per_token)} tokens each: "
+        "lower one of them or raise kv_cache_gib"
     )
 
 
@@ -153,7 +169,9 @@ class KVCache:
     def __init__(
         self, shapes: list[LayerShape], size: CacheSize, num_spare_tokens: int = 0
     ) -> None:
-        """``num_spare_tokens`` more columns than max_model_len: where padding rows of a CUDA graph write."""
+        """``num_spare_tokens`` more columns than max_model_len: where padding rows of a CUDA graph
+        write.
+        """
         length = size.max_model_len + num_spare_tokens
         self.size = size
         self.keys: list[torch.Tensor] = []
@@ -173,9 +191,11 @@ class KVCache:
 
 
 def _zeros(size: tuple[int, ...], layer: LayerShape) -> torch.Tensor:
-    """Zeros, because attention reads (and weighs with 0) columns that nobody wrote: NaN there would spread.
+    """Zeros, because attention reads (and weighs with 0) columns that nobody wrote: NaN there would
+    spread.
 
-    On the CPU the pages come from calloc and are only taken from the machine when they are first written.
+    On the CPU the pages come from calloc and are only taken from the machine when they are first
+    written.
     """
     if layer.device.type != "cpu":
         return torch.zeros(size, dtype=layer.dtype, device=layer.device)

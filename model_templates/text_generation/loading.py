@@ -51,7 +51,7 @@ def load_engine(served: ServedModel, placement: Placement, num_threads: int) -> 
         device=device,
         eos_token_ids=eos_token_ids(model, tokenizer),
         num_threads=num_threads,
-        free_bytes=free_bytes(device),
+        free_bytes=free_bytes,
         prepare=prepack if device.type == "cpu" else lambda model: None,
     )
     engine = _start_engine(served.name, setup)
@@ -74,7 +74,9 @@ def _auto_class(config: Any) -> Any:
 
 
 def _start_engine(name: str, setup: EngineSetup) -> Engine:
-    """The engine that the options name; with ``auto`` the in-flight one, or generate with a line that says why."""
+    """The engine that the options name; with ``auto`` the in-flight one, or generate with a line
+    that says why.
+    """
     why = (
         "encoder-decoder models can't run in flight"
         if setup.model.config.is_encoder_decoder
@@ -101,7 +103,8 @@ def _started(engine: Engine) -> Engine:
         engine.start()
     except (LoadError, CannotHoldError):
         raise
-    except Exception as error:  # out of memory, a broken checkpoint: the operator gets one line
+    except Exception as error:
+        # Out of memory, a broken checkpoint: the operator gets one line.
         raise LoadError(
             f"the {engine.name} engine failed to start: {type(error).__name__}: {reason(error)}"
         ) from error
@@ -119,15 +122,17 @@ def eos_token_ids(model: Any, tokenizer: Any) -> frozenset[int]:
 
 
 def prompt_tokenizer(tokenizer: Any, engine: Engine) -> Callable[[str], list[int]]:
-    """A function from a prompt to its token ids; it refuses a prompt that can't fit before it tokenises it."""
+    """A function from a prompt to its token ids; it refuses a prompt that can't fit before it
+    tokenises it.
+    """
     longest_token = max((len(token) for token in tokenizer.get_vocab()), default=1)
 
     def tokenize(text: str) -> list[int]:
         fewest_tokens = -(-len(text) // longest_token)
         if fewest_tokens > engine.max_model_len:
             raise RequestError(
-                f"text_input: the prompt has {len(text)} characters, at least {fewest_tokens} tokens; "
-                f"this model's context holds {engine.max_model_len}"
+                f"text_input: the prompt has {len(text)} characters, at least {fewest_tokens} "
+                f"tokens; this model's context holds {engine.max_model_len}"
             )
         token_ids: list[int] = tokenizer(text).input_ids
         if not token_ids:

@@ -1,7 +1,8 @@
-"""Triton's side of text generation: reads requests, hands them to the engine, answers each when it is done.
+"""Triton's side of text generation: reads requests, hands them to the engine, answers each when it
+is done.
 
-``execute`` returns at once: every request's response sender goes with its sequences to the engine, whose thread
-answers later. So requests join a running batch on an ordinary (not decoupled) model.
+``execute`` returns at once: every request's response sender goes with its sequences to the engine,
+whose thread answers later. So requests join a running batch on an ordinary (not decoupled) model.
 """
 
 from __future__ import annotations
@@ -62,7 +63,8 @@ class TritonPythonModel:
                 answer.start(parse_request(fields, self.loaded.reader), self.loaded)
             except RuntimeModelError as error:
                 answer.fail(error)
-            except Exception as error:  # our own fault, but one request's answer all the same
+            except Exception as error:
+                # Our own fault, but one request's answer all the same.
                 log.error(f"a request failed: {type(error).__name__}: {reason(error)}")
                 answer.fail(error)
 
@@ -73,7 +75,9 @@ class TritonPythonModel:
 
 
 class _Answer:
-    """Collects the completions of a request's rows and sends its one response when the last is there."""
+    """Collects the completions of a request's rows and sends its one response when the last is
+    there.
+    """
 
     def __init__(self, request: Any, *, batched: bool) -> None:
         self._sender = request.get_response_sender()
@@ -85,7 +89,7 @@ class _Answer:
         self._sent = False
 
     def start(self, request: GenerationRequest, loaded: LoadedModel) -> None:
-        """Submits the rows; raises OverloadedError, with nothing submitted, where there is no room."""
+        """Submits the rows; raises OverloadedError, with none submitted, where there is no room."""
         self._request = request
         self._completions = [None] * len(request.rows)
         self._num_missing = len(request.rows)
@@ -134,7 +138,8 @@ class _Answer:
         try:
             # One call: a flag sent alone, to a client that has gone, crashed servers of 24.10.
             self._sender.send(response, flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
-        except Exception as error:  # the caller is gone; nobody is left to tell but the operator
+        except Exception as error:
+            # The caller is gone; nobody is left to tell but the operator.
             log.warn(f"a response could not be sent: {type(error).__name__}: {reason(error)}")
 
     def _tensors(self) -> list[Any]:

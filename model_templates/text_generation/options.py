@@ -1,7 +1,7 @@
 """The ``options:`` of a text-generation model: keys, units, ranges and defaults.
 
-Standard library only: the generator loads this file to check models.yaml, and the server loads it to read
-``model.json``. It does not know engines; it only names them.
+Standard library only: the generator loads this file to check models.yaml, and the server loads it
+to read ``model.json``. It does not know engines; it only names them.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ class Options:
     engine: Literal["auto", "in_flight", "generate"] = field(
         default="auto",
         metadata={
-            "help": "in_flight: requests join and leave a running batch at every step; generate: padded "
-            "batches through model.generate; auto: the first of the two that holds the model"
+            "help": "in_flight: requests join and leave a running batch at every step; generate: "
+            "padded batches through model.generate; auto: the first that holds the model"
         },
     )
     max_model_len: int | None = field(
@@ -32,7 +32,7 @@ class Options:
     max_num_seqs: int | None = field(
         default=None,
         metadata={
-            "help": "sequences generated at once; default: 64, fewer where the cache budget holds fewer",
+            "help": "sequences generated at once; default: 64, or what the cache budget holds",
             "unit": "sequences",
             "min": 1,
             "max": 1024,
@@ -57,8 +57,8 @@ class Options:
     kv_cache_gib: float | None = field(
         default=None,
         metadata={
-            "help": "memory for keys and values; default: what max_num_seqs x max_model_len needs, at most "
-            "half of the free memory (CPU) or 90 % of it (GPU)",
+            "help": "memory for keys and values; default: what max_num_seqs x max_model_len needs, "
+            "at most half of the free memory (CPU) or 90 % of it (GPU)",
             "unit": "GiB",
             "exclusive_min": 0,
         },

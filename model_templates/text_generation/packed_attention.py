@@ -1,11 +1,13 @@
-"""Attention over packed tokens: one ``[1, num_tokens]`` row holds the decodes of all sequences and prompt chunks.
+"""Attention over packed tokens: one ``[1, num_tokens]`` row holds the decodes of all sequences and
+prompt chunks.
 
-Registered as an attention function of transformers (``AttentionInterface``), so that every model that uses that
-interface runs its linear layers and norms over the packed row without padding. Here, and only here, tokens are told
-apart: each writes its key and value at its own slot and position and looks at its own sequence.
+Registered as an attention function of transformers (``AttentionInterface``), so that every model
+that uses that interface runs its linear layers and norms over the packed row without padding. Here,
+and only here, tokens are told apart: each writes its key and value at its own slot and position and
+looks at its own sequence.
 
-Decodes read the cache as a view, all rows up to the longest; the query heads that share a key head are folded into
-the query length, so keys are never repeated.
+Decodes read the cache as a view, all rows up to the longest; the query heads that share a key head
+are folded into the query length, so keys are never repeated.
 """
 
 from __future__ import annotations
@@ -25,7 +27,9 @@ ATTENTION_NAME = "hf_triton_packed"
 
 @dataclass(frozen=True)
 class PrefillSpan:
-    """Tokens ``first .. first+end-start-1`` of the row are tokens ``start .. end-1`` of the prompt in ``slot``."""
+    """Tokens ``first .. first+end-start-1`` of the row are tokens ``start .. end-1`` of the prompt
+    in ``slot``.
+    """
 
     first: int
     slot: int
@@ -37,9 +41,10 @@ class PrefillSpan:
 class PackedStep:
     """Where each token of the row belongs.
 
-    ``slots`` and ``positions`` are (num_tokens,) int64 on the model's first device; the first ``num_decodes`` tokens
-    are decodes of slots ``0 .. num_decodes-1`` and attend to at most ``max_len`` columns.
-    ``columns`` are the cache columns written: ``positions`` but for the padding rows of a CUDA graph.
+    ``slots`` and ``positions`` are (num_tokens,) int64 on the model's first device; the first
+    ``num_decodes`` tokens are decodes of slots ``0 .. num_decodes-1`` and attend to at most
+    ``max_len`` columns. ``columns`` are the cache columns written: ``positions`` but for the
+    padding rows of a CUDA graph.
     """
 
     cache: KVCache
@@ -70,7 +75,9 @@ _current: list[PackedStep] = []
 
 @contextmanager
 def attending(step: PackedStep) -> Iterator[None]:
-    """Makes ``step`` what the registered attention function works on. One engine thread a process: no lock."""
+    """Makes ``step`` what the registered attention function works on. One engine thread a process:
+    no lock.
+    """
     _current.append(step)
     try:
         yield
@@ -81,7 +88,8 @@ def attending(step: PackedStep) -> Iterator[None]:
 def register() -> None:
     """Makes the attention function known to transformers under ATTENTION_NAME.
 
-    Without a mask function of that name transformers builds no masks: each token's view is decided here.
+    Without a mask function of that name transformers builds no masks: each token's view is decided
+    here.
     """
     from transformers import AttentionInterface
 
@@ -99,9 +107,11 @@ def packed_attention(
     softcap: float | None = None,
     **_: Any,
 ) -> tuple[torch.Tensor, None]:
-    """query (1, heads, num_tokens, key_dim), key and value (1, kv_heads, num_tokens, dim) -> (1, num_tokens, heads, dim).
+    """query (1, heads, num_tokens, key_dim), key and value (1, kv_heads, num_tokens, dim) -> (1,
+    num_tokens, heads, dim).
 
-    Keyword arguments that are not known here are ignored: what they would change shows in the engine's check at load.
+    Keyword arguments that are not known here are ignored: what they would change shows in the
+    engine's check at load.
     """
     step = _current[-1]
     keys, values = step.cache.keys[module.layer_idx], step.cache.values[module.layer_idx]
@@ -138,7 +148,9 @@ class _Rule:
 def _decode(
     q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, step: PackedStep, rule: _Rule
 ) -> torch.Tensor:
-    """q (rows, heads, key_dim), one token of each of the first ``rows`` slots -> (rows, heads, value_dim)."""
+    """q (rows, heads, key_dim), one token of each of the first ``rows`` slots -> (rows, heads,
+    value_dim).
+    """
     rows, heads, _ = q.shape
     kv_heads = keys.shape[1]
     k = keys[:rows, :, : step.max_len]  # (rows, kv_heads, max_len, key_dim), a view
@@ -197,7 +209,9 @@ def _visible(span: PrefillSpan, window: int, device: torch.device) -> torch.Tens
 def _matmul_attention(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor, rule: _Rule
 ) -> torch.Tensor:
-    """Softmax(q k^T) v spelled out: in float32 on the CPU about 10 % faster than SDPA, and it takes a soft cap."""
+    """Softmax(q k^T) v spelled out: in float32 on the CPU about 10 % faster than SDPA, and it takes
+    a soft cap.
+    """
     scores = rule.scores(torch.matmul(q * rule.scale, k.transpose(-1, -2)))
     weights = torch.softmax(scores.add_(mask), dim=-1, dtype=torch.float32).to(q.dtype)
     return torch.matmul(weights, v)

@@ -1,6 +1,8 @@
-"""Runs a step as one packed ``[1, num_tokens]`` forward: decodes and prompt chunks together, nothing padded.
+"""Runs a step as one packed ``[1, num_tokens]`` forward: decodes and prompt chunks together,
+nothing padded.
 
-For models that use transformers' attention interface. Decides no policy: the step says what to compute.
+For models that use transformers' attention interface. Decides no policy: the step says what to
+compute.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ class PackedRunner:
         return self.run(input_ids, packed, last_rows)
 
     def run(self, input_ids: torch.Tensor, packed: PackedStep, rows: torch.Tensor) -> torch.Tensor:
-        """input_ids (num_tokens,) -> logits (len(rows), vocab) of the tokens numbered by ``rows``."""
+        """input_ids (num_tokens,) -> logits (len(rows), vocab) of the tokens numbered ``rows``."""
         with attending(packed):
             output = self.model(
                 input_ids=input_ids.unsqueeze(0),

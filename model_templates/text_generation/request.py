@@ -1,6 +1,7 @@
 """A Triton request to the generations it asks for, one per row, checked field by field.
 
-Knows the contract's names and defaults; knows no engine. The same names work as tensors and as request parameters.
+Knows the contract's names and defaults; knows no engine. The same names work as tensors and as
+request parameters.
 """
 
 from __future__ import annotations
@@ -113,7 +114,9 @@ _UNKNOWN = (
 
 
 def _temperature(values: dict[str, Any]) -> float:
-    """The request's temperature; 1 where it asks for sampling in another way, 0 (greedy) where it asks for nothing."""
+    """The request's temperature; 1 where it asks for sampling in another way, 0 (greedy) where it
+    asks for nothing.
+    """
     if values["temperature"] is not None:
         return float(values["temperature"])
     samples = values["top_k"] > 1 or 0 < values["top_p"] < 1 or values["seed"] is not None

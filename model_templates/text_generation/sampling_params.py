@@ -15,7 +15,9 @@ MAX_SEED = 2**64 - 1
 
 @dataclass(frozen=True)
 class SamplingParams:
-    """Checked when made. ``temperature`` 0 takes the likeliest token; ``top_k`` 0 and ``top_p`` 0 or 1 are off."""
+    """Checked when made. ``temperature`` 0 takes the likeliest token; ``top_k`` 0 and ``top_p`` 0
+    or 1 are off.
+    """
 
     max_tokens: int
     min_tokens: int = 0

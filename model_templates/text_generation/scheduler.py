@@ -1,11 +1,13 @@
-"""Decides what each step computes: which sequences decode, which prompts (or chunks of one) are prefilled.
+"""Decides what each step computes: which sequences decode, which prompts (or chunks of one) are
+prefilled.
 
 Knows slots as numbers and tokens as counts; never touches a tensor, a model or Triton.
 
-Slots stay compact, so that a decode step reads one contiguous view of the cache: the running sequences hold
-slots ``0 .. n-1`` in order, and a prompt that is only partly prefilled holds slot ``n``. Prompts are taken in
-order of arrival and one is admitted only while the step has tokens left, so there is at most one such prompt
-between steps. When a sequence finishes, the last one's rows move into the hole.
+Slots stay compact, so that a decode step reads one contiguous view of the cache: the running
+sequences hold slots ``0 .. n-1`` in order, and a prompt that is only partly prefilled holds slot
+``n``. Prompts are taken in order of arrival and one is admitted only while the step has tokens
+left, so there is at most one such prompt between steps. When a sequence finishes, the last one's
+rows move into the hole.
 """
 
 from __future__ import annotations
@@ -19,7 +21,9 @@ from .sequence import Sequence
 
 @dataclass(frozen=True)
 class PrefillChunk:
-    """Tokens ``start .. end-1`` of a prompt; the last chunk of a prompt gives its first output token."""
+    """Tokens ``start .. end-1`` of a prompt; the last chunk of a prompt gives its first output
+    token.
+    """
 
     sequence: Sequence
     start: int
@@ -41,7 +45,9 @@ class Move:
 
 @dataclass(frozen=True)
 class Step:
-    """What to compute: one token for each of ``decodes`` (in slot order), then the chunks of ``prefills``."""
+    """What to compute: one token for each of ``decodes`` (in slot order), then the chunks of
+    ``prefills``.
+    """
 
     decodes: list[Sequence] = field(default_factory=list)
     prefills: list[PrefillChunk] = field(default_factory=list)
@@ -57,7 +63,9 @@ class Step:
 
 
 class Scheduler:
-    """First come, first served, within ``max_num_seqs`` slots and ``max_num_batched_tokens`` a step."""
+    """First come, first served, within ``max_num_seqs`` slots and ``max_num_batched_tokens`` a
+    step.
+    """
 
     def __init__(self, max_num_seqs: int, max_num_batched_tokens: int) -> None:
         self.max_num_seqs = max_num_seqs
@@ -75,7 +83,9 @@ class Scheduler:
         self.waiting.extend(sequences)
 
     def schedule(self) -> Step:
-        """Every running sequence decodes one token; what is left of the step's tokens goes to prompts."""
+        """Every running sequence decodes one token; what is left of the step's tokens goes to
+        prompts.
+        """
         decodes = list(self.running)
         budget = self.max_num_batched_tokens - len(decodes)
         prefills: list[PrefillChunk] = []
@@ -93,7 +103,9 @@ class Scheduler:
         return Step(decodes, prefills)
 
     def retire(self, finished: Iterable[Sequence]) -> list[Move]:
-        """Takes sequences out of the batch; returns the copies that close the holes they leave, in order."""
+        """Takes sequences out of the batch; returns the copies that close the holes they leave, in
+        order.
+        """
         moves: list[Move] = []
         for sequence in finished:
             last = self.running.pop()
@@ -124,7 +136,7 @@ class Scheduler:
         return sequence
 
     def _prefilled(self, chunk: PrefillChunk) -> None:
-        """Books a chunk: a prompt that ends with it runs from the next step on, in the slot it has."""
+        """Books a chunk: a prompt that ends with it runs from the next step on, in its slot."""
         chunk.sequence.num_computed_tokens = chunk.end
         if chunk.is_last:
             self.running.append(chunk.sequence)

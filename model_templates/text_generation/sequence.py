@@ -29,7 +29,8 @@ class Completion:
 class Sequence:
     """A prompt, its output so far, and where its keys and values lie.
 
-    ``on_finish`` is called exactly once, from the engine's thread, with a Completion or an error; it must not raise.
+    ``on_finish`` is called exactly once, from the engine's thread, with a Completion or an error;
+    it must not raise.
     """
 
     prompt_token_ids: list[int]
@@ -45,7 +46,9 @@ class Sequence:
     finish_reason: str | None = None
 
     def __post_init__(self) -> None:
-        """Gives the sequence its own random numbers, so that a seed reproduces whatever else is in the batch."""
+        """Gives the sequence its own random numbers, so that a seed reproduces whatever else is in
+        the batch.
+        """
         self.random = random.Random(self.params.seed)
 
     @property
@@ -54,7 +57,9 @@ class Sequence:
 
     @property
     def penalised_token_ids(self) -> list[int]:
-        """The tokens that a repetition penalty looks at: the output, and the prompt that it continues."""
+        """The tokens that a repetition penalty looks at: the output, and the prompt that it
+        continues.
+        """
         return self.prompt_token_ids + self.token_ids if self.continues_prompt else self.token_ids
 
     @property
@@ -65,11 +70,11 @@ class Sequence:
         """Adds a sampled token and decides whether the sequence is finished by it."""
         self.token_ids.append(token_id)
         num_tokens = len(self.token_ids)
-        if token_id in eos_token_ids and num_tokens >= self.params.min_tokens:
-            self.finish_reason = "stop"
-        elif self.params.stop_words and self.detokenizer.stops_after(
-            token_id, armed=num_tokens >= self.params.min_tokens
-        ):
+        may_stop = num_tokens >= self.params.min_tokens
+        stops = may_stop and token_id in eos_token_ids
+        if self.params.stop_words and not stops:
+            stops = self.detokenizer.stops_after(token_id, armed=may_stop)
+        if stops:
             self.finish_reason = "stop"
         elif num_tokens >= self.params.max_tokens:
             self.finish_reason = "length"
@@ -79,9 +84,8 @@ class Sequence:
         assert self.finish_reason is not None
         try:
             text = self.detokenizer.text(self.token_ids)
-        except (
-            Exception
-        ) as error:  # a tokenizer's own failure is this sequence's, not its neighbours'
+        except Exception as error:
+            # A tokenizer's own failure is this sequence's, not its neighbours'.
             self.on_finish(EngineError(f"decoding the output failed: {reason(error)}"))
             return
         self.on_finish(
