@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
-from generator import die_with_parent, server_binary
+from generator import server_binary, server_guard
 from generator.errors import GeneratorError, ServerError
 from generator.server_api import ServerApi
 from generator.server_listen import Listen
@@ -95,21 +95,18 @@ class TritonServer:
 
     @property
     def pid(self) -> int:
-        """The process id of tritonserver, also its process group's."""
+        """The process group of tritonserver and its stubs, led by their guard."""
         return self._process.pid
 
     def start(self, timeout_s: float = _START_TIMEOUT_S) -> None:
-        """Starts the server, with no model yet, and waits until it answers. Raises ServerError.
-
-        To be called from the main thread: the server dies with the thread that started it.
-        """
+        """Starts the server, with no model yet, and waits until it answers. Raises ServerError."""
         self.listen.check()
         binary = server_binary.find()
-        launcher = [sys.executable, "-IS", die_with_parent.__file__, str(os.getpid())]
+        guard = [sys.executable, "-IS", server_guard.__file__]
         process = subprocess.Popen(
-            [*launcher, *binary.command, *self._flags()],
+            [*guard, *binary.command, *self._flags()],
             env=binary.full_environment(),
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.PIPE,  # closes with this process, and the guard sees it
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -172,6 +169,8 @@ class TritonServer:
                 began = time.monotonic()
                 try:
                     failure = self.api.load(model)
+                    if failure is None and not self.api.is_model_ready(model):
+                        failure = "loaded, but not ready"
                 except OSError:
                     failure = "the server went away"
                 self._outcomes.put(Loaded(model, time.monotonic() - began, failure))
@@ -237,6 +236,9 @@ class TritonServer:
             os.killpg(self.pid, signal.SIGKILL)
         code = self._process.wait()
         self._reader.join(timeout=2)
+        for stream in (self._process.stdin, self._process.stdout):
+            if stream:
+                stream.close()
         for region in _SHARED_MEMORY.glob(f"{self._shared_memory_prefix}*"):
             region.unlink(missing_ok=True)
         return code

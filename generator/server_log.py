@@ -2,12 +2,13 @@
 
 What passes: warnings, errors, whatever models log or print. What does not: the server's own info
 lines, its tables, complaints about a GPU that is not there, and the several copies of each load
-failure, which the caller reports itself in one line.
+failure, which the caller reports itself in one line. Progress bars pass now and then.
 """
 
 from __future__ import annotations
 
 import re
+import time
 from collections import deque
 
 # Triton's log line: I1120 11:05:01.464615 4596 server.cc:345] "message"
@@ -22,6 +23,8 @@ _LOAD_FAILED = re.compile(
     r"failed to load '|load failed for model|Failed to create instance"
     r"|Failed to initialize Python stub"
 )
+_PROGRESS_BAR = re.compile(r"\d%\|.*\|")  # tqdm's: Fetching 4 files:  25%|##5       | 1/4
+_PROGRESS_EVERY_S = 10.0
 _NUM_TAIL_LINES = 20
 
 
@@ -31,6 +34,7 @@ class LogFilter:
     def __init__(self) -> None:
         self._tail: deque[str] = deque(maxlen=_NUM_TAIL_LINES)
         self._inside_traceback = False
+        self._progress_at = time.monotonic() + _PROGRESS_EVERY_S
 
     def show(self, line: str) -> bool:
         """Whether ``line`` is for the reader."""
@@ -59,4 +63,13 @@ class LogFilter:
             return False
         if not line.strip() or line.startswith(("+-", "|", "Signal (")):
             return False
+        if _PROGRESS_BAR.search(line):
+            return self._is_progress_due()
         return _NO_GPU.search(line) is None
+
+    def _is_progress_due(self) -> bool:
+        now = time.monotonic()
+        if now < self._progress_at:
+            return False
+        self._progress_at = now + _PROGRESS_EVERY_S
+        return True

@@ -1,0 +1,121 @@
+"""A started server from its first model to its end: progress, curl lines, signals, exit code.
+
+Results (curl lines) go to stdout, everything else to stderr. Knows nothing of models.yaml.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from types import FrameType
+from typing import NoReturn
+
+from generator.curl_lines import curl_lines
+from generator.errors import EXIT_INTERRUPTED, EXIT_OK, ServerError
+from generator.server import Loaded, TritonServer
+
+_REMIND_EVERY_S = 10.0
+_POLL_S = 0.5
+# What ends a program in the foreground: Ctrl-C, `docker stop`, a closed terminal.
+_STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class StopRequested(KeyboardInterrupt):
+    """A signal asked us to stop."""
+
+
+def serve(server: TritonServer, models: Sequence[str], load_timeout_s: float | None) -> int:
+    """Starts ``server``, loads ``models`` and watches it until a signal; returns the exit code.
+
+    Raises ServerError when it does not start, dies, or no model loads; nothing is left behind.
+    """
+    before = {number: signal.signal(number, _raise_stop) for number in _STOP_SIGNALS}
+    try:
+        server.start()
+        return _serve_until_stopped(server, models, load_timeout_s)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _serve_until_stopped(
+    server: TritonServer, models: Sequence[str], load_timeout_s: float | None
+) -> int:
+    try:
+        _load(server, models, load_timeout_s)
+        _watch(server)
+    except StopRequested:
+        return _stop(server)
+    except BaseException:
+        server.kill()
+        raise
+
+
+def _load(server: TritonServer, models: Sequence[str], timeout_s: float | None) -> None:
+    """Returns when every model is ready, has failed, or is too late. Raises ServerError."""
+    began = time.monotonic()
+    remind_at = began + _REMIND_EVERY_S
+    loading = list(models)
+    _say(f"tritonserver is up, loading {_count(models)}: {', '.join(models)}")
+    server.begin_loading(models)
+    while loading:
+        outcome = server.next_outcome(_POLL_S)
+        now = time.monotonic()
+        if outcome:
+            loading.remove(outcome.model)
+            _announce(server, outcome, loading)
+        elif timeout_s is not None and now - began > timeout_s:
+            _say(f"still loading after {timeout_s:g} s, no longer waiting: {', '.join(loading)}")
+            break
+        elif now > remind_at:
+            remind_at = now + _REMIND_EVERY_S
+            _say(f"still loading after {now - began:.0f} s: {', '.join(loading)}")
+    if not server.num_ready:
+        raise ServerError("no model is ready, so there is nothing to serve")
+    listen = server.listen
+    where = f"http {listen.address(listen.http_port)}, grpc {listen.address(listen.grpc_port)}"
+    _say(f"serving {server.num_ready} of {_count(models)} on {where}; Ctrl-C stops")
+
+
+def _watch(server: TritonServer) -> NoReturn:
+    """Never returns; announces late models. Raises ServerError when the server dies."""
+    while True:
+        outcome = server.next_outcome(_POLL_S)
+        if outcome:
+            _announce(server, outcome, [])
+
+
+def _announce(server: TritonServer, outcome: Loaded, loading: Sequence[str]) -> None:
+    others = f"; still loading: {', '.join(loading)}" if loading else ""
+    if outcome.failure:
+        _say(f"model '{outcome.model}' failed to load: {outcome.failure}{others}")
+        return
+    _say(f"{outcome.model} is ready after {outcome.seconds:.1f} s{others}")
+    config = server.repository / outcome.model / "config.pbtxt"
+    url = f"http://{server.listen.address(server.listen.http_port)}/v2/models/{outcome.model}"
+    print("\n".join([f"# {outcome.model}", *curl_lines(config, url)]), flush=True)
+
+
+def _stop(server: TritonServer) -> int:
+    _say("stopping after the requests in flight; Ctrl-C again forces it")
+    try:
+        code = server.stop()
+    except StopRequested:
+        server.kill()
+        return EXIT_INTERRUPTED
+    _say("stopped" if code == 0 else "stopped by force")
+    return EXIT_OK if code == 0 and server.num_ready else EXIT_INTERRUPTED
+
+
+def _raise_stop(signum: int, _frame: FrameType | None) -> NoReturn:
+    raise StopRequested(signal.Signals(signum).name)
+
+
+def _count(models: Sequence[str]) -> str:
+    return f"{len(models)} model{'s' * (len(models) != 1)}"
+
+
+def _say(text: str) -> None:
+    print(f"hf-triton: {text}", file=sys.stderr, flush=True)

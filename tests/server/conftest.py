@@ -1,0 +1,31 @@
+"""One real server for the whole suite, with the demo model in each way it can be served."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.triton import DEMO_MODEL, Triton, serving
+
+MODELS_YAML = f"""\
+defaults:
+  task: text-generation
+  model: {DEMO_MODEL}
+models:
+  - name: demo
+  - name: batched
+    max_batch_size: 8
+  - name: padded
+    max_batch_size: 8
+    options: {{engine: generate}}
+"""
+
+
+@pytest.fixture(scope="session")
+def triton(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Triton]:
+    """``demo`` takes tensors ``[1]``, ``batched`` and ``padded`` ``[batch, 1]``; the first two are
+    held in flight, the last by ``generate``. Checks in the end that the server stops gracefully.
+    """
+    with serving(MODELS_YAML, tmp_path_factory.mktemp("triton")) as running:
+        yield running

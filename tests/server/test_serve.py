@@ -1,0 +1,204 @@
+"""``hf-triton serve`` from outside: what it prints, serves, survives, and leaves behind."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import socket
+import subprocess
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.support.served import serve
+from tests.support.triton import Answer, eventually, free_ports
+
+pytestmark = pytest.mark.server
+
+
+def run_curl(line: str) -> str:
+    command = [*shlex.split(line), "--silent", "--fail", "--max-time", "20"]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+def test_good_models_serve_beside_bad_ones_until_a_graceful_stop(tmp_path: Path) -> None:
+    models = """\
+    - name: plain
+    - {name: batched, max_batch_size: 4}
+    - {name: gated, options: {fail: "the model nobody/echo is gated: set HF_TOKEN"}}
+    - {name: killed, options: {die: true}}
+    - {name: busy, options: {answer_s: 2}}
+    """
+    with serve(tmp_path, models) as served:
+        served.wait_for("Ctrl-C stops")
+
+        lines = [line for line in served.out.splitlines() if line.startswith("curl ")]
+        assert len(lines) == 6  # /infer and /generate of three models
+        for line in lines:
+            if "/busy/" not in line:
+                assert "I am going" in run_curl(line)
+        assert '"shape": [1, 1]' in next(line for line in lines if "batched/infer" in line)
+
+        assert "serving 3 of 5 models" in served.err
+        gated = [line for line in served.err.splitlines() if "HF_TOKEN" in line]
+        reason = "RuntimeError: the model nobody/echo is gated: set HF_TOKEN"
+        assert len(gated) == 1
+        assert gated[0].startswith(f"hf-triton: model 'gated' failed to load: {reason}")
+        assert "model 'killed' failed to load: its Python process died" in served.err
+
+        assert "loading plain" in served.err, "models' own log passes"
+        assert "plain prints" in served.err
+        for noise in ("DCGM", "NVML", "+---", "server.cc", "At:"):
+            assert noise not in served.err
+
+        answers: list[Answer] = []
+        request = threading.Thread(target=lambda: answers.append(served.generate("busy", "late")))
+        request.start()
+        time.sleep(0.5)
+        served.signal(signal.SIGTERM)
+        request.join()
+        assert answers[0].body["text_output"] == "late", "a request in flight is answered"
+        assert served.exit_code() == 0
+        assert served.err.endswith("hf-triton: stopped\n")
+        assert served.leaves_nothing()
+
+
+def test_ready_models_answer_while_a_slow_one_loads_and_is_announced_late(tmp_path: Path) -> None:
+    models = "- {name: slow, options: {load_s: 4}}\n- name: quick\n"
+    with serve(tmp_path, models, "--load-timeout-s=1.5") as served:
+        served.wait_for("still loading after 1.5 s, no longer waiting: slow")
+        assert "serving 1 of 2 models" in served.err
+        for number in range(30):
+            assert (
+                served.generate("quick", f"text {number}").body["text_output"] == f"text {number}"
+            )
+        assert "slow is ready" not in served.err
+        served.wait_for("/v2/models/slow/generate")
+        assert served.generate("slow", "x").status == 200
+
+
+def test_a_second_signal_forces_the_stop(tmp_path: Path) -> None:
+    with serve(tmp_path, "- {name: busy, options: {answer_s: 60}}\n") as served:
+        served.wait_for("Ctrl-C stops")
+        threading.Thread(target=swallow, args=(lambda: served.generate("busy", "x"),)).start()
+        time.sleep(0.5)
+        served.signal(signal.SIGINT)
+        served.wait_for("Ctrl-C again forces it")
+        served.signal(signal.SIGINT)
+        assert served.exit_code(timeout_s=5) == 130
+        assert served.leaves_nothing()
+
+
+def test_a_stop_while_everything_still_loads_is_quick(tmp_path: Path) -> None:
+    with serve(tmp_path, "- {name: slow, options: {load_s: 60}}\n") as served:
+        served.wait_for("loading slow")
+        served.signal(signal.SIGINT)
+        assert served.exit_code(timeout_s=10) == 130
+        assert served.leaves_nothing()
+
+
+@pytest.mark.parametrize("held", ["false", "true"], ids=["idle", "holding-the-interpreter"])
+def test_no_process_outlives_serve_when_it_is_killed(tmp_path: Path, held: str) -> None:
+    models = f"""\
+    - name: ready
+    - {{name: loading, options: {{load_s: 60, hold_interpreter: {held}}}}}
+    """
+    with serve(tmp_path, models) as served:
+        served.wait_for("ready is ready")
+        served.wait_for("loading prints")
+        assert len(served.server_pids()) == 4  # guard, tritonserver, two stubs
+        served.signal(signal.SIGKILL)
+        assert eventually(lambda: not served.server_pids())
+
+
+def test_a_server_that_dies_ends_serve_with_its_last_lines(tmp_path: Path) -> None:
+    with serve(tmp_path, "- name: plain\n") as served:
+        served.wait_for("Ctrl-C stops")
+        os.kill(served.tritonserver_pid(), signal.SIGKILL)
+        assert served.exit_code() == 1
+        assert "hf-triton: tritonserver died (killed by SIGKILL); its last lines:" in served.err
+        assert "loading plain" in served.err.split("last lines:")[1]
+        assert served.leaves_nothing()
+
+
+def test_no_model_that_loads_is_a_failure(tmp_path: Path) -> None:
+    with serve(tmp_path, "- {name: broken, options: {fail: no weights}}\n") as served:
+        assert served.exit_code() == 1
+        assert "model 'broken' failed to load: RuntimeError: no weights\n" in served.err
+        assert served.err.endswith("hf-triton: no model is ready, so there is nothing to serve\n")
+        assert not served.out
+        assert served.leaves_nothing()
+
+
+def test_a_port_in_use_is_named_with_its_flag_before_anything_is_written(tmp_path: Path) -> None:
+    listen = free_ports()
+    with (
+        socket.create_server(("127.0.0.1", listen.grpc_port)),
+        serve(tmp_path, "- name: plain\n", listen=listen) as served,
+    ):
+        assert served.exit_code() == 1
+    expected = f"port {listen.grpc_port} is in use; choose another with --grpc-port"
+    assert served.err == f"hf-triton: {expected}\n"
+    assert not (tmp_path / "repository").exists()
+
+
+def test_a_file_edited_by_hand_keeps_serve_from_starting(tmp_path: Path) -> None:
+    listen = free_ports()
+    with serve(tmp_path, "- {name: broken, options: {fail: x}}\n", listen=listen) as served:
+        served.exit_code()
+    edited = tmp_path / "repository" / "broken" / "1" / "model.py"
+    edited.write_text("# mine\n")
+    with serve(tmp_path, "- {name: broken, options: {fail: x}}\n", listen=listen) as served:
+        assert served.exit_code() == 1
+    assert "conflict: repository/broken/1/model.py" in served.err
+    assert "tritonserver" not in served.err
+    assert edited.read_text() == "# mine\n"
+
+
+def test_a_repository_that_cannot_be_written_keeps_serve_from_starting(tmp_path: Path) -> None:
+    (tmp_path / "repository").write_text("a file")
+    with serve(tmp_path, "- name: plain\n") as served:
+        assert served.exit_code() == 1
+    assert "repository" in served.err
+    assert "Traceback" not in served.err
+
+
+def test_a_tritonserver_on_path_comes_first_and_its_failure_is_told(tmp_path: Path) -> None:
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    (folder / "tritonserver").write_text('#!/bin/sh\necho "got $*"\necho cannot bind\nexit 3\n')
+    (folder / "tritonserver").chmod(0o755)
+    path = f"{folder}{os.pathsep}{os.environ['PATH']}"
+    arguments = ("--", "--log-verbose=1")
+    with serve(tmp_path, "- name: a\n", *arguments, environment={"PATH": path}) as served:
+        assert served.exit_code() == 1
+    head, tail = served.err.split("tritonserver did not start (exit code 3); its last lines:")
+    assert "--log-verbose=1\n" in head
+    assert tail.endswith("cannot bind\n")
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (["serious"], "unexpected 'serious'"),
+        (["--http-port=0"], "expected a port from 1 to 65535"),
+        (["--load-timeout-s=-1"], "expected a positive number of seconds"),
+    ],
+)
+def test_a_wrong_command_line_is_refused(
+    tmp_path: Path, arguments: list[str], message: str
+) -> None:
+    with serve(tmp_path, "- name: a\n", *arguments) as served:
+        assert served.exit_code() == 2
+    assert message in served.err
+
+
+def swallow(call: object) -> None:
+    try:
+        assert callable(call)
+        call()
+    except OSError:
+        pass  # the server was killed

@@ -1,0 +1,13 @@
+"""hf-triton with the echo task for its only one: python echo_cli.py TEMPLATES_FOLDER VERB ..."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from generator import cli, templates
+
+if __name__ == "__main__":
+    folder = Path(sys.argv[1])
+    templates.default_directory = lambda: folder
+    sys.exit(cli.main(sys.argv[2:]))

@@ -1,0 +1,42 @@
+"""Answers with the text it was sent: a model that loads in a fraction of a second."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def initialize(self, args: dict[str, str]) -> None:
+        values = json.loads(Path(__file__).with_name("model.json").read_text())
+        self.options: dict[str, Any] = values["options"]
+        if self.options["die"]:
+            os._exit(9)  # before it logs: dying with the log's lock held takes the server along
+        pb_utils.Logger.log_info(f"loading {values['name']}")
+        print(f"{values['name']} prints", flush=True)
+        self._wait(self.options["load_s"])
+        if self.options["fail"]:
+            raise RuntimeError(self.options["fail"].replace(": ", ":\n"))
+
+    def execute(self, requests: list[Any]) -> None:
+        for request in requests:
+            threading.Thread(target=self._answer, args=(request,)).start()
+
+    def _answer(self, request: Any) -> None:
+        sender = request.get_response_sender()
+        text = pb_utils.get_input_tensor_by_name(request, "text_input").as_numpy()
+        self._wait(self.options["answer_s"])
+        response = pb_utils.InferenceResponse([pb_utils.Tensor("text_output", text)])
+        sender.send(response, flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+
+    def _wait(self, seconds: float) -> None:
+        if seconds and self.options["hold_interpreter"]:
+            re.match(r"(a+)+$", "a" * 40 + "b")  # exponential time in one C call
+        time.sleep(seconds)

@@ -1,0 +1,16 @@
+"""What can go wrong with a model, as options: the echo task is there to be started and stopped."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Options:
+    load_s: float = field(default=0.0, metadata={"help": "time to load", "unit": "s"})
+    answer_s: float = field(default=0.0, metadata={"help": "time to answer", "unit": "s"})
+    fail: str | None = field(default=None, metadata={"help": "raise this while loading"})
+    die: bool = field(default=False, metadata={"help": "die while loading"})
+    hold_interpreter: bool = field(
+        default=False, metadata={"help": "load and answer without ever releasing the GIL"}
+    )

@@ -1,0 +1,134 @@
+"""``hf-triton serve`` as a process of its own, with echo models: to be stopped and killed."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from generator.server_listen import Listen
+from tests.support.triton import Answer, echo_templates, eventually, free_ports, post
+
+
+class Served:
+    """The running command: what it has said so far, its exit code, the processes below it."""
+
+    def __init__(self, process: subprocess.Popen[str], listen: Listen) -> None:
+        self.process = process
+        self.listen = listen
+        self.out = ""
+        self.err = ""
+        self._readers = [
+            threading.Thread(target=self._read, args=(name,), daemon=True)
+            for name in ("out", "err")
+        ]
+        for reader in self._readers:
+            reader.start()
+
+    def _read(self, name: str) -> None:
+        for line in getattr(self.process, f"std{name}"):
+            setattr(self, name, getattr(self, name) + line)
+
+    def wait_for(self, text: str, timeout_s: float = 30.0) -> None:
+        """Returns when ``text`` is on stderr or stdout."""
+        came = eventually(lambda: text in self.err + self.out or self.process.poll() is not None)
+        assert came, f"{text!r} did not come:\n{self.err}\n{self.out}"
+        self._finish_reading()
+        assert text in self.err + self.out, f"{text!r} did not come:\n{self.err}\n{self.out}"
+
+    def exit_code(self, timeout_s: float = 30.0) -> int:
+        """How it ended; everything it said is in ``out`` and ``err`` then."""
+        code = self.process.wait(timeout_s)
+        self._finish_reading()
+        return code
+
+    def _finish_reading(self) -> None:
+        if self.process.poll() is not None:
+            for reader in self._readers:
+                reader.join(5)
+
+    def signal(self, number: signal.Signals) -> None:
+        self.process.send_signal(number)
+
+    def generate(self, model: str, text: str) -> Answer:
+        port = self.listen.http_port
+        return post(f"http://127.0.0.1:{port}/v2/models/{model}/generate", {"text_input": text})
+
+    def server_pids(self) -> list[int]:
+        """The guard, tritonserver and its stubs: all have the port on their command lines."""
+        marks = (f"--http-port={self.listen.http_port}", f"_{self.listen.http_port}_")
+        return [pid for pid, line in _command_lines() if any(mark in line for mark in marks)]
+
+    def tritonserver_pid(self) -> int:
+        mark = f"--http-port={self.listen.http_port}"
+        found = [pid for pid, line in _command_lines() if mark in line]
+        return found[-1]  # started after its guard
+
+    def leaves_nothing(self) -> bool:
+        """Whether all processes and all shared memory are gone, or go within seconds."""
+        regions = Path("/dev/shm")
+        return eventually(
+            lambda: (
+                not self.server_pids()
+                and not list(regions.glob(f"hf_triton_*_{self.listen.http_port}_*"))
+            )
+        )
+
+
+@contextlib.contextmanager
+def serve(
+    folder: Path,
+    models: str,
+    *arguments: str,
+    listen: Listen | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> Iterator[Served]:
+    """Runs ``hf-triton serve`` on echo ``models``, in ``folder``; kills what is left of it."""
+    config = folder / "models.yaml"
+    body = textwrap.indent(textwrap.dedent(models), "  ")
+    config.write_text(f"defaults: {{task: echo, model: nobody/echo}}\nmodels:\n{body}")
+    templates = folder / "templates"
+    if not templates.exists():
+        echo_templates(templates)
+    listen = listen or free_ports()
+    ports = [f"{flag}={port}" for flag, port in listen.ports().items() if port]
+    command = [sys.executable, "-m", "tests.support.echo_cli", str(templates), "serve"]
+    process = subprocess.Popen(
+        [*command, *ports, "--config=models.yaml", "--repository=repository", *arguments],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), **(environment or {})},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    served = Served(process, listen)
+    try:
+        yield served
+    finally:
+        pids = served.server_pids()
+        process.kill()
+        process.wait()
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        served._finish_reading()
+        for stream in (process.stdout, process.stderr):
+            if stream:
+                stream.close()
+
+
+def _command_lines() -> list[tuple[int, str]]:
+    lines = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            text = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            if "echo_cli" not in text:
+                lines.append((int(folder.name), text))
+    return sorted(lines)

@@ -1,0 +1,143 @@
+"""Real servers for tests: a models.yaml in, a running tritonserver out."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+import socket
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from generator.generate import generate
+from generator.server import TritonServer
+from generator.server_listen import Listen
+
+ROOT = Path(__file__).parents[2]
+DEMO_MODEL = ROOT / "demo" / "model"
+
+
+def free_ports() -> Listen:
+    """Three ports that nobody listens on."""
+    with contextlib.ExitStack() as stack:
+        probes = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(3)]
+        return Listen("127.0.0.1", *(probe.getsockname()[1] for probe in probes))
+
+
+@dataclass(frozen=True)
+class Answer:
+    """An HTTP answer: its status, and its body parsed where that is JSON."""
+
+    status: int
+    body: Any
+
+
+def post(url: str, body: object, timeout_s: float = 60.0) -> Answer:
+    """Sends ``body`` as JSON, or as it is where it is bytes; an error status is an answer too."""
+    data = body if isinstance(body, bytes) else json.dumps(body).encode()
+    return _open(urllib.request.Request(url, data), timeout_s)
+
+
+def get(url: str, timeout_s: float = 60.0) -> Answer:
+    return _open(urllib.request.Request(url), timeout_s)
+
+
+def _open(request: urllib.request.Request, timeout_s: float) -> Answer:
+    try:
+        with urllib.request.urlopen(request, timeout=timeout_s) as response:
+            return Answer(response.status, _parsed(response.read()))
+    except urllib.error.HTTPError as error:
+        with error:
+            return Answer(error.code, _parsed(error.read()))
+
+
+def _parsed(body: bytes) -> Any:
+    try:
+        return json.loads(body)
+    except ValueError:
+        return body.decode()
+
+
+@dataclass(frozen=True)
+class Triton:
+    """A running server and where it is reached."""
+
+    server: TritonServer
+    log: list[str]
+
+    @property
+    def http(self) -> str:
+        """``host:port``, as tritonclient.http wants it."""
+        return self.server.listen.address(self.server.listen.http_port)
+
+    @property
+    def grpc(self) -> str:
+        """``host:port``, as tritonclient.grpc wants it."""
+        return self.server.listen.address(self.server.listen.grpc_port)
+
+    @property
+    def metrics_url(self) -> str:
+        return f"http://{self.server.listen.address(self.server.listen.metrics_port)}/metrics"
+
+    def url(self, model: str, endpoint: str) -> str:
+        """Such as ``http://127.0.0.1:8000/v2/models/demo/generate``."""
+        return f"http://{self.http}/v2/models/{model}/{endpoint}"
+
+    def generate(self, model: str, **body: object) -> Answer:
+        return post(self.url(model, "generate"), body)
+
+    def infer(self, model: str, *inputs: dict[str, object], **body: object) -> Answer:
+        return post(self.url(model, "infer"), {"inputs": inputs, **body})
+
+
+@contextlib.contextmanager
+def serving(models_yaml: str, folder: Path, timeout_s: float = 300.0) -> Iterator[Triton]:
+    """Generates ``models_yaml`` below ``folder``, serves all its models, and stops gracefully.
+
+    The whole log is in ``log``, and on stdout for pytest to show with a failure.
+    """
+    config = folder / "models.yaml"
+    config.write_text(models_yaml, encoding="utf-8")
+    repository = folder / "model_repository"
+    outcome = generate(config, repository)
+    log: list[str] = []
+
+    def keep(line: str) -> None:
+        log.append(line)
+        print(line)
+
+    server = TritonServer(repository, free_ports(), verbose=True, write_log=keep)
+    server.start()
+    try:
+        server.wait_ready([model.name for model in outcome.plan.models], timeout_s)
+        yield Triton(server, log)
+    except BaseException:
+        server.kill()
+        raise
+    assert server.exit_code() is None, server.last_words("the server died during the tests")
+    assert server.stop() == 0, "the server did not stop gracefully"
+
+
+def echo_templates(folder: Path) -> Path:
+    """A model_templates/ whose only task is ``echo``."""
+    folder.mkdir(parents=True, exist_ok=True)
+    macros = ROOT / "model_templates" / "_macros.pbtxt.j2"
+    shutil.copy(macros, folder)
+    source = Path(__file__).parent / "echo_task"
+    shutil.copytree(source, folder / "echo", ignore=shutil.ignore_patterns("__pycache__"))
+    return folder
+
+
+def eventually(condition: Callable[[], bool], timeout_s: float = 20.0) -> bool:
+    """Whether ``condition`` comes true in time."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.05)
+    return True
