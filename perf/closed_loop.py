@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager
-from dataclasses import asdict
 
 from perf.load import Request
 from perf.measure import Policy, Record
@@ -56,8 +54,3 @@ async def record(ask: Ask, request: Request) -> Record:
         problem = str(error)
     done_s = time.perf_counter()
     return Record(request.index, sent_s, done_s, request.max_tokens, num_output_tokens, problem)
-
-
-def print_record(record: Record) -> None:
-    """One JSON line on stdout: how a measuring process tells its parent."""
-    print(json.dumps(asdict(record)), flush=True)

@@ -14,9 +14,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from perf.closed_loop import AnswerError, Ask, closed_loop, print_record
-from perf.load import Request, requests
-from perf.measure import Policy
+from perf.closed_loop import AnswerError, Ask
+from perf.level_process import LevelArguments, run_level
+from perf.load import Request
 from perf.targets import TARGETS, Target
 
 
@@ -57,30 +57,14 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--target", choices=sorted(TARGETS), required=True)
-    add_level_arguments(parser)
+    LevelArguments.add_to(parser)
     return parser.parse_args()
-
-
-def add_level_arguments(parser: argparse.ArgumentParser) -> None:
-    """What says how much to send; the in-process driver takes the same."""
-    parser.add_argument("--clients", type=int, required=True)
-    parser.add_argument("--seed", type=int, required=True)
-    parser.add_argument("--min-requests", type=int, required=True)
-    parser.add_argument("--min-s", type=float, required=True)
-    parser.add_argument("--max-s", type=float, required=True)
 
 
 def main() -> None:
     args = parse_args()
-    asyncio.run(
-        closed_loop(
-            lambda: connect(args.host, args.port, TARGETS[args.target]),
-            args.clients,
-            requests(args.seed),
-            Policy(args.min_requests, args.min_s, args.max_s),
-            print_record,
-        )
-    )
+    target = TARGETS[args.target]
+    asyncio.run(run_level(lambda: connect(args.host, args.port, target), LevelArguments.of(args)))
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM
+from transformers.utils.logging import disable_progress_bar
 
 from perf.load import NUM_SPECIAL_TOKENS, VOCABULARY_SIZE, word
 
@@ -55,6 +56,7 @@ def write_tokenizer(folder: Path) -> None:
 
 def make_model(folder: Path, seed: int) -> int:
     """Write the checkpoint into ``folder``; return its number of parameters."""
+    disable_progress_bar()
     torch.manual_seed(seed)
     model = LlamaForCausalLM(llama_config())
     with torch.no_grad():

@@ -25,7 +25,6 @@ models:
     dtype: float32
     options:
       engine: in_flight
-      max_num_seqs: {{max_num_seqs}}
       max_model_len: {LONGEST_PROMPT + OUTPUT_LENGTHS[-1]}
 """
 
@@ -40,13 +39,13 @@ def lay_out_baseline(folder: Path) -> Path:
     return repository
 
 
-def lay_out_in_flight(folder: Path, max_num_seqs: int) -> Path:
+def lay_out_in_flight(folder: Path) -> Path:
     """Generate our repository in ``folder``, which holds the model; return its path.
 
     Raises ``subprocess.CalledProcessError`` when the generator does.
     """
     config, repository = folder / "models.yaml", folder / "in_flight_repository"
-    config.write_text(MODELS_YAML.format(max_num_seqs=max_num_seqs), encoding="utf-8")
+    config.write_text(MODELS_YAML, encoding="utf-8")
     arguments = ["generate", "--config", str(config), "--repository", str(repository)]
     subprocess.run([sys.executable, "-m", "generator", *arguments], check=True, stdout=sys.stderr)
     return repository

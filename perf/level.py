@@ -1,0 +1,48 @@
+"""Runs one level in a process of its own, reads its answers as they come, and sums them up."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from perf.level_process import LevelArguments
+from perf.measure import Level, Record, summarize
+from perf.targets import Target
+
+ROOT = Path(__file__).parent.parent
+LOAD_NICENESS = "5"  # the load generator gives way to the server
+
+
+def http_command(target: Target, port: int) -> list[str]:
+    """The load generator against a server on ``port`` of this machine."""
+    module = [sys.executable, "-m", "perf.http_load"]
+    return ["nice", "-n", LOAD_NICENESS, *module, "--target", target.name, "--port", str(port)]
+
+
+def in_process_command(model_folder: Path) -> list[str]:
+    """The engine and its load in one process."""
+    module = [sys.executable, "-m", "perf.in_process"]
+    path = f"PYTHONPATH={ROOT / 'model_templates'}"
+    return ["env", path, *module, "--folder", str(model_folder)]
+
+
+def measure(
+    command: Sequence[str], arguments: LevelArguments, on_answer: Callable[[int], object]
+) -> Level:
+    """Run ``command`` for one level, calling ``on_answer`` with the number of answers so far.
+
+    Raises ``subprocess.CalledProcessError`` when it fails; its messages go to our stderr.
+    """
+    records = []
+    command = [*command, *arguments.command_line()]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            records.append(Record(**json.loads(line)))
+            on_answer(len(records))
+    if process.returncode:
+        raise subprocess.CalledProcessError(process.returncode, command)
+    return summarize(records, arguments.clients)

@@ -1,0 +1,36 @@
+"""A tritonserver on one model repository, for as long as it is measured."""
+
+from __future__ import annotations
+
+import socket
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from tqdm import tqdm  # type: ignore[import-untyped]
+
+from generator.server import TritonServer
+from generator.server_listen import Listen
+
+
+@contextmanager
+def serving(repository: Path, model: str) -> Iterator[int]:
+    """Serve ``model`` of ``repository`` and give its HTTP port. Raises ``ServerError``."""
+    with TritonServer(repository, free_listen(), write_log=write_beside_bar) as server:
+        server.wait_ready([model])
+        yield server.listen.http_port
+
+
+def free_listen() -> Listen:
+    """Three ports of this machine that nobody listens on."""
+    with ExitStack() as held:
+        probes = [held.enter_context(socket.socket()) for _ in range(3)]
+        for probe in probes:
+            probe.bind(("127.0.0.1", 0))
+        return Listen("127.0.0.1", *(probe.getsockname()[1] for probe in probes))
+
+
+def write_beside_bar(line: str) -> None:
+    """A line of the server's log, above the progress bar."""
+    tqdm.write(line, file=sys.stderr)
