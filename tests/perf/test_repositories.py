@@ -1,0 +1,32 @@
+"""Both measured repositories are ones that a server takes, over the same model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from google.protobuf import text_format
+from tritonclient.grpc.model_config_pb2 import ModelConfig
+
+from perf.load import OUTPUT_LENGTHS
+from perf.repositories import MODEL_FOLDER, lay_out_baseline, lay_out_in_flight
+
+
+def config_of(model: Path) -> ModelConfig:
+    return text_format.Parse((model / "config.pbtxt").read_text(encoding="utf-8"), ModelConfig())
+
+
+def test_the_baseline_batches_eight_and_generates_the_longest_length(tmp_path: Path) -> None:
+    model = lay_out_baseline(tmp_path) / "tutorial"
+    config = config_of(model)
+    assert (config.max_batch_size, config.HasField("dynamic_batching")) == (8, True)
+    assert int(config.parameters["max_output_length"].string_value) == OUTPUT_LENGTHS[-1]
+    measured = model / config.parameters["huggingface_model"].string_value
+    assert measured.resolve() == tmp_path / MODEL_FOLDER
+    assert (model / "1" / "model.py").is_file()
+
+
+def test_ours_is_generated_over_the_same_model_and_again_unchanged(tmp_path: Path) -> None:
+    (tmp_path / MODEL_FOLDER).mkdir()
+    model = lay_out_in_flight(tmp_path) / "in_flight"
+    assert config_of(model).backend == "python"
+    assert lay_out_in_flight(tmp_path) == model.parent
