@@ -1,0 +1,120 @@
+"""Starts an engine on a tiny model, sends it sequences, waits for the answers."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence as Items
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from text_generation.detokenizer import Detokenizer
+from text_generation.engine import Engine, EngineSetup
+from text_generation.options import Options
+from text_generation.sampling_params import SamplingParams
+from text_generation.sequence import Completion, Sequence
+
+from tests.engine.tiny_models import Asked
+
+ANSWER_TIMEOUT_S = 60
+GIB = 2**30
+
+
+class NumberTokenizer:
+    """Token 7 is the text `` 7``; ids decode independently of each other."""
+
+    eos_token_id = None
+
+    def decode(self, token_ids: Items[int], **_: Any) -> str:
+        return "".join(f" {token_id}" for token_id in token_ids)
+
+
+def setup(model: Any, *, eos: Items[int] = (), **options: Any) -> EngineSetup:
+    """One thread, 1 GiB free, nothing prepacked; ``options`` are the YAML's."""
+    return EngineSetup(
+        model=model,
+        options=Options(**options),
+        device=torch.device("cpu"),
+        eos_token_ids=frozenset(eos),
+        num_threads=1,
+        free_bytes=lambda device: GIB,
+        prepare=lambda model: None,
+    )
+
+
+@contextmanager
+def running(engine: Engine) -> Iterator[Engine]:
+    """Starts the engine and stops it at the end."""
+    engine.start()
+    try:
+        yield engine
+    finally:
+        engine.stop()
+
+
+class Answers:
+    """Makes sequences and collects what each is answered."""
+
+    def __init__(self) -> None:
+        self.results: dict[int, Completion | Exception] = {}
+        self._changed = threading.Condition()
+
+    def sequence(self, number: int, prompt: list[int], **params: Any) -> Sequence:
+        """A sequence whose answer is ``results[number]``."""
+        continues = bool(params.pop("continues_prompt", True))
+        sampling = SamplingParams(**params)
+        return Sequence(
+            prompt,
+            sampling,
+            on_finish=lambda result: self._put(number, result),
+            detokenizer=Detokenizer(
+                NumberTokenizer(), prompt if continues else [], sampling.stop_words
+            ),
+            continues_prompt=continues,
+        )
+
+    def wait(self, count: int) -> dict[int, Completion | Exception]:
+        """The answers, when there are ``count``."""
+        with self._changed:
+            assert self._changed.wait_for(lambda: len(self.results) >= count, ANSWER_TIMEOUT_S)
+        return self.results
+
+    def completion(self, number: int) -> Completion:
+        """The answer of that number, which must not be an error."""
+        result = self.wait(number + 1)[number]
+        assert isinstance(result, Completion), result
+        return result
+
+    def _put(self, number: int, result: Completion | Exception) -> None:
+        with self._changed:
+            assert number not in self.results, "answered twice"
+            self.results[number] = result
+            self._changed.notify_all()
+
+
+def generate_all(engine: Engine, asked: Items[Asked], at_first: int) -> list[tuple[int, ...]]:
+    """Greedy tokens of each; ``at_first`` are submitted together, and one more whenever one is
+    answered, so that the rest join in mid-flight.
+    """
+    answers = Answers()
+    left = list(range(at_first, len(asked)))
+
+    def make(number: int) -> Sequence:
+        one = asked[number]
+        continues = not engine.setup.model.config.is_encoder_decoder
+        sequence = answers.sequence(
+            number, one.prompt, max_tokens=one.max_tokens, continues_prompt=continues
+        )
+        answer = sequence.on_finish
+
+        def answer_and_submit(result: Completion | Exception) -> None:
+            answer(result)
+            if left:
+                engine.submit([make(left.pop(0))])
+
+        sequence.on_finish = answer_and_submit
+        return sequence
+
+    engine.submit([make(number) for number in range(at_first)])
+    answers.wait(len(asked))
+    return [answers.completion(number).token_ids for number in range(len(asked))]

@@ -1,0 +1,147 @@
+"""For every architecture the in-flight engine's greedy tokens are ``model.generate``'s, token for
+token, while prompts of mixed lengths join and leave in mid-flight.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from text_generation import in_flight
+from text_generation.cache_runner import CacheRunner
+from text_generation.in_flight import InFlightEngine
+from text_generation.scheduler import Step
+
+from tests.engine.driving import generate_all, running, setup
+from tests.engine.tiny_models import CACHED, CONTEXT, PACKED, WINDOW, mixed_load, reference, tiny_model
+
+ASKED = mixed_load(14)
+CHUNKED = {"max_num_seqs": 4, "max_num_batched_tokens": 12}
+
+
+@pytest.fixture(scope="module", params=sorted(PACKED))
+def packed_model(request: pytest.FixtureRequest) -> tuple[Any, list[tuple[int, ...]], str]:
+    model = tiny_model(request.param)
+    return model, varied_reference(model), model.config._attn_implementation
+
+
+@pytest.fixture
+def cache_runner_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(in_flight, "fitting_runner", lambda *_: CacheRunner)
+
+
+def varied_reference(model: Any) -> list[tuple[int, ...]]:
+    """Many different tokens, or equality would say little."""
+    tokens = reference(model, ASKED)
+    assert len({token for row in tokens for token in row}) > 20
+    return tokens
+
+
+def tokens_in_flight(model: Any, **options: Any) -> tuple[list[tuple[int, ...]], str, list[Step]]:
+    engine = InFlightEngine(setup(model, **{**CHUNKED, **options}))
+    with running(engine):
+        steps = recorded(engine)
+        tokens = generate_all(engine, ASKED, at_first=5)
+    return tokens, engine.runner.name, steps
+
+
+def recorded(engine: InFlightEngine) -> list[Step]:
+    steps: list[Step] = []
+    forward: Callable[[Step], torch.Tensor] = engine.runner.forward
+
+    def recording(step: Step) -> torch.Tensor:
+        steps.append(step)
+        return forward(step)
+
+    engine.runner.forward = recording  # type: ignore[method-assign]
+    return steps
+
+
+@torch.inference_mode()
+def worst_regret(model: Any, tokens: list[tuple[int, ...]]) -> float:
+    """How far a chosen token's logit falls behind the best one's, at worst, as a share of the
+    logits' range: 0 for exact greedy tokens. From whole forwards, without any cache.
+    """
+    worst = 0.0
+    for one, chosen in zip(ASKED, tokens, strict=True):
+        row = torch.tensor([one.prompt + list(chosen)])
+        logits = model(input_ids=row, use_cache=False).logits[0, len(one.prompt) - 1 : -1].float()
+        best, least = logits.amax(dim=-1), logits.amin(dim=-1)
+        got = logits.gather(1, torch.tensor(chosen).unsqueeze(1)).squeeze(1)
+        worst = max(worst, float(((best - got) / (best - least)).max()))
+    return worst
+
+
+def assert_mixed(steps: list[Step]) -> None:
+    """Chunks of prompts ran beside decodes, several sequences decoded at once, and some left."""
+    assert max(len(one.prompt) for one in ASKED) > 2 * WINDOW
+    assert any(step.decodes and step.prefills for step in steps)
+    assert any(not chunk.is_last for step in steps for chunk in step.prefills)
+    assert any(chunk.start and step.decodes for step in steps for chunk in step.prefills)
+    assert max(len(step.decodes) for step in steps) == CHUNKED["max_num_seqs"]
+    counts = [len(step.decodes) for step in steps]
+    assert any(later < earlier for earlier, later in zip(counts, counts[1:], strict=False))
+
+
+def test_packed_runner_gives_generates_tokens(
+    packed_model: tuple[Any, list[tuple[int, ...]], str],
+) -> None:
+    model, expected, _ = packed_model
+    tokens, runner, steps = tokens_in_flight(model)
+    assert runner == "packed"
+    assert tokens == expected
+    assert_mixed(steps)
+
+
+@pytest.mark.usefixtures("cache_runner_only")
+def test_cache_runner_gives_generates_tokens(
+    packed_model: tuple[Any, list[tuple[int, ...]], str],
+) -> None:
+    model, expected, own_attention = packed_model
+    model.set_attn_implementation(own_attention)
+    tokens, runner, steps = tokens_in_flight(model)
+    assert runner == "cache"
+    assert tokens == expected
+    assert_mixed(steps)
+
+
+@pytest.mark.parametrize("name", sorted(CACHED))
+def test_models_without_attention_interface_go_through_the_cache(name: str) -> None:
+    model = tiny_model(name)
+    expected = varied_reference(model)
+    tokens, runner, steps = tokens_in_flight(model)
+    assert runner == "cache"
+    assert tokens == expected
+    assert_mixed(steps)
+
+
+@pytest.mark.parametrize("runner", ["packed", "cache"])
+@pytest.mark.parametrize("name", ["llama", "gemma2", "mixtral"])
+def test_bfloat16_tokens_are_the_likeliest_up_to_rounding(
+    name: str, runner: str, request: pytest.FixtureRequest
+) -> None:
+    if runner == "cache":
+        request.getfixturevalue("cache_runner_only")
+    model = tiny_model(name).to(torch.bfloat16)
+    own_attention = model.config._attn_implementation
+    tokens, used, _ = tokens_in_flight(model)
+    assert used == runner
+    assert [len(row) for row in tokens] == [one.max_tokens for one in ASKED]
+    model.set_attn_implementation(own_attention)
+    assert worst_regret(model, tokens) < 0.04
+
+
+@pytest.mark.parametrize(
+    ("name", "without"),
+    [
+        ("mistral", {"sliding_window": None}),
+        ("qwen2-sliding", {"use_sliding_window": False}),
+        ("gemma2", {"sliding_window": CONTEXT}),
+        ("gemma2", {"attn_logit_softcapping": None}),
+        ("gemma3", {"sliding_window": CONTEXT}),
+    ],
+)
+def test_windows_and_soft_caps_change_the_references(name: str, without: dict[str, Any]) -> None:
+    assert reference(tiny_model(name), ASKED) != reference(tiny_model(name, **without), ASKED)

@@ -1,0 +1,141 @@
+"""Tiny models with random weights, one for each architecture, and greedy references for them.
+
+The weights are large, so that greedy tokens vary and have no ties; a reference refuses near ties,
+so that no test depends on the last bit of a sum.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+VOCAB_SIZE = 97
+CONTEXT = 128
+WINDOW = 8
+_SHAPE = {
+    "vocab_size": VOCAB_SIZE,
+    "hidden_size": 32,
+    "num_attention_heads": 4,
+    "num_hidden_layers": 2,
+    "intermediate_size": 64,
+    "max_position_embeddings": CONTEXT,
+    "tie_word_embeddings": False,  # tied, such models mostly repeat the last token
+}
+_GPT2_SHAPE = {"n_embd": 32, "n_head": 4, "n_layer": 2, "n_positions": CONTEXT}
+_GROUPED = {"num_key_value_heads": 2}
+_SLIDING = {"sliding_window": WINDOW}
+# name -> (transformers' model type, what differs from _SHAPE)
+PACKED: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama": ("llama", _GROUPED),
+    "mistral": ("mistral", {**_GROUPED, **_SLIDING}),
+    "qwen2": ("qwen2", _GROUPED),
+    "qwen2-sliding": (
+        "qwen2",
+        {**_GROUPED, **_SLIDING, "use_sliding_window": True, "max_window_layers": 1},
+    ),
+    "qwen3": ("qwen3", {**_GROUPED, "head_dim": 8}),
+    "gemma2": (
+        "gemma2",
+        {**_GROUPED, **_SLIDING, "head_dim": 8, "attn_logit_softcapping": 1.0},
+    ),
+    "gemma3": ("gemma3_text", {**_GROUPED, **_SLIDING, "head_dim": 8, "num_hidden_layers": 6}),
+    "phi": ("phi", {}),
+    "phi3": ("phi3", {**_GROUPED, "pad_token_id": 0}),
+    "gpt2": ("gpt2", _GPT2_SHAPE),
+    "gpt-neox": ("gpt_neox", {}),
+    "opt": ("opt", {"ffn_dim": 64, "word_embed_proj_dim": 32}),
+    "persimmon": ("persimmon", {}),
+    "mixtral": ("mixtral", {**_GROUPED, "num_local_experts": 4}),
+}
+CACHED: dict[str, tuple[str, dict[str, Any]]] = {
+    "falcon-rotary": ("falcon", {"alibi": False}),
+    "falcon-alibi": ("falcon", {"alibi": True}),
+    "falcon-new": (
+        "falcon",
+        {"new_decoder_architecture": True, "num_kv_heads": 2, "alibi": False},
+    ),
+    "gptj": ("gptj", {**_GPT2_SHAPE, "rotary_dim": 4}),
+    "bloom": ("bloom", {"n_head": 4, "n_layer": 2}),
+}
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A prompt and how many tokens are asked for."""
+
+    prompt: list[int]
+    max_tokens: int
+
+
+def tiny_model(name: str, **changes: Any) -> Any:
+    """The model of an entry of PACKED or CACHED, float32, in evaluation mode."""
+    model_type, differences = {**PACKED, **CACHED}[name]
+    return random_model(model_type, **{**_SHAPE, **differences, **changes})
+
+
+def random_model(model_type: str, **config: Any) -> Any:
+    """A decoder with normal weights of a standard deviation of 0.3, without special tokens."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    return _with_large_weights(
+        AutoModelForCausalLM.from_config(
+            AutoConfig.for_model(
+                model_type, **{"bos_token_id": None, "eos_token_id": None, **config}
+            )
+        )
+    )
+
+
+def random_encoder_decoder(model_type: str, **config: Any) -> Any:
+    """An encoder-decoder of the same kind, with pad 0, end 1 and start 2."""
+    from transformers import AutoConfig, AutoModelForSeq2SeqLM
+
+    special = {"pad_token_id": 0, "eos_token_id": 1, "decoder_start_token_id": 2}
+    return _with_large_weights(
+        AutoModelForSeq2SeqLM.from_config(
+            AutoConfig.for_model(model_type, **{"vocab_size": VOCAB_SIZE, **special, **config})
+        )
+    )
+
+
+def _with_large_weights(model: Any) -> Any:
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() > 1:
+                parameter.normal_(0, 0.3, generator=generator)
+    return model.eval()
+
+
+def mixed_load(count: int, seed: int = 3) -> list[Asked]:
+    """Prompts of 1 to 40 tokens (longer than WINDOW, and shorter), 1 to 14 tokens asked."""
+    rnd = random.Random(seed)
+    lengths = [(3, 9, 40, 1, 14, 25)[index % 6] for index in range(count)]
+    return [
+        Asked([rnd.randrange(1, VOCAB_SIZE) for _ in range(length)], rnd.choice([1, 5, 9, 14]))
+        for length in lengths
+    ]
+
+
+@torch.inference_mode()
+def reference(model: Any, asked: list[Asked], min_gap: float = 1e-4) -> list[tuple[int, ...]]:
+    """``model.generate``'s greedy tokens of each prompt alone; an assertion fails on a near tie."""
+    tokens = []
+    for one in asked:
+        output = model.generate(
+            torch.tensor([one.prompt]),
+            attention_mask=torch.ones(1, len(one.prompt), dtype=torch.int64),
+            max_new_tokens=one.max_tokens,
+            do_sample=False,
+            pad_token_id=0,
+            output_logits=True,
+            return_dict_in_generate=True,
+        )
+        best = torch.cat(output.logits).topk(2, dim=-1).values
+        assert float((best[:, 0] - best[:, 1]).min()) > min_gap, "a near tie: change the seed"
+        skipped = 0 if model.config.is_encoder_decoder else len(one.prompt)
+        tokens.append(tuple(output.sequences[0, skipped:].tolist()))
+    return tokens
