@@ -84,9 +84,13 @@ class GenerateEngine(Engine):
     def _prepare(self) -> None:
         config = copy.deepcopy(self.setup.model.generation_config)
         config.do_sample, config.num_beams, config.num_return_sequences = False, 1, 1
-        config.temperature = config.top_k = config.top_p = config.repetition_penalty = None
-        config.max_length = None
-        config.return_dict_in_generate = False
+        # Neutral, not None, which generate would fill with the model's own: our sampler applies these.
+        config.temperature, config.top_k, config.top_p, config.repetition_penalty = (
+            1.0,
+            50,
+            1.0,
+            1.0,
+        )
         pad = config.pad_token_id
         eos = min(self.setup.eos_token_ids, default=0)
         self._pad_token_id = pad if isinstance(pad, int) and pad >= 0 else eos
@@ -124,15 +128,28 @@ class GenerateEngine(Engine):
         self._answer(batch)
 
     def _next_batch(self) -> list[Sequence]:
-        """The sequences that waited longest; only those as long as the first where padding is not
-        safe.
-        """
-        length = self._waiting[0].num_prompt_tokens
-        fitting = [s for s in self._waiting if self._pads_safely or s.num_prompt_tokens == length]
-        batch = fitting[: self._max_num_seqs]
+        """The sequences that waited longest and can be generated together."""
+        batch: list[Sequence] = []
+        for sequence in self._waiting:
+            if len(batch) == self._max_num_seqs:
+                break
+            if not batch or self._fits(batch, sequence):
+                batch.append(sequence)
         taken = set(map(id, batch))
         self._waiting = deque(s for s in self._waiting if id(s) not in taken)
         return batch
+
+    def _fits(self, batch: list[Sequence], sequence: Sequence) -> bool:
+        """Where padding is not safe all prompts are of one length. All rows of a decoder run on to
+        the longest prompt plus the longest output, which must stay within the context.
+        """
+        if not self._pads_safely and sequence.num_prompt_tokens != batch[0].num_prompt_tokens:
+            return False
+        if self.is_encoder_decoder:
+            return True
+        longest_prompt = max(s.num_prompt_tokens for s in (*batch, sequence))
+        longest_output = max(s.params.max_tokens for s in (*batch, sequence))
+        return longest_prompt + longest_output <= self._max_model_len
 
     @torch.inference_mode()
     def _generate(self, batch: list[Sequence]) -> None:
@@ -141,8 +158,7 @@ class GenerateEngine(Engine):
         self.setup.model.generate(
             input_ids,
             attention_mask=attention_mask,
-            generation_config=self._generation_config,
-            max_new_tokens=max(sequence.params.max_tokens for sequence in batch),
+            generation_config=self._config(max(s.params.max_tokens for s in batch)),
             logits_processor=LogitsProcessorList([choose]),
             stopping_criteria=StoppingCriteriaList([_Finished(batch)]),
         )
@@ -167,23 +183,27 @@ class GenerateEngine(Engine):
         warms up.
         """
         short, long = [1, 2, 3], [3, 2, 1, 2, 3, 1, 2]
-        alone, padded = (self._first_scores(prompts)[0] for prompts in ([short], [short, long]))
+        alone, padded = (self._first_logits(prompts)[0] for prompts in ([short], [short, long]))
         span = (alone.max() - alone.min()).clamp_min(1e-6)
         difference = float(((alone - padded).abs().max() / span).item())
         return difference <= _PADDING_TOLERANCE
 
-    def _first_scores(self, prompts: list[list[int]]) -> torch.Tensor:
-        """(len(prompts), vocab): the scores of the first token."""
+    def _first_logits(self, prompts: list[list[int]]) -> torch.Tensor:
+        """(len(prompts), vocab): the model's own logits of the first token."""
         input_ids, attention_mask = self._pad(prompts)
-        seen = _FirstScores()
-        self.setup.model.generate(
+        output = self.setup.model.generate(
             input_ids,
             attention_mask=attention_mask,
-            generation_config=self._generation_config,
-            max_new_tokens=1,
-            logits_processor=LogitsProcessorList([seen]),
+            generation_config=self._config(2, return_dict_in_generate=True, output_logits=True),
         )
-        return seen.scores
+        first: torch.Tensor = output.logits[0]
+        return first.float()
+
+    def _config(self, max_new_tokens: int, **changes: Any) -> Any:
+        """The model's generation config for one call."""
+        config = copy.deepcopy(self._generation_config)
+        config.update(max_new_tokens=max_new_tokens, **changes)
+        return config
 
 
 class _ChooseTokens(LogitsProcessor):
@@ -222,14 +242,3 @@ class _Finished(StoppingCriteria):
         """(batch,) bool: the rows that are done."""
         done = [sequence.finish_reason is not None for sequence in self.batch]
         return torch.tensor(done, device=input_ids.device)
-
-
-class _FirstScores(LogitsProcessor):
-    """Keeps the first scores it sees."""
-
-    scores: torch.Tensor
-
-    def __call__(self, input_ids: Any, scores: Any) -> Any:
-        """Passes scores (batch, vocab) on as they are."""
-        self.scores = scores.float().clone()
-        return scores
