@@ -47,7 +47,6 @@ class LoadError(RuntimeModelError):
 
 
 def reason(error: BaseException, limit: int = 400) -> str:
-    """The first line of an error's text, for one log line; its type's name where it has no text."""
-    text = str(error).strip()
-    first = text.splitlines()[0] if text else type(error).__name__
-    return first if len(first) <= limit else first[: limit - 1] + "…"
+    """Error text on one line, cut to ``limit`` characters; its type's name where it is empty."""
+    line = " ".join(str(error).split()) or type(error).__name__
+    return line if len(line) <= limit else line[: limit - 1] + "…"

@@ -37,6 +37,13 @@ class ServedModel:
         return self.folder / "hf_cache"
 
     @property
+    def source(self) -> str:
+        """Where the model comes from, for log lines and errors."""
+        if self.local:
+            return str(self.local_path)
+        return self.model if self.revision is None else f"{self.model}@{self.revision}"
+
+    @property
     def local_path(self) -> Path:
         """The folder of a local model; a relative one is relative to the model's folder in the
         repository.

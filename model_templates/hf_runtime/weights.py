@@ -107,7 +107,7 @@ def _download(served: ServedModel) -> Path:
     from huggingface_hub.utils.tqdm import disable_progress_bars
 
     disable_progress_bars()
-    info(f"{served.name}: downloading {_source(served)}")
+    info(f"{served.name}: downloading {served.source}")
     try:
         names = HfApi(token=_token()).list_repo_files(served.model, revision=served.revision)
         has_safetensors = any(name.endswith(".safetensors") for name in names)
@@ -135,7 +135,7 @@ def _snapshot(served: ServedModel, ignored: list[str], *, local_files_only: bool
 def _download_failure(served: ServedModel, error: Exception) -> str:
     from huggingface_hub import errors
 
-    source = _source(served)
+    source = served.source
     if isinstance(error, errors.GatedRepoError):
         return (
             f"{source} is gated: accept its terms on the Hub and set HF_TOKEN to a token that may "
@@ -160,14 +160,10 @@ def _load(served: ServedModel, auto_class: Any, files: Path, **options: Any) -> 
         # Transformers raises many kinds; the operator gets one line for any of them.
         if "trust_remote_code" in str(error) and not served.trust_remote_code:
             raise LoadError(
-                f"{_source(served)} runs code of its own: read it, and set trust_remote_code: true "
+                f"{served.source} runs code of its own: read it, and set trust_remote_code: true "
                 "to allow it"
             ) from error
-        raise LoadError(f"{_source(served)}: {_line(error)}") from error
-
-
-def _source(served: ServedModel) -> str:
-    return served.model if served.revision is None else f"{served.model}@{served.revision}"
+        raise LoadError(f"{served.source}: {_line(error)}") from error
 
 
 def _token() -> str | None:
@@ -175,7 +171,7 @@ def _token() -> str | None:
 
 
 def _line(error: BaseException) -> str:
-    """An error's kind and first line, without any token that the text may carry."""
+    """An error's kind and text, without any token that the text may carry."""
     text = f"{type(error).__name__}: {reason(error)}"
     for name in _TOKEN_VARIABLES:
         if os.environ.get(name):

@@ -84,7 +84,7 @@ class GenerateEngine(Engine):
     def _prepare(self) -> None:
         config = copy.deepcopy(self.setup.model.generation_config)
         config.do_sample, config.num_beams, config.num_return_sequences = False, 1, 1
-        # Neutral, not None, which generate would fill with the model's own: our sampler applies these.
+        # Neutral, not None, which generate would fill with the model's own: our sampler has these.
         config.temperature, config.top_k, config.top_p, config.repetition_penalty = (
             1.0,
             50,
@@ -95,6 +95,9 @@ class GenerateEngine(Engine):
         eos = min(self.setup.eos_token_ids, default=0)
         self._pad_token_id = pad if isinstance(pad, int) and pad >= 0 else eos
         config.pad_token_id = self._pad_token_id
+        last = getattr(config, "forced_eos_token_id", None)
+        self._last_token_id = last[0] if isinstance(last, list) else last
+        config.forced_eos_token_id = None
         self._generation_config = config
         self._sampler = Sampler(sorted(self.setup.eos_token_ids))
         self.setup.prepare(self.setup.model)
@@ -155,6 +158,7 @@ class GenerateEngine(Engine):
     def _generate(self, batch: list[Sequence]) -> None:
         input_ids, attention_mask = self._pad([sequence.prompt_token_ids for sequence in batch])
         choose = _ChooseTokens(batch, self._sampler, self.setup.eos_token_ids, self._pad_token_id)
+        choose.last_token_id = self._last_token_id
         self.setup.model.generate(
             input_ids,
             attention_mask=attention_mask,
@@ -207,7 +211,13 @@ class GenerateEngine(Engine):
 
 
 class _ChooseTokens(LogitsProcessor):
-    """Samples with our sampler and leaves ``generate`` one token to choose per row."""
+    """Samples with our sampler and leaves ``generate`` one token to choose per row.
+
+    ``last_token_id`` is forced as a row's last token where the model wants one (BART's
+    ``forced_eos_token_id``, which ``generate`` would force at the end of the longest row only).
+    """
+
+    last_token_id: int | None = None
 
     def __init__(
         self,
@@ -225,8 +235,13 @@ class _ChooseTokens(LogitsProcessor):
         token_ids = [self.pad_token_id] * len(self.batch)
         sequences = [self.batch[row] for row in rows]
         for row, token_id in zip(rows, self.sampler.sample(scores[rows], sequences), strict=True):
-            token_ids[row] = token_id
-            self.batch[row].append(token_id, self.eos_token_ids)
+            sequence = self.batch[row]
+            if self.last_token_id is not None and sequence.num_tokens_left == 1:
+                token_ids[row] = self.last_token_id
+                sequence.append(self.last_token_id, frozenset())
+            else:
+                token_ids[row] = token_id
+                sequence.append(token_id, self.eos_token_ids)
         chosen = torch.full_like(scores, float("-inf"))
         chosen[torch.arange(len(self.batch)), token_ids] = 0
         return chosen

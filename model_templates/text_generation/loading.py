@@ -63,7 +63,7 @@ def load_engine(served: ServedModel, placement: Placement, num_threads: int) -> 
         or 1.0,
     )
     dtype = str(model.dtype).removeprefix("torch.")
-    description = f"{served.model} ({dtype}) on {placement.device}, {engine.description}"
+    description = f"{served.source} ({dtype}) on {placement.device}, {engine.description}"
     return LoadedModel(engine, tokenizer, reader, bool(config.is_encoder_decoder), description)
 
 

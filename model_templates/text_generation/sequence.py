@@ -63,6 +63,11 @@ class Sequence:
         return self.prompt_token_ids + self.token_ids if self.continues_prompt else self.token_ids
 
     @property
+    def num_tokens_left(self) -> int:
+        """How many more tokens the output may have."""
+        return self.params.max_tokens - len(self.token_ids)
+
+    @property
     def last_token_id(self) -> int:
         return self.token_ids[-1]
 
@@ -76,7 +81,7 @@ class Sequence:
             stops = self.detokenizer.stops_after(token_id, armed=may_stop)
         if stops:
             self.finish_reason = "stop"
-        elif num_tokens >= self.params.max_tokens:
+        elif not self.num_tokens_left:
             self.finish_reason = "length"
 
     def finish(self) -> None:
