@@ -38,7 +38,7 @@ class ServerApi:
         """Loads a model, however long it takes; the reason in one line where that fails."""
         path = f"/v2/repository/models/{_quoted(name)}/load"
         status, body = self._call("POST", path, timeout_s=None)
-        return None if status == 200 else _one_line(_error(body) or f"HTTP status {status}")
+        return None if status == 200 else one_line(_error(body) or f"HTTP status {status}")
 
     def _call(self, method: str, path: str, timeout_s: float | None) -> tuple[int, bytes]:
         connection = http.client.HTTPConnection(self.host, self.port, timeout=timeout_s)
@@ -63,7 +63,7 @@ def _error(body: bytes) -> str:
         return body.decode(errors="replace")
 
 
-def _one_line(error: str) -> str:
+def one_line(error: str) -> str:
     """The reason in a load error, without Triton's prefixes and the traceback's places."""
     text = _TRACEBACK.sub("", _PREFIXES.sub("", error))
     if "failed to poll from model repository" in text:

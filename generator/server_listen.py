@@ -52,7 +52,7 @@ class Listen:
                 probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 probe.bind(address)
                 probe.listen()
-        except socket.gaierror:
+        except (socket.gaierror, UnicodeError):
             raise ServerError(f"'{self.host}' is not an address; see --host") from None
         except OSError as error:
             raise ServerError(self._reason(error, port, flag)) from None

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import time
 from collections import deque
+from collections.abc import Callable
 
 # Triton's log line: I1120 11:05:01.464615 4596 server.cc:345] "message"
 _LINE = re.compile(
@@ -31,10 +32,11 @@ _NUM_TAIL_LINES = 20
 class LogFilter:
     """Takes the server's output line by line and says which to show; remembers the last ones."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
         self._tail: deque[str] = deque(maxlen=_NUM_TAIL_LINES)
         self._inside_traceback = False
-        self._progress_at = time.monotonic() + _PROGRESS_EVERY_S
+        self._progress_at = clock() + _PROGRESS_EVERY_S
 
     def show(self, line: str) -> bool:
         """Whether ``line`` is for the reader."""
@@ -68,7 +70,7 @@ class LogFilter:
         return _NO_GPU.search(line) is None
 
     def _is_progress_due(self) -> bool:
-        now = time.monotonic()
+        now = self._clock()
         if now < self._progress_at:
             return False
         self._progress_at = now + _PROGRESS_EVERY_S

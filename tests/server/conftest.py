@@ -27,5 +27,9 @@ def triton(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Triton]:
     """``demo`` takes tensors ``[1]``, ``batched`` and ``padded`` ``[batch, 1]``; the first two are
     held in flight, the last by ``generate``. Checks in the end that the server stops gracefully.
     """
-    with serving(MODELS_YAML, tmp_path_factory.mktemp("triton")) as running:
-        yield running
+    folder = tmp_path_factory.mktemp("triton")
+    with pytest.MonkeyPatch.context() as patch:
+        # Three small models side by side: more threads than cores would be several times slower.
+        patch.setenv("OMP_NUM_THREADS", "1")
+        with serving(MODELS_YAML, folder) as running:
+            yield running

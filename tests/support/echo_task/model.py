@@ -31,9 +31,10 @@ class TritonPythonModel:
 
     def _answer(self, request: Any) -> None:
         sender = request.get_response_sender()
-        text = pb_utils.get_input_tensor_by_name(request, "text_input").as_numpy()
+        text = pb_utils.get_input_tensor_by_name(request, "text_input")
+        assert text is not None
         self._wait(self.options["answer_s"])
-        response = pb_utils.InferenceResponse([pb_utils.Tensor("text_output", text)])
+        response = pb_utils.InferenceResponse([pb_utils.Tensor("text_output", text.as_numpy())])
         sender.send(response, flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
 
     def _wait(self, seconds: float) -> None:

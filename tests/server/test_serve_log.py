@@ -1,0 +1,101 @@
+"""Which lines of tritonserver's output reach the reader."""
+
+from __future__ import annotations
+
+import pytest
+
+from generator.server_api import one_line
+from generator.server_log import LogFilter
+
+SHOWN = [
+    'I1120 11:04:48.919554 4596 model.py:6] "demo: loaded in 6.1 s"',
+    'W1120 11:04:48.919554 4596 engine.py:60] "falls back"',
+    'W1120 11:04:48.919554 4596 http_server.cc:60] "unknown"',
+    'E1120 11:04:48.919554 4596 infer_request.cc:60] "refused"',
+    "what a model prints",
+    "/models/demo/1/model.py:7: UserWarning: careful",
+    "tritonserver: error while loading shared libraries: libx.so: cannot open shared object file",
+]
+HIDDEN = [
+    'I1120 11:04:47.477649 4596 cuda_memory_manager.cc:117] "CUDA memory pool disabled"',
+    'W1120 11:04:47.477571 4596 pinned_memory_manager.cc:273] "Unable to allocate pinned system memory"',
+    'E1120 11:04:47.477774 4596 server.cc:241] "CudaDriverHelper has not been initialized."',
+    'W1120 11:04:53.965534 4596 metrics.cc:798] "DCGM unable to start: DCGM initialization error"',
+    "Error: Failed to initialize NVML",
+    "I1120 11:04:53.964140 4596 server.cc:604] ",
+    "+------------------+------+",
+    "| Repository Agent | Path |",
+    "",
+    "E1120 11:04:49.1 4596 model_lifecycle.cc:642] \"failed to load 'broken' version 1: Internal\"",
+    'E1120 11:04:49.1 4596 backend_model.cc:692] "ERROR: Failed to create instance: x"',
+    "Signal (15) received.",
+]
+
+
+@pytest.mark.parametrize("line", SHOWN)
+def test_what_models_and_warnings_say_is_shown(line: str) -> None:
+    assert LogFilter().show(line)
+
+
+@pytest.mark.parametrize("line", HIDDEN)
+def test_noise_is_not_shown(line: str) -> None:
+    assert not LogFilter().show(line)
+
+
+def test_an_import_error_is_hidden_with_all_its_lines_but_not_what_follows() -> None:
+    log = LogFilter()
+    traceback = [
+        "I1120 11:08:13.9 8232 pb_stub.cc:298]  Failed to initialize Python stub: No module 'x'",
+        "",
+        "At:",
+        "  /models/demo/1/model.py(1): <module>",
+    ]
+    assert not any(log.show(line) for line in traceback)
+    assert not log.show('I1120 11:08:13.922659 8114 model_lifecycle.cc:777] "failed to load"')
+    assert log.show("another model prints")
+
+
+def test_progress_bars_pass_now_and_then() -> None:
+    now = iter(range(100, 126))
+    log = LogFilter(clock=lambda: next(now))
+    bar = "Fetching 4 files:  25%|##        | 1/4 [00:10<00:30, 10.0s/it]"
+    assert [second for second in range(101, 126) if log.show(bar)] == [110, 120]
+
+
+def test_the_tail_keeps_what_was_shown_and_the_hidden_errors() -> None:
+    log = LogFilter()
+    lines = [f"line {number}" for number in range(30)] + ["| table |", HIDDEN[9]]
+    for line in lines:
+        log.show(line)
+    tail = log.tail()
+    assert tail[-2:] == ["line 29", HIDDEN[9]]
+    assert len(tail) == 20
+
+
+UNAVAILABLE = "load failed for model 'demo': version 1 is at UNAVAILABLE state: Internal: "
+
+
+@pytest.mark.parametrize(
+    "error, expected",
+    [
+        (
+            f"{UNAVAILABLE}TritonModelException: org/name is gated\n\nAt:\n  /m.py(7): init\n;\n",
+            "org/name is gated",
+        ),
+        (
+            f"{UNAVAILABLE}ValueError: two\nlines\n\nAt:\n  /m.py(7): initialize\n;\n",
+            "ValueError: two lines",
+        ),
+        (
+            f"{UNAVAILABLE}Stub process 'demo_0_0' is not healthy.;\n",
+            "its Python process died while loading (out of memory?)",
+        ),
+        (
+            "failed to load 'demo', failed to poll from model repository",
+            "its folder or config.pbtxt can't be read (see the log above)",
+        ),
+        ("", "no reason given"),
+    ],
+)
+def test_a_load_error_becomes_one_line(error: str, expected: str) -> None:
+    assert one_line(error) == expected
