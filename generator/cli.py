@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import importlib.util
 import os
 import sys
 import traceback
@@ -79,8 +78,6 @@ def make_parser() -> argparse.ArgumentParser:
     )
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
     for name in VERBS:
-        if importlib.util.find_spec(f"generator.{name}") is None:
-            continue
         module = importlib.import_module(f"generator.{name}")
         summary = module.HELP
         sentence = f"{summary[0].upper()}{summary[1:]}."

@@ -91,8 +91,7 @@ def compare(folder: Path, files: Mapping[str, bytes]) -> ModelPlan:
         return ModelPlan(folder, (), Manifest(), False, blocked, force_helps=False)
     with readable_errors():
         known, blocked, interrupted = _known(folder, files)
-    parents = [folder / parent for parent in _parents(known.paths.union(files))]
-    linked = next(filter(None, map(_not_a_folder, parents)), "")
+    linked = linked_parent(folder, known.paths.union(files))
     if linked:
         return ModelPlan(folder, (), known, False, linked, force_helps=False)
     changes = [_change(folder, path, new, known) for path, new in files.items()]
@@ -125,7 +124,7 @@ class NotAFileError(Exception):
     """Something else, such as a link or a folder, lies where a file should."""
 
 
-def read_file(path: Path) -> bytes | None:
+def read_file(path: Path | str) -> bytes | None:
     """The content of a regular file, None where nothing is. Raises NotAFileError."""
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
@@ -133,13 +132,25 @@ def read_file(path: Path) -> bytes | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        if path.is_symlink():
+        if os.path.islink(path):  # noqa: PTH114, a thousand models: no Path for each file
             raise NotAFileError("is a symbolic link") from None
         raise NotAFileError(f"can't be read: {error.strerror}") from None
-    with os.fdopen(descriptor, "rb", buffering=0) as file:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+    try:
+        info = os.fstat(descriptor)
+        if not stat.S_ISREG(info.st_mode):
             raise NotAFileError("is not a regular file")
-        return file.readall()
+        return _read_all(descriptor, info.st_size)
+    finally:
+        os.close(descriptor)
+
+
+def _read_all(descriptor: int, size: int) -> bytes:
+    # One read holds all of it, unless the file grew or is larger than one read can be.
+    content = os.read(descriptor, size + 1)
+    if len(content) == size:
+        return content
+    with open(descriptor, "rb", closefd=False) as file:
+        return content + file.read()
 
 
 @contextlib.contextmanager
@@ -169,6 +180,12 @@ def _not_a_folder(path: Path) -> str:
     if stat.S_ISLNK(mode):
         return f"{path.name} is a symbolic link; nothing is written through one"
     return "" if stat.S_ISDIR(mode) else f"{path.name} is not a folder"
+
+
+def linked_parent(folder: Path, paths: frozenset[str]) -> str:
+    """Why these files can't be reached without leaving ``folder``; empty where they can."""
+    reasons = (_not_a_folder(folder / parent) for parent in _parents(paths))
+    return next(filter(None, reasons), "")
 
 
 @functools.lru_cache
@@ -203,7 +220,7 @@ def _is_same(path: Path, content: bytes | None) -> bool:
 
 def _change(folder: Path, path: str, new: bytes, known: Manifest) -> Change:
     try:
-        old = read_file(folder / path)
+        old = read_file(f"{folder}/{path}")
     except NotAFileError as error:
         return Change(path, Action.CONFLICT, None, new, str(error))
     if old is None:

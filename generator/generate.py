@@ -13,6 +13,7 @@ from generator.errors import ConflictError
 from generator.plan import Plan, make_plan
 from generator.progress import track
 
+MAX_LISTED = 5
 HELP = "write the model repository; only what changed, never over your own edits"
 
 
@@ -81,7 +82,8 @@ def describe(model: ModelPlan) -> str:
         *(f"-{path}" for path in removed),
         *(f"!{path}" for path in forced),
     ]
-    return f"update     {model.name}: {', '.join(changed) or 'its manifest'}"
+    listed = ", ".join(changed) if len(changed) <= MAX_LISTED else f"{len(changed)} files"
+    return f"update     {model.name}: {listed or 'its manifest'}"
 
 
 def _is_blocked(model: ModelPlan, force: bool) -> bool:

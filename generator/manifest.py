@@ -73,6 +73,7 @@ def parse(raw: bytes) -> Manifest:
     return Manifest(files, replacing)
 
 
+@functools.lru_cache(maxsize=8192)
 def is_safe(path: object) -> bool:
     """Whether ``path`` stays inside the model's folder and out of its weights."""
     if not isinstance(path, str) or "\0" in path or "\\" in path:

@@ -14,9 +14,10 @@ from typing import Any
 from generator import schema, yaml_marks, yaml_nodes
 from generator.errors import SpecError, looks_like_token
 from generator.model_keys import KEYS
+from generator.model_rules import broken_rules
 from generator.schema import Report
 from generator.source import Source, find_source
-from generator.spec import DynamicBatching, InstanceGroup, ModelSpec
+from generator.spec import InstanceGroup, ModelSpec
 from generator.templates import Task
 from generator.yaml_nodes import Key, Node
 
@@ -94,7 +95,11 @@ class _Loader:
         task = self.task(given, values)
         options = self.options(given.get("options"), task, node) if task else {}
         source = self.source(given, values)
-        self.cross_check(given, values)
+        if source is not None and source.is_local and values.get("revision") is not None:
+            message = "only a model on the Hub has revisions, and 'model' is a local path"
+            self.refuse(given["revision"], message, node)
+        for place, message in broken_rules(given, values):
+            self.refuse(place, message, node)
         if len(self.report.problems) > before or task is None or source is None:
             return None
         return _spec(values, source, options)
@@ -115,8 +120,7 @@ class _Loader:
         nodes: dict[str, Node] = {}
         before = len(self.report.problems)
         if node is not None:
-            expected = f"a map of {task.tag}'s options"
-            nodes = schema.keys_of(node, task.options, self.report, expected)
+            nodes = schema.keys_of(node, task.options, self.report, "a map of options")
             given = {
                 name: task.options[name].check(child, self.report) for name, child in nodes.items()
             }
@@ -124,50 +128,20 @@ class _Loader:
             return {}
         options = task.options_class(**given)
         for name, message in getattr(options, "problems", list)():
-            self.report.add(nodes.get(name) or node or model, f"{name}: {message}")
+            place = nodes.get(name)
+            self.refuse(place or model, message if place else f"options.{name}: {message}", model)
         return dataclasses.asdict(options)
 
     def source(self, given: Mapping[str, Node], values: Mapping[str, Any]) -> Source | None:
         value, node = values.get("model"), given.get("model")
         if value is None or node is None:
             return None
-        source = find_source(node, value, self.base, self.report)
-        if source is not None and source.is_local and values.get("revision") is not None:
-            message = "only a model on the Hub has revisions, and 'model' is a local path"
-            self.report.add(given["revision"], message)
-        return source
+        return find_source(node, value, self.base, self.report)
 
-    def cross_check(self, given: Mapping[str, Node], values: Mapping[str, Any]) -> None:
-        batching, largest = values.get("dynamic_batching"), values.get("max_batch_size")
-        if batching is not None and largest is not None and "dynamic_batching" in given:
-            self.check_batching(given["dynamic_batching"], batching, largest)
-        groups = values.get("instance_group")
-        if values.get("device_map") and groups:
-            self.check_instances(given["instance_group"], groups, values["device_map"])
-
-    def check_batching(self, node: Node, batching: DynamicBatching, largest: int) -> None:
-        sizes = node.get("preferred_batch_size")
-        if largest == 0 and batching != DynamicBatching():
-            # Triton takes a delay there, and then hands over one request at a time all the same.
-            self.report.add(
-                node, "needs max_batch_size above 0, which is 0: Triton forms no batches"
-            )
-        elif sizes is not None and isinstance(sizes.value, list):
-            for item in sizes.value:
-                if type(item.value) is int and item.value > largest:
-                    message = f"expected at most max_batch_size, which is {largest}"
-                    self.report.add(item, f"got {schema.show(item)}, {message}")
-
-    def check_instances(self, node: Node, groups: Iterable[InstanceGroup], device_map: str) -> None:
-        """A device map spreads one copy over every GPU: a second would want the same memory."""
-        on_gpu = [group for group in groups if group.kind in ("KIND_GPU", "KIND_AUTO")]
-        everywhere = any(group.kind == "KIND_GPU" and not group.gpus for group in on_gpu)
-        if everywhere or sum(group.count * max(1, len(group.gpus)) for group in on_gpu) > 1:
-            self.report.add(
-                node,
-                f"device_map {device_map} spreads one copy over all GPUs, and this asks for "
-                "several; expected [{count: 1, kind: KIND_MODEL}]",
-            )
+    def refuse(self, place: Node, message: str, model: Node) -> None:
+        """Notes a problem of one model, which it names where the value comes from the defaults."""
+        inherited = not place.where.startswith(model.where)
+        self.report.add(place, f"{message} (in {model.where})" if inherited else message)
 
     def refuse_same_names(self, models: Iterable[Node]) -> None:
         first: dict[str, Node] = {}
@@ -177,10 +151,10 @@ class _Loader:
                 continue
             other = first.setdefault(node.value.lower(), node)
             if other is not node:
-                case = "" if other.value == node.value else f" as {schema.show(other)} (case aside)"
-                self.report.add(
-                    node, f"got {schema.show(node)}, a name used{case} in line {other.line}"
-                )
+                same = f"already the name of the model in line {other.line}"
+                differs = f"which differs only in case from the name in line {other.line}"
+                why = same if node.value == other.value else differs
+                self.report.add(node, f"got {schema.show(node)}, {why}")
 
 
 def merge(defaults: Mapping[str, Node], own: Mapping[str, Node]) -> dict[str, Node]:

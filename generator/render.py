@@ -72,6 +72,7 @@ def model_values(spec: ModelSpec, repository: Path) -> dict[str, object]:
     }
 
 
+@functools.lru_cache(maxsize=4096)
 def quote(text: str) -> Markup:
     """``text`` as a string of protobuf's text format: ASCII, everything else in octal escapes."""
 
@@ -82,6 +83,7 @@ def quote(text: str) -> Markup:
     return Markup('"{}"').format(Markup("".join(map(escape, text.encode()))))  # noqa: S704
 
 
+@functools.lru_cache(maxsize=4096)
 def word(text: str) -> Markup:
     """The word of an enum, such as ``TYPE_STRING``."""
     if not re.fullmatch(r"[A-Z][A-Z0-9_]*", text):
@@ -96,6 +98,8 @@ def numbers(values: Iterable[int]) -> Markup:
 
 def _printable(value: object) -> object:
     """What may be printed as it is: whole numbers, and text that a filter or macro made safe."""
+    if isinstance(value, jinja2.Undefined):
+        str(value)  # raises, and says what is undefined
     if isinstance(value, Markup) or (isinstance(value, int) and not isinstance(value, bool)):
         return value
     raise TemplateError(f"a template prints {value!r} without quote, word or numbers")

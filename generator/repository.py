@@ -19,6 +19,7 @@ from generator.compare import (
     Action,
     ModelPlan,
     NotAFileError,
+    linked_parent,
     read_file,
     read_manifest,
     readable_errors,
@@ -55,10 +56,9 @@ def apply(plan: ModelPlan) -> None:
     touched = [change for change in plan.changes if change.action is not Action.IDENTICAL]
     with readable_errors():
         plan.folder.mkdir(exist_ok=True)
-        if touched:
-            known = {change.path: plan.known.hashes(change.path) for change in touched}
-            journal = Manifest(final.files, {path: kept for path, kept in known.items() if kept})
-            _write(plan.folder / MANIFEST_FILE, journal.to_bytes())
+        known = {change.path: plan.known.hashes(change.path) for change in touched}
+        journal = Manifest(final.files, {path: kept for path, kept in known.items() if kept})
+        _write(plan.folder / MANIFEST_FILE, journal.to_bytes())
         _remove_leftovers(plan)
         for change in touched:
             if change.new is None:
@@ -67,7 +67,8 @@ def apply(plan: ModelPlan) -> None:
                 _write(plan.folder / change.path, change.new)
         gone = [change.path for change in touched if change.new is None]
         _remove_empty_folders(plan.folder, gone)
-        _write(plan.folder / MANIFEST_FILE, final.to_bytes())
+        if journal != final:
+            _write(plan.folder / MANIFEST_FILE, final.to_bytes())
 
 
 @dataclass(frozen=True)
@@ -193,6 +194,9 @@ def _remove_tree(path: Path) -> None:
 
 def _reason_to_keep(folder: Path, path: str, known: Manifest, force: bool) -> str | None:
     """Why pruning leaves a file of ours: None to remove it, empty where there is none."""
+    linked = linked_parent(folder, frozenset((path,)))
+    if linked:
+        return linked
     try:
         content = read_file(folder / path)
     except NotAFileError as error:

@@ -51,7 +51,7 @@ def show(node: Node) -> str:
         return "a list"
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
-    text = ascii(mask_tokens(value)) if isinstance(value, str) else str(value)
+    text = ascii(mask_tokens(value)) if isinstance(value, str) else node.written
     return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 4]}...{text[-1]}"
 
 

@@ -38,7 +38,9 @@ def find_source(node: Node, value: str, base: Path, report: Report) -> Source | 
     """The source that ``value`` names, paths relative to ``base``; reports one that is none."""
     path = os.path.expanduser(value)
     folder = Path(os.path.abspath(base / path))
-    if _is_written_as_path(value) or os.path.isdir(folder):
+    if "://" in value:
+        report.expected(node, _EXPECTED)
+    elif _is_written_as_path(value) or os.path.isdir(folder):
         if os.path.isdir(folder):
             return Source(path, folder)
         what = "a file" if os.path.isfile(folder) else "no such folder"

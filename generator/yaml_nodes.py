@@ -46,12 +46,13 @@ class Key:
 
 @dataclass(frozen=True)
 class Node:
-    """A value, where it stands, and its breadcrumb, such as ``models[0].dtype``."""
+    """A value, where it stands, its breadcrumb (``models[0].dtype``), and a scalar as written."""
 
     value: Scalar | list[Node] | dict[Key, Node]
     line: int
     column: int
     where: str = ""
+    written: str = ""
 
     def get(self, name: str) -> Node | None:
         """The value under a key of this map, or None."""
@@ -149,7 +150,8 @@ class _Builder:
             value = _meaning(event.value) if event.implicit[0] else event.value
         except ValueError as error:
             self.note(event, where, f"got {error}, too long for any key")
-        return Node(value, event.start_mark.line + 1, event.start_mark.column + 1, where)
+        mark = event.start_mark
+        return Node(value, mark.line + 1, mark.column + 1, where, event.value)
 
     def sequence(self, where: str) -> list[Node]:
         items: list[Node] = []

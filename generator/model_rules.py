@@ -1,0 +1,47 @@
+"""The rules of models.yaml that hold between the keys of one model.
+
+They see values that are each right by themselves, and name the value that has to change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from generator import schema
+from generator.spec import DynamicBatching
+from generator.yaml_nodes import Node
+
+
+def broken_rules(
+    given: Mapping[str, Node], values: Mapping[str, Any]
+) -> Iterator[tuple[Node, str]]:
+    """Each rule that a model breaks: where, and what is wrong. Refused values are None."""
+    if "dynamic_batching" in given and values.get("max_batch_size") is not None:
+        yield from _batching(given["dynamic_batching"], values)
+    if "instance_group" in given and values.get("device_map") is not None:
+        yield from _instances(given["instance_group"], values)
+
+
+def _batching(node: Node, values: Mapping[str, Any]) -> Iterator[tuple[Node, str]]:
+    largest: int = values["max_batch_size"]
+    sizes = node.get("preferred_batch_size")
+    if largest == 0 and values["dynamic_batching"] not in (None, DynamicBatching()):
+        # Triton takes a delay there, and then hands over one request at a time all the same.
+        yield node, "needs max_batch_size above 0, which is 0: Triton forms no batches"
+    elif sizes is not None and isinstance(sizes.value, list):
+        for item in sizes.value:
+            if type(item.value) is int and item.value > largest:
+                limit = f"expected at most max_batch_size, which is {largest}"
+                yield item, f"got {schema.show(item)}, {limit}"
+
+
+def _instances(node: Node, values: Mapping[str, Any]) -> Iterator[tuple[Node, str]]:
+    """A device map spreads one copy over every GPU: a second would want the same memory."""
+    groups = values["instance_group"] or ()
+    on_gpu = [group for group in groups if group.kind in ("KIND_GPU", "KIND_AUTO")]
+    everywhere = any(group.kind == "KIND_GPU" and not group.gpus for group in on_gpu)
+    if everywhere or sum(group.count * max(1, len(group.gpus)) for group in on_gpu) > 1:
+        spread = f"device_map {values['device_map']} spreads one copy over all GPUs"
+        expected = "expected [{count: 1, kind: KIND_MODEL}]"
+        yield node, f"{spread}, and this asks for several; {expected}"

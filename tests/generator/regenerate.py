@@ -1,0 +1,48 @@
+"""Rewrites the expected texts and trees beside the YAMLs: ``python -m tests.generator.regenerate``.
+
+Read the difference before committing it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+from generator import cli, templates
+from tests.generator import workspace
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = workspace.make_templates(Path(scratch) / "templates")
+        templates.default_directory = lambda: folder
+        os.chdir(scratch)
+        for case in workspace.broken_cases():
+            text = broken_text(case, Path(scratch))
+            (workspace.BROKEN / f"{case}.txt").write_text(text, encoding="utf-8")
+        for case in workspace.golden_cases():
+            target = workspace.GOLDEN / case
+            shutil.rmtree(target, ignore_errors=True)
+            config = str(workspace.GOLDEN / f"{case}.yaml")
+            cli.main(["generate", "--config", config, "--repository", str(target)])
+            for source in target.rglob("*.py"):  # copies; the manifest holds their hashes
+                source.unlink()
+
+
+def broken_text(case: str, work: Path) -> str:
+    """What ``validate`` says of a broken YAML, with the folder's own path left out."""
+    shutil.copy(workspace.BROKEN / f"{case}.yaml", work / "models.yaml")
+    stderr = io.StringIO()
+    with contextlib.redirect_stderr(stderr):
+        code = cli.main(["validate"])
+    above = str(work.resolve().parent)
+    text = stderr.getvalue().replace(str(work.resolve()), "{work}").replace(f"{above}/", "{above}/")
+    return f"exit code {code}\n{text}"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,119 @@
+"""The command line itself: exit codes, help, what goes where."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from generator import cli, models_yaml, progress
+from tests.generator.conftest import Run
+from tests.generator.workspace import ONE_MODEL
+
+
+def test_validate_says_what_it_read(work: Path, run: Run) -> None:
+    (work / "models.yaml").write_text(ONE_MODEL)
+    assert run("validate") == (0, "models.yaml: 1 model, no mistakes\n", "")
+    assert [path.name for path in work.iterdir()] == ["models.yaml"]
+
+
+@pytest.mark.parametrize("arguments", [[], ["bake"], ["validate", "--frobnicate"], ["diff", "x"]])
+def test_a_wrong_command_line_ends_in_2(arguments: list[str], run: Run) -> None:
+    with pytest.raises(SystemExit) as caught:
+        cli.main(arguments)
+    assert caught.value.code == 2
+
+
+@pytest.mark.parametrize("verb", cli.VERBS)
+def test_every_verb_has_help(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        cli.main([verb, "--help"])
+    assert caught.value.code == 0
+    out = capsys.readouterr().out
+    assert "--config FILE" in out
+    assert "--repository FOLDER" in out
+
+
+def test_the_help_teaches_with_an_example_that_is_right(
+    work: Path, run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(["--help"])
+    out = capsys.readouterr().out
+    start, end = out.index("  models:"), out.index("  hf-triton validate")
+    (work / "models.yaml").write_text(out[start:end].replace("text-generation", "fake-task"))
+    assert run("validate")[0] == 0
+
+
+def test_a_bug_of_ours_ends_in_3_with_a_traceback(
+    work: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(models_yaml, "find_source", broken)
+    (work / "models.yaml").write_text(ONE_MODEL)
+    code, _, err = run("validate")
+    assert code == 3
+    assert "ZeroDivisionError" in err
+    assert err.endswith("hf-triton: this is a bug in hf-triton; please report it\n")
+
+
+def test_tasks_lists_units_ranges_and_defaults(work: Path, run: Run) -> None:
+    assert (
+        run("tasks")[1]
+        == """\
+fake-task
+  engine: fast | slow (default fast)
+      which engine
+  limit: whole number, 1 to 1024, tokens (default null)
+      a limit
+  rate: number, above 0 (default 0.5)
+      a rate
+  flag: true | false (default false)
+      a flag
+  label: text (default x)
+      a label
+"""
+    )
+
+
+def test_tasks_can_be_read_by_programs(work: Path, run: Run) -> None:
+    told = json.loads(run("tasks", "--json")[1])
+    assert told["fake-task"]["limit"] == {
+        "type": "int",
+        "choices": None,
+        "nullable": True,
+        "default": None,
+        "unit": "tokens",
+        "min": 1,
+        "max": 1024,
+        "exclusive_min": None,
+        "help": "a limit",
+    }
+
+
+def test_a_reader_that_leaves_early_is_no_traceback(work: Path) -> None:
+    command = f"{sys.executable} -m generator tasks | true"
+    home = Path(cli.__file__).parent.parent
+    result = subprocess.run(
+        ["bash", "-c", command], cwd=home, capture_output=True, text=True, check=False
+    )
+    assert "Traceback" not in result.stderr
+
+
+def test_progress_is_shown_on_a_terminal_only(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress, "FIRST_AFTER_S", 0)
+    monkeypatch.setattr(progress, "EVERY_S", 0)
+    assert list(progress.track([1, 2], "writing")) == [1, 2]
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    assert list(progress.track([1, 2], "writing")) == [1, 2]
+    empty, half = "." * 30, "#" * 15 + "." * 15
+    shown = f"\rwriting [{empty}] 0/2\rwriting [{half}] 1/2\r\033[K"
+    assert capsys.readouterr().err == shown

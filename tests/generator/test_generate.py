@@ -1,0 +1,341 @@
+"""Generating again and again: what is written, what is left alone, and what stands in the way."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from generator import cli, compare, repository
+from generator.manifest import MANIFEST_FILE, digest
+from tests.generator.conftest import Run
+from tests.generator.workspace import ONE_MODEL, snapshot
+
+TWO_MODELS = ONE_MODEL + ONE_MODEL.split("\n", 1)[1].replace("demo", "other")
+
+
+@pytest.fixture
+def made(work: Path, run: Run) -> Path:
+    """A repository with the model ``demo``, just generated."""
+    (work / "models.yaml").write_text(ONE_MODEL)
+    assert run("generate")[0] == 0
+    return work / "model_repository"
+
+
+def change_templates(work: Path) -> None:
+    """As a newer version of the task would: one file changed, one new, one gone."""
+    task = work.parent / "templates/fake_task"
+    (task / "model.py").write_text('"""Changed."""\n')
+    (task / "new_engine.py").write_text('"""New."""\n')
+
+
+def test_the_first_run_says_what_it_created(work: Path, run: Run) -> None:
+    (work / "models.yaml").write_text(ONE_MODEL)
+    expected = "create     demo (5 files)\nmodel_repository: 1 written, 0 identical\n"
+    assert run("generate") == (0, expected, "")
+
+
+def test_generating_again_touches_nothing(made: Path, run: Run) -> None:
+    before = {path: path.stat().st_mtime_ns for path in made.rglob("*")}
+    assert run("generate") == (0, "model_repository: 0 written, 1 identical\n", "")
+    assert {path: path.stat().st_mtime_ns for path in made.rglob("*")} == before
+    assert run("diff") == (0, "model_repository: 1 identical\n", "")
+
+
+def test_only_what_changed_is_written(made: Path, work: Path, run: Run) -> None:
+    untouched = made / "demo/config.pbtxt"
+    before = untouched.stat().st_mtime_ns
+    (work / "models.yaml").write_text(ONE_MODEL + "    dtype: float16\n")
+    _, out, _ = run("generate")
+    assert out == "update     demo: 1/model.json\nmodel_repository: 1 written, 0 identical\n"
+    assert untouched.stat().st_mtime_ns == before
+    assert json.loads((made / "demo/1/model.json").read_text())["dtype"] == "float16"
+
+
+def test_a_newer_task_updates_adds_and_removes_files(made: Path, work: Path, run: Run) -> None:
+    change_templates(work)
+    assert "+1/new_engine.py, 1/model.py" in run("generate")[1]
+    (work.parent / "templates/fake_task/new_engine.py").unlink()
+    assert "-1/new_engine.py" in run("generate")[1]
+    assert not (made / "demo/1/new_engine.py").exists()
+    assert run("diff")[0] == 0
+
+
+def test_a_folder_left_empty_by_removed_files_goes_too(made: Path, work: Path, run: Run) -> None:
+    package = work.parent / "templates/fake_task/engines"
+    package.mkdir()
+    (package / "one.py").write_text("")
+    run("generate")
+    assert (made / "demo/1/engines/one.py").exists()
+    (package / "one.py").unlink()
+    run("generate")
+    assert not (made / "demo/1/engines").exists()
+
+
+def test_a_deleted_file_is_made_again(made: Path, run: Run) -> None:
+    (made / "demo/1/model.py").unlink()
+    assert run("diff")[0] == 1
+    assert run("generate")[0] == 0
+    assert run("diff")[0] == 0
+
+
+def test_a_lost_manifest_is_made_again(made: Path, run: Run) -> None:
+    before = (made / "demo" / MANIFEST_FILE).read_bytes()
+    (made / "demo" / MANIFEST_FILE).unlink()
+    assert run("diff")[1] == "update model_repository/demo: its manifest\n"
+    assert run("generate")[1].startswith("update     demo: its manifest\n")
+    assert (made / "demo" / MANIFEST_FILE).read_bytes() == before
+
+
+def test_a_file_edited_by_hand_is_a_conflict_and_kept(made: Path, work: Path, run: Run) -> None:
+    edited = made / "demo/config.pbtxt"
+    edited.write_text(edited.read_text() + "# mine\n")
+    (work / "models.yaml").write_text(TWO_MODELS.replace("org/name", "org/new"))
+    before = snapshot(made / "demo")
+    code, out, err = run("generate")
+    assert code == 1
+    assert out.splitlines()[0] == "create     other (5 files)"
+    assert err == (
+        "hf-triton: conflict: model_repository/demo/config.pbtxt: edited by hand\n"
+        "nothing was written for these models: move your edits away, or use --force\n"
+    )
+    assert snapshot(made / "demo") == before
+
+
+def test_force_overwrites_a_file_edited_by_hand(made: Path, run: Run) -> None:
+    before = snapshot(made)
+    (made / "demo/config.pbtxt").write_text("mine\n")
+    code, out, _ = run("generate", "--force")
+    assert (code, out.splitlines()[0]) == (0, "update     demo: !config.pbtxt")
+    assert snapshot(made) == before
+
+
+def test_an_edit_that_is_already_what_would_be_written_is_no_conflict(
+    made: Path, work: Path, run: Run
+) -> None:
+    change_templates(work)
+    (made / "demo/1/model.py").write_text('"""Changed."""\n')
+    assert run("generate")[0] == 0
+    assert run("diff")[0] == 0
+
+
+def test_an_edited_file_that_is_no_longer_generated_is_kept(
+    made: Path, work: Path, run: Run
+) -> None:
+    change_templates(work)
+    run("generate")
+    (work.parent / "templates/fake_task/new_engine.py").unlink()
+    (made / "demo/1/new_engine.py").write_text("mine")
+    code, _, err = run("generate")
+    assert code == 1
+    assert "demo/1/new_engine.py: no longer generated, but edited by hand" in err
+    assert (made / "demo/1/new_engine.py").read_text() == "mine"
+
+
+def test_files_that_are_not_ours_are_left_alone(made: Path, work: Path, run: Run) -> None:
+    mine = {"notes.txt": "a", "2/model.py": "b", "1/extra.py": "c", "hf_cache/weights": "d"}
+    for path, text in mine.items():
+        (made / "demo" / path).parent.mkdir(exist_ok=True)
+        (made / "demo" / path).write_text(text)
+    change_templates(work)
+    assert run("generate")[0] == 0
+    assert run("generate", "--force")[0] == 0
+    assert {path: (made / "demo" / path).read_text() for path in mine} == mine
+
+
+def test_a_model_of_the_user_is_never_mixed_with_ours(work: Path, run: Run) -> None:
+    theirs = work / "model_repository/demo"
+    theirs.mkdir(parents=True)
+    (theirs / "config.pbtxt").write_text('name: "demo"\n')
+    (work / "models.yaml").write_text(ONE_MODEL)
+    code, _, err = run("generate")
+    assert code == 1
+    message = "model_repository/demo: exists, holds config.pbtxt, and was not made by hf-triton"
+    assert message in err
+    assert run("diff")[0] == 1
+    assert snapshot(theirs) == {"config.pbtxt": b'name: "demo"\n'}
+
+
+def test_weights_that_came_first_are_no_conflict(work: Path, run: Run) -> None:
+    (work / "model_repository/demo/hf_cache").mkdir(parents=True)
+    (work / "models.yaml").write_text(ONE_MODEL)
+    assert run("generate")[0] == 0
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        "{}",
+        "null",
+        '{"files": 3}',
+        '{"files": {"config.pbtxt": 7}}',
+        '{"files": {"../../secret": "%s"}}' % ("0" * 64),
+        '{"files": {"/etc/passwd": "%s"}}' % ("0" * 64),
+        '{"files": {"hf_cache/x": "%s"}}' % ("0" * 64),
+        '{"files": {".": "%s"}}' % ("0" * 64),
+        "[" * 100_000,
+    ],
+)
+def test_a_damaged_manifest_is_a_conflict(text: str, made: Path, run: Run) -> None:
+    (made / "demo" / MANIFEST_FILE).write_text(text)
+    code, _, err = run("generate")
+    assert code == 1
+    assert f"model_repository/demo: {MANIFEST_FILE} is damaged" in err
+    assert run("generate", "--force")[0] == 0
+    assert run("diff")[0] == 0
+
+
+@pytest.mark.parametrize("place", ["", "1", "1/hf_runtime"])
+def test_nothing_is_written_through_a_linked_folder(place: str, work: Path, run: Run) -> None:
+    outside = work / "outside"
+    outside.mkdir()
+    link = work / "model_repository/demo" / place
+    link.parent.mkdir(parents=True)
+    link.symlink_to(outside)
+    (work / "models.yaml").write_text(ONE_MODEL)
+    for arguments in ((), ("--force",)):
+        code, _, err = run("generate", *arguments)
+        assert code == 1
+        assert "conflict: model_repository/demo" in err
+    assert list(outside.iterdir()) == []
+
+
+def test_a_linked_file_is_a_conflict_and_force_replaces_the_link(made: Path, run: Run) -> None:
+    outside = made.parent / "outside"
+    outside.write_text("theirs")
+    config = made / "demo/config.pbtxt"
+    config.unlink()
+    config.symlink_to(outside)
+    assert "config.pbtxt: is a symbolic link" in run("generate")[2]
+    assert run("generate", "--force")[0] == 0
+    assert outside.read_text() == "theirs"
+    assert not config.is_symlink()
+
+
+def test_a_pipe_in_a_files_place_is_a_conflict(made: Path, run: Run) -> None:
+    (made / "demo/config.pbtxt").unlink()
+    os.mkfifo(made / "demo/config.pbtxt")
+    assert "config.pbtxt: is not a regular file" in run("generate")[2]
+
+
+def test_a_folder_in_a_files_place_is_a_message_even_by_force(made: Path, run: Run) -> None:
+    (made / "demo/config.pbtxt").unlink()
+    (made / "demo/config.pbtxt").mkdir()
+    assert "config.pbtxt: is not a regular file" in run("generate")[2]
+    code, _, err = run("generate", "--force")
+    assert code == 1
+    assert "Is a directory" in err
+
+
+def test_a_file_in_the_repositorys_place_is_a_message(work: Path, run: Run) -> None:
+    (work / "models.yaml").write_text(ONE_MODEL)
+    (work / "model_repository").write_text("")
+    code, _, err = run("generate")
+    assert code == 1
+    assert "Traceback" not in err
+
+
+def test_a_second_run_at_the_same_time_is_refused(made: Path, work: Path, run: Run) -> None:
+    change_templates(work)
+    with repository.locked(made):
+        code, _, err = run("generate")
+    assert code == 1
+    assert err == (
+        "hf-triton: model_repository: another hf-triton is writing to it; wait for that one\n"
+    )
+    assert run("generate")[0] == 0
+
+
+class _Stopped(BaseException):
+    """A power cut: not an Exception, so that nothing cleans up after it."""
+
+
+@pytest.mark.parametrize(
+    "start, writes", [("nothing", n) for n in range(6)] + [("older", n) for n in range(5)]
+)
+def test_an_interrupted_run_is_finished_by_the_next(
+    start: str, writes: int, work: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (work / "models.yaml").write_text(ONE_MODEL)
+    if start == "older":
+        run("generate")
+        change_templates(work)
+        (work / "models.yaml").write_text(ONE_MODEL.replace("org/name", "org/new"))
+    stop_after(writes, monkeypatch)
+    with pytest.raises(_Stopped):
+        cli.main(["generate"])
+    monkeypatch.undo()
+    monkeypatch.chdir(work)
+    monkeypatch.setattr("generator.templates.default_directory", lambda: work.parent / "templates")
+    assert_no_file_is_half_written(work)
+    # The next run is of a version that is newer still: old, half-written and new are all ours.
+    (work.parent / "templates/fake_task/model.py").write_text('"""Newer still."""\n')
+    code, _, err = run("generate")
+    assert (code, err) == (0, "")
+    assert run("diff")[0] == 0
+    assert not list(work.rglob(f"*{compare.TEMPORARY_SUFFIX}"))
+    assert "replacing" not in (work / "model_repository/demo" / MANIFEST_FILE).read_text()
+
+
+def stop_after(writes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cuts the power between a temporary file and its taking its place, after some writes."""
+    left = [writes]
+    replace = Path.replace
+
+    def replace_or_stop(self: Path, target: Path) -> Path:
+        if left[0] == 0:
+            monkeypatch.setattr(Path, "unlink", stopped)
+            raise _Stopped
+        left[0] -= 1
+        return replace(self, target)
+
+    def stopped(self: Path, missing_ok: bool = False) -> None:
+        raise _Stopped
+
+    monkeypatch.setattr(Path, "replace", replace_or_stop)
+
+
+def assert_no_file_is_half_written(work: Path) -> None:
+    folder = work / "model_repository/demo"
+    if not (folder / MANIFEST_FILE).exists():
+        return
+    manifest = json.loads((folder / MANIFEST_FILE).read_text())
+    for path, final in manifest["files"].items():
+        if (folder / path).exists():
+            known = [final, *manifest.get("replacing", {}).get(path, [])]
+            assert digest((folder / path).read_bytes()) in known
+
+
+def test_an_interrupt_ends_in_130(work: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    (work / "models.yaml").write_text(ONE_MODEL)
+    monkeypatch.setattr(repository, "apply", interrupted)
+    assert run("generate") == (130, "", "hf-triton: interrupted\n")
+
+
+def test_a_full_disk_is_a_message(work: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(self: Path, target: Path) -> Path:
+        raise OSError(28, "No space left on device", str(self))
+
+    (work / "models.yaml").write_text(ONE_MODEL)
+    monkeypatch.setattr(Path, "replace", full)
+    code, _, err = run("generate")
+    assert code == 1
+    assert "No space left on device" in err
+
+
+def test_a_thousand_models_are_generated_and_known_again(work: Path, run: Run) -> None:
+    entries = [f"  - {{name: m{i}, model: org/m{i}, max_batch_size: {i % 3}}}" for i in range(1000)]
+    head = ["defaults: {task: fake-task}", "models:"]
+    (work / "models.yaml").write_text("\n".join([*head, *entries]) + "\n")
+    assert run("generate")[1].splitlines()[-1] == "model_repository: 1000 written, 0 identical"
+    assert run("generate")[1] == "model_repository: 0 written, 1000 identical\n"
+    config = (work / "model_repository/m998/config.pbtxt").read_text()
+    assert 'name: "m998"' in config
+    assert "max_batch_size: 2" in config

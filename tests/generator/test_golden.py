@@ -1,0 +1,58 @@
+"""The whole generated tree, byte for byte, of the YAMLs in golden/.
+
+Regenerate with ``python -m tests.generator.regenerate``. Python files are copies, so the trees in
+golden/ hold only what is rendered, and the manifests.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from generator.manifest import MANIFEST_FILE, digest, parse
+from tests.generator.conftest import Run
+from tests.generator.workspace import GOLDEN, golden_cases, snapshot
+
+
+@pytest.mark.parametrize("case", golden_cases())
+def test_the_tree_is_the_golden_one(case: str, work: Path, run: Run) -> None:
+    shutil.copytree(GOLDEN, work / "golden", ignore=shutil.ignore_patterns(case))
+    config = str(work / "golden" / f"{case}.yaml")
+    assert run("generate", "--config", config, "--repository", f"golden/{case}")[0] == 0
+    made = snapshot(work / "golden" / case)
+    rendered = {path: content for path, content in made.items() if not path.endswith(".py")}
+    assert rendered == snapshot(GOLDEN / case)
+
+
+@pytest.mark.parametrize("case", golden_cases())
+def test_code_is_copied_byte_for_byte_and_never_bytecode(case: str, work: Path, run: Run) -> None:
+    templates = work.parent / "templates"
+    (templates / "fake_task/__pycache__").mkdir(exist_ok=True)
+    (templates / "fake_task/__pycache__/old.cpython-310.pyc").write_bytes(b"x")
+    (templates / "fake_task/.hidden.py").write_bytes(b"x")
+    shutil.copytree(GOLDEN, work / "golden", ignore=shutil.ignore_patterns(case))
+    run("generate", "--config", f"golden/{case}.yaml", "--repository", "out")
+    sources = {
+        **snapshot_of_sources(templates / "fake_task", "1"),
+        **snapshot_of_sources(templates / "hf_runtime", "1/hf_runtime"),
+    }
+    for folder in (work / "out").iterdir():
+        made = {path: text for path, text in snapshot(folder).items() if path.endswith(".py")}
+        assert made == sources
+
+
+@pytest.mark.parametrize("case", golden_cases())
+def test_the_manifest_lists_every_other_file_with_its_hash(case: str, work: Path, run: Run) -> None:
+    shutil.copytree(GOLDEN, work / "golden", ignore=shutil.ignore_patterns(case))
+    run("generate", "--config", f"golden/{case}.yaml", "--repository", "out")
+    for folder in (work / "out").iterdir():
+        files = snapshot(folder)
+        manifest = parse(files.pop(MANIFEST_FILE))
+        assert manifest.files == {path: digest(content) for path, content in files.items()}
+        assert not manifest.replacing
+
+
+def snapshot_of_sources(folder: Path, target: str) -> dict[str, bytes]:
+    return {f"{target}/{path.name}": path.read_bytes() for path in sorted(folder.glob("[!.]*.py"))}

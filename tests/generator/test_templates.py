@@ -1,0 +1,59 @@
+"""Task folders are found by their presence, and broken ones are named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from generator.errors import TemplateError
+from generator.templates import find_tasks
+
+HEAD = """\
+from __future__ import annotations
+from dataclasses import dataclass, field
+@dataclass(frozen=True)
+class Options:
+"""
+
+
+def test_a_folder_with_a_config_template_is_a_task(work: Path) -> None:
+    templates = work.parent / "templates"
+    (templates / "token_classification").mkdir()
+    (templates / "token_classification/config.pbtxt.j2").write_text("")
+    (templates / "not_a_task").mkdir()
+    assert list(find_tasks()) == ["fake-task", "token-classification"]
+
+
+def test_no_task_at_all_is_named(tmp_path: Path) -> None:
+    with pytest.raises(TemplateError, match="no task folder with a config"):
+        find_tasks(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "source, message",
+    [
+        (None, "no such file; a task folder needs its options"),
+        ("x = (", "can't be loaded: '\\(' was never closed"),
+        ("import no_such_module", "can't be loaded: No module named 'no_such_module'"),
+        ("Options = 3", "needs a dataclass named Options"),
+        (HEAD + "    a: int\n", "a: an option needs a default"),
+        (HEAD + "    a: int = 3\n", "a: metadata needs help and only"),
+        (HEAD + "    a: int = field(default=3, metadata={'help': 'h', 'minimum': 1})\n", "a: meta"),
+        (
+            HEAD + "    a: list[int] = field(default=3, metadata={'help': 'h'})\n",
+            "an option is int",
+        ),
+        (
+            HEAD + "    a: int | str = field(default=3, metadata={'help': 'h'})\n",
+            "an option is int",
+        ),
+        (HEAD + "    a: nothing = field(default=3, metadata={'help': 'h'})\n", "'nothing' is not"),
+    ],
+)
+def test_broken_options_are_named(source: str | None, message: str, work: Path) -> None:
+    task = find_tasks()["fake-task"]
+    path = task.folder / "options.py"
+    path.unlink() if source is None else path.write_text(source)
+    with pytest.raises(TemplateError, match=message):
+        _ = task.options

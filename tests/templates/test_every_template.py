@@ -1,0 +1,140 @@
+"""What holds for every task folder, found by its presence: a new one is tested by being there."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from generator import model_config, templates
+from generator.models_yaml import load
+from generator.render import CONFIG_FILE, VALUES_FILE, render
+from generator.spec import ModelSpec
+from generator.templates import Task, find_tasks
+
+TASKS = find_tasks()
+BATCHES = {"without batches": "0", "with batches": "8"}
+
+
+@pytest.fixture(params=list(TASKS.values()), ids=list(TASKS))
+def task(request: pytest.FixtureRequest) -> Task:
+    found: Task = request.param
+    return found
+
+
+@pytest.fixture
+def spec(task: Task) -> ModelSpec:
+    return load(task.folder / "example.yaml", TASKS)[0]
+
+
+def config_of(spec: ModelSpec, task: Task) -> Any:
+    files = render(spec, task, Path("model_repository"))
+    return model_config.parse(files[CONFIG_FILE].decode())
+
+
+def test_its_example_is_of_this_task_and_smallest(task: Task) -> None:
+    specs = load(task.folder / "example.yaml", TASKS)
+    assert [spec.task for spec in specs] == [task.tag]
+    assert len((task.folder / "example.yaml").read_text().splitlines()) <= 6
+
+
+@pytest.mark.parametrize("size", BATCHES.values(), ids=BATCHES.keys())
+def test_its_config_is_one_that_triton_loads(size: str, task: Task, tmp_path: Path) -> None:
+    example = (task.folder / "example.yaml").read_text()
+    (tmp_path / "models.yaml").write_text(f"{example}    max_batch_size: {size}\n")
+    spec = load(tmp_path / "models.yaml", TASKS)[0]
+    config = config_of(spec, task)  # render checks it
+    assert (config.name, config.backend) == (spec.name, "python")
+    assert config.max_batch_size == int(size)
+    assert config.HasField("dynamic_batching") == (size != "0")
+
+
+def test_it_can_be_imported_by_tritons_python_backend(task: Task, spec: ModelSpec) -> None:
+    files = render(spec, task, Path("model_repository"))
+    if not (task.folder / "model.py").exists():
+        pytest.skip("has no model.py yet")
+    assert b"class TritonPythonModel" in files["1/model.py"]
+    assert files["1/options.py"] == (task.folder / "options.py").read_bytes()
+    assert VALUES_FILE in files
+
+
+def test_each_option_is_documented_and_takes_its_own_default(task: Task) -> None:
+    for option in task.options.values():
+        assert len(option.help) > 10, option.name
+        assert not option.help.endswith("."), option.name
+        if option.choices:
+            assert option.default in option.choices, option.name
+        assert task.options_class() is not None
+
+
+def test_each_number_has_a_unit_or_is_a_plain_factor(task: Task) -> None:
+    for option in task.options.values():
+        if option.kind is int and not option.choices:
+            assert option.unit, f"{option.name} counts something: say what"
+
+
+def test_its_options_file_needs_only_the_standard_library(task: Task) -> None:
+    allowed = {"__future__", "dataclasses", "typing", "math", "enum"}
+    assert imported_by(task.folder / "options.py") <= allowed
+
+
+def imported_by(path: Path) -> set[str]:
+    """The top-level packages that a module imports anywhere in it."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+            found.add(node.module.split(".")[0])
+    return found
+
+
+def modules(folder: Path) -> list[Path]:
+    return sorted(folder.rglob("*.py"))
+
+
+GENERATOR = Path(templates.__file__).parent
+RUN_TIME = templates.default_directory()
+
+
+@pytest.mark.parametrize("path", modules(GENERATOR), ids=lambda path: path.name)
+def test_build_time_never_imports_run_time(path: Path) -> None:
+    run_time = {folder.name for folder in RUN_TIME.iterdir() if folder.is_dir()}
+    heavy = {"torch", "transformers", "accelerate", "numpy", "triton_python_backend_utils"}
+    assert not imported_by(path) & (run_time | heavy)
+
+
+@pytest.mark.parametrize("path", modules(RUN_TIME), ids=lambda path: path.name)
+def test_run_time_never_imports_build_time(path: Path) -> None:
+    build_time = {"generator", "jinja2", "yaml", "tritonclient", "google"}
+    assert not imported_by(path) & build_time
+
+
+def test_text_generation_declares_the_contracts_tensors() -> None:
+    task = TASKS["text-generation"]
+    config = config_of(load(task.folder / "example.yaml", TASKS)[0], task)
+    kinds = {1: "BOOL", 4: "UINT32", 5: "UINT64", 8: "INT32", 11: "FP32", 13: "STRING"}
+    inputs = [(i.name, kinds[i.data_type], list(i.dims), i.optional) for i in config.input]
+    assert inputs == [
+        ("text_input", "STRING", [1], False),
+        ("max_tokens", "INT32", [1], True),
+        ("min_tokens", "INT32", [1], True),
+        ("temperature", "FP32", [1], True),
+        ("top_k", "INT32", [1], True),
+        ("top_p", "FP32", [1], True),
+        ("repetition_penalty", "FP32", [1], True),
+        ("seed", "UINT64", [1], True),
+        ("stop_words", "STRING", [-1], True),
+        ("exclude_input_in_output", "BOOL", [1], True),
+        ("return_finish_reason", "BOOL", [1], True),
+        ("return_num_input_tokens", "BOOL", [1], True),
+        ("return_num_output_tokens", "BOOL", [1], True),
+    ]
+    assert [(o.name, kinds[o.data_type], list(o.dims)) for o in config.output] == [
+        ("text_output", "STRING", [-1]),
+        ("finish_reason", "STRING", [-1]),
+        ("num_input_tokens", "UINT32", [1]),
+        ("num_output_tokens", "UINT32", [-1]),
+    ]

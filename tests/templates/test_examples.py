@@ -1,0 +1,47 @@
+"""The YAMLs that are shipped are right."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from generator.models_yaml import load
+from generator.render import render
+from generator.templates import find_tasks
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+EXAMPLES = sorted((ROOT / "examples").glob("*.yaml"))
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_an_example_is_right(path: Path) -> None:
+    tasks = find_tasks()
+    for spec in load(path, tasks):
+        assert render(spec, tasks[spec.task], ROOT / "model_repository")
+        assert not spec.trust_remote_code
+        assert not spec.source.is_local
+
+
+def test_the_default_file_serves_the_demo_model() -> None:
+    [spec] = load(ROOT / "models.yaml", find_tasks())
+    assert (spec.name, spec.source.folder) == ("demo", ROOT / "demo/model")
+
+
+def test_every_key_that_the_default_file_explains_is_right(tmp_path: Path) -> None:
+    """The commented-out keys of models.yaml, uncommented."""
+    lines = (ROOT / "models.yaml").read_text(encoding="utf-8").splitlines()
+    text = "\n".join(uncommented(line) for line in lines)
+    text = text.replace("./demo/model", "org/name").replace("device_map: auto", "device_map: null")
+    text = text.replace("max_batch_size: 0", "max_batch_size: 8")
+    (tmp_path / "models.yaml").write_text(text)
+    assert load(tmp_path / "models.yaml", find_tasks())[0].max_batch_size == 8
+
+
+def uncommented(line: str) -> str:
+    """``    # dtype: auto`` -> ``    dtype: auto``; prose stays a comment."""
+    indent = len(line) - len(line.lstrip())
+    body = line.lstrip()
+    if body.startswith(("# dtype", "# defaults:", "#   dtype")) or (indent == 4 and body[0] == "#"):
+        return " " * indent + body[2:] if not body.startswith("#    ") else ""
+    return line
