@@ -67,10 +67,10 @@ class TritonServer:
         self.listen = listen or Listen()
         self.arguments = arguments
         self.verbose = verbose
-        self.write_log = write_log or (lambda line: print(line, file=sys.stderr, flush=True))
+        self.write_log = write_log or _write_to_stderr
         self.api = ServerApi(self.listen.client_host(), self.listen.http_port)
         self.num_loading = 0
-        self.num_ready = 0
+        self.ready: set[str] = set()
         self._outcomes: queue.SimpleQueue[Loaded] = queue.SimpleQueue()
         self._log = LogFilter()
         self._shared_memory_prefix = f"hf_triton_{os.getpid()}_{self.listen.http_port}_"
@@ -188,7 +188,8 @@ class TritonServer:
             raise ServerError(self.last_words("tritonserver died"))
         if outcome:
             self.num_loading -= 1
-            self.num_ready += not outcome.failure
+            if outcome.failure is None:
+                self.ready.add(outcome.model)
         return outcome
 
     def wait_ready(self, models: Iterable[str], timeout_s: float = 600.0) -> None:
@@ -225,7 +226,7 @@ class TritonServer:
         Returns the server's exit code, 0 after a graceful stop.
         """
         self._process.terminate()
-        only_loads = self.num_loading and not self.num_ready
+        only_loads = self.num_loading and not self.ready
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(_STOP_TIMEOUT_ONLY_LOADS_S if only_loads else _STOP_TIMEOUT_S)
         return self.kill()
@@ -247,7 +248,8 @@ class TritonServer:
         for line in process.stdout or ():
             text = line.rstrip("\n")
             if self._log.show(text) or self.verbose:
-                self.write_log(text)
+                with contextlib.suppress(OSError):  # nobody reads it; the server must not block
+                    self.write_log(text)
 
     @property
     def _process(self) -> subprocess.Popen[str]:
@@ -260,6 +262,11 @@ class TritonServer:
         if self._started is None:
             raise RuntimeError("start() comes first")
         return self._started[1]
+
+
+def _write_to_stderr(line: str) -> None:
+    sys.stderr.write(f"{line}\n")  # in one piece: other threads write too
+    sys.stderr.flush()
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -15,9 +15,11 @@ from typing import NoReturn
 from generator.curl_lines import curl_lines
 from generator.errors import EXIT_INTERRUPTED, EXIT_OK, ServerError
 from generator.server import Loaded, TritonServer
+from generator.server_stubs import StubWatch
 
 _REMIND_EVERY_S = 10.0
 _POLL_S = 0.5
+_WATCH_EVERY_S = 1.0
 # What ends a program in the foreground: Ctrl-C, `docker stop`, a closed terminal.
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -31,7 +33,8 @@ def serve(server: TritonServer, models: Sequence[str], load_timeout_s: float | N
 
     Raises ServerError when it does not start, dies, or no model loads; nothing is left behind.
     """
-    before = {number: signal.signal(number, _raise_stop) for number in _STOP_SIGNALS}
+    numbers = [number for number in _STOP_SIGNALS if not _is_ignored_hangup(number)]
+    before = {number: signal.signal(number, _raise_stop) for number in numbers}
     try:
         server.start()
         return _serve_until_stopped(server, models, load_timeout_s)
@@ -72,17 +75,20 @@ def _load(server: TritonServer, models: Sequence[str], timeout_s: float | None) 
         elif now > remind_at:
             remind_at = now + _REMIND_EVERY_S
             _say(f"still loading after {now - began:.0f} s: {', '.join(loading)}")
-    if not server.num_ready:
+    if not server.ready:
         raise ServerError("no model is ready, so there is nothing to serve")
     listen = server.listen
     where = f"http {listen.address(listen.http_port)}, grpc {listen.address(listen.grpc_port)}"
-    _say(f"serving {server.num_ready} of {_count(models)} on {where}; Ctrl-C stops")
+    _say(f"serving {len(server.ready)} of {_count(models)} on {where}; Ctrl-C stops")
 
 
 def _watch(server: TritonServer) -> NoReturn:
-    """Never returns; announces late models. Raises ServerError when the server dies."""
+    """Never returns; tells of late and lost models. Raises ServerError when the server dies."""
+    stubs = StubWatch(server.pid)
     while True:
-        outcome = server.next_outcome(_POLL_S)
+        outcome = server.next_outcome(_WATCH_EVERY_S)
+        for model in sorted(stubs.newly_dead() & server.ready):
+            _say(f"model '{model}': its Python process died (out of memory?); start serve again")
         if outcome:
             _announce(server, outcome, [])
 
@@ -106,7 +112,12 @@ def _stop(server: TritonServer) -> int:
         server.kill()
         return EXIT_INTERRUPTED
     _say("stopped" if code == 0 else "stopped by force")
-    return EXIT_OK if code == 0 and server.num_ready else EXIT_INTERRUPTED
+    return EXIT_OK if code == 0 and server.ready else EXIT_INTERRUPTED
+
+
+def _is_ignored_hangup(number: signal.Signals) -> bool:
+    """Whether we were started by nohup, and a closed terminal is not to end us."""
+    return number == signal.SIGHUP and signal.getsignal(number) is signal.SIG_IGN
 
 
 def _raise_stop(signum: int, _frame: FrameType | None) -> NoReturn:
@@ -118,4 +129,5 @@ def _count(models: Sequence[str]) -> str:
 
 
 def _say(text: str) -> None:
-    print(f"hf-triton: {text}", file=sys.stderr, flush=True)
+    sys.stderr.write(f"hf-triton: {text}\n")  # in one piece: the log is written from a thread
+    sys.stderr.flush()

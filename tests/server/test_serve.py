@@ -124,6 +124,15 @@ def test_a_server_that_dies_ends_serve_with_its_last_lines(tmp_path: Path) -> No
         assert served.leaves_nothing()
 
 
+def test_a_model_whose_process_dies_is_named(tmp_path: Path) -> None:
+    with serve(tmp_path, "- name: killed\n- name: other\n") as served:
+        served.wait_for("Ctrl-C stops")
+        time.sleep(1.5)  # it looks once a second
+        os.kill(served.stub_pid("killed"), signal.SIGKILL)
+        served.wait_for("model 'killed': its Python process died")
+        assert served.generate("other", "x").status == 200
+
+
 def test_no_model_that_loads_is_a_failure(tmp_path: Path) -> None:
     with serve(tmp_path, "- {name: broken, options: {fail: no weights}}\n") as served:
         assert served.exit_code() == 1

@@ -18,7 +18,7 @@ SHOWN = [
 ]
 HIDDEN = [
     'I1120 11:04:47.477649 4596 cuda_memory_manager.cc:117] "CUDA memory pool disabled"',
-    'W1120 11:04:47.477571 4596 pinned_memory_manager.cc:273] "Unable to allocate pinned system memory"',
+    'W1120 11:04:47.4 4596 pinned_memory_manager.cc:273] "Unable to allocate pinned system memory"',
     'E1120 11:04:47.477774 4596 server.cc:241] "CudaDriverHelper has not been initialized."',
     'W1120 11:04:53.965534 4596 metrics.cc:798] "DCGM unable to start: DCGM initialization error"',
     "Error: Failed to initialize NVML",

@@ -70,6 +70,10 @@ class Served:
         found = [pid for pid, line in _command_lines() if mark in line]
         return found[-1]  # started after its guard
 
+    def stub_pid(self, model: str) -> int:
+        marks = (f"/{model}/1/model.py", f"_{self.listen.http_port}_")
+        return next(pid for pid, line in _command_lines() if all(mark in line for mark in marks))
+
     def leaves_nothing(self) -> bool:
         """Whether all processes and all shared memory are gone, or go within seconds."""
         regions = Path("/dev/shm")
