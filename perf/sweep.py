@@ -65,7 +65,7 @@ class Sweep:
 
     def served(self, label: str, target: Target, repository: Path) -> list[Level]:
         """Start a server on ``repository``, warm it up, measure, stop it."""
-        self.bar.set_description(f"{label}: starting")
+        self.bar.set_description_str(f"{label}: starting")
         with serving(repository, target.name) as port:
             command = http_command(target, port)
             measure(command, LevelArguments.warm_up(self.seed), self.show)
@@ -75,7 +75,7 @@ class Sweep:
         """One level for each number of clients, by a process of ``command`` each."""
         levels = []
         for clients in self.clients:
-            self.bar.set_description(f"{label}, {clients} clients")
+            self.bar.set_description_str(f"{label}, {clients} clients")
             arguments = LevelArguments(clients, self.seed, self.effort.policy(clients))
             levels.append(measure(command, arguments, self.show))
             self.bar.update()
