@@ -123,6 +123,8 @@ def packed_attention(
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     rule = _Rule(scale, sliding_window or 0, softcap or 0.0)
     q = query[0].transpose(0, 1)  # (num_tokens, heads, key_dim)
+    if not step.prefills:
+        return _decode(q, keys, values, step, rule).unsqueeze(0), None
     out = q.new_empty(q.shape[0], q.shape[1], values.shape[-1])
     if step.num_decodes:
         out[: step.num_decodes] = _decode(q[: step.num_decodes], keys, values, step, rule)
