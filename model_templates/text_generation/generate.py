@@ -117,6 +117,8 @@ class GenerateEngine(Engine):
 
     def _drain(self) -> list[Sequence]:
         drained = self._batch + list(self._waiting)  # a batch is answered whole, so none of it was
+        for sequence in self._batch:
+            self._sampler.forget(sequence)
         self._batch = []
         self._waiting.clear()
         return drained
