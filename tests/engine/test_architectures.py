@@ -4,6 +4,7 @@ token, while prompts of mixed lengths join and leave in mid-flight.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -15,7 +16,15 @@ from text_generation.in_flight import InFlightEngine
 from text_generation.scheduler import Step
 
 from tests.engine.driving import generate_all, running, setup
-from tests.engine.tiny_models import CACHED, CONTEXT, PACKED, WINDOW, mixed_load, reference, tiny_model
+from tests.engine.tiny_models import (
+    CACHED,
+    CONTEXT,
+    PACKED,
+    WINDOW,
+    mixed_load,
+    reference,
+    tiny_model,
+)
 
 ASKED = mixed_load(14)
 CHUNKED = {"max_num_seqs": 4, "max_num_batched_tokens": 12}
@@ -82,7 +91,7 @@ def assert_mixed(steps: list[Step]) -> None:
     assert any(chunk.start and step.decodes for step in steps for chunk in step.prefills)
     assert max(len(step.decodes) for step in steps) == CHUNKED["max_num_seqs"]
     counts = [len(step.decodes) for step in steps]
-    assert any(later < earlier for earlier, later in zip(counts, counts[1:], strict=False))
+    assert any(later < earlier for earlier, later in itertools.pairwise(counts))
 
 
 def test_packed_runner_gives_generates_tokens(
@@ -134,7 +143,7 @@ def test_bfloat16_tokens_are_the_likeliest_up_to_rounding(
 
 
 @pytest.mark.parametrize(
-    ("name", "without"),
+    "name, without",
     [
         ("mistral", {"sliding_window": None}),
         ("qwen2-sliding", {"use_sliding_window": False}),

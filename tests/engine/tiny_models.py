@@ -60,6 +60,46 @@ CACHED: dict[str, tuple[str, dict[str, Any]]] = {
     "gptj": ("gptj", {**_GPT2_SHAPE, "rotary_dim": 4}),
     "bloom": ("bloom", {"n_head": 4, "n_layer": 2}),
 }
+# What does not go in flight, for random_model and random_encoder_decoder.
+MAMBA = {"vocab_size": VOCAB_SIZE, "hidden_size": 32, "num_hidden_layers": 2}
+GPT_NEO = {
+    "vocab_size": VOCAB_SIZE,
+    "hidden_size": 32,
+    "num_layers": 2,
+    "num_heads": 4,
+    "max_position_embeddings": CONTEXT,
+    "attention_types": [[["global", "local"], 1]],
+    "window_size": 24,  # longer than what is tried at load
+}
+LLAMA4 = {
+    **_SHAPE,
+    **_GROUPED,
+    "head_dim": 8,
+    "intermediate_size_mlp": 64,
+    "num_local_experts": 2,
+    "attention_chunk_size": 24,
+}
+T5 = {
+    "d_model": 32,
+    "d_kv": 8,
+    "d_ff": 64,
+    "num_layers": 2,
+    "num_heads": 4,
+    "feed_forward_proj": "gated-gelu",
+    "tie_word_embeddings": False,
+}
+BART = {
+    "d_model": 32,
+    "encoder_ffn_dim": 64,
+    "decoder_ffn_dim": 64,
+    "encoder_layers": 2,
+    "decoder_layers": 2,
+    "encoder_attention_heads": 4,
+    "decoder_attention_heads": 4,
+    "max_position_embeddings": 64,
+    "bos_token_id": 3,
+    "forced_eos_token_id": 1,  # the last token of every output, as in BART's own checkpoints
+}
 
 
 @dataclass(frozen=True)

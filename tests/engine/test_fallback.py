@@ -1,0 +1,142 @@
+"""Which engine a model gets, and the one log line where it is not the first choice."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hf_runtime.errors import LoadError
+from text_generation import loading
+from text_generation.engine import Engine
+from text_generation.loading import _start_engine
+
+from tests.engine.driving import generate_all, running, setup
+from tests.engine.tiny_models import (
+    GPT_NEO,
+    LLAMA4,
+    MAMBA,
+    T5,
+    mixed_load,
+    random_encoder_decoder,
+    random_model,
+    reference,
+    tiny_model,
+)
+
+NO_KEYS = "the model keeps no keys and values"
+ENCODER_DECODER = "encoder-decoder models can't run in flight"
+
+
+def started(model: Any, **options: Any) -> Engine:
+    return _start_engine("tiny", setup(model, **{"max_num_seqs": 4, **options}))
+
+
+def t5() -> Any:
+    return random_encoder_decoder("t5", **T5)
+
+
+@pytest.mark.parametrize(
+    "make, why",
+    [
+        (lambda: random_model("mamba", **MAMBA), NO_KEYS),
+        (
+            lambda: random_model("gpt_neo", **GPT_NEO),
+            "its local attention takes no sequences of different lengths",
+        ),
+        (
+            lambda: random_model("llama4_text", **LLAMA4),
+            "PackedRunner: its logits differ by 0.",
+        ),
+    ],
+    ids=["mamba", "gpt-neo", "llama4"],
+)
+def test_what_cannot_be_held_goes_to_generate_with_one_line(
+    make: Any, why: str, log_lines: list[str]
+) -> None:
+    model = make()
+    asked = mixed_load(6)
+    expected = reference(model, asked)
+    engine = started(model)
+    try:
+        assert engine.name == "generate"
+        assert len(log_lines) == 1
+        assert log_lines[0].startswith(f"I tiny: engine generate, because {why}")
+        assert generate_all(engine, asked, at_first=5) == expected
+    finally:
+        engine.stop()
+
+
+def test_encoder_decoder_goes_to_generate_with_one_line(log_lines: list[str]) -> None:
+    engine = started(t5())
+    engine.stop()
+    assert engine.name == "generate"
+    assert log_lines == [f"I tiny: engine generate, because {ENCODER_DECODER}"]
+
+
+def test_a_model_in_flight_logs_no_choice(log_lines: list[str]) -> None:
+    engine = started(tiny_model("llama"))
+    engine.stop()
+    assert engine.name == "in_flight"
+    assert log_lines == []
+
+
+def test_an_engine_asked_for_by_name_is_taken_without_a_line(log_lines: list[str]) -> None:
+    engine = started(tiny_model("llama"), engine="generate")
+    engine.stop()
+    assert engine.name == "generate"
+    assert log_lines == []
+
+
+@pytest.mark.parametrize(
+    "make, message",
+    [
+        (t5, f"engine: got in_flight, but {ENCODER_DECODER}; use engine: generate or auto"),
+        (
+            lambda: random_model("mamba", **MAMBA),
+            f"engine: got in_flight, but it can't hold this model: {NO_KEYS}",
+        ),
+    ],
+    ids=["t5", "mamba"],
+)
+def test_in_flight_asked_for_by_name_is_an_error_where_it_cannot_be(
+    make: Any, message: str
+) -> None:
+    with pytest.raises(LoadError) as raised:
+        started(make(), engine="in_flight")
+    assert str(raised.value) == message
+
+
+def test_a_cache_that_does_not_fit_is_an_error_and_no_reason_for_generate(
+    log_lines: list[str],
+) -> None:
+    with pytest.raises(LoadError, match=r"^the KV cache does not fit: 4 sequences"):
+        started(tiny_model("llama"), kv_cache_gib=1e-5)
+    assert log_lines == []
+
+
+def test_a_crash_at_start_becomes_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def crash(*_: Any) -> None:
+        raise MemoryError("first line\nsecond line")
+
+    monkeypatch.setattr(loading.InFlightEngine, "_prepare", crash)
+    with pytest.raises(LoadError) as raised:
+        started(tiny_model("llama"))
+    expected = "the in_flight engine failed to start: MemoryError: first line second line"
+    assert str(raised.value) == expected
+
+
+def test_windows_are_as_before_once_the_runner_is_chosen() -> None:
+    model = tiny_model("mistral", sliding_window=23)
+    engine = started(model)
+    engine.stop()
+    assert model.config.sliding_window == 23
+
+
+def test_running_stops_the_engine() -> None:
+    with running(started_later()) as engine:
+        assert engine._thread.is_alive()
+    assert not engine._thread.is_alive()
+
+
+def started_later() -> Engine:
+    return loading.InFlightEngine(setup(tiny_model("llama"), max_num_seqs=2))

@@ -1,0 +1,215 @@
+"""The generate engine: padded batches give ``model.generate``'s greedy tokens, and the options mean
+what they mean in flight.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from hf_runtime.errors import EngineError, LoadError, RequestError
+from text_generation.generate import GenerateEngine
+from text_generation.in_flight import InFlightEngine
+from text_generation.sequence import Completion
+
+from tests.engine.driving import Answers, generate_all, running, setup
+from tests.engine.tiny_models import (
+    BART,
+    GPT_NEO,
+    T5,
+    Asked,
+    mixed_load,
+    random_encoder_decoder,
+    random_model,
+    reference,
+    tiny_model,
+)
+
+EOS = 1
+
+
+@pytest.fixture(scope="module", params=["t5", "bart"])
+def encoder_decoder(request: pytest.FixtureRequest) -> Any:
+    return random_encoder_decoder(request.param, **(T5 if request.param == "t5" else BART))
+
+
+def batch_sizes(engine: GenerateEngine) -> list[int]:
+    sizes: list[int] = []
+    generate = engine._generate
+
+    def counting(batch: list[Any]) -> None:
+        sizes.append(len(batch))
+        generate(batch)
+
+    engine._generate = counting  # type: ignore[method-assign]
+    return sizes
+
+
+def test_encoder_decoders_give_generates_tokens_in_padded_batches(encoder_decoder: Any) -> None:
+    asked = mixed_load(12)
+    # generate also returns the start token.
+    expected = [tokens[1:] for tokens in reference(encoder_decoder, asked)]
+    assert len({token for row in expected for token in row}) > 6
+    engine = GenerateEngine(setup(encoder_decoder, eos=[EOS], max_num_seqs=8))
+    sizes = batch_sizes(engine)
+    with running(engine):
+        assert "padded batches" in engine.description
+        assert generate_all(engine, asked, at_first=12) == expected
+    assert max(sizes) == 8
+
+
+def test_decoders_give_generates_tokens_in_padded_batches() -> None:
+    model = tiny_model("gpt2")
+    asked = mixed_load(8)
+    expected = reference(model, asked)
+    with running(GenerateEngine(setup(model, max_num_seqs=8))) as engine:
+        assert generate_all(engine, asked, at_first=8) == expected
+
+
+def test_rows_never_run_past_the_context_together() -> None:
+    """Each fits 64 tokens; padded to 50 and run on for 50 more they would not."""
+    model = random_model("gpt_neo", **{**GPT_NEO, "max_position_embeddings": 64})
+    asked = [Asked(list(range(2, 2 + n)), m) for n, m in ((50, 10), (3, 50), (7, 7))]
+    expected = reference(model, asked)
+    engine = GenerateEngine(setup(model, max_num_seqs=8))
+    sizes = batch_sizes(engine)
+    with running(engine):
+        assert generate_all(engine, asked, at_first=3) == expected
+    assert sizes == [2, 1]
+
+
+def test_models_that_padding_changes_get_batches_of_equal_lengths(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(GenerateEngine, "_padding_changes_nothing", lambda _: False)
+    model = tiny_model("gpt2")
+    asked = [Asked([5] * n, 3) for n in (4, 2, 4, 2, 4)]
+    expected = reference(model, asked)
+    engine = GenerateEngine(setup(model, max_num_seqs=8))
+    sizes = batch_sizes(engine)
+    with running(engine):
+        assert "batches of equal prompt lengths" in engine.description
+        assert generate_all(engine, asked, at_first=5) == expected
+    assert sizes == [3, 2]
+
+
+def test_padding_that_changes_answers_is_noticed_at_load(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tiny_model("gpt2")
+    forward = model.forward
+
+    def blind(**inputs: Any) -> Any:
+        inputs["attention_mask"] = torch.ones_like(inputs["attention_mask"])
+        return forward(**inputs)
+
+    monkeypatch.setattr(model, "forward", blind)
+    with running(GenerateEngine(setup(model, max_num_seqs=8))) as engine:
+        assert "batches of equal prompt lengths" in engine.description
+
+
+def completions(model: Any, engine_class: Any, requests: list[dict[str, Any]]) -> list[Completion]:
+    answers = Answers()
+    continues = not model.config.is_encoder_decoder
+    with running(engine_class(setup(model, eos=[EOS], max_num_seqs=8))) as engine:
+        engine.submit(
+            [
+                answers.sequence(number, continues_prompt=continues, **request)
+                for number, request in enumerate(requests)
+            ]
+        )
+        return [answers.completion(number) for number in range(len(requests))]
+
+
+def test_a_seed_gives_the_same_tokens_in_any_batch(encoder_decoder: Any) -> None:
+    seeded: dict[str, Any] = {"prompt": [5, 6, 7], "max_tokens": 8, "temperature": 1.5, "seed": 11}
+    others = [{"prompt": [9] * 5, "max_tokens": 12, "temperature": 1.0, "seed": s} for s in (1, 2)]
+    alone = completions(encoder_decoder, GenerateEngine, [seeded])[0]
+    beside = completions(encoder_decoder, GenerateEngine, [*others, seeded])[2]
+    other_seed = completions(encoder_decoder, GenerateEngine, [{**seeded, "seed": 12}])[0]
+    assert alone.token_ids == beside.token_ids
+    assert alone.token_ids != other_seed.token_ids
+
+
+def test_a_stop_word_ends_its_row_only(encoder_decoder: Any) -> None:
+    plain: dict[str, Any] = {"prompt": [5, 6, 7, 8], "max_tokens": 10}
+    full = completions(encoder_decoder, GenerateEngine, [plain])[0]
+    word = f" {full.token_ids[2]}"
+    first = full.text.index(word)
+    stopped, beside = completions(
+        encoder_decoder, GenerateEngine, [{**plain, "stop_words": (word,)}, plain]
+    )
+    assert (stopped.finish_reason, beside.finish_reason) == ("stop", full.finish_reason)
+    assert stopped.text == full.text[:first]
+    assert beside.token_ids == full.token_ids
+
+
+@pytest.mark.parametrize("engine_class", [GenerateEngine, InFlightEngine])
+def test_min_tokens_withholds_the_end(engine_class: Any) -> None:
+    model = tiny_model("llama")
+    prompts = mixed_load(6)
+    free = [tokens[0] for tokens in reference(model, prompts)]
+    eos = free[0]  # the first prompt's likeliest first token ends the text
+    answers = Answers()
+    with running(engine_class(setup(model, eos=[eos], max_num_seqs=4))) as engine:
+        engine.submit(
+            [
+                answers.sequence(0, prompts[0].prompt, max_tokens=6),
+                answers.sequence(1, prompts[0].prompt, max_tokens=6, min_tokens=4),
+            ]
+        )
+        ended, forced = answers.completion(0), answers.wait(2)[1]
+    assert ended.token_ids == (eos,)
+    assert ended.finish_reason == "stop"
+    assert isinstance(forced, Completion)
+    assert eos not in forced.token_ids[:4]
+    assert len(forced.token_ids) >= 4
+
+
+def test_an_encoder_decoders_prompt_and_output_each_have_the_context() -> None:
+    engine = GenerateEngine(setup(random_encoder_decoder("bart", **BART)))
+    engine.check_length(64, 64)
+    with pytest.raises(RequestError) as raised:
+        engine.check_length(65, 1)
+    assert str(raised.value) == "text_input: got 65 tokens, this model holds 64"
+    with pytest.raises(RequestError) as raised:
+        engine.check_length(1, 65)
+    assert str(raised.value) == "max_tokens: got 65 tokens, this model holds 64"
+    assert engine.default_max_tokens(64) == 64
+
+
+def test_max_model_len_above_the_models_own_limit_is_an_error() -> None:
+    with pytest.raises(LoadError) as raised:
+        GenerateEngine(setup(tiny_model("gpt2"), max_model_len=129))
+    assert str(raised.value) == "max_model_len: got 129, the model's own limit is 128 tokens"
+
+
+def test_a_model_that_does_not_run_fails_its_load() -> None:
+    model = tiny_model("gpt2")
+    model.forward = None
+    with pytest.raises(LoadError, match=r"^the model does not run: TypeError: "):
+        GenerateEngine(setup(model)).start()
+
+
+def test_a_failing_batch_is_answered_and_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tiny_model("gpt2")
+    engine = GenerateEngine(setup(model, max_num_seqs=4))
+    answers = Answers()
+    with running(engine):
+        forward, calls = model.forward, [0]
+
+        def failing(**inputs: Any) -> Any:
+            calls[0] += 1
+            if calls[0] == 3:
+                raise RuntimeError("boom\nmore")
+            return forward(**inputs)
+
+        monkeypatch.setattr(model, "forward", failing)
+        params = {"max_tokens": 6, "repetition_penalty": 1.5}
+        engine.submit([answers.sequence(n, [3, 4, 5], **params) for n in range(2)])
+        failed = answers.wait(2)
+        for number in range(2):
+            assert isinstance(failed[number], EngineError)
+            assert str(failed[number]) == "generating failed: RuntimeError: boom more"
+        engine.submit([answers.sequence(2, [3, 4, 5], **params)])
+        assert len(answers.completion(2).token_ids) == 6
+        assert engine._sampler._seen == {}
