@@ -48,7 +48,7 @@ RUN python -m pip install ${TORCH_INDEX_URL:+--extra-index-url "$TORCH_INDEX_URL
 COPY generator generator
 COPY model_templates model_templates
 RUN python -m pip install --no-deps --force-reinstall . \
-    && rm -rf generator model_templates build ./*.egg-info \
+    && rm -rf ./* \
     && chown 1000:1000 /workspace
 COPY --chown=1000:1000 models.yaml ./
 COPY --chown=1000:1000 demo/model demo/model
