@@ -89,14 +89,21 @@ def make_parser() -> argparse.ArgumentParser:
 
 def _add_places(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--config", default="models.yaml", metavar="FILE", help="default: models.yaml"
+        "--config", type=_path, default="models.yaml", metavar="FILE", help="default: models.yaml"
     )
     parser.add_argument(
         "--repository",
+        type=_path,
         default="model_repository",
         metavar="FOLDER",
         help="default: model_repository",
     )
+
+
+def _path(text: str) -> str:
+    if not text or "\0" in text:
+        raise argparse.ArgumentTypeError(f"got {text!r}, expected a path")
+    return text
 
 
 def _text(error: GeneratorError) -> str:

@@ -162,9 +162,10 @@ def readable_errors() -> Iterator[None]:
         raise RepositoryError(f"{error.filename}: {error.strerror}") from None
 
 
-def temporary(path: Path) -> Path:
+def temporary(path: str) -> str:
     """Where a file is written before it takes its place."""
-    return path.with_name(f".{path.name}{TEMPORARY_SUFFIX}")
+    folder, _, name = path.rpartition("/")
+    return f"{folder}/.{name}{TEMPORARY_SUFFIX}"
 
 
 def _not_a_folder(path: Path) -> str:
@@ -201,14 +202,14 @@ def _known(folder: Path, files: Mapping[str, bytes]) -> tuple[Manifest, str, boo
         raw = read_file(folder / MANIFEST_FILE)
         if raw is not None:
             known = manifest.parse(raw)
-            leftover = os.path.lexists(temporary(folder / MANIFEST_FILE))
+            leftover = os.path.lexists(temporary(f"{folder}/{MANIFEST_FILE}"))
             return known, "", leftover or raw != known.to_bytes() or bool(known.replacing)
     except (ValueError, NotAFileError) as error:
         return Manifest(), f"{MANIFEST_FILE} is damaged: {error}", False
-    ours = {WEIGHTS_FOLDER, temporary(folder / MANIFEST_FILE).name}
+    ours = {WEIGHTS_FOLDER, temporary(MANIFEST_FILE)[1:]}
     foreign = sorted({entry.name for entry in folder.iterdir()} - ours) if folder.exists() else []
     if not foreign or _is_same(folder / "config.pbtxt", files.get("config.pbtxt")):
-        return Manifest(), "", True  # new, or made by us and only its manifest is gone
+        return Manifest(), "", bool(foreign)  # new, or made by us and only its manifest is gone
     return Manifest(), f"exists, holds {foreign[0]}, and was not made by hf-triton", False
 
 

@@ -33,7 +33,7 @@ def load(path: Path, tasks: Mapping[str, Task]) -> list[ModelSpec]:
         if isinstance(node.value, str) and looks_like_token(node.value):
             hint = "set HF_TOKEN in the environment and leave it out here"
             report.add(node, f"got what looks like a Hugging Face token; {hint}")
-    specs = _Loader(path.parent, tasks, report).models(root)
+    specs = _Loader(path.parent.resolve(), tasks, report).models(root)
     if report.problems:
         raise SpecError(str(path), report.problems)
     return specs

@@ -56,8 +56,10 @@ def model_values(spec: ModelSpec, repository: Path) -> dict[str, object]:
     """What model.py reads from model.json; a relative path starts from the model's folder."""
     model = spec.source.text
     if spec.source.folder is not None and not Path(model).is_absolute():
-        home = Path(os.path.abspath(repository)) / spec.name  # noqa: PTH100, links stay as written
-        model = Path(os.path.relpath(spec.source.folder, home)).as_posix()
+        # The operating system takes `..` from where a linked repository really is.
+        model = Path(
+            os.path.relpath(spec.source.folder, repository.resolve() / spec.name)
+        ).as_posix()
     return {
         "name": spec.name,
         "task": spec.task,

@@ -58,17 +58,17 @@ def apply(plan: ModelPlan) -> None:
         plan.folder.mkdir(exist_ok=True)
         known = {change.path: plan.known.hashes(change.path) for change in touched}
         journal = Manifest(final.files, {path: kept for path, kept in known.items() if kept})
-        _write(plan.folder / MANIFEST_FILE, journal.to_bytes())
+        _write(f"{plan.folder}/{MANIFEST_FILE}", journal.to_bytes())
         _remove_leftovers(plan)
         for change in touched:
             if change.new is None:
-                (plan.folder / change.path).unlink(missing_ok=True)
+                _remove_file(plan.folder / change.path)
             else:
-                _write(plan.folder / change.path, change.new)
+                _write(f"{plan.folder}/{change.path}", change.new)
         gone = [change.path for change in touched if change.new is None]
         _remove_empty_folders(plan.folder, gone)
         if journal != final:
-            _write(plan.folder / MANIFEST_FILE, final.to_bytes())
+            _write(f"{plan.folder}/{MANIFEST_FILE}", final.to_bytes())
 
 
 @dataclass(frozen=True)
@@ -115,45 +115,48 @@ def remove(removal: Removal) -> None:
     edited = {path for path, _ in removal.kept} & known.paths
     with readable_errors():
         for path in removal.removed:
-            (folder / path).unlink(missing_ok=True)
-            _remove_bytecode(folder / path)
+            _remove_file(folder / path)
         if removal.removes_weights:
             _remove_tree(folder / WEIGHTS_FOLDER)
         _remove_empty_folders(folder, removal.removed)
         if edited or os.path.lexists(folder / WEIGHTS_FOLDER):
             # Still ours in part: a later prune has to know.
             left = {path: known.hashes(path)[0] for path in edited}
-            _write(folder / MANIFEST_FILE, Manifest(left).to_bytes())
+            _write(f"{folder}/{MANIFEST_FILE}", Manifest(left).to_bytes())
             return
         (folder / MANIFEST_FILE).unlink(missing_ok=True)
         with contextlib.suppress(OSError):  # not empty: the rest is the user's
             folder.rmdir()
 
 
-def _write(path: Path, content: bytes) -> None:
+# Below, strings and os rather than pathlib: for a thousand models it halves the time.
+
+
+def _write(path: str, content: bytes) -> None:
     """Puts ``content`` at ``path`` so that nobody ever sees half of it."""
     scratch = temporary(path)
     try:
         descriptor = _create(scratch)
     except FileNotFoundError:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
         descriptor = _create(scratch)
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(content)
-        scratch.replace(path)
+        os.replace(scratch, path)  # noqa: PTH105
     except BaseException:
-        scratch.unlink(missing_ok=True)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(scratch)  # noqa: PTH108
         raise
 
 
-def _create(path: Path) -> int:
+def _create(path: str) -> int:
     """A new file, never through a link; one that an interrupted run left behind is removed."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     try:
         return os.open(path, flags, 0o666)
     except FileExistsError:
-        path.unlink()
+        os.unlink(path)  # noqa: PTH108
         return os.open(path, flags, 0o666)
 
 
@@ -162,7 +165,7 @@ def _remove_leftovers(plan: ModelPlan) -> None:
     if plan.interrupted:
         for path in {*plan.known.paths, *(change.path for change in plan.changes), MANIFEST_FILE}:
             with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-                temporary(plan.folder / path).unlink()
+                os.unlink(temporary(f"{plan.folder}/{path}"))  # noqa: PTH108
 
 
 def _remove_empty_folders(folder: Path, paths: Iterable[str]) -> None:
@@ -174,11 +177,12 @@ def _remove_empty_folders(folder: Path, paths: Iterable[str]) -> None:
                 (folder / parent).rmdir()
 
 
-def _remove_bytecode(source: Path) -> None:
-    """Removes what Python compiled from a module of ours while it was served."""
-    if source.suffix == ".py":
-        cache = source.parent / "__pycache__"
-        for compiled in cache.glob(f"{source.stem}.*.pyc"):
+def _remove_file(path: Path) -> None:
+    """Removes a file of ours, and what Python compiled from it while it was served."""
+    path.unlink(missing_ok=True)
+    if path.suffix == ".py":
+        cache = path.parent / "__pycache__"
+        for compiled in cache.glob(f"{path.stem}.*.pyc"):
             compiled.unlink(missing_ok=True)
         with contextlib.suppress(OSError):
             cache.rmdir()

@@ -22,7 +22,7 @@ def read(path: Path) -> Node:
     shown = str(path)
     try:
         raw = path.read_bytes()
-    except (OSError, ValueError) as error:
+    except OSError as error:
         raise SpecError(shown, [Problem(0, 0, "", _unreadable(error))]) from None
     return parse(raw, shown)
 
@@ -43,14 +43,14 @@ def parse(raw: bytes, shown: str) -> Node:
     return root
 
 
-def _unreadable(error: OSError | ValueError) -> str:
+def _unreadable(error: OSError) -> str:
     if isinstance(error, FileNotFoundError):
         return "no such file"
     if isinstance(error, IsADirectoryError):
         return "is a folder, expected a YAML file"
     if isinstance(error, PermissionError):
         return "can't be read: permission denied"
-    return f"can't be read: {getattr(error, 'strerror', None) or error}"
+    return f"can't be read: {error.strerror}"
 
 
 def _decode(raw: bytes, shown: str) -> str:

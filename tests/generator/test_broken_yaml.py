@@ -83,11 +83,6 @@ def test_an_unreadable_file_is_named(work: Path, run: Run) -> None:
     assert err.splitlines()[-1] == "models.yaml: can't be read: permission denied"
 
 
-def test_a_path_with_a_null_byte_is_no_traceback(work: Path, run: Run) -> None:
-    _, _, err = run("validate", "--config", "a\0b")
-    assert err.splitlines()[-1].endswith("can't be read: embedded null byte")
-
-
 def test_a_token_is_never_echoed(work: Path, run: Run) -> None:
     shutil.copy(BROKEN / "token.yaml", work / "models.yaml")
     _, out, err = run("validate")

@@ -20,7 +20,17 @@ def test_validate_says_what_it_read(work: Path, run: Run) -> None:
     assert [path.name for path in work.iterdir()] == ["models.yaml"]
 
 
-@pytest.mark.parametrize("arguments", [[], ["bake"], ["validate", "--frobnicate"], ["diff", "x"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["bake"],
+        ["validate", "--frobnicate"],
+        ["diff", "x"],
+        ["diff", "--config", ""],
+        ["generate", "--repository", "a\0b"],
+    ],
+)
 def test_a_wrong_command_line_ends_in_2(arguments: list[str], run: Run) -> None:
     with pytest.raises(SystemExit) as caught:
         cli.main(arguments)

@@ -69,6 +69,8 @@ def test_a_folder_left_empty_by_removed_files_goes_too(made: Path, work: Path, r
     (package / "one.py").write_text("")
     run("generate")
     assert (made / "demo/1/engines/one.py").exists()
+    (made / "demo/1/engines/__pycache__").mkdir()
+    (made / "demo/1/engines/__pycache__/one.cpython-312.pyc").write_text("compiled while served")
     (package / "one.py").unlink()
     run("generate")
     assert not (made / "demo/1/engines").exists()
@@ -231,6 +233,17 @@ def test_a_folder_in_a_files_place_is_a_message_even_by_force(made: Path, run: R
     assert "Is a directory" in err
 
 
+def test_a_linked_repository_keeps_paths_right(work: Path, run: Run) -> None:
+    (work / "weights").mkdir()
+    (work / "far/away").mkdir(parents=True)
+    (work / "model_repository").symlink_to(work / "far/away")
+    (work / "models.yaml").write_text(ONE_MODEL.replace("org/name", "./weights"))
+    assert run("generate")[0] == 0
+    values = json.loads((work / "model_repository/demo/1/model.json").read_text())
+    assert values["model"] == "../../../weights"
+    assert (work / "model_repository/demo" / values["model"]).samefile(work / "weights")
+
+
 def test_a_file_in_the_repositorys_place_is_a_message(work: Path, run: Run) -> None:
     (work / "models.yaml").write_text(ONE_MODEL)
     (work / "model_repository").write_text("")
@@ -284,19 +297,19 @@ def test_an_interrupted_run_is_finished_by_the_next(
 def stop_after(writes: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Cuts the power between a temporary file and its taking its place, after some writes."""
     left = [writes]
-    replace = Path.replace
+    replace = os.replace
 
-    def replace_or_stop(self: Path, target: Path) -> Path:
+    def replace_or_stop(source: str, target: str) -> None:
         if left[0] == 0:
-            monkeypatch.setattr(Path, "unlink", stopped)
+            monkeypatch.setattr(os, "unlink", stopped)
             raise _Stopped
         left[0] -= 1
-        return replace(self, target)
+        replace(source, target)
 
-    def stopped(self: Path, missing_ok: bool = False) -> None:
+    def stopped(path: str) -> None:
         raise _Stopped
 
-    monkeypatch.setattr(Path, "replace", replace_or_stop)
+    monkeypatch.setattr(os, "replace", replace_or_stop)
 
 
 def assert_no_file_is_half_written(work: Path) -> None:
@@ -320,11 +333,11 @@ def test_an_interrupt_ends_in_130(work: Path, run: Run, monkeypatch: pytest.Monk
 
 
 def test_a_full_disk_is_a_message(work: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(self: Path, target: Path) -> Path:
-        raise OSError(28, "No space left on device", str(self))
+    def full(source: str, target: str) -> None:
+        raise OSError(28, "No space left on device", source)
 
     (work / "models.yaml").write_text(ONE_MODEL)
-    monkeypatch.setattr(Path, "replace", full)
+    monkeypatch.setattr(os, "replace", full)
     code, _, err = run("generate")
     assert code == 1
     assert "No space left on device" in err
