@@ -1,7 +1,5 @@
 """Starts a tritonserver on a model repository, loads models, and ends it without leftovers.
 
-Models are loaded over HTTP into a running server, not by ``--load-model``: with that flag the
-server answers nobody until its slowest model is there, and one that hangs keeps all others away.
 Knows nothing of models.yaml.
 
 ``python -m generator.server ARGUMENTS`` becomes the wheel's tritonserver, as in a container.
@@ -11,14 +9,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-import queue
 import signal
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
@@ -26,25 +22,15 @@ from generator import server_binary, server_guard
 from generator.errors import GeneratorError, ServerError
 from generator.server_api import ServerApi
 from generator.server_listen import Listen
+from generator.server_loading import NUM_LOADERS, Loaded, ModelLoader
 from generator.server_log import LogFilter
 
 _START_TIMEOUT_S = 60.0
 # Triton itself waits up to 30 s (--exit-timeout-secs) for requests in flight and for models.
 _STOP_TIMEOUT_S = 35.0
 _STOP_TIMEOUT_ONLY_LOADS_S = 3.0
-# As many as Triton loads at once (--model-load-thread-count); each keeps one of its HTTP threads.
-_NUM_LOADERS = 4
-_NUM_HTTP_THREADS = 8 + _NUM_LOADERS
+_NUM_HTTP_THREADS = 8 + NUM_LOADERS  # 8 is Triton's default; a load keeps one to itself
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108
-
-
-@dataclass(frozen=True)
-class Loaded:
-    """How loading a model ended: ``failure`` is None, or the reason in one line."""
-
-    model: str
-    seconds: float
-    failure: str | None
 
 
 class TritonServer:
@@ -69,9 +55,7 @@ class TritonServer:
         self.verbose = verbose
         self.write_log = write_log or _write_to_stderr
         self.api = ServerApi(self.listen.client_host(), self.listen.http_port)
-        self.num_loading = 0
-        self.ready: set[str] = set()
-        self._outcomes: queue.SimpleQueue[Loaded] = queue.SimpleQueue()
+        self.loader = ModelLoader(self.api)
         self._log = LogFilter()
         self._shared_memory_prefix = f"hf_triton_{os.getpid()}_{self.listen.http_port}_"
         self._started: tuple[subprocess.Popen[str], threading.Thread] | None = None
@@ -153,50 +137,18 @@ class TritonServer:
                 raise ServerError(self.last_words("tritonserver does not answer"))
             time.sleep(0.05)
 
-    def begin_loading(self, models: Iterable[str]) -> None:
-        """Starts to load models, several at once; ``next_outcome`` tells how each ended."""
-        waiting: queue.SimpleQueue[str] = queue.SimpleQueue()
-        for model in models:
-            waiting.put(model)
-            self.num_loading += 1
-        for _ in range(min(_NUM_LOADERS, self.num_loading)):
-            threading.Thread(target=self._load_each, args=(waiting,), daemon=True).start()
-
-    def _load_each(self, waiting: queue.SimpleQueue[str]) -> None:
-        with contextlib.suppress(queue.Empty):
-            while True:
-                model = waiting.get_nowait()
-                began = time.monotonic()
-                try:
-                    failure = self.api.load(model)
-                    if failure is None and not self.api.is_model_ready(model):
-                        failure = "loaded, but not ready"
-                except OSError:
-                    failure = "the server went away"
-                self._outcomes.put(Loaded(model, time.monotonic() - began, failure))
-
     def next_outcome(self, timeout_s: float) -> Loaded | None:
-        """The next model whose load has ended; None where none has within ``timeout_s``.
-
-        Raises ServerError when the server dies.
-        """
-        try:
-            outcome = self._outcomes.get(timeout=timeout_s)
-        except queue.Empty:
-            outcome = None
+        """As ModelLoader's. Raises ServerError when the server dies."""
+        outcome = self.loader.next_outcome(timeout_s)
         if self.exit_code() is not None:
             raise ServerError(self.last_words("tritonserver died"))
-        if outcome:
-            self.num_loading -= 1
-            if outcome.failure is None:
-                self.ready.add(outcome.model)
         return outcome
 
     def wait_ready(self, models: Iterable[str], timeout_s: float = 600.0) -> None:
         """Loads models and returns when all answer. Raises ServerError when one does not."""
-        self.begin_loading(models)
+        self.loader.begin(models)
         deadline = time.monotonic() + timeout_s
-        while self.num_loading:
+        while self.loader.num_loading:
             outcome = self.next_outcome(timeout_s=0.5)
             if outcome and outcome.failure:
                 raise ServerError(f"model '{outcome.model}' failed to load: {outcome.failure}")
@@ -226,7 +178,7 @@ class TritonServer:
         Returns the server's exit code, 0 after a graceful stop.
         """
         self._process.terminate()
-        only_loads = self.num_loading and not self.ready
+        only_loads = self.loader.num_loading and not self.loader.ready
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(_STOP_TIMEOUT_ONLY_LOADS_S if only_loads else _STOP_TIMEOUT_S)
         return self.kill()

@@ -14,7 +14,8 @@ from typing import NoReturn
 
 from generator.curl_lines import curl_lines
 from generator.errors import EXIT_INTERRUPTED, EXIT_OK, ServerError
-from generator.server import Loaded, TritonServer
+from generator.server import TritonServer
+from generator.server_loading import Loaded
 from generator.server_stubs import StubWatch
 
 _REMIND_EVERY_S = 10.0
@@ -62,7 +63,7 @@ def _load(server: TritonServer, models: Sequence[str], timeout_s: float | None) 
     remind_at = began + _REMIND_EVERY_S
     loading = list(models)
     _say(f"tritonserver is up, loading {_count(models)}: {', '.join(models)}")
-    server.begin_loading(models)
+    server.loader.begin(models)
     while loading:
         outcome = server.next_outcome(_POLL_S)
         now = time.monotonic()
@@ -75,11 +76,11 @@ def _load(server: TritonServer, models: Sequence[str], timeout_s: float | None) 
         elif now > remind_at:
             remind_at = now + _REMIND_EVERY_S
             _say(f"still loading after {now - began:.0f} s: {', '.join(loading)}")
-    if not server.ready:
+    if not server.loader.ready:
         raise ServerError("no model is ready, so there is nothing to serve")
     listen = server.listen
     where = f"http {listen.address(listen.http_port)}, grpc {listen.address(listen.grpc_port)}"
-    _say(f"serving {len(server.ready)} of {_count(models)} on {where}; Ctrl-C stops")
+    _say(f"serving {len(server.loader.ready)} of {_count(models)} on {where}; Ctrl-C stops")
 
 
 def _watch(server: TritonServer) -> NoReturn:
@@ -87,7 +88,7 @@ def _watch(server: TritonServer) -> NoReturn:
     stubs = StubWatch(server.pid)
     while True:
         outcome = server.next_outcome(_WATCH_EVERY_S)
-        for model in sorted(stubs.newly_dead() & server.ready):
+        for model in sorted(stubs.newly_dead() & server.loader.ready):
             _say(f"model '{model}': its Python process died (out of memory?); start serve again")
         if outcome:
             _announce(server, outcome, [])
@@ -112,7 +113,7 @@ def _stop(server: TritonServer) -> int:
         server.kill()
         return EXIT_INTERRUPTED
     _say("stopped" if code == 0 else "stopped by force")
-    return EXIT_OK if code == 0 and server.ready else EXIT_INTERRUPTED
+    return EXIT_OK if code == 0 and server.loader.ready else EXIT_INTERRUPTED
 
 
 def _is_ignored_hangup(number: signal.Signals) -> bool:
