@@ -86,7 +86,7 @@ class TritonServer:
         """Starts the server, with no model yet, and waits until it answers. Raises ServerError."""
         self.listen.check()
         binary = server_binary.find()
-        guard = [sys.executable, "-IS", server_guard.__file__]
+        guard = [sys.executable, "-IS", server_guard.__file__, self._shared_memory_prefix]
         process = subprocess.Popen(
             [*guard, *binary.command, *self._flags()],
             env=binary.full_environment(),

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.served import serve
-from tests.support.triton import Answer, eventually, free_ports
+from tests.support.triton import Answer, free_ports
 
 pytestmark = pytest.mark.server
 
@@ -30,7 +30,7 @@ def test_good_models_serve_beside_bad_ones_until_a_graceful_stop(tmp_path: Path)
     - {name: batched, max_batch_size: 4}
     - {name: gated, options: {fail: "the model nobody/echo is gated: set HF_TOKEN"}}
     - {name: killed, options: {die: true}}
-    - {name: busy, options: {answer_s: 2}}
+    - {name: busy, options: {answer_s: 3}}
     """
     with serve(tmp_path, models) as served:
         served.wait_for("Ctrl-C stops")
@@ -57,7 +57,7 @@ def test_good_models_serve_beside_bad_ones_until_a_graceful_stop(tmp_path: Path)
         answers: list[Answer] = []
         request = threading.Thread(target=lambda: answers.append(served.generate("busy", "late")))
         request.start()
-        time.sleep(0.5)
+        time.sleep(1)
         served.signal(signal.SIGTERM)
         request.join()
         assert answers[0].body["text_output"] == "late", "a request in flight is answered"
@@ -67,15 +67,17 @@ def test_good_models_serve_beside_bad_ones_until_a_graceful_stop(tmp_path: Path)
 
 
 def test_ready_models_answer_while_a_slow_one_loads_and_is_announced_late(tmp_path: Path) -> None:
-    models = "- {name: slow, options: {load_s: 4}}\n- name: quick\n"
-    with serve(tmp_path, models, "--load-timeout-s=1.5") as served:
-        served.wait_for("still loading after 1.5 s, no longer waiting: slow")
+    go_on = tmp_path / "go-on"
+    models = f"- {{name: slow, options: {{load_until: {go_on}}}}}\n- name: quick\n"
+    with serve(tmp_path, models, "--load-timeout-s=4") as served:
+        served.wait_for("still loading after 4 s, no longer waiting: slow")
         assert "serving 1 of 2 models" in served.err
         for number in range(30):
             assert (
                 served.generate("quick", f"text {number}").body["text_output"] == f"text {number}"
             )
         assert "slow is ready" not in served.err
+        go_on.touch()
         served.wait_for("/v2/models/slow/generate")
         assert served.generate("slow", "x").status == 200
 
@@ -111,7 +113,7 @@ def test_no_process_outlives_serve_when_it_is_killed(tmp_path: Path, held: str) 
         served.wait_for("loading prints")
         assert len(served.server_pids()) == 4  # guard, tritonserver, two stubs
         served.signal(signal.SIGKILL)
-        assert eventually(lambda: not served.server_pids())
+        assert served.leaves_nothing()
 
 
 def test_a_server_that_dies_ends_serve_with_its_last_lines(tmp_path: Path) -> None:

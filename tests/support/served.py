@@ -35,14 +35,13 @@ class Served:
         for line in getattr(self.process, f"std{name}"):
             setattr(self, name, getattr(self, name) + line)
 
-    def wait_for(self, text: str, timeout_s: float = 30.0) -> None:
+    def wait_for(self, text: str) -> None:
         """Returns when ``text`` is on stderr or stdout."""
-        came = eventually(lambda: text in self.err + self.out or self.process.poll() is not None)
-        assert came, f"{text!r} did not come:\n{self.err}\n{self.out}"
+        eventually(lambda: text in self.err + self.out or self.process.poll() is not None, 60)
         self._finish_reading()
         assert text in self.err + self.out, f"{text!r} did not come:\n{self.err}\n{self.out}"
 
-    def exit_code(self, timeout_s: float = 30.0) -> int:
+    def exit_code(self, timeout_s: float = 60.0) -> int:
         """How it ended; everything it said is in ``out`` and ``err`` then."""
         code = self.process.wait(timeout_s)
         self._finish_reading()
@@ -116,10 +115,10 @@ def serve(
     try:
         yield served
     finally:
-        pids = served.server_pids()
         process.kill()
         process.wait()
-        for pid in pids:
+        served.leaves_nothing()
+        for pid in served.server_pids():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         served._finish_reading()

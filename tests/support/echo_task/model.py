@@ -22,6 +22,9 @@ class TritonPythonModel:
         pb_utils.Logger.log_info(f"loading {values['name']}")
         print(f"{values['name']} prints", flush=True)
         self._wait(self.options["load_s"])
+        file = self.options["load_until"]
+        while file and not Path(file).exists():
+            time.sleep(0.05)
         if self.options["fail"]:
             raise RuntimeError(self.options["fail"].replace(": ", ":\n"))
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 @dataclass(frozen=True)
 class Options:
     load_s: float = field(default=0.0, metadata={"help": "time to load", "unit": "s"})
+    load_until: str | None = field(default=None, metadata={"help": "load until this file exists"})
     answer_s: float = field(default=0.0, metadata={"help": "time to answer", "unit": "s"})
     fail: str | None = field(default=None, metadata={"help": "raise this while loading"})
     die: bool = field(default=False, metadata={"help": "die while loading"})
