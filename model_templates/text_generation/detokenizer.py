@@ -12,6 +12,7 @@ from collections.abc import Sequence as Tokens
 from typing import Any
 
 _CONTEXT_TOKENS = 6
+_LONGEST_CHARACTER = 4  # bytes, which may be a token each
 _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
 
@@ -22,9 +23,8 @@ class Detokenizer:
         self, tokenizer: Any, prompt_token_ids: Tokens[int], stop_words: Tokens[str]
     ) -> None:
         self._tokenizer = tokenizer
-        self._context = list(prompt_token_ids[-_CONTEXT_TOKENS:])
+        self._context = [self._end_of(prompt_token_ids)]  # pieces of whole characters
         self._stop_words = tuple(stop_words)
-        self._longest_stop_word = max(map(len, self._stop_words), default=0)
         self._pending: list[int] = []  # tokens whose text is not complete yet
         self._text = ""
         self._stopped = False
@@ -39,9 +39,9 @@ class Detokenizer:
         new = self._decode_pending()
         if not new or new.endswith(_REPLACEMENT):
             return False
-        searched_from = max(0, len(self._text) - self._longest_stop_word + 1)
+        num_searched = len(self._text)
         self._accept(new)
-        return armed and self._cut_at_stop_word(searched_from)
+        return armed and self._cut_at_stop_word(num_searched)
 
     def text(self, token_ids: Tokens[int]) -> str:
         """The whole output's text, cut before a stop word where one was found."""
@@ -52,16 +52,31 @@ class Detokenizer:
         return self._text
 
     def _decode_pending(self) -> str:
-        known = self._decode(self._context)
-        return self._decode(self._context + self._pending)[len(known) :]
+        context = [token_id for piece in self._context for token_id in piece]
+        known = self._decode(context)
+        return self._decode(context + self._pending)[len(known) :]
 
     def _accept(self, new: str) -> None:
+        """Whole pieces leave the context: cut within a character, it would spoil those after it."""
         self._text += new
-        self._context = (self._context + self._pending)[-_CONTEXT_TOKENS:]
+        self._context.append(self._pending)
         self._pending = []
+        while sum(map(len, self._context[1:])) >= _CONTEXT_TOKENS:
+            del self._context[0]
 
-    def _cut_at_stop_word(self, searched_from: int) -> bool:
-        found = [self._text.find(word, searched_from) for word in self._stop_words]
+    def _end_of(self, prompt_token_ids: Tokens[int]) -> list[int]:
+        """The prompt's last tokens, a few more where the first would be half a character."""
+        for num_tokens in range(_CONTEXT_TOKENS, _CONTEXT_TOKENS + _LONGEST_CHARACTER):
+            end = list(prompt_token_ids[-num_tokens:])
+            if not self._decode(end).startswith(_REPLACEMENT):
+                return end
+        return list(prompt_token_ids[-_CONTEXT_TOKENS:])
+
+    def _cut_at_stop_word(self, num_searched: int) -> bool:
+        """Looks where a word ends in text that is new; what was let through before stays."""
+        found = [
+            self._text.find(word, max(0, num_searched - len(word) + 1)) for word in self._stop_words
+        ]
         starts = [start for start in found if start >= 0]
         if starts:
             self._text = self._text[: min(starts)]
