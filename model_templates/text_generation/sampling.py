@@ -92,7 +92,9 @@ def _draw(logits: torch.Tensor, sequences: Rows[Sequence]) -> torch.Tensor:
     uniform = torch.tensor([s.random.random() for s in sequences], device=device)
     scores = logits.float()
     # The largest score is 0 before the division: a tiny temperature gives -inf, never inf or NaN.
-    scores = (scores - scores.amax(dim=-1, keepdim=True)) / temperature.clamp_min(1e-5).unsqueeze(1)
+    scores = (scores - scores.amax(dim=-1, keepdim=True)) / temperature.clamp(1e-5, 1e30).unsqueeze(
+        1
+    )
     tokens = torch.empty(len(sequences), dtype=torch.int64, device=device)
     filtered = [row for row, sequence in enumerate(sequences) if sequence.params.filters]
     plain = [row for row, sequence in enumerate(sequences) if not sequence.params.filters]
