@@ -1,0 +1,206 @@
+"""Text never splits a character, equals the whole output decoded at once, and ends before the first
+stop word.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from text_generation.detokenizer import Detokenizer
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import PreTrainedTokenizerFast
+
+REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
+SAMPLE = "the cat and the dog said: naïve café — 你好 🙂 the end. And the stop word STOP was there."
+
+
+def byte_level() -> Any:
+    """Byte-level BPE, as GPT-2's and most models': a token is any number of bytes."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=300,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        special_tokens=["<end>"],
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator([SAMPLE] * 3, trainer)
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<end>")
+
+
+def sentence_piece() -> Any:
+    """Llama's form: spaces are part of tokens, bytes stand for what has no token, and a leading
+    space is dropped from whatever is decoded at once.
+    """
+    words = ["<s>", *(f"<0x{byte:02X}>" for byte in range(256))]
+    words += ["▁the", "▁cat", "▁", "s", "STOP", "▁ST", "OP", "é", ",", "a", "b"]
+    model = models.BPE(
+        vocab={word: number for number, word in enumerate(words)}, merges=[], byte_fallback=True
+    )
+    tokenizer = Tokenizer(model)
+    tokenizer.decoder = decoders.Sequence(
+        [
+            decoders.Replace("▁", " "),
+            decoders.ByteFallback(),
+            decoders.Fuse(),
+            decoders.Strip(" ", 1, 0),
+        ]
+    )
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<s>")
+
+
+TOKENIZERS = {"byte-level": byte_level(), "sentence-piece": sentence_piece()}
+
+
+def decode(tokenizer: Any, token_ids: list[int]) -> str:
+    text: str = tokenizer.decode(token_ids, skip_special_tokens=True)
+    return text
+
+
+def whole(tokenizer: Any, prompt: list[int], output: list[int]) -> str:
+    return decode(tokenizer, prompt + output)[len(decode(tokenizer, prompt)) :]
+
+
+def ids_of(tokenizer: Any, *words: str) -> list[int]:
+    return [tokenizer.convert_tokens_to_ids(word) for word in words]
+
+
+PROMPTS = st.sampled_from(["", "the cat", "é 🙂🙂", "🙂🙂🙂🙂a🙂🙂", "the the the the the the the"])
+PIECES = st.sampled_from(["▁the", "▁cat", "▁", "s", "STOP", "é", ",", "<s>", "🙂", "你", "—"])
+
+
+def sentence_piece_ids(*pieces: str) -> list[int]:
+    """The ids of pieces; a character without a token is its bytes' tokens."""
+    tokenizer, token_ids = TOKENIZERS["sentence-piece"], []
+    for piece in pieces:
+        known = piece in tokenizer.get_vocab()
+        token_ids += ids_of(
+            tokenizer, *([piece] if known else [f"<0x{byte:02X}>" for byte in piece.encode()])
+        )
+    return token_ids
+
+
+def assert_like_at_once(tokenizer: Any, prompt: list[int], output: list[int]) -> None:
+    expected = whole(tokenizer, prompt, output)
+    assert Detokenizer(tokenizer, prompt, ()).text(output) == expected
+    searching = Detokenizer(tokenizer, prompt, ("never \0 there",))
+    for token_id in output:
+        assert not searching.stops_after(token_id, armed=True)
+    assert searching.text(output) == expected
+
+
+@settings(max_examples=200, deadline=None)
+@given(PROMPTS, st.lists(st.integers(0, 299), max_size=24))
+def test_byte_level_tokens_give_the_text_that_they_give_at_once(
+    prompt: str, output: list[int]
+) -> None:
+    """Any tokens, invalid bytes included."""
+    tokenizer = TOKENIZERS["byte-level"]
+    assert_like_at_once(tokenizer, tokenizer(prompt).input_ids, output)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(PIECES, max_size=9), st.lists(PIECES, max_size=16))
+def test_sentence_pieces_give_the_text_that_they_give_at_once(
+    prompt: list[str], output: list[str]
+) -> None:
+    assert_like_at_once(
+        TOKENIZERS["sentence-piece"], sentence_piece_ids(*prompt), sentence_piece_ids(*output)
+    )
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.text(alphabet="aé—你🙂👩‍👩‍👧 sSTOP", max_size=30))
+def test_text_so_far_is_always_whole_characters(text: str) -> None:
+    tokenizer = TOKENIZERS["byte-level"]
+    output = tokenizer(text).input_ids
+    detokenizer = Detokenizer(tokenizer, tokenizer("the cat").input_ids, ("\0",))
+    for token_id in output:
+        detokenizer.stops_after(token_id, armed=True)
+        assert REPLACEMENT not in detokenizer._text
+        assert text.startswith(detokenizer._text)
+    assert detokenizer.text(output) == text
+
+
+def stopped(
+    tokenizer: Any, output: list[int], stop_words: tuple[str, ...], min_tokens: int = 0
+) -> tuple[int, str]:
+    """How many tokens were taken, and the text."""
+    detokenizer = Detokenizer(tokenizer, [], stop_words)
+    for count, token_id in enumerate(output, start=1):
+        if detokenizer.stops_after(token_id, armed=count >= min_tokens):
+            return count, detokenizer.text(output[:count])
+    return len(output), detokenizer.text(output)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.text(alphabet="ab é🙂", max_size=20),
+    st.lists(st.text(alphabet="ab é🙂", min_size=1, max_size=4), min_size=1, max_size=3),
+)
+def test_text_ends_before_the_first_stop_word(text: str, stop_words: list[str]) -> None:
+    tokenizer = TOKENIZERS["byte-level"]
+    output = tokenizer(text).input_ids
+    count, got = stopped(tokenizer, output, tuple(stop_words))
+    taken = decode(tokenizer, output[:count])
+    starts = [taken.find(word) for word in stop_words if word in taken]
+    assert got == (taken[: min(starts)] if starts else text)
+    for fewer in range(count):
+        earlier = decode(tokenizer, output[:fewer])
+        waits = earlier.endswith(REPLACEMENT)  # for the rest of a character
+        assert waits or not any(word in earlier for word in stop_words)
+    if not starts:
+        assert count == len(output)
+
+
+def test_a_stop_word_across_tokens_is_found() -> None:
+    tokenizer = TOKENIZERS["sentence-piece"]
+    output = ids_of(tokenizer, "▁the", "▁cat", "▁ST", "OP", "s", "a")
+    assert stopped(tokenizer, output, ("STOP",)) == (4, "the cat ")
+    assert stopped(tokenizer, output, ("t STO",)) == (4, "the ca")
+    assert stopped(tokenizer, output, ("none", "STOPs", "cat ST")) == (3, "the ")
+
+
+def test_a_stop_word_of_split_characters_is_found_with_its_last_byte() -> None:
+    tokenizer = TOKENIZERS["sentence-piece"]
+    smile = [f"<0x{byte:02X}>" for byte in "🙂".encode()]
+    output = ids_of(tokenizer, "a", *smile, "b")
+    assert stopped(tokenizer, output, ("🙂",)) == (5, "a")
+
+
+def test_stop_words_before_min_tokens_are_let_through() -> None:
+    tokenizer = TOKENIZERS["sentence-piece"]
+    output = ids_of(tokenizer, "a", "STOP", "b", "s", "STOP", "a")
+    assert stopped(tokenizer, output, ("STOP",), min_tokens=3) == (5, "aSTOPbs")
+
+
+def test_a_short_stop_word_let_through_is_not_found_later_beside_a_long_one() -> None:
+    tokenizer = TOKENIZERS["sentence-piece"]
+    output = ids_of(tokenizer, "a", "b", "s", "s")
+    assert stopped(tokenizer, output, ("a", "much longer"), min_tokens=2) == (4, "abss")
+
+
+def test_a_stop_word_that_reaches_over_min_tokens_is_found() -> None:
+    tokenizer = TOKENIZERS["sentence-piece"]
+    output = ids_of(tokenizer, "a", "▁ST", "OP", "s")
+    assert stopped(tokenizer, output, ("STOP",), min_tokens=3) == (3, "a ")
+
+
+def test_special_tokens_are_left_out() -> None:
+    tokenizer = TOKENIZERS["byte-level"]
+    end = tokenizer.eos_token_id
+    output = [*tokenizer("cat").input_ids, end, *tokenizer(" dog").input_ids]
+    assert Detokenizer(tokenizer, [end], ()).text(output) == "cat dog"
+    assert stopped(tokenizer, output, ("\0",))[1] == "cat dog"
+
+
+def test_half_a_character_at_the_end_is_given_as_the_tokenizer_gives_it() -> None:
+    tokenizer = TOKENIZERS["sentence-piece"]
+    output = ids_of(tokenizer, "a", "<0xF0>", "<0x9F>")
+    expected = decode(tokenizer, output)
+    assert expected.startswith("a" + REPLACEMENT)
+    assert Detokenizer(tokenizer, [], ()).text(output) == expected
+    assert stopped(tokenizer, output, ("STOP",))[1] == expected

@@ -1,0 +1,242 @@
+"""Sampling against transformers' own processors, one row at a time."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from text_generation import sampling
+from text_generation.sampling import Sampler
+from text_generation.sampling_params import SamplingParams
+from text_generation.sequence import Sequence
+from transformers import (
+    LogitsProcessorList,
+    RepetitionPenaltyLogitsProcessor,
+    TemperatureLogitsWarper,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+)
+
+VOCAB_SIZE = 40
+EOS = 3
+
+
+def sequence(prompt: list[int] | None = None, **params: Any) -> Sequence:
+    continues = params.pop("continues_prompt", True)
+    return Sequence(
+        prompt or [1, 2],
+        SamplingParams(**{"max_tokens": 100, **params}),
+        on_finish=lambda _: None,
+        detokenizer=None,  # type: ignore[arg-type]
+        continues_prompt=continues,
+    )
+
+
+def random_logits(num_rows: int, seed: int = 0, vocab_size: int = VOCAB_SIZE) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(num_rows, vocab_size, generator=generator) * 3
+
+
+def expected_probabilities(one: Sequence, logits: torch.Tensor) -> torch.Tensor:
+    """(vocab,): what transformers would draw from."""
+    params, steps = one.params, LogitsProcessorList()
+    if params.repetition_penalty != 1:
+        steps.append(RepetitionPenaltyLogitsProcessor(params.repetition_penalty))
+    if params.temperature not in (0, 1):
+        steps.append(TemperatureLogitsWarper(params.temperature))
+    if params.top_k > 0:
+        steps.append(TopKLogitsWarper(params.top_k))
+    if 0 < params.top_p < 1:
+        steps.append(TopPLogitsWarper(params.top_p))
+    scores: torch.Tensor = steps(torch.tensor([one.penalised_token_ids]), logits[None].clone())
+    return scores.softmax(dim=-1)[0]
+
+
+OPTIONS = st.fixed_dictionaries(
+    {
+        "temperature": st.sampled_from([0.3, 1.0, 2.5]),
+        "top_k": st.sampled_from([-1, 0, 1, 2, 7, 39, 40, 1000]),
+        "top_p": st.sampled_from([0.0, 1e-6, 0.3, 0.9, 1.0]),
+        "repetition_penalty": st.sampled_from([1.0, 0.5, 1.7]),
+    }
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(OPTIONS, min_size=1, max_size=6), st.integers(0, 2**16))
+def test_drawn_tokens_are_among_those_transformers_would_draw(
+    options: list[dict[str, Any]], seed: int
+) -> None:
+    logits = random_logits(len(options), seed)
+    rows = [sequence([5, 6, 7], seed=seed, **one) for one in options]
+    expected = [
+        expected_probabilities(row, row_logits)
+        for row, row_logits in zip(rows, logits, strict=True)
+    ]
+    tokens = Sampler([EOS]).sample(logits.clone(), rows)
+    for token, probabilities, row in zip(tokens, expected, rows, strict=True):
+        if row.params.is_greedy:
+            assert token == int(probabilities.argmax())
+        assert probabilities[token] > 0
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"temperature": 1.0},
+        {"temperature": 2.0, "top_k": 6},
+        {"temperature": 1.5, "top_p": 0.8},
+        {"temperature": 1.3, "top_k": 9, "top_p": 0.9},
+        {"temperature": 1.5, "repetition_penalty": 1.8},
+    ],
+)
+def test_frequencies_are_transformers_probabilities(options: dict[str, Any]) -> None:
+    num_draws = 4000
+    logits = random_logits(1, seed=5)
+    rows = [sequence([5, 6, 7, 8], seed=seed, **options) for seed in range(num_draws)]
+    counts = Counter(Sampler([EOS]).sample(logits.repeat(num_draws, 1), rows))
+    probabilities = expected_probabilities(rows[0], logits[0])
+    assert len(counts) > 3
+    for token in range(VOCAB_SIZE):
+        p = float(probabilities[token])
+        five_sigma = 5 * (num_draws * p * (1 - p)) ** 0.5 + 1
+        assert abs(counts[token] - num_draws * p) <= five_sigma, token
+
+
+def test_a_wide_vocabulary_is_sorted_and_gives_the_same_tokens(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    logits = random_logits(8, vocab_size=3000)
+    options: dict[str, Any] = {"temperature": 1.0, "top_k": 50, "top_p": 0.9}
+    by_topk = Sampler([]).sample(logits.clone(), [sequence(seed=n, **options) for n in range(8)])
+    monkeypatch.setattr(sampling, "_TOPK_FASTER_THAN_SORT", 0)
+    by_sort = Sampler([]).sample(logits.clone(), [sequence(seed=n, **options) for n in range(8)])
+    assert by_topk == by_sort
+
+
+def test_repetition_penalty_counts_prompt_and_output_as_transformers_does() -> None:
+    sampler = Sampler([EOS])
+    ours = [sequence([4, 9, 9], repetition_penalty=penalty) for penalty in (1.6, 0.6)]
+    for step in range(25):
+        logits = random_logits(2, seed=step)
+        expected = [
+            int(expected_probabilities(one, logits[row]).argmax()) for row, one in enumerate(ours)
+        ]
+        tokens = sampler.sample(logits.clone(), ours)
+        assert tokens == expected
+        for one, token in zip(ours, tokens, strict=True):
+            one.append(token, frozenset())
+
+
+def test_an_encoders_prompt_is_not_penalised() -> None:
+    logits = torch.zeros(2, VOCAB_SIZE)
+    logits[:, 7] = 1.0
+    logits[:, 8] = 0.9
+    rows = [
+        sequence([7], repetition_penalty=2.0, continues_prompt=continues)
+        for continues in (True, False)
+    ]
+    assert Sampler([EOS]).sample(logits, rows) == [8, 7]
+
+
+def test_greedy_rows_are_not_changed_by_sampled_neighbours() -> None:
+    logits = random_logits(5)
+    rows = [
+        sequence(),
+        sequence(temperature=2.0, seed=1),
+        sequence(),
+        sequence(temperature=2.0, top_k=5, top_p=0.5, repetition_penalty=3.0, seed=2),
+        sequence(),
+    ]
+    tokens = Sampler([EOS]).sample(logits.clone(), rows)
+    likeliest = logits.argmax(dim=-1).tolist()
+    assert [tokens[row] for row in (0, 2, 4)] == [likeliest[row] for row in (0, 2, 4)]
+
+
+@pytest.mark.parametrize("options", [{}, {"top_k": 8}, {"top_p": 0.9}], ids=str)
+def test_a_seed_gives_the_same_tokens_in_any_batch(options: dict[str, Any]) -> None:
+    def draws(num_before: int, num_after: int) -> list[int]:
+        seeded = sequence(temperature=2.0, seed=77, **options)
+        before = [sequence(temperature=1.0, top_k=3) for _ in range(num_before)]
+        after = [sequence(temperature=0.5) for _ in range(num_after)]
+        batch, tokens = [*before, seeded, *after], []
+        for step in range(12):
+            logits = torch.cat(
+                [
+                    random_logits(num_before, seed=100 + step),
+                    random_logits(1, seed=step),
+                    random_logits(num_after, seed=200 + step),
+                ]
+            )
+            tokens.append(Sampler([EOS]).sample(logits, batch)[num_before])
+        return tokens
+
+    alone = draws(0, 0)
+    assert len(set(alone)) > 3
+    assert draws(2, 0) == alone
+    assert draws(5, 3) == alone
+
+
+def test_without_a_seed_two_sequences_draw_differently() -> None:
+    logits = torch.zeros(40, VOCAB_SIZE)
+    rows = [sequence(temperature=1.0) for _ in range(40)]
+    assert len(set(Sampler([EOS]).sample(logits, rows))) > 1
+
+
+def test_the_end_is_withheld_until_min_tokens() -> None:
+    sampler, one = Sampler([EOS, EOS + 1]), sequence(min_tokens=2)
+    logits = torch.zeros(1, VOCAB_SIZE)
+    logits[0, [EOS, EOS + 1]] = 9.0
+    logits[0, 8] = 5.0
+    tokens = []
+    for _ in range(3):
+        tokens += sampler.sample(logits.clone(), [one])
+        one.append(tokens[-1], frozenset({EOS, EOS + 1}))
+    assert tokens == [8, 8, EOS]
+    assert one.finish_reason == "stop"
+
+
+def test_min_tokens_without_an_end_token_changes_nothing() -> None:
+    logits = random_logits(1)
+    assert Sampler([]).sample(logits.clone(), [sequence(min_tokens=5)]) == [int(logits.argmax())]
+
+
+@pytest.mark.parametrize("temperature", [1e-30, 1e-6, 1e30, 1e300])
+def test_extreme_temperatures_draw_a_token_that_may_be_drawn(temperature: float) -> None:
+    logits = random_logits(200).repeat(2, 1)
+    rows = [
+        sequence(temperature=temperature, top_k=top_k, min_tokens=1, seed=seed)
+        for top_k in (0, 5)
+        for seed in range(200)
+    ]
+    tokens = Sampler([EOS]).sample(logits.clone(), rows)
+    assert EOS not in tokens
+    logits[:, EOS] = float("-inf")
+    if temperature < 1:
+        assert tokens == logits.argmax(dim=-1).tolist()
+    else:
+        assert len(set(tokens[:200])) > 30  # close to uniform over the vocabulary
+        kept = logits[200:].topk(5).indices
+        assert all(token in row for token, row in zip(tokens[200:], kept, strict=True))
+
+
+def test_bfloat16_logits_are_drawn_in_float32() -> None:
+    """In bfloat16 a cumulative sum of 4,000 equal masses stops growing long before its end."""
+    rows = [sequence(temperature=1.0, seed=seed) for seed in range(300)]
+    logits = torch.zeros(300, 4000, dtype=torch.bfloat16)
+    tokens = Sampler([]).sample(logits, rows)
+    assert max(tokens) > 3800
+    assert 1700 < sum(tokens) / 300 < 2300
+
+
+def test_nothing_is_kept_of_a_forgotten_sequence() -> None:
+    sampler, one = Sampler([EOS]), sequence(repetition_penalty=1.5)
+    sampler.sample(random_logits(1), [one])
+    assert one in sampler._seen
+    sampler.forget(one)
+    sampler.forget(one)
+    assert sampler._seen == {}
