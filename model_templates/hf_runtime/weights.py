@@ -109,7 +109,8 @@ def _download(served: ServedModel) -> Path:
     disable_progress_bars()
     info(f"{served.name}: downloading {served.source}")
     try:
-        names = HfApi(token=_token()).list_repo_files(served.model, revision=served.revision)
+        listed = HfApi(token=_token()).model_info(served.model, revision=served.revision)
+        names = [file.rfilename for file in listed.siblings or []]
         has_safetensors = any(name.endswith(".safetensors") for name in names)
         return _snapshot(served, _OTHER_FRAMEWORKS + (_PICKLES if has_safetensors else []))
     except Exception as error:
