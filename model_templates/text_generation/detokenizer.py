@@ -23,7 +23,8 @@ class Detokenizer:
         self, tokenizer: Any, prompt_token_ids: Tokens[int], stop_words: Tokens[str]
     ) -> None:
         self._tokenizer = tokenizer
-        self._context = [self._end_of(prompt_token_ids)]  # pieces of whole characters
+        self._prompt_token_ids = prompt_token_ids
+        self._context: list[list[int]] = []  # pieces of whole characters
         self._stop_words = tuple(stop_words)
         self._pending: list[int] = []  # tokens whose text is not complete yet
         self._text = ""
@@ -52,6 +53,8 @@ class Detokenizer:
         return self._text
 
     def _decode_pending(self) -> str:
+        if not self._context:
+            self._context.append(self._end_of_prompt())
         context = [token_id for piece in self._context for token_id in piece]
         known = self._decode(context)
         return self._decode(context + self._pending)[len(known) :]
@@ -64,13 +67,13 @@ class Detokenizer:
         while sum(map(len, self._context[1:])) >= _CONTEXT_TOKENS:
             del self._context[0]
 
-    def _end_of(self, prompt_token_ids: Tokens[int]) -> list[int]:
+    def _end_of_prompt(self) -> list[int]:
         """The prompt's last tokens, a few more where the first would be half a character."""
         for num_tokens in range(_CONTEXT_TOKENS, _CONTEXT_TOKENS + _LONGEST_CHARACTER):
-            end = list(prompt_token_ids[-num_tokens:])
+            end = list(self._prompt_token_ids[-num_tokens:])
             if not self._decode(end).startswith(_REPLACEMENT):
                 return end
-        return list(prompt_token_ids[-_CONTEXT_TOKENS:])
+        return list(self._prompt_token_ids[-_CONTEXT_TOKENS:])
 
     def _cut_at_stop_word(self, num_searched: int) -> bool:
         """Looks where a word ends in text that is new; what was let through before stays."""
