@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from generator.cli import make_parser
 from tests.packaging.dockerfile import Stage, read_instructions, read_stages
 
 ROOT = Path(__file__).parents[2]
@@ -99,3 +100,10 @@ def test_what_is_copied_exists_and_is_let_in_by_dockerignore(stage: str) -> None
 def test_dockerignore_keeps_weights_and_local_settings_out() -> None:
     ignore = (ROOT / ".dockerignore").read_text().splitlines()
     assert {"**/hf_cache", "**/.env", "**/*.local.yaml", "**/__pycache__"} <= set(ignore)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_the_command_is_one_that_the_command_line_takes(target: str) -> None:
+    (command,) = STAGES[target].values("CMD")
+    arguments = make_parser().parse_args(json.loads(command)[1:])
+    assert arguments.host == "0.0.0.0"
