@@ -173,8 +173,9 @@ def _token() -> str | None:
 
 def _line(error: BaseException) -> str:
     """An error's kind and text, without any token that the text may carry."""
-    text = f"{type(error).__name__}: {reason(error)}"
+    text = str(error) or type(error).__name__
     for name in _TOKEN_VARIABLES:
         if os.environ.get(name):
             text = text.replace(os.environ[name], f"${name}")
-    return text
+    # Cut last, so that no half of a token stays.
+    return f"{type(error).__name__}: {reason(LoadError(text))}"
