@@ -1,0 +1,193 @@
+"""Scenarios: what a good request answers, with every option as a tensor and as a parameter."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.scenarios.endpoint import OUTPUTS, Model
+from tests.scenarios.reference import Reference
+
+PROMPT = "I am going"
+FLAGS = {f"return_{name}": True for name in OUTPUTS[1:]}
+
+
+@pytest.mark.parametrize("how", ["tensors", "parameters"])
+class Answers:
+    """``model`` is each of the served models, ``how`` the way its options are given."""
+
+    def test_an_answer_is_what_generate_makes(
+        self, model: Model, reference: Reference, how: str
+    ) -> None:
+        for prompt in (PROMPT, "Once", "What is the capital of Germany?", "Zoë said: 日本 🙂"):
+            reply = model.ask(how, prompt, max_tokens=12)
+
+            assert reply.ok, reply.error
+            assert reply.text() == reference.text(prompt, 12)
+
+    def test_without_flags_the_text_is_the_only_output(self, model: Model, how: str) -> None:
+        reply = model.ask(how, PROMPT, max_tokens=2)
+
+        assert list(reply.outputs) == ["text_output"]
+        assert reply.outputs["text_output"].shape == ((1, 1) if model.batched else (1,))
+
+    def test_flags_add_the_outputs_they_name(
+        self, model: Model, reference: Reference, how: str
+    ) -> None:
+        for name in OUTPUTS[1:]:
+            reply = model.ask(how, PROMPT, max_tokens=5, **{f"return_{name}": True})
+            assert set(reply.outputs) == {"text_output", name}
+
+        reply = model.ask(how, PROMPT, max_tokens=5, **FLAGS)
+        assert reply.texts("finish_reason") == ["length"]
+        assert reply.number("num_input_tokens") == reference.num_tokens(PROMPT)
+        assert reply.number("num_output_tokens") == 5
+
+    def test_a_flag_that_is_false_adds_nothing(self, model: Model, how: str) -> None:
+        reply = model.ask(how, PROMPT, max_tokens=2, return_finish_reason=False)
+
+        assert list(reply.outputs) == ["text_output"]
+
+    def test_outputs_asked_for_by_name_are_sent_alone(
+        self, model: Model, reference: Reference, how: str
+    ) -> None:
+        reply = model.ask(how, PROMPT, "finish_reason", "num_output_tokens", max_tokens=3)
+        assert set(reply.outputs) == {"finish_reason", "num_output_tokens"}
+        assert reply.number("num_output_tokens") == 3
+
+        reply = model.ask(how, PROMPT, "text_output", max_tokens=3)
+        assert list(reply.outputs) == ["text_output"]
+        assert reply.text() == reference.text(PROMPT, 3)
+
+    def test_the_prompt_comes_back_only_where_it_is_wanted(
+        self, model: Model, reference: Reference, how: str
+    ) -> None:
+        text = reference.text(PROMPT, 6)
+        echoed = model.ask(how, PROMPT, max_tokens=6, exclude_input_in_output=False)
+        plain = model.ask(how, PROMPT, max_tokens=6, exclude_input_in_output=True)
+
+        assert echoed.text() == PROMPT + text
+        assert plain.text() == text
+
+    def test_a_text_that_ends_by_itself_says_so(
+        self, model: Model, reference: Reference, how: str
+    ) -> None:
+        prompt = reference.prompt_that_ends(120)
+        expected = reference.answer(prompt, 120)
+
+        reply = model.ask(how, prompt, max_tokens=120, **FLAGS)
+
+        assert reply.text() == expected.text
+        assert reply.texts("finish_reason") == ["stop"]
+        assert reply.number("num_output_tokens") == expected.num_output_tokens
+
+    def test_min_tokens_keeps_a_text_from_ending(
+        self, model: Model, reference: Reference, how: str
+    ) -> None:
+        prompt = reference.prompt_that_ends(120)
+        too_few = reference.answer(prompt, 120).num_output_tokens
+        expected = reference.answer(prompt, too_few + 5, min_tokens=too_few + 5)
+
+        reply = model.ask(
+            how,
+            prompt,
+            max_tokens=too_few + 5,
+            min_tokens=too_few + 5,
+            return_num_output_tokens=True,
+        )
+
+        assert reply.text() == expected.text
+        assert reply.number("num_output_tokens") == too_few + 5
+
+    def test_repetition_penalty_is_transformers_own(
+        self, model: Model, reference: Reference, how: str
+    ) -> None:
+        expected = reference.answer("Once", 24, repetition_penalty=1.5)
+        assert expected.text != reference.text("Once", 24)
+
+        reply = model.ask(how, "Once", max_tokens=24, repetition_penalty=1.5)
+
+        assert reply.text() == expected.text
+
+    def test_the_largest_seed_is_a_seed(self, model: Model, how: str) -> None:
+        largest = 2**64 - 1 if how == "tensors" else 2**63 - 1  # parameters are signed
+        replies = [model.ask(how, PROMPT, max_tokens=6, seed=largest) for _ in range(2)]
+
+        assert replies[0].ok, replies[0].error
+        assert replies[0].text() == replies[1].text()
+
+    def test_requests_at_the_same_time_get_each_its_own_answer(
+        self, model: Model, reference: Reference, how: str
+    ) -> None:
+        asked = [(f"{PROMPT} {'on and ' * (n % 5)}{n}", 1 + 5 * (n % 4)) for n in range(12)]
+
+        replies = model.infer_together(
+            [model.request(how, prompt, max_tokens=length) for prompt, length in asked]
+        )
+
+        assert [reply.text() for reply in replies] == [
+            reference.text(prompt, length) for prompt, length in asked
+        ]
+
+    def test_a_prompt_may_fill_the_context(
+        self, model: Model, reference: Reference, how: str
+    ) -> None:
+        prompt = reference.prompt_of(reference.context - 8)
+
+        reply = model.ask(how, prompt, max_tokens=8)
+
+        assert reply.ok, reply.error
+        assert reply.text() == reference.text(prompt, 8)
+
+
+class Sampling:
+    """Options that choose tokens; that they may be parameters too is the scenario above."""
+
+    @pytest.mark.parametrize(
+        "options",
+        [
+            {"temperature": 0.0},
+            {"temperature": 0.0, "seed": 7},
+            {"temperature": 0.0, "top_p": 0.5},
+            {"temperature": 5.0, "top_k": 1},
+            {"temperature": 1.0, "top_p": 1e-6},
+            {"temperature": 1e-6},
+            {"top_p": 0.0},
+            {"top_k": 0},
+            {"repetition_penalty": 1.0},
+            {"min_tokens": 0},
+        ],
+        ids=str,
+    )
+    def test_options_that_leave_one_choice_are_greedy(
+        self, model: Model, reference: Reference, options: dict[str, Any]
+    ) -> None:
+        reply = model.ask("tensors", PROMPT, max_tokens=8, **options)
+
+        assert reply.ok, reply.error
+        assert reply.text() == reference.text(PROMPT, 8)
+
+    @pytest.mark.parametrize(
+        "options",
+        [
+            {"temperature": 1.5},
+            {"temperature": 1.5, "top_k": 50},
+            {"temperature": 1.5, "top_p": 0.9},
+            {"temperature": 0.9, "top_k": 20, "top_p": 0.95, "repetition_penalty": 1.2},
+            {"top_k": 40},
+        ],
+        ids=str,
+    )
+    def test_a_seed_gives_the_same_text_alone_and_in_company(
+        self, model: Model, options: dict[str, Any]
+    ) -> None:
+        def seeded(seed: int) -> Any:
+            return model.by_tensors(PROMPT, max_tokens=10, seed=seed, **options)
+
+        alone = [model.infer(seeded(seed)).text() for seed in range(4)]
+        company = [model.by_tensors("Once upon", max_tokens=7 * n) for n in (1, 2, 3)]
+        together = model.infer_together([*company, *(seeded(seed) for seed in range(4))])
+
+        assert [reply.text() for reply in together[3:]] == alone
+        assert len(set(alone)) > 1, "different seeds should give different texts"

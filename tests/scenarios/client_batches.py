@@ -1,0 +1,119 @@
+"""Scenarios: several rows in one request, each with its own options (max_batch_size above 0)."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+from wire import strings
+
+from tests.scenarios.endpoint import Model, rows
+from tests.scenarios.reference import Reference
+
+PROMPTS = ["Once", "I am going", "What is the capital of Germany?"]
+
+
+class ClientBatches:
+    """``model`` is each of the batched ones."""
+
+    def test_every_row_is_answered(self, model: Model, reference: Reference) -> None:
+        reply = model.infer(rows(PROMPTS, max_tokens=[8, 8, 8]))
+
+        assert reply.ok, reply.error
+        assert reply.outputs["text_output"].shape == (3, 1)
+        assert reply.texts() == [reference.text(prompt, 8) for prompt in PROMPTS]
+
+    def test_every_row_has_its_own_options(self, model: Model, reference: Reference) -> None:
+        word = reference.answer(PROMPTS[2], 16).pieces[3]
+        reply = model.infer(
+            rows(
+                PROMPTS,
+                max_tokens=[3, 9, 16],
+                exclude_input_in_output=[True, False, True],
+                repetition_penalty=[1.0, 1.5, 1.0],
+                stop_words=[["", ""], ["never said", ""], [word, ""]],
+                temperature=[0.0, 0.0, 0.0],
+                return_finish_reason=[True, True, True],
+                return_num_input_tokens=[True, True, True],
+                return_num_output_tokens=[True, True, True],
+            )
+        )
+
+        assert reply.ok, reply.error
+        penalised = reference.answer(PROMPTS[1], 9, repetition_penalty=1.5).text
+        stopped = reference.text(PROMPTS[2], 16)
+        assert reply.texts() == [
+            reference.text(PROMPTS[0], 3),
+            PROMPTS[1] + penalised,
+            stopped[: stopped.index(word)],
+        ]
+        assert reply.texts("finish_reason") == ["length", "length", "stop"]
+        counts = [reference.num_tokens(prompt) for prompt in PROMPTS]
+        assert reply.outputs["num_input_tokens"].tolist() == [[count] for count in counts]
+        assert reply.outputs["num_output_tokens"].tolist()[:2] == [[3], [9]]
+
+    def test_a_flag_in_one_row_adds_the_output_for_all(self, model: Model) -> None:
+        flags = [False, True, False]
+        reply = model.infer(rows(PROMPTS, max_tokens=[1, 2, 3], return_finish_reason=flags))
+
+        assert reply.texts("finish_reason") == ["length"] * 3
+
+    def test_a_parameter_is_for_every_row(self, model: Model, reference: Reference) -> None:
+        request = dataclasses.replace(rows(PROMPTS), parameters={"max_tokens": 5})
+
+        assert model.infer(request).texts() == [reference.text(prompt, 5) for prompt in PROMPTS]
+
+    def test_rows_with_seeds_are_what_they_are_alone(self, model: Model) -> None:
+        options = {"max_tokens": 9, "temperature": 1.3}
+        alone = [model.ask("tensors", "Once", seed=seed, **options).text() for seed in range(3)]
+
+        batch = rows(["Once"] * 3, max_tokens=[9] * 3, temperature=[1.3] * 3, seed=range(3))
+
+        assert model.infer(batch).texts() == alone
+
+    def test_batches_at_the_same_time_keep_their_rows(
+        self, model: Model, reference: Reference
+    ) -> None:
+        prompts = [[f"{text} {n}" for text in PROMPTS[: 1 + n % 3]] for n in range(8)]
+        lengths = [[2 + 3 * row for row in range(len(texts))] for texts in prompts]
+
+        replies = model.infer_together(
+            [rows(texts, max_tokens=counts) for texts, counts in zip(prompts, lengths, strict=True)]
+        )
+
+        for reply, texts, counts in zip(replies, prompts, lengths, strict=True):
+            expected = zip(texts, counts, strict=True)
+            assert reply.texts() == [reference.text(text, count) for text, count in expected]
+
+    def test_a_bad_row_is_named_and_fails_its_request_alone(
+        self, model: Model, reference: Reference
+    ) -> None:
+        bad = rows(["Once", ""], max_tokens=[4, 4])
+        good = rows(PROMPTS, max_tokens=[4, 4, 4])
+
+        replies = model.infer_together([good, bad, good])
+
+        assert replies[1].status == 400
+        assert "text_input" in replies[1].error
+        assert "row 1" in replies[1].error
+        for reply in (replies[0], replies[2]):
+            assert reply.texts() == [reference.text(prompt, 4) for prompt in PROMPTS]
+
+    def test_more_rows_than_max_batch_size_are_refused(self, model: Model) -> None:
+        reply = model.infer(rows(["Once"] * 9))
+
+        assert reply.status == 400
+        assert "batch-size must be <= 8" in reply.error
+
+    def test_a_tensor_without_its_batch_dimension_is_refused(self, model: Model) -> None:
+        request = rows(["Once"])
+        flat = dataclasses.replace(request, tensors={"text_input": strings("Once")})
+
+        assert "unexpected shape for input 'text_input'" in model.infer(flat).error
+
+    def test_tensors_with_different_numbers_of_rows_are_refused(self, model: Model) -> None:
+        one_length = {**rows(PROMPTS).tensors, "max_tokens": np.array([[3]], dtype=np.int32)}
+        reply = model.infer(dataclasses.replace(rows(PROMPTS), tensors=one_length))
+
+        assert reply.status == 400
+        assert "batch size does not match" in reply.error

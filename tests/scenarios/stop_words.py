@@ -1,0 +1,96 @@
+"""Scenarios: where stop words end a text. They are taken from what the model really says."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.scenarios.endpoint import Model
+from tests.scenarios.reference import Expected, Reference
+
+PROMPT = "Once"
+LENGTH = 24
+
+
+def ask(model: Model, *stop_words: str, **options: int) -> tuple[str, str]:
+    """The text and the finish reason."""
+    reply = model.ask(
+        "tensors",
+        PROMPT,
+        max_tokens=LENGTH,
+        stop_words=stop_words,
+        return_finish_reason=True,
+        **options,
+    )
+    assert reply.ok, reply.error
+    return reply.text(), reply.texts("finish_reason")[0]
+
+
+class StopWords:
+    """The text ends before the first stop word, whatever tokens it is made of."""
+
+    @pytest.fixture
+    def said(self, reference: Reference) -> Expected:
+        """What the model says without stop words."""
+        return reference.answer(PROMPT, LENGTH)
+
+    def test_a_text_ends_before_a_stop_word(self, model: Model, said: Expected) -> None:
+        word = said.pieces[5]
+
+        assert ask(model, word) == (said.text[: said.text.index(word)], "stop")
+
+    def test_a_stop_word_may_span_tokens(self, model: Model, said: Expected) -> None:
+        word = said.pieces[6][-1] + said.pieces[7] + said.pieces[8][:1]
+        assert not any(word in piece for piece in said.pieces)
+
+        assert ask(model, word) == (said.text[: said.text.index(word)], "stop")
+
+    def test_a_stop_word_may_be_inside_a_token(self, model: Model, said: Expected) -> None:
+        piece = next(piece for piece in said.pieces[4:] if len(piece.strip()) > 2)
+        word = piece.strip()[1:-1]
+
+        assert ask(model, word) == (said.text[: said.text.index(word)], "stop")
+
+    def test_the_first_of_several_stop_words_ends_the_text(
+        self, model: Model, said: Expected
+    ) -> None:
+        early, late = said.pieces[4], said.pieces[9] + said.pieces[10]
+        first = min(said.text.index(early), said.text.index(late))
+
+        assert ask(model, "never said", late, early) == (said.text[:first], "stop")
+
+    def test_empty_stop_words_are_ignored(self, model: Model, said: Expected) -> None:
+        assert ask(model, "") == (said.text, "length")
+        assert ask(model, "", "never said", "") == (said.text, "length")
+
+    def test_no_stop_words_at_all_are_none(self, model: Model, said: Expected) -> None:
+        if not model.batched:  # Triton takes no empty tensor in a batch
+            assert ask(model) == (said.text, "length")
+
+    def test_stop_words_wait_for_min_tokens(self, model: Model, said: Expected) -> None:
+        word = said.pieces[2]
+        again = said.text.find(word, len("".join(said.pieces[:8])))
+        expected = (said.text, "length") if again < 0 else (said.text[:again], "stop")
+
+        assert ask(model, word, min_tokens=8) == expected
+
+    def test_a_stop_word_of_the_prompt_ends_nothing(self, model: Model, said: Expected) -> None:
+        assert "nce" not in said.text
+
+        assert ask(model, "nce", PROMPT[-1] + said.text[:3]) == (said.text, "length")
+
+    def test_a_parameter_is_one_stop_word(self, model: Model, said: Expected) -> None:
+        word = said.pieces[5]
+
+        reply = model.infer(model.by_parameters(PROMPT, max_tokens=LENGTH, stop_words=word))
+
+        assert reply.text() == said.text[: said.text.index(word)]
+
+    def test_each_request_has_its_own_stop_words(self, model: Model, said: Expected) -> None:
+        words = [said.pieces[n] for n in (3, 5, 7)] + ["never said"]
+
+        replies = model.infer_together(
+            [model.by_tensors(PROMPT, max_tokens=LENGTH, stop_words=[word]) for word in words]
+        )
+
+        ends = [said.text.find(word) for word in words[:3]] + [None]
+        assert [reply.text() for reply in replies] == [said.text[:end] for end in ends]
