@@ -37,10 +37,7 @@ class TritonPythonModel:
 
     def execute(self, requests: list[Any]) -> list[Any]:
         """Answer a batch; a request may itself hold several rows, ``(batch, 1)``."""
-        rows_of = [
-            pb_utils.get_input_tensor_by_name(request, "text_input").as_numpy().reshape(-1)
-            for request in requests
-        ]
+        rows_of = [prompts_of(request) for request in requests]
         texts = self.generate([row.decode("utf-8") for rows in rows_of for row in rows])
         responses = []
         for rows in rows_of:
@@ -60,3 +57,10 @@ class TritonPythonModel:
             max_new_tokens=self.output_length,
         )
         return [sequence[0]["generated_text"] for sequence in sequences]
+
+
+def prompts_of(request: Any) -> Any:
+    """The rows of a request: an array of bytes, ``(batch,)``."""
+    tensor = pb_utils.get_input_tensor_by_name(request, "text_input")
+    assert tensor is not None  # Triton lets no request without it through
+    return tensor.as_numpy().reshape(-1)
