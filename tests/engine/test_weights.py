@@ -1,0 +1,263 @@
+"""Files come from a local path, the cache, or a Hub (a fake one, asked by the real client)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hf_runtime.errors import LoadError
+from hf_runtime.served_model import ServedModel
+from hf_runtime.weights import load_config, model_files, resolve_dtype
+from huggingface_hub import constants
+from transformers import LlamaConfig
+
+from tests.engine.fake_hub import COMMIT, FakeHub, Repository, running_hub
+
+SECRET = "hf_SecretTokenThatMustNotBeSeen"
+FILES = {"config.json": b"{}", "model.safetensors": b"weights", "tokenizer.json": b"words"}
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[FakeHub]:
+    with running_hub() as hub:
+        template = constants.HUGGINGFACE_CO_URL_TEMPLATE.replace(constants.ENDPOINT, hub.url)
+        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+        monkeypatch.setattr(constants, "ENDPOINT", hub.url)
+        monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "no token"))
+        for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "PRIVATE_REPO_TOKEN"):
+            monkeypatch.delenv(name, raising=False)
+        hub.repositories["org/tiny"] = Repository(dict(FILES))
+        yield hub
+
+
+def served(folder: Path, model: str = "org/tiny", **changes: Any) -> ServedModel:
+    values: dict[str, Any] = {
+        "name": "tiny",
+        "task": "text-generation",
+        "model": model,
+        "local": False,
+        "revision": None,
+        "dtype": "auto",
+        "device_map": None,
+        "trust_remote_code": False,
+        "max_batch_size": 0,
+        "options": {},
+    }
+    return ServedModel(folder=folder / "tiny", **{**values, **changes})
+
+
+def load_error(model: ServedModel) -> str:
+    with pytest.raises(LoadError) as raised:
+        model_files(model)
+    text = str(raised.value)
+    assert "\n" not in text
+    return text
+
+
+def names(folder: Path) -> set[str]:
+    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+
+
+def test_a_local_model_is_used_where_it_lies(tmp_path: Path) -> None:
+    (tmp_path / "weights").mkdir()
+    (tmp_path / "weights/config.json").write_text("{}")
+    model = served(tmp_path, "../weights", local=True)
+    assert model_files(model) == tmp_path / "weights"
+    assert not model.cache_dir.exists()
+
+
+def test_a_missing_local_model_names_the_place(tmp_path: Path) -> None:
+    expected = f"local model: no config.json in {tmp_path / 'nowhere'}"
+    assert load_error(served(tmp_path, "../nowhere", local=True)) == expected
+
+
+def test_files_are_downloaded_into_the_models_own_cache_with_one_line(
+    hub: FakeHub, tmp_path: Path, log_lines: list[str]
+) -> None:
+    model = served(tmp_path)
+    files = model_files(model)
+    assert names(files) == set(FILES)
+    assert files.is_relative_to(tmp_path / "tiny" / "hf_cache")
+    assert (files / "model.safetensors").read_bytes() == b"weights"
+    assert log_lines == ["I tiny: downloading org/tiny"]
+
+
+def test_a_complete_cache_asks_the_hub_nothing(hub: FakeHub, tmp_path: Path) -> None:
+    files = model_files(served(tmp_path))
+    hub.paths.clear()
+    hub.fails = True
+    assert model_files(served(tmp_path)) == files
+    assert hub.paths == []
+
+
+@pytest.mark.parametrize("revision", ["v1", COMMIT])
+def test_a_revision_is_downloaded_and_cached(hub: FakeHub, tmp_path: Path, revision: str) -> None:
+    files = model_files(served(tmp_path, revision=revision))
+    assert any(f"/{revision}" in path for path in hub.paths)
+    hub.paths.clear()
+    assert model_files(served(tmp_path, revision=revision)) == files
+    assert hub.paths == []
+
+
+def test_another_revision_is_not_taken_from_the_cache(hub: FakeHub, tmp_path: Path) -> None:
+    model_files(served(tmp_path))
+    hub.paths.clear()
+    model_files(served(tmp_path, revision="v1"))
+    assert hub.paths != []
+
+
+def test_other_frameworks_weights_are_left_out(hub: FakeHub, tmp_path: Path) -> None:
+    others = {"pytorch_model.bin": b"p", "tf_model.h5": b"t", "onnx/model.onnx": b"o"}
+    hub.repositories["org/tiny"].files.update(others)
+    assert names(model_files(served(tmp_path))) == set(FILES)
+
+
+def test_pickles_are_taken_where_there_is_nothing_else(hub: FakeHub, tmp_path: Path) -> None:
+    hub.repositories["org/tiny"].files = {"config.json": b"{}", "pytorch_model.bin": b"p"}
+    expected = {"config.json", "pytorch_model.bin"}
+    assert names(model_files(served(tmp_path))) == expected
+    hub.paths.clear()
+    assert names(model_files(served(tmp_path))) == expected
+    assert hub.paths == []
+
+
+@pytest.mark.parametrize("missing", ["model-2.safetensors", "tokenizer.json"])
+def test_a_download_that_broke_off_is_completed(hub: FakeHub, tmp_path: Path, missing: str) -> None:
+    repository = hub.repositories["org/tiny"]
+    repository.files["model-2.safetensors"] = b"more weights"
+    repository.broken.add(missing)
+    text = load_error(served(tmp_path))
+    assert text.startswith("org/tiny could not be downloaded into hf_cache/: ")
+    repository.broken.clear()
+    assert names(model_files(served(tmp_path))) == {*FILES, "model-2.safetensors"}
+
+
+@pytest.mark.parametrize("variable", ["HF_TOKEN", "PRIVATE_REPO_TOKEN"])
+def test_either_token_variable_opens_a_private_model(
+    hub: FakeHub,
+    tmp_path: Path,
+    variable: str,
+    monkeypatch: pytest.MonkeyPatch,
+    log_lines: list[str],
+) -> None:
+    hub.repositories["org/tiny"].token = SECRET
+    monkeypatch.setenv(variable, SECRET)
+    assert names(model_files(served(tmp_path))) == set(FILES)
+    assert hub.authorizations == {f"Bearer {SECRET}"}
+    assert SECRET not in "".join(log_lines)
+    assert not any(SECRET in str(path) for path in tmp_path.rglob("*"))
+
+
+def test_hf_token_comes_before_private_repo_token(
+    hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", "hf_first")
+    monkeypatch.setenv("PRIVATE_REPO_TOKEN", "hf_second")
+    model_files(served(tmp_path))
+    assert hub.authorizations == {"Bearer hf_first"}
+
+
+def test_a_private_model_without_its_token_looks_missing(
+    hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = (
+        "org/tiny: the Hub has no such model, or it is private and HF_TOKEN is not set to a token "
+        "that may read it"
+    )
+    hub.repositories["org/tiny"].token = SECRET
+    assert load_error(served(tmp_path)) == expected
+    monkeypatch.setenv("HF_TOKEN", "hf_wrong")
+    assert load_error(served(tmp_path)) == expected
+
+
+def test_a_missing_model_is_one_line(hub: FakeHub, tmp_path: Path) -> None:
+    assert load_error(served(tmp_path, "org/typo")) == (
+        "org/typo: the Hub has no such model, or it is private and HF_TOKEN is not set to a token "
+        "that may read it"
+    )
+
+
+def test_a_gated_model_says_what_to_do(hub: FakeHub, tmp_path: Path) -> None:
+    hub.repositories["org/tiny"].gated = True
+    hub.repositories["org/tiny"].token = SECRET
+    assert load_error(served(tmp_path)) == (
+        "org/tiny is gated: accept its terms on the Hub and set HF_TOKEN to a token "
+        "that may read it"
+    )
+
+
+def test_a_missing_revision_is_named(hub: FakeHub, tmp_path: Path) -> None:
+    expected = "org/tiny@v9: the Hub has no such revision"
+    assert load_error(served(tmp_path, revision="v9")) == expected
+
+
+def test_a_hub_that_is_out_of_reach_is_one_line(
+    hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
+    text = load_error(served(tmp_path))
+    assert text.startswith("org/tiny could not be downloaded into hf_cache/: ConnectError: ")
+
+
+def test_offline_mode_without_a_cache_is_one_line(
+    hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    text = load_error(served(tmp_path))
+    assert text.startswith("org/tiny could not be downloaded into hf_cache/: OfflineModeIsEnabled:")
+    assert hub.paths == []
+
+
+@pytest.mark.parametrize("place", [0, 383])
+def test_no_error_ever_holds_a_token(
+    tmp_path: Path, place: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not even its first half, where a long text is cut."""
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise ValueError("x" * place + f" sent {SECRET} and failed")
+
+    monkeypatch.setenv("HF_TOKEN", SECRET)
+    monkeypatch.setattr("huggingface_hub.HfApi.model_info", refuse)
+    assert SECRET[:9] not in load_error(served(tmp_path))
+
+
+def test_a_model_with_code_of_its_own_is_refused_with_one_line(tmp_path: Path) -> None:
+    folder = tmp_path / "weights"
+    folder.mkdir()
+    config = '{"model_type": "mine", "auto_map": {"AutoConfig": "mine.MyConfig"}}'
+    (folder / "config.json").write_text(config)
+    (folder / "mine.py").write_text("raise SystemExit('ran')")
+    with pytest.raises(LoadError) as raised:
+        load_config(served(tmp_path, "../weights", local=True), folder)
+    assert str(raised.value) == (
+        f"{folder} runs code of its own: read it, and set trust_remote_code: true to allow it"
+    )
+
+
+def test_a_broken_config_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{not\njson")
+    with pytest.raises(LoadError) as raised:
+        load_config(served(tmp_path, "..", local=True), tmp_path)
+    assert str(raised.value).startswith(f"{tmp_path}: OSError: ")
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "asked, stored, device, expected",
+    [
+        ("bfloat16", "float32", "cpu", torch.bfloat16),
+        ("float16", "float32", "cpu", torch.float16),
+        ("auto", "bfloat16", "cpu", torch.bfloat16),
+        ("auto", "float16", "cpu", torch.float32),
+        ("auto", "float16", "cuda:0", torch.float16),
+        ("auto", None, "cpu", "auto"),
+    ],
+)
+def test_auto_is_the_checkpoints_dtype_but_no_float16_on_a_cpu(
+    asked: str, stored: str | None, device: str, expected: Any
+) -> None:
+    assert resolve_dtype(asked, LlamaConfig(dtype=stored), device) == expected
