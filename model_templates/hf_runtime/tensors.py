@@ -79,7 +79,8 @@ class RequestFields:
             if name not in names and name not in _TRITONS_OWN and not name.startswith("triton_"):
                 nearest = difflib.get_close_matches(name, names, 1)
                 hint = f", did you mean {nearest[0]}?" if nearest else ""
-                raise RequestError(f"{name}: unknown parameter{hint} Allowed: {', '.join(names)}")
+                allowed = ", ".join(names)
+                raise RequestError(f"{name}: unknown parameter{hint or ';'} allowed: {allowed}")
 
     def _rows_of(self, name: str) -> list[Sequence[Any]]:
         tensor = self._get_tensor(self._request, name)

@@ -125,6 +125,7 @@ def prompt_tokenizer(tokenizer: Any, engine: Engine) -> Callable[[str], list[int
     """A function from a prompt to its token ids; it refuses a prompt that can't fit before it
     tokenises it.
     """
+    vocab_size = engine.setup.model.config.get_text_config().vocab_size
     longest_token = max((len(token) for token in tokenizer.get_vocab()), default=1)
 
     def tokenize(text: str) -> list[int]:
@@ -137,6 +138,11 @@ def prompt_tokenizer(tokenizer: Any, engine: Engine) -> Callable[[str], list[int
         token_ids: list[int] = tokenizer(text).input_ids
         if not token_ids:
             raise RequestError("text_input: the tokenizer makes no token of it, a text is required")
+        if max(token_ids) >= vocab_size:
+            raise RequestError(
+                f"text_input: the tokenizer makes token {max(token_ids)} of it, this model has "
+                f"{vocab_size}"
+            )
         return token_ids
 
     return tokenize

@@ -108,9 +108,8 @@ def _generation(text: str, values: dict[str, Any], reader: PromptReader) -> Gene
     return Generation(text, prompt_token_ids, params, values["exclude_input_in_output"])
 
 
-_UNKNOWN = (
-    2**62
-)  # stands for max_tokens until the prompt's length is known; larger than any min_tokens
+# Stands for max_tokens until the prompt's length is known; larger than any min_tokens.
+_UNKNOWN = 2**63
 
 
 def _temperature(values: dict[str, Any]) -> float:

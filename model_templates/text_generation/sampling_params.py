@@ -31,8 +31,9 @@ class SamplingParams:
     def __post_init__(self) -> None:
         """Raises RequestError that names the field, what was got and what is allowed."""
         _require(self.max_tokens >= 1, "max_tokens", self.max_tokens, "1 or more")
+        _require(self.min_tokens >= 0, "min_tokens", self.min_tokens, "0 to max_tokens")
         _require(
-            0 <= self.min_tokens <= self.max_tokens,
+            self.min_tokens <= self.max_tokens,
             "min_tokens",
             self.min_tokens,
             f"0 to max_tokens ({self.max_tokens})",
