@@ -1,0 +1,139 @@
+"""Requests are read row by row, from tensors or parameters, and never quoted in an error."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hf_runtime.errors import RequestError
+from hf_runtime.tensors import boolean, integer, number
+
+from tests.engine.request_fields import fields
+
+SECRET = b"a prompt that no log may show"
+
+
+def error_of(call: Callable[[], Any]) -> str:
+    with pytest.raises(RequestError) as raised:
+        call()
+    assert raised.value.status == "INVALID_ARG"
+    return str(raised.value)
+
+
+def test_a_request_without_batching_is_one_row() -> None:
+    one = fields({"text_input": [b"caf\xc3\xa9"], "max_tokens": [5]}, {})
+    assert one.texts("text_input") == ["café"]
+    assert one.num_rows == 1
+    assert one.values("max_tokens", integer, None) == [5]
+    assert one.values("top_k", integer, 7) == [7]
+
+
+def test_a_client_batch_is_read_row_by_row() -> None:
+    batch = fields(
+        {"text_input": [[b"a"], [b"b"]], "max_tokens": [[5], [6]], "stop_words": [[b"x", b""]] * 2},
+        {"top_k": 3},
+        batched=True,
+    )
+    assert batch.texts("text_input") == ["a", "b"]
+    assert batch.values("max_tokens", integer, None) == [5, 6]
+    assert batch.values("top_k", integer, 0) == [3, 3]
+    assert batch.values("min_tokens", integer, 0) == [0, 0]
+    assert batch.text_lists("stop_words") == [("x",), ("x",)]
+
+
+@pytest.mark.parametrize(
+    "given, expected",
+    [(["a"], ("a",)), (["", "b"], ("b",)), ([], ()), ([""], ())],
+)
+def test_empty_stop_words_are_left_out(given: list[str], expected: tuple[str, ...]) -> None:
+    one = fields({"text_input": [b"t"], "stop_words": [text.encode() for text in given]}, {})
+    assert one.text_lists("stop_words") == [expected]
+
+
+def test_a_parameter_gives_one_stop_word() -> None:
+    assert fields({"text_input": [b"t"]}, {"stop_words": "x"}).text_lists("stop_words") == [("x",)]
+
+
+def test_a_missing_text_is_refused() -> None:
+    one = fields({}, {"text_input": "as a parameter"})
+    assert error_of(lambda: one.texts("text_input")) == "text_input: missing, a text is required"
+
+
+@pytest.mark.parametrize(
+    "texts, batched, expected",
+    [
+        ([b""], False, "text_input: empty, a text is required"),
+        ([[b""]], True, "text_input: empty, a text is required"),
+        ([[b"a"], [b""]], True, "text_input: empty in row 1 of the batch, a text is required"),
+    ],
+)
+def test_an_empty_text_is_refused(texts: list[Any], batched: bool, expected: str) -> None:
+    one = fields({"text_input": texts}, {}, batched=batched)
+    assert error_of(lambda: one.texts("text_input")) == expected
+
+
+def test_text_that_is_not_utf8_is_refused_without_quoting_it() -> None:
+    one = fields({"text_input": [SECRET + b"\xff"]}, {})
+    expected = f"text_input: not valid UTF-8 at byte {len(SECRET)}"
+    assert error_of(lambda: one.texts("text_input")) == expected
+
+
+def test_a_value_given_twice_is_refused() -> None:
+    one = fields({"text_input": [b"t"], "max_tokens": [5]}, {"max_tokens": 5})
+    expected = "max_tokens: given as a tensor and as a parameter, send one of them"
+    assert error_of(lambda: one.values("max_tokens", integer, None)) == expected
+
+
+@pytest.mark.parametrize(
+    "convert, value, expected",
+    [
+        (integer, 1.5, "f: got 1.5, allowed: an integer"),
+        (integer, True, "f: got true, allowed: an integer"),
+        (integer, SECRET.decode(), "f: got a text, allowed: an integer"),
+        (number, False, "f: got false, allowed: a number"),
+        (number, SECRET.decode(), "f: got a text, allowed: a number"),
+        (number, 10**400, "f: got an integer too large for a number"),
+        (boolean, 1, "f: got 1, allowed: true or false"),
+        (boolean, "true", "f: got a text, allowed: true or false"),
+    ],
+)
+def test_a_wrong_type_is_refused_without_quoting_a_text(
+    convert: Callable[[str, Any], Any], value: Any, expected: str
+) -> None:
+    assert error_of(lambda: convert("f", value)) == expected
+
+
+def test_a_stop_word_of_another_type_is_refused() -> None:
+    one = fields({"text_input": [b"t"]}, {"stop_words": 5})
+    assert error_of(lambda: one.text_lists("stop_words")) == "stop_words: got 5, allowed: a text"
+
+
+def test_numbers_pass_as_they_are() -> None:
+    assert integer("f", 2**63) == 2**63
+    assert number("f", 3) == 3.0
+    assert boolean("f", False) is False
+
+
+def test_a_seed_tensor_keeps_all_its_bits() -> None:
+    one = fields({"text_input": [b"t"], "seed": [np.uint64(2**64 - 1)]}, {})
+    assert one.values("seed", integer, None) == [2**64 - 1]
+
+
+@pytest.mark.parametrize(
+    "name, expected",
+    [
+        ("max_tokns", "max_tokns: unknown parameter, did you mean max_tokens? allowed: "),
+        ("zzz", "zzz: unknown parameter; allowed: "),
+    ],
+)
+def test_an_unknown_parameter_is_refused_with_the_nearest(name: str, expected: str) -> None:
+    one = fields({"text_input": [b"t"]}, {name: 1})
+    known = ("max_tokens", "top_k")
+    assert error_of(lambda: one.check_parameters(known)) == expected + "max_tokens, top_k"
+
+
+@pytest.mark.parametrize("name", ["id", "timeout", "priority", "binary_data_output", "triton_x"])
+def test_tritons_own_parameters_pass(name: str) -> None:
+    fields({"text_input": [b"t"]}, {name: 1}).check_parameters(("max_tokens",))
