@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Items
 from contextlib import contextmanager
 from typing import Any
@@ -76,15 +76,18 @@ class Answers:
 
     def wait(self, count: int) -> dict[int, Completion | Exception]:
         """The answers, when there are ``count``."""
-        with self._changed:
-            assert self._changed.wait_for(lambda: len(self.results) >= count, ANSWER_TIMEOUT_S)
-        return self.results
+        return self._wait_until(lambda: len(self.results) >= count)
 
     def completion(self, number: int) -> Completion:
         """The answer of that number, which must not be an error."""
-        result = self.wait(number + 1)[number]
+        result = self._wait_until(lambda: number in self.results)[number]
         assert isinstance(result, Completion), result
         return result
+
+    def _wait_until(self, condition: Callable[[], bool]) -> dict[int, Completion | Exception]:
+        with self._changed:
+            assert self._changed.wait_for(condition, ANSWER_TIMEOUT_S), "no answer in time"
+        return self.results
 
     def _put(self, number: int, result: Completion | Exception) -> None:
         with self._changed:

@@ -1,0 +1,103 @@
+"""Triton's instance kinds become devices; threads and memory are what the machine leaves."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import psutil
+import pytest
+import torch
+from hf_runtime import device
+from hf_runtime.device import Placement, cpu_threads, free_bytes, placement
+from hf_runtime.errors import LoadError
+
+GIB = 2**30
+CPU = torch.device("cpu")
+
+
+@pytest.mark.parametrize("prefix", ["", "KIND_"])
+@pytest.mark.parametrize(
+    "kind, device_id, device_map, num_gpus, expected",
+    [
+        ("CPU", "0", None, 0, Placement("cpu", {"": "cpu"})),
+        ("CPU", "0", "auto", 2, Placement("cpu", {"": "cpu"})),
+        ("GPU", "1", None, 2, Placement("cuda:1", {"": "cuda:1"})),
+        ("GPU", "0", "auto", 2, Placement("cuda:0", "auto")),
+        ("MODEL", "0", None, 2, Placement("cuda:0", "auto")),
+        ("MODEL", "0", "balanced", 2, Placement("cuda:0", "balanced")),
+        ("MODEL", "0", None, 0, Placement("cpu", "auto")),
+    ],
+)
+def test_kinds_become_placements(
+    prefix: str,
+    kind: str,
+    device_id: str,
+    device_map: str | None,
+    num_gpus: int,
+    expected: Placement,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: num_gpus)
+    assert placement(prefix + kind, device_id, device_map) == expected
+
+
+def test_a_gpu_that_torch_does_not_see_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    with pytest.raises(LoadError) as raised:
+        placement("GPU", "1", None)
+    assert str(raised.value) == (
+        f"instance_group asks for GPU 1, but torch {torch.__version__} sees 1 GPUs: install a CUDA "
+        "build of torch, or use kind: KIND_CPU"
+    )
+
+
+@pytest.mark.parametrize(
+    "groups, expected",
+    [
+        (None, 8),
+        ([], 8),
+        ([{"count": 1}], 8),
+        ([{"count": 2}], 4),
+        ([{"count": 2}, {"count": 1}], 2),
+        ([{"count": 20}], 1),
+        ([{}], 8),
+    ],
+)
+def test_instances_share_the_cores(
+    groups: list[dict[str, Any]] | None, expected: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
+    assert cpu_threads({"instance_group": groups}) == expected
+
+
+@pytest.mark.parametrize(
+    "limit, used, expected",
+    [
+        ("max\n", f"{3 * GIB}\n", 10 * GIB),
+        (f"{8 * GIB}\n", f"{3 * GIB}\n", 5 * GIB),
+        (f"{64 * GIB}\n", f"{3 * GIB}\n", 10 * GIB),
+        (f"{2 * GIB}\n", f"{3 * GIB}\n", 0),
+        (None, None, 10 * GIB),
+    ],
+)
+def test_free_memory_is_the_machines_or_what_the_container_leaves(
+    limit: str | None,
+    used: str | None,
+    expected: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name, text in (("_CGROUP_LIMIT", limit), ("_CGROUP_USED", used)):
+        monkeypatch.setattr(device, name, tmp_path / name)
+        if text is not None:
+            (tmp_path / name).write_text(text)
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=10 * GIB))
+    assert free_bytes(CPU) == expected
+
+
+def test_a_gpus_free_memory_is_its_own_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda which: (7 * which.index, 80))
+    assert free_bytes(torch.device("cuda:3")) == 21

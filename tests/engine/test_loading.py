@@ -1,0 +1,198 @@
+"""A served model from its folder to a started engine, with one readable line where that fails."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hf_runtime.device import Placement
+from hf_runtime.errors import LoadError, RequestError
+from hf_runtime.served_model import ServedModel, read_served_model
+from text_generation.loading import LoadedModel, eos_token_ids, load_engine
+from text_generation.options import Options
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+from tests.engine.driving import Answers
+from tests.engine.tiny_models import tiny_model
+
+VALUES: dict[str, Any] = {
+    "name": "tiny",
+    "task": "text-generation",
+    "model": "../../weights",
+    "local": True,
+    "revision": None,
+    "dtype": "auto",
+    "device_map": None,
+    "trust_remote_code": False,
+    "max_batch_size": 0,
+    "options": {"max_num_seqs": 2},
+}
+CPU = Placement("cpu", {"": "cpu"})
+LETTERS = [chr(ord("a") + number) for number in range(26)]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model of 97 tokens, whose tokenizer has one too many, and its folder in a repository."""
+    root = tmp_path_factory.mktemp("served")
+    model = tiny_model("llama")
+    model.generation_config.repetition_penalty = 1.5
+    model.save_pretrained(root / "weights")
+    vocab = {letter: number for number, letter in enumerate(LETTERS)} | {"abc": 30, "Z": 97}
+    tokenizer = Tokenizer(models.WordLevel(vocab, unk_token="a"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split("", "isolated")
+    tokenizer.decoder = decoders.Fuse()
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="z")
+    fast.save_pretrained(root / "weights")
+    (root / "repository" / "tiny").mkdir(parents=True)
+    return root / "repository" / "tiny"
+
+
+def served(folder: Path, **changes: Any) -> ServedModel:
+    return ServedModel(folder=folder, **{**VALUES, **changes})
+
+
+@pytest.fixture(scope="module")
+def loaded(folder: Path) -> Iterator[LoadedModel]:
+    loaded = load_engine(served(folder), CPU, num_threads=1)
+    yield loaded
+    loaded.engine.stop()
+
+
+def test_a_loaded_model_says_what_where_and_how(loaded: LoadedModel, folder: Path) -> None:
+    weights = folder.parents[1] / "weights"
+    assert loaded.description == (
+        f"{weights} (float32) on cpu, in_flight engine (packed), 2 sequences x 128 tokens, "
+        "KV cache 0.00 GiB"
+    )
+    assert not loaded.is_encoder_decoder
+
+
+def test_a_loaded_model_generates(loaded: LoadedModel) -> None:
+    answers = Answers()
+    prompt = loaded.reader.tokenize("hello")
+    assert prompt == [LETTERS.index(letter) for letter in "hello"]
+    loaded.engine.submit([answers.sequence(0, prompt, max_tokens=3)])
+    assert len(answers.completion(0).token_ids) == 3
+
+
+def test_the_models_own_repetition_penalty_is_the_default(loaded: LoadedModel) -> None:
+    assert loaded.reader.default_repetition_penalty == 1.5
+
+
+def test_a_prompt_that_cannot_fit_is_refused_before_it_is_tokenised(
+    loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(type(loaded.tokenizer), "__call__", None)
+    with pytest.raises(RequestError) as raised:
+        loaded.reader.tokenize("a" * 10_000_000)
+    assert str(raised.value) == (
+        "text_input: the prompt has 10000000 characters, at least 3333334 tokens; "
+        "this model's context holds 128"
+    )
+
+
+def test_a_token_that_the_model_lacks_is_its_prompts_own_error(loaded: LoadedModel) -> None:
+    with pytest.raises(RequestError) as raised:
+        loaded.reader.tokenize("abZ")
+    expected = "text_input: the tokenizer makes token 97 of it, this model has 97"
+    assert str(raised.value) == expected
+
+
+def test_a_text_without_tokens_is_refused(
+    loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nothing = SimpleNamespace(input_ids=[])
+    monkeypatch.setattr(type(loaded.tokenizer), "__call__", lambda *_: nothing)
+    with pytest.raises(RequestError) as raised:
+        loaded.reader.tokenize("\u200b")
+    expected = "text_input: the tokenizer makes no token of it, a text is required"
+    assert str(raised.value) == expected
+
+
+def test_broken_weights_are_one_line(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "tiny").mkdir()
+    for file in (folder.parents[1] / "weights").iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    (tmp_path / "model.safetensors").write_bytes(b"not safetensors")
+    with pytest.raises(LoadError) as raised:
+        load_engine(served(tmp_path / "tiny", model=".."), CPU, 1)
+    assert str(raised.value).startswith(f"{tmp_path}: SafetensorError: ")
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "models_own, tokenizers_own, expected",
+    [
+        (5, 6, {5}),
+        ([5, 7], 6, {5, 7}),
+        (None, 6, {6}),
+        (None, None, set()),
+        ([5, 1000, -1], None, {5}),  # ids that the model can't make
+    ],
+)
+def test_end_tokens_are_the_models_own_else_the_tokenizers(
+    models_own: Any, tokenizers_own: int | None, expected: set[int]
+) -> None:
+    model = tiny_model("gpt2")
+    model.generation_config.eos_token_id = models_own
+    tokenizer = SimpleNamespace(eos_token_id=tokenizers_own)
+    assert eos_token_ids(model, tokenizer) == expected
+
+
+def write_model_json(folder: Path, text: str) -> None:
+    (folder / "1").mkdir()
+    (folder / "1/model.json").write_text(text)
+
+
+def test_model_json_is_read_with_its_paths_relative_to_the_models_folder(tmp_path: Path) -> None:
+    write_model_json(tmp_path, json.dumps(VALUES))
+    model = read_served_model(tmp_path, "1")
+    assert model == served(tmp_path)
+    assert model.local_path == tmp_path.parents[1] / "weights"
+    assert model.cache_dir == tmp_path / "hf_cache"
+    assert Options(**model.options).max_num_seqs == 2
+
+
+@pytest.mark.parametrize(
+    "changes, expected",
+    [
+        ({"local": False, "model": "org/tiny"}, "org/tiny"),
+        ({"local": False, "model": "org/tiny", "revision": "v1"}, "org/tiny@v1"),
+        ({"model": "/models/tiny"}, "/models/tiny"),
+    ],
+)
+def test_a_models_source_is_its_id_with_revision_or_its_path(
+    changes: dict[str, Any], expected: str, tmp_path: Path
+) -> None:
+    assert served(tmp_path, **changes).source == expected
+
+
+@pytest.mark.parametrize(
+    "text, expected",
+    [
+        ("{", "Expecting property name"),
+        ("[]", "must be a mapping"),
+        ('{"name": "tiny"}', "missing 9 required positional arguments"),
+        (json.dumps({**VALUES, "unknown": 1}), "unexpected keyword argument 'unknown'"),
+    ],
+)
+def test_a_model_json_of_another_kind_says_how_to_write_it_anew(
+    text: str, expected: str, tmp_path: Path
+) -> None:
+    write_model_json(tmp_path, text)
+    with pytest.raises(LoadError) as raised:
+        read_served_model(tmp_path, "1")
+    assert str(raised.value).startswith("model.json: ")
+    assert expected in str(raised.value)
+    assert str(raised.value).endswith("; write it anew with `hf-triton generate`")
+
+
+def test_a_missing_model_json_is_a_load_error(tmp_path: Path) -> None:
+    with pytest.raises(LoadError, match=r"^model\.json: .*No such file"):
+        read_served_model(tmp_path, "1")
