@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import pytest
 import torch
 from hf_runtime import log
@@ -18,7 +20,7 @@ def log_lines(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The lines logged during a test, each after ``I``, ``W`` or ``E``."""
 
     class Recorder(Logger):
-        lines: list[str] = []  # noqa: RUF012, one list for each test is the point
+        lines: ClassVar[list[str]] = []
 
     monkeypatch.setattr(log, "_triton_logger", lambda: Recorder)
     return Recorder.lines

@@ -18,7 +18,7 @@ from text_generation.cuda_graphs import (
     with_cuda_graphs,
 )
 from text_generation.in_flight import InFlightEngine
-from text_generation.kv_cache import KVCache
+from text_generation.kv_cache import KVCache, layer_shapes
 from text_generation.packed_runner import PackedRunner
 
 from tests.engine.driving import Answers, generate_all, running, setup
@@ -111,9 +111,7 @@ def test_every_row_count_is_captured_at_load() -> None:
     captures = Captures()
     engine = InFlightEngine(setup(tiny_model("llama"), **OPTIONS))
     with running(engine):
-        cache = KVCache(
-            in_flight.layer_shapes(tiny_model("llama"), engine.setup.device), engine.size, 1
-        )
+        cache = KVCache(layer_shapes(tiny_model("llama"), engine.setup.device), engine.size, 1)
         inner = PackedRunner(engine.setup.model, cache, engine.setup.device)
         GraphedRunner(inner, captures).warm_up()
     assert captures.num_captured == 4  # 1, 2, 4 and 6

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 from hf_runtime.errors import LoadError
-from text_generation import loading
 from text_generation.engine import Engine
+from text_generation.in_flight import InFlightEngine
 from text_generation.loading import _start_engine
 
 from tests.engine.driving import generate_all, running, setup
@@ -118,7 +118,7 @@ def test_a_crash_at_start_becomes_one_line(monkeypatch: pytest.MonkeyPatch) -> N
     def crash(*_: Any) -> None:
         raise MemoryError("first line\nsecond line")
 
-    monkeypatch.setattr(loading.InFlightEngine, "_prepare", crash)
+    monkeypatch.setattr(InFlightEngine, "_prepare", crash)
     with pytest.raises(LoadError) as raised:
         started(tiny_model("llama"))
     expected = "the in_flight engine failed to start: MemoryError: first line second line"
@@ -139,4 +139,4 @@ def test_running_stops_the_engine() -> None:
 
 
 def started_later() -> Engine:
-    return loading.InFlightEngine(setup(tiny_model("llama"), max_num_seqs=2))
+    return InFlightEngine(setup(tiny_model("llama"), max_num_seqs=2))

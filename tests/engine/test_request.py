@@ -84,7 +84,11 @@ def test_every_option_is_read(as_tensors: bool) -> None:
 
 
 def test_each_row_of_a_batch_has_its_own_options() -> None:
-    tensors = {"text_input": [[b"a"], [b"bc"]], "max_tokens": [[4], [5]], "top_k": [[0], [2]]}
+    tensors: dict[str, list[Any]] = {
+        "text_input": [[b"a"], [b"bc"]],
+        "max_tokens": [[4], [5]],
+        "top_k": [[0], [2]],
+    }
     first, second = parse_request(fields(tensors, {"seed": 8}, batched=True), READER).rows
     assert (first.params.max_tokens, second.params.max_tokens) == (4, 5)
     assert (first.params.top_k, second.params.top_k) == (0, 2)

@@ -52,8 +52,11 @@ def expected_probabilities(one: Sequence, logits: torch.Tensor) -> torch.Tensor:
         steps.append(TopKLogitsWarper(params.top_k))
     if 0 < params.top_p < 1:
         steps.append(TopPLogitsWarper(params.top_p))
-    scores: torch.Tensor = steps(torch.tensor([one.penalised_token_ids]), logits[None].clone())
-    return scores.softmax(dim=-1)[0]
+    before: Any = torch.tensor([one.penalised_token_ids])
+    scores: Any = logits[None].clone()
+    scores = steps(before, scores)
+    probabilities: torch.Tensor = scores.softmax(dim=-1)[0]
+    return probabilities
 
 
 OPTIONS = st.fixed_dictionaries(
