@@ -9,6 +9,9 @@ operator reads
 
 from __future__ import annotations
 
+import traceback
+from pathlib import Path
+
 
 class RuntimeModelError(Exception):
     """Base of all errors whose text may be shown to a caller or an operator as it stands."""
@@ -50,3 +53,10 @@ def reason(error: BaseException, limit: int = 400) -> str:
     """Error text on one line, cut to ``limit`` characters; its type's name where it is empty."""
     line = " ".join(str(error).split()) or type(error).__name__
     return line if len(line) <= limit else line[: limit - 1] + "…"
+
+
+def place(error: BaseException) -> str:
+    """Where an error was raised: what a log may hold where the text could quote a prompt."""
+    frames = traceback.extract_tb(error.__traceback__)
+    where = f" at {Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
+    return f"{type(error).__name__}{where}"

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from hf_runtime.errors import EngineError, OverloadedError, RequestError, reason
+from hf_runtime import log
+from hf_runtime.errors import EngineError, OverloadedError, RequestError, place, reason
 
 from .options import Options
 from .sequence import Sequence
@@ -75,7 +76,7 @@ class Engine(ABC):
 
     @abstractmethod
     def _step(self) -> None:
-        """Computes one step, answers what is finished; an exception fails all that wait or run."""
+        """Computes one step, answers what is finished; an exception fails those it was about."""
 
     @abstractmethod
     def _add(self, sequences: Iterable[Sequence]) -> None:
@@ -84,6 +85,10 @@ class Engine(ABC):
     @abstractmethod
     def _drain(self) -> list[Sequence]:
         """Gives back every sequence that waits or runs and forgets them."""
+
+    @abstractmethod
+    def _drain_running(self) -> list[Sequence]:
+        """The same for those that the last step was about, not for those that wait."""
 
     def start(self) -> None:
         """Starts the thread, waits until the engine can serve; raises what preparing it raised."""
@@ -149,10 +154,8 @@ class Engine(ABC):
             try:
                 self._step()
             except Exception as error:
-                # A failed step fails its requests; the engine goes on with the next.
-                self._fail_all(
-                    EngineError(f"generating failed: {type(error).__name__}: {reason(error)}")
-                )
+                log.error(f"a step of the {self.name} engine failed: {place(error)}")
+                self._fail_step(error)
         self._fail_all(
             OverloadedError("the model was unloaded before it answered: try again later")
         )
@@ -176,10 +179,17 @@ class Engine(ABC):
         with self._condition:
             self._num_unfinished -= num_sequences
 
+    def _fail_step(self, error: Exception) -> None:
+        """Fails a step's own requests; all where it came to none, or it would be tried for ever."""
+        text = f"generating failed: {type(error).__name__}: {reason(error)}"
+        self._fail(self._drain_running() or self._drain(), EngineError(text))
+
     def _fail_all(self, error: Exception) -> None:
         with self._condition:
             submitted, self._submitted = self._submitted, []
-        failed = self._drain() + submitted
-        self._release(len(failed))
-        for sequence in failed:
+        self._fail(self._drain() + submitted, error)
+
+    def _fail(self, sequences: list[Sequence], error: Exception) -> None:
+        self._release(len(sequences))
+        for sequence in sequences:
             sequence.on_finish(error)

@@ -115,11 +115,14 @@ class GenerateEngine(Engine):
     def _add(self, sequences: Iterable[Sequence]) -> None:
         self._waiting.extend(sequences)
 
-    def _drain(self) -> list[Sequence]:
-        drained = self._batch + list(self._waiting)  # a batch is answered whole, so none of it was
-        for sequence in self._batch:
+    def _drain_running(self) -> list[Sequence]:
+        drained, self._batch = self._batch, []  # a batch is answered whole, so none of it was
+        for sequence in drained:
             self._sampler.forget(sequence)
-        self._batch = []
+        return drained
+
+    def _drain(self) -> list[Sequence]:
+        drained = self._drain_running() + list(self._waiting)
         self._waiting.clear()
         return drained
 

@@ -98,8 +98,13 @@ class InFlightEngine(Engine):
         self._answer(finished)
         self._cache.move(moves)
 
+    def _drain_running(self) -> list[Sequence]:
+        return self._forgotten(self._scheduler.drain_running())
+
     def _drain(self) -> list[Sequence]:
-        drained = self._scheduler.drain()
-        for sequence in drained:
+        return self._forgotten(self._scheduler.drain())
+
+    def _forgotten(self, sequences: list[Sequence]) -> list[Sequence]:
+        for sequence in sequences:
             self._sampler.forget(sequence)
-        return drained
+        return sequences

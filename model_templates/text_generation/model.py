@@ -17,7 +17,7 @@ import numpy as np
 import torch
 import triton_python_backend_utils as pb_utils
 from hf_runtime import device, log
-from hf_runtime.errors import LoadError, RuntimeModelError, reason
+from hf_runtime.errors import LoadError, RuntimeModelError, place, reason
 from hf_runtime.served_model import read_served_model
 from hf_runtime.tensors import RequestFields
 
@@ -65,7 +65,7 @@ class TritonPythonModel:
                 answer.fail(error)
             except Exception as error:
                 # Our own fault, but one request's answer all the same.
-                log.error(f"a request failed: {type(error).__name__}: {reason(error)}")
+                log.error(f"a request failed: {place(error)}")
                 answer.fail(error)
 
     def finalize(self) -> None:

@@ -119,11 +119,16 @@ class Scheduler:
             partial.slot = len(self.running)
         return moves
 
+    def drain_running(self) -> list[Sequence]:
+        """Takes out every sequence that holds a slot; those that wait go on waiting."""
+        partial = [self._partial] if self._partial else []
+        sequences = self.running + partial
+        self.running, self._partial = [], None
+        return sequences
+
     def drain(self) -> list[Sequence]:
         """Empties the scheduler; returns every sequence that was in it."""
-        partial = [self._partial] if self._partial else []
-        sequences = self.running + partial + list(self.waiting)
-        self.running, self._partial = [], None
+        sequences = self.drain_running() + list(self.waiting)
         self.waiting.clear()
         return sequences
 

@@ -1,0 +1,157 @@
+"""What happens when a step fails, the queue is full, or the model is unloaded while it works.
+
+A stub can hold a step still or break it, a real server can't be made to.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import triton_python_backend_utils as pb_utils
+from stub_server import Pending, StubServer
+
+from tests.scenarios.endpoint import Model
+from tests.scenarios.reference import Reference
+from tests.scenarios.stub_endpoint import StubEndpoint
+
+SECRET = "hf_SecretThatNobodyMaySee0123456789"
+PROMPTS = ["Once", "I am going", "Hello"]
+
+
+class HeldStep:
+    """Stands in for a model's computation: the first call waits, then computes or breaks."""
+
+    def __init__(self, compute: Callable[..., Any]) -> None:
+        self._compute = compute
+        self.entered, self.go_on = threading.Event(), threading.Event()
+        self.breaks = False
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        is_first = not self.entered.is_set()
+        self.entered.set()
+        if is_first:
+            assert self.go_on.wait(30)
+            if self.breaks:
+                raise RuntimeError("out of memory")
+        return self._compute(*args, **kwargs)
+
+
+@pytest.fixture(params=["tight", "tight_padded"])
+def server(stub: StubEndpoint, request: pytest.FixtureRequest) -> StubServer:
+    """A model with room for one running and two waiting requests."""
+    return stub.model(request.param)
+
+
+@pytest.fixture
+def held(server: StubServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[HeldStep]:
+    engine = server.model.loaded.engine
+    owner, name = (
+        (engine.runner, "forward")
+        if engine.name == "in_flight"
+        else (engine.setup.model, "generate")
+    )
+    step = HeldStep(getattr(owner, name))
+    monkeypatch.setattr(owner, name, step)
+    yield step
+    step.go_on.set()
+
+
+def send(server: StubServer, prompt: str, max_tokens: int = 6) -> Pending:
+    request = Model(None, server.config.name, batched=False).by_tensors(  # type: ignore[arg-type]
+        prompt, max_tokens=max_tokens
+    )
+    return server.send(request)
+
+
+def send_one_to_run_and_two_to_wait(server: StubServer, held: HeldStep) -> list[Pending]:
+    running = send(server, PROMPTS[0])
+    assert held.entered.wait(30)
+    return [running, *(send(server, prompt) for prompt in PROMPTS[1:])]
+
+
+def test_a_failed_step_fails_its_requests_alone(
+    server: StubServer, held: HeldStep, reference: Reference
+) -> None:
+    held.breaks = True
+    running, *waiting = send_one_to_run_and_two_to_wait(server, held)
+    held.go_on.set()
+
+    assert running.reply().status == 500
+    assert running.reply().error == "generating failed: RuntimeError: out of memory"
+    expected = [reference.text(prompt, 6) for prompt in PROMPTS[1:]]
+    assert [pending.reply().text() for pending in waiting] == expected
+    assert send(server, "Once").reply().text() == reference.text("Once", 6)
+
+
+def test_a_full_queue_refuses_with_503_until_there_is_room(
+    server: StubServer, held: HeldStep, reference: Reference
+) -> None:
+    accepted = send_one_to_run_and_two_to_wait(server, held)
+
+    refused = send(server, SECRET)
+    assert refused.is_answered, "a refusal waits for nobody"
+    held.go_on.set()
+
+    assert refused.reply().status == 503
+    for text in ("queue is full", "max_num_seqs 1", "max_queue_size 2"):
+        assert text in refused.reply().error
+    expected = [reference.text(prompt, 6) for prompt in PROMPTS]
+    assert [pending.reply().text() for pending in accepted] == expected
+    assert send(server, "Once").reply().text() == reference.text("Once", 6)
+
+
+def test_unloading_answers_what_still_waits(
+    server: StubServer, held: HeldStep, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pending = send_one_to_run_and_two_to_wait(server, held)
+    unloading = threading.Thread(target=server.unload)
+    unloading.start()
+    held.go_on.set()
+    unloading.join(30)
+
+    replies = [waiting.reply() for waiting in pending]
+    monkeypatch.undo()
+    server.load()
+
+    assert {reply.status for reply in replies[1:]} == {503}
+    assert all("unloaded" in reply.error for reply in replies[1:])
+    assert replies[0].status in (200, 503)
+    assert send(server, "Once").reply().ok
+
+
+def test_a_model_that_is_not_there_fails_its_load_in_one_line(
+    stub: StubEndpoint, tmp_path: Path
+) -> None:
+    folder = shutil.copytree(stub.model("tight").folder, tmp_path / "tight")
+    values = folder / "1" / "model.json"
+    values.write_text(json.dumps({**json.loads(values.read_text()), "model": "/nowhere"}))
+
+    with pytest.raises(pb_utils.TritonModelException) as failure, StubServer(folder):
+        pass
+
+    assert str(failure.value) == "tight: local model: no config.json in /nowhere"
+
+
+def test_neither_prompts_nor_secrets_are_logged(
+    server: StubServer, held: HeldStep, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def break_parsing(*args: Any) -> None:
+        raise ValueError(f"can't do {SECRET}")
+
+    held.breaks = True
+    failed = send(server, SECRET)
+    held.go_on.set()
+    replies = [failed.reply(), send(server, SECRET).reply(), send(server, SECRET, 0).reply()]
+    monkeypatch.setattr("text_generation.model.parse_request", break_parsing)
+    replies.append(send(server, SECRET).reply())
+
+    assert [reply.status for reply in replies] == [500, 200, 400, 500]
+    assert pb_utils.Logger.lines, "loading is logged"
+    texts = [*pb_utils.Logger.lines, *(reply.error for reply in replies)]
+    assert [text for text in texts if SECRET in text] == []
