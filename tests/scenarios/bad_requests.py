@@ -48,7 +48,7 @@ BAD_OPTIONS: list[tuple[str, Any, str, tuple[str, ...]]] = [
 
 
 def refused(model: Model, reference: Reference, bad: Request, status: int = 400) -> str:
-    """The refusal's text; neighbours are answered, and so is the next request."""
+    """The refusal's text; its neighbours are answered all the same."""
     good = model.by_tensors("I am going", max_tokens=6)
     expected = reference.text("I am going", 6)
 
@@ -57,7 +57,6 @@ def refused(model: Model, reference: Reference, bad: Request, status: int = 400)
     assert reply.status == status, reply
     assert SECRET not in reply.error
     assert [before.text(), after.text()] == [expected, expected]
-    assert model.infer(good).text() == expected
     return reply.error
 
 

@@ -40,7 +40,9 @@ class TestFlatJson(FlatJson):
 
 
 class TestBadRequests(BadRequests):
-    pass
+    @pytest.fixture(params=["demo", "batched"])
+    def model(self, stub: StubEndpoint, request: pytest.FixtureRequest) -> Model:
+        return Model(stub, request.param, batched=request.param != "demo")
 
 
 class TestClientBatches(ClientBatches):
