@@ -4,13 +4,15 @@ missing or slower.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from hf_runtime import prepacked_linear
-from hf_runtime.prepacked_linear import PrepackedLinear, prepack
+from hf_runtime.prepacked_linear import LinearPart, PrepackedLinear, prepack
 from text_generation.in_flight import InFlightEngine
 from torch import nn
 from transformers.models.falcon.modeling_falcon import FalconLinear
@@ -32,7 +34,10 @@ FORMS: dict[str, Callable[[], nn.Module]] = {
 
 @pytest.fixture
 def always_faster(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prepacked_linear, "_prepacked_is_faster", lambda *_: True)
+    def seconds(run: object, _: object) -> float:
+        return 1.0 if isinstance(run, PrepackedLinear) else 2.0
+
+    monkeypatch.setattr(prepacked_linear, "_seconds", seconds)
 
 
 def layer(form: str, dtype: torch.dtype = torch.float32) -> nn.Sequential:
@@ -64,11 +69,15 @@ def test_both_forms_give_the_same_numbers(form: str, dtype: torch.dtype, num_row
 
 @needs_onednn
 @pytest.mark.usefixtures("always_faster")
-@pytest.mark.parametrize("name", ["llama", "gpt2", "falcon-new"])
-def test_a_prepacked_model_generates_the_same_tokens(name: str) -> None:
+@pytest.mark.parametrize(
+    "name, num_joined",
+    [("llama", 10), ("qwen2", 10), ("gemma2", 10), ("opt", 6), ("gpt2", 0), ("falcon-new", 0)],
+)
+def test_a_prepacked_model_generates_the_same_tokens(name: str, num_joined: int) -> None:
     model, asked = tiny_model(name), mixed_load(6)
     expected = reference(model, asked)
     assert prepack(model) > 4
+    assert sum(isinstance(module, LinearPart) for module in model.modules()) == num_joined
     with running(InFlightEngine(setup(model, max_num_seqs=4))) as engine:
         assert generate_all(engine, asked, at_first=5) == expected
 
@@ -100,14 +109,71 @@ def test_each_shape_is_timed_once_and_replaced_where_it_gains(
 ) -> None:
     timed = []
 
-    def seconds(timed_layer: nn.Module, x: torch.Tensor) -> float:
+    def seconds(timed_layer: object, _: object) -> float:
         timed.append(timed_layer)
         return 1.0 if isinstance(timed_layer, PrepackedLinear) else plain_s
 
     monkeypatch.setattr(prepacked_linear, "_seconds", seconds)
     model = nn.Sequential(nn.Linear(8, 8), nn.Sequential(nn.Linear(8, 8), nn.ReLU()))
     assert prepack(model) == replaced
-    assert len(timed) == 4  # two forms of one shape, at two row counts
+    assert len(timed) == 2  # two forms of one shape
+
+
+class Branches(nn.Module):
+    """Two layers that may be given one tensor, or two."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate_proj, self.up_proj = nn.Linear(8, 4), nn.Linear(8, 6)
+
+
+# What transformers' own modules look like to prepack.
+Branches.__module__ = "transformers.models.example"
+Branches.config = SimpleNamespace(is_encoder_decoder=False)  # type: ignore[attr-defined]
+
+
+@needs_onednn
+@pytest.mark.usefixtures("always_faster")
+@pytest.mark.parametrize("order", ["gate_proj up_proj", "up_proj gate_proj", "up_proj up_proj"])
+@torch.inference_mode()
+def test_joined_layers_answer_in_any_order_and_for_different_inputs(order: str) -> None:
+    model, plain = Branches(), Branches()
+    plain.load_state_dict(model.state_dict())
+    assert prepack(model) == 2
+    one, other = torch.randn(1, 3, 8), torch.randn(1, 5, 8)
+    for x in (one, other, one):
+        for name in order.split():
+            torch.testing.assert_close(getattr(model, name)(x), getattr(plain, name)(x))
+    torch.testing.assert_close(model.gate_proj(one), plain.gate_proj(one))
+    torch.testing.assert_close(model.up_proj(other), plain.up_proj(other))
+
+
+@needs_onednn
+@pytest.mark.usefixtures("always_faster")
+@torch.inference_mode()
+def test_joined_layers_keep_nothing_once_all_were_asked() -> None:
+    model = Branches()
+    prepack(model)
+    x = torch.randn(1, 3, 8)
+    held = weakref.ref(x)
+    model.gate_proj(x), model.up_proj(x)
+    del x
+    assert held() is None
+
+
+@needs_onednn
+@pytest.mark.usefixtures("always_faster")
+@pytest.mark.parametrize(
+    "module, is_encoder_decoder", [("transformers_modules.theirs", False), ("transformers.a", True)]
+)
+def test_layers_are_not_joined_where_their_inputs_may_differ(
+    module: str, is_encoder_decoder: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Branches, "__module__", module)
+    monkeypatch.setattr(Branches.config, "is_encoder_decoder", is_encoder_decoder)  # type: ignore[attr-defined]
+    model = Branches()
+    assert prepack(model) == 2
+    assert isinstance(model.gate_proj, PrepackedLinear)
 
 
 @pytest.mark.parametrize(
