@@ -171,6 +171,14 @@ def test_a_stop_word_of_split_characters_is_found_with_its_last_byte() -> None:
     assert stopped(tokenizer, output, ("🙂",)) == (5, "a")
 
 
+def test_characters_of_byte_tokens_stay_whole_however_many_there_are() -> None:
+    """Their tokens decode together: one character cut in half would spoil its neighbours."""
+    tokenizer = TOKENIZERS["sentence-piece"]
+    smiles = sentence_piece_ids(*"🙂🙂🙂🙂🙂")
+    assert stopped(tokenizer, smiles, ("STOP",))[1] == "🙂🙂🙂🙂🙂"
+    assert Detokenizer(tokenizer, smiles, ()).text(smiles) == "🙂🙂🙂🙂🙂"
+
+
 def test_stop_words_before_min_tokens_are_let_through() -> None:
     tokenizer = TOKENIZERS["sentence-piece"]
     output = ids_of(tokenizer, "a", "STOP", "b", "s", "STOP", "a")

@@ -135,6 +135,14 @@ def test_a_download_that_broke_off_is_completed(hub: FakeHub, tmp_path: Path, mi
     assert names(model_files(served(tmp_path))) == {*FILES, "model-2.safetensors"}
 
 
+def test_a_download_of_pickles_that_broke_off_is_completed(hub: FakeHub, tmp_path: Path) -> None:
+    files = {"config.json": b"{}", "pytorch_model.bin": b"p"}
+    hub.repositories["org/tiny"] = Repository(files, broken={"pytorch_model.bin"})
+    load_error(served(tmp_path))
+    hub.repositories["org/tiny"].broken.clear()
+    assert names(model_files(served(tmp_path))) == set(files)
+
+
 @pytest.mark.parametrize("variable", ["HF_TOKEN", "PRIVATE_REPO_TOKEN"])
 def test_either_token_variable_opens_a_private_model(
     hub: FakeHub,
