@@ -12,7 +12,15 @@ from hf_runtime.errors import LoadError, reason
 from .cuda_graphs import with_cuda_graphs
 from .engine import Engine
 from .holding import CannotHoldError, Runner, fitting_runner
-from .kv_cache import CacheSize, KVCache, context_length, layer_shapes, plan_size, spread_free_bytes
+from .kv_cache import (
+    CacheSize,
+    KVCache,
+    context_length,
+    layer_shapes,
+    plan_size,
+    spread_free_bytes,
+    stable_length,
+)
 from .sampling import Sampler
 from .scheduler import Scheduler
 from .sequence import Sequence
@@ -53,14 +61,21 @@ class InFlightEngine(Engine):
         except Exception as error:
             # Any failure of an unknown architecture means the same: not in flight.
             raise CannotHoldError(reason(error)) from error
+        config = setup.model.config.get_text_config()
+        stable = stable_length(config)
         self.size = plan_size(
             shapes,
-            model_limit=context_length(setup.model.config.get_text_config()),
+            model_limit=stable if stable and not options.max_model_len else context_length(config),
             max_model_len=options.max_model_len,
             max_num_seqs=options.max_num_seqs,
             kv_cache_gib=options.kv_cache_gib,
             free_bytes=spread_free_bytes(shapes, setup.free_bytes),
         )
+        if stable and self.size.max_model_len > stable:
+            raise CannotHoldError(
+                f"one sequence of more than {stable} tokens changes the rotary embedding of all; "
+                f"with max_model_len {stable} or less it can"
+            )
         make_runner = fitting_runner(setup.model, shapes, setup.device)
         setup.prepare(setup.model)
         spare = 1 if setup.device.type == "cuda" else 0

@@ -105,6 +105,17 @@ def context_length(config: Any) -> int | None:
     return None
 
 
+def stable_length(config: Any) -> int | None:
+    """The most tokens before a longest sequence changes the rotary embedding of its whole batch
+    (LongRoPE, https://arxiv.org/abs/2402.13753, as transformers computes it); None without that.
+    """
+    rope = getattr(config, "rope_parameters", None) or {}
+    if rope.get("rope_type") != "longrope":
+        return None
+    length = rope.get("original_max_position_embeddings")
+    return length if isinstance(length, int) else None
+
+
 def plan_size(
     shapes: list[LayerShape],
     *,
