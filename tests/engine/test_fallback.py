@@ -15,6 +15,7 @@ from tests.engine.tiny_models import (
     GPT_NEO,
     LLAMA4,
     MAMBA,
+    PHI3_LONG,
     T5,
     mixed_load,
     random_encoder_decoder,
@@ -78,6 +79,27 @@ def test_a_model_in_flight_logs_no_choice(log_lines: list[str]) -> None:
     engine.stop()
     assert engine.name == "in_flight"
     assert log_lines == []
+
+
+def test_a_rotary_embedding_that_changes_with_length_is_in_flight_up_to_there(
+    log_lines: list[str],
+) -> None:
+    model, asked = random_model("phi3", **PHI3_LONG), mixed_load(6)
+    expected = reference(model, asked)
+    engine = started(model)
+    try:
+        assert engine.description.startswith("in_flight engine (packed), 4 sequences x 64 tokens")
+        assert generate_all(engine, asked, at_first=5) == expected
+    finally:
+        engine.stop()
+    assert log_lines == []
+    engine = started(random_model("phi3", **PHI3_LONG), max_model_len=100)
+    engine.stop()
+    assert engine.name == "generate"
+    why = "one sequence of more than 64 tokens changes the rotary embedding of all"
+    assert log_lines == [
+        f"I tiny: engine generate, because {why}; with max_model_len 64 or less it can"
+    ]
 
 
 def test_an_engine_asked_for_by_name_is_taken_without_a_line(log_lines: list[str]) -> None:

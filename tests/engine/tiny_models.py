@@ -79,6 +79,19 @@ LLAMA4 = {
     "num_local_experts": 2,
     "attention_chunk_size": 24,
 }
+# Its rotary embedding changes where the longest sequence of a batch passes 64 tokens.
+PHI3_LONG = {
+    **_SHAPE,
+    **_GROUPED,
+    "pad_token_id": 0,
+    "original_max_position_embeddings": 64,
+    "rope_parameters": {
+        "rope_type": "longrope",
+        "rope_theta": 10000.0,
+        "short_factor": [1.0] * 4,
+        "long_factor": [4.0] * 4,
+    },
+}
 T5 = {
     "d_model": 32,
     "d_kv": 8,
