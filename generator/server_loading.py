@@ -17,6 +17,7 @@ from generator.server_api import ServerApi
 
 # As many as Triton loads at once by default (--model-load-thread-count).
 NUM_LOADERS = 4
+_NUM_READY_TRIES = 10
 
 
 @dataclass(frozen=True)
@@ -69,9 +70,18 @@ class ModelLoader:
         """The reason in one line where it fails."""
         try:
             failure = self._api.load(model)
-            ready = failure is None and self._api.is_model_ready(model)
+            ready = failure is None and self._is_ready(model)
         except OSError:
             return "the server went away"
         if failure is None:
             return None if ready else "loaded, but not ready"
         return failure.removeprefix(f"{model}: ")
+
+    def _is_ready(self, model: str) -> bool:
+        """Asks again where no answer comes: a load keeps one of the server's HTTP threads busy, and
+        a connection that lands on it waits as long.
+        """
+        for _ in range(_NUM_READY_TRIES - 1):
+            with contextlib.suppress(TimeoutError):
+                return self._api.is_model_ready(model)
+        return self._api.is_model_ready(model)
