@@ -19,13 +19,16 @@ models:
   - name: padded
     max_batch_size: 8
     options: {{engine: generate}}
+  - name: tight
+    options: {{max_num_seqs: 1, max_queue_size: 2}}
 """
 
 
 @pytest.fixture(scope="session")
 def triton(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Triton]:
     """``demo`` takes tensors ``[1]``, ``batched`` and ``padded`` ``[batch, 1]``; the first two are
-    held in flight, the last by ``generate``. Checks in the end that the server stops gracefully.
+    held in flight, the third by ``generate``; ``tight`` has room for three requests. Checks in the
+    end that the server stops gracefully.
     """
     folder = tmp_path_factory.mktemp("triton")
     with pytest.MonkeyPatch.context() as patch:

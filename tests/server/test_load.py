@@ -1,0 +1,201 @@
+"""Many requests at the same time on a real server: everyone gets exactly their own answer."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import pytest
+from wire import Reply
+
+from tests.scenarios.endpoint import Endpoint, Model, rows
+from tests.scenarios.reference import Reference
+from tests.scenarios.triton_endpoints import GrpcEndpoint, HttpEndpoint
+from tests.support.triton import Triton, post
+
+pytestmark = pytest.mark.server
+
+NUM_REQUESTS = 64
+SECRET = "hf_SecretThatNobodyMaySee0123456789"
+OPENINGS = ("Once upon a time", "I am going", "What is", "The old man", "Zoë 🙂", "My name is")
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What one caller sends; each prompt has a number of its own in it."""
+
+    prompt: str
+    max_tokens: int
+    echo: bool
+
+    def expected(self, reference: Reference) -> str:
+        text = reference.text(self.prompt, self.max_tokens)
+        return self.prompt + text if self.echo else text
+
+
+Caller = Callable[[Asked], str]
+
+
+def ask_infer(endpoint: Endpoint, name: str) -> Caller:
+    """By a client's tensors, or parameters for every other caller."""
+    model = Model(endpoint, name, batched=name != "demo")
+
+    def ask(asked: Asked) -> str:
+        how = "tensors" if asked.echo else "parameters"
+        options = {"max_tokens": asked.max_tokens, "exclude_input_in_output": not asked.echo}
+        return answered(model.ask(how, asked.prompt, **options)).text()
+
+    return ask
+
+
+def ask_rows(endpoint: Endpoint, name: str) -> Caller:
+    """As the second row of a client's batch."""
+
+    def ask(asked: Asked) -> str:
+        request = rows(
+            ["Hello", asked.prompt],
+            max_tokens=[3, asked.max_tokens],
+            exclude_input_in_output=[True, not asked.echo],
+        )
+        return answered(endpoint.infer(name, request)).texts()[1]
+
+    return ask
+
+
+def ask_generate(endpoint: Endpoint, name: str) -> Caller:
+    def ask(asked: Asked) -> str:
+        options = {"max_tokens": asked.max_tokens, "exclude_input_in_output": not asked.echo}
+        status, answer = endpoint.generate(name, {"text_input": asked.prompt, **options})
+        assert status == 200, answer
+        return str(answer["text_output"])
+
+    return ask
+
+
+def ask_too_much(endpoint: Endpoint, name: str) -> Caller:
+    """A bad request before the good one, so that refusals and answers mix."""
+    ask_well = ask_infer(endpoint, name)
+    model = Model(endpoint, name, batched=name != "demo")
+
+    def ask(asked: Asked) -> str:
+        refused = model.ask("tensors", asked.prompt, max_tokens=100_000)
+        assert refused.status == 400, refused
+        assert asked.prompt not in refused.error
+        return ask_well(asked)
+
+    return ask
+
+
+def answered(reply: Reply) -> Reply:
+    assert reply.ok, reply.error
+    return reply
+
+
+def control(triton: Triton, action: str) -> None:
+    answer = post(f"http://{triton.http}/v2/repository/models/tight/{action}", {})
+    assert answer.status == 200, answer
+
+
+def prompts(count: int) -> list[Asked]:
+    """Mixed lengths of prompt and answer."""
+    rng = random.Random(20)
+    return [
+        Asked(
+            prompt=f"{rng.choice(OPENINGS)} {number}{' and on' * rng.choice((0, 1, 5, 40))}",
+            max_tokens=rng.choice((1, 4, 12, 32)),
+            echo=rng.random() < 0.3,
+        )
+        for number in range(count)
+    ]
+
+
+def all_at_once(callers: Sequence[Caller], asked: Sequence[Asked]) -> list[str]:
+    with ThreadPoolExecutor(len(asked)) as pool:
+        waiting = [
+            pool.submit(callers[number % len(callers)], one) for number, one in enumerate(asked)
+        ]
+        return [future.result() for future in waiting]
+
+
+def test_64_mixed_requests_at_once_get_each_exactly_its_own_answer(
+    triton: Triton, reference: Reference
+) -> None:
+    http, grpc = HttpEndpoint(triton), GrpcEndpoint(triton)
+    callers = [
+        ask_infer(http, "demo"),
+        ask_generate(http, "demo"),
+        ask_infer(grpc, "demo"),
+        ask_infer(grpc, "batched"),
+        ask_rows(http, "batched"),
+        ask_generate(http, "batched"),
+        ask_too_much(http, "demo"),
+        ask_rows(grpc, "padded"),
+    ]
+    asked = prompts(NUM_REQUESTS)
+    expected = [one.expected(reference) for one in asked]
+
+    answers = all_at_once(callers, asked)
+
+    wrong = [n for n in range(NUM_REQUESTS) if answers[n] != expected[n]]
+    assert not wrong, [(asked[n], answers[n], expected[n]) for n in wrong[:3]]
+
+
+def test_requests_beyond_the_queue_get_503_and_the_others_their_answers(
+    triton: Triton, reference: Reference
+) -> None:
+    model = Model(GrpcEndpoint(triton), "tight", batched=False)
+    numbers = [f"Once {number}" for number in range(16)]
+
+    replies = model.infer_together([model.by_tensors(prompt, max_tokens=48) for prompt in numbers])
+
+    assert {reply.status for reply in replies} == {200, 503}
+    for prompt, reply in zip(numbers, replies, strict=True):
+        if reply.ok:
+            assert reply.text() == reference.text(prompt, 48)
+        else:
+            assert "queue is full" in reply.error
+            assert "max_queue_size 2" in reply.error
+    assert model.ask("tensors", "Once", max_tokens=5).text() == reference.text("Once", 5)
+
+
+def test_a_full_queue_is_a_503_over_http(triton: Triton) -> None:
+    model = Model(HttpEndpoint(triton), "tight", batched=False)
+
+    replies = model.infer_together([model.by_tensors("Once", max_tokens=48) for _ in range(16)])
+
+    assert {reply.status for reply in replies} == {200, 503}
+
+
+def test_unloading_answers_all_requests_and_loading_serves_again(
+    triton: Triton, reference: Reference
+) -> None:
+    model = Model(HttpEndpoint(triton), "tight", batched=False)
+    request = model.by_tensors("Once", max_tokens=200)
+    with ThreadPoolExecutor(2) as pool:
+        waiting = [pool.submit(model.infer, request) for _ in range(2)]
+        control(triton, "unload")
+        statuses = {future.result(timeout=30).status for future in waiting}
+    # Triton lets running requests end; 404 is for one that came after the unload.
+    assert statuses <= {200, 404, 503}, "an answer or a refusal, but no hanging and no crash"
+
+    control(triton, "load")
+    assert model.ask("tensors", "Once", max_tokens=5).text() == reference.text("Once", 5)
+
+
+def test_no_prompt_reaches_the_servers_log(triton: Triton) -> None:
+    for name in ("demo", "batched", "padded"):
+        model = Model(GrpcEndpoint(triton), name, batched=name != "demo")
+        for options in ({"max_tokens": 2}, {"max_tokens": 0}, {"temperature": -1.0}):
+            model.ask("tensors", SECRET, **options)
+            model.ask("tensors", SECRET, stop_words=[SECRET], **options)
+            model.generate({"text_input": SECRET, **options})
+        model.generate({"text_input": SECRET, "unknown": SECRET})
+        model.ask("parameters", SECRET, **{SECRET: SECRET})
+        model.ask("tensors", SECRET.encode() + b"\xff", max_tokens=2)
+
+    log = "\n".join(triton.log)
+    assert "loaded in" in log, "the log is really there"
+    assert SECRET not in log
+    assert not [text for text in OPENINGS if text in log]
