@@ -71,3 +71,13 @@ class Options:
             "min": 1,
         },
     )
+
+    def problems(self) -> list[tuple[str, str]]:
+        """Mistakes that only show in two fields together, each as (field, message)."""
+        if self.max_num_seqs is None or self.max_num_batched_tokens >= self.max_num_seqs:
+            return []
+        message = (
+            f"got {self.max_num_batched_tokens}, expected at least max_num_seqs "
+            f"({self.max_num_seqs}): a step computes one token for each running sequence"
+        )
+        return [("max_num_batched_tokens", message)]
