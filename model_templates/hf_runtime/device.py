@@ -53,9 +53,12 @@ def placement(kind: str, device_id: str, device_map: str | None) -> Placement:
 
 
 def cpu_threads(model_config: Mapping[str, Any]) -> int:
-    """The cores this instance may use: those the process may run on, shared by the model's
-    instances.
+    """Threads to compute with: OMP_NUM_THREADS where that is set, else the cores that the process
+    may run on, shared by the model's instances.
     """
+    asked = os.environ.get("OMP_NUM_THREADS", "")
+    if asked.isdecimal() and int(asked) > 0:
+        return int(asked)
     groups = model_config.get("instance_group") or []
     instances = sum(int(group.get("count", 1)) for group in groups) or 1
     cores = (

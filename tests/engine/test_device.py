@@ -69,8 +69,18 @@ def test_a_gpu_that_torch_does_not_see_is_an_error(monkeypatch: pytest.MonkeyPat
 def test_instances_share_the_cores(
     groups: list[dict[str, Any]] | None, expected: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
     assert cpu_threads({"instance_group": groups}) == expected
+
+
+def test_omp_num_threads_decides_where_it_is_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    assert cpu_threads({"instance_group": [{"count": 2}]}) == 3
+    for not_a_number in ("", "0", "4,2"):
+        monkeypatch.setenv("OMP_NUM_THREADS", not_a_number)
+        assert cpu_threads({}) == 8
 
 
 @pytest.mark.parametrize(

@@ -39,8 +39,5 @@ def stub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StubEndpoint]:
     config.write_text(MODELS_YAML, encoding="utf-8")
     generate(config, folder / "model_repository")
     endpoint = StubEndpoint(folder / "model_repository")
-    with pytest.MonkeyPatch.context() as patch:
-        # Several engines share this process, and tests share the machine.
-        patch.setattr("hf_runtime.device.cpu_threads", lambda model_config: 1)
-        yield endpoint
-        endpoint.close()
+    yield endpoint
+    endpoint.close()
