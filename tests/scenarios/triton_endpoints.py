@@ -13,7 +13,6 @@ from wire import Array, Reply, Request
 
 from tests.support.triton import Triton, post
 
-_TIMEOUT_S = 60.0
 _HTTP_STATUS = {
     "StatusCode.INVALID_ARGUMENT": 400,
     "StatusCode.CANCELLED": 400,
@@ -21,14 +20,16 @@ _HTTP_STATUS = {
     "StatusCode.INTERNAL": 500,
     "StatusCode.UNIMPLEMENTED": 501,
     "StatusCode.UNAVAILABLE": 503,
+    "StatusCode.DEADLINE_EXCEEDED": 504,
 }
 
 
 class _TritonEndpoint:
     """What both have in common: threads, and ``/generate``, which is HTTP's alone."""
 
-    def __init__(self, triton: Triton) -> None:
+    def __init__(self, triton: Triton, timeout_s: float = 60.0) -> None:
         self.triton = triton
+        self.timeout_s = timeout_s
 
     def infer(self, model: str, request: Request) -> Reply:
         raise NotImplementedError
@@ -48,7 +49,7 @@ class HttpEndpoint(_TritonEndpoint):
 
     def infer(self, model: str, request: Request) -> Reply:
         with http_client.InferenceServerClient(
-            self.triton.http, network_timeout=_TIMEOUT_S
+            self.triton.http, network_timeout=self.timeout_s
         ) as client:
             return _infer(http_client, client.infer, model, request)
 
@@ -58,7 +59,7 @@ class GrpcEndpoint(_TritonEndpoint):
 
     def infer(self, model: str, request: Request) -> Reply:
         with grpc_client.InferenceServerClient(self.triton.grpc) as client:
-            return _infer(grpc_client, client.infer, model, request, client_timeout=_TIMEOUT_S)
+            return _infer(grpc_client, client.infer, model, request, client_timeout=self.timeout_s)
 
 
 def _infer(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import socket
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -168,6 +169,19 @@ def test_a_full_queue_is_a_503_over_http(triton: Triton) -> None:
     assert {reply.status for reply in replies} == {200, 503}
 
 
+def test_a_full_queue_is_told_to_callers_of_generate(triton: Triton) -> None:
+    body = {"text_input": "Once", "max_tokens": 48}
+    endpoint = HttpEndpoint(triton)
+    with ThreadPoolExecutor(16) as pool:
+        answers = list(pool.map(lambda _: endpoint.generate("tight", body), range(16)))
+
+    refusals = [answer["error"] for status, answer in answers if status != 200]
+    # Up to 24.10 /generate answers whatever error of a model with status 400.
+    assert {status for status, _ in answers} <= {200, 400, 503}
+    assert 0 < len(refusals) < 16
+    assert all("queue is full" in refusal for refusal in refusals)
+
+
 def test_unloading_answers_all_requests_and_loading_serves_again(
     triton: Triton, reference: Reference
 ) -> None:
@@ -182,6 +196,25 @@ def test_unloading_answers_all_requests_and_loading_serves_again(
 
     control(triton, "load")
     assert model.ask("tensors", "Once", max_tokens=5).text() == reference.text("Once", 5)
+
+
+def test_callers_that_leave_harm_nobody(triton: Triton, reference: Reference) -> None:
+    body = b'{"text_input": "Once", "max_tokens": 200}'
+    head = (
+        f"POST /v2/models/demo/generate HTTP/1.1\r\nHost: a\r\nContent-Length: {len(body)}\r\n\r\n"
+    )
+    request = Model(GrpcEndpoint(triton), "demo", batched=False).by_tensors("Once", max_tokens=200)
+    address = ("127.0.0.1", triton.server.listen.http_port)
+    for _ in range(8):
+        with socket.create_connection(address) as connection:
+            connection.sendall(head.encode() + body)
+        reply = GrpcEndpoint(triton, timeout_s=0.02).infer("demo", request)
+        assert reply.status == 504, "the caller's own deadline"
+
+    answers = all_at_once([ask_infer(HttpEndpoint(triton), "demo")], prompts(8))
+
+    assert answers == [asked.expected(reference) for asked in prompts(8)]
+    assert triton.server.exit_code() is None
 
 
 def test_no_prompt_reaches_the_servers_log(triton: Triton) -> None:

@@ -139,14 +139,14 @@ class StubServer:
         return self.send(request).reply()
 
     def generate(self, body: Mapping[str, Any] | bytes) -> tuple[int, dict[str, Any]]:
-        """``/generate``: status and body."""
+        """``/generate``: status and body. Any error of a model is a 400 there (24.10)."""
         try:
             request = flat_json.read(self.config, flat_json.body_bytes(body))
         except flat_json.FlatJsonError as error:
             return error.status, {"error": str(error)}
         reply = self.infer(request)
         if not reply.ok:
-            return reply.status, {"error": reply.error}
+            return 400, {"error": reply.error}
         return reply.status, flat_json.write(self.config, reply)
 
     def _execute(self, passed: list[tuple[Pending, pb_utils.InferenceRequest]]) -> None:
