@@ -158,9 +158,14 @@ class _Answer:
         return [pb_utils.Tensor(name, columns[name].reshape(shape)) for name in wanted]
 
     def _wants(self, name: str) -> bool:
-        """True for outputs asked for by flag or, where a request lists fewer than all, by name."""
-        by_name = name in self._requested and len(self._requested) < len(_OUTPUTS)
-        return name == "text_output" or name in self._request.outputs or by_name
+        """True for the text and what a flag asks for; where a request lists outputs, for those.
+
+        Never for one that the request did not list: the stub would drop it in ``send`` without
+        holding the interpreter's lock, which kills it on Python 3.12.
+        """
+        if len(self._requested) < len(_OUTPUTS):
+            return name in self._requested
+        return name == "text_output" or name in self._request.outputs
 
 
 def _output_text(generation: Generation, completion: Completion) -> str:

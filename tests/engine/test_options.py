@@ -15,10 +15,9 @@ def test_a_step_that_holds_every_running_sequence_is_fine(
 
 
 def test_a_step_smaller_than_the_running_sequences_is_named() -> None:
-    assert Options(max_num_seqs=9, max_num_batched_tokens=8).problems() == [
-        (
-            "max_num_batched_tokens",
-            "got 8, expected at least max_num_seqs (9): "
-            "a step computes one token for each running sequence",
-        )
-    ]
+    message = (
+        "got 8, expected at least max_num_seqs (9): "
+        "a step computes one token for each running sequence"
+    )
+    options = Options(max_num_seqs=9, max_num_batched_tokens=8)
+    assert options.problems() == [("max_num_batched_tokens", message)]
