@@ -9,13 +9,15 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from hf_runtime.device import Placement
 from hf_runtime.errors import LoadError, RequestError
 from hf_runtime.served_model import ServedModel, read_served_model
+from hf_runtime.weights import resolve_dtype
 from text_generation.loading import LoadedModel, eos_token_ids, load_engine
 from text_generation.options import Options
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast
+from transformers import LlamaConfig, PreTrainedTokenizerFast
 
 from tests.engine.driving import Answers
 from tests.engine.tiny_models import tiny_model
@@ -196,3 +198,20 @@ def test_a_model_json_of_another_kind_says_how_to_write_it_anew(
 def test_a_missing_model_json_is_a_load_error(tmp_path: Path) -> None:
     with pytest.raises(LoadError, match=r"^model\.json: .*No such file"):
         read_served_model(tmp_path, "1")
+
+
+@pytest.mark.parametrize(
+    "asked, stored, device, expected",
+    [
+        ("bfloat16", "float32", "cpu", torch.bfloat16),
+        ("float16", "float32", "cpu", torch.float16),
+        ("auto", "bfloat16", "cpu", torch.bfloat16),
+        ("auto", "float16", "cpu", torch.float32),
+        ("auto", "float16", "cuda:0", torch.float16),
+        ("auto", None, "cpu", "auto"),
+    ],
+)
+def test_auto_is_the_checkpoints_dtype_but_no_float16_on_a_cpu(
+    asked: str, stored: str | None, device: str, expected: Any
+) -> None:
+    assert resolve_dtype(asked, LlamaConfig(dtype=stored), device) == expected

@@ -7,12 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from hf_runtime.errors import LoadError
 from hf_runtime.served_model import ServedModel
-from hf_runtime.weights import load_config, model_files, resolve_dtype
+from hf_runtime.weights import load_config, model_files
 from huggingface_hub import constants
-from transformers import LlamaConfig
 
 from tests.engine.fake_hub import COMMIT, FakeHub, Repository, running_hub
 
@@ -252,20 +250,3 @@ def test_a_broken_config_is_one_line(tmp_path: Path) -> None:
         load_config(served(tmp_path, "..", local=True), tmp_path)
     assert str(raised.value).startswith(f"{tmp_path}: OSError: ")
     assert "\n" not in str(raised.value)
-
-
-@pytest.mark.parametrize(
-    "asked, stored, device, expected",
-    [
-        ("bfloat16", "float32", "cpu", torch.bfloat16),
-        ("float16", "float32", "cpu", torch.float16),
-        ("auto", "bfloat16", "cpu", torch.bfloat16),
-        ("auto", "float16", "cpu", torch.float32),
-        ("auto", "float16", "cuda:0", torch.float16),
-        ("auto", None, "cpu", "auto"),
-    ],
-)
-def test_auto_is_the_checkpoints_dtype_but_no_float16_on_a_cpu(
-    asked: str, stored: str | None, device: str, expected: Any
-) -> None:
-    assert resolve_dtype(asked, LlamaConfig(dtype=stored), device) == expected
