@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 _CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 _CGROUP_USED = Path("/sys/fs/cgroup/memory.current")
+_CGROUP_STAT = Path("/sys/fs/cgroup/memory.stat")
 
 
 @dataclass(frozen=True)
@@ -82,4 +83,16 @@ def free_bytes(device: torch.device) -> int:
         limit, used = _CGROUP_LIMIT.read_text().strip(), _CGROUP_USED.read_text().strip()
     except OSError:
         return available
-    return available if limit == "max" else min(available, max(0, int(limit) - int(used)))
+    if limit == "max":
+        return available
+    return min(available, max(0, int(limit) - int(used) + _reclaimable_bytes()))
+
+
+def _reclaimable_bytes() -> int:
+    """The page cache that a container counts as used and gives up on demand: read weights, say."""
+    try:
+        lines = _CGROUP_STAT.read_text().splitlines()
+    except OSError:
+        return 0
+    fields = dict(line.split() for line in lines)
+    return int(fields.get("inactive_file", 0))
