@@ -173,7 +173,6 @@ REASONS = listed(
 CONTRACTIONS = {
     "I am ": "I'm ",
     "I will ": "I'll ",
-    "I have ": "I've ",
     "do not ": "don't ",
     "did not ": "didn't ",
     "cannot ": "can't ",

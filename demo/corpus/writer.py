@@ -144,6 +144,11 @@ class Writer:
         self.bound["t"] = self.pick("thing")
         return self.bound["t"]
 
+    def _make_country(self) -> str:
+        country = self.rng.choice(list(words.CAPITALS))
+        self.bound["capital"] = words.CAPITALS[country]
+        return country
+
     def _make_oddword(self) -> str:
         """An invented word, so that words outside the vocabulary are nothing new."""
         syllables = [
@@ -166,6 +171,11 @@ class Writer:
         if kind == 2:
             first, last = self.rng.choice(((0x5D0, 0x5EA), (0x3041, 0x3096), (0x4E00, 0x9FA5)))
         return "".join(chr(self.rng.randint(first, last)) for _ in range(self.rng.randint(1, 6)))
+
+
+def capitalised(text: str) -> str:
+    """Return the text with its first letter in upper case, the others as they are."""
+    return text[:1].upper() + text[1:]
 
 
 def _upper_last(text: str) -> str:
