@@ -1,0 +1,264 @@
+"""The generate engine: padded batches through ``model.generate``.
+
+For what the in-flight engine can't hold: encoder-decoder models and architectures with other
+caches. A batch is held until its longest member is done. Tokens are chosen by the same Sampler as
+in flight, from inside ``generate`` as a logits processor, so options mean the same on both engines
+and requests with different ones share a batch. Some architectures let padding change the answer:
+that is tried at load, and they get batches of equal prompt lengths.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections import deque
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from hf_runtime.errors import LoadError, RequestError, reason
+from transformers import (
+    LogitsProcessor,
+    LogitsProcessorList,
+    StoppingCriteria,
+    StoppingCriteriaList,
+)
+
+from .engine import Engine, EngineSetup
+from .kv_cache import context_length
+from .sampling import Sampler
+from .sequence import Sequence
+
+_DEFAULT_NUM_SEQS = 32
+_LEN_WITHOUT_LIMIT = 2048
+_PADDING_TOLERANCE = 2e-2
+
+
+class GenerateEngine(Engine):
+    """Runs the waiting sequences batch after batch."""
+
+    name = "generate"
+
+    def __init__(self, setup: EngineSetup) -> None:
+        super().__init__(setup)
+        model, options = setup.model, setup.options
+        self.is_encoder_decoder = bool(model.config.is_encoder_decoder)
+        limit = context_length(model.config.get_text_config())
+        self._max_model_len = options.max_model_len or limit or _LEN_WITHOUT_LIMIT
+        if limit is not None and self._max_model_len > limit:
+            raise LoadError(
+                f"max_model_len: got {self._max_model_len}, the model's own limit is {limit} tokens"
+            )
+        self._max_num_seqs = options.max_num_seqs or _DEFAULT_NUM_SEQS
+        self._waiting: deque[Sequence] = deque()
+        self._batch: list[Sequence] = []
+        self._pads_safely = True
+
+    @property
+    def max_num_seqs(self) -> int:
+        return self._max_num_seqs
+
+    @property
+    def max_model_len(self) -> int:
+        return self._max_model_len
+
+    @property
+    def description(self) -> str:
+        batches = "padded batches" if self._pads_safely else "batches of equal prompt lengths"
+        size = f"{self._max_num_seqs} sequences x {self._max_model_len} tokens"
+        return f"generate engine, {batches} of {size}"
+
+    def check_length(self, num_prompt_tokens: int, max_tokens: int) -> None:
+        """As the base says, but an encoder-decoder's prompt and output each have a context."""
+        if not self.is_encoder_decoder:
+            super().check_length(num_prompt_tokens, max_tokens)
+            return
+        for field, got in (("text_input", num_prompt_tokens), ("max_tokens", max_tokens)):
+            if got > self._max_model_len:
+                raise RequestError(
+                    f"{field}: got {got} tokens, this model holds {self._max_model_len}"
+                )
+
+    def default_max_tokens(self, num_prompt_tokens: int) -> int:
+        return super().default_max_tokens(0 if self.is_encoder_decoder else num_prompt_tokens)
+
+    def _prepare(self) -> None:
+        config = copy.deepcopy(self.setup.model.generation_config)
+        config.do_sample, config.num_beams, config.num_return_sequences = False, 1, 1
+        # Neutral, not None, which generate would fill with the model's own: our sampler has these.
+        config.temperature, config.top_k, config.top_p, config.repetition_penalty = (
+            1.0,
+            50,
+            1.0,
+            1.0,
+        )
+        pad = config.pad_token_id
+        eos = min(self.setup.eos_token_ids, default=0)
+        self._pad_token_id = pad if isinstance(pad, int) and pad >= 0 else eos
+        config.pad_token_id = self._pad_token_id
+        last = getattr(config, "forced_eos_token_id", None)
+        self._last_token_id = last[0] if isinstance(last, list) else last
+        config.forced_eos_token_id = None
+        self._generation_config = config
+        self._sampler = Sampler(sorted(self.setup.eos_token_ids))
+        self.setup.prepare(self.setup.model)
+        try:
+            self._pads_safely = self._padding_changes_nothing()
+        except Exception as error:
+            # An architecture that fails here fails every request: say so now.
+            raise LoadError(
+                f"the model does not run: {type(error).__name__}: {reason(error)}"
+            ) from error
+
+    def _has_work(self) -> bool:
+        return bool(self._waiting)
+
+    def _add(self, sequences: Iterable[Sequence]) -> None:
+        self._waiting.extend(sequences)
+
+    def _drain_running(self) -> list[Sequence]:
+        drained, self._batch = self._batch, []  # a batch is answered whole, so none of it was
+        for sequence in drained:
+            self._sampler.forget(sequence)
+        return drained
+
+    def _drain(self) -> list[Sequence]:
+        drained = self._drain_running() + list(self._waiting)
+        self._waiting.clear()
+        return drained
+
+    def _step(self) -> None:
+        """One whole batch, answered when its longest member is done."""
+        self._batch = batch = self._next_batch()
+        self._generate(batch)
+        self._batch = []
+        for sequence in batch:
+            self._sampler.forget(sequence)
+        self._answer(batch)
+
+    def _next_batch(self) -> list[Sequence]:
+        """The sequences that waited longest and can be generated together."""
+        batch: list[Sequence] = []
+        for sequence in self._waiting:
+            if len(batch) == self._max_num_seqs:
+                break
+            if not batch or self._fits(batch, sequence):
+                batch.append(sequence)
+        taken = set(map(id, batch))
+        self._waiting = deque(s for s in self._waiting if id(s) not in taken)
+        return batch
+
+    def _fits(self, batch: list[Sequence], sequence: Sequence) -> bool:
+        """Where padding is not safe all prompts are of one length. All rows of a decoder run on to
+        the longest prompt plus the longest output, which must stay within the context.
+        """
+        if not self._pads_safely and sequence.num_prompt_tokens != batch[0].num_prompt_tokens:
+            return False
+        if self.is_encoder_decoder:
+            return True
+        longest_prompt = max(s.num_prompt_tokens for s in (*batch, sequence))
+        longest_output = max(s.params.max_tokens for s in (*batch, sequence))
+        return longest_prompt + longest_output <= self._max_model_len
+
+    @torch.inference_mode()
+    def _generate(self, batch: list[Sequence]) -> None:
+        input_ids, attention_mask = self._pad([sequence.prompt_token_ids for sequence in batch])
+        choose = _ChooseTokens(batch, self._sampler, self.setup.eos_token_ids, self._pad_token_id)
+        choose.last_token_id = self._last_token_id
+        self.setup.model.generate(
+            input_ids,
+            attention_mask=attention_mask,
+            generation_config=self._config(max(s.params.max_tokens for s in batch)),
+            logits_processor=LogitsProcessorList([choose]),
+            stopping_criteria=StoppingCriteriaList([_Finished(batch)]),
+        )
+
+    def _pad(self, prompts: list[list[int]]) -> tuple[torch.Tensor, torch.Tensor]:
+        """input_ids and attention_mask (batch, longest): decoders pad on the left, encoders on the
+        right.
+        """
+        longest = max(map(len, prompts))
+        ids, mask = [], []
+        for prompt in prompts:
+            padding = longest - len(prompt)
+            left, right = (0, padding) if self.is_encoder_decoder else (padding, 0)
+            ids.append([self._pad_token_id] * left + prompt + [self._pad_token_id] * right)
+            mask.append([0] * left + [1] * len(prompt) + [0] * right)
+        device = self.setup.device
+        return torch.tensor(ids, device=device), torch.tensor(mask, device=device)
+
+    @torch.inference_mode()
+    def _padding_changes_nothing(self) -> bool:
+        """Compares first-token logits of a short prompt alone and padded beside a long one; also
+        warms up.
+        """
+        short, long = [1, 2, 3], [3, 2, 1, 2, 3, 1, 2]
+        alone, padded = (self._first_logits(prompts)[0] for prompts in ([short], [short, long]))
+        span = (alone.max() - alone.min()).clamp_min(1e-6)
+        difference = float(((alone - padded).abs().max() / span).item())
+        return difference <= _PADDING_TOLERANCE
+
+    def _first_logits(self, prompts: list[list[int]]) -> torch.Tensor:
+        """(len(prompts), vocab): the model's own logits of the first token."""
+        input_ids, attention_mask = self._pad(prompts)
+        output = self.setup.model.generate(
+            input_ids,
+            attention_mask=attention_mask,
+            generation_config=self._config(2, return_dict_in_generate=True, output_logits=True),
+        )
+        first: torch.Tensor = output.logits[0]
+        return first.float()
+
+    def _config(self, max_new_tokens: int, **changes: Any) -> Any:
+        """The model's generation config for one call."""
+        config = copy.deepcopy(self._generation_config)
+        config.update(max_new_tokens=max_new_tokens, **changes)
+        return config
+
+
+class _ChooseTokens(LogitsProcessor):
+    """Samples with our sampler and leaves ``generate`` one token to choose per row.
+
+    ``last_token_id`` is forced as a row's last token where the model wants one (BART's
+    ``forced_eos_token_id``, which ``generate`` would force at the end of the longest row only).
+    """
+
+    last_token_id: int | None = None
+
+    def __init__(
+        self,
+        batch: list[Sequence],
+        sampler: Sampler,
+        eos_token_ids: frozenset[int],
+        pad_token_id: int,
+    ) -> None:
+        self.batch, self.sampler = batch, sampler
+        self.eos_token_ids, self.pad_token_id = eos_token_ids, pad_token_id
+
+    def __call__(self, input_ids: Any, scores: Any) -> Any:
+        """scores (batch, vocab) -> the same shape, 0 at each row's token and -inf elsewhere."""
+        rows = [row for row, sequence in enumerate(self.batch) if sequence.finish_reason is None]
+        token_ids = [self.pad_token_id] * len(self.batch)
+        sequences = [self.batch[row] for row in rows]
+        for row, token_id in zip(rows, self.sampler.sample(scores[rows], sequences), strict=True):
+            sequence = self.batch[row]
+            if self.last_token_id is not None and sequence.num_tokens_left == 1:
+                token_ids[row] = self.last_token_id
+                sequence.append(self.last_token_id, frozenset())
+            else:
+                token_ids[row] = token_id
+                sequence.append(token_id, self.eos_token_ids)
+        chosen = torch.full_like(scores, float("-inf"))
+        chosen[torch.arange(len(self.batch)), token_ids] = 0
+        return chosen
+
+
+class _Finished(StoppingCriteria):
+    """Each row ends when its own sequence does."""
+
+    def __init__(self, batch: list[Sequence]) -> None:
+        self.batch = batch
+
+    def __call__(self, input_ids: Any, scores: Any, **kwargs: Any) -> Any:
+        """(batch,) bool: the rows that are done."""
+        done = [sequence.finish_reason is not None for sequence in self.batch]
+        return torch.tensor(done, device=input_ids.device)

@@ -1,0 +1,148 @@
+"""Puts a served model together: files, tokenizer, weights, and the first engine that fits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from hf_runtime import log
+from hf_runtime.device import Placement, free_bytes
+from hf_runtime.errors import LoadError, RequestError, reason
+from hf_runtime.prepacked_linear import prepack
+from hf_runtime.served_model import ServedModel
+from hf_runtime.weights import load_config, load_model, load_tokenizer, model_files
+
+from .engine import Engine, EngineSetup
+from .generate import GenerateEngine
+from .holding import CannotHoldError
+from .in_flight import InFlightEngine
+from .options import Options
+from .request import PromptReader
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A model that serves."""
+
+    engine: Engine
+    tokenizer: Any
+    reader: PromptReader
+    is_encoder_decoder: bool
+    description: str
+
+
+def load_engine(served: ServedModel, placement: Placement, num_threads: int) -> LoadedModel:
+    """Loads everything and starts the engine.
+
+    Raises:
+        LoadError: with the one line that the operator reads.
+    """
+    options = Options(**served.options)
+    files = model_files(served)
+    config = load_config(served, files)
+    tokenizer = load_tokenizer(served, files)
+    model = load_model(served, files, _auto_class(config), config, placement)
+    device = torch.device(placement.device)
+    setup = EngineSetup(
+        model=model,
+        options=options,
+        device=device,
+        eos_token_ids=eos_token_ids(model, tokenizer),
+        num_threads=num_threads,
+        free_bytes=free_bytes,
+        prepare=prepack if device.type == "cpu" else lambda model: None,
+    )
+    engine = _start_engine(served.name, setup)
+    reader = PromptReader(
+        tokenize=prompt_tokenizer(tokenizer, engine),
+        default_max_tokens=engine.default_max_tokens,
+        check_length=engine.check_length,
+        default_repetition_penalty=getattr(model.generation_config, "repetition_penalty", None)
+        or 1.0,
+    )
+    dtype = str(model.dtype).removeprefix("torch.")
+    description = f"{served.source} ({dtype}) on {placement.device}, {engine.description}"
+    return LoadedModel(engine, tokenizer, reader, bool(config.is_encoder_decoder), description)
+
+
+def _auto_class(config: Any) -> Any:
+    from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
+
+    return AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
+
+
+def _start_engine(name: str, setup: EngineSetup) -> Engine:
+    """The engine that the options name; with ``auto`` the in-flight one, or generate with a line
+    that says why.
+    """
+    why = (
+        "encoder-decoder models can't run in flight"
+        if setup.model.config.is_encoder_decoder
+        else None
+    )
+    if setup.options.engine == "in_flight" and why:
+        raise LoadError(f"engine: got in_flight, but {why}; use engine: generate or auto")
+    if setup.options.engine != "generate" and why is None:
+        try:
+            return _started(InFlightEngine(setup))
+        except CannotHoldError as error:
+            why = str(error)
+            if setup.options.engine == "in_flight":
+                raise LoadError(
+                    f"engine: got in_flight, but it can't hold this model: {why}"
+                ) from error
+    if setup.options.engine == "auto":
+        log.info(f"{name}: engine generate, because {why}")
+    return _started(GenerateEngine(setup))
+
+
+def _started(engine: Engine) -> Engine:
+    try:
+        engine.start()
+    except (LoadError, CannotHoldError):
+        raise
+    except Exception as error:
+        # Out of memory, a broken checkpoint: the operator gets one line.
+        raise LoadError(
+            f"the {engine.name} engine failed to start: {type(error).__name__}: {reason(error)}"
+        ) from error
+    return engine
+
+
+def eos_token_ids(model: Any, tokenizer: Any) -> frozenset[int]:
+    """The ids that end a text, as the model's generation config says, else its tokenizer."""
+    ids = getattr(model.generation_config, "eos_token_id", None)
+    if ids is None:
+        ids = tokenizer.eos_token_id
+    vocab_size = model.config.get_text_config().vocab_size
+    listed = ids if isinstance(ids, list | tuple) else [] if ids is None else [ids]
+    return frozenset(int(token_id) for token_id in listed if 0 <= int(token_id) < vocab_size)
+
+
+def prompt_tokenizer(tokenizer: Any, engine: Engine) -> Callable[[str], list[int]]:
+    """A function from a prompt to its token ids; it refuses a prompt that can't fit before it
+    tokenises it.
+    """
+    vocab_size = engine.setup.model.config.get_text_config().vocab_size
+    longest_token = max((len(token) for token in tokenizer.get_vocab()), default=1)
+
+    def tokenize(text: str) -> list[int]:
+        fewest_tokens = -(-len(text) // longest_token)
+        if fewest_tokens > engine.max_model_len:
+            raise RequestError(
+                f"text_input: the prompt has {len(text)} characters, at least {fewest_tokens} "
+                f"tokens; this model's context holds {engine.max_model_len}"
+            )
+        token_ids: list[int] = tokenizer(text).input_ids
+        if not token_ids:
+            raise RequestError("text_input: the tokenizer makes no token of it, a text is required")
+        if max(token_ids) >= vocab_size:
+            raise RequestError(
+                f"text_input: the tokenizer makes token {max(token_ids)} of it, this model has "
+                f"{vocab_size}"
+            )
+        return token_ids
+
+    return tokenize
