@@ -39,7 +39,13 @@ PACKED: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen3": ("qwen3", {**_GROUPED, "head_dim": 8}),
     "gemma2": (
         "gemma2",
-        {**_GROUPED, **_SLIDING, "head_dim": 8, "attn_logit_softcapping": 1.0},
+        {
+            **_GROUPED,
+            **_SLIDING,
+            "head_dim": 8,
+            "attn_logit_softcapping": 1.0,
+            "attn_implementation": "eager",  # before 5.21, sdpa leaves the soft cap out
+        },
     ),
     "gemma3": ("gemma3_text", {**_GROUPED, **_SLIDING, "head_dim": 8, "num_hidden_layers": 6}),
     "phi": ("phi", {}),
