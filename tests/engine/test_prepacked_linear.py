@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 from hf_runtime import prepacked_linear
-from hf_runtime.prepacked_linear import LinearPart, PrepackedLinear, prepack
+from hf_runtime.prepacked_linear import HalfStoredLinear, LinearPart, PrepackedLinear, prepack
 from text_generation.in_flight import InFlightEngine
 from torch import nn
 from transformers.models.falcon.modeling_falcon import FalconLinear
@@ -38,6 +38,13 @@ def always_faster(monkeypatch: pytest.MonkeyPatch) -> None:
         return 1.0 if isinstance(run, PrepackedLinear) else 2.0
 
     monkeypatch.setattr(prepacked_linear, "_seconds", seconds)
+
+
+def half_exact(linear: nn.Linear) -> nn.Linear:
+    """The layer with the nearest weights that float16 holds."""
+    with torch.no_grad():
+        linear.weight.copy_(linear.weight.half())
+    return linear
 
 
 def layer(form: str, dtype: torch.dtype = torch.float32) -> nn.Sequential:
@@ -83,6 +90,40 @@ def test_a_prepacked_model_generates_the_same_tokens(name: str, num_joined: int)
 
 
 @needs_onednn
+@pytest.mark.parametrize("num_rows", [1, 7, 32])
+@pytest.mark.parametrize("bias", [True, False])
+@torch.inference_mode()
+def test_weights_stored_in_half_give_the_same_numbers(bias: bool, num_rows: int) -> None:
+    plain = half_exact(nn.Linear(48, 80, bias=bias))
+    # Down to float16's smallest and up to its largest value.
+    plain.weight[0, :3] = torch.tensor([2.0**-24, 65504.0, -(2.0**-15)])
+    stored = HalfStoredLinear(plain.weight, plain.bias)
+    x = torch.randn(2, num_rows, 64)[..., 8:56]  # not contiguous, as a part of joined layers is
+    torch.testing.assert_close(stored(x), plain(x), rtol=1e-5, atol=1e-3)
+    one_hot = torch.eye(48).unsqueeze(0)
+    exact = plain.weight.t() + plain.bias if bias else plain.weight.t()
+    assert torch.equal(stored(one_hot)[0], exact)
+
+
+@pytest.mark.parametrize("value", [1.0 + 2.0**-12, 70000.0, 2.0**-26])
+def test_a_weight_that_float16_would_round_is_not_stored_in_half(value: float) -> None:
+    layer = half_exact(nn.Linear(8, 8))
+    HalfStoredLinear(layer.weight, None)
+    with torch.no_grad():
+        layer.weight[3, 3] = value
+    with pytest.raises(RuntimeError, match="not exactly float16"):
+        HalfStoredLinear(layer.weight, None)
+
+
+@needs_onednn
+@pytest.mark.usefixtures("always_faster")
+def test_each_layer_takes_a_form_that_its_own_weight_allows() -> None:
+    model = nn.Sequential(half_exact(nn.Linear(8, 8)), nn.Linear(8, 8), half_exact(nn.Linear(8, 8)))
+    assert prepack(model) == 3
+    assert [type(layer) for layer in model] == [HalfStoredLinear, PrepackedLinear, HalfStoredLinear]
+
+
+@needs_onednn
 def test_a_prepacked_layer_keeps_the_weights_dtype_for_modules_that_look() -> None:
     packed = PrepackedLinear(torch.zeros(4, 3, dtype=torch.bfloat16), None)
     assert packed.weight.dtype == torch.bfloat16
@@ -93,10 +134,11 @@ def test_a_prepacked_layer_keeps_the_weights_dtype_for_modules_that_look() -> No
 def test_layers_stay_plain_where_the_operator_is_missing(
     failure: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def missing() -> Any:
+    def missing(*_: object) -> Any:
         raise failure
 
-    monkeypatch.setattr(prepacked_linear, "_operators", missing)
+    monkeypatch.setattr(PrepackedLinear, "_pack", missing)
+    monkeypatch.setattr(HalfStoredLinear, "_pack", missing)
     model = layer("linear")
     assert prepack(model) == 0
     assert type(model[0]) is nn.Linear
@@ -116,7 +158,7 @@ def test_each_shape_is_timed_once_and_replaced_where_it_gains(
     monkeypatch.setattr(prepacked_linear, "_seconds", seconds)
     model = nn.Sequential(nn.Linear(8, 8), nn.Sequential(nn.Linear(8, 8), nn.ReLU()))
     assert prepack(model) == replaced
-    assert len(timed) == 2  # two forms of one shape
+    assert len(timed) == 2  # two forms of one shape; these weights are not float16
 
 
 class Branches(nn.Module):

@@ -1,20 +1,29 @@
-"""Linear layers whose weights oneDNN has laid out for the CPU at hand.
+"""Linear layers whose weights are laid out ahead for the CPU at hand, in whichever form is fastest.
 
-``F.linear`` in float32 goes to a general matrix product that lays the weight out anew at every
-call; laid out once, the same product takes about half the time on processors with AVX-512 (and
-saves less in bfloat16). Which is faster differs by processor and shape, so each shape is timed and
-the faster form kept.
+``F.linear`` in float32 goes to a general matrix product that lays the weight out at every call.
+Two forms lay it out once:
 
-The operator is private to torch (``torch.ops.mkldnn``, what inductor emits): where it is missing or
-fails, layers stay as they are. A test holds both forms to the same numbers.
+- oneDNN's: about half the time on processors with AVX-512 (less is saved in bfloat16);
+- FBGEMM's, for float32: the weight is stored in float16 and widened as it is read, computed in
+  float32. Generating for one caller waits for memory, and this reads half as much of it: a third of
+  oneDNN's time for one row, the same for 32. It is taken only where every value of the weight is
+  a float16 exactly, as in a float16 checkpoint, so nothing is rounded.
+
+Which is faster differs by processor and shape, so each shape is timed and the fastest form kept.
+Layers that share their input (query, key and value; gate and up) become one: fewer starts of the
+thread team, which take 10 % of a step where a weight is read for a single row.
+
+The operators are private to torch (``mkldnn``: what inductor emits; ``quantized``: what its dynamic
+quantisation calls): where one is missing or fails, its form is not taken. A test holds all forms to
+the same numbers.
 """
 
 from __future__ import annotations
 
+import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import nn
@@ -33,9 +42,13 @@ class PrepackedLinear(nn.Module):
         super().__init__()
         self.out_features, self.in_features = weight.shape
         self.dtype = weight.dtype
-        reorder, self._linear = _operators()
-        self.packed = reorder(weight.detach().contiguous(), None)
-        self.bias = None if bias is None else bias.detach()
+        self._pack(weight.detach().contiguous(), None if bias is None else bias.detach())
+
+    def _pack(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
+        """Raises AttributeError or RuntimeError where torch can't lay the weight out so."""
+        ops = torch.ops.mkldnn
+        self._linear = ops._linear_pointwise  # noqa: SLF001
+        self.packed, self.bias = ops._reorder_linear_weight(weight, None), bias  # noqa: SLF001
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """(..., in_features) -> (..., out_features), in the weight's dtype."""
@@ -50,10 +63,22 @@ class PrepackedLinear(nn.Module):
         return torch.empty(0, dtype=self.dtype)
 
 
-def _operators() -> tuple[Any, Any]:
-    """The private operators that lay a weight out and that multiply by it."""
-    ops = torch.ops.mkldnn
-    return ops._reorder_linear_weight, ops._linear_pointwise  # noqa: SLF001
+class HalfStoredLinear(PrepackedLinear):
+    """The same, stored in float16 by FBGEMM and computed in float32."""
+
+    def _pack(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
+        if weight.dtype != torch.float32 or not torch.equal(weight.half().float(), weight):
+            raise RuntimeError("not exactly float16")
+        ops = torch.ops.quantized
+        self._linear, self.packed = ops.linear_dynamic_fp16, ops.linear_prepack_fp16(weight, bias)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """(..., in_features) -> (..., out_features), float32."""
+        y: torch.Tensor = self._linear(x, self.packed)
+        return y
+
+
+_FORMS = (HalfStoredLinear, PrepackedLinear)
 
 
 class _SharedInput:
@@ -62,9 +87,8 @@ class _SharedInput:
     The first one asked computes all; the others hand out their part of it.
     """
 
-    def __init__(self, layers: list[_Layer]) -> None:
-        self.sizes = [layer.weight.shape[0] for layer in layers]
-        self.linear = _joined(layers)
+    def __init__(self, linear: PrepackedLinear, sizes: list[int]) -> None:
+        self.linear, self.sizes = linear, sizes
         self._x: torch.Tensor | None = None
         self._parts: tuple[torch.Tensor, ...] = ()
         self._num_left = 0
@@ -127,15 +151,17 @@ def prepack(model: nn.Module) -> int:
         layers = {layer.name: layer for layer in _linear_layers(parent)}
         for names in joins:
             group = [layers[name] for name in names if name in layers]
-            if len(group) == len(names) and choice.joined_is_faster(group):
-                shared = _SharedInput(group)
+            linear = choice.joined(group) if len(group) == len(names) else None
+            if linear is not None:
+                shared = _SharedInput(linear, [layer.weight.shape[0] for layer in group])
                 for index, layer in enumerate(group):
                     setattr(parent, layer.name, LinearPart(shared, index))
                     del layers[layer.name]
                 replaced += len(group)
         for layer in layers.values():
-            if choice.packed_is_faster(layer):
-                setattr(parent, layer.name, PrepackedLinear(layer.weight, layer.bias))
+            linear = choice.packed(layer)
+            if linear is not None:
+                setattr(parent, layer.name, linear)
                 replaced += 1
     return replaced
 
@@ -149,40 +175,62 @@ def _shares_inputs(model: nn.Module) -> bool:
 
 
 class _Choice:
-    """Times each kind of layer once and remembers which form was faster."""
+    """Times each kind of layer once in each form and remembers the seconds."""
 
     def __init__(self) -> None:
-        self._seconds: dict[tuple[object, ...], tuple[float, float]] = {}
-        self._joined: dict[tuple[object, ...], bool] = {}
+        self._seconds: dict[tuple[object, ...], float] = {}
+        self._joins: dict[tuple[object, ...], bool] = {}
 
-    def packed_is_faster(self, layer: _Layer) -> bool:
-        """Whether the prepacked form of one layer is."""
-        plain_s, packed_s = self._times(layer)
-        return plain_s > packed_s * _MIN_GAIN
+    def packed(self, layer: _Layer) -> PrepackedLinear | None:
+        """The fastest form that the layer can take, or None where it is best left as it is."""
+        linear, packed_s = self._fastest([layer])
+        return linear if self._plain_seconds(layer) > packed_s * _MIN_GAIN else None
 
-    def joined_is_faster(self, layers: list[_Layer]) -> bool:
-        """Whether one prepacked layer for all is; a tie is won, for the calls that it saves."""
+    def joined(self, layers: list[_Layer]) -> PrepackedLinear | None:
+        """One layer for all, where that is no slower: a tie is won, for the calls that it saves."""
         if len({(layer.weight.shape[1], *layer.key[2:]) for layer in layers}) > 1:
-            return False
+            return None
         key = tuple(layer.key for layer in layers)
-        if key not in self._joined:
-            separate_s = sum(min(self._times(layer)) for layer in layers)
-            self._joined[key] = _packed_seconds(lambda: _joined(layers), layers[0]) <= separate_s
-        return self._joined[key]
+        if not self._joins.get(key, True):
+            return None
+        linear, joined_s = self._fastest(layers)
+        if key not in self._joins:
+            self._joins[key] = joined_s <= sum(map(self._best_seconds, layers))
+        return linear if self._joins[key] else None
 
-    def _times(self, layer: _Layer) -> tuple[float, float]:
-        """Seconds of the plain and of the prepacked form."""
-        if layer.key not in self._seconds:
-            packed_s = _packed_seconds(lambda: PrepackedLinear(layer.weight, layer.bias), layer)
-            self._seconds[layer.key] = _seconds(layer.module, layer), packed_s
-        return self._seconds[layer.key]
+    def _fastest(self, layers: list[_Layer]) -> tuple[PrepackedLinear | None, float]:
+        """The fastest form of these layers as one, and its seconds; infinite where none works."""
+        fastest: tuple[PrepackedLinear | None, float] = (None, float("inf"))
+        keys = {form: (form, *(layer.key for layer in layers)) for form in _FORMS}
+        for form in sorted(_FORMS, key=lambda form: self._seconds.get(keys[form], 0.0)):
+            if self._seconds.get(keys[form], 0.0) >= fastest[1]:
+                continue
+            try:
+                linear = _joined(layers, form)
+                seconds = self._timed(keys[form], linear, layers[0])
+            except (AttributeError, RuntimeError):
+                continue  # this build of torch, or this weight, does not allow the form
+            if seconds < fastest[1]:
+                fastest = (linear, seconds)
+        return fastest
+
+    def _best_seconds(self, layer: _Layer) -> float:
+        return min(self._plain_seconds(layer), self._fastest([layer])[1])
+
+    def _plain_seconds(self, layer: _Layer) -> float:
+        return self._timed(("plain", layer.key), layer.module, layer)
+
+    def _timed(self, key: tuple[object, ...], run: nn.Module, layer: _Layer) -> float:
+        if key not in self._seconds:
+            self._seconds[key] = _seconds(run, layer.weight)
+        return self._seconds[key]
 
 
-def _joined(layers: list[_Layer]) -> PrepackedLinear:
+def _joined(layers: list[_Layer], form: type[PrepackedLinear]) -> PrepackedLinear:
     """One layer with the outputs of all, in order."""
     biases = [layer.bias for layer in layers if layer.bias is not None]
     weight = torch.cat([layer.weight.detach() for layer in layers])
-    return PrepackedLinear(weight, torch.cat(biases) if biases else None)
+    return form(weight, torch.cat(biases) if biases else None)
 
 
 def _linear_layers(parent: nn.Module) -> Iterator[_Layer]:
@@ -212,26 +260,20 @@ def _linear_weight(module: nn.Module) -> tuple[torch.Tensor | None, torch.Tensor
     return weight, bias if isinstance(bias, torch.Tensor) else None
 
 
-def _packed_seconds(make: Callable[[], PrepackedLinear], layer: _Layer) -> float:
-    """The time of a prepacked layer; infinite where this build of torch can't make or run it."""
-    try:
-        return _seconds(make(), layer)
-    except (AttributeError, RuntimeError):
-        return float("inf")
-
-
 @torch.inference_mode()
-def _seconds(run: Callable[[torch.Tensor], torch.Tensor], layer: _Layer) -> float:
-    """The best of a few runs for each number of rows, added up."""
-    total = 0.0
+def _seconds(run: nn.Module, weight: torch.Tensor) -> float:
+    """The geometric mean over the numbers of rows, so that a gain for one row weighs as much as one
+    for many, of the best of a few runs; ``weight`` is (out, in).
+    """
+    best = []
     for rows in _ROWS:
-        x = torch.ones(1, rows, layer.weight.shape[1], dtype=layer.weight.dtype)
+        x = torch.ones(1, rows, weight.shape[1], dtype=weight.dtype)
         run(x)
-        total += min(_once(run, x) for _ in range(_REPEATS))
-    return total
+        best.append(min(_once(run, x) for _ in range(_REPEATS)))
+    return statistics.geometric_mean(best)
 
 
-def _once(run: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor) -> float:
+def _once(run: nn.Module, x: torch.Tensor) -> float:
     start = time.perf_counter()
     run(x)
     return time.perf_counter() - start
