@@ -88,13 +88,12 @@ class _Filters:
 def _draw(logits: torch.Tensor, sequences: Rows[Sequence]) -> torch.Tensor:
     """logits (rows, vocab) -> token ids (rows,)."""
     device = logits.device
-    temperature = torch.tensor([s.params.temperature for s in sequences], device=device)
+    temperatures = torch.tensor([s.params.temperature for s in sequences], device=device)
+    temperature = temperatures.clamp(1e-5, 1e30).unsqueeze(1)  # (rows, 1)
     uniform = torch.tensor([s.random.random() for s in sequences], device=device)
     scores = logits.float()
     # The largest score is 0 before the division: a tiny temperature gives -inf, never inf or NaN.
-    scores = (scores - scores.amax(dim=-1, keepdim=True)) / temperature.clamp(1e-5, 1e30).unsqueeze(
-        1
-    )
+    scores = (scores - scores.amax(dim=-1, keepdim=True)) / temperature
     tokens = torch.empty(len(sequences), dtype=torch.int64, device=device)
     filtered = [row for row, sequence in enumerate(sequences) if sequence.params.filters]
     plain = [row for row, sequence in enumerate(sequences) if not sequence.params.filters]
