@@ -16,6 +16,25 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
+class TokenLogprobs:
+    """Natural logs of a token's raw probabilities. ``rank`` 1 is the likeliest; ``alternatives`` are
+    (token_id, logprob, rank) of the likeliest others, likeliest first.
+    """
+
+    logprob: float
+    rank: int
+    alternatives: tuple[tuple[int, float, int], ...] = ()
+
+
+@dataclass(frozen=True)
+class Token:
+    """A sampled token; ``logprobs`` where its sequence asks for them."""
+
+    id: int
+    logprobs: TokenLogprobs | None = None
+
+
+@dataclass(frozen=True)
 class Completion:
     """What a finished sequence answers. ``finish_reason`` is ``stop`` or ``length``."""
 
