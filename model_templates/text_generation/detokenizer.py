@@ -1,9 +1,9 @@
-"""Token ids to text, token by token where stop words are looked for, without ever splitting a
-character.
+"""Token ids to text, as they come, without ever splitting a character.
 
 A token may hold part of a character, and some tokenizers decode a token differently by what
 precedes it: so text is decoded together with a few tokens before it and the part that was known
 already is cut off. Text that ends in U+FFFD may be half a character and waits for the next token.
+Text that may become a stop word waits too: what was released is never taken back.
 """
 
 from __future__ import annotations
@@ -13,59 +13,97 @@ from typing import Any
 
 _CONTEXT_TOKENS = 6
 _LONGEST_CHARACTER = 4  # bytes, which may be a token each
+_MOST_PENDING_TOKENS = 16
 _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
 
 class Detokenizer:
-    """Decodes the output of one sequence and finds its stop words."""
+    """Decodes the output of one sequence and finds its stop words; used by one thread at a time."""
 
     def __init__(
-        self, tokenizer: Any, prompt_token_ids: Tokens[int], stop_words: Tokens[str]
+        self,
+        tokenizer: Any,
+        prompt_token_ids: Tokens[int],
+        stop_words: Tokens[str] = (),
+        *,
+        include_stop_word: bool = False,
     ) -> None:
         self._tokenizer = tokenizer
         self._prompt_token_ids = prompt_token_ids
         self._context: list[list[int]] = []  # pieces of whole characters
         self._stop_words = tuple(stop_words)
+        self._include_stop_word = include_stop_word
         self._pending: list[int] = []  # tokens whose text is not complete yet
         self._text = ""
+        self._num_released = 0
         self._stopped = False
 
+    def add(self, token_ids: Tokens[int]) -> None:
+        """Takes the next tokens; those that may end within a character wait."""
+        self._pending += token_ids
+        new = self._decode_pending()
+        if new and not new.endswith(_REPLACEMENT):
+            self._accept(self._pending, new)
+        elif len(self._pending) > _MOST_PENDING_TOKENS:
+            self._accept_what_no_token_changes()
+
     def stops_after(self, token_id: int, *, armed: bool) -> bool:
-        """Takes the next token; True when the text now holds a stop word, which is cut off with all
-        after it.
+        """Takes the next token; True when the text now holds a stop word, where it is cut.
 
         While not ``armed`` (fewer than min_tokens so far) stop words are let through.
         """
-        self._pending.append(token_id)
-        new = self._decode_pending()
-        if not new or new.endswith(_REPLACEMENT):
-            return False
         num_searched = len(self._text)
-        self._accept(new)
-        return armed and self._cut_at_stop_word(num_searched)
+        self.add([token_id])
+        return armed and len(self._text) > num_searched and self._cut_at_stop_word(num_searched)
 
-    def text(self, token_ids: Tokens[int]) -> str:
-        """The whole output's text, cut before a stop word where one was found."""
-        if not self._stop_words:
-            self._pending = list(token_ids)
-        if not self._stopped and self._pending:
-            self._accept(self._decode_pending())
-        return self._text
+    def release(self, *, final: bool) -> str:
+        """The text since the last call, without an end that may still change or become a stop word;
+        with ``final`` all that is left.
+        """
+        if final and self._pending and not self._stopped:
+            self._accept(self._pending, self._decode_pending())
+        end = len(self._text) if final or self._stopped else self._num_safe()
+        released = self._text[self._num_released : end]
+        self._num_released = max(self._num_released, end)
+        return released
+
+    def _num_safe(self) -> int:
+        """How many characters come before the first that may begin a stop word."""
+        longest = max(map(len, self._stop_words), default=1) - 1
+        for start in range(max(0, len(self._text) - longest), len(self._text)):
+            if any(word.startswith(self._text[start:]) for word in self._stop_words):
+                return start
+        return len(self._text)
 
     def _decode_pending(self) -> str:
+        return self._decode_after_context(self._pending)
+
+    def _decode_after_context(self, token_ids: list[int]) -> str:
         if not self._context:
             self._context.append(self._end_of_prompt())
         context = [token_id for piece in self._context for token_id in piece]
         known = self._decode(context)
-        return self._decode(context + self._pending)[len(known) :]
+        return self._decode(context + token_ids)[len(known) :]
 
-    def _accept(self, new: str) -> None:
+    def _accept(self, token_ids: list[int], new: str) -> None:
         """Whole pieces leave the context: cut within a character, it would spoil those after it."""
         self._text += new
-        self._context.append(self._pending)
-        self._pending = []
+        self._context.append(token_ids)
+        self._pending = self._pending[len(token_ids) :]
         while sum(map(len, self._context[1:])) >= _CONTEXT_TOKENS:
             del self._context[0]
+
+    def _accept_what_no_token_changes(self) -> None:
+        """Bytes that are no text never complete a character: all but the last few are let go, up to
+        where the text of the tokens before is a beginning of the text of all.
+        """
+        whole = self._decode_pending()
+        newest = len(self._pending) - _LONGEST_CHARACTER
+        for end in range(newest, newest - _LONGEST_CHARACTER, -1):
+            begin = self._decode_after_context(self._pending[:end])
+            if whole.startswith(begin):
+                self._accept(self._pending[:end], begin)
+                return
 
     def _end_of_prompt(self) -> list[int]:
         """The prompt's last tokens, a few more where the first would be half a character."""
@@ -78,11 +116,14 @@ class Detokenizer:
     def _cut_at_stop_word(self, num_searched: int) -> bool:
         """Looks where a word ends in text that is new; what was let through before stays."""
         found = [
-            self._text.find(word, max(0, num_searched - len(word) + 1)) for word in self._stop_words
+            (start, len(word))
+            for word in self._stop_words
+            if (start := self._text.find(word, max(0, num_searched - len(word) + 1))) >= 0
         ]
-        starts = [start for start in found if start >= 0]
-        if starts:
-            self._text = self._text[: min(starts)]
+        if found:
+            start, length = min(found)
+            self._text = self._text[: start + (length if self._include_stop_word else 0)]
+            self._pending = []
             self._stopped = True
         return self._stopped
 

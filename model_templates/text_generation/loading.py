@@ -31,6 +31,7 @@ class LoadedModel:
     reader: PromptReader
     is_encoder_decoder: bool
     description: str
+    unload_grace_s: float
 
 
 def load_engine(served: ServedModel, placement: Placement, num_threads: int) -> LoadedModel:
@@ -64,7 +65,9 @@ def load_engine(served: ServedModel, placement: Placement, num_threads: int) -> 
     )
     dtype = str(model.dtype).removeprefix("torch.")
     description = f"{served.source} ({dtype}) on {placement.device}, {engine.description}"
-    return LoadedModel(engine, tokenizer, reader, bool(config.is_encoder_decoder), description)
+    is_encoder_decoder = bool(config.is_encoder_decoder)
+    grace_s = options.unload_grace_s
+    return LoadedModel(engine, tokenizer, reader, is_encoder_decoder, description, grace_s)
 
 
 def _auto_class(config: Any) -> Any:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
-from hf_runtime.errors import EngineError, reason
+from hf_runtime.errors import CancelledError, DeadlineError, EngineError, reason
 
 from .sampling_params import SamplingParams
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TokenLogprobs:
-    """Natural logs of a token's raw probabilities. ``rank`` 1 is the likeliest; ``alternatives`` are
-    (token_id, logprob, rank) of the likeliest others, likeliest first.
+    """Natural logs of a token's raw probabilities. ``rank`` 1 is the likeliest; ``alternatives``
+    are (token_id, logprob, rank) of the likeliest others, likeliest first.
     """
 
     logprob: float
@@ -34,41 +34,76 @@ class Token:
     logprobs: TokenLogprobs | None = None
 
 
-@dataclass(frozen=True)
-class Completion:
-    """What a finished sequence answers. ``finish_reason`` is ``stop`` or ``length``."""
+class Recipient(Protocol):
+    """Who a sequence's output goes to."""
 
-    text: str
-    token_ids: tuple[int, ...]
-    finish_reason: str
-    num_input_tokens: int
+    @property
+    def streams(self) -> bool:
+        """Whether it wants every token at once, not only the whole output."""
+
+    def take(self, update: Update) -> None:
+        """Takes news of one of its sequences; called from the delivery's thread."""
+
+    def flush(self) -> None:
+        """Sends on what it took; called after the news of a step or several."""
+
+    def fail(self, error: Exception) -> None:
+        """The error is the answer; may be called from any thread, and more than once."""
+
+
+@dataclass(frozen=True)
+class Update:
+    """What is new of a sequence since its last update.
+
+    ``text`` is None where decoding was left to whoever takes the update. ``finish_reason`` is
+    ``stop``, ``length``, ``timeout`` or None where the sequence goes on; ``error`` ends it too.
+    """
+
+    sequence: Sequence
+    tokens: list[Token]
+    text: str | None
+    finish_reason: str | None
+    error: Exception | None
+
+    def read_text(self) -> str:
+        """The new text; decodes where that is still to be done."""
+        if self.text is not None:
+            return self.text
+        detokenizer = self.sequence.detokenizer
+        detokenizer.add([token.id for token in self.tokens])
+        return detokenizer.release(final=self.finish_reason is not None)
 
 
 @dataclass(eq=False)
 class Sequence:
     """A prompt, its output so far, and where its keys and values lie.
 
-    ``on_finish`` is called exactly once, from the engine's thread, with a Completion or an error;
-    it must not raise.
+    ``continues_prompt`` is False where an encoder read the prompt and the output is a text of its
+    own. ``deadline_s`` is on the monotonic clock. ``finish_reason`` is also ``cancelled`` or
+    ``error``, which no caller sees.
     """
 
     prompt_token_ids: list[int]
     params: SamplingParams
-    on_finish: Callable[[Completion | Exception], None]
+    recipient: Recipient
     detokenizer: Detokenizer
-    continues_prompt: bool = (
-        True  # False: an encoder read the prompt, the output is a text of its own
-    )
+    continues_prompt: bool = True
+    deadline_s: float | None = None
+    fails_on_timeout: bool = False
     token_ids: list[int] = field(default_factory=list)
     slot: int = -1
     num_computed_tokens: int = 0
     finish_reason: str | None = None
+    error: Exception | None = None
+    submitted_s: float = field(default_factory=time.monotonic)
+    first_token_s: float | None = None
 
     def __post_init__(self) -> None:
         """Gives the sequence its own random numbers, so that a seed reproduces whatever else is in
         the batch.
         """
         self.random = random.Random(self.params.seed)
+        self._new_tokens: list[Token] = []
 
     @property
     def num_prompt_tokens(self) -> int:
@@ -90,28 +125,47 @@ class Sequence:
     def last_token_id(self) -> int:
         return self.token_ids[-1]
 
-    def append(self, token_id: int, eos_token_ids: frozenset[int]) -> None:
+    def append(self, token: Token, eos_token_ids: frozenset[int]) -> None:
         """Adds a sampled token and decides whether the sequence is finished by it."""
-        self.token_ids.append(token_id)
-        num_tokens = len(self.token_ids)
-        may_stop = num_tokens >= self.params.min_tokens
-        stops = may_stop and token_id in eos_token_ids
-        if self.params.stop_words and not stops:
-            stops = self.detokenizer.stops_after(token_id, armed=may_stop)
-        if stops:
+        self.token_ids.append(token.id)
+        self._new_tokens.append(token)
+        params = self.params
+        may_stop = len(self.token_ids) >= params.min_tokens
+        stops = may_stop and (
+            (token.id in eos_token_ids and not params.ignore_eos)
+            or token.id in params.stop_token_ids
+        )
+        if params.stop_words and not stops:
+            stops = self._has_stop_word(token.id, armed=may_stop)
+        if self.finish_reason is None and stops:
             self.finish_reason = "stop"
-        elif not self.num_tokens_left:
+        elif self.finish_reason is None and not self.num_tokens_left:
             self.finish_reason = "length"
 
-    def finish(self) -> None:
-        """Answers with what was generated, or with an error where it can't be turned into text."""
-        assert self.finish_reason is not None
+    def end(self, finish_reason: str) -> None:
+        """Ends the sequence from outside: ``timeout`` or ``cancelled``."""
+        self.finish_reason = finish_reason
+        if finish_reason == "cancelled":
+            self.error = CancelledError("the request was cancelled")
+        elif self.fails_on_timeout:
+            num_tokens = len(self.token_ids)
+            self.error = DeadlineError(
+                f"timeout_ms: the time is up; {num_tokens} of at most {self.params.max_tokens} "
+                "tokens were generated"
+            )
+
+    def update(self) -> Update:
+        """The tokens since the last update, and whether they end the sequence."""
+        tokens, self._new_tokens = self._new_tokens, []
+        finished = self.finish_reason is not None
+        text = self.detokenizer.release(final=finished) if self.params.stop_words else None
+        return Update(self, tokens, text, self.finish_reason, self.error)
+
+    def _has_stop_word(self, token_id: int, *, armed: bool) -> bool:
         try:
-            text = self.detokenizer.text(self.token_ids)
+            return self.detokenizer.stops_after(token_id, armed=armed)
         except Exception as error:
             # A tokenizer's own failure is this sequence's, not its neighbours'.
-            self.on_finish(EngineError(f"decoding the output failed: {reason(error)}"))
-            return
-        self.on_finish(
-            Completion(text, tuple(self.token_ids), self.finish_reason, self.num_prompt_tokens)
-        )
+            self.finish_reason = "error"
+            self.error = EngineError(f"decoding the output failed: {reason(error)}")
+            return False

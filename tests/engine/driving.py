@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Items
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -13,12 +14,57 @@ from text_generation.detokenizer import Detokenizer
 from text_generation.engine import Engine, EngineSetup
 from text_generation.options import Options
 from text_generation.sampling_params import SamplingParams
-from text_generation.sequence import Completion, Sequence
+from text_generation.sequence import Sequence, Update
 
 from tests.engine.tiny_models import Asked
 
 ANSWER_TIMEOUT_S = 60
+_TIMING = ("deadline_s", "fails_on_timeout")
 GIB = 2**30
+
+
+@dataclass(frozen=True)
+class Completion:
+    """All that a sequence generated."""
+
+    text: str
+    token_ids: tuple[int, ...]
+    finish_reason: str
+    num_input_tokens: int
+
+
+class Caller:
+    """The recipient of one sequence; ``put`` gets its completion or error, exactly once."""
+
+    def __init__(
+        self, put: Callable[[Completion | Exception], None], *, streams: bool = False
+    ) -> None:
+        self.streams = streams
+        self.updates: list[Update] = []
+        self.texts: list[str] = []
+        self._put, self._done = put, False
+
+    def take(self, update: Update) -> None:
+        if update.error is not None:
+            self.fail(update.error)
+            return
+        self.updates.append(update)
+        self.texts.append(update.read_text())
+        if update.finish_reason is not None:
+            token_ids = tuple(token.id for update in self.updates for token in update.tokens)
+            text, prompt = "".join(self.texts), update.sequence.num_prompt_tokens
+            self._finish(Completion(text, token_ids, update.finish_reason, prompt))
+
+    def flush(self) -> None:
+        """Everything is taken at once."""
+
+    def fail(self, error: Exception) -> None:
+        if not self._done:
+            self._finish(error)
+
+    def _finish(self, result: Completion | Exception) -> None:
+        self._done = True
+        self._put(result)
 
 
 class NumberTokenizer:
@@ -63,15 +109,16 @@ class Answers:
     def sequence(self, number: int, prompt: list[int], **params: Any) -> Sequence:
         """A sequence whose answer is ``results[number]``."""
         continues = bool(params.pop("continues_prompt", True))
+        timing = {name: params.pop(name) for name in _TIMING if name in params}
+        streams = bool(params.pop("streams", False))
         sampling = SamplingParams(**params)
         return Sequence(
             prompt,
             sampling,
-            on_finish=lambda result: self._put(number, result),
-            detokenizer=Detokenizer(
-                NumberTokenizer(), prompt if continues else [], sampling.stop_words
-            ),
+            Caller(lambda result: self.put(number, result), streams=streams),
+            Detokenizer(NumberTokenizer(), prompt if continues else [], sampling.stop_words),
             continues_prompt=continues,
+            **timing,
         )
 
     def wait(self, count: int) -> dict[int, Completion | Exception]:
@@ -89,7 +136,7 @@ class Answers:
             assert self._changed.wait_for(condition, ANSWER_TIMEOUT_S), "no answer in time"
         return self.results
 
-    def _put(self, number: int, result: Completion | Exception) -> None:
+    def put(self, number: int, result: Completion | Exception) -> None:
         with self._changed:
             assert number not in self.results, "answered twice"
             self.results[number] = result
@@ -109,14 +156,13 @@ def generate_all(engine: Engine, asked: Items[Asked], at_first: int) -> list[tup
         sequence = answers.sequence(
             number, one.prompt, max_tokens=one.max_tokens, continues_prompt=continues
         )
-        answer = sequence.on_finish
 
         def answer_and_submit(result: Completion | Exception) -> None:
-            answer(result)
+            answers.put(number, result)
             if left:
                 engine.submit([make(left.pop(0))])
 
-        sequence.on_finish = answer_and_submit
+        sequence.recipient = Caller(answer_and_submit)
         return sequence
 
     engine.submit([make(number) for number in range(at_first)])

@@ -60,6 +60,12 @@ def decode(tokenizer: Any, token_ids: list[int]) -> str:
     return text
 
 
+def text_of(detokenizer: Detokenizer, output: list[int]) -> str:
+    """The text of an output that is decoded at its end."""
+    detokenizer.add(output)
+    return detokenizer.release(final=True)
+
+
 def whole(tokenizer: Any, prompt: list[int], output: list[int]) -> str:
     return decode(tokenizer, prompt + output)[len(decode(tokenizer, prompt)) :]
 
@@ -85,11 +91,19 @@ def sentence_piece_ids(*pieces: str) -> list[int]:
 
 def assert_like_at_once(tokenizer: Any, prompt: list[int], output: list[int]) -> None:
     expected = whole(tokenizer, prompt, output)
-    assert Detokenizer(tokenizer, prompt, ()).text(output) == expected
+    assert text_of(Detokenizer(tokenizer, prompt), output) == expected
     searching = Detokenizer(tokenizer, prompt, ("never \0 there",))
+    chunks = []
     for token_id in output:
         assert not searching.stops_after(token_id, armed=True)
-    assert searching.text(output) == expected
+        chunks.append(searching.release(final=False))
+    assert "".join(chunks) + searching.release(final=True) == expected
+    streaming = Detokenizer(tokenizer, prompt)
+    chunks = []
+    for number, token_id in enumerate(output):
+        streaming.add([token_id])
+        chunks.append(streaming.release(final=number == len(output) - 1))
+    assert "".join(chunks) == expected
 
 
 @settings(max_examples=200, deadline=None)
@@ -122,7 +136,7 @@ def test_text_so_far_is_always_whole_characters(text: str) -> None:
         detokenizer.stops_after(token_id, armed=True)
         assert REPLACEMENT not in detokenizer._text
         assert text.startswith(detokenizer._text)
-    assert detokenizer.text(output) == text
+    assert detokenizer.release(final=True) == text
 
 
 def stopped(
@@ -132,8 +146,8 @@ def stopped(
     detokenizer = Detokenizer(tokenizer, [], stop_words)
     for count, token_id in enumerate(output, start=1):
         if detokenizer.stops_after(token_id, armed=count >= min_tokens):
-            return count, detokenizer.text(output[:count])
-    return len(output), detokenizer.text(output)
+            return count, detokenizer.release(final=True)
+    return len(output), detokenizer.release(final=True)
 
 
 @settings(max_examples=200, deadline=None)
@@ -176,7 +190,7 @@ def test_characters_of_byte_tokens_stay_whole_however_many_there_are() -> None:
     tokenizer = TOKENIZERS["sentence-piece"]
     smiles = sentence_piece_ids(*"🙂🙂🙂🙂🙂")
     assert stopped(tokenizer, smiles, ("STOP",))[1] == "🙂🙂🙂🙂🙂"
-    assert Detokenizer(tokenizer, smiles, ()).text(smiles) == "🙂🙂🙂🙂🙂"
+    assert text_of(Detokenizer(tokenizer, smiles), smiles) == "🙂🙂🙂🙂🙂"
 
 
 def test_stop_words_before_min_tokens_are_let_through() -> None:
@@ -201,7 +215,7 @@ def test_special_tokens_are_left_out() -> None:
     tokenizer = TOKENIZERS["byte-level"]
     end = tokenizer.eos_token_id
     output = [*tokenizer("cat").input_ids, end, *tokenizer(" dog").input_ids]
-    assert Detokenizer(tokenizer, [end], ()).text(output) == "cat dog"
+    assert text_of(Detokenizer(tokenizer, [end]), output) == "cat dog"
     assert stopped(tokenizer, output, ("\0",))[1] == "cat dog"
 
 
@@ -210,5 +224,5 @@ def test_half_a_character_at_the_end_is_given_as_the_tokenizer_gives_it() -> Non
     output = ids_of(tokenizer, "a", "<0xF0>", "<0x9F>")
     expected = decode(tokenizer, output)
     assert expected.startswith("a" + REPLACEMENT)
-    assert Detokenizer(tokenizer, [], ()).text(output) == expected
+    assert text_of(Detokenizer(tokenizer, []), output) == expected
     assert stopped(tokenizer, output, ("STOP",))[1] == expected

@@ -11,9 +11,8 @@ import torch
 from hf_runtime.errors import EngineError, LoadError, RequestError
 from text_generation.generate import GenerateEngine
 from text_generation.in_flight import InFlightEngine
-from text_generation.sequence import Completion
 
-from tests.engine.driving import Answers, generate_all, running, setup
+from tests.engine.driving import Answers, Completion, generate_all, running, setup
 from tests.engine.tiny_models import (
     BART,
     GPT_NEO,

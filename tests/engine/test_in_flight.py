@@ -12,9 +12,8 @@ from hf_runtime.errors import EngineError, LoadError, OverloadedError, RequestEr
 from text_generation import in_flight
 from text_generation.in_flight import InFlightEngine
 from text_generation.scheduler import Step
-from text_generation.sequence import Completion
 
-from tests.engine.driving import Answers, running, setup
+from tests.engine.driving import Answers, Completion, running, setup
 from tests.engine.tiny_models import CONTEXT, VOCAB_SIZE, mixed_load, reference, tiny_model
 
 UNLOADED = "the model was unloaded before it answered: try again later"
@@ -89,7 +88,7 @@ def test_a_failing_step_answers_all_and_the_engine_goes_on(engine: InFlightEngin
     engine.submit([answers.sequence(4, [5, 6], **params)])
     assert len(answers.completion(4).token_ids) == 6
     assert engine._sampler._seen == {}
-    assert engine._num_unfinished == 0
+    assert engine.num_unfinished == 0
 
 
 def test_stop_answers_those_that_run_and_wait_and_refuses_more(engine: InFlightEngine) -> None:
@@ -98,7 +97,7 @@ def test_stop_answers_those_that_run_and_wait_and_refuses_more(engine: InFlightE
     assert gate.entered.wait(30)
     stopper = threading.Thread(target=engine.stop)
     stopper.start()
-    while not engine._stopping:
+    while engine._stop_at_s is None:
         pass
     with pytest.raises(OverloadedError) as raised:
         engine.submit([answers.sequence(9, [5], max_tokens=1)])

@@ -9,16 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from text_generation.sampling_params import SamplingParams
 from text_generation.scheduler import Move, Scheduler, Step
-from text_generation.sequence import Sequence
+from text_generation.sequence import Sequence, Token
+from text_generation.warm_up import silent_sequence
 
 
 def sequence(num_prompt_tokens: int, max_tokens: int = 1) -> Sequence:
-    return Sequence(
-        list(range(num_prompt_tokens)),
-        SamplingParams(max_tokens=max_tokens),
-        on_finish=lambda _: None,
-        detokenizer=None,  # type: ignore[arg-type]
-    )
+    return silent_sequence(list(range(num_prompt_tokens)), SamplingParams(max_tokens=max_tokens))
 
 
 @dataclass
@@ -46,7 +42,7 @@ class Simulation:
             for position in range(chunk.start, chunk.end):
                 self.compute(chunk.sequence, position)
         for one in step.sampled:
-            one.append(0, frozenset())
+            one.append(Token(0), frozenset())
         self.retire(step)
         return step
 
@@ -61,10 +57,13 @@ class Simulation:
 
     def retire(self, step: Step) -> None:
         done = [one for one in step.sampled if one.finish_reason]
-        for move in self.scheduler.retire(done):
+        self.finished += done
+        self.close_holes(done)
+
+    def close_holes(self, gone: list[Sequence]) -> None:
+        for move in self.scheduler.retire(gone):
             assert move.source != move.target
             self.cells[move.target] = self.cells[move.source][: move.num_tokens]
-        self.finished += done
         assert [s.slot for s in self.scheduler.running] == list(range(len(self.scheduler.running)))
 
 
@@ -111,18 +110,85 @@ def test_drain_gives_back_each_unfinished_sequence_once_and_leaves_nothing(
     assert sorted(ids) == sorted(map(id, everything))
 
 
-def test_prompts_are_taken_in_order_of_arrival() -> None:
+@settings(max_examples=200, deadline=None)
+@given(LOAD, st.integers(1, 5), st.integers(1, 12), st.data())
+def test_sequences_may_leave_at_any_moment_from_wherever_they_are(
+    load: list[tuple[int, int]], max_num_seqs: int, budget: int, data: st.DataObject
+) -> None:
+    simulation = Simulation(Scheduler(max_num_seqs, budget))
+    scheduler = simulation.scheduler
+    everything = [sequence(prompt, output) for prompt, output in load]
+    scheduler.add(everything)
+    left: list[Sequence] = []
+    while scheduler.has_work:
+        simulation.step()
+        gone = {*left, *simulation.finished}
+        still_there = [one for one in everything if one not in gone]
+        leaving = (
+            data.draw(st.lists(st.sampled_from(still_there), max_size=2, unique_by=id))
+            if still_there
+            else []
+        )
+        simulation.close_holes(leaving)
+        left += leaving
+    assert {*left, *simulation.finished} == set(everything)
+    assert len(left) + len(simulation.finished) == len(everything)
+
+
+def test_short_prompts_are_taken_in_order_of_arrival() -> None:
     scheduler = Scheduler(max_num_seqs=8, max_num_batched_tokens=10)
-    first, second, third = sequence(4), sequence(9), sequence(1)
+    first, second, third = sequence(4), sequence(5), sequence(3)
     scheduler.add([first, second])
     scheduler.add([third])
     step = scheduler.schedule()
-    assert [(c.sequence, c.start, c.end) for c in step.prefills] == [(first, 0, 4), (second, 0, 6)]
-    assert step.sampled == [first]
+    chunks = [(first, 0, 4), (second, 0, 5), (third, 0, 1)]
+    assert [(c.sequence, c.start, c.end) for c in step.prefills] == chunks
+    assert step.sampled == [first, second]
+    scheduler.retire([])
     step = scheduler.schedule()
-    assert step.decodes == [first]
-    assert [(c.sequence, c.start, c.end) for c in step.prefills] == [(second, 6, 9), (third, 0, 1)]
-    assert step.sampled == [first, second, third]
+    assert step.decodes == [first, second]
+    assert [(c.sequence, c.start, c.end) for c in step.prefills] == [(third, 1, 3)]
+
+
+def num_steps_until_sampled(scheduler: Scheduler, awaited: Sequence) -> int:
+    for number in range(1, 200):
+        step = scheduler.schedule()
+        scheduler.retire([])
+        if awaited in step.sampled:
+            return number
+    raise AssertionError("never sampled")
+
+
+def test_a_short_prompt_does_not_wait_for_the_long_ones_before_it() -> None:
+    scheduler = Scheduler(max_num_seqs=32, max_num_batched_tokens=100)
+    short = sequence(10, 9)
+    scheduler.add([*(sequence(1000, 9) for _ in range(20)), short])
+    assert num_steps_until_sampled(scheduler, short) == 1
+
+
+def test_a_long_prompt_does_not_starve_in_a_flood_of_short_ones() -> None:
+    """It gets half of every step and what the short ones leave: 60 of 100 tokens here."""
+    scheduler = Scheduler(max_num_seqs=10_000, max_num_batched_tokens=100)
+    long = sequence(1000)
+    flood = [sequence(20) for _ in range(2000)]
+    scheduler.add([*flood[:1000], long, *flood[1000:]])
+    num_steps = 0
+    while not long.token_ids:
+        step = scheduler.schedule()
+        for one in step.sampled:
+            one.append(Token(0), frozenset())
+        scheduler.retire([one for one in step.sampled if one.finish_reason])
+        num_steps += 1
+    assert num_steps == 17
+    assert sum(bool(one.token_ids) for one in flood) >= 16 * 2
+
+
+def test_the_last_free_slot_goes_to_who_came_first() -> None:
+    for long_first in (True, False):
+        scheduler = Scheduler(max_num_seqs=1, max_num_batched_tokens=10)
+        long, short = sequence(25), sequence(2)
+        scheduler.add([long, short] if long_first else [short, long])
+        assert scheduler.schedule().prefills[0].sequence is (long if long_first else short)
 
 
 def test_running_sequences_decode_even_where_they_pass_the_budget() -> None:
@@ -131,6 +197,7 @@ def test_running_sequences_decode_even_where_they_pass_the_budget() -> None:
     scheduler.add(running)
     while len(scheduler.running) < 2:
         scheduler.schedule()
+        scheduler.retire([])
     step = scheduler.schedule()
     assert len(step.decodes) == 2
     assert step.prefills == []  # and no prompt is admitted beyond it
@@ -141,7 +208,7 @@ def test_no_more_than_max_num_seqs_hold_a_slot() -> None:
     scheduler.add([sequence(3, 5) for _ in range(4)])
     assert len(scheduler.schedule().prefills) == 2
     assert scheduler.schedule().prefills == []
-    assert len(scheduler.waiting) == 2
+    assert scheduler.num_waiting == 2
 
 
 def running_scheduler(*num_prompt_tokens: int) -> Scheduler:
@@ -165,16 +232,27 @@ def test_nothing_moves_when_the_last_row_finishes() -> None:
     assert [one.slot for one in scheduler.running] == [0]
 
 
-def test_a_partly_prefilled_prompt_moves_down_behind_the_running_ones() -> None:
+def test_a_partly_prefilled_prompt_holds_the_last_slot_until_it_is_done() -> None:
     scheduler = running_scheduler(2, 3)
-    partial = sequence(200)
+    partial = sequence(150)
     scheduler.add([partial])
     scheduler.schedule()
-    assert (partial.slot, partial.num_computed_tokens) == (2, 98)
+    assert (partial.slot, partial.num_computed_tokens) == (7, 98)
     first, second = scheduler.running
-    moves = scheduler.retire([first])
-    assert moves == [Move(1, 0, second.num_computed_tokens), Move(2, 1, 98)]
-    assert partial.slot == 1
+    assert scheduler.retire([first]) == [Move(1, 0, second.num_computed_tokens)]
+    step = scheduler.schedule()
+    assert step.sampled == [second, partial]
+    assert scheduler.retire([]) == [Move(7, 1, 150)]
+    assert (scheduler.running, partial.slot) == ([second, partial], 1)
+
+
+def test_a_short_prompt_is_computed_beside_a_long_one() -> None:
+    scheduler = running_scheduler(2)
+    long, short = sequence(150), sequence(30)
+    scheduler.add([long, short])
+    step = scheduler.schedule()
+    assert [(c.sequence, c.end - c.start) for c in step.prefills] == [(short, 30), (long, 69)]
+    assert (short.slot, long.slot) == (1, 7)
 
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 0, 2)])
