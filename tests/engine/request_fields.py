@@ -12,10 +12,24 @@ import numpy.typing as npt
 from hf_runtime.tensors import RequestFields
 
 _TYPES: dict[str, Any] = {
-    **dict.fromkeys(("max_tokens", "min_tokens", "top_k"), np.int32),
-    **dict.fromkeys(("temperature", "top_p", "repetition_penalty"), np.float32),
-    "seed": np.uint64,
-    **dict.fromkeys(("text_input", "stop_words"), np.object_),
+    **dict.fromkeys(
+        ("max_tokens", "min_tokens", "top_k", "n", "beam_width", "timeout_ms"), np.int32
+    ),
+    **dict.fromkeys(
+        (
+            *("temperature", "top_p", "length_penalty", "repetition_penalty"),
+            *("frequency_penalty", "presence_penalty"),
+        ),
+        np.float32,
+    ),
+    **dict.fromkeys(("seed", "random_seed"), np.uint64),
+    **dict.fromkeys(
+        (
+            *("text_input", "messages", "tools", "chat_template_kwargs"),
+            *("stop_words", "bad_words", "sampling_parameters", "on_timeout"),
+        ),
+        np.object_,
+    ),
 }
 
 
