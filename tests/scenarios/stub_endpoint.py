@@ -2,33 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+import itertools
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from stub_server import StubServer
+from stub_server import Pending, StubServer
 from wire import Reply, Request
+
+_REPOSITORY_NUMBERS = itertools.count(1)
 
 
 class StubEndpoint:
-    """The models of a generated repository, each loaded when it is first asked."""
+    """The models of a generated repository, each loaded when it is first asked.
+
+    A front's engine is loaded with it: they find each other as in a server, by a name that all of
+    one server's processes know, which here is the repository's number.
+    """
 
     def __init__(self, repository: Path) -> None:
         self._repository = repository
+        self._server_identity = f"stub-{next(_REPOSITORY_NUMBERS)}"
         self._models: dict[str, StubServer] = {}
 
     def model(self, name: str) -> StubServer:
         """The stub server of one model."""
         if name not in self._models:
-            server = StubServer(self._repository / name)
-            server.load()
-            self._models[name] = server
+            self._load(name)
         return self._models[name]
 
+    def _load(self, name: str) -> None:
+        folder = self._repository / name
+        values = json.loads((folder / "1" / "model.json").read_text(encoding="utf-8"))
+        if "engine" in values:
+            self.model(values["engine"])
+        server = StubServer(folder)
+        server.load()
+        self._models[name] = server
+
     def close(self) -> None:
-        """Unloads what is loaded."""
-        for server in self._models.values():
-            server.unload()
+        """Unloads what is loaded, fronts before their engines."""
+        for name in reversed(self._models):
+            self._models[name].unload()
         self._models.clear()
 
     def infer(self, model: str, request: Request) -> Reply:
@@ -40,3 +57,33 @@ class StubEndpoint:
 
     def generate(self, model: str, body: Mapping[str, Any] | bytes) -> tuple[int, dict[str, Any]]:
         return self.model(model).generate(body)
+
+    def generate_stream(
+        self, model: str, body: Mapping[str, Any] | bytes
+    ) -> tuple[int, list[dict[str, Any]]]:
+        return self.model(model).generate_stream(body)
+
+    def stream(self, model: str, request: Request) -> list[Reply]:
+        return list(self.model(model).stream(request))
+
+    def stream_together(self, model: str, requests: Sequence[Request]) -> list[list[Reply]]:
+        return [list(pending.replies()) for pending in self.model(model).send_together(requests)]
+
+    @contextlib.contextmanager
+    def left_stream(self, model: str, request: Request) -> Iterator[Reply]:
+        pending = self.model(model).send(request)
+        yield next(pending.replies())
+        _cancel(pending)
+
+    @contextlib.contextmanager
+    def cancelled_infer(self, model: str, request: Request) -> Iterator[Callable[[], bool]]:
+        pending = self.model(model).send(request)
+        yield lambda: pending.is_answered
+        _cancel(pending)
+
+
+def _cancel(pending: Pending) -> None:
+    """Cancels, and sees to it that the model lets go of the request: it owes its FINAL flag."""
+    pending.cancel()
+    assert pending.wait_finished(), "the model still holds a request that was cancelled"
+    assert not pending.faults, pending.faults

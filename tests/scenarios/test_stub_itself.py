@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import custom_metrics
 import numpy as np
 import pytest
 import triton_checks
@@ -19,12 +20,15 @@ def server(stub: StubEndpoint) -> StubServer:
     return stub.model("tight")
 
 
-def sender() -> tuple[pb_utils.ResponseSender, list[pb_utils.InferenceResponse]]:
-    delivered: list[pb_utils.InferenceResponse] = []
-    request = pb_utils.InferenceRequest(
-        [], {}, [], lambda response, flags: delivered.append(response)
+Sent = list[pb_utils.InferenceResponse | None]
+
+
+def sender(*, decoupled: bool = False) -> tuple[pb_utils.ResponseSender, Sent]:
+    delivered: Sent = []
+    sending = pb_utils.ResponseSender(
+        lambda response, flags: delivered.append(response), decoupled=decoupled
     )
-    return request.get_response_sender(), delivered
+    return sending, delivered
 
 
 def test_a_second_response_is_refused() -> None:
@@ -49,6 +53,39 @@ def test_a_final_flag_without_a_response_is_refused() -> None:
 
     with pytest.raises(pb_utils.TritonModelException, match="before sending a response"):
         sending.send(flags=FINAL)
+
+
+def test_a_decoupled_model_may_send_many_responses_but_none_after_the_final_flag() -> None:
+    sending, delivered = sender(decoupled=True)
+    sending.send(pb_utils.InferenceResponse())
+    sending.send(pb_utils.InferenceResponse(), flags=FINAL)
+
+    for response in (pb_utils.InferenceResponse(), None):
+        with pytest.raises(pb_utils.TritonModelException, match="has been closed"):
+            sending.send(response, flags=FINAL)
+    assert len(delivered) == 2
+
+
+def test_metrics_of_one_name_and_labels_are_one_until_nobody_holds_them() -> None:
+    kinds = pb_utils.MetricFamily
+    family = kinds(name="probe_total", description="", kind=kinds.COUNTER)
+    metric = family.Metric(labels={"model": "demo"})
+    metric.increment(2.5)
+    again = kinds(name="probe_total", description="", kind=kinds.COUNTER)
+
+    assert again.Metric(labels={"model": "demo"}).value() == 2.5
+    assert custom_metrics.value("probe_total", model="demo") == 2.5
+    with pytest.raises(pb_utils.TritonModelException, match="KIND_COUNTER"):
+        metric.increment(-1)
+    with pytest.raises(pb_utils.TritonModelException, match="KIND_COUNTER"):
+        metric.set(1)
+    with pytest.raises(pb_utils.TritonModelException, match="different type"):
+        kinds(name="probe_total", description="", kind=kinds.GAUGE)
+    with pytest.raises(pb_utils.TritonModelException, match="Invalid metric name"):
+        kinds(name="probe-total", description="", kind=kinds.GAUGE)
+
+    del family, metric, again
+    assert custom_metrics.values("probe_total") == {}
 
 
 def test_arrays_of_no_triton_type_are_refused() -> None:

@@ -9,75 +9,28 @@ from __future__ import annotations
 import importlib
 import json
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 import flat_json
-import numpy as np
 import triton_checks
 import triton_python_backend_utils as pb_utils
 from google.protobuf import json_format
-from wire import Array, Reply, Request
+from pending import Pending
+from wire import Reply, Request
 
 from generator import model_config
 
-_HTTP_STATUS = {
-    pb_utils.TritonError.INVALID_ARG: 400,
-    pb_utils.TritonError.CANCELLED: 400,
-    pb_utils.TritonError.NOT_FOUND: 404,
-    pb_utils.TritonError.UNSUPPORTED: 501,
-    pb_utils.TritonError.UNAVAILABLE: 503,
-}
-_ANSWER_TIMEOUT_S = 60.0
+__all__ = ["Pending", "StubServer"]
 
-
-class Pending:
-    """A request that was passed on; its reply comes from whichever thread the model answers in."""
-
-    def __init__(self, config: Any, request: Request) -> None:
-        self._config, self._request = config, request
-        self._answered = threading.Event()
-        self._reply: Reply | None = None
-        self.faults: list[str] = []
-
-    @property
-    def is_answered(self) -> bool:
-        return self._answered.is_set()
-
-    def deliver(self, response: pb_utils.InferenceResponse, flags: int) -> None:
-        """Takes the model's one response."""
-        if flags != pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL:
-            self.faults.append("the response came without the FINAL flag")
-        self.settle(self._as_reply(response))
-
-    def settle(self, reply: Reply) -> None:
-        self._reply = reply
-        self._answered.set()
-
-    def reply(self, timeout_s: float = _ANSWER_TIMEOUT_S) -> Reply:
-        """Waits for the answer; fails where none comes or where it breaks the model's config."""
-        assert self._answered.wait(timeout_s), "the model did not answer"
-        assert not self.faults, self.faults
-        assert self._reply is not None
-        return self._reply
-
-    def _as_reply(self, response: pb_utils.InferenceResponse) -> Reply:
-        error = response.error()
-        if error is not None:
-            return Reply(_HTTP_STATUS.get(error.code(), 500), error.message())
-        outputs = {tensor.name(): tensor.as_numpy() for tensor in response.output_tensors()}
-        self.faults += triton_checks.output_faults(self._config, outputs, self._num_rows())
-        wanted = self._request.outputs or tuple(outputs)
-        return Reply(
-            200, outputs={name: _on_the_wire(outputs[name]) for name in outputs if name in wanted}
-        )
-
-    def _num_rows(self) -> int | None:
-        if not self._config.max_batch_size:
-            return None
-        return int(next(iter(self._request.tensors.values())).shape[0])
+# 24.10's words for what a decoupled model can't be asked for.
+_NOT_DECOUPLED = "HTTP end point doesn't support models with decoupled transaction policy"
+_EXACTLY_ONE = (
+    "generate expects model to produce exactly 1 response, use generate stream for model that "
+    "generates various number of responses"
+)
 
 
 class StubServer:
@@ -105,7 +58,8 @@ class StubServer:
     def load(self) -> None:
         """Imports the task's model.py and initializes it; raises what it raises."""
         values = json.loads((self.folder / "1" / "model.json").read_text(encoding="utf-8"))
-        module = importlib.import_module(f"{values['task'].replace('-', '_')}.model")
+        part = "front" if "engine" in values else values["task"].replace("-", "_")
+        module = importlib.import_module(f"{part}.model")
         model = module.TritonPythonModel()
         model.initialize(self._arguments())
         self.model = model
@@ -134,20 +88,50 @@ class StubServer:
         """Passes on one request."""
         return self.send_together([request])[0]
 
+    @property
+    def is_decoupled(self) -> bool:
+        return bool(self.config.model_transaction_policy.decoupled)
+
     def infer(self, request: Request) -> Reply:
-        """``/infer`` and gRPC."""
+        """``/infer`` and unary gRPC, whose words for a decoupled model begin otherwise."""
+        if self.is_decoupled:
+            return Reply(501, _NOT_DECOUPLED)
         return self.send(request).reply()
 
+    def stream(self, request: Request) -> Iterator[Reply]:
+        """A gRPC stream: one reply for each response; an error is the last one.
+
+        Its status is 400 whatever the error: a stream tells its text alone (24.10).
+        """
+        for reply in self.send(request).replies():
+            yield reply if reply.ok else Reply(400, reply.error)
+
     def generate(self, body: Mapping[str, Any] | bytes) -> tuple[int, dict[str, Any]]:
-        """``/generate``: status and body. Any error of a model is a 400 there (24.10)."""
+        """``/generate``: status and body.
+
+        Any error of a model is a 400 there (24.10). Other than one response of a decoupled model
+        is an error too, with the status of the first one.
+        """
+        status, answers = self.generate_stream(body)
+        if len(answers) == 1:
+            return status, answers[0]
+        return status, {"error": _EXACTLY_ONE}
+
+    def generate_stream(self, body: Mapping[str, Any] | bytes) -> tuple[int, list[dict[str, Any]]]:
+        """``/generate_stream``: the status, which the first response decides, and the events.
+
+        A body that Triton can't read is answered without events: the list has its JSON then.
+        """
         try:
             request = flat_json.read(self.config, flat_json.body_bytes(body))
         except flat_json.FlatJsonError as error:
-            return error.status, {"error": str(error)}
-        reply = self.infer(request)
-        if not reply.ok:
-            return 400, {"error": reply.error}
-        return reply.status, flat_json.write(self.config, reply)
+            return error.status, [{"error": str(error)}]
+        replies = list(self.stream(request))
+        status = replies[0].status if replies else 200
+        return status, [
+            flat_json.write(self.config, reply) if reply.ok else {"error": reply.error}
+            for reply in replies
+        ]
 
     def _execute(self, passed: list[tuple[Pending, pb_utils.InferenceRequest]]) -> None:
         with self._execute_lock:  # one thread calls an instance's execute
@@ -169,7 +153,7 @@ class StubServer:
         tensors = [pb_utils.Tensor(name, array) for name, array in request.tensors.items()]
         names = request.outputs or [output.name for output in self.config.output]
         return pb_utils.InferenceRequest(
-            tensors, request.parameters, names, pending.deliver, request_id
+            tensors, request.parameters, names, pending.sender, request_id
         )
 
     def _arguments(self) -> dict[str, str]:
@@ -185,11 +169,3 @@ class StubServer:
             "model_version": "1",
             "model_name": self.config.name,
         }
-
-
-def _on_the_wire(array: Array) -> Array:
-    """Texts travel as bytes, whatever the model made them of."""
-    if array.dtype.kind != "O":
-        return array
-    flat = [x.encode() if isinstance(x, str) else x for x in array.flat]
-    return np.array(flat, dtype=np.object_).reshape(array.shape)

@@ -78,6 +78,8 @@ def _shape_refusals(
             )
     if not batched:
         return
+    if not tensors:  # possible where every input is optional
+        yield "out of bounds index 0: request has 0 inputs"
     sizes = {name: array.shape[0] for name, array in tensors.items()}
     if len(set(sizes.values())) > 1:
         first = next(iter(sizes))

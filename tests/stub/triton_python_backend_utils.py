@@ -1,8 +1,9 @@
 """A stand-in for the module that Triton's Python backend gives to models, with its behaviour.
 
 What a model may do wrong is refused here as there (python_backend, src/response_sender.cc and
-src/pb_tensor.cc): a second response, a response after the FINAL flag, a FINAL flag without a
-response, an array of no Triton data type. Holds nothing that models here do not use.
+src/pb_tensor.cc, in a real 24.10's words): a response after the FINAL flag, in default mode a
+second response and a FINAL flag without a response, an array of no Triton data type, a counter that
+counts down. Holds nothing that models here do not use.
 """
 
 from __future__ import annotations
@@ -14,6 +15,21 @@ from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
+from custom_metrics import MetricFamily
+from triton_model_exception import TritonModelException
+
+__all__ = [
+    "TRITONSERVER_RESPONSE_COMPLETE_FINAL",
+    "InferenceRequest",
+    "InferenceResponse",
+    "Logger",
+    "MetricFamily",
+    "ResponseSender",
+    "Tensor",
+    "TritonError",
+    "TritonModelException",
+    "get_input_tensor_by_name",
+]
 
 TRITONSERVER_RESPONSE_COMPLETE_FINAL = 1
 
@@ -30,10 +46,6 @@ _TRITON_TYPES = {
     **{f"float{bits}": f"TYPE_FP{bits}" for bits in (16, 32, 64)},
     "object": "TYPE_STRING",
 }
-
-
-class TritonModelException(Exception):  # noqa: N818, Triton's own name
-    """What a model raises where it can't be loaded or run."""
 
 
 class TritonError:
@@ -116,42 +128,58 @@ class InferenceResponse:
 
 
 class ResponseSender:
-    """Takes exactly one response, in default (not decoupled) mode."""
+    """Takes a request's responses: exactly one in default mode, any number where ``decoupled``."""
 
-    def __init__(self, deliver: Callable[[InferenceResponse, int], None]) -> None:
+    def __init__(
+        self,
+        deliver: Callable[[InferenceResponse | None, int], None],
+        *,
+        decoupled: bool = False,
+        cancelled: threading.Event | None = None,
+    ) -> None:
         self._deliver = deliver
+        self._decoupled = decoupled
+        self._cancelled = cancelled or threading.Event()
         self._lock = threading.Lock()
         self._num_sent = 0
         self._closed = False
 
     def send(self, response: InferenceResponse | None = None, flags: int = 0) -> None:
-        """Sends the response, the FINAL flag, or both at once."""
+        """Sends a response, the FINAL flag, or both at once."""
         self._check(response, flags)
         with self._lock:
-            self._check_state(response, flags)
+            self._check_state(response)
             self._closed = self._closed or flags == TRITONSERVER_RESPONSE_COMPLETE_FINAL
             self._num_sent += 1
-        if response is not None:
+            # Under the lock: Triton keeps the order in which a model's threads send.
             self._deliver(response, flags)
 
     def is_cancelled(self) -> bool:
-        return False
+        return self._cancelled.is_set()
 
     def _check(self, response: InferenceResponse | None, flags: int) -> None:
         if flags not in (0, TRITONSERVER_RESPONSE_COMPLETE_FINAL):
             raise TritonModelException("Unable to send response. Unsupported flag provided.")
         if flags == 0 and response is None:
-            raise TritonModelException("a response is required where flags is 0")
+            raise TritonModelException(
+                "Inference Response object must be provided when the response flags is set to zero."
+            )
         if response is not None and not isinstance(response, InferenceResponse):
             raise TypeError("send() takes an InferenceResponse")
 
-    def _check_state(self, response: InferenceResponse | None, flags: int) -> None:
-        if response is not None and self._num_sent:
-            raise TritonModelException("a non-decoupled model cannot send more than one response")
-        if response is None and not self._num_sent:
-            raise TritonModelException("cannot send complete final before sending a response")
+    def _check_state(self, response: InferenceResponse | None) -> None:
+        refused = "Unable to send response."
+        if not self._decoupled and response is not None and self._num_sent:
+            raise TritonModelException(
+                f"{refused} Non-decoupled model cannot send more than one response."
+            )
+        if not self._decoupled and response is None and not self._num_sent:
+            raise TritonModelException(
+                f"{refused} Non-decoupled model cannot send complete final before sending a "
+                "response."
+            )
         if self._closed:
-            raise TritonModelException("Unable to send response. Response sender has been closed.")
+            raise TritonModelException(f"{refused} Response sender has been closed.")
 
 
 class InferenceRequest:
@@ -162,13 +190,13 @@ class InferenceRequest:
         inputs: Iterable[Tensor],
         parameters: Mapping[str, ParameterValue],
         requested_output_names: Iterable[str],
-        deliver: Callable[[InferenceResponse, int], None],
+        sender: ResponseSender,
         request_id: str = "",
     ) -> None:
         self._inputs = {tensor.name(): tensor for tensor in inputs}
         self._parameters = json.dumps(dict(parameters))
         self._requested = list(requested_output_names)
-        self._sender = ResponseSender(deliver)
+        self._sender = sender
         self._request_id = request_id
         self.sender_taken = False
 

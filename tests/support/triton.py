@@ -43,6 +43,15 @@ def post(url: str, body: object, timeout_s: float = 60.0) -> Answer:
     return _open(urllib.request.Request(url, data), timeout_s)
 
 
+def post_for_events(url: str, body: object, timeout_s: float = 60.0) -> tuple[int, list[Any]]:
+    """The status and the parsed server-sent events; a body that is JSON itself is the only one."""
+    answer = post(url, body, timeout_s)
+    if not isinstance(answer.body, str):
+        return answer.status, [answer.body]
+    events = [line.removeprefix("data: ") for line in answer.body.split("\n\n") if line]
+    return answer.status, [json.loads(event) for event in events]
+
+
 def get(url: str, timeout_s: float = 60.0) -> Answer:
     return _open(urllib.request.Request(url), timeout_s)
 
@@ -87,6 +96,17 @@ class Triton:
     def url(self, model: str, endpoint: str) -> str:
         """Such as ``http://127.0.0.1:8000/v2/models/demo/generate``."""
         return f"http://{self.http}/v2/models/{model}/{endpoint}"
+
+    def metric(self, name: str, **labels: str) -> float:
+        """The sum of a family's numbers on ``/metrics`` that have these labels."""
+        marks = [f'{key}="{value}"' for key, value in labels.items()]
+        lines = [
+            line
+            for line in get(self.metrics_url).body.splitlines()
+            if line.startswith((f"{name}{{", f"{name} ")) and all(mark in line for mark in marks)
+        ]
+        assert lines, f"{name} {labels} is not among the metrics"
+        return sum(float(line.rsplit(" ", 1)[1]) for line in lines)
 
     def generate(self, model: str, **body: object) -> Answer:
         return post(self.url(model, "generate"), body)
