@@ -50,25 +50,33 @@ class MetricsPublisher:
         self._metrics: dict[tuple[str, tuple[tuple[str, str], ...]], Any] = {}
         self._published: dict[tuple[str, tuple[tuple[str, str], ...]], float] = {}
         self._closing = threading.Event()
-        self._publish()  # from the first moment on, every name is there
         self._thread = threading.Thread(target=self._run, name="metrics", daemon=True)
-        self._thread.start()
+        if self._try_publish():  # from the first moment on, every name is there
+            self._thread.start()
 
     def close(self) -> None:
         """Publishes the last numbers and lets go of all metrics."""
         self._closing.set()
-        self._thread.join()
+        if self._thread.is_alive():
+            self._thread.join()
         self._metrics.clear()
         self._families.clear()
 
     def _run(self) -> None:
+        is_last = False
+        while not is_last:
+            is_last = self._closing.wait(_PUBLISH_EVERY_S)
+            if not self._try_publish():
+                return
+
+    def _try_publish(self) -> bool:
         try:
-            while not self._closing.wait(_PUBLISH_EVERY_S):
-                self._publish()
             self._publish()
         except Exception as error:
-            # A server without metrics (--allow-metrics=false) or in the middle of its end.
-            log.warn(f"metrics are no longer published: {type(error).__name__}: {reason(error)}")
+            # A server without metrics (--allow-metrics=false), or in the middle of its end.
+            log.warn(f"metrics are not published: {type(error).__name__}: {reason(error)}")
+            return False
+        return True
 
     def _publish(self) -> None:
         for family in self._collect():

@@ -116,6 +116,11 @@ class Engine(ABC):
         """Whether the engine takes requests and its thread gets on with them."""
         return not self._ended and self._stop_at_s is None and not self._watchdog.is_stuck
 
+    @property
+    def last_step_s(self) -> float:
+        """How long the last step took, in seconds."""
+        return self._watchdog.last_step_s
+
     def start(self) -> None:
         """Starts the thread, waits until the engine can serve; raises what preparing it raised."""
         self._thread.start()
@@ -207,9 +212,10 @@ class Engine(ABC):
             self._ready.set()
         try:
             while self._wait_for_work():
-                self._watchdog.begin_step()
-                self._guarded_step()
-                self._watchdog.end_step()
+                if self._has_work():  # not all that came was cancelled at once
+                    self._watchdog.begin_step()
+                    self._guarded_step()
+                    self._watchdog.end_step()
             why = "the model was unloaded before it answered"
         except BaseException as error:
             log.error(f"the thread of the {self.name} engine died: {place(error)}")

@@ -24,7 +24,7 @@ from .sampling import choice_seed
 from .sequence import Sequence
 
 _LOGPROBS = frozenset(("logprobs", "cumulative_logprob"))
-_LOOK_EVERY_S = 0.01
+_SHORTEST_PAUSE_S, _LONGEST_PAUSE_S = 0.002, 0.1
 
 
 class Reception:
@@ -137,8 +137,8 @@ class Reception:
     def _watch(self) -> None:
         """Cancels the sequences of callers that have left.
 
-        Asks once in ``_LOOK_EVERY_S``, and never more than half of the time: asking is a message to
-        the server and back.
+        Asks once in a step of the engine, but not so often that it takes a tenth of the time: to
+        ask is a message to the server and back (45 microseconds on 24.10).
         """
         while not self._closing:
             if not self._open:
@@ -149,8 +149,8 @@ class Reception:
             for answer in list(self._open):
                 if not answer.is_closed and answer.is_cancelled():
                     self._loaded.engine.cancel(answer.sequences)
-            took_s = time.monotonic() - began
-            time.sleep(max(_LOOK_EVERY_S, took_s))
+            pause_s = max(10 * (time.monotonic() - began), self._loaded.engine.last_step_s)
+            time.sleep(min(max(pause_s, _SHORTEST_PAUSE_S), _LONGEST_PAUSE_S))
 
     def _decode_token(self, token_ids: list[int]) -> str:
         text: str = self._loaded.tokenizer.decode(

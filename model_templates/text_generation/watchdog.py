@@ -1,4 +1,4 @@
-"""Notices a step that does not end: a GPU that hangs, a driver that waits for ever.
+"""Times the steps, and notices one that does not end: a GPU that hangs, a driver that waits.
 
 Knows nothing of what a step does.
 """
@@ -22,6 +22,7 @@ class Watchdog:
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="watchdog", daemon=True)
         self.is_stuck = False
+        self.last_step_s = 0.0
 
     def start(self) -> None:
         """Starts to look."""
@@ -39,6 +40,8 @@ class Watchdog:
 
     def end_step(self) -> None:
         """The step is over, however late."""
+        if self._began_s is not None:
+            self.last_step_s = time.monotonic() - self._began_s
         self._began_s = None
         self.is_stuck = False
 

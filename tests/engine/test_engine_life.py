@@ -86,6 +86,25 @@ def test_cancelled_sequences_leave_at_once_and_nobody_else_notices(engine: Engin
     assert answers.completion(5).token_ids == answers.completion(1).token_ids
 
 
+def test_an_engine_whose_only_request_was_cancelled_rests(
+    engine: Engine, log_lines: list[str]
+) -> None:
+    held, answers = Held(engine), Answers()
+    for number in range(3):
+        held.opened.clear()
+        held.entered.clear()
+        sequence = submit(engine, answers, number)
+        assert held.entered.wait(30)
+        engine.cancel([sequence])
+        held.opened.set()
+        assert isinstance(answers.wait(number + 1)[number], CancelledError)
+    assert eventually(lambda: engine.num_unfinished == 0)
+    num_calls = held.num_calls
+    time.sleep(0.05)
+    assert held.num_calls == num_calls
+    assert not [line for line in log_lines if line.startswith("E")]
+
+
 def test_time_that_is_up_ends_with_what_there_is_or_with_an_error(engine: Engine) -> None:
     held, answers = Held(engine), Answers()
     now = time.monotonic()

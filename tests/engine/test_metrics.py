@@ -1,0 +1,100 @@
+"""What is counted is published as it changed, by names and labels that Prometheus reads."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import pytest
+from hf_runtime import metrics
+from hf_runtime.metrics import Family, MetricsPublisher, Sample
+from text_generation.engine_metrics import Histogram, _histogram
+
+from tests.support.triton import eventually
+
+LABELS = {"model": "demo"}
+
+
+class FakeMetric:
+    def __init__(self, labels: dict[str, str]) -> None:
+        self.labels, self.number, self.num_calls = labels, 0.0, 0
+
+    def increment(self, value: float) -> None:
+        assert value > 0, "a counter never falls"
+        self.number += value
+        self.num_calls += 1
+
+    def set(self, value: float) -> None:
+        self.number = value
+        self.num_calls += 1
+
+
+class FakeFamily:
+    COUNTER, GAUGE = 0, 1
+    made: ClassVar[list[FakeFamily]] = []
+    broken = False
+
+    def __init__(self, name: str, description: str, kind: int) -> None:
+        if self.broken:
+            raise RuntimeError("metrics are\nnot allowed")
+        self.name, self.kind, self.metrics = name, kind, list[FakeMetric]()
+        self.made.append(self)
+
+    def Metric(self, labels: dict[str, str]) -> FakeMetric:  # noqa: N802, Triton's own name
+        self.metrics.append(FakeMetric(labels))
+        return self.metrics[-1]
+
+
+class FakePbUtils:
+    MetricFamily = FakeFamily
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metrics, "_PUBLISH_EVERY_S", 0.01)
+    monkeypatch.setattr(FakeFamily, "made", [])
+
+
+def test_totals_grow_by_what_is_new_and_gauges_are_set() -> None:
+    numbers = {"total": 3.0, "now": 5.0}
+
+    def collect() -> list[Family]:
+        return [
+            Family("a_total", "A", True, (Sample({"why": "x"}, numbers["total"]),)),
+            Family("b", "B", False, (Sample({}, numbers["now"]),)),
+        ]
+
+    publisher = MetricsPublisher(FakePbUtils, LABELS, collect)
+    total, now = (family.metrics[0] for family in FakeFamily.made)
+    assert (total.labels, total.number) == ({"model": "demo", "why": "x"}, 3)
+    assert (now.labels, now.number) == (LABELS, 5)
+    numbers.update(total=7, now=0)
+    assert eventually(lambda: (total.number, now.number) == (7, 0))
+    calls = total.num_calls
+    numbers["now"] = 2
+    assert eventually(lambda: now.number == 2)
+    assert total.num_calls == calls, "nothing is sent of what has not changed"
+    numbers["total"] = 8
+    publisher.close()
+    assert total.number == 8, "the last numbers are published"
+
+
+def test_a_server_without_metrics_is_told_once_and_serves(
+    monkeypatch: pytest.MonkeyPatch, log_lines: list[str]
+) -> None:
+    monkeypatch.setattr(FakeFamily, "broken", True)
+    family = Family("a_total", "A", True, (Sample({}, 1),))
+    publisher: Any = MetricsPublisher(FakePbUtils, LABELS, lambda: [family])
+    publisher.close()
+    assert log_lines == ["W metrics are not published: RuntimeError: metrics are not allowed"]
+
+
+def test_a_histogram_is_its_cumulative_buckets_sum_and_count() -> None:
+    histogram = Histogram((1, 2.5))
+    for value in (0.5, 1, 2, 99):
+        histogram.observe(value)
+    buckets, total, count = _histogram("x_seconds", "X", histogram)
+    assert buckets.name == "x_seconds_bucket"
+    found = [(sample.labels["le"], sample.value) for sample in buckets.samples]
+    assert found == [("1", 2), ("2.5", 3), ("+Inf", 4)]
+    assert (total.name, total.samples[0].value) == ("x_seconds_sum", 102.5)
+    assert (count.name, count.samples[0].value) == ("x_seconds_count", 4)
