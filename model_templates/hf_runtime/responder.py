@@ -6,6 +6,7 @@ responder: any number of responses with ``final`` false, then one with ``final``
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
 from typing import Any, Protocol
 
@@ -39,12 +40,18 @@ def status_and_text(error: Exception) -> tuple[str, str]:
 
 
 class TritonResponder:
-    """A Triton request's own response sender."""
+    """A Triton request's own response sender.
+
+    With the last response the server forgets the request, and one of 24.10 dies when it is asked
+    about it afterwards or at the same moment: so one thread at a time, and nothing after the end.
+    """
 
     def __init__(self, request: Any, pb_utils: Any) -> None:
         """``pb_utils`` is the module ``triton_python_backend_utils``."""
         self._sender = request.get_response_sender()
         self._pb_utils = pb_utils
+        self._lock = threading.Lock()
+        self._ended = False
 
     def send(self, outputs: Mapping[str, Array], *, final: bool) -> None:
         tensors = [self._pb_utils.Tensor(name, array) for name, array in outputs.items()]
@@ -57,16 +64,21 @@ class TritonResponder:
         self._send(self._pb_utils.InferenceResponse(error=answer), final=True)
 
     def is_cancelled(self) -> bool:
-        return bool(self._sender.is_cancelled())
+        with self._lock:
+            return not self._ended and bool(self._sender.is_cancelled())
 
     def _send(self, response: Any, *, final: bool) -> None:
         flags = self._pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL if final else 0
-        try:
-            # One call: a flag sent alone, to a client that has gone, crashed servers of 24.10.
-            self._sender.send(response, flags=flags)
-        except Exception as error:
-            # The caller is gone; nobody is left to tell but the operator.
-            log.warn(f"a response could not be sent: {type(error).__name__}: {reason(error)}")
+        with self._lock:
+            if self._ended:
+                return
+            self._ended = final
+            try:
+                # One call: a flag sent alone, to a client that has gone, crashed servers of 24.10.
+                self._sender.send(response, flags=flags)
+            except Exception as error:
+                # The caller is gone; nobody is left to tell but the operator.
+                log.warn(f"a response could not be sent: {type(error).__name__}: {reason(error)}")
 
 
 def strings(values: list[str]) -> Array:
