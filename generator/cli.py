@@ -34,10 +34,13 @@ example: a models.yaml with one model
       model: HuggingFaceTB/SmolLM2-135M-Instruct
 
   hf-triton validate            # is every key right?
-  hf-triton generate            # write model_repository/smollm2/
+  hf-triton generate            # write model_repository/: smollm2/, and smollm2_stream/
   hf-triton serve               # do both, start Triton, print a curl line that works
 
-`hf-triton tasks` lists what a model's `options:` can hold.
+A model that streams is two of Triton's: /infer and /generate go to NAME, /generate_stream and gRPC
+streams to NAME_stream. `streaming: false` leaves the second one out.
+
+`hf-triton tasks` lists what a model's `options:` can hold, and which tasks stream.
 exit codes: 0 fine, 1 your input or stale output, 2 usage, 3 a bug of ours, 130 interrupted
 """
 

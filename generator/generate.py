@@ -19,7 +19,7 @@ HELP = "write the model repository; only what changed, never over your own edits
 
 @dataclass(frozen=True)
 class Outcome:
-    """What was found, and which models were written."""
+    """What was found, and which folders were written."""
 
     plan: Plan
     written: tuple[ModelPlan, ...]
@@ -48,16 +48,22 @@ def run(args: argparse.Namespace) -> int:
 
 
 def generate(config: Path, repository: Path, force: bool = False) -> Outcome:
-    """Writes what changed. A model with a conflict is left as it is, whole, unless ``force``."""
+    """Writes what changed. A model with a conflict is left as it is, whole, unless ``force``:
+    where it has two folders, both are.
+    """
     plan = make_plan(config, repository)
-    stale = [model for model in plan.models if not model.is_current]
-    blocked = [model for model in stale if _is_blocked(model, force)]
-    ready = [model for model in stale if not _is_blocked(model, force)]
+    ready: list[ModelPlan] = []
+    conflicts: list[str] = []
+    for group in plan.groups:
+        blocked = [model for model in group if _is_blocked(model, force)]
+        if blocked:
+            conflicts += [conflict for model in blocked for conflict in model.conflicts]
+        else:
+            ready += [model for model in group if not model.is_current]
     with writer.locked(repository):
         for model in track(ready, "writing"):
             writer.apply(model)
-    conflicts = tuple(conflict for model in blocked for conflict in model.conflicts)
-    return Outcome(plan, tuple(ready), conflicts)
+    return Outcome(plan, tuple(ready), tuple(conflicts))
 
 
 def refuse_conflicts(outcome: Outcome) -> None:
@@ -69,7 +75,7 @@ def refuse_conflicts(outcome: Outcome) -> None:
 
 
 def describe(model: ModelPlan) -> str:
-    """One line on what was, or is to be, written for a model."""
+    """One line on what was, or is to be, written in a folder."""
     created, updated, removed = (
         model.paths(action) for action in (Action.CREATE, Action.UPDATE, Action.REMOVE)
     )

@@ -2,7 +2,8 @@
 
 A config that parses can still be refused when its model loads; the rules here are those that Triton
 checks only then (core/src/model_config_utils.cc, ValidateModelConfig and ValidateInstanceGroup),
-and two of our own: no tensor name twice, and no version policy without the generated version.
+and our own: no tensor name twice, no version policy without the generated version, and parameters
+that tell the model's role as it is.
 """
 
 from __future__ import annotations
@@ -10,9 +11,16 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from generator.errors import TemplateError
+from generator.triton_models import (
+    ENGINE_PARAMETER,
+    ROLE_PARAMETER,
+    TASK_PARAMETER,
+    engine_name,
+)
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
@@ -26,7 +34,9 @@ def check(text: str, name: str) -> None:
     # Parsing takes milliseconds and most models share a config but for its name: parsed once.
     line = f'name: "{name}"'
     found = re.search(r'^name: "[^"]*"$', text, re.MULTILINE)
-    problems = _problems(text.replace(line, 'name: "model"', 1) if found else text)
+    engine, anonymous = (f'string_value: "{engine_name(of)}"' for of in (name, "model"))
+    shared = text.replace(line, 'name: "model"', 1).replace(engine, anonymous, 1)
+    problems = _problems(shared if found else text)
     if found is None or found[0] != line:
         problems = (*problems, f"has no line {line}, its folder's name")
     if problems:
@@ -58,6 +68,21 @@ def rules_broken(config: Any) -> Iterator[str]:
     for group in config.instance_group:
         yield from _instance_group_rules(group)
     yield from _version_rules(config.version_policy)
+    yield from _role_rules(config)
+
+
+def parameters(config: Any) -> dict[str, str]:
+    """The ``parameters`` of a ModelConfig."""
+    return {name: value.string_value for name, value in config.parameters.items()}
+
+
+def engine_of(config_file: Path) -> str | None:
+    """The model that this one, a front, forwards to; None of any other, or where none is read."""
+    try:
+        found = parameters(parse(config_file.read_text(encoding="utf-8")))
+    except (OSError, UnicodeDecodeError, TemplateError):
+        return None  # Triton says what is wrong with it
+    return found.get(ENGINE_PARAMETER)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -108,3 +133,19 @@ def _version_rules(policy: Any) -> Iterator[str]:
         yield "version_policy latest has num_versions 0, must be at least 1"
     if chosen == "specific" and GENERATED_VERSION not in policy.specific.versions:
         yield f"version_policy specific leaves out version {GENERATED_VERSION}, the generated one"
+
+
+def _role_rules(config: Any) -> Iterator[str]:
+    found = parameters(config)
+    role, engine = found.get(ROLE_PARAMETER), found.get(ENGINE_PARAMETER)
+    if not found.get(TASK_PARAMETER):
+        yield f"parameter {TASK_PARAMETER} is missing"
+    if role not in ("whole", "front", "engine"):
+        yield f"parameter {ROLE_PARAMETER} is {role}, must be whole, front or engine"
+    if config.model_transaction_policy.decoupled != (role == "engine"):
+        yield f"a model is decoupled where it is an engine and only there; this one is {role}"
+    if engine != (engine_name(config.name) if role == "front" else None):
+        yield f"parameter {ENGINE_PARAMETER} must be <name>_stream in a front, and nowhere else"
+    groups = [(group.count, group.Kind.Name(group.kind)) for group in config.instance_group]
+    if role == "front" and groups != [(1, _KIND_CPU)]:
+        yield f"a front has one instance of {_KIND_CPU}; this one has {groups}"

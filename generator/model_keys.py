@@ -12,8 +12,11 @@ from generator.schema import Check, Report
 from generator.spec import DynamicBatching, InstanceGroup, VersionPolicy
 from generator.yaml_nodes import Node
 
-NAME_EXPECTED = "letters (a-z, A-Z), digits, and single _ - . between them, at most 128 characters"
-NAME_PATTERN = r"(?!.*\.\.)(?=.{1,128}\Z)[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?"
+MAX_NAME = 128
+NAME_EXPECTED = (
+    f"letters (a-z, A-Z), digits, and single _ - . between them, at most {MAX_NAME} characters"
+)
+NAME_PATTERN = rf"(?!.*\.\.)(?=.{{1,{MAX_NAME}}}\Z)[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?"
 REVISION_PATTERN = r"(?!.*\.\.)[A-Za-z0-9][A-Za-z0-9_./-]{0,254}"
 DTYPES = ("auto", "float32", "float16", "bfloat16")
 DEVICE_MAPS = ("auto", "balanced", "balanced_low_0", "sequential")
@@ -92,5 +95,6 @@ KEYS: dict[str, Entry] = {
         schema.nullable(schema.list_of(_instance_group, "a list of maps with count, kind, gpus"))
     ),
     "version_policy": Entry(schema.nullable(_version_policy)),
+    "streaming": Entry(schema.boolean),  # left out: whether the task streams
     "options": Entry(_anything),
 }

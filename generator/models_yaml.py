@@ -6,14 +6,15 @@ Knows tasks only by their tags and options, nothing of templates, output or serv
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from generator import schema, yaml_marks, yaml_nodes
 from generator.errors import SpecError, looks_like_token
 from generator.model_keys import KEYS
+from generator.model_names import NameClaim, refuse_clashes
 from generator.model_rules import broken_rules
 from generator.schema import Report
 from generator.source import Source, find_source
@@ -46,6 +47,7 @@ class _Loader:
     base: Path
     tasks: Mapping[str, Task]
     report: Report
+    claims: list[NameClaim] = field(default_factory=list)
 
     def models(self, root: Node) -> list[ModelSpec]:
         expected = "a map with 'models:' and, if you like, 'defaults:'"
@@ -62,7 +64,7 @@ class _Loader:
             self.report.add(entries, message)
             return []
         specs = [self.model(node, defaults) for node in entries.value]
-        self.refuse_same_names(entries.value)
+        refuse_clashes(self.claims, self.report)
         return [spec for spec in specs if spec is not None]
 
     def defaults(self, node: Node) -> dict[str, Node]:
@@ -98,6 +100,10 @@ class _Loader:
         if source is not None and source.is_local and values.get("revision") is not None:
             message = "only a model on the Hub has revisions, and 'model' is a local path"
             self.refuse(given["revision"], message, node)
+        values["streaming"] = self.streaming(given, values, task, node)
+        named = own.get("name")
+        if named is not None and isinstance(named.value, str):
+            self.claims.append(NameClaim(named, named.value, values["streaming"]))
         for place, message in broken_rules(given, values):
             self.refuse(place, message, node)
         if len(self.report.problems) > before or task is None or source is None:
@@ -132,6 +138,23 @@ class _Loader:
             self.refuse(place or model, message if place else f"options.{name}: {message}", model)
         return dataclasses.asdict(options)
 
+    def streaming(
+        self,
+        given: Mapping[str, Node],
+        values: Mapping[str, Any],
+        task: Task | None,
+        model: Node,
+    ) -> bool:
+        """Whether the model streams: as it says, else as its task can."""
+        wanted: bool | None = values.get("streaming")
+        if task is None:
+            return bool(wanted)
+        if wanted and not task.streams:
+            message = f"got true, expected false: {task.tag} answers a request at once, in whole"
+            self.refuse(given["streaming"], message, model)
+            return False
+        return task.streams if wanted is None else wanted
+
     def source(self, given: Mapping[str, Node], values: Mapping[str, Any]) -> Source | None:
         value, node = values.get("model"), given.get("model")
         if value is None or node is None:
@@ -142,19 +165,6 @@ class _Loader:
         """Notes a problem of one model, which it names where the value comes from the defaults."""
         inherited = not place.where.startswith(model.where)
         self.report.add(place, f"{message} (in {model.where})" if inherited else message)
-
-    def refuse_same_names(self, models: Iterable[Node]) -> None:
-        first: dict[str, Node] = {}
-        for model in models:
-            node = model.get("name")
-            if node is None or not isinstance(node.value, str):
-                continue
-            other = first.setdefault(node.value.lower(), node)
-            if other is not node:
-                same = f"already the name of the model in line {other.line}"
-                differs = f"which differs only in case from the name in line {other.line}"
-                why = same if node.value == other.value else differs
-                self.report.add(node, f"got {schema.show(node)}, {why}")
 
 
 def merge(defaults: Mapping[str, Node], own: Mapping[str, Node]) -> dict[str, Node]:

@@ -13,15 +13,24 @@ from generator.render import render
 from generator.repository import Removal, plan_removal
 from generator.spec import ModelSpec
 from generator.templates import Task, find_tasks
+from generator.triton_models import triton_models
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What generating means for each model, and the folders of ours that no model needs."""
+    """What generating means for each folder, and the folders of ours that no model needs.
+
+    ``groups`` has the folders of each spec together: they are of use only together.
+    """
 
     specs: tuple[ModelSpec, ...]
-    models: tuple[ModelPlan, ...]
+    groups: tuple[tuple[ModelPlan, ...], ...]
     orphans: tuple[Removal, ...]
+
+    @property
+    def models(self) -> list[ModelPlan]:
+        """Every folder's plan."""
+        return [model for group in self.groups for model in group]
 
     @property
     def conflicts(self) -> list[str]:
@@ -38,24 +47,27 @@ def make_plan(config: Path, repository: Path) -> Plan:
     """Reads everything, writes nothing. Raises SpecError, RepositoryError or TemplateError."""
     tasks = find_tasks()
     specs = load(config, tasks)
-    models = tuple(plan_models(track(specs, "comparing"), tasks, repository))
-    names = {spec.name for spec in specs}
-    orphans = tuple(find_orphans(repository, names, weights=False, force=False))
-    return Plan(tuple(specs), models, orphans)
+    groups = tuple(plan_groups(track(specs, "comparing"), tasks, repository))
+    orphans = tuple(find_orphans(repository, specs, weights=False, force=False))
+    return Plan(tuple(specs), groups, orphans)
 
 
-def plan_models(
+def plan_groups(
     specs: Iterable[ModelSpec], tasks: dict[str, Task], repository: Path
-) -> Iterator[ModelPlan]:
-    """The plan of each model, one after the other."""
+) -> Iterator[tuple[ModelPlan, ...]]:
+    """The plans of each spec's folders, one spec after the other."""
     for spec in specs:
-        yield compare(repository / spec.name, render(spec, tasks[spec.task], repository))
+        yield tuple(
+            compare(repository / model.name, render(model, tasks[spec.task], repository))
+            for model in triton_models(spec)
+        )
 
 
 def find_orphans(
-    repository: Path, names: set[str], weights: bool, force: bool
+    repository: Path, specs: Iterable[ModelSpec], weights: bool, force: bool
 ) -> Iterator[Removal]:
     """The folders of ours that no model needs and that hold something to take away."""
+    names = {model.name for spec in specs for model in triton_models(spec)}
     for folder in owned_folders(repository):
         if folder.name not in names:
             removal = plan_removal(folder, weights, force)

@@ -28,8 +28,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Removes what is ours in those folders; says what stays and why."""
     repository = Path(args.repository)
-    names = {spec.name for spec in load(Path(args.config), find_tasks())}
-    removals = list(find_orphans(repository, names, args.weights, args.force))
+    specs = load(Path(args.config), find_tasks())
+    removals = list(find_orphans(repository, specs, args.weights, args.force))
     for removal in removals:
         print(describe(removal, args.dry_run))
         for path, reason in removal.kept:

@@ -1,4 +1,4 @@
-"""Turns a ModelSpec into the files of its model folder: {relative path: bytes}.
+"""Turns a TritonModel into the files of its folder: {relative path: bytes}.
 
 Computes only: reads a task's folder once, touches no output. In a template every string passes a
 filter that makes it safe where it stands; printing one that passed none is refused, so that no
@@ -19,51 +19,54 @@ from markupsafe import Markup
 
 from generator import model_config
 from generator.errors import TemplateError
-from generator.spec import ModelSpec
 from generator.templates import CONFIG_TEMPLATE, VERSION_FOLDER, Task
+from generator.triton_models import TritonModel
 
 CONFIG_FILE = "config.pbtxt"
 VALUES_FILE = f"{VERSION_FOLDER}/model.json"
 
 
-def render(spec: ModelSpec, task: Task, repository: Path) -> dict[str, bytes]:
+def render(model: TritonModel, task: Task, repository: Path) -> dict[str, bytes]:
     """The model's files, sorted by path. Raises TemplateError where the task folder is broken."""
-    config = render_config(spec, task)
-    model_config.check(config, spec.name)
-    values = model_values(spec, repository)
+    config = render_config(model, task)
+    model_config.check(config, model.name)
+    is_front = model.role == "front"
+    values = front_values(model) if is_front else model_values(model, repository)
     files = {
         CONFIG_FILE: config.encode(),
         VALUES_FILE: (
             json.dumps(values, indent=2, sort_keys=True, allow_nan=False) + "\n"
         ).encode(),
-        **task.runtime_files,
+        **(task.front_files if is_front else task.runtime_files),
     }
     return dict(sorted(files.items()))
 
 
-def render_config(spec: ModelSpec, task: Task) -> str:
+def render_config(model: TritonModel, task: Task) -> str:
     """The text of config.pbtxt."""
     environment = _environment(task.folder.parent)
     name = f"{task.folder.name}/{CONFIG_TEMPLATE}"
     try:
-        return environment.get_template(name).render(model=spec)
+        return environment.get_template(name).render(model=model)
     except jinja2.TemplateError as error:
         place = f"{getattr(error, 'name', None) or name}:{getattr(error, 'lineno', None) or '?'}"
         raise TemplateError(f"{place}: {error}") from error
 
 
-def model_values(spec: ModelSpec, repository: Path) -> dict[str, object]:
+def model_values(model: TritonModel, repository: Path) -> dict[str, object]:
     """What model.py reads from model.json; a relative path starts from the model's folder."""
-    model = spec.source.text
-    if spec.source.folder is not None and not Path(model).is_absolute():
+    spec = model.spec
+    source = spec.source.text
+    if spec.source.folder is not None and not Path(source).is_absolute():
         # The operating system takes `..` from where a linked repository really is.
-        model = Path(
-            os.path.relpath(spec.source.folder, repository.resolve() / spec.name)
-        ).as_posix()
+        folder = repository.resolve() / model.name
+        source = Path(os.path.relpath(spec.source.folder, folder)).as_posix()
     return {
-        "name": spec.name,
+        "name": model.name,
+        "public_name": spec.name,
+        "decoupled": model.is_decoupled,
         "task": spec.task,
-        "model": model,
+        "model": source,
         "local": spec.source.is_local,
         "revision": spec.revision,
         "dtype": spec.dtype,
@@ -71,6 +74,15 @@ def model_values(spec: ModelSpec, repository: Path) -> dict[str, object]:
         "trust_remote_code": spec.trust_remote_code,
         "max_batch_size": spec.max_batch_size,
         "options": dict(spec.options),
+    }
+
+
+def front_values(model: TritonModel) -> dict[str, object]:
+    """What a front's model.py reads from model.json."""
+    return {
+        "name": model.name,
+        "engine": model.engine,
+        "max_batch_size": model.spec.max_batch_size,
     }
 
 

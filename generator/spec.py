@@ -49,4 +49,5 @@ class ModelSpec:
     dynamic_batching: DynamicBatching | None
     instance_groups: tuple[InstanceGroup, ...]
     version_policy: VersionPolicy | None
+    streaming: bool
     options: Mapping[str, object]

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from generator.templates import Option, Task, find_tasks
 
-HELP = "list the tasks and their options, with units, ranges and defaults"
+HELP = "list the tasks, which stream, and their options, with units, ranges and defaults"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -29,7 +29,7 @@ def run(args: argparse.Namespace) -> int:
 
 def as_text(task: Task) -> Iterator[str]:
     """The task's options, for people."""
-    yield task.tag
+    yield f"{task.tag} (streams unless 'streaming: false')" if task.streams else task.tag
     for option in task.options.values():
         default = "null" if option.default is None else _word(option.default)
         yield f"  {option.name}: {describe_kind(option)} (default {default})"
@@ -39,7 +39,11 @@ def as_text(task: Task) -> Iterator[str]:
 
 
 def as_json(task: Task) -> dict[str, object]:
-    """The task's options, for programs."""
+    """The task's options, for programs, and whether it streams."""
+    return {"streams": task.streams, "options": _options_as_json(task)}
+
+
+def _options_as_json(task: Task) -> dict[str, object]:
     return {
         option.name: {
             "type": option.kind.__name__,

@@ -22,6 +22,7 @@ from generator.errors import TemplateError
 
 CONFIG_TEMPLATE = "config.pbtxt.j2"
 SHARED_PACKAGE = "hf_runtime"
+FRONT_FOLDER = "front"
 VERSION_FOLDER = "1"
 _KINDS = (bool, int, float, str)
 
@@ -73,7 +74,23 @@ class Task:
     @cached_property
     def options_class(self) -> type[Any]:
         """The dataclass ``Options`` of the folder's options.py."""
-        return _load_options_class(self.folder / "options.py")
+        found = getattr(self._options_module, "Options", None)
+        if not isinstance(found, type) or not dataclasses.is_dataclass(found):
+            raise TemplateError(f"{self.folder / 'options.py'}: needs a dataclass named Options")
+        return found
+
+    @cached_property
+    def streams(self) -> bool:
+        """Whether its engines can answer piece by piece: ``STREAMS`` of the folder's options.py."""
+        found = getattr(self._options_module, "STREAMS", False)
+        if not isinstance(found, bool):
+            message = f"STREAMS is {found!r}, must be True or False"
+            raise TemplateError(f"{self.folder / 'options.py'}: {message}")
+        return found
+
+    @cached_property
+    def _options_module(self) -> types.ModuleType:
+        return _load_options(self.folder / "options.py")
 
     @cached_property
     def options(self) -> Mapping[str, Option]:
@@ -85,17 +102,15 @@ class Task:
     @cached_property
     def runtime_files(self) -> Mapping[str, bytes]:
         """What runs in the server, byte for byte: path in the model's folder -> content, sorted."""
-        sources = {VERSION_FOLDER: self.folder}
-        shared = self.folder.parent / SHARED_PACKAGE
-        if shared.is_dir():
-            sources[f"{VERSION_FOLDER}/{SHARED_PACKAGE}"] = shared
-        found = {
-            f"{target}/{path.relative_to(source).as_posix()}": path.read_bytes()
-            for target, source in sources.items()
-            for path in source.rglob("*.py")
-            if _is_source(path.relative_to(source))
-        }
-        return dict(sorted(found.items()))
+        return _runtime_files(self.folder)
+
+    @cached_property
+    def front_files(self) -> Mapping[str, bytes]:
+        """The same of a front, which is the same for every task that streams."""
+        folder = self.folder.parent / FRONT_FOLDER
+        if not (folder / "model.py").is_file():
+            raise TemplateError(f"{folder}: no model.py; {self.tag} streams and needs a front")
+        return _runtime_files(folder)
 
 
 def default_directory() -> Path:
@@ -113,11 +128,25 @@ def find_tasks(directory: Path | None = None) -> dict[str, Task]:
     return {task.tag: task for task in tasks}
 
 
+def _runtime_files(folder: Path) -> dict[str, bytes]:
+    sources = {VERSION_FOLDER: folder}
+    shared = folder.parent / SHARED_PACKAGE
+    if shared.is_dir():
+        sources[f"{VERSION_FOLDER}/{SHARED_PACKAGE}"] = shared
+    found = {
+        f"{target}/{path.relative_to(source).as_posix()}": path.read_bytes()
+        for target, source in sources.items()
+        for path in source.rglob("*.py")
+        if _is_source(path.relative_to(source))
+    }
+    return dict(sorted(found.items()))
+
+
 def _is_source(path: Path) -> bool:
     return not any(part.startswith(".") or part == "__pycache__" for part in path.parts)
 
 
-def _load_options_class(path: Path) -> type[Any]:
+def _load_options(path: Path) -> types.ModuleType:
     name = f"hf_triton_options.{path.parent.name}_{abs(hash(path))}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None or not path.is_file():
@@ -128,10 +157,7 @@ def _load_options_class(path: Path) -> type[Any]:
         spec.loader.exec_module(module)
     except Exception as error:
         raise TemplateError(f"{path}: can't be loaded: {error}") from error
-    options_class = getattr(module, "Options", None)
-    if not isinstance(options_class, type) or not dataclasses.is_dataclass(options_class):
-        raise TemplateError(f"{path}: needs a dataclass named Options")
-    return options_class
+    return module
 
 
 def _type_hints(options_class: type[Any], folder: Path) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from generator.models_yaml import load
 from generator.progress import track
 from generator.render import render
 from generator.templates import find_tasks
+from generator.triton_models import triton_models
 
 HELP = "check models.yaml; report every mistake with its line and column"
 
@@ -23,6 +24,9 @@ def run(args: argparse.Namespace) -> int:
     tasks = find_tasks()
     specs = load(config, tasks)
     for spec in track(specs, "checking"):
-        render(spec, tasks[spec.task], repository)
-    print(f"{config}: {len(specs)} model{'s' * (len(specs) != 1)}, no mistakes")
+        for model in triton_models(spec):
+            render(model, tasks[spec.task], repository)
+    num_streaming = sum(spec.streaming for spec in specs)
+    streaming = f", {num_streaming} of them streaming" if num_streaming else ""
+    print(f"{config}: {len(specs)} model{'s' * (len(specs) != 1)}{streaming}, no mistakes")
     return 0

@@ -11,13 +11,20 @@ import pytest
 
 from generator import cli, models_yaml, progress
 from tests.generator.conftest import Run
-from tests.generator.workspace import ONE_MODEL
+from tests.generator.workspace import ONE_MODEL, ONE_STREAMING_MODEL
 
 
 def test_validate_says_what_it_read(work: Path, run: Run) -> None:
     (work / "models.yaml").write_text(ONE_MODEL)
     assert run("validate") == (0, "models.yaml: 1 model, no mistakes\n", "")
     assert [path.name for path in work.iterdir()] == ["models.yaml"]
+
+
+def test_validate_says_how_many_models_stream(work: Path, run: Run) -> None:
+    (work / "models.yaml").write_text(
+        ONE_STREAMING_MODEL + "  - {name: other, task: fake-task, model: org/name}\n"
+    )
+    assert run("validate")[1] == "models.yaml: 2 models, 1 of them streaming, no mistakes\n"
 
 
 @pytest.mark.parametrize(
@@ -76,6 +83,10 @@ def test_tasks_lists_units_ranges_and_defaults(work: Path, run: Run) -> None:
     assert (
         run("tasks")[1]
         == """\
+fake-stream (streams unless 'streaming: false')
+  limit: whole number, at least 1, tokens (default 8)
+      a limit
+
 fake-task
   engine: fast | slow (default fast)
       which engine
@@ -93,7 +104,11 @@ fake-task
 
 def test_tasks_can_be_read_by_programs(work: Path, run: Run) -> None:
     told = json.loads(run("tasks", "--json")[1])
-    assert told["fake-task"]["limit"] == {
+    assert {tag: task["streams"] for tag, task in told.items()} == {
+        "fake-stream": True,
+        "fake-task": False,
+    }
+    assert told["fake-task"]["options"]["limit"] == {
         "type": "int",
         "choices": None,
         "nullable": True,

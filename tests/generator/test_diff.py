@@ -32,7 +32,7 @@ def test_a_change_is_shown_as_a_unified_diff(work: Path, run: Run) -> None:
         "update model_repository/demo/1/model.json",
         "--- a/demo/1/model.json",
         "+++ b/demo/1/model.json",
-        "@@ -2,7 +2,7 @@",
+        "@@ -3,7 +3,7 @@",
         '   "device_map": null,',
         '   "dtype": "auto",',
         '   "local": false,',

@@ -6,6 +6,7 @@ golden/ hold only what is rendered, and the manifests.
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
@@ -29,18 +30,20 @@ def test_the_tree_is_the_golden_one(case: str, work: Path, run: Run) -> None:
 @pytest.mark.parametrize("case", golden_cases())
 def test_code_is_copied_byte_for_byte_and_never_bytecode(case: str, work: Path, run: Run) -> None:
     templates = work.parent / "templates"
-    (templates / "fake_task/__pycache__").mkdir(exist_ok=True)
-    (templates / "fake_task/__pycache__/old.cpython-310.pyc").write_bytes(b"x")
-    (templates / "fake_task/.hidden.py").write_bytes(b"x")
+    for source in (templates / "fake_task", templates / "front"):
+        (source / "__pycache__").mkdir(exist_ok=True)
+        (source / "__pycache__/old.cpython-310.pyc").write_bytes(b"x")
+        (source / ".hidden.py").write_bytes(b"x")
     shutil.copytree(GOLDEN, work / "golden", ignore=shutil.ignore_patterns(case))
     run("generate", "--config", f"golden/{case}.yaml", "--repository", "out")
-    sources = {
-        **snapshot_of_sources(templates / "fake_task", "1"),
-        **snapshot_of_sources(templates / "hf_runtime", "1/hf_runtime"),
-    }
     for folder in (work / "out").iterdir():
         made = {path: text for path, text in snapshot(folder).items() if path.endswith(".py")}
-        assert made == sources
+        values = json.loads((folder / "1/model.json").read_text())
+        task = "front" if "engine" in values else values["task"].replace("-", "_")
+        assert made == {
+            **snapshot_of_sources(templates / task, "1"),
+            **snapshot_of_sources(templates / "hf_runtime", "1/hf_runtime"),
+        }
 
 
 @pytest.mark.parametrize("case", golden_cases())

@@ -9,7 +9,8 @@ import pytest
 from generator.models_yaml import load
 from generator.spec import DynamicBatching, InstanceGroup, ModelSpec, VersionPolicy
 from generator.templates import find_tasks
-from tests.generator.workspace import ONE_MODEL
+from generator.triton_models import triton_models
+from tests.generator.workspace import ONE_MODEL, ONE_STREAMING_MODEL
 
 HEAD = "models:\n  - name: demo\n    task: fake-task\n"
 
@@ -29,7 +30,7 @@ def test_everything_left_out_has_its_default(work: Path) -> None:
     assert (spec.trust_remote_code, spec.max_batch_size) == (False, 0)
     assert spec.dynamic_batching == DynamicBatching()
     assert spec.instance_groups == (InstanceGroup(1, "KIND_AUTO"),)
-    assert spec.version_policy is None
+    assert (spec.version_policy, spec.streaming) == (None, False)
     assert spec.options == {
         "engine": "fast",
         "limit": None,
@@ -140,6 +141,30 @@ def test_a_file_beside_the_yaml_is_no_local_model(work: Path) -> None:
 def test_a_plain_name_is_taken(name: str, work: Path) -> None:
     text = ONE_MODEL.replace("demo", f"'{name}'")
     assert read_one(text, work).name == name
+
+
+@pytest.mark.parametrize(
+    "text, streaming",
+    [
+        (ONE_MODEL, False),
+        (ONE_MODEL + "    streaming: false\n", False),
+        (ONE_STREAMING_MODEL, True),
+        (ONE_STREAMING_MODEL + "    streaming: true\n", True),
+        (ONE_STREAMING_MODEL + "    streaming: false\n", False),
+        ("defaults: {streaming: false}\n" + ONE_STREAMING_MODEL, False),
+        ("defaults: {streaming: false}\n" + ONE_STREAMING_MODEL + "    streaming: true\n", True),
+    ],
+)
+def test_a_model_streams_as_it_says_or_else_as_its_task_can(
+    text: str, streaming: bool, work: Path
+) -> None:
+    assert read_one(text, work).streaming is streaming
+
+
+def test_the_longest_name_of_a_model_that_streams_leaves_room_for_its_engine(work: Path) -> None:
+    spec = read_one(ONE_STREAMING_MODEL.replace("demo", "n" * 121), work)
+    front, engine = triton_models(spec)
+    assert (front.name, engine.name, len(engine.name)) == (spec.name, f"{spec.name}_stream", 128)
 
 
 def test_words_of_older_yaml_are_text(work: Path) -> None:

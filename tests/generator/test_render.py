@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import pytest
 from google.protobuf import text_format
@@ -14,8 +15,8 @@ from tritonclient.grpc import model_config_pb2
 from generator import model_config, render
 from generator.errors import TemplateError
 from generator.models_yaml import load
-from generator.spec import ModelSpec
 from generator.templates import Task, find_tasks
+from generator.triton_models import TritonModel, triton_models
 from tests.generator.workspace import ONE_MODEL
 
 EVIL = [
@@ -34,9 +35,9 @@ EVIL = [
 
 
 @pytest.fixture
-def spec(work: Path) -> ModelSpec:
+def model(work: Path) -> TritonModel:
     (work / "models.yaml").write_text(ONE_MODEL)
-    return load(work / "models.yaml", find_tasks())[0]
+    return triton_models(load(work / "models.yaml", find_tasks())[0])[0]
 
 
 @pytest.fixture
@@ -68,9 +69,15 @@ def test_a_word_is_only_a_word(text: str) -> None:
 
 
 @pytest.mark.parametrize("name", EVIL)
-def test_even_an_unchecked_name_stays_in_its_string(name: str, spec: ModelSpec, task: Task) -> None:
-    text = render.render_config(dataclasses.replace(spec, name=name), task)
-    assert model_config.parse(text).name == name  # type: ignore[attr-defined]
+def test_even_an_unchecked_name_stays_in_its_string(
+    name: str, model: TritonModel, task: Task
+) -> None:
+    spec = dataclasses.replace(model.spec, name=name, task=name, streaming=True)
+    for part in triton_models(spec):
+        config: Any = model_config.parse(render.render_config(part, task))
+        assert config.name == part.name
+        assert model_config.parameters(config) == part.parameters
+        assert part.parameters["hf_triton_task"] == name
 
 
 @pytest.mark.parametrize(
@@ -80,15 +87,15 @@ def test_even_an_unchecked_name_stays_in_its_string(name: str, spec: ModelSpec, 
         ("{{ model.nothing }}", "has no attribute 'nothing'"),
         ("{{ nothing | quote }}", "'nothing' is undefined"),
         ("{% if %}", "Expected an expression"),
-        ("{{ model.trust_remote_code }}", "a template prints False without"),
+        ("{{ model.spec.trust_remote_code }}", "a template prints False without"),
     ],
 )
 def test_a_broken_template_is_named(
-    template: str, message: str, spec: ModelSpec, task: Task
+    template: str, message: str, model: TritonModel, task: Task
 ) -> None:
     (task.folder / "config.pbtxt.j2").write_text(template)
     with pytest.raises(TemplateError, match=message):
-        render.render_config(spec, task)
+        render.render_config(model, task)
 
 
 GOOD = """\
@@ -96,11 +103,20 @@ name: "m"
 backend: "python"
 input [{name: "I" data_type: TYPE_INT32 dims: [1]}]
 output [{name: "O" data_type: TYPE_INT32 dims: [1]}]
+parameters {key: "hf_triton_task" value {string_value: "fake-task"}}
+parameters {key: "hf_triton_role" value {string_value: "whole"}}
 """
+ENGINE = GOOD.replace('"whole"', '"engine"') + "model_transaction_policy { decoupled: true }\n"
+FRONT = (
+    GOOD.replace('"whole"', '"front"')
+    + 'parameters {key: "hf_triton_engine" value {string_value: "m_stream"}}\n'
+    + "instance_group [{count: 1 kind: KIND_CPU}]\n"
+)
 
 
-def test_a_good_config_passes() -> None:
-    model_config.check(GOOD, "m")
+@pytest.mark.parametrize("text", [GOOD, ENGINE, FRONT], ids=["whole", "engine", "front"])
+def test_a_good_config_passes(text: str) -> None:
+    model_config.check(text, "m")
 
 
 @pytest.mark.parametrize(
@@ -109,7 +125,7 @@ def test_a_good_config_passes() -> None:
         (GOOD.replace('"m"', '"n"'), 'has no line name: "m", its folder\'s name'),
         (GOOD.replace('backend: "python"', ""), "backend is missing"),
         (GOOD + "max_batch_size: -1", "max_batch_size is -1, must not be negative"),
-        (GOOD + "no_such_field: 1", "can't be parsed: 5:1 : "),
+        (GOOD + "no_such_field: 1", "can't be parsed: 7:1 : "),
         (GOOD + 'input [{name: "I" data_type: TYPE_INT32 dims: [1]}]', "input I is declared twice"),
         (GOOD.replace("dims: [1]", "", 1), "input I has no dims"),
         (GOOD.replace("dims: [1]", "dims: [0]", 1), r"input I has dims \[0\]"),
@@ -128,6 +144,16 @@ def test_a_good_config_passes() -> None:
         (GOOD + "instance_group [{count: 1 gpus: [0, 0]}]", "a negative one or one twice"),
         (GOOD + "version_policy { latest { } }", "num_versions 0"),
         (GOOD + "version_policy { specific { versions: [2] } }", "leaves out version 1"),
+        (GOOD.replace("hf_triton_task", "x"), "parameter hf_triton_task is missing"),
+        (GOOD.replace("hf_triton_role", "x"), "parameter hf_triton_role is None, must be whole"),
+        (GOOD.replace('"whole"', '"half"'), "parameter hf_triton_role is half, must be whole"),
+        (GOOD.replace('"whole"', '"engine"'), "decoupled where it is an engine and only there"),
+        (GOOD + "model_transaction_policy { decoupled: true }", "only there; this one is whole"),
+        (FRONT + "model_transaction_policy { decoupled: true }", "only there; this one is front"),
+        (FRONT.replace("m_stream", "n_stream"), "parameter hf_triton_engine must be <name>"),
+        (FRONT.replace("hf_triton_engine", "x"), "parameter hf_triton_engine must be <name>"),
+        (FRONT.replace('"front"', '"whole"'), "parameter hf_triton_engine must be <name>"),
+        (FRONT.replace("count: 1", "count: 2"), "a front has one instance of KIND_CPU"),
     ],
 )
 def test_what_triton_refuses_at_load_is_refused_here(text: str, message: str) -> None:

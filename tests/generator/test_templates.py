@@ -22,7 +22,7 @@ def test_a_folder_with_a_config_template_is_a_task(work: Path) -> None:
     (templates / "token_classification").mkdir()
     (templates / "token_classification/config.pbtxt.j2").write_text("")
     (templates / "not_a_task").mkdir()
-    assert list(find_tasks()) == ["fake-task", "token-classification"]
+    assert list(find_tasks()) == ["fake-stream", "fake-task", "token-classification"]
 
 
 def test_no_task_at_all_is_named(tmp_path: Path) -> None:
@@ -57,3 +57,24 @@ def test_broken_options_are_named(source: str | None, message: str, work: Path) 
     path.unlink() if source is None else path.write_text(source)
     with pytest.raises(TemplateError, match=message):
         _ = task.options
+
+
+def test_a_task_streams_where_its_options_file_says_so(work: Path) -> None:
+    assert {tag: task.streams for tag, task in find_tasks().items()} == {
+        "fake-stream": True,
+        "fake-task": False,
+    }
+
+
+def test_a_word_for_whether_a_task_streams_is_named(work: Path) -> None:
+    task = find_tasks()["fake-task"]
+    path = task.folder / "options.py"
+    path.write_text(path.read_text() + "STREAMS = 'yes'\n")
+    with pytest.raises(TemplateError, match="STREAMS is 'yes', must be True or False"):
+        _ = task.streams
+
+
+def test_a_missing_front_is_named(work: Path) -> None:
+    (work.parent / "templates/front/model.py").unlink()
+    with pytest.raises(TemplateError, match=r"front: no model.py; fake-stream streams and needs"):
+        _ = find_tasks()["fake-stream"].front_files

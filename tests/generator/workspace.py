@@ -18,6 +18,9 @@ models:
 """
 
 
+ONE_STREAMING_MODEL = ONE_MODEL.replace("fake-task", "fake-stream")
+
+
 def make_templates(target: Path) -> Path:
     """The fake task, with the macros that real tasks use."""
     shutil.copytree(

@@ -13,6 +13,7 @@ from generator.models_yaml import load
 from generator.render import CONFIG_FILE, VALUES_FILE, render
 from generator.spec import ModelSpec
 from generator.templates import Task, find_tasks
+from generator.triton_models import TritonModel, triton_models
 
 TASKS = find_tasks()
 BATCHES = {"without batches": "0", "with batches": "8"}
@@ -29,8 +30,8 @@ def spec(task: Task) -> ModelSpec:
     return load(task.folder / "example.yaml", TASKS)[0]
 
 
-def config_of(spec: ModelSpec, task: Task) -> Any:
-    files = render(spec, task, Path("model_repository"))
+def config_of(model: TritonModel, task: Task) -> Any:
+    files = render(model, task, Path("model_repository"))
     return model_config.parse(files[CONFIG_FILE].decode())
 
 
@@ -45,14 +46,15 @@ def test_its_config_is_one_that_triton_loads(size: str, task: Task, tmp_path: Pa
     example = (task.folder / "example.yaml").read_text()
     (tmp_path / "models.yaml").write_text(f"{example}    max_batch_size: {size}\n")
     spec = load(tmp_path / "models.yaml", TASKS)[0]
-    config = config_of(spec, task)  # render checks it
-    assert (config.name, config.backend) == (spec.name, "python")
-    assert config.max_batch_size == int(size)
-    assert config.HasField("dynamic_batching") == (size != "0")
+    for model in triton_models(spec):
+        config = config_of(model, task)  # render checks it
+        assert (config.name, config.backend) == (model.name, "python")
+        assert config.max_batch_size == int(size)
+        assert config.HasField("dynamic_batching") == (size != "0")
 
 
 def test_it_can_be_imported_by_tritons_python_backend(task: Task, spec: ModelSpec) -> None:
-    files = render(spec, task, Path("model_repository"))
+    files = render(triton_models(spec)[-1], task, Path("model_repository"))
     if not (task.folder / "model.py").exists():
         pytest.skip("has no model.py yet")
     assert b"class TritonPythonModel" in files["1/model.py"]
@@ -114,7 +116,8 @@ def test_run_time_never_imports_build_time(path: Path) -> None:
 
 def test_text_generation_declares_the_contracts_tensors() -> None:
     task = TASKS["text-generation"]
-    config = config_of(load(task.folder / "example.yaml", TASKS)[0], task)
+    [*_, model] = triton_models(load(task.folder / "example.yaml", TASKS)[0])
+    config = config_of(model, task)
     kinds = {1: "BOOL", 4: "UINT32", 5: "UINT64", 8: "INT32", 11: "FP32", 13: "STRING"}
     inputs = [(i.name, kinds[i.data_type], list(i.dims), i.optional) for i in config.input]
     assert inputs == [

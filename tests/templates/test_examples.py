@@ -9,6 +9,7 @@ import pytest
 from generator.models_yaml import load
 from generator.render import render
 from generator.templates import find_tasks
+from generator.triton_models import triton_models
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 EXAMPLES = sorted((ROOT / "examples").glob("*.yaml"))
@@ -18,7 +19,8 @@ EXAMPLES = sorted((ROOT / "examples").glob("*.yaml"))
 def test_an_example_is_right(path: Path) -> None:
     tasks = find_tasks()
     for spec in load(path, tasks):
-        assert render(spec, tasks[spec.task], ROOT / "model_repository")
+        for model in triton_models(spec):
+            assert render(model, tasks[spec.task], ROOT / "model_repository")
         assert not spec.trust_remote_code
         assert not spec.source.is_local
 

@@ -1,0 +1,1 @@
+"""Never run: only copied."""

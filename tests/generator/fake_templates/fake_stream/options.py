@@ -1,0 +1,12 @@
+"""The options of a task that streams, and exists only in tests."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+STREAMS = True
+
+
+@dataclass(frozen=True)
+class Options:
+    limit: int = field(default=8, metadata={"help": "a limit", "unit": "tokens", "min": 1})

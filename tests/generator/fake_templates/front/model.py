@@ -1,0 +1,3 @@
+"""Never run: only copied."""
+
+ROLE = "front"
