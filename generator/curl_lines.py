@@ -8,22 +8,33 @@ from pathlib import Path
 from typing import Any
 
 from generator import model_config
+from generator.triton_models import ENGINE_PARAMETER
 
 _SAMPLE_TEXT = "I am going"
 _TYPE_STRING = 13  # inference.DataType, model_config.proto
 _TYPE_BOOL = 1
 
 
-def curl_lines(config_file: Path, url: str) -> list[str]:
-    """One line for /infer and one for /generate, with a sample value for each required input."""
-    config: Any = model_config.parse(config_file.read_text(encoding="utf-8"))
-    inputs = [tensor for tensor in config.input if not tensor.optional]
+def curl_lines(repository: Path, model: str, url: str) -> list[str]:
+    """One line for /infer, one for /generate and, of a model that streams, /generate_stream.
+
+    Each has a sample value for each required input, or for the first where none is. ``url`` is the
+    server's, down to ``/v2/models``.
+    """
+    text = (repository / model / "config.pbtxt").read_text(encoding="utf-8")
+    config: Any = model_config.parse(text)
+    inputs = [tensor for tensor in config.input if not tensor.optional] or config.input[:1]
     infer = {"inputs": [_infer_input(tensor, config.max_batch_size) for tensor in inputs]}
     generate = {tensor.name: _generate_value(tensor) for tensor in inputs}
-    return [
-        f"curl {url}/infer -d '{json.dumps(infer)}'",
-        f"curl {url}/generate -d '{json.dumps(generate)}'",
+    lines = [
+        f"curl {url}/{model}/infer -d '{json.dumps(infer)}'",
+        f"curl {url}/{model}/generate -d '{json.dumps(generate)}'",
     ]
+    engine = model_config.parameters(config).get(ENGINE_PARAMETER)
+    if engine is not None:
+        stream = json.dumps({**generate, "stream": True})
+        lines.append(f"curl -N {url}/{engine}/generate_stream -d '{stream}'")
+    return lines
 
 
 def _infer_input(tensor: Any, max_batch_size: int) -> dict[str, object]:

@@ -60,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
     _report(outcome, args.repository)
     refuse_conflicts(outcome)
     server = TritonServer(repository, listen, arguments=args.arguments, verbose=args.verbose)
-    return serve(server, [model.name for model in outcome.plan.models], args.load_timeout_s)
+    return serve(server, [spec.name for spec in outcome.plan.specs], args.load_timeout_s)
 
 
 def _report(outcome: Outcome, repository: str) -> None:

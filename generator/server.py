@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
 
-from generator import server_binary, server_guard
+from generator import model_config, server_binary, server_guard
 from generator.errors import GeneratorError, ServerError
 from generator.server_api import ServerApi
 from generator.server_listen import Listen
@@ -55,7 +55,7 @@ class TritonServer:
         self.verbose = verbose
         self.write_log = write_log or _write_to_stderr
         self.api = ServerApi(self.listen.client_host(), self.listen.http_port)
-        self.loader = ModelLoader(self.api)
+        self.loader = ModelLoader(self.api, self._engine_of)
         self._log = LogFilter()
         self._shared_memory_prefix = f"hf_triton_{os.getpid()}_{self.listen.http_port}_"
         self._started: tuple[subprocess.Popen[str], threading.Thread] | None = None
@@ -154,6 +154,9 @@ class TritonServer:
                 raise ServerError(f"model '{outcome.model}' failed to load: {outcome.failure}")
             if time.monotonic() > deadline:
                 raise ServerError(f"still loading after {timeout_s:.0f} s")
+
+    def _engine_of(self, model: str) -> str | None:
+        return model_config.engine_of(self.repository / model / "config.pbtxt")
 
     def exit_code(self) -> int | None:
         """How the server ended, negative for a signal; None while it runs."""

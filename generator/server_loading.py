@@ -1,7 +1,9 @@
 """Loads models into a running server over HTTP, several at once.
 
 Not by ``--load-model``: with that flag the server answers nobody until its slowest model is there,
-and one that hangs keeps all others away. Knows no process.
+and one that hangs keeps all others away. A model that streams is two of Triton's, an engine and the
+front that has the model's name: they are loaded one after the other, and told of as one. Knows no
+process.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ import contextlib
 import queue
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from generator.server_api import ServerApi
@@ -30,18 +32,30 @@ class Loaded:
 
 
 class ModelLoader:
-    """The loads of one server: how many are under way, which models are ready."""
+    """The loads of one server: how many are under way, which models are ready.
 
-    def __init__(self, api: ServerApi) -> None:
+    ``engine_of`` gives the engine of a model that is a front, None of any other.
+    """
+
+    def __init__(
+        self, api: ServerApi, engine_of: Callable[[str], str | None] = lambda _model: None
+    ) -> None:
         self.num_loading = 0
         self.ready: set[str] = set()
         self._api = api
+        self._engine_of = engine_of
+        self._engines: dict[str, str] = {}  # front -> engine
         self._outcomes: queue.SimpleQueue[Loaded] = queue.SimpleQueue()
 
     def begin(self, models: Iterable[str]) -> None:
-        """Starts to load models; ``next_outcome`` tells how each ended."""
+        """Starts to load models, each front's engine with it; ``next_outcome`` tells of each."""
+        models = list(models)
+        engines = {model: self._engine_of(model) for model in models}
+        self._engines.update({front: engine for front, engine in engines.items() if engine})
         waiting: queue.SimpleQueue[str] = queue.SimpleQueue()
         for model in models:
+            if model in engines.values():
+                continue  # comes with its front
             waiting.put(model)
             self.num_loading += 1
         for _ in range(min(NUM_LOADERS, waiting.qsize())):
@@ -58,13 +72,25 @@ class ModelLoader:
             self.ready.add(outcome.model)
         return outcome
 
+    def model_of(self, folder: str) -> str:
+        """The model that Triton's ``folder`` is a part of."""
+        fronts = (front for front, engine in self._engines.items() if engine == folder)
+        return next(fronts, folder)
+
     def _load_each(self, waiting: queue.SimpleQueue[str]) -> None:
         with contextlib.suppress(queue.Empty):
             while True:
                 model = waiting.get_nowait()
                 began = time.monotonic()
-                failure = self._load(model)
+                failure = self._load_both(model)
                 self._outcomes.put(Loaded(model, time.monotonic() - began, failure))
+
+    def _load_both(self, model: str) -> str | None:
+        """Loads a model, after its engine where that is another one, and without it not at all."""
+        engine = self._engines.get(model)
+        failure = self._load(engine) if engine else None
+        failure = failure or self._load(model)
+        return failure and failure.removeprefix(f"{engine}: ").removeprefix(f"{model}: ")
 
     def _load(self, model: str) -> str | None:
         """The reason in one line where it fails."""
@@ -75,7 +101,7 @@ class ModelLoader:
             return "the server went away"
         if failure is None:
             return None if ready else "loaded, but not ready"
-        return failure.removeprefix(f"{model}: ")
+        return failure
 
     def _is_ready(self, model: str) -> bool:
         """Asks again where no answer comes: a load keeps one of the server's HTTP threads busy, and

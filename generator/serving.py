@@ -88,7 +88,8 @@ def _watch(server: TritonServer) -> NoReturn:
     stubs = StubWatch(server.pid)
     while True:
         outcome = server.next_outcome(_WATCH_EVERY_S)
-        for model in sorted(stubs.newly_dead() & server.loader.ready):
+        lost = {server.loader.model_of(folder) for folder in stubs.newly_dead()}
+        for model in sorted(lost & server.loader.ready):
             _say(f"model '{model}': its Python process died (out of memory?); start serve again")
         if outcome:
             _announce(server, outcome, [])
@@ -100,9 +101,9 @@ def _announce(server: TritonServer, outcome: Loaded, loading: Sequence[str]) -> 
         _say(f"model '{outcome.model}' failed to load: {outcome.failure}{others}")
         return
     _say(f"{outcome.model} is ready after {outcome.seconds:.1f} s{others}")
-    config = server.repository / outcome.model / "config.pbtxt"
-    url = f"http://{server.listen.address(server.listen.http_port)}/v2/models/{outcome.model}"
-    print("\n".join([f"# {outcome.model}", *curl_lines(config, url)]), flush=True)
+    url = f"http://{server.listen.address(server.listen.http_port)}/v2/models"
+    lines = curl_lines(server.repository, outcome.model, url)
+    print("\n".join([f"# {outcome.model}", *lines]), flush=True)
 
 
 def _stop(server: TritonServer) -> int:
