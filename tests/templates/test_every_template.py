@@ -119,25 +119,43 @@ def test_text_generation_declares_the_contracts_tensors() -> None:
     [*_, model] = triton_models(load(task.folder / "example.yaml", TASKS)[0])
     config = config_of(model, task)
     kinds = {1: "BOOL", 4: "UINT32", 5: "UINT64", 8: "INT32", 11: "FP32", 13: "STRING"}
-    inputs = [(i.name, kinds[i.data_type], list(i.dims), i.optional) for i in config.input]
-    assert inputs == [
-        ("text_input", "STRING", [1], False),
-        ("max_tokens", "INT32", [1], True),
-        ("min_tokens", "INT32", [1], True),
-        ("temperature", "FP32", [1], True),
-        ("top_k", "INT32", [1], True),
-        ("top_p", "FP32", [1], True),
-        ("repetition_penalty", "FP32", [1], True),
-        ("seed", "UINT64", [1], True),
-        ("stop_words", "STRING", [-1], True),
-        ("exclude_input_in_output", "BOOL", [1], True),
-        ("return_finish_reason", "BOOL", [1], True),
-        ("return_num_input_tokens", "BOOL", [1], True),
-        ("return_num_output_tokens", "BOOL", [1], True),
+    assert [(i.name, kinds[i.data_type], list(i.dims)) for i in config.input] == [
+        ("text_input", "STRING", [1]),
+        ("messages", "STRING", [1]),
+        ("tools", "STRING", [1]),
+        ("chat_template_kwargs", "STRING", [1]),
+        ("stream", "BOOL", [1]),
+        ("max_tokens", "INT32", [1]),
+        ("min_tokens", "INT32", [1]),
+        ("top_k", "INT32", [1]),
+        ("n", "INT32", [1]),
+        ("temperature", "FP32", [1]),
+        ("top_p", "FP32", [1]),
+        ("repetition_penalty", "FP32", [1]),
+        ("frequency_penalty", "FP32", [1]),
+        ("presence_penalty", "FP32", [1]),
+        ("seed", "UINT64", [1]),
+        ("random_seed", "UINT64", [1]),
+        ("stop_words", "STRING", [-1]),
+        ("bad_words", "STRING", [-1]),
+        ("sampling_parameters", "STRING", [1]),
+        ("length_penalty", "FP32", [1]),
+        ("beam_width", "INT32", [1]),
+        ("timeout_ms", "INT32", [1]),
+        ("on_timeout", "STRING", [1]),
+        ("exclude_input_in_output", "BOOL", [1]),
+        ("return_finish_reason", "BOOL", [1]),
+        ("return_cumulative_logprob", "BOOL", [1]),
+        ("return_logprobs", "BOOL", [1]),
+        ("return_num_input_tokens", "BOOL", [1]),
+        ("return_num_output_tokens", "BOOL", [1]),
     ]
+    assert all(tensor.optional for tensor in config.input), "a chat has no text_input"
     assert [(o.name, kinds[o.data_type], list(o.dims)) for o in config.output] == [
         ("text_output", "STRING", [-1]),
         ("finish_reason", "STRING", [-1]),
+        ("cumulative_logprob", "FP32", [-1]),
+        ("logprobs", "STRING", [-1]),
         ("num_input_tokens", "UINT32", [1]),
         ("num_output_tokens", "UINT32", [-1]),
     ]
