@@ -66,6 +66,42 @@ def test_good_models_serve_beside_bad_ones_until_a_graceful_stop(tmp_path: Path)
         assert served.leaves_nothing()
 
 
+def test_a_model_that_streams_is_told_of_as_one_and_its_engine_loads_first(tmp_path: Path) -> None:
+    models = """\
+    - {name: demo, streaming: true, max_batch_size: 4, options: {load_s: 1}}
+    - {name: broken, streaming: true, options: {fail: no weights}}
+    """
+    with serve(tmp_path, models) as served:
+        served.wait_for("Ctrl-C stops")
+        assert "loading 2 models: demo, broken\n" in served.err
+        assert "serving 1 of 2 models" in served.err
+
+        loading = [line for line in served.err.splitlines() if '"loading ' in line]
+        order = [line.split('"')[1] for line in loading if "broken" not in line]
+        assert order == ["loading demo_stream", "loading demo before demo_stream"]
+        assert "loading broken before" not in served.err, "no front without its engine"
+        failures = [line for line in served.err.splitlines() if "no weights" in line]
+        message = "hf-triton: model 'broken' failed to load: RuntimeError: no weights"
+        assert len(failures) == 1
+        assert failures[0].startswith(message)
+        said = [line for line in served.err.splitlines() if line.startswith("hf-triton: ")]
+        assert not [line for line in said if "_stream" in line and "generated in" not in line]
+
+        infer, generate, stream = [line for line in served.out.splitlines() if line[0] != "#"]
+        assert "/demo/infer" in infer
+        assert "/demo/generate" in generate
+        for line in (infer, generate):
+            assert "I am going" in run_curl(line)
+        assert stream.startswith("curl -N http://")
+        assert "/demo_stream/generate_stream" in stream
+        assert run_curl(stream).startswith("data: {")
+        assert "I am going" in run_curl(stream)
+
+        time.sleep(1.5)  # it looks once a second
+        os.kill(served.stub_pid("demo_stream"), signal.SIGKILL)
+        served.wait_for("model 'demo': its Python process died")
+
+
 def test_ready_models_answer_while_a_slow_one_loads_and_is_announced_late(tmp_path: Path) -> None:
     go_on = tmp_path / "go-on"
     models = f"- {{name: slow, options: {{load_until: {go_on}}}}}\n- name: quick\n"

@@ -92,10 +92,15 @@ def serve(
     listen: Listen | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> Iterator[Served]:
-    """Runs ``hf-triton serve`` on echo ``models``, in ``folder``; kills what is left of it."""
+    """Runs ``hf-triton serve`` on echo ``models``, in ``folder``; kills what is left of it.
+
+    They don't stream unless they say so.
+    """
     config = folder / "models.yaml"
     body = textwrap.indent(textwrap.dedent(models), "  ")
-    config.write_text(f"defaults: {{task: echo, model: nobody/echo}}\nmodels:\n{body}")
+    config.write_text(
+        f"defaults: {{task: echo, model: nobody/echo, streaming: false}}\nmodels:\n{body}"
+    )
     templates = folder / "templates"
     if not templates.exists():
         echo_templates(templates)

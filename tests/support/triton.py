@@ -148,8 +148,9 @@ def echo_templates(folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     macros = ROOT / "model_templates" / "_macros.pbtxt.j2"
     shutil.copy(macros, folder)
-    source = Path(__file__).parent / "echo_task"
-    shutil.copytree(source, folder / "echo", ignore=shutil.ignore_patterns("__pycache__"))
+    for source, name in (("echo_task", "echo"), ("echo_front", "front")):
+        ignored = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(Path(__file__).parent / source, folder / name, ignore=ignored)
     return folder
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+STREAMS = True
+
 
 @dataclass(frozen=True)
 class Options:
