@@ -9,6 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+# Whether the engines here can answer piece by piece; read by generator/templates.py.
+STREAMS = True
+
 
 @dataclass(frozen=True)
 class Options:
