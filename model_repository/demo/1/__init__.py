@@ -1,1 +1,3 @@
-"""The text-generation task: ``model.py`` answers Triton, the engines beside it generate."""
+"""The thin model beside a streaming one: passes each request on to the engine's process and answers
+it once. No task of its own, so it has no config.pbtxt.j2.
+"""

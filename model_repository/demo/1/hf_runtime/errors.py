@@ -1,10 +1,13 @@
 """The errors that the runtime answers with, each with the Triton status that it becomes.
 
-RuntimeModelError ├── RequestError           INVALID_ARG, HTTP 400: the caller's input │   └──
-UnsupportedError   UNSUPPORTED, HTTP 501: fine input, but not for this model ├── OverloadedError
-UNAVAILABLE, HTTP 503: try again later ├── EngineError            INTERNAL, HTTP 500: computing the
-answer failed └── LoadError              the model can't be loaded; the text is the one line that an
-operator reads
+RuntimeModelError
+├── RequestError           INVALID_ARG, HTTP 400: the caller's input
+│   └── UnsupportedError   UNSUPPORTED, HTTP 501: fine input, but not for this model
+├── OverloadedError        UNAVAILABLE, HTTP 503: try again later
+├── DeadlineError          UNAVAILABLE, HTTP 503: the request's own time is up
+├── CancelledError         CANCELLED: its caller has gone
+├── EngineError            INTERNAL, HTTP 500: computing the answer failed
+└── LoadError              the model can't be loaded; the text is the line that an operator reads
 """
 
 from __future__ import annotations
@@ -35,6 +38,18 @@ class OverloadedError(RuntimeModelError):
     """The bounded queue is full, or the model is being unloaded."""
 
     status = "UNAVAILABLE"
+
+
+class DeadlineError(RuntimeModelError):
+    """The request's ``timeout_ms`` passed, and its caller wanted an error then."""
+
+    status = "UNAVAILABLE"
+
+
+class CancelledError(RuntimeModelError):
+    """The caller has gone or has cancelled; nobody may read the text."""
+
+    status = "CANCELLED"
 
 
 class EngineError(RuntimeModelError):

@@ -17,7 +17,11 @@ from .errors import LoadError
 
 @dataclass(frozen=True)
 class ServedModel:
-    """One model of the repository. ``folder`` is its folder, ``model`` a Hub id or a local path."""
+    """One model of the repository. ``folder`` is its folder, ``model`` a Hub id or a local path.
+
+    ``public_name`` is what models.yaml calls it, which the engine's folder may add to;
+    ``decoupled`` where it may answer a request with many responses.
+    """
 
     folder: Path
     name: str
@@ -30,6 +34,8 @@ class ServedModel:
     trust_remote_code: bool
     max_batch_size: int
     options: dict[str, Any]
+    public_name: str
+    decoupled: bool
 
     @property
     def cache_dir(self) -> Path:

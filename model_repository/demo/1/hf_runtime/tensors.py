@@ -41,6 +41,16 @@ class RequestFields:
         self.parameters: dict[str, Any] = json.loads(request.parameters() or "{}")
         self.num_rows = 1
 
+    def count_rows(self, *names: str) -> int:
+        """Sets ``num_rows`` from the first of these tensors that the request has; 1 without any."""
+        tensors = (self._get_tensor(self._request, name) for name in names)
+        self.num_rows = next((len(self._rows(t)) for t in tensors if t is not None), 1)
+        return self.num_rows
+
+    def optional_texts(self, name: str) -> list[str | None]:
+        """The text of each row, valid UTF-8; None where neither tensor nor parameter gives one."""
+        return self.values(name, text, None)
+
     def texts(self, name: str) -> list[str]:
         """The required text of each row: one element each, valid UTF-8, not empty.
 
@@ -52,10 +62,10 @@ class RequestFields:
             raise RequestError(f"{name}: missing, a text is required")
         rows = self._rows(tensor)
         self.num_rows = len(rows)
-        texts = [_text(name, row[0]) if len(row) else "" for row in rows]
-        for number, text in enumerate(texts):
-            if not text:
-                where = f" in row {number} of the batch" if len(texts) > 1 else ""
+        texts = [text(name, row[0]) if len(row) else "" for row in rows]
+        for row_number, given in enumerate(texts):
+            if not given:
+                where = f" in row {row_number} of the batch" if len(texts) > 1 else ""
                 raise RequestError(f"{name}: empty{where}, a text is required")
         return texts
 
@@ -68,9 +78,7 @@ class RequestFields:
     def text_lists(self, name: str) -> list[tuple[str, ...]]:
         """All texts of each row; empty ones are left out. A parameter gives one text."""
         rows = self._rows_of(name)
-        return [
-            tuple(text for text in (_text(name, value) for value in row) if text) for row in rows
-        ]
+        return [tuple(filter(None, (text(name, value) for value in row))) for row in rows]
 
     def check_parameters(self, known: Iterable[str]) -> None:
         """Raises RequestError for a parameter that is none of ``known``, with the nearest one."""
@@ -97,11 +105,12 @@ class RequestFields:
         return list(rows.tolist())
 
 
-def _text(name: str, value: Any) -> str:
+def text(name: str, value: Any) -> str:
+    """A text; bytes must be UTF-8."""
     if isinstance(value, str):
         return value
     if not isinstance(value, bytes):
-        raise RequestError(f"{name}: got {_kind(value)}, allowed: a text")
+        raise RequestError(f"{name}: got {kind_of(value)}, allowed: a text")
     try:
         return value.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -111,14 +120,14 @@ def _text(name: str, value: Any) -> str:
 def integer(name: str, value: Any) -> int:
     """An integer; a boolean, a text or a fraction is refused."""
     if isinstance(value, bool) or not isinstance(value, int):
-        raise RequestError(f"{name}: got {_kind(value)}, allowed: an integer")
+        raise RequestError(f"{name}: got {kind_of(value)}, allowed: an integer")
     return value
 
 
 def number(name: str, value: Any) -> float:
     """An integer or a fraction."""
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise RequestError(f"{name}: got {_kind(value)}, allowed: a number")
+        raise RequestError(f"{name}: got {kind_of(value)}, allowed: a number")
     try:
         return float(value)
     except OverflowError:
@@ -128,14 +137,24 @@ def number(name: str, value: Any) -> float:
 def boolean(name: str, value: Any) -> bool:
     """True or false."""
     if not isinstance(value, bool):
-        raise RequestError(f"{name}: got {_kind(value)}, allowed: true or false")
+        raise RequestError(f"{name}: got {kind_of(value)}, allowed: true or false")
     return value
 
 
-def _kind(value: Any) -> str:
+def kind_of(value: Any) -> str:
     """What a value is, in JSON's words, without showing a text: it may be a prompt or a secret."""
+    if value is None:
+        return "null"
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, int | float):
-        return str(value)
-    return "a text" if isinstance(value, str | bytes) else type(value).__name__
+        return shown(value)
+    names: dict[type, str] = {str: "a text", bytes: "a text", list: "a list", dict: "an object"}
+    return names.get(type(value), type(value).__name__)
+
+
+def shown(value: object) -> str:
+    """A number as an error shows it; an endless one is not."""
+    if isinstance(value, int) and abs(value) >= 10**30:
+        return "an integer of more than 30 digits"
+    return str(value)

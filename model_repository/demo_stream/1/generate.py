@@ -1,7 +1,8 @@
 """The generate engine: padded batches through ``model.generate``.
 
 For what the in-flight engine can't hold: encoder-decoder models and architectures with other
-caches. A batch is held until its longest member is done. Tokens are chosen by the same Sampler as
+caches. A batch is held until its longest member is done, though each is answered when it is done
+itself. Tokens are chosen by the same Sampler as
 in flight, from inside ``generate`` as a logits processor, so options mean the same on both engines
 and requests with different ones share a batch. Some architectures let padding change the answer:
 that is tried at load, and they get batches of equal prompt lengths.
@@ -11,7 +12,7 @@ from __future__ import annotations
 
 import copy
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -26,7 +27,7 @@ from transformers import (
 from .engine import Engine, EngineSetup
 from .kv_cache import context_length
 from .sampling import Sampler
-from .sequence import Sequence
+from .sequence import Sequence, Token
 
 _DEFAULT_NUM_SEQS = 32
 _LEN_WITHOUT_LIMIT = 2048
@@ -115,11 +116,22 @@ class GenerateEngine(Engine):
     def _add(self, sequences: Iterable[Sequence]) -> None:
         self._waiting.extend(sequences)
 
+    @property
+    def gauges(self) -> dict[str, int]:
+        num_running = sum(sequence.finish_reason is None for sequence in list(self._batch))
+        num_waiting = max(0, self.num_unfinished - num_running)
+        return {"num_running": num_running, "num_waiting": num_waiting}
+
+    def _remove(self, sequences: list[Sequence]) -> None:
+        """Those that run have ended already, and their rows are no longer looked at."""
+        gone = set(sequences)
+        self._waiting = deque(s for s in self._waiting if s not in gone)
+
     def _drain_running(self) -> list[Sequence]:
-        drained, self._batch = self._batch, []  # a batch is answered whole, so none of it was
-        for sequence in drained:
+        batch, self._batch = self._batch, []
+        for sequence in batch:
             self._sampler.forget(sequence)
-        return drained
+        return [sequence for sequence in batch if sequence.finish_reason is None]
 
     def _drain(self) -> list[Sequence]:
         drained = self._drain_running() + list(self._waiting)
@@ -127,13 +139,19 @@ class GenerateEngine(Engine):
         return drained
 
     def _step(self) -> None:
-        """One whole batch, answered when its longest member is done."""
-        self._batch = batch = self._next_batch()
-        self._generate(batch)
-        self._batch = []
-        for sequence in batch:
-            self._sampler.forget(sequence)
-        self._answer(batch)
+        """One whole batch; each sequence is answered as soon as it is finished."""
+        self._batch = self._next_batch()
+        self._is_first_token = True
+        self._generate(self._batch)
+        self._drain_running()
+
+    def _chosen(self, sequences: list[Sequence]) -> None:
+        """Publishes a token of each, then looks who has gone, has come, or is out of time."""
+        self.metrics.computed(len(sequences), self._batch if self._is_first_token else ())
+        self._is_first_token = False
+        self._publish(sequences)
+        self._watchdog.begin_step()
+        self._tend()
 
     def _next_batch(self) -> list[Sequence]:
         """The sequences that waited longest and can be generated together."""
@@ -162,7 +180,9 @@ class GenerateEngine(Engine):
     @torch.inference_mode()
     def _generate(self, batch: list[Sequence]) -> None:
         input_ids, attention_mask = self._pad([sequence.prompt_token_ids for sequence in batch])
-        choose = _ChooseTokens(batch, self._sampler, self.setup.eos_token_ids, self._pad_token_id)
+        choose = _ChooseTokens(
+            batch, self._sampler, self.setup.eos_token_ids, self._pad_token_id, self._chosen
+        )
         choose.last_token_id = self._last_token_id
         self.setup.model.generate(
             input_ids,
@@ -230,8 +250,9 @@ class _ChooseTokens(LogitsProcessor):
         sampler: Sampler,
         eos_token_ids: frozenset[int],
         pad_token_id: int,
+        chosen: Callable[[list[Sequence]], None],
     ) -> None:
-        self.batch, self.sampler = batch, sampler
+        self.batch, self.sampler, self.chosen = batch, sampler, chosen
         self.eos_token_ids, self.pad_token_id = eos_token_ids, pad_token_id
 
     def __call__(self, input_ids: Any, scores: Any) -> Any:
@@ -239,14 +260,16 @@ class _ChooseTokens(LogitsProcessor):
         rows = [row for row, sequence in enumerate(self.batch) if sequence.finish_reason is None]
         token_ids = [self.pad_token_id] * len(self.batch)
         sequences = [self.batch[row] for row in rows]
-        for row, token_id in zip(rows, self.sampler.sample(scores[rows], sequences), strict=True):
+        tokens = self.sampler.sample(scores[rows], sequences) if rows else []
+        for row, token in zip(rows, tokens, strict=True):
             sequence = self.batch[row]
             if self.last_token_id is not None and sequence.num_tokens_left == 1:
                 token_ids[row] = self.last_token_id
-                sequence.append(self.last_token_id, frozenset())
+                sequence.append(Token(self.last_token_id, token.logprobs), frozenset())
             else:
-                token_ids[row] = token_id
-                sequence.append(token_id, self.eos_token_ids)
+                token_ids[row] = token.id
+                sequence.append(token, self.eos_token_ids)
+        self.chosen(sequences)
         chosen = torch.full_like(scores, float("-inf"))
         chosen[torch.arange(len(self.batch)), token_ids] = 0
         return chosen

@@ -24,6 +24,7 @@ from .kv_cache import (
 from .sampling import Sampler
 from .scheduler import Scheduler
 from .sequence import Sequence
+from .warm_up import warm_up
 
 
 class InFlightEngine(Engine):
@@ -90,6 +91,19 @@ class InFlightEngine(Engine):
         )
         self._sampler = Sampler(sorted(setup.eos_token_ids))
         self._scheduler = Scheduler(self.size.num_slots, options.max_num_batched_tokens)
+        warm_up(self._scheduler, self.runner, self._sampler, self._cache)
+
+    @property
+    def gauges(self) -> dict[str, int]:
+        holding = self._scheduler.holding_slots
+        return {
+            "num_running": len(holding),
+            "num_waiting": max(0, self.num_unfinished - len(holding)),
+            "kv_slots": self.size.num_slots,
+            "kv_slots_used": len(holding),
+            "kv_tokens": self.size.num_slots * self.size.max_model_len,
+            "kv_tokens_used": sum(sequence.num_computed_tokens for sequence in holding),
+        }
 
     def _has_work(self) -> bool:
         return self._scheduler.has_work
@@ -98,19 +112,21 @@ class InFlightEngine(Engine):
         self._scheduler.add(sequences)
 
     def _step(self) -> None:
-        """Forward, sample, answer what is finished, close the holes it leaves."""
+        """Forward, sample, publish, close the holes that finished sequences leave."""
         step = self._scheduler.schedule()
         logits = self.runner.forward(step)
         sampled = step.sampled
+        started = [chunk.sequence for chunk in step.prefills if chunk.start == 0]
+        self.metrics.computed(len(sampled), started)
         if not sampled:
             return
-        for sequence, token_id in zip(sampled, self._sampler.sample(logits, sampled), strict=True):
-            sequence.append(token_id, self.setup.eos_token_ids)
-        finished = [sequence for sequence in sampled if sequence.finish_reason is not None]
-        moves = self._scheduler.retire(finished)
-        for sequence in finished:
-            self._sampler.forget(sequence)
-        self._answer(finished)
+        for sequence, token in zip(sampled, self._sampler.sample(logits, sampled), strict=True):
+            sequence.append(token, self.setup.eos_token_ids)
+        self._publish(sampled)
+        self._remove([sequence for sequence in sampled if sequence.finish_reason is not None])
+
+    def _remove(self, sequences: list[Sequence]) -> None:
+        moves = self._scheduler.retire(self._forgotten(sequences))
         self._cache.move(moves)
 
     def _drain_running(self) -> list[Sequence]:

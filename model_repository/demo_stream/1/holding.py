@@ -16,12 +16,11 @@ import torch
 from hf_runtime.errors import reason
 
 from .cache_runner import CacheRunner
-from .detokenizer import Detokenizer
 from .kv_cache import CacheSize, KVCache, LayerShape
 from .packed_runner import PackedRunner
 from .sampling_params import SamplingParams
 from .scheduler import Scheduler, Step
-from .sequence import Sequence
+from .warm_up import silent_sequence
 
 _TOLERANCE = {torch.float32: 1e-3, torch.float16: 3e-2, torch.bfloat16: 8e-2}
 _SCENE_LEN = 32
@@ -138,7 +137,8 @@ class _Scene:
         """The same logits, from the engine's way: prompts join in mid-flight, five tokens a step at
         most.
         """
-        sequences = [_sequence(prompt) for prompt in self.prompts]
+        params = SamplingParams(max_tokens=3)
+        sequences = [silent_sequence(prompt, params) for prompt in self.prompts]
         scheduler = Scheduler(max_num_seqs=len(sequences), max_num_batched_tokens=5)
         scheduler.add(sequences)
         logits = {}
@@ -169,9 +169,3 @@ def _difference(
         difference = float(((got[key] - logits).abs().max() / span).item())
         worst = max(worst, float("inf") if difference != difference else difference)
     return worst
-
-
-def _sequence(prompt: list[int]) -> Sequence:
-    params = SamplingParams(max_tokens=3)
-    detokenizer = Detokenizer(None, prompt, ())  # never asked: the scene forces its tokens
-    return Sequence(prompt, params, on_finish=lambda _: None, detokenizer=detokenizer)

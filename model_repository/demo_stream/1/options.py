@@ -9,6 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+# Whether the engines here can answer piece by piece; read by generator/templates.py.
+STREAMS = True
+
 
 @dataclass(frozen=True)
 class Options:
@@ -72,12 +75,52 @@ class Options:
         },
     )
 
+    default_timeout_ms: int | None = field(
+        default=None,
+        metadata={
+            "help": "time that a request without timeout_ms has; default: no limit",
+            "unit": "milliseconds",
+            "min": 1,
+        },
+    )
+    max_timeout_ms: int | None = field(
+        default=None,
+        metadata={
+            "help": "the most that a request may set as timeout_ms, and what it has without",
+            "unit": "milliseconds",
+            "min": 1,
+        },
+    )
+    unload_grace_s: float = field(
+        default=20.0,
+        metadata={
+            "help": "how long requests in flight may go on when the model is unloaded; the rest is "
+            "answered with 503",
+            "unit": "seconds",
+            "min": 0,
+        },
+    )
+    watchdog_s: float = field(
+        default=300.0,
+        metadata={
+            "help": "a step that takes longer is given up: its requests fail and the model is not "
+            "ready until it ends",
+            "unit": "seconds",
+            "exclusive_min": 0,
+        },
+    )
+
     def problems(self) -> list[tuple[str, str]]:
         """Mistakes that only show in two fields together, each as (field, message)."""
-        if self.max_num_seqs is None or self.max_num_batched_tokens >= self.max_num_seqs:
-            return []
-        message = (
-            f"got {self.max_num_batched_tokens}, expected at least max_num_seqs "
-            f"({self.max_num_seqs}): a step computes one token for each running sequence"
-        )
-        return [("max_num_batched_tokens", message)]
+        found = []
+        if self.max_num_seqs is not None and self.max_num_batched_tokens < self.max_num_seqs:
+            message = (
+                f"got {self.max_num_batched_tokens}, expected at least max_num_seqs "
+                f"({self.max_num_seqs}): a step computes one token for each running sequence"
+            )
+            found.append(("max_num_batched_tokens", message))
+        default, ceiling = self.default_timeout_ms, self.max_timeout_ms
+        if default is not None and ceiling is not None and default > ceiling:
+            message = f"got {default}, expected at most max_timeout_ms ({ceiling})"
+            found.append(("default_timeout_ms", message))
+        return found

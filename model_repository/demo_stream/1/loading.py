@@ -14,12 +14,13 @@ from hf_runtime.prepacked_linear import prepack
 from hf_runtime.served_model import ServedModel
 from hf_runtime.weights import load_config, load_model, load_tokenizer, model_files
 
+from .chat import ChatTemplate
 from .engine import Engine, EngineSetup
 from .generate import GenerateEngine
 from .holding import CannotHoldError
 from .in_flight import InFlightEngine
 from .options import Options
-from .request import PromptReader
+from .request import PromptReader, Tokenize
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,7 @@ class LoadedModel:
     reader: PromptReader
     is_encoder_decoder: bool
     description: str
+    unload_grace_s: float
 
 
 def load_engine(served: ServedModel, placement: Placement, num_threads: int) -> LoadedModel:
@@ -59,12 +61,19 @@ def load_engine(served: ServedModel, placement: Placement, num_threads: int) -> 
         tokenize=prompt_tokenizer(tokenizer, engine),
         default_max_tokens=engine.default_max_tokens,
         check_length=engine.check_length,
+        tokenize_word=word_tokenizer(tokenizer),
+        render_chat=ChatTemplate(tokenizer).render,
         default_repetition_penalty=getattr(model.generation_config, "repetition_penalty", None)
         or 1.0,
+        default_timeout_ms=options.default_timeout_ms,
+        max_timeout_ms=options.max_timeout_ms,
+        vocab_size=vocab_size(model),
     )
     dtype = str(model.dtype).removeprefix("torch.")
     description = f"{served.source} ({dtype}) on {placement.device}, {engine.description}"
-    return LoadedModel(engine, tokenizer, reader, bool(config.is_encoder_decoder), description)
+    is_encoder_decoder = bool(config.is_encoder_decoder)
+    grace_s = options.unload_grace_s
+    return LoadedModel(engine, tokenizer, reader, is_encoder_decoder, description, grace_s)
 
 
 def _auto_class(config: Any) -> Any:
@@ -116,33 +125,53 @@ def eos_token_ids(model: Any, tokenizer: Any) -> frozenset[int]:
     ids = getattr(model.generation_config, "eos_token_id", None)
     if ids is None:
         ids = tokenizer.eos_token_id
-    vocab_size = model.config.get_text_config().vocab_size
     listed = ids if isinstance(ids, list | tuple) else [] if ids is None else [ids]
-    return frozenset(int(token_id) for token_id in listed if 0 <= int(token_id) < vocab_size)
+    return frozenset(int(token_id) for token_id in listed if 0 <= int(token_id) < vocab_size(model))
 
 
-def prompt_tokenizer(tokenizer: Any, engine: Engine) -> Callable[[str], list[int]]:
+def vocab_size(model: Any) -> int:
+    """How many tokens the model has logits for."""
+    return int(model.config.get_text_config().vocab_size)
+
+
+def word_tokenizer(tokenizer: Any) -> Callable[[str], list[tuple[int, ...]]]:
+    """A function from a word to the token sequences that spell it, at the beginning of a text and
+    after a space.
+    """
+
+    def tokenize(word: str) -> list[tuple[int, ...]]:
+        spellings = (word, f" {word.lstrip()}")
+        found = (tokenizer(text, add_special_tokens=False).input_ids for text in spellings)
+        return list(dict.fromkeys(tuple(token_ids) for token_ids in found if token_ids))
+
+    return tokenize
+
+
+def prompt_tokenizer(tokenizer: Any, engine: Engine) -> Tokenize:
     """A function from a prompt to its token ids; it refuses a prompt that can't fit before it
     tokenises it.
     """
-    vocab_size = engine.setup.model.config.get_text_config().vocab_size
+    num_known = vocab_size(engine.setup.model)
+    unknown_id = tokenizer.unk_token_id
     longest_token = max((len(token) for token in tokenizer.get_vocab()), default=1)
 
-    def tokenize(text: str) -> list[int]:
+    def tokenize(text: str, *, add_special_tokens: bool = True) -> list[int]:
         fewest_tokens = -(-len(text) // longest_token)
         if fewest_tokens > engine.max_model_len:
             raise RequestError(
                 f"text_input: the prompt has {len(text)} characters, at least {fewest_tokens} "
                 f"tokens; this model's context holds {engine.max_model_len}"
             )
-        token_ids: list[int] = tokenizer(text).input_ids
+        token_ids: list[int] = tokenizer(text, add_special_tokens=add_special_tokens).input_ids
         if not token_ids:
             raise RequestError("text_input: the tokenizer makes no token of it, a text is required")
-        if max(token_ids) >= vocab_size:
+        if max(token_ids) >= num_known:
             raise RequestError(
                 f"text_input: the tokenizer makes token {max(token_ids)} of it, this model has "
-                f"{vocab_size}"
+                f"{num_known}"
             )
+        if unknown_id is not None:
+            engine.metrics.num_unknown_tokens += token_ids.count(unknown_id)
         return token_ids
 
     return tokenize

@@ -1,0 +1,111 @@
+"""The engines that a front can pass requests on to: finds them, keeps a connection to each, picks
+the least busy one.
+"""
+
+from __future__ import annotations
+
+import threading
+
+from hf_runtime import engine_link, log
+from hf_runtime.engine_link import LinkError
+
+from .engine_client import EngineClient, Retry
+from .waiting import UnavailableError, Waiting
+
+_LOOK_EVERY_S = 1.0
+
+
+class Engines:
+    """All running instances of one engine model. A thread looks for new ones once a second."""
+
+    def __init__(self, engine: str) -> None:
+        """``engine`` is the name of the model in Triton."""
+        self.engine = engine
+        self._identity = engine_link.server_identity()
+        self._clients: dict[str, EngineClient] = {}  # by address
+        self._refusals: dict[str, str] = {}  # the reason by address, while it listens there
+        self._looking = threading.Lock()
+        self._closing = threading.Event()
+        self._retry: Retry = Waiting.fail
+        self._scout = threading.Thread(target=self._look_often, name="engine scout", daemon=True)
+
+    def start(self, retry: Retry) -> None:
+        """Starts to look; ``retry`` gets each request that an engine gave back."""
+        self._retry = retry
+        self._scout.start()
+
+    def pass_on(self, waiting: Waiting) -> None:
+        """Sends a request to the least busy engine. Raises UnavailableError where there is none."""
+        while client := self._least_busy():
+            if client.send(waiting):
+                return
+            client.is_usable = False
+        raise UnavailableError(self._why_none())
+
+    def clients(self) -> list[EngineClient]:
+        """All that are connected, those on their way out included."""
+        return list(self._clients.values())
+
+    def is_any_reachable(self) -> bool:
+        """Whether there is an engine that takes requests."""
+        return self._least_busy() is not None
+
+    def close(self) -> None:
+        """Hangs up everywhere; what waits is answered with UNAVAILABLE."""
+        self._closing.set()
+        self._scout.join()
+        with self._looking:
+            clients = self.clients()
+        for client in clients:
+            client.close()
+
+    def _least_busy(self) -> EngineClient | None:
+        usable = [client for client in self.clients() if client.is_usable]
+        if not usable:
+            self._look()
+            usable = [client for client in self.clients() if client.is_usable]
+        return min(usable, key=lambda client: len(client.waiting), default=None)
+
+    def _look_often(self) -> None:
+        while not self._closing.is_set():
+            self._look()
+            self._closing.wait(_LOOK_EVERY_S)
+
+    def _look(self) -> None:
+        """Connects to every engine that listens and is not connected to."""
+        with self._looking:
+            if self._closing.is_set():
+                return
+            addresses = engine_link.find_addresses(self._identity, self.engine)
+            self._refusals = {a: why for a, why in self._refusals.items() if a in addresses}
+            for address in addresses:
+                if address not in self._clients:
+                    self._connect(address)
+
+    def _connect(self, address: str) -> None:
+        try:
+            client = EngineClient(self.engine, address, self._gone)
+        except (LinkError, OSError) as error:
+            if address not in self._refusals:
+                log.warn(f"the engine {self.engine} can't be reached: {error}")
+            self._refusals[address] = str(error)
+            return
+        self._refusals.pop(address, None)
+        self._clients[address] = client
+        client.start(self._retry)
+
+    def _gone(self, client: EngineClient, fault: LinkError | None) -> None:
+        self._clients.pop(client.address, None)
+        if fault is not None:
+            log.error(f"the connection to the engine {self.engine} was ended: {fault}")
+
+    def _why_none(self) -> str:
+        if self._closing.is_set():
+            return "the model is being unloaded: try again"
+        if self._refusals:
+            why = next(iter(self._refusals.values()))
+            return (
+                f"the engine {self.engine} can't be reached ({why}): if this lasts, write both "
+                "models anew with `hf-triton generate` and load both"
+            )
+        return f"no engine runs that could answer: load the model {self.engine}"

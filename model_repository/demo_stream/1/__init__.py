@@ -1,0 +1,1 @@
+"""The text-generation task: ``model.py`` answers Triton, the engines beside it generate."""

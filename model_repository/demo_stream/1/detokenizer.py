@@ -1,0 +1,134 @@
+"""Token ids to text, as they come, without ever splitting a character.
+
+A token may hold part of a character, and some tokenizers decode a token differently by what
+precedes it: so text is decoded together with a few tokens before it and the part that was known
+already is cut off. Text that ends in U+FFFD may be half a character and waits for the next token.
+Text that may become a stop word waits too: what was released is never taken back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Tokens
+from typing import Any
+
+_CONTEXT_TOKENS = 6
+_LONGEST_CHARACTER = 4  # bytes, which may be a token each
+_MOST_PENDING_TOKENS = 16
+_REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
+
+
+class Detokenizer:
+    """Decodes the output of one sequence and finds its stop words; used by one thread at a time."""
+
+    def __init__(
+        self,
+        tokenizer: Any,
+        prompt_token_ids: Tokens[int],
+        stop_words: Tokens[str] = (),
+        *,
+        include_stop_word: bool = False,
+    ) -> None:
+        self._tokenizer = tokenizer
+        self._prompt_token_ids = prompt_token_ids
+        self._context: list[list[int]] = []  # pieces of whole characters
+        self._stop_words = tuple(stop_words)
+        self._include_stop_word = include_stop_word
+        self._pending: list[int] = []  # tokens whose text is not complete yet
+        self._text = ""
+        self._num_released = 0
+        self._stopped = False
+
+    def add(self, token_ids: Tokens[int]) -> None:
+        """Takes the next tokens; those that may end within a character wait."""
+        self._pending += token_ids
+        new = self._decode_pending()
+        if new and not new.endswith(_REPLACEMENT):
+            self._accept(self._pending, new)
+        elif len(self._pending) > _MOST_PENDING_TOKENS:
+            self._accept_what_no_token_changes()
+
+    def stops_after(self, token_id: int, *, armed: bool) -> bool:
+        """Takes the next token; True when the text now holds a stop word, where it is cut.
+
+        While not ``armed`` (fewer than min_tokens so far) stop words are let through.
+        """
+        num_searched = len(self._text)
+        self.add([token_id])
+        return armed and len(self._text) > num_searched and self._cut_at_stop_word(num_searched)
+
+    def release(self, *, final: bool) -> str:
+        """The text since the last call, without an end that may still change or become a stop word;
+        with ``final`` all that is left.
+        """
+        if final and self._pending and not self._stopped:
+            self._accept(self._pending, self._decode_pending())
+        end = len(self._text) if final or self._stopped else self._num_safe()
+        released = self._text[self._num_released : end]
+        self._num_released = max(self._num_released, end)
+        return released
+
+    def _num_safe(self) -> int:
+        """How many characters come before the first that may begin a stop word."""
+        longest = max(map(len, self._stop_words), default=1) - 1
+        for start in range(max(0, len(self._text) - longest), len(self._text)):
+            if any(word.startswith(self._text[start:]) for word in self._stop_words):
+                return start
+        return len(self._text)
+
+    def _decode_pending(self) -> str:
+        return self._decode_after_context(self._pending)
+
+    def _decode_after_context(self, token_ids: list[int]) -> str:
+        if not self._context:
+            self._context.append(self._end_of_prompt())
+        context = [token_id for piece in self._context for token_id in piece]
+        known = self._decode(context)
+        return self._decode(context + token_ids)[len(known) :]
+
+    def _accept(self, token_ids: list[int], new: str) -> None:
+        """Whole pieces leave the context: cut within a character, it would spoil those after it."""
+        self._text += new
+        self._context.append(token_ids)
+        self._pending = self._pending[len(token_ids) :]
+        while sum(map(len, self._context[1:])) >= _CONTEXT_TOKENS:
+            del self._context[0]
+
+    def _accept_what_no_token_changes(self) -> None:
+        """Bytes that are no text never complete a character: all but the last few are let go, up to
+        where the text of the tokens before is a beginning of the text of all.
+        """
+        whole = self._decode_pending()
+        newest = len(self._pending) - _LONGEST_CHARACTER
+        for end in range(newest, newest - _LONGEST_CHARACTER, -1):
+            begin = self._decode_after_context(self._pending[:end])
+            if whole.startswith(begin):
+                self._accept(self._pending[:end], begin)
+                return
+
+    def _end_of_prompt(self) -> list[int]:
+        """The prompt's last tokens, a few more where the first would be half a character."""
+        for num_tokens in range(_CONTEXT_TOKENS, _CONTEXT_TOKENS + _LONGEST_CHARACTER):
+            end = list(self._prompt_token_ids[-num_tokens:])
+            if not self._decode(end).startswith(_REPLACEMENT):
+                return end
+        return list(self._prompt_token_ids[-_CONTEXT_TOKENS:])
+
+    def _cut_at_stop_word(self, num_searched: int) -> bool:
+        """Looks where a word ends in text that is new; what was let through before stays."""
+        found = [
+            (start, len(word))
+            for word in self._stop_words
+            if (start := self._text.find(word, max(0, num_searched - len(word) + 1))) >= 0
+        ]
+        if found:
+            start, length = min(found)
+            self._text = self._text[: start + (length if self._include_stop_word else 0)]
+            self._pending = []
+            self._stopped = True
+        return self._stopped
+
+    def _decode(self, token_ids: Tokens[int]) -> str:
+        text: str = self._tokenizer.decode(
+            token_ids, skip_special_tokens=True, clean_up_tokenization_spaces=False
+        )
+        return text

@@ -1,0 +1,136 @@
+"""What an engine counts. Plain numbers, written by the engine's thread and read by any.
+
+Knows the names that Prometheus reads; hf_runtime/metrics.py publishes them.
+"""
+
+from __future__ import annotations
+
+import time
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from itertools import accumulate
+from typing import TYPE_CHECKING
+
+from hf_runtime.metrics import Family, Sample
+
+from .sequence import Sequence
+
+if TYPE_CHECKING:
+    from .engine import Engine
+
+FINISH_REASONS = ("stop", "length", "timeout", "cancelled", "error")
+_PREFIX = "hf_triton_"
+_GAUGES = {
+    "num_running": "Sequences that are being generated",
+    "num_waiting": "Sequences that wait to be started",
+    "kv_slots": "Sequences that the cache of keys and values holds",
+    "kv_slots_used": "Sequences in the cache of keys and values",
+    "kv_tokens": "Tokens that the cache of keys and values holds",
+    "kv_tokens_used": "Tokens in the cache of keys and values",
+}
+_COUNTERS = {
+    "num_prompt_tokens": "Prompt tokens of started sequences",
+    "num_generated_tokens": "Generated tokens",
+    "num_unknown_tokens": "Prompt tokens that the tokenizer does not know",
+    "num_refused": "Requests refused because the queue was full or the engine could not take them",
+}
+_HISTOGRAMS = {
+    "batch_size": "Sequences that got a token in a step",
+    "time_to_first_token_s": "Time from a sequence's arrival to its first token",
+    "time_per_output_token_s": "Mean time between a sequence's tokens, after the first",
+    "queue_time_s": "Time from a sequence's arrival to its first step",
+}
+_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+_TOKENS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
+
+
+class Histogram:
+    """Counts of observations by upper bound, as Prometheus' histograms have them."""
+
+    def __init__(self, bounds: tuple[float, ...]) -> None:
+        self.bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)  # the last one is beyond every bound
+        self.sum = 0.0
+
+    def observe(self, value: float) -> None:
+        """Counts one observation."""
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.sum += value
+
+
+class EngineMetrics:
+    """Totals since the load."""
+
+    def __init__(self) -> None:
+        self.num_prompt_tokens = 0
+        self.num_generated_tokens = 0
+        self.num_unknown_tokens = 0
+        self.num_refused = 0
+        self.finish_reasons: Counter[str] = Counter()
+        self.batch_size = Histogram(_TOKENS)
+        self.time_to_first_token_s = Histogram(_SECONDS)
+        self.time_per_output_token_s = Histogram(_SECONDS)
+        self.queue_time_s = Histogram(_SECONDS)
+
+    def computed(self, num_sequences: int, started: Iterable[Sequence]) -> None:
+        """A step gave ``num_sequences`` a token and began with the prompts of ``started``."""
+        self.num_generated_tokens += num_sequences
+        self.batch_size.observe(num_sequences)
+        now = time.monotonic()
+        for sequence in started:
+            self.num_prompt_tokens += sequence.num_prompt_tokens
+            self.queue_time_s.observe(now - sequence.submitted_s)
+
+    def published(self, sequences: Iterable[Sequence]) -> None:
+        """Sequences have new tokens, or have ended."""
+        now = time.monotonic()
+        ended = []
+        for sequence in sequences:
+            if sequence.token_ids and sequence.first_token_s is None:
+                sequence.first_token_s = now
+                self.time_to_first_token_s.observe(now - sequence.submitted_s)
+            if sequence.finish_reason is not None:
+                ended.append(sequence)
+        self.ended(ended)
+
+    def ended(self, sequences: Iterable[Sequence]) -> None:
+        """Sequences are finished, for whichever reason."""
+        now = time.monotonic()
+        for sequence in sequences:
+            self.finish_reasons[sequence.finish_reason or "error"] += 1
+            num_later = len(sequence.token_ids) - 1
+            if sequence.first_token_s is not None and num_later > 0:
+                self.time_per_output_token_s.observe((now - sequence.first_token_s) / num_later)
+
+
+def families(engine: Engine) -> Iterator[Family]:
+    """Everything that an engine counts and holds, as Prometheus names it: seconds and totals."""
+    metrics = engine.metrics
+    gauges = engine.gauges
+    for name, help_text in _GAUGES.items():
+        if name in gauges:
+            sample = Sample({}, float(gauges[name]))
+            yield Family(f"{_PREFIX}{name.removeprefix('num_')}", help_text, False, (sample,))
+    for name, help_text in _COUNTERS.items():
+        sample = Sample({}, float(getattr(metrics, name)))
+        yield Family(f"{_PREFIX}{name.removeprefix('num_')}_total", help_text, True, (sample,))
+    reasons = [
+        Sample({"finish_reason": reason}, float(metrics.finish_reasons[reason]))
+        for reason in FINISH_REASONS
+    ]
+    help_text = "Finished sequences, by why they ended"
+    yield Family(f"{_PREFIX}finished_total", help_text, True, tuple(reasons))
+    for name, help_text in _HISTOGRAMS.items():
+        unit = "_seconds" if name.endswith("_s") else ""
+        histogram = getattr(metrics, name)
+        yield from _histogram(f"{_PREFIX}{name.removesuffix('_s')}{unit}", help_text, histogram)
+
+
+def _histogram(name: str, help_text: str, histogram: Histogram) -> Iterator[Family]:
+    bounds = [*(f"{bound:g}" for bound in histogram.bounds), "+Inf"]
+    below = list(accumulate(histogram.counts))
+    samples = [Sample({"le": bound}, float(n)) for bound, n in zip(bounds, below, strict=True)]
+    yield Family(f"{name}_bucket", help_text, True, tuple(samples))
+    yield Family(f"{name}_sum", help_text, True, (Sample({}, histogram.sum),))
+    yield Family(f"{name}_count", help_text, True, (Sample({}, float(below[-1])),))

@@ -1,0 +1,98 @@
+"""Where an instance runs, how many CPU threads it has, and how much memory is free there.
+
+The rules for KIND_* are Triton's (instance groups); ``device_map`` is accelerate's.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .errors import LoadError
+
+if TYPE_CHECKING:
+    import torch
+
+_CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
+_CGROUP_USED = Path("/sys/fs/cgroup/memory.current")
+_CGROUP_STAT = Path("/sys/fs/cgroup/memory.stat")
+
+
+@dataclass(frozen=True)
+class Placement:
+    """``device`` holds the inputs; ``device_map`` is what ``from_pretrained`` is given."""
+
+    device: str
+    device_map: str | dict[str, str]
+
+
+def placement(kind: str, device_id: str, device_map: str | None) -> Placement:
+    """Turns Triton's instance kind (``CPU``, ``GPU``, ``MODEL``) and the YAML's ``device_map`` into
+    a placement.
+
+    Raises:
+        LoadError: a GPU is asked for and torch sees none, or not that one.
+    """
+    import torch
+
+    if kind.endswith("CPU"):
+        return Placement("cpu", {"": "cpu"})
+    num_gpus = torch.cuda.device_count()
+    if kind.endswith("MODEL"):
+        return Placement("cuda:0" if num_gpus else "cpu", device_map or "auto")
+    index = int(device_id)
+    if index >= num_gpus:
+        raise LoadError(
+            f"instance_group asks for GPU {index}, but torch {torch.__version__} sees {num_gpus} "
+            "GPUs: install a CUDA build of torch, or use kind: KIND_CPU"
+        )
+    device = f"cuda:{index}"
+    return Placement(device, device_map or {"": device})
+
+
+def cpu_threads(model_config: Mapping[str, Any]) -> int:
+    """Threads to compute with: OMP_NUM_THREADS where that is set, else the cores that the process
+    may run on, shared by the model's instances.
+    """
+    asked = os.environ.get("OMP_NUM_THREADS", "")
+    if asked.isdecimal() and int(asked) > 0:
+        return int(asked)
+    groups = model_config.get("instance_group") or []
+    instances = sum(int(group.get("count", 1)) for group in groups) or 1
+    cores = (
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    )
+    return max(1, cores // instances)
+
+
+def free_bytes(device: torch.device) -> int:
+    """Free memory in bytes: the GPU's own count, or what the machine and the container's limit
+    leave.
+    """
+    import torch
+
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    import psutil
+
+    available = int(psutil.virtual_memory().available)
+    try:
+        limit, used = _CGROUP_LIMIT.read_text().strip(), _CGROUP_USED.read_text().strip()
+    except OSError:
+        return available
+    if limit == "max":
+        return available
+    return min(available, max(0, int(limit) - int(used) + _reclaimable_bytes()))
+
+
+def _reclaimable_bytes() -> int:
+    """The page cache that a container counts as used and gives up on demand: read weights, say."""
+    try:
+        lines = _CGROUP_STAT.read_text().splitlines()
+    except OSError:
+        return 0
+    fields = dict(line.split() for line in lines)
+    return int(fields.get("inactive_file", 0))

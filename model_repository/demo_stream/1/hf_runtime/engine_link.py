@@ -1,0 +1,166 @@
+"""Where an engine is found, and the frames that fronts and engines exchange.
+
+A front and its engine are Triton models in two processes of one server. They meet at an abstract
+Unix socket (man 7 unix), which leaves no file behind. A frame is a JSON object behind its length;
+nothing that is read can run code. Knows neither Triton nor what the tensors mean.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import os
+import re
+import socket
+import struct
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+Frame = dict[str, Any]
+
+# Raised whenever a frame changes its meaning: generated folders of two releases can meet for the
+# moment between two reloads.
+VERSION = 1
+MAX_FRAME_BYTES = 256 * 2**20
+
+_LENGTH = struct.Struct("!I")
+_INTEGERS = [f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)]
+_DTYPES = frozenset(["bool", "float16", "float32", "float64", *_INTEGERS])
+_STARTTIME = 22 - 3  # man 5 proc_pid_stat: field 22, counted from the one after the name
+_LISTENS = "00010000"  # the flag __SO_ACCEPTCON in /proc/net/unix
+_listener_numbers = itertools.count()
+
+
+class LinkError(Exception):
+    """What came is no frame, or the peer is not one to talk to."""
+
+
+class FrameTooLargeError(Exception):
+    """A frame would be larger than MAX_FRAME_BYTES."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__(f"{size} bytes in JSON, allowed: at most {MAX_FRAME_BYTES}")
+
+
+def server_identity() -> str:
+    """What only the stubs of one running tritonserver share: its process, beyond doubt.
+
+    A process id alone returns in other containers and after a while in the same one.
+    """
+    parent = os.getppid()
+    stat = Path(f"/proc/{parent}/stat").read_text(encoding="utf-8", errors="replace")
+    started = stat.rpartition(")")[2].split()[_STARTTIME]
+    namespace = re.sub(r"\D", "", str(Path("/proc/self/ns/pid").readlink()))
+    return f"{namespace}-{parent}-{started}"
+
+
+def address_prefix(identity: str, model: str) -> str:
+    """How the addresses of a model's engines begin, in 107 bytes whatever the model's name."""
+    digest = hashlib.sha256(model.encode()).hexdigest()[:16]
+    return f"hf_triton-{identity}-{digest}-"
+
+
+def new_address(model: str) -> str:
+    """An address that no other listener has or will have."""
+    prefix = address_prefix(server_identity(), model)
+    return f"{prefix}{os.getpid()}-{next(_listener_numbers)}"
+
+
+def find_addresses(identity: str, model: str) -> list[str]:
+    """Where the model's engines listen now."""
+    prefix = f"@{address_prefix(identity, model)}"
+    lines = Path("/proc/net/unix").read_text(encoding="utf-8", errors="replace").splitlines()
+    columns = (line.split(maxsplit=7) for line in lines if prefix in line)
+    # A listener's connections are listed under its name too.
+    return sorted(row[7][1:] for row in columns if row[3] == _LISTENS and row[7].startswith(prefix))
+
+
+def check_peer(sock: socket.socket) -> None:
+    """Raises LinkError unless the other end's process is of our own user: an abstract socket has no
+    permissions.
+    """
+    credentials = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    _, uid, _ = struct.unpack("3i", credentials)
+    if uid != os.geteuid():
+        raise LinkError(f"peer is of user {uid}, allowed: {os.geteuid()}")
+
+
+def hello() -> Frame:
+    """The first frame in both directions."""
+    return {"kind": "hello", "version": VERSION}
+
+
+def check_hello(frame: Frame) -> None:
+    """Raises LinkError for a peer that speaks another version."""
+    if frame.get("kind") != "hello":
+        raise LinkError("the first frame is not a hello")
+    if frame.get("version") != VERSION:
+        raise LinkError(f"version {frame.get('version')} of the link, here: {VERSION}")
+
+
+def encode(frame: Mapping[str, Any]) -> bytes:
+    """A frame as it travels. Raises FrameTooLargeError."""
+    body = json.dumps(frame, separators=(",", ":")).encode("ascii")
+    if len(body) > MAX_FRAME_BYTES:
+        raise FrameTooLargeError(len(body))
+    return _LENGTH.pack(len(body)) + body
+
+
+def read_frame(stream: BinaryIO) -> Frame | None:
+    """The next frame; None where the peer has closed.
+
+    Raises:
+        LinkError: it is too large, torn, or not a JSON object.
+        OSError: the connection broke.
+    """
+    head = stream.read(_LENGTH.size)
+    if not head:
+        return None
+    size = _LENGTH.unpack(head)[0] if len(head) == _LENGTH.size else 0
+    if not 0 < size <= MAX_FRAME_BYTES:
+        raise LinkError(f"a frame of {size} bytes, allowed: 1 to {MAX_FRAME_BYTES}")
+    body = stream.read(size)
+    if len(body) < size:
+        raise LinkError("a frame ended early")
+    try:
+        frame = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise LinkError("a frame is not JSON") from error
+    if not isinstance(frame, dict):
+        raise LinkError("a frame is not a JSON object")
+    return frame
+
+
+def pack_tensor(array: Array) -> Frame:
+    """An array of any of Triton's data types as JSON values; bytes become texts of code points
+    0-255.
+    """
+    flat = array.reshape(-1).tolist()
+    if array.dtype == np.object_:
+        texts = [value.encode() if isinstance(value, str) else value for value in flat]
+        data = [value.decode("latin-1") for value in texts]
+        return {"dtype": "bytes", "shape": list(array.shape), "data": data}
+    assert array.dtype.name in _DTYPES
+    return {"dtype": array.dtype.name, "shape": list(array.shape), "data": flat}
+
+
+def unpack_tensor(packed: Any) -> Array:
+    """The array that ``pack_tensor`` was given, bit for bit. Raises LinkError."""
+    try:
+        dtype, shape, data = packed["dtype"], packed["shape"], packed["data"]
+        if dtype == "bytes":
+            array = np.empty(len(data), dtype=np.object_)
+            array[:] = [value.encode("latin-1") for value in data]
+        elif dtype in _DTYPES:
+            array = np.array(data, dtype=dtype)
+        else:
+            raise LinkError("a tensor of no known data type")
+        return array.reshape(shape)
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        raise LinkError("a tensor does not hold together") from error

@@ -1,0 +1,223 @@
+"""The engine's end of the link: takes requests from fronts, and the answers back to them.
+
+Whatever a front sends, and whenever it goes away, only its own requests feel it. Knows neither
+Triton nor the engine.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from collections.abc import Callable, Mapping
+
+from . import engine_link, log
+from .engine_connection import Connection
+from .engine_link import Array, Frame, FrameTooLargeError, LinkError
+from .errors import EngineError, OverloadedError, place
+from .responder import Responder, status_and_text
+
+_BACKLOG = 16
+_FLUSH_S = 2.0
+
+
+class Tensor:
+    """An input, as Triton's tensors are read."""
+
+    def __init__(self, array: Array) -> None:
+        self._array = array
+
+    def as_numpy(self) -> Array:
+        """The values; texts are objects of bytes."""
+        return self._array
+
+
+class ForwardedRequest:
+    """A request that a front has passed on, read like Triton's own."""
+
+    def __init__(self, frame: Frame, responder: Responder) -> None:
+        """Raises LinkError for a frame that is no request."""
+        self.responder = responder
+        inputs, parameters, outputs = (frame.get(k) for k in ("inputs", "parameters", "outputs"))
+        if not (
+            isinstance(inputs, dict) and isinstance(parameters, str) and isinstance(outputs, list)
+        ):
+            raise LinkError("a request lacks something")
+        self._parameters = parameters
+        self._outputs = outputs
+        self._tensors = {
+            name: Tensor(engine_link.unpack_tensor(packed)) for name, packed in inputs.items()
+        }
+
+    def parameters(self) -> str:
+        """The request's parameters, a JSON object."""
+        return self._parameters
+
+    def requested_output_names(self) -> list[str]:
+        """The outputs that the caller named; all of the model's where it named none."""
+        return list(self._outputs)
+
+    def tensor(self, name: str) -> Tensor | None:
+        """The input of that name, or None."""
+        return self._tensors.get(name)
+
+
+class EngineListener:
+    """Listens for the fronts of an engine, and hands each request to ``handle``.
+
+    ``handle`` is called from a front's own reader thread; each request's responder answers it.
+    """
+
+    def __init__(self, model: str, handle: Callable[[ForwardedRequest], None]) -> None:
+        """``model`` is the engine's name in Triton. Raises OSError where it can't listen."""
+        self._handle = handle
+        self._lock = threading.Lock()
+        self._fronts: set[_Front] = set()
+        self.is_draining = False
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._socket.bind(f"\0{engine_link.new_address(model)}")
+        self._socket.listen(_BACKLOG)
+        self._acceptor = threading.Thread(target=self._accept, name="link acceptor", daemon=True)
+        self._acceptor.start()
+
+    def drain(self) -> None:
+        """Takes no new requests from here on: fronts send them to another engine."""
+        self._stop_listening()
+        with self._lock:  # a request that is being handed on is handed on before this returns
+            self.is_draining = True
+            fronts = list(self._fronts)
+        for front in fronts:
+            front.send({"kind": "drain"})
+
+    def close(self) -> None:
+        """Drains, sends what answers there are, and ends every thread; other requests are lost."""
+        self.drain()
+        for front in list(self._fronts):
+            front.connection.close(flush_s=_FLUSH_S)
+
+    def hand_on(self, request: ForwardedRequest) -> None:
+        """Passes a request to the engine, unless that is on its way out."""
+        with self._lock:
+            if not self.is_draining:
+                self._handle(request)
+                return
+        request.responder.fail(OverloadedError("the model is being unloaded: try again"))
+
+    def forget(self, front: _Front) -> None:
+        """A front is gone."""
+        with self._lock:
+            self._fronts.discard(front)
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                sock, _ = self._socket.accept()
+            except OSError:
+                return  # draining
+            try:
+                engine_link.check_peer(sock)
+            except (LinkError, OSError) as error:
+                log.warn(f"a connection to the engine was refused: {error}")
+                sock.close()
+                continue
+            self._welcome(sock)
+
+    def _welcome(self, sock: socket.socket) -> None:
+        front = _Front(self, sock)
+        front.send(engine_link.hello())
+        with self._lock:
+            self._fronts.add(front)
+        front.connection.start()
+
+    def _stop_listening(self) -> None:
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)  # wakes accept
+        if self._acceptor is not threading.current_thread():
+            self._acceptor.join()
+        self._socket.close()
+
+
+class _Front:
+    """One connected front and its open requests."""
+
+    def __init__(self, listener: EngineListener, sock: socket.socket) -> None:
+        self.listener = listener
+        self.connection = Connection(sock, self._on_frame, self._on_end)
+        self.open: dict[int, _FrontResponder] = {}  # changed one key at a time, which is atomic
+
+    def send(self, frame: Frame) -> None:
+        """Raises FrameTooLargeError; a front that has gone is no error."""
+        self.connection.send(engine_link.encode(frame))
+
+    def _on_frame(self, frame: Frame) -> None:
+        kind, number = frame.get("kind"), frame.get("id")
+        if not isinstance(number, int):
+            raise LinkError("a frame without a number")
+        if kind == "cancel":
+            responder = self.open.get(number)
+            if responder is not None:
+                responder.cancel()
+        elif kind == "request":
+            self._take(number, frame)
+        else:
+            raise LinkError("a frame of no known kind")
+
+    def _take(self, number: int, frame: Frame) -> None:
+        responder = _FrontResponder(self, number)
+        request = ForwardedRequest(frame, responder)
+        self.open[number] = responder
+        try:
+            self.listener.hand_on(request)
+        except Exception as error:
+            # Our own fault, but one request's answer all the same.
+            log.error(f"a forwarded request failed: {place(error)}")
+            responder.fail(error)
+
+    def _on_end(self, fault: LinkError | None) -> None:
+        self.listener.forget(self)
+        for responder in list(self.open.values()):
+            responder.cancel()
+        self.open.clear()
+        if fault is not None:
+            log.warn(f"a front's connection was ended: {fault}")
+
+
+class _FrontResponder:
+    """The way back to a front, for one request that is answered once."""
+
+    def __init__(self, front: _Front, number: int) -> None:
+        self._front = front
+        self._number = number
+        self._cancelled = False
+
+    def send(self, outputs: Mapping[str, Array], *, final: bool) -> None:
+        assert final, "a front answers its request once"
+        if not self._closes():
+            return
+        packed = {name: engine_link.pack_tensor(array) for name, array in outputs.items()}
+        try:
+            self._front.send({"kind": "answer", "id": self._number, "outputs": packed})
+        except FrameTooLargeError as error:
+            self._send_error(EngineError(f"the answer has {error}"))
+
+    def fail(self, error: Exception) -> None:
+        if self._closes():
+            self._send_error(error)
+
+    def is_cancelled(self) -> bool:
+        return self._cancelled
+
+    def cancel(self) -> None:
+        """Nobody waits for the answer any more."""
+        self._cancelled = True
+
+    def _closes(self) -> bool:
+        """True for the first of all calls that answer, unless nobody waits."""
+        return self._front.open.pop(self._number, None) is not None and not self._cancelled
+
+    def _send_error(self, error: Exception) -> None:
+        status, text = status_and_text(error)
+        # Not the request's fault nor a full queue's: another engine can still answer it.
+        unloading = isinstance(error, OverloadedError) and self._front.listener.is_draining
+        frame = {"kind": "error", "id": self._number, "status": status, "text": text}
+        self._front.send({**frame, "unloading": unloading})

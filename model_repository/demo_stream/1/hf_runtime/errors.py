@@ -1,0 +1,77 @@
+"""The errors that the runtime answers with, each with the Triton status that it becomes.
+
+RuntimeModelError
+├── RequestError           INVALID_ARG, HTTP 400: the caller's input
+│   └── UnsupportedError   UNSUPPORTED, HTTP 501: fine input, but not for this model
+├── OverloadedError        UNAVAILABLE, HTTP 503: try again later
+├── DeadlineError          UNAVAILABLE, HTTP 503: the request's own time is up
+├── CancelledError         CANCELLED: its caller has gone
+├── EngineError            INTERNAL, HTTP 500: computing the answer failed
+└── LoadError              the model can't be loaded; the text is the line that an operator reads
+"""
+
+from __future__ import annotations
+
+import traceback
+from pathlib import Path
+
+
+class RuntimeModelError(Exception):
+    """Base of all errors whose text may be shown to a caller or an operator as it stands."""
+
+    status = "INTERNAL"
+
+
+class RequestError(RuntimeModelError):
+    """The request's own fault: the text names the field, what was got and what is allowed."""
+
+    status = "INVALID_ARG"
+
+
+class UnsupportedError(RequestError):
+    """A valid request for something that this model or engine does not do."""
+
+    status = "UNSUPPORTED"
+
+
+class OverloadedError(RuntimeModelError):
+    """The bounded queue is full, or the model is being unloaded."""
+
+    status = "UNAVAILABLE"
+
+
+class DeadlineError(RuntimeModelError):
+    """The request's ``timeout_ms`` passed, and its caller wanted an error then."""
+
+    status = "UNAVAILABLE"
+
+
+class CancelledError(RuntimeModelError):
+    """The caller has gone or has cancelled; nobody may read the text."""
+
+    status = "CANCELLED"
+
+
+class EngineError(RuntimeModelError):
+    """The computation failed; the request was fine."""
+
+    status = "INTERNAL"
+
+
+class LoadError(RuntimeModelError):
+    """The model can't be served: missing or gated weights, no memory, an architecture nothing here
+    holds.
+    """
+
+
+def reason(error: BaseException, limit: int = 400) -> str:
+    """Error text on one line, cut to ``limit`` characters; its type's name where it is empty."""
+    line = " ".join(str(error).split()) or type(error).__name__
+    return line if len(line) <= limit else line[: limit - 1] + "…"
+
+
+def place(error: BaseException) -> str:
+    """Where an error was raised: what a log may hold where the text could quote a prompt."""
+    frames = traceback.extract_tb(error.__traceback__)
+    where = f" at {Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
+    return f"{type(error).__name__}{where}"

@@ -1,0 +1,279 @@
+"""Linear layers whose weights are laid out ahead for the CPU at hand, in whichever form is fastest.
+
+``F.linear`` in float32 goes to a general matrix product that lays the weight out at every call.
+Two forms lay it out once:
+
+- oneDNN's: about half the time on processors with AVX-512 (less is saved in bfloat16);
+- FBGEMM's, for float32: the weight is stored in float16 and widened as it is read, computed in
+  float32. Generating for one caller waits for memory, and this reads half as much of it: a third of
+  oneDNN's time for one row, the same for 32. It is taken only where every value of the weight is
+  a float16 exactly, as in a float16 checkpoint, so nothing is rounded.
+
+Which is faster differs by processor and shape, so each shape is timed and the fastest form kept.
+Layers that share their input (query, key and value; gate and up) become one: fewer starts of the
+thread team, which take 10 % of a step where a weight is read for a single row.
+
+The operators are private to torch (``mkldnn``: what inductor emits; ``quantized``: what its dynamic
+quantisation calls): where one is missing or fails, its form is not taken. A test holds all forms to
+the same numbers.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+_ROWS = (1, 32)  # decode of one sequence, decode of many: the shapes that generation lives on
+_REPEATS = 5
+_MIN_GAIN = 1.05
+# Children that transformers' decoders give the same tensor, one after the other.
+_SHARED_INPUT = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
+
+
+class PrepackedLinear(nn.Module):
+    """``y = x @ weight.T + bias``, ``weight`` (out_features, in_features) laid out by oneDNN."""
+
+    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
+        super().__init__()
+        self.out_features, self.in_features = weight.shape
+        self.dtype = weight.dtype
+        self._pack(weight.detach().contiguous(), None if bias is None else bias.detach())
+
+    def _pack(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
+        """Raises AttributeError or RuntimeError where torch can't lay the weight out so."""
+        ops = torch.ops.mkldnn
+        self._linear = ops._linear_pointwise  # noqa: SLF001
+        self.packed, self.bias = ops._reorder_linear_weight(weight, None), bias  # noqa: SLF001
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """(..., in_features) -> (..., out_features), in the weight's dtype."""
+        y: torch.Tensor = self._linear(x, self.packed, self.bias, "none", [], "")
+        return y
+
+    @property
+    def weight(self) -> torch.Tensor:
+        """An empty stand-in of the right dtype, for modules that only look at ``weight.dtype`` or
+        ``.device``.
+        """
+        return torch.empty(0, dtype=self.dtype)
+
+
+class HalfStoredLinear(PrepackedLinear):
+    """The same, stored in float16 by FBGEMM and computed in float32."""
+
+    def _pack(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
+        if weight.dtype != torch.float32 or not torch.equal(weight.half().float(), weight):
+            raise RuntimeError("not exactly float16")
+        ops = torch.ops.quantized
+        self._linear, self.packed = ops.linear_dynamic_fp16, ops.linear_prepack_fp16(weight, bias)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """(..., in_features) -> (..., out_features), float32."""
+        y: torch.Tensor = self._linear(x, self.packed)
+        return y
+
+
+_FORMS = (HalfStoredLinear, PrepackedLinear)
+
+
+class _SharedInput:
+    """Linear layers that are given the same tensor one after the other, computed as one.
+
+    The first one asked computes all; the others hand out their part of it.
+    """
+
+    def __init__(self, linear: PrepackedLinear, sizes: list[int]) -> None:
+        self.linear, self.sizes = linear, sizes
+        self._x: torch.Tensor | None = None
+        self._parts: tuple[torch.Tensor, ...] = ()
+        self._num_left = 0
+
+    def part(self, index: int, x: torch.Tensor) -> torch.Tensor:
+        """(..., in_features) -> (..., sizes[index]), a view of all parts' (..., sum(sizes))."""
+        if x is not self._x:
+            self._x, self._num_left = x, len(self.sizes)
+            self._parts = self.linear(x).split(self.sizes, dim=-1)
+        y = self._parts[index]
+        self._num_left -= 1
+        if not self._num_left:
+            self._x, self._parts = None, ()
+        return y
+
+
+class LinearPart(nn.Module):
+    """One of several linear layers that are computed together."""
+
+    def __init__(self, shared: _SharedInput, index: int) -> None:
+        super().__init__()
+        self.shared, self.index = shared, index
+        self.in_features, self.out_features = shared.linear.in_features, shared.sizes[index]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """(..., in_features) -> (..., out_features), in the weight's dtype."""
+        return self.shared.part(self.index, x)
+
+    @property
+    def weight(self) -> torch.Tensor:
+        """As PrepackedLinear's."""
+        return self.shared.linear.weight
+
+
+@dataclass(frozen=True)
+class _Layer:
+    """A plain linear layer: its name in its parent, its weight (out, in) and its bias."""
+
+    name: str
+    module: nn.Module
+    weight: torch.Tensor
+    bias: torch.Tensor | None
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """What the time it takes depends on."""
+        return (*self.weight.shape, self.weight.dtype, self.bias is not None)
+
+
+def prepack(model: nn.Module) -> int:
+    """Replaces the linear layers of a CPU model by prepacked ones where that is faster; returns how
+    many. Layers that share their input are computed as one.
+
+    Must run on the thread that will run the model, with its thread count: the choice is timed.
+    """
+    choice = _Choice()
+    replaced = 0
+    joins = _SHARED_INPUT if _shares_inputs(model) else ()
+    for parent in list(model.modules()):
+        layers = {layer.name: layer for layer in _linear_layers(parent)}
+        for names in joins:
+            group = [layers[name] for name in names if name in layers]
+            linear = choice.joined(group) if len(group) == len(names) else None
+            if linear is not None:
+                shared = _SharedInput(linear, [layer.weight.shape[0] for layer in group])
+                for index, layer in enumerate(group):
+                    setattr(parent, layer.name, LinearPart(shared, index))
+                    del layers[layer.name]
+                replaced += len(group)
+        for layer in layers.values():
+            linear = choice.packed(layer)
+            if linear is not None:
+                setattr(parent, layer.name, linear)
+                replaced += 1
+    return replaced
+
+
+def _shares_inputs(model: nn.Module) -> bool:
+    """True where layers of these names have one input: not in cross-attention, nor in code that is
+    not transformers' own.
+    """
+    is_encoder_decoder = getattr(getattr(model, "config", None), "is_encoder_decoder", True)
+    return not is_encoder_decoder and type(model).__module__.startswith("transformers.")
+
+
+class _Choice:
+    """Times each kind of layer once in each form and remembers the seconds."""
+
+    def __init__(self) -> None:
+        self._seconds: dict[tuple[object, ...], float] = {}
+        self._joins: dict[tuple[object, ...], bool] = {}
+
+    def packed(self, layer: _Layer) -> PrepackedLinear | None:
+        """The fastest form that the layer can take, or None where it is best left as it is."""
+        linear, packed_s = self._fastest([layer])
+        return linear if self._plain_seconds(layer) > packed_s * _MIN_GAIN else None
+
+    def joined(self, layers: list[_Layer]) -> PrepackedLinear | None:
+        """One layer for all, where that is no slower: a tie is won, for the calls that it saves."""
+        if len({(layer.weight.shape[1], *layer.key[2:]) for layer in layers}) > 1:
+            return None
+        key = tuple(layer.key for layer in layers)
+        if not self._joins.get(key, True):
+            return None
+        linear, joined_s = self._fastest(layers)
+        if key not in self._joins:
+            self._joins[key] = joined_s <= sum(map(self._best_seconds, layers))
+        return linear if self._joins[key] else None
+
+    def _fastest(self, layers: list[_Layer]) -> tuple[PrepackedLinear | None, float]:
+        """The fastest form of these layers as one, and its seconds; infinite where none works."""
+        fastest: tuple[PrepackedLinear | None, float] = (None, float("inf"))
+        keys = {form: (form, *(layer.key for layer in layers)) for form in _FORMS}
+        for form in sorted(_FORMS, key=lambda form: self._seconds.get(keys[form], 0.0)):
+            if self._seconds.get(keys[form], 0.0) >= fastest[1]:
+                continue
+            try:
+                linear = _joined(layers, form)
+                seconds = self._timed(keys[form], linear, layers[0])
+            except (AttributeError, RuntimeError):
+                continue  # this build of torch, or this weight, does not allow the form
+            if seconds < fastest[1]:
+                fastest = (linear, seconds)
+        return fastest
+
+    def _best_seconds(self, layer: _Layer) -> float:
+        return min(self._plain_seconds(layer), self._fastest([layer])[1])
+
+    def _plain_seconds(self, layer: _Layer) -> float:
+        return self._timed(("plain", layer.key), layer.module, layer)
+
+    def _timed(self, key: tuple[object, ...], run: nn.Module, layer: _Layer) -> float:
+        if key not in self._seconds:
+            self._seconds[key] = _seconds(run, layer.weight)
+        return self._seconds[key]
+
+
+def _joined(layers: list[_Layer], form: type[PrepackedLinear]) -> PrepackedLinear:
+    """One layer with the outputs of all, in order."""
+    biases = [layer.bias for layer in layers if layer.bias is not None]
+    weight = torch.cat([layer.weight.detach() for layer in layers])
+    return form(weight, torch.cat(biases) if biases else None)
+
+
+def _linear_layers(parent: nn.Module) -> Iterator[_Layer]:
+    for name, child in list(parent.named_children()):
+        weight, bias = _linear_weight(child)
+        if weight is not None:
+            yield _Layer(name, child, weight, bias)
+
+
+def _linear_weight(module: nn.Module) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+    """The (out, in) weight and the bias of a plain linear layer (GPT-2's ``Conv1D`` is one,
+    transposed).
+    """
+    from transformers.pytorch_utils import Conv1D
+
+    # FalconLinear is a Linear that rounds between product and bias; exact types leave out adapters.
+    if type(module) is nn.Linear or type(module).__name__ == "FalconLinear":
+        weight, bias = module.weight, module.bias
+    elif type(module) is Conv1D:
+        weight, bias = module.weight.t(), module.bias
+    else:
+        return None, None
+    if not isinstance(weight, torch.Tensor) or weight.device.type != "cpu":
+        return None, None
+    if weight.dtype not in (torch.float32, torch.bfloat16):
+        return None, None
+    return weight, bias if isinstance(bias, torch.Tensor) else None
+
+
+@torch.inference_mode()
+def _seconds(run: nn.Module, weight: torch.Tensor) -> float:
+    """The geometric mean over the numbers of rows, so that a gain for one row weighs as much as one
+    for many, of the best of a few runs; ``weight`` is (out, in).
+    """
+    best = []
+    for rows in _ROWS:
+        x = torch.ones(1, rows, weight.shape[1], dtype=weight.dtype)
+        run(x)
+        best.append(min(_once(run, x) for _ in range(_REPEATS)))
+    return statistics.geometric_mean(best)
+
+
+def _once(run: nn.Module, x: torch.Tensor) -> float:
+    start = time.perf_counter()
+    run(x)
+    return time.perf_counter() - start

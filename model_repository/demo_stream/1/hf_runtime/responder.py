@@ -1,0 +1,86 @@
+"""The way back to a request's caller, whichever process the request came from.
+
+Knows Triton's response senders; knows no task. Every request is answered through exactly one
+responder: any number of responses with ``final`` false, then one with ``final`` true or an error.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from . import log
+from .errors import RuntimeModelError, reason
+
+Array = npt.NDArray[Any]
+
+
+class Responder(Protocol):
+    """Answers one request. Every method may be called from any thread and never blocks for long."""
+
+    def send(self, outputs: Mapping[str, Array], *, final: bool) -> None:
+        """Sends one response, the last one where ``final``; a caller that has gone is no error."""
+
+    def fail(self, error: Exception) -> None:
+        """Sends an error as the last response."""
+
+    def is_cancelled(self) -> bool:
+        """Whether the caller has gone or has cancelled the request."""
+
+
+def status_and_text(error: Exception) -> tuple[str, str]:
+    """An error's Triton status (``INVALID_ARG``, ...) and the text that its caller may read."""
+    if isinstance(error, RuntimeModelError):
+        return error.status, str(error)
+    return "INTERNAL", f"internal error: {type(error).__name__}"
+
+
+class TritonResponder:
+    """A Triton request's own response sender.
+
+    With the last response the server forgets the request, and one of 24.10 dies when it is asked
+    about it afterwards or at the same moment: so one thread at a time, and nothing after the end.
+    """
+
+    def __init__(self, request: Any, pb_utils: Any) -> None:
+        """``pb_utils`` is the module ``triton_python_backend_utils``."""
+        self._sender = request.get_response_sender()
+        self._pb_utils = pb_utils
+        self._lock = threading.Lock()
+        self._ended = False
+
+    def send(self, outputs: Mapping[str, Array], *, final: bool) -> None:
+        tensors = [self._pb_utils.Tensor(name, array) for name, array in outputs.items()]
+        self._send(self._pb_utils.InferenceResponse(tensors), final=final)
+
+    def fail(self, error: Exception) -> None:
+        status, text = status_and_text(error)
+        triton_error = self._pb_utils.TritonError
+        answer = triton_error(text, getattr(triton_error, status))
+        self._send(self._pb_utils.InferenceResponse(error=answer), final=True)
+
+    def is_cancelled(self) -> bool:
+        with self._lock:
+            return not self._ended and bool(self._sender.is_cancelled())
+
+    def _send(self, response: Any, *, final: bool) -> None:
+        flags = self._pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL if final else 0
+        with self._lock:
+            if self._ended:
+                return
+            self._ended = final
+            try:
+                # One call: a flag sent alone, to a client that has gone, crashed servers of 24.10.
+                self._sender.send(response, flags=flags)
+            except Exception as error:
+                # The caller is gone; nobody is left to tell but the operator.
+                log.warn(f"a response could not be sent: {type(error).__name__}: {reason(error)}")
+
+
+def strings(values: list[str]) -> Array:
+    """A text tensor of shape (len(values),)."""
+    return np.array([value.encode() for value in values], dtype=np.object_)

@@ -1,0 +1,71 @@
+"""Reads ``model.json``: which model this folder serves, as the generator resolved it from
+models.yaml.
+
+Knows the file's keys; knows neither tasks nor their options (a task builds its own ``Options`` from
+``options``).
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .errors import LoadError
+
+
+@dataclass(frozen=True)
+class ServedModel:
+    """One model of the repository. ``folder`` is its folder, ``model`` a Hub id or a local path.
+
+    ``public_name`` is what models.yaml calls it, which the engine's folder may add to;
+    ``decoupled`` where it may answer a request with many responses.
+    """
+
+    folder: Path
+    name: str
+    task: str
+    model: str
+    local: bool
+    revision: str | None
+    dtype: str
+    device_map: str | None
+    trust_remote_code: bool
+    max_batch_size: int
+    options: dict[str, Any]
+    public_name: str
+    decoupled: bool
+
+    @property
+    def cache_dir(self) -> Path:
+        """Where the Hub's files of this model are kept."""
+        return self.folder / "hf_cache"
+
+    @property
+    def source(self) -> str:
+        """Where the model comes from, for log lines and errors."""
+        if self.local:
+            return str(self.local_path)
+        return self.model if self.revision is None else f"{self.model}@{self.revision}"
+
+    @property
+    def local_path(self) -> Path:
+        """The folder of a local model; a relative one is relative to the model's folder in the
+        repository.
+        """
+        return Path(self.folder, self.model).resolve()
+
+
+def read_served_model(folder: Path, version: str) -> ServedModel:
+    """Reads ``<folder>/<version>/model.json``.
+
+    Raises:
+        LoadError: the file is missing, unreadable, or not what the generator writes.
+    """
+    path = folder / version / "model.json"
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+        return ServedModel(folder=folder, **values)
+    except (OSError, ValueError, TypeError) as error:
+        raise LoadError(f"{path.name}: {error}; write it anew with `hf-triton generate`") from error

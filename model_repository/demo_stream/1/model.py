@@ -1,0 +1,96 @@
+"""Triton's side of text generation: loads the engine, and hands every request on to it.
+
+``execute`` returns at once: every request's response sender goes with its sequences to the engine,
+and answers are sent from the engine's side. So requests join a running batch at every step, on
+decoupled models and on ordinary ones.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+import triton_python_backend_utils as pb_utils
+from hf_runtime import device, log
+from hf_runtime.engine_listener import EngineListener, ForwardedRequest
+from hf_runtime.errors import LoadError
+from hf_runtime.metrics import MetricsPublisher
+from hf_runtime.responder import TritonResponder
+from hf_runtime.served_model import read_served_model
+from hf_runtime.tensors import RequestFields
+
+from .engine_metrics import families
+from .loading import load_engine
+from .reception import Reception
+
+
+class TritonPythonModel:
+    """One instance of a served model."""
+
+    def initialize(self, args: dict[str, str]) -> None:
+        """Loads weights, tokenizer and engine; raises one readable line where that fails."""
+        # Parallel work belongs to the engine's thread alone, see engine.py.
+        torch.set_num_threads(1)
+        started = time.monotonic()
+        name = args["model_name"]
+        try:
+            served = read_served_model(Path(args["model_repository"]), args["model_version"])
+            model_config = json.loads(args["model_config"])
+            placement = device.placement(
+                args["model_instance_kind"], args["model_instance_device_id"], served.device_map
+            )
+            self.loaded = load_engine(served, placement, device.cpu_threads(model_config))
+        except LoadError as error:
+            log.error(f"{name}: {error}")
+            raise pb_utils.TritonModelException(f"{name}: {error}") from None
+        self.decoupled = served.decoupled
+        self.batched = served.max_batch_size > 0
+        self.reception = Reception(self.loaded, batched=self.batched)
+        labels = {
+            "model": served.public_name,
+            "version": args["model_version"],
+            "instance": args["model_instance_name"],
+        }
+        engine = self.loaded.engine
+        self.metrics = MetricsPublisher(pb_utils, labels, lambda: families(engine))
+        self.listener = EngineListener(name, self._take_forwarded) if served.decoupled else None
+        seconds = time.monotonic() - started
+        log.info(f"{name}: {self.loaded.description}, loaded in {seconds:.1f} s")
+
+    def execute(self, requests: list[Any]) -> None:
+        """Takes the requests' response senders; they are answered from other threads."""
+        for request in requests:
+            fields = RequestFields(request, pb_utils.get_input_tensor_by_name, batched=self.batched)
+            self.reception.take(
+                fields,
+                request.requested_output_names(),
+                TritonResponder(request, pb_utils),
+                may_stream=self.decoupled,
+            )
+
+    def is_ready(self) -> bool:
+        """Whether requests get on; asked by servers from 26.04 on."""
+        return self.loaded.engine.is_healthy
+
+    def finalize(self) -> None:
+        """Lets what runs finish within ``unload_grace_s``, answers the rest with UNAVAILABLE, and
+        ends every thread.
+        """
+        if not hasattr(self, "loaded"):
+            return
+        if self.listener is not None:
+            self.listener.drain()
+        self.loaded.engine.stop(self.loaded.unload_grace_s)
+        self.reception.close()
+        if self.listener is not None:
+            self.listener.close()
+        self.metrics.close()
+
+    def _take_forwarded(self, request: ForwardedRequest) -> None:
+        """Takes a request that a front has passed on; it is answered once."""
+        fields = RequestFields(request, ForwardedRequest.tensor, batched=self.batched)
+        listed = request.requested_output_names()
+        self.reception.take(fields, listed, request.responder, may_stream=False)

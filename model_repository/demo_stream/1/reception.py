@@ -1,0 +1,163 @@
+"""Takes requests in and follows them until they are answered.
+
+Requests come from Triton's ``execute`` and from fronts; here they are all alike. Knows the engine
+only as a place to submit sequences to and to cancel them at.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterable
+from dataclasses import replace
+
+from hf_runtime import log
+from hf_runtime.errors import RuntimeModelError, place
+from hf_runtime.responder import Responder
+from hf_runtime.tensors import RequestFields
+
+from .answer import Answer, Choice, wanted_outputs
+from .detokenizer import Detokenizer
+from .loading import LoadedModel
+from .request import Generation, GenerationRequest, parse_request
+from .sampling import choice_seed
+from .sequence import Sequence
+
+_LOGPROBS = frozenset(("logprobs", "cumulative_logprob"))
+_SHORTEST_PAUSE_S, _LONGEST_PAUSE_S = 0.002, 0.1
+
+
+class Reception:
+    """The open requests of one engine. ``close`` ends its thread."""
+
+    def __init__(self, loaded: LoadedModel, *, batched: bool) -> None:
+        self._loaded = loaded
+        self._batched = batched
+        self._open: dict[Answer, None] = {}  # changed one key at a time, which is atomic
+        self._wake = threading.Event()
+        self._closing = False
+        self._watcher = threading.Thread(target=self._watch, name="cancellations", daemon=True)
+        self._watcher.start()
+
+    def take(
+        self,
+        fields: RequestFields,
+        listed: Iterable[str],
+        responder: Responder,
+        *,
+        may_stream: bool,
+    ) -> None:
+        """Starts one request, or answers it with what is wrong with it; never raises.
+
+        ``listed`` are the outputs that the request names; ``may_stream`` is False where its caller
+        can be answered only once.
+        """
+        try:
+            request = parse_request(fields, self._loaded.reader)
+            self._start(request, listed, responder, may_stream=may_stream)
+        except RuntimeModelError as error:
+            responder.fail(error)
+        except Exception as error:
+            # Our own fault, but one request's answer all the same.
+            log.error(f"a request failed: {place(error)}")
+            responder.fail(error)
+
+    def close(self) -> None:
+        """Stops looking for callers that leave."""
+        self._closing = True
+        self._wake.set()
+        self._watcher.join()
+
+    def _start(
+        self,
+        request: GenerationRequest,
+        listed: Iterable[str],
+        responder: Responder,
+        *,
+        may_stream: bool,
+    ) -> None:
+        wanted = wanted_outputs(listed, request.outputs)
+        answer = Answer(
+            responder,
+            [[_choice(row) for _ in range(row.n)] for row in request.rows],
+            wanted,
+            self._decode_token,
+            streams=request.stream and may_stream,
+            batched=self._batched,
+        )
+        with_logprobs = not wanted.isdisjoint(_LOGPROBS)
+        answer.expect(
+            [
+                self._sequence(row, index, answer, with_logprobs=with_logprobs)
+                for row in request.rows
+                for index in range(row.n)
+            ],
+            self._closed,
+        )
+        self._open[answer] = None
+        try:
+            self._loaded.engine.submit(answer.sequences)
+        except RuntimeModelError:
+            self._open.pop(answer, None)
+            raise
+        self._wake.set()
+
+    def _sequence(
+        self, row: Generation, index: int, answer: Answer, *, with_logprobs: bool
+    ) -> Sequence:
+        """The sequence of one choice of a row."""
+        params = replace(row.params, seed=choice_seed(row.params.seed, index))
+        if with_logprobs and params.num_logprobs is None:
+            params = replace(params, num_logprobs=0)
+        continues = not self._loaded.is_encoder_decoder
+        detokenizer = Detokenizer(
+            self._loaded.tokenizer,
+            row.prompt_token_ids if continues else [],
+            params.stop_words,
+            include_stop_word=params.include_stop_word,
+        )
+        now = time.monotonic()
+        return Sequence(
+            row.prompt_token_ids,
+            params,
+            answer,
+            detokenizer,
+            continues_prompt=continues,
+            deadline_s=None if row.timeout_ms is None else now + row.timeout_ms / 1000,
+            fails_on_timeout=row.on_timeout == "error",
+        )
+
+    def _closed(self, answer: Answer) -> None:
+        """Forgets an answered request; what it still generates is for nobody."""
+        self._open.pop(answer, None)
+        unfinished = [s for s in answer.sequences if s.finish_reason is None]
+        if unfinished:
+            self._loaded.engine.cancel(unfinished)
+
+    def _watch(self) -> None:
+        """Cancels the sequences of callers that have left.
+
+        Asks once in a step of the engine, but not so often that it takes a tenth of the time: to
+        ask is a message to the server and back (45 microseconds on 24.10).
+        """
+        while not self._closing:
+            if not self._open:
+                self._wake.wait()
+                self._wake.clear()
+                continue
+            began = time.monotonic()
+            for answer in list(self._open):
+                if not answer.is_closed and answer.is_cancelled():
+                    self._loaded.engine.cancel(answer.sequences)
+            pause_s = max(10 * (time.monotonic() - began), self._loaded.engine.last_step_s)
+            time.sleep(min(max(pause_s, _SHORTEST_PAUSE_S), _LONGEST_PAUSE_S))
+
+    def _decode_token(self, token_ids: list[int]) -> str:
+        text: str = self._loaded.tokenizer.decode(
+            token_ids, skip_special_tokens=False, clean_up_tokenization_spaces=False
+        )
+        return text
+
+
+def _choice(row: Generation) -> Choice:
+    return Choice("" if row.exclude_input else row.text, len(row.prompt_token_ids))

@@ -1,0 +1,201 @@
+"""A Triton request to the generations it asks for, one per row, checked field by field.
+
+Knows what a row's options mean together; knows no engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+from hf_runtime.errors import RequestError
+from hf_runtime.tensors import RequestFields, shown
+
+from .json_text import read_list, read_object
+from .row_options import read_rows
+from .sampling_params import SamplingParams
+
+_RETURN = "return_"
+_LOGPROBS = frozenset(("logprobs", "cumulative_logprob"))
+# Stands for max_tokens until the prompt's length is known; larger than any min_tokens.
+_UNKNOWN = 2**63
+
+
+@dataclass(frozen=True)
+class Generation:
+    """One row of a request: what to continue and how. ``text`` is the prompt, of a chat as its
+    template renders it; ``on_timeout`` is ``partial`` or ``error``.
+    """
+
+    text: str
+    prompt_token_ids: list[int]
+    params: SamplingParams
+    exclude_input: bool
+    n: int = 1
+    timeout_ms: int | None = None
+    on_timeout: str = "partial"
+
+
+@dataclass(frozen=True)
+class GenerationRequest:
+    """What a request asks for: its rows, all of the same ``n``; the optional outputs that its flags
+    name; and whether it wants them chunk by chunk.
+    """
+
+    rows: list[Generation]
+    outputs: frozenset[str]
+    stream: bool
+
+
+class Tokenize(Protocol):
+    """A prompt to its token ids; raises RequestError for one that can't fit."""
+
+    def __call__(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        """``add_special_tokens`` is False for a chat: its template writes them."""
+
+
+def no_chat(messages: list[Any], tools: list[Any] | None, kwargs: dict[str, Any]) -> str:
+    """``render_chat`` of a model that has no chat template."""
+    raise RequestError("messages: this model has no chat template; send text_input")
+
+
+@dataclass(frozen=True)
+class PromptReader:
+    """What parsing needs of the model and its engine.
+
+    ``tokenize_word`` gives the token sequences that spell a word. ``max_timeout_ms`` is also the
+    time of a request that sets none where ``default_timeout_ms`` is None.
+    """
+
+    tokenize: Tokenize
+    default_max_tokens: Callable[[int], int]
+    check_length: Callable[[int, int], None]
+    tokenize_word: Callable[[str], list[tuple[int, ...]]]
+    render_chat: Callable[[list[Any], list[Any] | None, dict[str, Any]], str] = no_chat
+    default_repetition_penalty: float = 1.0
+    default_timeout_ms: int | None = None
+    max_timeout_ms: int | None = None
+    vocab_size: int | None = None
+
+
+def parse_request(fields: RequestFields, reader: PromptReader) -> GenerationRequest:
+    """Reads one request; the cheap things of all rows first: a bad number is found before a long
+    prompt is tokenised.
+
+    Raises:
+        RequestError: names the field, what was got and what is allowed.
+    """
+    rows = read_rows(fields)
+    outputs = _outputs(rows)
+    checked = [(_params(row, reader, outputs), _timeout_ms(row, reader)) for row in rows]
+    numbers = sorted({row["n"] for row in rows})
+    if len(numbers) > 1:
+        got = " and ".join(map(str, numbers[:2]))
+        raise RequestError(f"n: got {got} in one batch, allowed: the same in every row")
+    generations = [
+        _generation(row, params, timeout_ms, reader)
+        for row, (params, timeout_ms) in zip(rows, checked, strict=True)
+    ]
+    return GenerationRequest(generations, outputs, any(row["stream"] for row in rows))
+
+
+def _outputs(rows: list[dict[str, Any]]) -> frozenset[str]:
+    """What the flags ask for; a number of log-probabilities asks for them too."""
+    flags = {name for row in rows for name in row if name.startswith(_RETURN) and row[name]}
+    outputs = {name.removeprefix(_RETURN) for name in flags}
+    if any(row["logprobs"] is not None for row in rows):
+        outputs.add("logprobs")
+    return frozenset(outputs)
+
+
+def _params(row: dict[str, Any], reader: PromptReader, outputs: frozenset[str]) -> SamplingParams:
+    """All but the words' token ids and a default max_tokens."""
+    penalty = row["repetition_penalty"]
+    num_logprobs = row["logprobs"]
+    if num_logprobs is None and outputs & _LOGPROBS:
+        num_logprobs = 0
+    params = SamplingParams(
+        max_tokens=_UNKNOWN if row["max_tokens"] is None else row["max_tokens"],
+        min_tokens=row["min_tokens"],
+        temperature=_temperature(row),
+        top_k=row["top_k"],
+        top_p=row["top_p"],
+        min_p=row["min_p"],
+        repetition_penalty=reader.default_repetition_penalty if penalty is None else penalty,
+        frequency_penalty=row["frequency_penalty"],
+        presence_penalty=row["presence_penalty"],
+        seed=row["seed"],
+        stop_words=row["stop_words"],
+        stop_token_ids=row["stop_token_ids"],
+        include_stop_word=row["include_stop_str_in_output"],
+        ignore_eos=row["ignore_eos"],
+        num_logprobs=num_logprobs,
+        logit_bias=row["logit_bias"],
+    )
+    _check_vocabulary(params, reader.vocab_size)
+    return params
+
+
+def _check_vocabulary(params: SamplingParams, vocab_size: int | None) -> None:
+    listed = {
+        "stop_token_ids": params.stop_token_ids,
+        "logit_bias": [token_id for token_id, _ in params.logit_bias],
+    }
+    for name, token_ids in listed.items():
+        largest = max(token_ids, default=0)
+        if vocab_size is not None and largest >= vocab_size:
+            raise RequestError(
+                f"{name}: got token {shown(largest)}, allowed: 0 to {vocab_size - 1}"
+            )
+
+
+def _temperature(row: dict[str, Any]) -> float:
+    """The request's temperature; 1 where it asks for sampling in another way, 0 (greedy) where it
+    asks for nothing.
+    """
+    if row["temperature"] is not None:
+        return float(row["temperature"])
+    filters = row["top_k"] > 1 or 0 < row["top_p"] < 1 or row["min_p"] > 0
+    return 1.0 if filters or row["seed"] is not None or row["n"] > 1 else 0.0
+
+
+def _timeout_ms(row: dict[str, Any], reader: PromptReader) -> int | None:
+    """The request's own time, at most the ceiling; the ceiling alone is the default too."""
+    asked, ceiling = row["timeout_ms"], reader.max_timeout_ms
+    if asked is None:
+        return ceiling if reader.default_timeout_ms is None else reader.default_timeout_ms
+    if asked < 1 or (ceiling is not None and asked > ceiling):
+        allowed = "1 and more" if ceiling is None else f"1 to {ceiling} (max_timeout_ms)"
+        raise RequestError(f"timeout_ms: got {shown(asked)}, allowed: {allowed}")
+    return int(asked)
+
+
+def _generation(
+    row: dict[str, Any], params: SamplingParams, timeout_ms: int | None, reader: PromptReader
+) -> Generation:
+    """Makes the tokens of a row whose options are checked."""
+    text, prompt_token_ids = _prompt(row, reader)
+    if row["max_tokens"] is None:
+        default = reader.default_max_tokens(len(prompt_token_ids))
+        params = params.with_max_tokens(max(default, params.min_tokens))
+    reader.check_length(len(prompt_token_ids), params.max_tokens)
+    if row["bad_words"]:
+        spelt = (ids for word in row["bad_words"] for ids in reader.tokenize_word(word) if ids)
+        params = replace(params, bad_token_ids=tuple(dict.fromkeys(spelt)))
+    exclude_input = row["exclude_input_in_output"]
+    return Generation(
+        text, prompt_token_ids, params, exclude_input, row["n"], timeout_ms, row["on_timeout"]
+    )
+
+
+def _prompt(row: dict[str, Any], reader: PromptReader) -> tuple[str, list[int]]:
+    """The prompt and its token ids."""
+    if not row["messages"]:
+        return row["text_input"], reader.tokenize(row["text_input"])
+    messages = read_list("messages", row["messages"])
+    tools = read_list("tools", row["tools"]) if row["tools"] else None
+    kwargs = row["chat_template_kwargs"]
+    kwargs = read_object("chat_template_kwargs", kwargs) if kwargs else {}
+    text = reader.render_chat(messages, tools, kwargs)
+    return text, reader.tokenize(text, add_special_tokens=False)

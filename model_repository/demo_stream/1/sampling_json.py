@@ -1,0 +1,162 @@
+"""The ``sampling_parameters`` tensor: a JSON object with vLLM's names, as clients of Triton's vLLM
+backend send it.
+
+Numbers and booleans may come as texts, as genai-perf sends them; null means the default. Names of
+vLLM's that ask for nothing special are accepted with the value that changes nothing.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable
+from typing import Any
+
+from hf_runtime.errors import RequestError
+from hf_runtime.tensors import boolean, integer, kind_of, number
+
+from .json_text import read_object, short
+
+FIELD = "sampling_parameters"
+
+
+def read_sampling_parameters(text: str) -> dict[str, Any]:
+    """The options that a JSON text sets, under this contract's own names (``stop_words`` for
+    ``stop``).
+
+    Raises:
+        RequestError: broken JSON, an unknown name, a value of a wrong type, or something that
+            vLLM has a name for and this does not do.
+    """
+    options = {}
+    for name, value in read_object(FIELD, text).items():
+        if name in _NEUTRAL:
+            _check_neutral(name, value)
+        elif name not in _OPTIONS:
+            raise RequestError(_unknown(name))
+        elif value is not None:
+            option, convert = _OPTIONS[name]
+            options[option] = convert(f"{FIELD}: {name}", value)
+    return options
+
+
+def _integer(name: str, value: Any) -> int:
+    """An integer, also as a text or with a fraction of 0."""
+    if isinstance(value, str) and re.fullmatch(r"\s*[+-]?[0-9]{1,30}\s*", value):
+        return int(value)
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    return integer(name, value)
+
+
+def _number(name: str, value: Any) -> float:
+    if isinstance(value, str):
+        try:
+            return float(value)
+        except ValueError:
+            pass
+    return number(name, value)
+
+
+def _boolean(name: str, value: Any) -> bool:
+    known = {"true": True, "false": False}
+    return known[value.lower()] if _is_one_of(value, known) else boolean(name, value)
+
+
+def _is_one_of(value: Any, known: dict[str, bool]) -> bool:
+    return isinstance(value, str) and value.lower() in known
+
+
+def _texts(name: str, value: Any) -> tuple[str, ...]:
+    """A text or a list of texts; empty ones are left out."""
+    texts = [value] if isinstance(value, str) else value
+    if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
+        raise RequestError(f"{name}: got {kind_of(value)}, allowed: a text or a list of texts")
+    return tuple(filter(None, texts))
+
+
+def _integers(name: str, value: Any) -> tuple[int, ...]:
+    if not isinstance(value, list):
+        raise RequestError(f"{name}: got {kind_of(value)}, allowed: a list of integers")
+    return tuple(_integer(name, element) for element in value)
+
+
+def _biases(name: str, value: Any) -> tuple[tuple[int, float], ...]:
+    """{"token_id": bias}, ordered by id."""
+    if not isinstance(value, dict):
+        raise RequestError(f"{name}: got {kind_of(value)}, allowed: an object of token ids")
+    biases = {_integer(name, token): _number(name, bias) for token, bias in value.items()}
+    return tuple(sorted(biases.items()))
+
+
+def _num_logprobs(name: str, value: Any) -> int | None:
+    """How many alternatives; false for no log-probabilities at all, as OpenAI's requests say it."""
+    return None if value is False else _integer(name, value)
+
+
+def _seed(name: str, value: Any) -> int | None:
+    """-1 is none, as vLLM has it."""
+    seed = _integer(name, value)
+    return None if seed == -1 else seed
+
+
+_Convert = Callable[[str, Any], Any]
+_OPTIONS: dict[str, tuple[str, _Convert]] = {
+    **{
+        name: (name, _integer)
+        for name in ("n", "best_of", "max_tokens", "min_tokens", "top_k", "beam_width")
+    },
+    **{
+        name: (name, _number)
+        for name in (
+            *("temperature", "top_p", "min_p", "length_penalty"),
+            *("presence_penalty", "frequency_penalty", "repetition_penalty"),
+        )
+    },
+    **{name: (name, _boolean) for name in ("include_stop_str_in_output", "ignore_eos")},
+    "seed": ("seed", _seed),
+    "stop": ("stop_words", _texts),
+    "bad_words": ("bad_words", _texts),
+    "stop_token_ids": ("stop_token_ids", _integers),
+    "logprobs": ("logprobs", _num_logprobs),
+    "logit_bias": ("logit_bias", _biases),
+}
+
+# vLLM's other names, of several releases, with the value that changes nothing; null never does.
+_NEUTRAL: dict[str, Any] = {
+    "detokenize": True,
+    "skip_special_tokens": True,
+    "spaces_between_special_tokens": True,
+    "use_beam_search": False,
+    "early_stopping": False,
+    "flat_logprobs": False,
+    "top_logprobs": 0,
+    **dict.fromkeys(
+        (
+            *("prompt_logprobs", "truncate_prompt_tokens", "logits_processors", "extra_args"),
+            *("allowed_token_ids", "guided_decoding", "structured_outputs", "lora_name"),
+            *("output_kind", "response_format"),
+        )
+    ),
+}
+_OFTEN_MEANT = {"stop_words": "stop", "random_seed": "seed", "max_new_tokens": "max_tokens"}
+
+
+def _check_neutral(name: str, value: Any) -> None:
+    neutral = _NEUTRAL[name]
+    if value is None:
+        return
+    given = _boolean(f"{FIELD}: {name}", value) if isinstance(neutral, bool) else value
+    if given is neutral or (given == neutral and not isinstance(given, bool)):
+        return
+    allowed = "null" if neutral is None else str(neutral).lower()
+    raise RequestError(f"{FIELD}: {name}: got {kind_of(value)}, allowed: {allowed} (nothing else)")
+
+
+def _unknown(name: str) -> str:
+    names = sorted((*_OPTIONS, *_NEUTRAL))
+    nearest = _OFTEN_MEANT.get(name) or next(
+        iter(difflib.get_close_matches(short(name), names, 1)), None
+    )
+    hint = f", did you mean {nearest}?" if nearest else ";"
+    return f"{FIELD}: {short(name)}: unknown name{hint} allowed: {', '.join(sorted(_OPTIONS))}"
