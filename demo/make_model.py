@@ -32,6 +32,7 @@ from demo.corpus.documents import document
 
 END, PAD = "<|endoftext|>", "<|pad|>"
 VOCAB_SIZE = 2048
+CHAT_TEMPLATE = Path(__file__).with_name("chat_template.jinja")
 CONTEXT = 1024  # tokens, max_position_embeddings
 SHORT = 256  # tokens; most steps train on windows of this length, the last ones on CONTEXT
 LONG_SHARE = 0.2
@@ -92,6 +93,7 @@ def train_tokenizer(documents: Sequence[str]) -> PreTrainedTokenizerFast:
         model_max_length=CONTEXT,
         padding_side="left",
         clean_up_tokenization_spaces=False,
+        chat_template=CHAT_TEMPLATE.read_text(encoding="utf-8"),
     )
 
 

@@ -129,6 +129,41 @@ def test_text_goes_on_for_a_while_and_ends_by_itself(model: Any, tokenizer: Any)
     assert ids[-1] == tokenizer.eos_token_id
 
 
+def test_chat_is_written_as_the_model_was_trained_on_it(tokenizer: Any) -> None:
+    chat = [
+        {"role": "system", "content": "Be brief. "},
+        {"role": "user", "content": "Hi!"},
+        {"role": "assistant", "content": "Hello!"},
+        {"role": "user", "content": "How are you?"},
+    ]
+    prompt = tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
+    assert prompt == "Be brief.\nUser: Hi!\nAssistant: Hello!\nUser: How are you?\nAssistant:"
+    assert tokenizer.apply_chat_template(chat[1:3], tokenize=False).endswith("Assistant: Hello!\n")
+
+
+@pytest.mark.parametrize("chat", [[("tool", "x")], [("user", "x"), ("system", "y")]], ids=str)
+def test_chat_of_other_roles_is_refused(tokenizer: Any, chat: list[tuple[str, str]]) -> None:
+    messages = [{"role": role, "content": content} for role, content in chat]
+    with pytest.raises(Exception, match=r"^roles are user and assistant, and system for the first"):
+        tokenizer.apply_chat_template(messages, tokenize=False)
+
+
+@pytest.mark.parametrize(
+    "question, answer",
+    [
+        ("Hello, how are you?", " I am fine, thank you. And you?"),
+        ("Thank you very much.", " You are welcome."),
+    ],
+)
+def test_chat_is_answered_and_goes_on_with_the_next_turn_or_ends(
+    model: Any, tokenizer: Any, question: str, answer: str
+) -> None:
+    chat = [{"role": "user", "content": question}]
+    prompt = tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
+    (text,) = _continue(model, [prompt], max_new_tokens=30)
+    assert text == answer or text.startswith(f"{answer}\nUser:")
+
+
 def test_bfloat16_speaks_as_well(known_words: set[str]) -> None:
     model = AutoModelForCausalLM.from_pretrained(MODEL, dtype=torch.bfloat16)
     words = _words(" ".join(_continue(model, PROMPTS[:4], max_new_tokens=30)))
@@ -152,6 +187,11 @@ def test_part_of_a_character_decodes_to_the_replacement_character(tokenizer: Any
     ids = tokenizer("世")["input_ids"]
     assert len(ids) > 1
     assert tokenizer.decode(ids[:-1]).endswith("\ufffd")
+
+
+def test_template_of_the_model_is_the_one_that_is_edited() -> None:
+    edited = ROOT / "demo" / "chat_template.jinja"
+    assert (MODEL / "chat_template.jinja").read_bytes() == edited.read_bytes()
 
 
 def test_same_settings_give_the_same_bytes(tmp_path: Path) -> None:
