@@ -9,12 +9,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from text_generation import sampling
-from text_generation.sampling import Sampler
+from text_generation import drawing
+from text_generation.sampling import Sampler, choice_seed
 from text_generation.sampling_params import SamplingParams
-from text_generation.sequence import Sequence
+from text_generation.sequence import Sequence, Token
 from transformers import (
     LogitsProcessorList,
+    MinPLogitsWarper,
     RepetitionPenaltyLogitsProcessor,
     TemperatureLogitsWarper,
     TopKLogitsWarper,
@@ -30,10 +31,15 @@ def sequence(prompt: list[int] | None = None, **params: Any) -> Sequence:
     return Sequence(
         prompt or [1, 2],
         SamplingParams(**{"max_tokens": 100, **params}),
-        on_finish=lambda _: None,
+        recipient=None,  # type: ignore[arg-type]
         detokenizer=None,  # type: ignore[arg-type]
         continues_prompt=continues,
     )
+
+
+def sample(sampler: Sampler, logits: torch.Tensor, rows: list[Sequence]) -> list[int]:
+    """The ids alone; the logits stay as they are."""
+    return [token.id for token in sampler.sample(logits.clone(), rows)]
 
 
 def random_logits(num_rows: int, seed: int = 0, vocab_size: int = VOCAB_SIZE) -> torch.Tensor:
@@ -52,6 +58,8 @@ def expected_probabilities(one: Sequence, logits: torch.Tensor) -> torch.Tensor:
         steps.append(TopKLogitsWarper(params.top_k))
     if 0 < params.top_p < 1:
         steps.append(TopPLogitsWarper(params.top_p))
+    if params.min_p > 0:
+        steps.append(MinPLogitsWarper(params.min_p))
     before: Any = torch.tensor([one.penalised_token_ids])
     scores: Any = logits[None].clone()
     scores = steps(before, scores)
@@ -64,6 +72,7 @@ OPTIONS = st.fixed_dictionaries(
         "temperature": st.sampled_from([0.3, 1.0, 2.5]),
         "top_k": st.sampled_from([-1, 0, 1, 2, 7, 39, 40, 1000]),
         "top_p": st.sampled_from([0.0, 1e-6, 0.3, 0.9, 1.0]),
+        "min_p": st.sampled_from([0.0, 0.01, 0.2, 1.0]),
         "repetition_penalty": st.sampled_from([1.0, 0.5, 1.7]),
     }
 )
@@ -80,7 +89,7 @@ def test_drawn_tokens_are_among_those_transformers_would_draw(
         expected_probabilities(row, row_logits)
         for row, row_logits in zip(rows, logits, strict=True)
     ]
-    tokens = Sampler([EOS]).sample(logits.clone(), rows)
+    tokens = sample(Sampler([EOS]), logits, rows)
     for token, probabilities, row in zip(tokens, expected, rows, strict=True):
         if row.params.is_greedy:
             assert token == int(probabilities.argmax())
@@ -95,13 +104,15 @@ def test_drawn_tokens_are_among_those_transformers_would_draw(
         {"temperature": 1.5, "top_p": 0.8},
         {"temperature": 1.3, "top_k": 9, "top_p": 0.9},
         {"temperature": 1.5, "repetition_penalty": 1.8},
+        {"temperature": 2.0, "min_p": 0.05},
+        {"temperature": 2.0, "top_k": 20, "top_p": 0.95, "min_p": 0.02},
     ],
 )
 def test_frequencies_are_transformers_probabilities(options: dict[str, Any]) -> None:
     num_draws = 4000
     logits = random_logits(1, seed=5)
     rows = [sequence([5, 6, 7, 8], seed=seed, **options) for seed in range(num_draws)]
-    counts = Counter(Sampler([EOS]).sample(logits.repeat(num_draws, 1), rows))
+    counts = Counter(sample(Sampler([EOS]), logits.repeat(num_draws, 1), rows))
     probabilities = expected_probabilities(rows[0], logits[0])
     assert len(counts) > 3
     for token in range(VOCAB_SIZE):
@@ -110,15 +121,20 @@ def test_frequencies_are_transformers_probabilities(options: dict[str, Any]) -> 
         assert abs(counts[token] - num_draws * p) <= five_sigma, token
 
 
-def test_a_wide_vocabulary_is_sorted_and_gives_the_same_tokens(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize("options", [{"top_k": 50}, {"top_p": 0.9}, {"top_k": 90, "top_p": 0.4}])
+def test_how_many_tokens_are_looked_at_first_changes_nothing(
+    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    logits = random_logits(8, vocab_size=3000)
-    options: dict[str, Any] = {"temperature": 1.0, "top_k": 50, "top_p": 0.9}
-    by_topk = Sampler([]).sample(logits.clone(), [sequence(seed=n, **options) for n in range(8)])
-    monkeypatch.setattr(sampling, "_TOPK_FASTER_THAN_SORT", 0)
-    by_sort = Sampler([]).sample(logits.clone(), [sequence(seed=n, **options) for n in range(8)])
-    assert by_topk == by_sort
+    logits = random_logits(30, vocab_size=3000)
+
+    def tokens() -> list[int]:
+        rows = [sequence(seed=n, temperature=1.0, **options) for n in range(30)]
+        return sample(Sampler([]), logits, rows)
+
+    expected = tokens()
+    for width in (1, 2, 300, 3000):
+        monkeypatch.setattr(drawing, "_TOP", width)
+        assert tokens() == expected
 
 
 def test_repetition_penalty_counts_prompt_and_output_as_transformers_does() -> None:
@@ -129,10 +145,10 @@ def test_repetition_penalty_counts_prompt_and_output_as_transformers_does() -> N
         expected = [
             int(expected_probabilities(one, logits[row]).argmax()) for row, one in enumerate(ours)
         ]
-        tokens = sampler.sample(logits.clone(), ours)
+        tokens = sample(sampler, logits, ours)
         assert tokens == expected
         for one, token in zip(ours, tokens, strict=True):
-            one.append(token, frozenset())
+            one.append(Token(token), frozenset())
 
 
 def test_an_encoders_prompt_is_not_penalised() -> None:
@@ -143,7 +159,7 @@ def test_an_encoders_prompt_is_not_penalised() -> None:
         sequence([7], repetition_penalty=2.0, continues_prompt=continues)
         for continues in (True, False)
     ]
-    assert Sampler([EOS]).sample(logits, rows) == [8, 7]
+    assert sample(Sampler([EOS]), logits, rows) == [8, 7]
 
 
 def test_greedy_rows_are_not_changed_by_sampled_neighbours() -> None:
@@ -155,12 +171,16 @@ def test_greedy_rows_are_not_changed_by_sampled_neighbours() -> None:
         sequence(temperature=2.0, top_k=5, top_p=0.5, repetition_penalty=3.0, seed=2),
         sequence(),
     ]
-    tokens = Sampler([EOS]).sample(logits.clone(), rows)
+    tokens = sample(Sampler([EOS]), logits, rows)
     likeliest = logits.argmax(dim=-1).tolist()
     assert [tokens[row] for row in (0, 2, 4)] == [likeliest[row] for row in (0, 2, 4)]
 
 
-@pytest.mark.parametrize("options", [{}, {"top_k": 8}, {"top_p": 0.9}], ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"top_k": 8}, {"top_p": 0.9}, {"min_p": 0.1}, {"num_logprobs": 5, "top_k": 30}],
+    ids=str,
+)
 def test_a_seed_gives_the_same_tokens_in_any_batch(options: dict[str, Any]) -> None:
     def draws(num_before: int, num_after: int) -> list[int]:
         seeded = sequence(temperature=2.0, seed=77, **options)
@@ -175,7 +195,7 @@ def test_a_seed_gives_the_same_tokens_in_any_batch(options: dict[str, Any]) -> N
                     random_logits(num_after, seed=200 + step),
                 ]
             )
-            tokens.append(Sampler([EOS]).sample(logits, batch)[num_before])
+            tokens.append(sample(Sampler([EOS]), logits, batch)[num_before])
         return tokens
 
     alone = draws(0, 0)
@@ -187,25 +207,7 @@ def test_a_seed_gives_the_same_tokens_in_any_batch(options: dict[str, Any]) -> N
 def test_without_a_seed_two_sequences_draw_differently() -> None:
     logits = torch.zeros(40, VOCAB_SIZE)
     rows = [sequence(temperature=1.0) for _ in range(40)]
-    assert len(set(Sampler([EOS]).sample(logits, rows))) > 1
-
-
-def test_the_end_is_withheld_until_min_tokens() -> None:
-    sampler, one = Sampler([EOS, EOS + 1]), sequence(min_tokens=2)
-    logits = torch.zeros(1, VOCAB_SIZE)
-    logits[0, [EOS, EOS + 1]] = 9.0
-    logits[0, 8] = 5.0
-    tokens = []
-    for _ in range(3):
-        tokens += sampler.sample(logits.clone(), [one])
-        one.append(tokens[-1], frozenset({EOS, EOS + 1}))
-    assert tokens == [8, 8, EOS]
-    assert one.finish_reason == "stop"
-
-
-def test_min_tokens_without_an_end_token_changes_nothing() -> None:
-    logits = random_logits(1)
-    assert Sampler([]).sample(logits.clone(), [sequence(min_tokens=5)]) == [int(logits.argmax())]
+    assert len(set(sample(Sampler([EOS]), logits, rows))) > 1
 
 
 @pytest.mark.parametrize("temperature", [1e-30, 1e-6, 1e30, 1e300])
@@ -216,7 +218,7 @@ def test_extreme_temperatures_draw_a_token_that_may_be_drawn(temperature: float)
         for top_k in (0, 5)
         for seed in range(200)
     ]
-    tokens = Sampler([EOS]).sample(logits.clone(), rows)
+    tokens = sample(Sampler([EOS]), logits, rows)
     assert EOS not in tokens
     logits[:, EOS] = float("-inf")
     if temperature < 1:
@@ -231,15 +233,70 @@ def test_bfloat16_logits_are_drawn_in_float32() -> None:
     """In bfloat16 a cumulative sum of 4,000 equal masses stops growing long before its end."""
     rows = [sequence(temperature=1.0, seed=seed) for seed in range(300)]
     logits = torch.zeros(300, 4000, dtype=torch.bfloat16)
-    tokens = Sampler([]).sample(logits, rows)
+    tokens = sample(Sampler([]), logits, rows)
     assert max(tokens) > 3800
     assert 1700 < sum(tokens) / 300 < 2300
 
 
-def test_nothing_is_kept_of_a_forgotten_sequence() -> None:
-    sampler, one = Sampler([EOS]), sequence(repetition_penalty=1.5)
-    sampler.sample(random_logits(1), [one])
-    assert one in sampler._seen
-    sampler.forget(one)
-    sampler.forget(one)
-    assert sampler._seen == {}
+def test_equal_scores_are_kept_and_left_out_together_as_transformers_does() -> None:
+    """Which of them a sort puts first would depend on its width, so on the neighbours' options."""
+    logits = torch.zeros(600, VOCAB_SIZE)
+    logits[:, 5] = 2.0
+    rows = [sequence(temperature=1.0, top_k=3, seed=seed) for seed in range(600)]
+    assert set(sample(Sampler([]), logits, rows)) == set(range(VOCAB_SIZE))
+    assert float(expected_probabilities(rows[0], logits[0])[39]) > 0
+
+
+def test_a_choices_seed_is_its_own_and_the_first_ones_is_the_requests() -> None:
+    assert choice_seed(7, 0) == 7
+    assert choice_seed(None, 3) is None
+    seeds = [choice_seed(seed, index) for seed in (0, 1, 2**64 - 1) for index in range(128)]
+    assert len(set(seeds)) == len(seeds)
+    assert all(seed is not None and 0 <= seed < 2**64 for seed in seeds)
+    assert choice_seed(7, 1) == choice_seed(7, 1)
+
+
+EVERYTHING = st.fixed_dictionaries(
+    {},
+    optional={
+        "temperature": st.sampled_from([0.0, 0.7, 1.5]),
+        "top_k": st.sampled_from([0, 1, 3, 39]),
+        "top_p": st.sampled_from([0.0, 0.5]),
+        "min_p": st.sampled_from([0.0, 0.1]),
+        "repetition_penalty": st.sampled_from([1.0, 1.5]),
+        "frequency_penalty": st.sampled_from([-2.0, 0.5]),
+        "presence_penalty": st.sampled_from([-0.5, 2.0]),
+        "min_tokens": st.integers(0, 4),
+        "stop_token_ids": st.sampled_from([(), (4, 9)]),
+        "bad_token_ids": st.sampled_from([(), ((5,), (6, 7)), ((8,),) * 2]),
+        "logit_bias": st.sampled_from([(), ((3, 5.0), (11, -100.0))]),
+        "num_logprobs": st.sampled_from([None, 0, 3]),
+        "ignore_eos": st.booleans(),
+    },
+)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(EVERYTHING, min_size=2, max_size=6), st.integers(0, 2**16))
+def test_no_option_of_a_row_changes_another_row(options: list[dict[str, Any]], seed: int) -> None:
+    def run(rows: list[int]) -> dict[int, list[Token]]:
+        sampler = Sampler([EOS])
+        batch = {row: sequence([5, 6], seed=seed + row, **options[row]) for row in rows}
+        taken: dict[int, list[Token]] = {row: [] for row in rows}
+        for step in range(5):
+            logits = random_logits(len(options), seed * 7 + step)[rows]
+            tokens = sampler.sample(logits, list(batch.values()))
+            for (row, one), token in zip(batch.items(), tokens, strict=True):
+                one.append(token, frozenset())
+                taken[row].append(token)
+        return taken
+
+    together = run(list(range(len(options))))
+    for row in range(len(options)):
+        (alone,) = run([row]).values()
+        assert [token.id for token in alone] == [token.id for token in together[row]]
+        for one, other in zip(alone, together[row], strict=True):
+            assert (one.logprobs is None) == (options[row].get("num_logprobs") is None)
+            if one.logprobs is not None and other.logprobs is not None:
+                assert one.logprobs.logprob == pytest.approx(other.logprobs.logprob, abs=1e-5)
+                assert one.logprobs.rank == other.logprobs.rank
