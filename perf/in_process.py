@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import torch
 from hf_runtime import device
@@ -18,7 +19,7 @@ from hf_runtime.served_model import read_served_model
 from text_generation.detokenizer import Detokenizer
 from text_generation.loading import LoadedModel, load_engine
 from text_generation.sampling_params import SamplingParams
-from text_generation.sequence import Completion, Sequence
+from text_generation.sequence import Sequence, Update
 
 from perf.closed_loop import AnswerError, Ask
 from perf.level_process import LevelArguments, run_level
@@ -36,31 +37,45 @@ def load(folder: Path) -> LoadedModel:
     return load_engine(served, placement, device.cpu_threads({}))
 
 
-async def generate(loaded: LoadedModel, request: Request) -> Completion:
-    """One request through the engine. Raises ``AnswerError``."""
-    loop = asyncio.get_running_loop()
-    result: asyncio.Future[Completion | Exception] = loop.create_future()
+class Caller:
+    """The recipient of one sequence; its text and number of tokens come as ``answer``."""
+
+    streams = False
+
+    def __init__(self) -> None:
+        self.answer: asyncio.Future[tuple[str, int]] = asyncio.get_running_loop().create_future()
+
+    def take(self, update: Update) -> None:
+        """Takes the whole output, or what went wrong."""
+        if update.error is not None:
+            self.fail(update.error)
+        elif update.finish_reason is not None:
+            self._hand_over(self.answer.set_result, (update.read_text(), len(update.tokens)))
+
+    def flush(self) -> None:
+        """Everything is taken at once."""
+
+    def fail(self, error: Exception) -> None:
+        """The error is the answer."""
+        self._hand_over(self.answer.set_exception, AnswerError(str(error)))
+
+    def _hand_over(self, settle: Callable[[Any], None], answer: object) -> None:
+        """Bring an answer from the engine's threads to the callers'."""
+        self.answer.get_loop().call_soon_threadsafe(settle, answer)
+
+
+async def generate(loaded: LoadedModel, request: Request) -> tuple[str, int]:
+    """Text and number of tokens of one request's output. Raises ``AnswerError``."""
     prompt_token_ids = loaded.reader.tokenize(request.prompt)
+    caller = Caller()
     sequence = Sequence(
         prompt_token_ids,
         SamplingParams(max_tokens=request.max_tokens),
-        on_finish=lambda answer: hand_over(loop, result, answer),
-        detokenizer=Detokenizer(loaded.tokenizer, prompt_token_ids, ()),
+        caller,
+        Detokenizer(loaded.tokenizer, prompt_token_ids),
     )
     loaded.engine.submit([sequence])
-    answer = await result
-    if isinstance(answer, Exception):
-        raise AnswerError(str(answer))
-    return answer
-
-
-def hand_over(
-    loop: asyncio.AbstractEventLoop,
-    result: asyncio.Future[Completion | Exception],
-    answer: Completion | Exception,
-) -> None:
-    """Bring an answer from the engine's thread to the callers'."""
-    loop.call_soon_threadsafe(result.set_result, answer)
+    return await caller.answer
 
 
 @asynccontextmanager
@@ -68,9 +83,9 @@ async def connect(loaded: LoadedModel) -> AsyncIterator[Ask]:
     """A caller of the engine."""
 
     async def ask(request: Request) -> int:
-        completion = await generate(loaded, request)
-        expect(num_words(completion.text), request.max_tokens)
-        return expect(len(completion.token_ids), request.max_tokens)
+        text, num_tokens = await generate(loaded, request)
+        expect(num_words(text), request.max_tokens)
+        return expect(num_tokens, request.max_tokens)
 
     yield ask
 

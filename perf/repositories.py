@@ -23,6 +23,7 @@ models:
     task: text-generation
     model: ./{MODEL_FOLDER}
     dtype: float32
+    streaming: false
     options:
       engine: in_flight
       max_model_len: {LONGEST_PROMPT + OUTPUT_LENGTHS[-1]}
