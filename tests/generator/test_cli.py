@@ -24,7 +24,7 @@ def test_validate_says_how_many_models_stream(work: Path, run: Run) -> None:
     (work / "models.yaml").write_text(
         ONE_STREAMING_MODEL + "  - {name: other, task: fake-task, model: org/name}\n"
     )
-    assert run("validate")[1] == "models.yaml: 2 models, 1 of them streaming, no mistakes\n"
+    assert run("validate")[1] == "models.yaml: 2 models (1 streams), no mistakes\n"
 
 
 @pytest.mark.parametrize(
