@@ -1,0 +1,484 @@
+"""The front: every request answered exactly once, whatever the engine or the caller does."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import random
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import triton_python_backend_utils as pb_utils
+from front import model as front_model
+from front.engines import Engines
+from front.forwarding import Forwarder
+from hf_runtime import engine_link
+from hf_runtime.engine_listener import EngineListener, ForwardedRequest
+from hf_runtime.errors import (
+    DeadlineError,
+    EngineError,
+    OverloadedError,
+    RequestError,
+    UnsupportedError,
+)
+
+from tests.support.triton import ROOT, eventually
+
+_identities = itertools.count()
+_STATUS = {
+    getattr(pb_utils.TritonError, name): name
+    for name in ("INTERNAL", "INVALID_ARG", "UNAVAILABLE", "UNSUPPORTED", "CANCELLED")
+}
+
+
+class Sender:
+    """A response sender of a default-mode model; asking it after its end kills a real server."""
+
+    def __init__(self) -> None:
+        self.answers: list[Any] = []
+        self.faults: list[str] = []
+        self.cancelled = False
+        self.num_looks = 0
+        self.answered = threading.Event()
+
+    def send(self, response: Any, flags: int) -> None:
+        if self.answers or flags != pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL:
+            self.faults.append("not one final response")
+        self.answers.append(response)
+        self.answered.set()
+
+    def is_cancelled(self) -> bool:
+        if self.answers:
+            self.faults.append("asked after its end")
+        self.num_looks += 1
+        return self.cancelled
+
+
+class AskedRequest:
+    """A request in Triton's words, and what came back."""
+
+    def __init__(self, text: str = "hi", outputs: tuple[str, ...] = ("text_output",)) -> None:
+        self._tensors = [
+            pb_utils.Tensor("text_input", np.array([text.encode()], dtype=np.object_)),
+            pb_utils.Tensor("seed", np.array([2**64 - 1], dtype=np.uint64)),
+        ]
+        self._outputs = list(outputs)
+        self.sender = Sender()
+
+    def inputs(self) -> list[Any]:
+        return self._tensors
+
+    def parameters(self) -> str:
+        return '{"top_p":NaN}'
+
+    def requested_output_names(self) -> list[str]:
+        return self._outputs
+
+    def get_response_sender(self) -> Sender:
+        return self.sender
+
+    def result(self) -> Any:
+        """The text, or status and text of the error."""
+        assert self.sender.answered.wait(20), "not answered"
+        assert self.sender.faults == []
+        (response,) = self.sender.answers
+        if response.has_error():
+            return _STATUS[response.error().code()], response.error().message()
+        outputs = {t.name(): t.as_numpy().tolist() for t in response.output_tensors()}
+        assert list(outputs) == self._outputs
+        return outputs["text_output"][0].decode()
+
+
+class Engine:
+    """An engine that answers when it is told to."""
+
+    def __init__(self, handle: Callable[[ForwardedRequest], None] | None = None) -> None:
+        self.taken: list[ForwardedRequest] = []
+        self.listener = EngineListener("m_stream", handle or self.taken.append)
+
+    def waits_for(self, number: int) -> None:
+        assert eventually(lambda: len(self.taken) >= number)
+        assert len(self.taken) == number
+
+    def vanish(self) -> None:
+        """Dies, as far as its peers can see."""
+        self.listener._stop_listening()
+        for peer in list(self.listener._fronts):
+            peer.connection.close()
+
+
+def echo(request: ForwardedRequest) -> None:
+    tensor = request.tensor("text_input")
+    assert tensor is not None
+    request.responder.send({"text_output": tensor.as_numpy()}, final=True)
+
+
+@pytest.fixture(autouse=True)
+def no_thread_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A server of the test's own; its threads end with it."""
+    name = f"test-{os.getpid()}-front{next(_identities)}"
+    monkeypatch.setattr(engine_link, "server_identity", lambda: name)
+    before = threading.active_count()
+    yield
+    assert eventually(lambda: threading.active_count() <= before)
+
+
+@pytest.fixture
+def engine() -> Iterator[Engine]:
+    engine = Engine()
+    yield engine
+    engine.listener.close()
+
+
+@pytest.fixture
+def front() -> Iterator[Forwarder]:
+    forwarder = Forwarder(Engines("m_stream"), pb_utils)
+    yield forwarder
+    forwarder.close()
+
+
+def ask(front: Forwarder, *texts: str) -> list[AskedRequest]:
+    requests = [AskedRequest(text) for text in texts]
+    for request in requests:
+        front.forward(request)
+    return requests
+
+
+def test_a_request_is_passed_on_as_it_is_and_answered(engine: Engine, front: Forwarder) -> None:
+    (request,) = ask(front, "ü€😀")
+    engine.waits_for(1)
+    (taken,) = engine.taken
+    seed = taken.tensor("seed")
+    assert seed is not None
+    assert seed.as_numpy().dtype == np.uint64
+    assert seed.as_numpy().tolist() == [2**64 - 1]
+    assert taken.parameters() == '{"top_p":NaN}'
+    assert taken.requested_output_names() == ["text_output"]
+    echo(taken)
+    assert request.result() == "ü€😀"
+
+
+def test_an_output_that_was_not_asked_for_is_left_out(engine: Engine, front: Forwarder) -> None:
+    (request,) = ask(front, "x")
+    engine.waits_for(1)
+    text = np.array([b"y"], dtype=np.object_)
+    engine.taken[0].responder.send({"logprobs": text, "text_output": text}, final=True)
+    assert request.result() == "y"
+
+
+@pytest.mark.parametrize(
+    "error, expected",
+    [
+        (RequestError("top_p: got 2"), ("INVALID_ARG", "top_p: got 2")),
+        (UnsupportedError("beams"), ("UNSUPPORTED", "beams")),
+        (OverloadedError("full: try again"), ("UNAVAILABLE", "full: try again")),
+        (DeadlineError("too late"), ("UNAVAILABLE", "too late")),
+        (EngineError("no memory"), ("INTERNAL", "no memory")),
+        (ValueError("a prompt"), ("INTERNAL", "internal error: ValueError")),
+    ],
+)
+def test_errors_keep_their_status_and_text(
+    error: Exception, expected: tuple[str, str], engine: Engine, front: Forwarder
+) -> None:
+    (request,) = ask(front, "x")
+    engine.waits_for(1)
+    engine.taken[0].responder.fail(error)
+    assert request.result() == expected
+
+
+def test_without_an_engine_the_answer_says_what_to_load(front: Forwarder) -> None:
+    (request,) = ask(front, "x")
+    wanted = "no engine runs that could answer: load the model m_stream"
+    assert request.result() == ("UNAVAILABLE", wanted)
+    assert not front.engines.is_any_reachable()
+
+
+def test_an_engine_that_starts_later_is_found_at_once(front: Forwarder) -> None:
+    engine = Engine(echo)
+    assert ask(front, "x")[0].result() == "x"
+    assert front.engines.is_any_reachable()
+    engine.listener.close()
+
+
+def test_when_the_engine_goes_away_all_that_waits_is_answered_at_once(
+    engine: Engine, front: Forwarder
+) -> None:
+    requests = ask(front, *"abc")
+    engine.waits_for(3)
+    began = time.monotonic()
+    engine.vanish()
+    wanted = "the engine m_stream went away before it answered: try again"
+    assert [request.result() for request in requests] == [("UNAVAILABLE", wanted)] * 3
+    assert time.monotonic() - began < 5
+    echo(engine.taken[0])  # too late, and ignored
+    assert ask(front, "x")[0].result()[0] == "UNAVAILABLE"
+
+
+def test_a_cancelled_request_is_answered_and_the_engine_is_told(
+    engine: Engine, front: Forwarder
+) -> None:
+    request, other = ask(front, "a", "b")
+    engine.waits_for(2)
+    request.sender.cancelled = True
+    assert request.result() == ("CANCELLED", "the request was cancelled")
+    assert eventually(engine.taken[0].responder.is_cancelled)
+    for taken in engine.taken:
+        echo(taken)  # the first comes too late
+    assert other.result() == "b"
+    assert request.result()[0] == "CANCELLED"
+
+
+def test_a_draining_engine_finishes_and_another_takes_what_is_new(
+    engine: Engine, front: Forwarder
+) -> None:
+    (old,) = ask(front, "old")
+    engine.waits_for(1)
+    second = Engine()
+    engine.listener.drain()
+    assert eventually(lambda: not front.engines._clients or _num_usable(front) == 1)
+    (new,) = ask(front, "new")
+    second.waits_for(1)
+    echo(second.taken[0])
+    echo(engine.taken[0])
+    assert (old.result(), new.result()) == ("old", "new")
+    second.listener.close()
+
+
+def test_what_a_draining_engine_gives_back_goes_to_another_once(
+    engine: Engine, front: Forwarder
+) -> None:
+    requests = ask(front, "a", "b")
+    engine.waits_for(2)
+    second = Engine()
+    engine.listener.drain()
+    for taken in engine.taken:
+        taken.responder.fail(OverloadedError("unloading"))
+    second.waits_for(2)
+    echo(second.taken[0])
+    second.listener.drain()
+    second.taken[1].responder.fail(OverloadedError("unloading, too"))
+    assert {request.result() for request in requests} == {"a", ("UNAVAILABLE", "unloading, too")}
+    second.listener.close()
+
+
+def test_what_a_draining_engine_gives_back_is_refused_where_there_is_no_other(
+    engine: Engine, front: Forwarder
+) -> None:
+    (request,) = ask(front, "a")
+    engine.waits_for(1)
+    engine.listener.drain()
+    engine.taken[0].responder.fail(OverloadedError("the model is being unloaded: try again"))
+    assert request.result() == ("UNAVAILABLE", "the model is being unloaded: try again")
+
+
+def test_requests_go_to_the_least_busy_engine(engine: Engine, front: Forwarder) -> None:
+    second = Engine()
+    ask(front, "x")
+    assert eventually(lambda: _num_usable(front) == 2)
+    requests = ask(front, *"abcdefg")
+    engine.waits_for(4)
+    second.waits_for(4)
+    for taken in second.taken:
+        echo(taken)
+    assert eventually(lambda: len(front.engines.clients()) == 2)
+    assert eventually(lambda: sum(len(c.waiting) for c in front.engines.clients()) == 4)
+    requests = ask(front, *"hijk")
+    second.waits_for(8)
+    second.vanish()
+    assert {request.result()[0] for request in requests} == {"UNAVAILABLE"}
+    (last,) = ask(front, "z")
+    engine.waits_for(5)
+    for taken in engine.taken:
+        echo(taken)
+    assert last.result() == "z"
+    second.listener.close()
+
+
+def _num_usable(front: Forwarder) -> int:
+    return sum(client.is_usable for client in front.engines.clients())
+
+
+def test_an_engine_of_another_version_is_named_with_what_to_do(
+    front: Forwarder, monkeypatch: pytest.MonkeyPatch, log_lines: list[str]
+) -> None:
+    newer = {"kind": "hello", "version": engine_link.VERSION + 1}
+    monkeypatch.setattr("hf_runtime.engine_listener.engine_link.hello", lambda: newer)
+    engine = Engine()
+    (request,) = ask(front, "x")
+    wanted = (
+        "the engine m_stream can't be reached (version 2 of the link, here: 1): if this lasts, "
+        "write both models anew with `hf-triton generate` and load both"
+    )
+    assert request.result() == ("UNAVAILABLE", wanted)
+    ask(front, "x")[0].result()
+    assert sum("can't be reached" in line for line in log_lines) == 1
+    engine.listener.close()
+
+
+def test_another_users_process_is_never_sent_a_request(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uid = os.geteuid()
+    monkeypatch.setattr(os, "geteuid", lambda: uid + 1)
+    front = Forwarder(Engines("m_stream"), pb_utils)
+    (request,) = ask(front, "x")
+    status, text = request.result()
+    assert status == "UNAVAILABLE"
+    assert f"(peer is of user {uid}, allowed: {uid + 1})" in text
+    assert engine.taken == []
+    front.close()
+
+
+def test_an_answer_that_does_not_hold_together_ends_the_connection_and_a_new_one_is_made(
+    engine: Engine, front: Forwarder, log_lines: list[str]
+) -> None:
+    (request,) = ask(front, "x")
+    engine.waits_for(1)
+    (peer,) = engine.listener._fronts
+    peer.send({"kind": "answer", "id": 0, "outputs": {"text_output": {}}})
+    assert request.result()[0] == "UNAVAILABLE"
+    (again,) = ask(front, "y")
+    engine.waits_for(2)
+    echo(engine.taken[1])
+    assert again.result() == "y"
+    assert any("a tensor does not hold together" in line for line in log_lines)
+
+
+def test_a_request_too_large_is_its_callers_fault(
+    engine: Engine, front: Forwarder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (first,) = ask(front, "x")
+    monkeypatch.setattr(engine_link, "MAX_FRAME_BYTES", 1000)
+    (request,) = ask(front, "x" * 2000)
+    status, text = request.result()
+    assert status == "INVALID_ARG"
+    assert text.startswith("the request: got 2")
+    assert text.endswith("bytes in JSON, allowed: at most 1000")
+    engine.waits_for(1)
+    echo(engine.taken[0])
+    assert first.result() == "x"
+
+
+def test_a_thousand_requests_wait_without_a_thread_each(engine: Engine, front: Forwarder) -> None:
+    ask(front, "first")
+    engine.waits_for(1)
+    before = threading.active_count()
+    requests = ask(front, *(str(number) for number in range(1000)))
+    assert eventually(lambda: len(engine.taken) == 1001)
+    assert threading.active_count() == before
+    waiting = engine.taken[1:]
+    random.Random(0).shuffle(waiting)
+    for taken in waiting:
+        echo(taken)
+    assert [request.result() for request in requests] == [str(number) for number in range(1000)]
+
+
+def test_looking_for_cancellations_leaves_most_of_the_time_to_others(
+    engine: Engine, front: Forwarder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spent_s = 0.0
+
+    def look(self: Sender) -> bool:
+        nonlocal spent_s
+        time.sleep(0.001)
+        spent_s += 0.001
+        return False
+
+    monkeypatch.setattr(Sender, "is_cancelled", look)
+    ask(front, *"x" * 100)
+    began = time.monotonic()
+    time.sleep(2.0)
+    assert 0 < spent_s < 0.35 * (time.monotonic() - began)
+
+
+def test_nobody_is_asked_while_nothing_waits(engine: Engine, front: Forwarder) -> None:
+    (request,) = ask(front, "x")
+    engine.waits_for(1)
+    echo(engine.taken[0])
+    assert request.result() == "x"
+    looks = request.sender.num_looks
+    time.sleep(0.1)
+    assert request.sender.num_looks <= looks + 1
+
+
+def test_closing_answers_what_waits(engine: Engine) -> None:
+    front = Forwarder(Engines("m_stream"), pb_utils)
+    requests = ask(front, "a", "b")
+    engine.waits_for(2)
+    front.close()
+    unloaded = ("UNAVAILABLE", "the model is being unloaded: try again")
+    assert [request.result() for request in requests] == [unloaded] * 2
+    assert ask(front, "c")[0].result() == unloaded
+    assert eventually(engine.taken[0].responder.is_cancelled)
+
+
+def test_every_request_is_answered_once_through_reloads_and_cancellations(
+    front: Forwarder,
+) -> None:
+    chance = random.Random(1)
+    delays = threading.Semaphore(0)
+
+    def answer_later(request: ForwardedRequest) -> None:
+        threading.Timer(chance.random() / 50, echo, [request]).start()
+
+    engine = Engine(answer_later)
+    requests: list[AskedRequest] = []
+    for turn in range(10):
+        batch = ask(front, *(f"{turn} {number}" for number in range(50)))
+        requests += batch
+        for request in chance.sample(batch, 5):
+            request.sender.cancelled = True
+        following = Engine(answer_later)
+        delays.acquire(timeout=0.01)
+        engine.listener.close() if turn % 2 else engine.vanish()
+        engine = following
+    results = [request.result() for request in requests]
+    kinds = {result if isinstance(result, str) else result[0] for result in results}
+    assert {kind for kind in kinds if kind.isupper()} <= {"UNAVAILABLE", "CANCELLED"}
+    engine.listener.close()
+
+
+def test_the_model_reads_its_folder_and_serves(
+    engine: Engine, tmp_path: Path, log_lines: list[str]
+) -> None:
+    model = front_model.TritonPythonModel()
+    model.finalize()  # Triton may, where initialize failed
+    arguments = _written(tmp_path, {"name": "m", "engine": "m_stream", "max_batch_size": 0})
+    model.initialize(arguments)
+    assert log_lines == ["I m: passes requests on to m_stream"]
+    assert model.is_ready()
+    request = AskedRequest("x")
+    model.execute([request])
+    engine.waits_for(1)
+    echo(engine.taken[0])
+    assert request.result() == "x"
+    model.finalize()
+
+
+def test_a_folder_that_was_not_generated_fails_to_load_in_one_line(tmp_path: Path) -> None:
+    arguments = _written(tmp_path, {"name": "m"})
+    with pytest.raises(pb_utils.TritonModelException, match=r"^m: model\.json: 'engine'; write"):
+        front_model.TritonPythonModel().initialize(arguments)
+
+
+def _written(folder: Path, values: dict[str, object]) -> dict[str, str]:
+    (folder / "1").mkdir()
+    (folder / "1" / "model.json").write_text(json.dumps(values), encoding="utf-8")
+    return {"model_name": "m", "model_repository": str(folder), "model_version": "1"}
+
+
+def test_the_front_imports_neither_torch_nor_transformers() -> None:
+    code = "import sys, front.model; print(*{'torch', 'transformers'} & set(sys.modules))"
+    paths = os.pathsep.join(str(ROOT / path) for path in ("model_templates", "tests/stub"))
+    environment = {**os.environ, "PYTHONPATH": paths}
+    command = [sys.executable, "-c", code]
+    out = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert out.stdout.strip() == ""
