@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
-from hf_runtime.errors import RequestError, UnsupportedError
-from text_generation.request import GenerationRequest, PromptReader, parse_request
+from hf_runtime.errors import RequestError
+from text_generation.request import Generation, GenerationRequest, PromptReader, parse_request
 from text_generation.sampling_params import MAX_SEED, SamplingParams
 
 from tests.engine.request_fields import fields
@@ -20,17 +22,35 @@ def check_length(num_prompt_tokens: int, max_tokens: int) -> None:
         raise RequestError(f"too long: {num_prompt_tokens} and {max_tokens}")
 
 
+def tokenize(text: str, *, add_special_tokens: bool = True) -> list[int]:
+    return [ord(character) for character in text if add_special_tokens or character != "^"]
+
+
+def render_chat(messages: list[Any], tools: list[Any] | None, kwargs: dict[str, Any]) -> str:
+    return f"^{len(messages)}{len(tools or ())}{len(kwargs)}"
+
+
 READER = PromptReader(
-    tokenize=lambda text: [ord(character) for character in text],
+    tokenize=tokenize,
     default_max_tokens=lambda num_prompt_tokens: min(16, CONTEXT - num_prompt_tokens),
     check_length=check_length,
+    tokenize_word=lambda word: [tuple(map(ord, word)), tuple(map(ord, word.upper()))],
+    render_chat=render_chat,
     default_repetition_penalty=1.25,
+    vocab_size=1000,
 )
 
 
-def parsed(**options: Any) -> GenerationRequest:
+def parsed(reader: PromptReader = READER, **options: Any) -> GenerationRequest:
     """With options as parameters."""
-    return parse_request(fields({"text_input": [b"abc"]}, options), READER)
+    return parse_request(fields({"text_input": [b"abc"]}, options), reader)
+
+
+def error_of(tensors: dict[str, list[Any]], parameters: Any = None, **reading: Any) -> str:
+    with pytest.raises(RequestError) as raised:
+        parse_request(fields(tensors, parameters or {}, **reading), READER)
+    assert raised.value.status == "INVALID_ARG"
+    return str(raised.value)
 
 
 def params(**options: Any) -> SamplingParams:
@@ -43,7 +63,9 @@ def test_a_bare_text_is_continued_greedily_with_the_models_defaults() -> None:
     assert (row.text, row.prompt_token_ids, row.exclude_input) == ("abc", [97, 98, 99], True)
     assert row.params == SamplingParams(max_tokens=16, repetition_penalty=1.25)
     assert row.params.is_greedy
+    assert (row.n, row.timeout_ms, row.on_timeout) == (1, None, "partial")
     assert request.outputs == frozenset()
+    assert not request.stream
 
 
 EVERYTHING: dict[str, Any] = {
@@ -52,22 +74,43 @@ EVERYTHING: dict[str, Any] = {
     "temperature": 0.5,
     "top_k": 3,
     "top_p": 0.25,
+    "min_p": 0.125,
     "repetition_penalty": 1.5,
+    "frequency_penalty": -0.5,
+    "presence_penalty": 0.75,
     "seed": 2**64 - 1,
+    "random_seed": 2**64 - 1,
     "stop_words": "x",
+    "bad_words": "b",
+    "include_stop_str_in_output": True,
+    "ignore_eos": True,
+    "logprobs": 2,
+    "n": 3,
+    "beam_width": 1,
+    "length_penalty": 1.0,
+    "timeout_ms": 250,
+    "on_timeout": "error",
     "exclude_input_in_output": False,
     "return_finish_reason": True,
+    "return_cumulative_logprob": True,
+    "return_logprobs": True,
     "return_num_input_tokens": True,
     "return_num_output_tokens": True,
-    "stream": False,
+    "stream": True,
 }
+PARAMETERS_ONLY = ("min_p", "include_stop_str_in_output", "ignore_eos", "logprobs")
 
 
 @pytest.mark.parametrize("as_tensors", [False, True])
 def test_every_option_is_read(as_tensors: bool) -> None:
     text: dict[str, list[Any]] = {"text_input": [b"abc"]}
-    tensors = {name: [v.encode() if v == "x" else v] for name, v in EVERYTHING.items()}
-    given = fields({**text, **tensors}, {}) if as_tensors else fields(text, EVERYTHING)
+    only = {name: EVERYTHING[name] for name in PARAMETERS_ONLY}
+    tensors = {
+        name: [value.encode() if isinstance(value, str) else value]
+        for name, value in EVERYTHING.items()
+        if name not in only
+    }
+    given = fields({**text, **tensors}, only) if as_tensors else fields(text, EVERYTHING)
     request = parse_request(given, READER)
     assert request.rows[0].params == SamplingParams(
         max_tokens=9,
@@ -78,9 +121,22 @@ def test_every_option_is_read(as_tensors: bool) -> None:
         repetition_penalty=1.5,
         seed=2**64 - 1,
         stop_words=("x",),
+        min_p=0.125,
+        frequency_penalty=-0.5,
+        presence_penalty=0.75,
+        bad_token_ids=((98,), (66,)),
+        include_stop_word=True,
+        ignore_eos=True,
+        num_logprobs=2,
     )
-    assert not request.rows[0].exclude_input
-    assert request.outputs == {"finish_reason", "num_input_tokens", "num_output_tokens"}
+    row = request.rows[0]
+    assert not row.exclude_input
+    assert (row.n, row.timeout_ms, row.on_timeout) == (3, 250, "error")
+    assert request.stream
+    assert request.outputs == {
+        *("finish_reason", "cumulative_logprob", "logprobs"),
+        *("num_input_tokens", "num_output_tokens"),
+    }
 
 
 def test_each_row_of_a_batch_has_its_own_options() -> None:
@@ -106,6 +162,10 @@ def test_each_row_of_a_batch_has_its_own_options() -> None:
         ({"top_k": 2}, 1.0),
         ({"top_p": 0.5}, 1.0),
         ({"seed": 0}, 1.0),
+        ({"random_seed": 0}, 1.0),
+        ({"min_p": 0.1}, 1.0),
+        ({"n": 2}, 1.0),
+        ({"n": 2, "temperature": 0.0}, 0.0),
         ({"seed": 3, "temperature": 0.0}, 0.0),
         ({"top_k": 5, "temperature": 0.25}, 0.25),
     ],
@@ -164,6 +224,20 @@ def test_min_tokens_above_the_default_length_extends_it() -> None:
         ({"seed": -1}, f"seed: got -1, allowed: 0 to {MAX_SEED}"),
         ({"seed": 2**64}, f"seed: got {2**64}, allowed: 0 to {MAX_SEED}"),
         ({"return_finish_reason": 1}, "return_finish_reason: got 1, allowed: true or false"),
+        ({"min_p": 1.5}, "min_p: got 1.5, allowed: 0 (off) to 1"),
+        ({"frequency_penalty": 2.5}, "frequency_penalty: got 2.5, allowed: -2 to 2"),
+        ({"presence_penalty": float("nan")}, "presence_penalty: got nan, allowed: -2 to 2"),
+        ({"n": 0}, "n: got 0, allowed: 1 to 128"),
+        ({"n": 129}, "n: got 129, allowed: 1 to 128"),
+        ({"logprobs": 21}, "logprobs: got 21, allowed: 0 to 20"),
+        ({"beam_width": 4}, "beam_width: got 4, allowed: 1 (no beam search)"),
+        ({"length_penalty": 0.5}, "length_penalty: got 0.5, allowed: 1 (it only weighs beams)"),
+        ({"timeout_ms": 0}, "timeout_ms: got 0, allowed: 1 and more"),
+        ({"on_timeout": "stop"}, "on_timeout: got another text, allowed: partial or error"),
+        (
+            {"seed": 1, "random_seed": 2},
+            "random_seed: got 2, allowed: the same as seed (1), or one of them",
+        ),
     ],
     ids=str,
 )
@@ -185,20 +259,18 @@ def test_without_min_tokens_no_range_shows_a_made_up_max_tokens() -> None:
     assert str(raised.value) == f"too long: 3 and {2**63 - 1}"
 
 
-def test_streaming_is_refused_as_unsupported() -> None:
-    with pytest.raises(UnsupportedError) as raised:
-        parsed(stream=True)
-    assert str(raised.value) == "stream: got true, this model answers once; allowed: false"
-    assert raised.value.status == "UNSUPPORTED"
-
-
-def test_a_bad_number_is_found_before_a_prompt_is_tokenised() -> None:
-    def never(text: str) -> list[int]:
+def test_a_bad_number_in_any_row_is_found_before_a_prompt_is_tokenised() -> None:
+    def never(*_: Any, **__: Any) -> Any:
         raise AssertionError("tokenised")
 
-    reader = PromptReader(never, lambda _: 1, check_length)
+    reader = PromptReader(never, lambda _: 1, check_length, never, never)
+    tensors: dict[str, list[Any]] = {"text_input": [[b"abc"]] * 2, "top_p": [[0.5], [7]]}
     with pytest.raises(RequestError, match=r"^top_p"):
-        parse_request(fields({"text_input": [b"abc"]}, {"top_p": 7}), reader)
+        parse_request(fields(tensors, {"bad_words": "x"}, batched=True), reader)
+    tensors = {"text_input": [[b"abc"]] * 2, "n": [[1], [2]]}
+    with pytest.raises(RequestError) as raised:
+        parse_request(fields(tensors, {}, batched=True), reader)
+    assert str(raised.value) == "n: got 1 and 2 in one batch, allowed: the same in every row"
 
 
 def test_an_unknown_parameter_is_refused() -> None:
@@ -206,3 +278,130 @@ def test_an_unknown_parameter_is_refused() -> None:
         RequestError, match=r"^temprature: unknown parameter, did you mean temperat"
     ):
         parsed(temprature=1.0)
+
+
+MESSAGES = json.dumps([{"role": "user", "content": "hi"}]).encode()
+
+
+def chat(reader: PromptReader = READER, **tensors: bytes) -> Generation:
+    given = {name: [value] for name, value in tensors.items()}
+    return parse_request(fields(given, {}), reader).rows[0]
+
+
+def test_a_chat_is_rendered_and_tokenised_without_special_tokens_of_its_own() -> None:
+    row = chat(
+        messages=MESSAGES, tools=b"[{}, {}]", chat_template_kwargs=b'{"a": 1, "b": 2, "c": 3}'
+    )
+    assert row.text == "^123"
+    assert row.prompt_token_ids == [49, 50, 51]
+
+
+def test_clients_may_send_an_empty_text_beside_messages_and_the_reverse() -> None:
+    assert chat(messages=MESSAGES, text_input=b"").text == "^100"
+    assert chat(messages=b"", text_input=b"abc", tools=b"").text == "abc"
+
+
+def test_each_row_of_a_batch_is_a_chat_or_a_text() -> None:
+    tensors: dict[str, list[Any]] = {
+        "text_input": [[b"abc"], [b""]],
+        "messages": [[b""], [MESSAGES]],
+    }
+    rows = parse_request(fields(tensors, {}, batched=True), READER).rows
+    assert [row.text for row in rows] == ["abc", "^100"]
+
+
+@pytest.mark.parametrize(
+    "tensors, expected",
+    [
+        ({}, "text_input: missing, a text is required (or messages)"),
+        ({"text_input": [b""]}, "text_input: empty, a text is required (or messages)"),
+        (
+            {"text_input": [b"a"], "messages": [MESSAGES]},
+            "text_input and messages: both given, send one of them",
+        ),
+        (
+            {"text_input": [b"a"], "tools": [b"[]"]},
+            "tools: given without messages, which it is part of",
+        ),
+        ({"messages": [b"{}"]}, "messages: got an object, allowed: a JSON list"),
+        (
+            {"messages": [b'[{"role": "user"']},
+            "messages: not valid JSON at line 1, column 17: Expecting ',' delimiter",
+        ),
+        ({"messages": [MESSAGES], "tools": [b"3"]}, "tools: got 3, allowed: a JSON list"),
+        (
+            {"messages": [MESSAGES], "chat_template_kwargs": [b"[]"]},
+            "chat_template_kwargs: got a list, allowed: a JSON object",
+        ),
+        ({"messages": [b"\xff"]}, "messages: not valid UTF-8 at byte 0"),
+    ],
+    ids=str,
+)
+def test_a_request_has_one_prompt_of_the_right_form(
+    tensors: dict[str, list[Any]], expected: str
+) -> None:
+    assert error_of(tensors) == expected
+
+
+def test_an_error_names_the_row_of_a_batch() -> None:
+    tensors = {"text_input": [[b"a"], [b""]], "messages": [[b""], [b""]]}
+    expected = "text_input: empty in row 1 of the batch, a text is required (or messages)"
+    assert error_of(tensors, batched=True) == expected
+
+
+def test_without_a_template_a_chat_is_refused() -> None:
+    reader = PromptReader(tokenize, lambda _: 1, check_length, lambda word: [])
+    with pytest.raises(RequestError) as raised:
+        chat(reader, messages=MESSAGES)
+    assert str(raised.value) == "messages: this model has no chat template; send text_input"
+
+
+def test_log_probabilities_that_any_row_asks_for_are_computed_for_all() -> None:
+    tensors: dict[str, list[Any]] = {
+        "text_input": [[b"a"], [b"b"]],
+        "return_cumulative_logprob": [[False], [True]],
+    }
+    request = parse_request(fields(tensors, {}, batched=True), READER)
+    assert [row.params.num_logprobs for row in request.rows] == [0, 0]
+    assert request.outputs == {"cumulative_logprob"}
+    assert parsed(return_logprobs=True).rows[0].params.num_logprobs == 0
+    assert parsed().rows[0].params.num_logprobs is None
+
+
+def test_a_number_of_log_probabilities_asks_for_them() -> None:
+    request = parsed(logprobs=3)
+    assert request.outputs == {"logprobs"}
+    assert request.rows[0].params.num_logprobs == 3
+
+
+def timed(asked: int | None, default: int | None, ceiling: int | None) -> int | None:
+    reader = replace(READER, default_timeout_ms=default, max_timeout_ms=ceiling)
+    options = {} if asked is None else {"timeout_ms": asked}
+    return parsed(reader, **options).rows[0].timeout_ms
+
+
+def test_a_request_has_its_own_time_the_default_one_or_the_ceiling() -> None:
+    assert timed(None, None, None) is None
+    assert timed(None, 500, None) == 500
+    assert timed(None, 500, 900) == 500
+    assert timed(None, None, 900) == 900
+    assert timed(700, 500, 900) == 700
+    assert timed(7000, 500, None) == 7000
+
+
+def test_a_time_above_the_ceiling_is_refused_with_both_numbers() -> None:
+    with pytest.raises(RequestError) as raised:
+        timed(901, None, 900)
+    assert str(raised.value) == "timeout_ms: got 901, allowed: 1 to 900 (max_timeout_ms)"
+
+
+def test_empty_bad_words_are_ignored_as_litellm_sends_them() -> None:
+    given = {"text_input": [b"abc"], "bad_words": [b""], "stop_words": [b""]}
+    row = parse_request(fields(given, {"max_tokens": 20}), READER).rows[0]
+    assert row.params.bad_token_ids == ()
+    assert row.params.stop_words == ()
+
+
+def test_the_same_seed_twice_is_one_seed() -> None:
+    assert params(seed=5, random_seed=5).seed == 5
+    assert params(random_seed=6).seed == 6
