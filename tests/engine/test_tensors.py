@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from hf_runtime.errors import RequestError
-from hf_runtime.tensors import boolean, integer, number
+from hf_runtime.tensors import boolean, integer, number, text
 
 from tests.engine.request_fields import fields
 
@@ -94,7 +94,12 @@ def test_a_value_given_twice_is_refused() -> None:
         (integer, SECRET.decode(), "f: got a text, allowed: an integer"),
         (number, False, "f: got false, allowed: a number"),
         (number, SECRET.decode(), "f: got a text, allowed: a number"),
+        (integer, [SECRET], "f: got a list, allowed: an integer"),
+        (integer, {"a": SECRET}, "f: got an object, allowed: an integer"),
+        (number, None, "f: got null, allowed: a number"),
         (number, 10**400, "f: got an integer too large for a number"),
+        (boolean, 10**5000, "f: got an integer of more than 30 digits, allowed: true or false"),
+        (text, 5, "f: got 5, allowed: a text"),
         (boolean, 1, "f: got 1, allowed: true or false"),
         (boolean, "true", "f: got a text, allowed: true or false"),
     ],
@@ -137,3 +142,18 @@ def test_an_unknown_parameter_is_refused_with_the_nearest(name: str, expected: s
 @pytest.mark.parametrize("name", ["id", "timeout", "priority", "binary_data_output", "triton_x"])
 def test_tritons_own_parameters_pass(name: str) -> None:
     fields({"text_input": [b"t"]}, {name: 1}).check_parameters(("max_tokens",))
+
+
+def test_rows_are_counted_by_the_first_tensor_that_is_there() -> None:
+    names = ("text_input", "messages")
+    assert fields({"messages": [[b"a"], [b"b"], [b"c"]]}, {}, batched=True).count_rows(*names) == 3
+    assert fields({"messages": [b"a"]}, {}).count_rows(*names) == 1
+    assert fields({}, {"messages": "a"}).count_rows(*names) == 1
+
+
+def test_a_text_that_may_be_missing_is_none_and_an_empty_one_empty() -> None:
+    batch = fields({"messages": [[b"a"], [b""]]}, {"tools": "t"}, batched=True)
+    batch.count_rows("messages")
+    assert batch.optional_texts("messages") == ["a", ""]
+    assert batch.optional_texts("text_input") == [None, None]
+    assert batch.optional_texts("tools") == ["t", "t"]
