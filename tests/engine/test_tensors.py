@@ -98,7 +98,7 @@ def test_a_value_given_twice_is_refused() -> None:
         (integer, {"a": SECRET}, "f: got an object, allowed: an integer"),
         (number, None, "f: got null, allowed: a number"),
         (number, 10**400, "f: got an integer too large for a number"),
-        (boolean, 10**5000, "f: got an integer of more than 30 digits, allowed: true or false"),
+        (boolean, 10**100, "f: got an integer of more than 30 digits, allowed: true or false"),
         (text, 5, "f: got 5, allowed: a text"),
         (boolean, 1, "f: got 1, allowed: true or false"),
         (boolean, "true", "f: got a text, allowed: true or false"),
