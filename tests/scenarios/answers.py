@@ -6,11 +6,10 @@ from typing import Any
 
 import pytest
 
-from tests.scenarios.endpoint import OUTPUTS, Model
+from tests.scenarios.endpoint import FLAGS, OUTPUTS, Model
 from tests.scenarios.reference import Reference
 
 PROMPT = "I am going"
-FLAGS = {f"return_{name}": True for name in OUTPUTS[1:]}
 
 
 @pytest.mark.parametrize("how", ["tensors", "parameters"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 from wire import strings
@@ -70,6 +71,46 @@ class ClientBatches:
         batch = rows(["Once"] * 3, max_tokens=[9] * 3, temperature=[1.3] * 3, seed=range(3))
 
         assert model.infer(batch).texts() == alone
+
+    def test_rows_of_a_batch_stream_side_by_side(self, model: Model, reference: Reference) -> None:
+        lengths = [3, 14, 9]
+        request = rows(
+            PROMPTS,
+            max_tokens=lengths,
+            stream=[True] * 3,
+            return_finish_reason=[True] * 3,
+            return_num_output_tokens=[True] * 3,
+        )
+
+        chunks = model.endpoint.stream(model.engine.name, request)
+
+        texts = ["".join(parts) for parts in zip(*(c.texts() for c in chunks), strict=True)]
+        assert texts == [
+            reference.text(prompt, length) for prompt, length in zip(PROMPTS, lengths, strict=True)
+        ]
+        counts = zip(*(chunk.numbers("num_output_tokens") for chunk in chunks), strict=True)
+        assert [sum(told) for told in counts] == lengths
+
+    def test_rows_have_all_their_choices(self, model: Model) -> None:
+        options: dict[str, list[Any]] = {
+            "max_tokens": [6] * 2,
+            "temperature": [1.5] * 2,
+            "seed": [3, 4],
+        }
+        reply = model.infer(rows(PROMPTS[:2], n=[2, 2], **options))
+
+        alone = [
+            model.ask("tensors", text, max_tokens=6, temperature=1.5, seed=seed, n=2).texts()
+            for text, seed in zip(PROMPTS[:2], (3, 4), strict=True)
+        ]
+        assert reply.outputs["text_output"].shape == (2, 2)
+        assert reply.texts() == [text for texts in alone for text in texts]
+
+    def test_rows_with_different_numbers_of_choices_are_refused(self, model: Model) -> None:
+        reply = model.infer(rows(PROMPTS[:2], n=[2, 3]))
+
+        assert reply.status == 400
+        assert reply.error.startswith("n: ")
 
     def test_batches_at_the_same_time_keep_their_rows(
         self, model: Model, reference: Reference

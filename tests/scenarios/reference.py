@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    LogitsProcessor,
+    LogitsProcessorList,
+)
 
 _PROMPTS_THAT_MAY_END = (
     "The end",
@@ -27,10 +33,24 @@ class Expected:
     """A greedy answer. ``pieces`` is the text of each token (the tokenizer is byte-level)."""
 
     text: str
+    token_ids: tuple[int, ...]
     num_input_tokens: int
     num_output_tokens: int
     finish_reason: str
     pieces: tuple[str, ...]
+
+
+class _OutputPenalties(LogitsProcessor):
+    """OpenAI's penalties, which transformers has not: over the tokens of the output alone."""
+
+    def __init__(self, num_prompt_tokens: int, frequency: float, presence: float) -> None:
+        self._num_prompt_tokens = num_prompt_tokens
+        self._frequency, self._presence = frequency, presence
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        said = input_ids[0, self._num_prompt_tokens :]
+        counts = torch.bincount(said, minlength=scores.shape[-1])
+        return scores - self._frequency * counts - self._presence * (counts > 0)
 
 
 class Reference:
@@ -50,15 +70,40 @@ class Reference:
         *,
         min_tokens: int = 0,
         repetition_penalty: float = 1.0,
+        frequency_penalty: float = 0.0,
+        presence_penalty: float = 0.0,
+        bad_words: Sequence[str] = (),
+        is_chat: bool = False,
     ) -> Expected:
-        """The greedy answer of ``model.generate``."""
-        return self._cached(prompt, max_tokens, min_tokens, repetition_penalty)
+        """The greedy answer of ``model.generate``; a chat's prompt has its special tokens."""
+        penalties = (repetition_penalty, frequency_penalty, presence_penalty)
+        return self._cached(prompt, max_tokens, min_tokens, penalties, tuple(bad_words), is_chat)
+
+    def rendered(self, messages: Sequence[Any], **kwargs: Any) -> str:
+        """A chat as the tokenizer's own template writes it, ready for the model's turn."""
+        text: str = self._tokenizer.apply_chat_template(
+            messages, tokenize=False, **{"add_generation_prompt": True, **kwargs}
+        )
+        return text
+
+    @torch.inference_mode()
+    def log_probabilities(self, prompt: str, token_ids: Sequence[int]) -> torch.Tensor:
+        """Of the whole vocabulary where each of the tokens was chosen: (len(token_ids), vocab)."""
+        prompt_ids = self._tokenizer(prompt).input_ids
+        logits = self._model(torch.tensor([[*prompt_ids, *token_ids]])).logits[0].float()
+        log_probabilities: torch.Tensor = logits[len(prompt_ids) - 1 : -1].log_softmax(-1)
+        return log_probabilities
+
+    def decoded(self, token_id: int) -> str:
+        """The text of one token."""
+        text: str = self._tokenizer.decode([token_id])
+        return text
 
     def text(self, prompt: str, max_tokens: int) -> str:
         return self.answer(prompt, max_tokens).text
 
-    def num_tokens(self, text: str) -> int:
-        return len(self._tokenizer(text).input_ids)
+    def num_tokens(self, text: str, *, is_chat: bool = False) -> int:
+        return len(self._tokenizer(text, add_special_tokens=not is_chat).input_ids)
 
     def prompt_of(self, num_tokens: int) -> str:
         """A prompt of exactly so many tokens."""
@@ -75,22 +120,44 @@ class Reference:
         raise AssertionError("the demo model ends none of its texts")
 
     @torch.inference_mode()
-    def _answer(self, prompt: str, max_tokens: int, min_tokens: int, penalty: float) -> Expected:
-        inputs = self._tokenizer(prompt, return_tensors="pt")
+    def _answer(
+        self,
+        prompt: str,
+        max_tokens: int,
+        min_tokens: int,
+        penalties: tuple[float, float, float],
+        bad_words: tuple[str, ...],
+        is_chat: bool,
+    ) -> Expected:
+        inputs = self._tokenizer(prompt, return_tensors="pt", add_special_tokens=not is_chat)
         length = inputs.input_ids.shape[1]
+        repetition, frequency, presence = penalties
         output = self._model.generate(
             **inputs,
             do_sample=False,
             max_new_tokens=max_tokens,
             min_new_tokens=min_tokens or None,
-            repetition_penalty=penalty,
+            repetition_penalty=repetition,
+            bad_words_ids=self._spellings(bad_words) or None,
+            logits_processor=LogitsProcessorList(
+                [_OutputPenalties(length, frequency, presence)] if frequency or presence else []
+            ),
         )
         token_ids = output[0, length:].tolist()
         ended = token_ids[-1] == self._tokenizer.eos_token_id
         return Expected(
             self._tokenizer.decode(token_ids, skip_special_tokens=True),
+            tuple(token_ids),
             length,
             len(token_ids),
             "stop" if ended else "length",
             tuple(self._tokenizer.decode([token_id]) for token_id in token_ids),
         )
+
+    def _spellings(self, words: Sequence[str]) -> list[list[int]]:
+        """Each word's tokens at the start of a text and after a space."""
+        return [
+            self._tokenizer(spelt, add_special_tokens=False).input_ids
+            for word in words
+            for spelt in (word.strip(), f" {word.strip()}")
+        ]

@@ -5,10 +5,13 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
+from hf_runtime import engine_link
 from stub_server import Pending, StubServer
 from wire import Reply, Request
 
@@ -24,7 +27,7 @@ class StubEndpoint:
 
     def __init__(self, repository: Path) -> None:
         self._repository = repository
-        self._server_identity = f"stub-{next(_REPOSITORY_NUMBERS)}"
+        self._server_identity = f"stub-{os.getpid()}-{next(_REPOSITORY_NUMBERS)}"
         self._models: dict[str, StubServer] = {}
 
     def model(self, name: str) -> StubServer:
@@ -39,8 +42,14 @@ class StubEndpoint:
         if "engine" in values:
             self.model(values["engine"])
         server = StubServer(folder)
-        server.load()
+        self.load(server)
         self._models[name] = server
+
+    def load(self, server: StubServer) -> None:
+        """Loads a model where the others of this repository find it."""
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(engine_link, "server_identity", lambda: self._server_identity)
+            server.load()
 
     def close(self) -> None:
         """Unloads what is loaded, fronts before their engines."""

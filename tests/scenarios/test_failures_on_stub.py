@@ -5,6 +5,7 @@ A stub can hold a step still or break it, a real server can't be made to.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shutil
 import threading
@@ -19,9 +20,13 @@ from stub_server import Pending, StubServer
 from tests.scenarios.endpoint import Model
 from tests.scenarios.reference import Reference
 from tests.scenarios.stub_endpoint import StubEndpoint
+from tests.support.triton import eventually
 
 SECRET = "hf_SecretThatNobodyMaySee0123456789"
 PROMPTS = ["Once", "I am going", "Hello"]
+
+
+Fill = Callable[[], list[Pending]]
 
 
 class HeldStep:
@@ -42,15 +47,21 @@ class HeldStep:
         return self._compute(*args, **kwargs)
 
 
-@pytest.fixture(params=["tight", "tight_padded"])
+@pytest.fixture(params=["tight", "tight_padded", "tight_stream"])
 def server(stub: StubEndpoint, request: pytest.FixtureRequest) -> StubServer:
-    """A model with room for one running and two waiting requests."""
+    """A model with room for one running and two waiting requests: a front, or an engine itself."""
     return stub.model(request.param)
 
 
 @pytest.fixture
-def held(server: StubServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[HeldStep]:
-    engine = server.model.loaded.engine
+def engine_server(stub: StubEndpoint, server: StubServer) -> StubServer:
+    """The model that holds the engine of ``server``."""
+    return stub.model(f"{server.config.name.removesuffix('_stream')}_stream")
+
+
+@pytest.fixture
+def held(engine_server: StubServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[HeldStep]:
+    engine = engine_server.model.loaded.engine
     owner, name = (
         (engine.runner, "forward")
         if engine.name == "in_flight"
@@ -69,17 +80,26 @@ def send(server: StubServer, prompt: str, max_tokens: int = 6) -> Pending:
     return server.send(request)
 
 
-def send_one_to_run_and_two_to_wait(server: StubServer, held: HeldStep) -> list[Pending]:
-    running = send(server, PROMPTS[0])
-    assert held.entered.wait(30)
-    return [running, *(send(server, prompt) for prompt in PROMPTS[1:])]
+@pytest.fixture
+def fill(server: StubServer, engine_server: StubServer, held: HeldStep) -> Fill:
+    """Sends one request that runs and two that wait; when all are with the engine, returns them."""
+
+    def send_all() -> list[Pending]:
+        running = send(server, PROMPTS[0])
+        assert held.entered.wait(30)
+        pending = [running, *(send(server, prompt) for prompt in PROMPTS[1:])]
+        reception = engine_server.model.reception
+        assert eventually(lambda: len(reception._open) == len(pending))
+        return pending
+
+    return send_all
 
 
 def test_a_failed_step_fails_its_requests_alone(
-    server: StubServer, held: HeldStep, reference: Reference
+    server: StubServer, held: HeldStep, fill: Fill, reference: Reference
 ) -> None:
     held.breaks = True
-    running, *waiting = send_one_to_run_and_two_to_wait(server, held)
+    running, *waiting = fill()
     held.go_on.set()
 
     assert running.reply().status == 500
@@ -90,12 +110,12 @@ def test_a_failed_step_fails_its_requests_alone(
 
 
 def test_a_full_queue_refuses_with_503_until_there_is_room(
-    server: StubServer, held: HeldStep, reference: Reference
+    server: StubServer, held: HeldStep, fill: Fill, reference: Reference
 ) -> None:
-    accepted = send_one_to_run_and_two_to_wait(server, held)
+    accepted = fill()
 
     refused = send(server, SECRET)
-    assert refused.is_answered, "a refusal waits for nobody"
+    assert eventually(lambda: refused.is_answered), "a refusal waits for nobody"
     held.go_on.set()
 
     assert refused.reply().status == 503
@@ -106,36 +126,80 @@ def test_a_full_queue_refuses_with_503_until_there_is_room(
     assert send(server, "Once").reply().text() == reference.text("Once", 6)
 
 
-def test_unloading_answers_what_still_waits(
-    server: StubServer, held: HeldStep, monkeypatch: pytest.MonkeyPatch
+def test_unloading_lets_requests_finish(
+    stub: StubEndpoint,
+    server: StubServer,
+    engine_server: StubServer,
+    held: HeldStep,
+    fill: Fill,
+    reference: Reference,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    pending = send_one_to_run_and_two_to_wait(server, held)
-    unloading = threading.Thread(target=server.unload)
+    pending = fill()
+    unloading = threading.Thread(target=engine_server.unload)
     unloading.start()
     held.go_on.set()
     unloading.join(30)
 
     replies = [waiting.reply() for waiting in pending]
     monkeypatch.undo()
-    server.load()
+    stub.load(engine_server)
+
+    expected = [reference.text(prompt, 6) for prompt in PROMPTS]
+    assert [reply.text() for reply in replies] == expected
+    assert send(server, "Once").reply().text() == reference.text("Once", 6)
+
+
+def test_unloading_answers_what_does_not_finish_in_time(
+    stub: StubEndpoint,
+    server: StubServer,
+    engine_server: StubServer,
+    held: HeldStep,
+    fill: Fill,
+    reference: Reference,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = engine_server.model
+    monkeypatch.setattr(model, "loaded", dataclasses.replace(model.loaded, unload_grace_s=0.0))
+    pending = fill()
+    unloading = threading.Thread(target=engine_server.unload)
+    unloading.start()
+    held.go_on.set()
+    unloading.join(30)
+
+    replies = [waiting.reply() for waiting in pending]
+    monkeypatch.undo()
+    stub.load(engine_server)
 
     assert {reply.status for reply in replies[1:]} == {503}
     assert all("unloaded" in reply.error for reply in replies[1:])
     assert replies[0].status in (200, 503)
-    assert send(server, "Once").reply().ok
+    assert send(server, "Once").reply().text() == reference.text("Once", 6)
+
+
+def test_a_front_without_its_engine_says_so(stub: StubEndpoint, reference: Reference) -> None:
+    server, engine_server = stub.model("tight"), stub.model("tight_stream")
+    engine_server.unload()
+
+    refused = send(server, SECRET).reply()
+    stub.load(engine_server)
+
+    assert refused.status == 503
+    assert engine_server.config.name in refused.error
+    assert send(server, "Once").reply().text() == reference.text("Once", 6)
 
 
 def test_a_model_that_is_not_there_fails_its_load_in_one_line(
     stub: StubEndpoint, tmp_path: Path
 ) -> None:
-    folder = shutil.copytree(stub.model("tight").folder, tmp_path / "tight")
+    folder = shutil.copytree(stub.model("tight_stream").folder, tmp_path / "tight_stream")
     values = folder / "1" / "model.json"
     values.write_text(json.dumps({**json.loads(values.read_text()), "model": "/nowhere"}))
 
     with pytest.raises(pb_utils.TritonModelException) as failure, StubServer(folder):
         pass
 
-    assert str(failure.value) == "tight: local model: no config.json in /nowhere"
+    assert str(failure.value) == "tight_stream: local model: no config.json in /nowhere"
 
 
 def test_neither_prompts_nor_secrets_are_logged(
@@ -148,7 +212,7 @@ def test_neither_prompts_nor_secrets_are_logged(
     failed = send(server, SECRET)
     held.go_on.set()
     replies = [failed.reply(), send(server, SECRET).reply(), send(server, SECRET, 0).reply()]
-    monkeypatch.setattr("text_generation.model.parse_request", break_parsing)
+    monkeypatch.setattr("text_generation.reception.parse_request", break_parsing)
     replies.append(send(server, SECRET).reply())
 
     assert [reply.status for reply in replies] == [500, 200, 400, 500]

@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import custom_metrics
 import pytest
 
 from tests.scenarios.answers import Answers, Sampling
 from tests.scenarios.bad_requests import BadRequests
+from tests.scenarios.cancellation import Cancellation
+from tests.scenarios.chat import Chat
 from tests.scenarios.client_batches import ClientBatches
 from tests.scenarios.endpoint import Model
 from tests.scenarios.flat_json_requests import FlatJson
+from tests.scenarios.options import MoreOptions, SamplingParameters
+from tests.scenarios.served_models import is_batched
 from tests.scenarios.stop_words import StopWords
+from tests.scenarios.streaming import StreamEndpoints, Streams
 from tests.scenarios.stub_endpoint import StubEndpoint
+from tests.scenarios.timeouts import Timeouts
 
 
-@pytest.fixture(params=["demo", "batched", "padded"])
+def model_of(stub: StubEndpoint, name: str) -> Model:
+    return Model(stub, name, batched=is_batched(name))
+
+
+@pytest.fixture(params=["demo", "whole", "batched", "padded"])
 def model(stub: StubEndpoint, request: pytest.FixtureRequest) -> Model:
-    return Model(stub, request.param, batched=request.param != "demo")
-
-
-@pytest.fixture(params=["batched", "padded"])
-def batched_model(stub: StubEndpoint, request: pytest.FixtureRequest) -> Model:
-    return Model(stub, request.param, batched=True)
+    return model_of(stub, request.param)
 
 
 class TestAnswers(Answers):
@@ -28,11 +36,15 @@ class TestAnswers(Answers):
 
 
 class TestSampling(Sampling):
-    pass
+    @pytest.fixture(params=["demo", "batched", "padded"])
+    def model(self, stub: StubEndpoint, request: pytest.FixtureRequest) -> Model:
+        return model_of(stub, request.param)
 
 
 class TestStopWords(StopWords):
-    pass
+    @pytest.fixture(params=["demo", "batched", "padded"])
+    def model(self, stub: StubEndpoint, request: pytest.FixtureRequest) -> Model:
+        return model_of(stub, request.param)
 
 
 class TestFlatJson(FlatJson):
@@ -42,10 +54,58 @@ class TestFlatJson(FlatJson):
 class TestBadRequests(BadRequests):
     @pytest.fixture(params=["demo", "batched"])
     def model(self, stub: StubEndpoint, request: pytest.FixtureRequest) -> Model:
-        return Model(stub, request.param, batched=request.param != "demo")
+        return model_of(stub, request.param)
 
 
 class TestClientBatches(ClientBatches):
+    @pytest.fixture(params=["batched", "padded"])
+    def model(self, stub: StubEndpoint, request: pytest.FixtureRequest) -> Model:
+        return model_of(stub, request.param)
+
+
+class TestSamplingParameters(SamplingParameters):
+    @pytest.fixture(params=["demo", "padded"])
+    def model(self, stub: StubEndpoint, request: pytest.FixtureRequest) -> Model:
+        return model_of(stub, request.param)
+
+
+class TestMoreOptions(MoreOptions):
+    @pytest.fixture(params=["whole", "batched", "padded"])
+    def model(self, stub: StubEndpoint, request: pytest.FixtureRequest) -> Model:
+        return model_of(stub, request.param)
+
+
+class TestStreams(Streams):
+    @pytest.fixture(params=["demo", "batched", "padded"])
+    def model(self, stub: StubEndpoint, request: pytest.FixtureRequest) -> Model:
+        return model_of(stub, request.param)
+
+
+class TestStreamEndpoints(StreamEndpoints):
+    @pytest.fixture(params=["demo", "padded"])
+    def model(self, stub: StubEndpoint, request: pytest.FixtureRequest) -> Model:
+        return model_of(stub, request.param)
+
+
+class TestChat(Chat):
+    @pytest.fixture(params=["demo", "batched"])
+    def model(self, stub: StubEndpoint, request: pytest.FixtureRequest) -> Model:
+        return model_of(stub, request.param)
+
+
+class TestTimeouts(Timeouts):
     @pytest.fixture
-    def model(self, batched_model: Model) -> Model:
-        return batched_model
+    def model(self, stub: StubEndpoint) -> Model:
+        return model_of(stub, "timed")
+
+
+class TestCancellation(Cancellation):
+    @pytest.fixture
+    def model(self, stub: StubEndpoint) -> Model:
+        return model_of(stub, "tight")
+
+    @pytest.fixture
+    def count_cancelled(self, model: Model) -> Callable[[], float]:
+        model.ask("tensors", "Once", max_tokens=1)  # loads it
+        labels = {"model": model.name, "finish_reason": "cancelled"}
+        return lambda: custom_metrics.value("hf_triton_finished_total", **labels)

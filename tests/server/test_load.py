@@ -13,6 +13,7 @@ from wire import Reply
 
 from tests.scenarios.endpoint import Endpoint, Model, rows
 from tests.scenarios.reference import Reference
+from tests.scenarios.served_models import is_batched
 from tests.scenarios.triton_endpoints import GrpcEndpoint, HttpEndpoint
 from tests.support.triton import Triton, post
 
@@ -41,7 +42,7 @@ Caller = Callable[[Asked], str]
 
 def ask_infer(endpoint: Endpoint, name: str) -> Caller:
     """By a client's tensors, or parameters for every other caller."""
-    model = Model(endpoint, name, batched=name != "demo")
+    model = Model(endpoint, name, batched=is_batched(name))
 
     def ask(asked: Asked) -> str:
         how = "tensors" if asked.echo else "parameters"
@@ -78,7 +79,7 @@ def ask_generate(endpoint: Endpoint, name: str) -> Caller:
 def ask_too_much(endpoint: Endpoint, name: str) -> Caller:
     """A bad request before the good one, so that refusals and answers mix."""
     ask_well = ask_infer(endpoint, name)
-    model = Model(endpoint, name, batched=name != "demo")
+    model = Model(endpoint, name, batched=is_batched(name))
 
     def ask(asked: Asked) -> str:
         refused = model.ask("tensors", asked.prompt, max_tokens=100_000)
@@ -219,7 +220,7 @@ def test_callers_that_leave_harm_nobody(triton: Triton, reference: Reference) ->
 
 def test_no_prompt_reaches_the_servers_log(triton: Triton) -> None:
     for name in ("demo", "batched", "padded"):
-        model = Model(GrpcEndpoint(triton), name, batched=name != "demo")
+        model = Model(GrpcEndpoint(triton), name, batched=is_batched(name))
         for options in ({"max_tokens": 2}, {"max_tokens": 0}, {"temperature": -1.0}):
             model.ask("tensors", SECRET, **options)
             model.ask("tensors", SECRET, stop_words=[SECRET], **options)

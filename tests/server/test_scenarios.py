@@ -2,27 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from tests.scenarios.answers import Answers, Sampling
 from tests.scenarios.bad_requests import BadRequests
+from tests.scenarios.cancellation import Cancellation
+from tests.scenarios.chat import Chat
 from tests.scenarios.client_batches import ClientBatches
 from tests.scenarios.endpoint import Model
 from tests.scenarios.flat_json_requests import FlatJson
+from tests.scenarios.options import MoreOptions, SamplingParameters
+from tests.scenarios.served_models import is_batched
 from tests.scenarios.stop_words import StopWords
+from tests.scenarios.streaming import StreamEndpoints, Streams
+from tests.scenarios.timeouts import Timeouts
 from tests.scenarios.triton_endpoints import GrpcEndpoint, HttpEndpoint
 from tests.support.triton import Triton
 
 pytestmark = pytest.mark.server
 
 
-ENDPOINTS = {"http": HttpEndpoint, "grpc": GrpcEndpoint}
+ENDPOINTS: dict[str, type[HttpEndpoint] | type[GrpcEndpoint]] = {
+    "http": HttpEndpoint,
+    "grpc": GrpcEndpoint,
+}
 
 
 def model_behind(triton: Triton, request: pytest.FixtureRequest) -> Model:
     """``request.param`` is such as ``http demo``."""
     protocol, name = request.param.split()
-    return Model(ENDPOINTS[protocol](triton), name, batched=name != "demo")
+    return Model(ENDPOINTS[protocol](triton), name, batched=is_batched(name))
 
 
 @pytest.fixture(params=["http demo", "grpc batched", "http padded"])
@@ -31,7 +42,9 @@ def model(triton: Triton, request: pytest.FixtureRequest) -> Model:
 
 
 class TestAnswers(Answers):
-    pass
+    @pytest.fixture(params=["http demo", "grpc batched", "http padded", "grpc whole"])
+    def model(self, triton: Triton, request: pytest.FixtureRequest) -> Model:
+        return model_behind(triton, request)
 
 
 class TestSampling(Sampling):
@@ -55,6 +68,55 @@ class TestClientBatches(ClientBatches):
 
 
 class TestFlatJson(FlatJson):
-    @pytest.fixture(params=["http demo", "http batched"])
+    @pytest.fixture(params=["http demo", "http batched", "http whole"])
     def model(self, triton: Triton, request: pytest.FixtureRequest) -> Model:
         return model_behind(triton, request)
+
+
+class TestSamplingParameters(SamplingParameters):
+    @pytest.fixture(params=["grpc demo", "http padded"])
+    def model(self, triton: Triton, request: pytest.FixtureRequest) -> Model:
+        return model_behind(triton, request)
+
+
+class TestMoreOptions(MoreOptions):
+    @pytest.fixture(params=["http demo", "grpc batched"])
+    def model(self, triton: Triton, request: pytest.FixtureRequest) -> Model:
+        return model_behind(triton, request)
+
+
+class TestStreams(Streams):
+    @pytest.fixture(params=["grpc demo", "http demo", "http batched", "grpc padded"])
+    def model(self, triton: Triton, request: pytest.FixtureRequest) -> Model:
+        return model_behind(triton, request)
+
+
+class TestStreamEndpoints(StreamEndpoints):
+    @pytest.fixture(params=["http demo", "grpc padded"])
+    def model(self, triton: Triton, request: pytest.FixtureRequest) -> Model:
+        return model_behind(triton, request)
+
+
+class TestChat(Chat):
+    @pytest.fixture(params=["http demo", "grpc batched"])
+    def model(self, triton: Triton, request: pytest.FixtureRequest) -> Model:
+        return model_behind(triton, request)
+
+
+class TestTimeouts(Timeouts):
+    @pytest.fixture(params=["http timed", "grpc timed"])
+    def model(self, triton: Triton, request: pytest.FixtureRequest) -> Model:
+        return model_behind(triton, request)
+
+
+class TestCancellation(Cancellation):
+    """Over HTTP it is ``/generate_stream`` alone whose clients are seen to leave."""
+
+    @pytest.fixture(params=["http tight", "grpc tight"])
+    def model(self, triton: Triton, request: pytest.FixtureRequest) -> Model:
+        return model_behind(triton, request)
+
+    @pytest.fixture
+    def count_cancelled(self, triton: Triton, model: Model) -> Callable[[], float]:
+        labels = {"model": model.name, "finish_reason": "cancelled"}
+        return lambda: triton.metric("hf_triton_finished_total", **labels)

@@ -155,7 +155,10 @@ class ResponseSender:
             self._deliver(response, flags)
 
     def is_cancelled(self) -> bool:
-        return self._cancelled.is_set()
+        """Whether the client has gone. Asked after the last response it can kill a 24.10."""
+        with self._lock:
+            assert not self._closed, "is_cancelled() after the FINAL flag"
+            return self._cancelled.is_set()
 
     def _check(self, response: InferenceResponse | None, flags: int) -> None:
         if flags not in (0, TRITONSERVER_RESPONSE_COMPLETE_FINAL):

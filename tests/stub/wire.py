@@ -45,8 +45,13 @@ class Reply:
 
     def number(self, name: str) -> int:
         """The one element of an integer output."""
-        (value,) = self.outputs[name].flatten().tolist()
+        (value,) = self.numbers(name)
         return int(value)
+
+    def numbers(self, name: str) -> list[float]:
+        """All elements of a number output."""
+        values: list[float] = self.outputs[name].flatten().tolist()
+        return values
 
 
 def strings(*values: str | bytes) -> Array:

@@ -1,0 +1,107 @@
+"""Scenarios: chats, which the model's own template renders."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.scenarios.endpoint import Model, joined
+from tests.scenarios.reference import Reference
+
+CHATS: list[list[dict[str, Any]]] = [
+    [{"role": "user", "content": "What is the capital of Germany?"}],
+    [
+        {"role": "user", "content": "Hello"},
+        {"role": "assistant", "content": "Hello! How are you?"},
+        {"role": "user", "content": "Zoë: 日本 🙂"},
+    ],
+]
+TOOLS = [{"type": "function", "function": {"name": "now", "parameters": {"type": "object"}}}]
+
+
+class Chat:
+    """``model`` is served from weights that have a chat template."""
+
+    @pytest.mark.parametrize("messages", CHATS, ids=["one turn", "three turns"])
+    def test_a_chat_is_the_templates_text_continued(
+        self, model: Model, reference: Reference, messages: list[dict[str, Any]]
+    ) -> None:
+        prompt = reference.rendered(messages)
+        expected = reference.answer(prompt, 12, is_chat=True)
+        options = {"messages": json.dumps(messages), "max_tokens": 12}
+
+        reply = model.infer(model.by_tensors(None, return_num_input_tokens=True, **options))
+
+        assert reply.ok, reply.error
+        assert reply.text() == expected.text
+        assert reply.number("num_input_tokens") == expected.num_input_tokens
+
+    def test_a_chat_streams(self, model: Model, reference: Reference) -> None:
+        expected = reference.answer(reference.rendered(CHATS[0]), 20, is_chat=True)
+
+        chunks = model.engine.stream(None, messages=json.dumps(CHATS[0]), max_tokens=20)
+
+        assert joined(chunks) == expected.text
+
+    def test_a_chat_may_come_as_flat_json(self, model: Model, reference: Reference) -> None:
+        body = {"messages": json.dumps(CHATS[0]), "max_tokens": 12}
+
+        status, answer = model.generate(body)
+
+        assert status == 200, answer
+        expected = reference.answer(reference.rendered(CHATS[0]), 12, is_chat=True)
+        assert answer["text_output"] == expected.text
+
+    def test_the_rendered_prompt_comes_back_where_it_is_wanted(
+        self, model: Model, reference: Reference
+    ) -> None:
+        prompt = reference.rendered(CHATS[0])
+        options = {"messages": json.dumps(CHATS[0]), "exclude_input_in_output": False}
+
+        reply = model.infer(model.by_tensors(None, max_tokens=4, **options))
+
+        assert reply.text() == prompt + reference.answer(prompt, 4, is_chat=True).text
+
+    def test_tools_that_the_template_does_not_take_are_refused(self, model: Model) -> None:
+        options = {"messages": json.dumps(CHATS[0]), "tools": json.dumps(TOOLS)}
+
+        reply = model.infer(model.by_tensors(None, max_tokens=4, **options))
+
+        assert reply.status == 400, reply
+        assert reply.error.startswith("tools: ")
+
+    @pytest.mark.parametrize(
+        "messages",
+        [
+            "{",
+            "{}",
+            "[]",
+            "[3]",
+            "[{}]",
+            '[{"role": "user"}]',
+            '[{"role": 3, "content": "a"}]',
+            '[{"role": "user", "content": 3}]',
+            "[" * 5000,
+        ],
+        ids=lambda text: text[:40],
+    )
+    def test_broken_messages_are_a_400(self, model: Model, messages: str) -> None:
+        reply = model.infer(model.by_tensors(None, messages=messages, max_tokens=4))
+
+        assert reply.status == 400, reply
+        assert reply.error.startswith("messages")
+
+    def test_a_text_beside_messages_is_refused(self, model: Model) -> None:
+        reply = model.ask("tensors", "Once", messages=json.dumps(CHATS[0]), max_tokens=4)
+
+        assert reply.status == 400
+        assert "messages" in reply.error
+        assert "text_input" in reply.error
+
+    def test_tools_without_messages_are_refused(self, model: Model) -> None:
+        reply = model.ask("tensors", "Once", tools=json.dumps(TOOLS), max_tokens=4)
+
+        assert reply.status == 400
+        assert reply.error.startswith("tools: ")

@@ -1,0 +1,236 @@
+"""Scenarios: the options of the whole contract beside those in answers.py."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import pytest
+from wire import Reply
+
+from tests.scenarios.endpoint import FLAGS, Model
+from tests.scenarios.reference import Reference
+
+PROMPT = "I am going"
+TOLERANCE = 1e-4
+
+
+def sampled(reply: Reply, choice: int = 0) -> list[dict[int, dict[str, Any]]]:
+    """The ``logprobs`` of a choice: for each token what is told of it and of its alternatives, by
+    token id, its own first.
+    """
+    assert reply.ok, reply.error
+    listed = json.loads(reply.texts("logprobs")[choice])
+    return [{int(token_id): told for token_id, told in entry.items()} for entry in listed]
+
+
+class SamplingParameters:
+    """The JSON text that clients of the vLLM backend send."""
+
+    @pytest.mark.parametrize("write", [int, str], ids=["numbers", "texts"])
+    def test_numbers_may_come_as_texts(
+        self, model: Model, reference: Reference, write: Any
+    ) -> None:
+        reply = model.sample(PROMPT, max_tokens=write(9), min_tokens=write(9), n=write(1))
+
+        assert reply.ok, reply.error
+        assert reply.text() == reference.answer(PROMPT, 9, min_tokens=9).text
+
+    def test_it_means_what_the_tensors_mean(self, model: Model) -> None:
+        options = {"max_tokens": 12, "temperature": 1.3, "top_k": 40, "top_p": 0.9, "seed": 5}
+
+        assert (
+            model.sample(PROMPT, **options).text() == model.ask("tensors", PROMPT, **options).text()
+        )
+
+    def test_it_wins_over_tensors_and_parameters(self, model: Model, reference: Reference) -> None:
+        sampling = json.dumps({"max_tokens": 4})
+        for how in ("tensors", "parameters"):
+            reply = model.ask(how, PROMPT, max_tokens=9, sampling_parameters=sampling)
+
+            assert reply.text() == reference.text(PROMPT, 4)
+
+    def test_null_is_the_default(self, model: Model, reference: Reference) -> None:
+        reply = model.sample(PROMPT, max_tokens=6, seed=None, stop=None, temperature=None)
+
+        assert reply.text() == reference.text(PROMPT, 6)
+
+    def test_stop_is_the_stop_words(self, model: Model, reference: Reference) -> None:
+        said = reference.answer(PROMPT, 16)
+        for stop in (said.pieces[6], ["never said", said.pieces[6]]):
+            reply = model.sample(PROMPT, max_tokens=16, stop=stop)
+
+            assert reply.text() == said.text[: said.text.index(said.pieces[6])]
+            assert reply.texts("finish_reason") == ["stop"]
+
+    def test_the_stop_word_is_included_where_that_is_wanted(
+        self, model: Model, reference: Reference
+    ) -> None:
+        said = reference.answer(PROMPT, 16)
+        word = said.pieces[6]
+
+        reply = model.sample(PROMPT, max_tokens=16, stop=word, include_stop_str_in_output=True)
+
+        assert reply.text() == said.text[: said.text.index(word) + len(word)]
+
+    def test_ignore_eos_goes_on(self, model: Model, reference: Reference) -> None:
+        prompt = reference.prompt_that_ends(120)
+        length = reference.answer(prompt, 120).num_output_tokens + 4
+
+        reply = model.sample(prompt, max_tokens=length, ignore_eos=True)
+
+        assert reply.texts("finish_reason") == ["length"]
+        assert reply.number("num_output_tokens") == length
+
+    @pytest.mark.parametrize(
+        "sampling, named",
+        [
+            ("{", "sampling_parameters"),
+            ("[1]", "sampling_parameters"),
+            ('{"max_tokns": 3}', "max_tokns"),
+            ('{"max_tokens": "three"}', "max_tokens"),
+            ('{"max_tokens": [3]}', "max_tokens"),
+            ('{"max_tokens": 0}', "max_tokens"),
+            ('{"temperature": "warm"}', "temperature"),
+            ('{"temperature": NaN}', "temperature"),
+            ('{"stop": 3}', "stop"),
+            ('{"n": 0}', "n"),
+            ('{"beam_width": 2}', "beam_width"),
+            ('{"use_beam_search": true}', "use_beam_search"),
+            ('{"frequency_penalty": 2.5}', "frequency_penalty"),
+            ('{"presence_penalty": -3}', "presence_penalty"),
+            ('{"min_p": 1.5}', "min_p"),
+        ],
+    )
+    def test_what_it_can_not_mean_is_a_400_that_names_it(
+        self, model: Model, sampling: str, named: str
+    ) -> None:
+        reply = model.ask("tensors", PROMPT, max_tokens=4, sampling_parameters=sampling)
+
+        assert reply.status == 400, reply
+        assert named in reply.error
+
+
+class MoreOptions:
+    """Options that are tensors."""
+
+    @pytest.mark.parametrize("how", ["tensors", "parameters"])
+    @pytest.mark.parametrize("name", ["frequency_penalty", "presence_penalty"])
+    def test_penalties_are_over_the_output(
+        self, model: Model, reference: Reference, how: str, name: str
+    ) -> None:
+        options: dict[str, Any] = {name: 1.5}
+        expected = reference.answer("Once", 24, **options)
+        assert expected.text != reference.text("Once", 24)
+
+        assert model.ask(how, "Once", max_tokens=24, **options).text() == expected.text
+
+    def test_bad_words_are_transformers_own(self, model: Model, reference: Reference) -> None:
+        word = next(p.strip() for p in reference.answer("Once", 24).pieces[3:] if p.strip())
+        expected = reference.answer("Once", 24, bad_words=[word])
+        assert expected.text != reference.text("Once", 24)
+
+        for words in ([word], ["", word]):
+            reply = model.ask("tensors", "Once", max_tokens=24, bad_words=words)
+            assert reply.text() == expected.text
+
+    def test_empty_bad_words_are_none(self, model: Model, reference: Reference) -> None:
+        reply = model.ask("tensors", PROMPT, max_tokens=8, bad_words=[""], stop_words=[""])
+
+        assert reply.text() == reference.text(PROMPT, 8)
+
+    def test_choices_differ_and_a_seed_repeats_them(self, model: Model) -> None:
+        options = {"max_tokens": 10, "temperature": 1.5, "seed": 3, **FLAGS}
+        first, again = (model.ask("tensors", PROMPT, n=3, **options) for _ in range(2))
+
+        assert len(set(first.texts())) > 1
+        assert first.texts() == again.texts()
+        assert first.texts()[0] == model.ask("tensors", PROMPT, **options).text()
+        shape = (1, 3) if model.batched else (3,)
+        assert first.outputs["text_output"].shape == shape
+        assert first.outputs["finish_reason"].shape == shape
+        assert first.outputs["num_output_tokens"].shape == shape
+        assert first.outputs["num_input_tokens"].shape == ((1, 1) if model.batched else (1,))
+
+    def test_random_seed_is_a_seed(self, model: Model) -> None:
+        options = {"max_tokens": 10, "temperature": 1.5}
+        one = model.ask("tensors", PROMPT, random_seed=11, **options)
+        other = model.ask("tensors", PROMPT, seed=11, **options)
+
+        assert one.text() == other.text()
+
+    def test_log_probabilities_are_those_of_the_raw_logits(
+        self, model: Model, reference: Reference
+    ) -> None:
+        for options in (
+            {},
+            {"temperature": 1.7, "seed": 9, "top_k": 30},
+            {"repetition_penalty": 1.5},
+        ):
+            reply = model.sample(PROMPT, max_tokens=10, logprobs=3, **options)
+            entries = sampled(reply)
+            token_ids = [next(iter(entry)) for entry in entries]
+            table = reference.log_probabilities(PROMPT, token_ids)
+
+            for row, (token_id, entry) in enumerate(zip(token_ids, entries, strict=True)):
+                for listed, told in entry.items():
+                    value = float(table[row, listed])
+                    assert told["logprob"] == pytest.approx(value, abs=TOLERANCE)
+                    assert told["decoded_token"] == reference.decoded(listed)
+                ranks = sorted(told["rank"] for told in entry.values())
+                assert ranks[:3] == [1, 2, 3]
+                likelier = int((table[row] > table[row, token_id]).sum())
+                assert entry[token_id]["rank"] == likelier + 1
+            total = math.fsum(float(table[row, i]) for row, i in enumerate(token_ids))
+            cumulative = reply.numbers("cumulative_logprob")[0]
+            assert cumulative == pytest.approx(total, abs=TOLERANCE * len(token_ids))
+
+    def test_log_probabilities_alone_are_the_tokens_own(
+        self, model: Model, reference: Reference
+    ) -> None:
+        reply = model.ask("tensors", PROMPT, max_tokens=6, return_logprobs=True)
+
+        assert [list(entry) for entry in sampled(reply)] == [
+            [token_id] for token_id in reference.answer(PROMPT, 6).token_ids
+        ]
+
+    @pytest.mark.parametrize(
+        "options",
+        [{"beam_width": 1}, {"length_penalty": 1.0}, {"top_p": 0.0, "top_k": 1}, {"n": 1}],
+        ids=str,
+    )
+    def test_options_that_ask_for_nothing_are_taken(
+        self, model: Model, reference: Reference, options: dict[str, Any]
+    ) -> None:
+        reply = model.ask("tensors", PROMPT, max_tokens=6, **options)
+
+        assert reply.ok, reply.error
+        assert reply.text() == reference.text(PROMPT, 6)
+
+    @pytest.mark.parametrize(
+        "name, value, allowed",
+        [
+            ("beam_width", 2, "1"),
+            ("length_penalty", 0.5, "1"),
+            ("n", 0, "1 to"),
+            ("n", 1_000_000, "1 to"),
+            ("frequency_penalty", 2.5, "-2"),
+            ("presence_penalty", -2.5, "-2"),
+            ("presence_penalty", math.nan, "-2"),
+        ],
+    )
+    def test_an_option_out_of_its_range_is_refused(
+        self, model: Model, name: str, value: Any, allowed: str
+    ) -> None:
+        reply = model.ask("tensors", PROMPT, **{"max_tokens": 4, name: value})
+
+        assert reply.status == 400, reply
+        assert reply.error.startswith(f"{name}: ")
+        assert allowed in reply.error
+
+    def test_two_seeds_are_refused(self, model: Model) -> None:
+        reply = model.ask("tensors", PROMPT, max_tokens=4, seed=1, random_seed=2)
+
+        assert reply.status == 400
+        assert "seed" in reply.error

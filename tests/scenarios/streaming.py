@@ -1,0 +1,261 @@
+"""Scenarios: answers that come chunk by chunk, from the engine's own folder."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from wire import Reply, Request
+
+from tests.scenarios.endpoint import FLAGS, Model, joined
+from tests.scenarios.reference import Reference
+
+PROMPT = "I am going"
+PROMPTS = (
+    PROMPT,
+    "Once",
+    "What is the capital of Germany?",
+    "Zoë said: 日本 🙂",
+    "🙂🙃🙂🙃",
+    "naïve café\n\n",
+)
+ENDS = (1, 2, 7, 40)
+
+
+def reasons(chunks: Sequence[Reply]) -> list[str]:
+    return [reason for chunk in chunks for reason in chunk.texts("finish_reason")]
+
+
+def error_of(chunks: Sequence[Reply]) -> str:
+    """The error of a stream that has nothing else."""
+    (reply,) = chunks
+    assert not reply.ok
+    return reply.error
+
+
+class Streams:
+    """``model`` is each streaming model's public name; its engine is what streams."""
+
+    @pytest.mark.parametrize("prompt", PROMPTS)
+    def test_the_chunks_are_the_text_of_the_whole_answer(
+        self, model: Model, reference: Reference, prompt: str
+    ) -> None:
+        for max_tokens in ENDS:
+            expected = reference.answer(prompt, max_tokens)
+
+            chunks = model.engine.stream(prompt, max_tokens=max_tokens, **FLAGS)
+
+            assert joined(chunks) == expected.text
+            assert reasons(chunks) == [""] * (len(chunks) - 1) + [expected.finish_reason]
+            told = [chunk.number("num_output_tokens") for chunk in chunks]
+            assert sum(told) == expected.num_output_tokens
+            assert {chunk.number("num_input_tokens") for chunk in chunks} == {
+                expected.num_input_tokens
+            }
+
+    def test_a_text_comes_in_many_chunks(self, model: Model, reference: Reference) -> None:
+        chunks = model.engine.stream(PROMPT, max_tokens=40)
+
+        assert joined(chunks) == reference.text(PROMPT, 40)
+        assert len(chunks) > 3
+        assert all(list(chunk.outputs) == ["text_output"] for chunk in chunks)
+
+    def test_random_texts_join_to_what_they_are_without_a_stream(self, model: Model) -> None:
+        """Hot enough for tokens that are parts of characters."""
+        for seed in range(8):
+            options = {"max_tokens": 32, "temperature": 3.0, "seed": seed}
+            whole = model.ask("tensors", PROMPT, **options)
+
+            assert joined(model.engine.stream(PROMPT, **options)) == whole.text()
+
+    def test_chunks_add_up_to_the_whole_log_probabilities(self, model: Model) -> None:
+        whole = model.ask("tensors", PROMPT, max_tokens=12, **FLAGS)
+        chunks = model.engine.stream(PROMPT, max_tokens=12, **FLAGS)
+
+        listed = [entry for chunk in chunks for entry in json.loads(chunk.texts("logprobs")[0])]
+        expected = json.loads(whole.texts("logprobs")[0])
+        assert [list(entry) for entry in listed] == [list(entry) for entry in expected]
+        so_far = [chunk.numbers("cumulative_logprob")[0] for chunk in chunks]
+        assert so_far == sorted(so_far, reverse=True)
+        assert so_far[-1] == pytest.approx(whole.numbers("cumulative_logprob")[0], abs=1e-4)
+
+    def test_a_text_ends_before_a_stop_word_that_spans_chunks(
+        self, model: Model, reference: Reference
+    ) -> None:
+        said = reference.answer("Once", 24)
+        across = said.pieces[6][-1] + said.pieces[7] + said.pieces[8][:1]
+        inside = next(piece.strip() for piece in said.pieces[4:] if len(piece.strip()) > 2)[1:-1]
+        for word in (across, inside, said.pieces[5]):
+            chunks = model.engine.stream("Once", max_tokens=24, stop_words=[word], **FLAGS)
+
+            assert joined(chunks) == said.text[: said.text.index(word)]
+            assert reasons(chunks)[-1] == "stop"
+
+    def test_what_only_might_become_a_stop_word_is_sent_in_the_end(
+        self, model: Model, reference: Reference
+    ) -> None:
+        said = reference.text("Once", 24)
+        almost = said[-5:] + "\x00"
+
+        chunks = model.engine.stream("Once", max_tokens=24, stop_words=[almost], **FLAGS)
+
+        assert joined(chunks) == said
+        assert reasons(chunks)[-1] == "length"
+
+    def test_a_text_that_ends_by_itself_ends_its_stream(
+        self, model: Model, reference: Reference
+    ) -> None:
+        prompt = reference.prompt_that_ends(120)
+        chunks = model.engine.stream(prompt, max_tokens=120, **FLAGS)
+
+        assert joined(chunks) == reference.text(prompt, 120)
+        assert reasons(chunks)[-1] == "stop"
+
+    def test_the_prompt_comes_once_before_everything(
+        self, model: Model, reference: Reference
+    ) -> None:
+        chunks = model.engine.stream(PROMPT, max_tokens=12, exclude_input_in_output=False)
+
+        assert joined(chunks) == PROMPT + reference.text(PROMPT, 12)
+        assert chunks[0].text().startswith(PROMPT)
+
+    def test_every_chunk_has_all_choices(self, model: Model) -> None:
+        options = {"max_tokens": 10, "n": 3, "seed": 7, "temperature": 1.5, **FLAGS}
+        whole = model.ask("tensors", PROMPT, **options)
+
+        chunks = model.engine.stream(PROMPT, **options)
+
+        assert all(len(chunk.texts()) == 3 for chunk in chunks), chunks
+        texts = ["".join(parts) for parts in zip(*(c.texts() for c in chunks), strict=True)]
+        assert texts == whole.texts()
+        counts = zip(*(chunk.numbers("num_output_tokens") for chunk in chunks), strict=True)
+        assert [sum(told) for told in counts] == whole.numbers("num_output_tokens")
+        for told in zip(*(chunk.texts("finish_reason") for chunk in chunks), strict=True):
+            assert [reason for reason in told if reason], "every choice says why it ended"
+
+    @pytest.mark.parametrize("options", [{}, {"stream": False}], ids=["unsaid", "false"])
+    def test_one_response_unless_a_stream_is_wanted(
+        self, model: Model, reference: Reference, options: dict[str, Any]
+    ) -> None:
+        request = model.by_tensors(PROMPT, max_tokens=12, **options, **FLAGS)
+
+        (reply,) = model.endpoint.stream(model.engine.name, request)
+
+        assert reply.text() == reference.text(PROMPT, 12)
+        assert reply.texts("finish_reason") == ["length"]
+        assert reply.number("num_output_tokens") == 12
+
+    def test_a_model_that_answers_once_takes_stream_all_the_same(
+        self, model: Model, reference: Reference
+    ) -> None:
+        (streamed,) = model.stream(PROMPT, max_tokens=12)
+        asked = model.ask("tensors", PROMPT, max_tokens=12, stream=True)
+
+        assert [streamed.text(), asked.text()] == [reference.text(PROMPT, 12)] * 2
+
+    def test_streams_at_the_same_time_get_each_its_own_text(
+        self, model: Model, reference: Reference
+    ) -> None:
+        asked = [(f"{PROMPT} {'on and ' * (n % 5)}{n}", 1 + 9 * (n % 4)) for n in range(12)]
+
+        streams = model.endpoint.stream_together(
+            model.engine.name,
+            [model.streaming(prompt, max_tokens=length) for prompt, length in asked],
+        )
+
+        assert [joined(chunks) for chunks in streams] == [
+            reference.text(prompt, length) for prompt, length in asked
+        ]
+
+    @pytest.mark.parametrize(
+        "options, named",
+        [
+            ({"max_tokens": 0}, "max_tokens"),
+            ({"temperature": -1.0}, "temperature"),
+            ({"max_tokens": 100_000}, "max_tokens"),
+            ({"sampling_parameters": "{"}, "sampling_parameters"),
+            ({"text_input": ""}, "text_input"),
+        ],
+        ids=str,
+    )
+    def test_a_bad_request_is_one_error_that_names_its_field(
+        self, model: Model, options: dict[str, Any], named: str
+    ) -> None:
+        options = {"text_input": PROMPT, "max_tokens": 4, **options}
+
+        assert named in error_of(model.engine.stream(options.pop("text_input"), **options))
+        assert joined(model.engine.stream(PROMPT, max_tokens=2)), "the next one is served"
+
+    def test_what_triton_refuses_is_one_error(self, model: Model) -> None:
+        tensors = dict(model.streaming(PROMPT).tensors)
+        undeclared = Request({**tensors, "prompt": tensors["text_input"]})
+
+        assert "'prompt'" in error_of(model.endpoint.stream(model.engine.name, undeclared))
+
+
+class StreamEndpoints:
+    """What each of Triton's endpoints does with the two folders of a streaming model."""
+
+    def test_events_are_the_chunks(self, model: Model, reference: Reference) -> None:
+        body = {"text_input": PROMPT, "parameters": {"max_tokens": 12}, "stream": True, "id": "7"}
+
+        status, events = model.engine.generate_stream({**body, "return_finish_reason": True})
+
+        assert status == 200
+        assert "".join(event["text_output"] for event in events) == reference.text(PROMPT, 12)
+        assert len(events) > 3
+        assert events[-1]["finish_reason"] == "length"
+        assert {event["model_name"] for event in events} == {model.engine.name}
+
+    def test_a_bad_request_is_a_400_with_one_event(self, model: Model) -> None:
+        body = {"text_input": PROMPT, "max_tokens": 0, "stream": True}
+
+        status, events = model.engine.generate_stream(body)
+
+        assert status == 400
+        (event,) = events
+        assert event["error"].startswith("max_tokens: ")
+
+    @pytest.mark.parametrize(
+        "body", [b"{", b'{"text_input": 3}', b'{"text_input": "a", "foo": [1]}']
+    )
+    def test_a_body_that_triton_refuses_is_answered_without_events(
+        self, model: Model, body: bytes
+    ) -> None:
+        status, answers = model.engine.generate_stream(body)
+
+        assert status in (400, 500)
+        (answer,) = answers
+        assert answer["error"]
+
+    def test_infer_is_not_for_the_engines_folder(self, model: Model) -> None:
+        reply = model.engine.ask("tensors", PROMPT, max_tokens=2)
+
+        assert reply.status == 501
+        assert "doesn't support models with decoupled transaction policy" in reply.error
+
+    def test_generate_takes_the_engines_folder_where_it_answers_once(
+        self, model: Model, reference: Reference
+    ) -> None:
+        body = {"text_input": PROMPT, "max_tokens": 12}
+
+        status, answer = model.engine.generate(body)
+        assert status == 200
+        assert answer["text_output"] == reference.text(PROMPT, 12)
+
+        _, answer = model.engine.generate({**body, "stream": True})
+        assert "exactly 1 response" in answer["error"]
+        assert model.engine.generate(body)[0] == 200
+
+    def test_a_stream_of_the_public_name_is_one_event(
+        self, model: Model, reference: Reference
+    ) -> None:
+        body = {"text_input": PROMPT, "max_tokens": 12, "stream": True}
+
+        status, events = model.generate_stream(body)
+
+        assert status == 200
+        (event,) = events
+        assert event["text_output"] == reference.text(PROMPT, 12)

@@ -1,0 +1,89 @@
+"""Scenarios: requests that run out of time. ``timed`` gives a request 300 ms, and 60 s at most."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+from tests.scenarios.endpoint import FLAGS, Model, joined
+from tests.scenarios.reference import Reference
+
+PROMPT = "Once"
+LONG = {"max_tokens": 1000, "min_tokens": 1000}  # takes longer than any of the times here
+SOON_MS = 100
+
+
+class Timeouts:
+    """``model`` is ``timed``."""
+
+    @pytest.mark.parametrize("options", [{}, {"timeout_ms": SOON_MS}], ids=["default", "its own"])
+    def test_a_request_out_of_time_gets_what_there_is(
+        self, model: Model, reference: Reference, options: dict[str, Any]
+    ) -> None:
+        started = time.monotonic()
+        reply = model.ask("tensors", PROMPT, **LONG, **FLAGS, **options)
+        seconds = time.monotonic() - started
+
+        assert reply.ok, reply.error
+        assert reply.texts("finish_reason") == ["timeout"]
+        said = reference.answer(PROMPT, 1000, min_tokens=1000)
+        count = reply.number("num_output_tokens")
+        assert 0 < count < 1000
+        assert said.text.startswith(reply.text())
+        assert seconds < 20
+
+    def test_a_stream_out_of_time_says_so_in_its_last_chunk(
+        self, model: Model, reference: Reference
+    ) -> None:
+        chunks = model.engine.stream(PROMPT, timeout_ms=SOON_MS, **LONG, **FLAGS)
+
+        assert reference.answer(PROMPT, 1000, min_tokens=1000).text.startswith(joined(chunks))
+        reasons = [chunk.texts("finish_reason")[0] for chunk in chunks]
+        assert reasons == [""] * (len(chunks) - 1) + ["timeout"]
+
+    @pytest.mark.parametrize("how", ["tensors", "parameters"])
+    def test_an_error_is_a_503_where_the_caller_wants_one(self, model: Model, how: str) -> None:
+        reply = model.ask(how, PROMPT, on_timeout="error", timeout_ms=SOON_MS, **LONG)
+
+        assert reply.status == 503, reply
+        assert str(SOON_MS) in reply.error or "timeout" in reply.error
+
+    def test_a_stream_ends_with_the_error(self, model: Model) -> None:
+        *chunks, last = model.engine.stream(PROMPT, on_timeout="error", timeout_ms=SOON_MS, **LONG)
+
+        assert all(chunk.ok for chunk in chunks)
+        assert not last.ok
+
+    def test_flat_json_has_a_time_too(self, model: Model) -> None:
+        body = {"text_input": PROMPT, "timeout_ms": SOON_MS, "return_finish_reason": True, **LONG}
+
+        status, answer = model.generate(body)
+
+        assert status == 200, answer
+        assert answer["finish_reason"] == "timeout"
+
+    def test_time_enough_changes_nothing(self, model: Model, reference: Reference) -> None:
+        reply = model.ask("tensors", PROMPT, max_tokens=8, timeout_ms=60_000)
+
+        assert reply.text() == reference.text(PROMPT, 8)
+
+    @pytest.mark.parametrize("how", ["tensors", "parameters"])
+    @pytest.mark.parametrize("timeout_ms", [0, -1, 60_001])
+    def test_a_time_beyond_the_ceiling_is_refused_with_both_numbers(
+        self, model: Model, how: str, timeout_ms: int
+    ) -> None:
+        reply = model.ask(how, PROMPT, max_tokens=4, timeout_ms=timeout_ms)
+
+        assert reply.status == 400, reply
+        assert reply.error.startswith("timeout_ms: ")
+        assert str(timeout_ms) in reply.error
+        assert "60000" in reply.error
+
+    def test_another_end_than_partial_or_error_is_refused(self, model: Model) -> None:
+        reply = model.ask("tensors", PROMPT, max_tokens=4, on_timeout="later")
+
+        assert reply.status == 400
+        assert reply.error.startswith("on_timeout: ")
+        assert "partial" in reply.error
