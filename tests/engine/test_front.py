@@ -6,6 +6,7 @@ import itertools
 import json
 import os
 import random
+import socket
 import subprocess
 import sys
 import threading
@@ -267,6 +268,33 @@ def test_what_a_draining_engine_gives_back_goes_to_another_once(
     second.taken[1].responder.fail(OverloadedError("unloading, too"))
     assert {request.result() for request in requests} == {"a", ("UNAVAILABLE", "unloading, too")}
     second.listener.close()
+
+
+def test_a_request_that_went_again_can_still_be_cancelled(engine: Engine, front: Forwarder) -> None:
+    (request,) = ask(front, "a")
+    engine.waits_for(1)
+    second = Engine()
+    engine.listener.drain()
+    engine.taken[0].responder.fail(OverloadedError("unloading"))
+    second.waits_for(1)
+    request.sender.cancelled = True
+    assert request.result()[0] == "CANCELLED"
+    assert eventually(second.taken[0].responder.is_cancelled)
+    second.listener.close()
+
+
+def test_an_engine_that_hangs_holds_up_one_request_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("front.engine_client._CONNECT_TIMEOUT_S", 0.2)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as hanging:
+        hanging.bind(f"\0{engine_link.new_address('m_stream')}")
+        hanging.listen()
+        front = Forwarder(Engines("m_stream"), pb_utils)
+        began = time.monotonic()
+        results = [request.result() for request in ask(front, *"x" * 20)]
+        assert time.monotonic() - began < 2
+        assert {status for status, _ in results} == {"UNAVAILABLE"}
+        assert "(timed out)" in results[0][1]
+        front.close()
 
 
 def test_what_a_draining_engine_gives_back_is_refused_where_there_is_no_other(
