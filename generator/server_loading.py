@@ -20,6 +20,10 @@ from generator.server_api import ServerApi
 # As many as Triton loads at once by default (--model-load-thread-count).
 NUM_LOADERS = 4
 _NUM_READY_TRIES = 10
+# Two loads that arrive at the same moment can land on one of the server's HTTP threads, and the
+# second then waits for the first, however long that takes: 1 of 25 pairs. A moment later the thread
+# is known to be busy.
+_LOADS_APART_S = 0.1
 
 
 @dataclass(frozen=True)
@@ -45,6 +49,7 @@ class ModelLoader:
         self._api = api
         self._engine_of = engine_of
         self._engines: dict[str, str] = {}  # front -> engine
+        self._next_to_start = threading.Lock()
         self._outcomes: queue.SimpleQueue[Loaded] = queue.SimpleQueue()
 
     def begin(self, models: Iterable[str]) -> None:
@@ -94,6 +99,8 @@ class ModelLoader:
 
     def _load(self, model: str) -> str | None:
         """The reason in one line where it fails."""
+        with self._next_to_start:
+            time.sleep(_LOADS_APART_S)
         try:
             failure = self._api.load(model)
             ready = failure is None and self._is_ready(model)
