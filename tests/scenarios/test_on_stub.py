@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import time
 from collections.abc import Callable
 
 import custom_metrics
@@ -14,6 +16,7 @@ from tests.scenarios.chat import Chat
 from tests.scenarios.client_batches import ClientBatches
 from tests.scenarios.endpoint import Model
 from tests.scenarios.flat_json_requests import FlatJson
+from tests.scenarios.metrics import Metrics, ReadMetric
 from tests.scenarios.options import MoreOptions, SamplingParameters
 from tests.scenarios.served_models import is_batched
 from tests.scenarios.stop_words import StopWords
@@ -109,3 +112,15 @@ class TestCancellation(Cancellation):
         model.ask("tensors", "Once", max_tokens=1)  # loads it
         labels = {"model": model.name, "finish_reason": "cancelled"}
         return lambda: custom_metrics.value("hf_triton_finished_total", **labels)
+
+
+class TestMetrics(Metrics):
+    @pytest.fixture(params=["timed", "padded"])
+    def model(self, stub: StubEndpoint, request: pytest.FixtureRequest) -> Model:
+        return model_of(stub, request.param)
+
+    @pytest.fixture
+    def read_metric(self, model: Model) -> ReadMetric:
+        model.ask("tensors", "Once", max_tokens=1)  # loads it
+        time.sleep(1.5)  # metrics are published once a second
+        return functools.partial(custom_metrics.value, model=model.name)

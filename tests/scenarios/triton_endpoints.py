@@ -73,10 +73,12 @@ class _TritonEndpoint:
         """By gRPC: a server of 24.10 does not notice that a client of ``/infer`` has gone."""
         answers: list[Any] = []
         with grpc_client.InferenceServerClient(self.triton.grpc) as client:
+            inputs, outputs = _inputs_and_outputs(grpc_client, request)
             call = client.async_infer(
                 model,
-                *_inputs_and_outputs(grpc_client, request),
+                inputs,
                 callback=lambda result, error: answers.append(error or result),
+                outputs=outputs,
                 parameters=dict(request.parameters),
             )
             yield lambda: bool(answers)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import socket
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -11,11 +12,11 @@ from dataclasses import dataclass
 import pytest
 from wire import Reply
 
-from tests.scenarios.endpoint import Endpoint, Model, rows
+from tests.scenarios.endpoint import Endpoint, Model, joined, rows
 from tests.scenarios.reference import Reference
 from tests.scenarios.served_models import is_batched
 from tests.scenarios.triton_endpoints import GrpcEndpoint, HttpEndpoint
-from tests.support.triton import Triton, post
+from tests.support.triton import Triton, eventually, post
 
 pytestmark = pytest.mark.server
 
@@ -48,6 +49,42 @@ def ask_infer(endpoint: Endpoint, name: str) -> Caller:
         how = "tensors" if asked.echo else "parameters"
         options = {"max_tokens": asked.max_tokens, "exclude_input_in_output": not asked.echo}
         return answered(model.ask(how, asked.prompt, **options)).text()
+
+    return ask
+
+
+def ask_stream(endpoint: Endpoint, name: str) -> Caller:
+    """Chunk by chunk, by gRPC or as server-sent events."""
+    model = Model(endpoint, name, batched=is_batched(name)).engine
+
+    def ask(asked: Asked) -> str:
+        options = {"max_tokens": asked.max_tokens, "exclude_input_in_output": not asked.echo}
+        return joined(model.stream(asked.prompt, **options))
+
+    return ask
+
+
+def leave_stream(endpoint: Endpoint, name: str) -> Caller:
+    """Goes away after the first chunk."""
+    model = Model(endpoint, name, batched=is_batched(name)).engine
+
+    def ask(asked: Asked) -> str:
+        request = model.streaming(asked.prompt, max_tokens=200)
+        with endpoint.left_stream(model.name, request) as first:
+            return answered(first).text()
+
+    return ask
+
+
+def cancel_call(endpoint: Endpoint, name: str) -> Caller:
+    """Cancels before there is an answer, or beside it."""
+    model = Model(endpoint, name, batched=is_batched(name))
+
+    def ask(asked: Asked) -> str:
+        request = model.by_tensors(asked.prompt, max_tokens=200)
+        with endpoint.cancelled_infer(name, request):
+            time.sleep(0.05)
+        return ""
 
     return ask
 
@@ -90,13 +127,18 @@ def ask_too_much(endpoint: Endpoint, name: str) -> Caller:
     return ask
 
 
+def num_held(triton: Triton, name: str) -> float:
+    """Sequences that run or wait, as ``/metrics`` tells once a second."""
+    return sum(triton.metric(f"hf_triton_{state}", model=name) for state in ("running", "waiting"))
+
+
 def answered(reply: Reply) -> Reply:
     assert reply.ok, reply.error
     return reply
 
 
-def control(triton: Triton, action: str) -> None:
-    answer = post(f"http://{triton.http}/v2/repository/models/tight/{action}", {})
+def control(triton: Triton, folder: str, action: str) -> None:
+    answer = post(f"http://{triton.http}/v2/repository/models/{folder}/{action}", {})
     assert answer.status == 200, answer
 
 
@@ -144,6 +186,37 @@ def test_64_mixed_requests_at_once_get_each_exactly_its_own_answer(
     assert not wrong, [(asked[n], answers[n], expected[n]) for n in wrong[:3]]
 
 
+def test_64_requests_and_streams_at_once_while_a_tenth_of_the_callers_leaves(
+    triton: Triton, reference: Reference
+) -> None:
+    http, grpc = HttpEndpoint(triton), GrpcEndpoint(triton)
+    callers = [
+        ask_stream(http, "demo"),
+        ask_stream(grpc, "demo"),
+        ask_generate(http, "demo"),
+        ask_infer(grpc, "demo"),
+        ask_stream(grpc, "batched"),
+        ask_stream(http, "batched"),
+        ask_infer(http, "batched"),
+        ask_stream(grpc, "padded"),
+        ask_infer(grpc, "whole"),
+    ]
+    leavers = [leave_stream(grpc, "demo"), cancel_call(grpc, "demo"), leave_stream(http, "demo")]
+    asked = prompts(NUM_REQUESTS)
+    leaving = set(range(9, NUM_REQUESTS, 10))
+    chosen = [
+        leavers[number // 10 % 3] if number in leaving else callers[number % len(callers)]
+        for number in range(NUM_REQUESTS)
+    ]
+
+    answers = all_at_once(chosen, asked)
+
+    expected = [one.expected(reference) for one in asked]
+    wrong = [n for n in range(NUM_REQUESTS) if n not in leaving and answers[n] != expected[n]]
+    assert not wrong, [(asked[n], answers[n], expected[n]) for n in wrong[:3]]
+    assert eventually(lambda: num_held(triton, "demo") == 0), "a slot is still held"
+
+
 def test_requests_beyond_the_queue_get_503_and_the_others_their_answers(
     triton: Triton, reference: Reference
 ) -> None:
@@ -183,19 +256,37 @@ def test_a_full_queue_is_told_to_callers_of_generate(triton: Triton) -> None:
     assert all("queue is full" in refusal for refusal in refusals)
 
 
-def test_unloading_answers_all_requests_and_loading_serves_again(
+def test_streams_beyond_the_queue_are_refused_and_the_others_end(
     triton: Triton, reference: Reference
+) -> None:
+    model = Model(GrpcEndpoint(triton), "tight", batched=False).engine
+    requests = [model.streaming(f"Once {number}", max_tokens=48) for number in range(16)]
+
+    streams = model.endpoint.stream_together(model.name, requests)
+
+    refused = [chunks for chunks in streams if not chunks[0].ok]
+    assert 0 < len(refused) < 16
+    assert all(len(chunks) == 1 and "queue is full" in chunks[0].error for chunks in refused)
+    for number, chunks in enumerate(streams):
+        if chunks not in refused:
+            assert joined(chunks) == reference.text(f"Once {number}", 48)
+
+
+@pytest.mark.parametrize("folder", ["tight", "tight_stream"])
+def test_unloading_answers_all_requests_and_loading_serves_again(
+    triton: Triton, reference: Reference, folder: str
 ) -> None:
     model = Model(HttpEndpoint(triton), "tight", batched=False)
     request = model.by_tensors("Once", max_tokens=200)
     with ThreadPoolExecutor(2) as pool:
         waiting = [pool.submit(model.infer, request) for _ in range(2)]
-        control(triton, "unload")
+        time.sleep(0.2)
+        control(triton, folder, "unload")
         statuses = {future.result(timeout=30).status for future in waiting}
     # Triton lets running requests end; 404 is for one that came after the unload.
     assert statuses <= {200, 404, 503}, "an answer or a refusal, but no hanging and no crash"
 
-    control(triton, "load")
+    control(triton, folder, "load")
     assert model.ask("tensors", "Once", max_tokens=5).text() == reference.text("Once", 5)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import time
 from collections.abc import Callable
 
 import pytest
@@ -13,6 +15,7 @@ from tests.scenarios.chat import Chat
 from tests.scenarios.client_batches import ClientBatches
 from tests.scenarios.endpoint import Model
 from tests.scenarios.flat_json_requests import FlatJson
+from tests.scenarios.metrics import Metrics, ReadMetric
 from tests.scenarios.options import MoreOptions, SamplingParameters
 from tests.scenarios.served_models import is_batched
 from tests.scenarios.stop_words import StopWords
@@ -120,3 +123,14 @@ class TestCancellation(Cancellation):
     def count_cancelled(self, triton: Triton, model: Model) -> Callable[[], float]:
         labels = {"model": model.name, "finish_reason": "cancelled"}
         return lambda: triton.metric("hf_triton_finished_total", **labels)
+
+
+class TestMetrics(Metrics):
+    @pytest.fixture(params=["http timed", "grpc padded"])
+    def model(self, triton: Triton, request: pytest.FixtureRequest) -> Model:
+        return model_behind(triton, request)
+
+    @pytest.fixture
+    def read_metric(self, triton: Triton, model: Model) -> ReadMetric:
+        time.sleep(1.5)  # metrics are published once a second
+        return functools.partial(triton.metric, model=model.name)

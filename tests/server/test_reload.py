@@ -1,0 +1,97 @@
+"""Loading and unloading both folders of a streaming model again and again leaves nothing behind.
+
+``HF_TRITON_NUM_RELOADS=50`` makes it fifty times; the ordinary run makes a few.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.scenarios.endpoint import Model, joined
+from tests.scenarios.reference import Reference
+from tests.scenarios.triton_endpoints import GrpcEndpoint
+from tests.support.triton import Triton, eventually, post
+
+pytestmark = pytest.mark.server
+
+NUM_RELOADS = int(os.environ.get("HF_TRITON_NUM_RELOADS", "3"))
+FOLDERS = ("timed_stream", "timed")
+# The server's own allocator: it levels off, and what a model leaves behind would not.
+MEMORY_MARGIN = 24 * 2**20
+MEMORY_PER_RELOAD = 2**20
+
+
+@dataclass(frozen=True)
+class Held:
+    """What a server holds; ``memory`` is tritonserver's own resident set in bytes."""
+
+    num_processes: int
+    num_threads: int
+    num_open_files: int
+    num_memory_regions: int
+    memory: int
+
+
+def held(triton: Triton) -> Held:
+    group = [p for p in psutil.process_iter() if _process_group(p.pid) == triton.server.pid]
+    server = next(
+        p
+        for p in group
+        if any("--http-port=" in a for a in p.cmdline()[:9]) and p.num_threads() > 4
+    )
+    prefix = f"hf_triton_{os.getpid()}_{triton.server.listen.http_port}_"
+    return Held(
+        len(group),
+        server.num_threads(),
+        server.num_fds(),
+        len(list(Path("/dev/shm").glob(f"{prefix}*"))),
+        server.memory_info().rss,
+    )
+
+
+def _process_group(pid: int) -> int:
+    try:
+        return os.getpgid(pid)
+    except ProcessLookupError:
+        return 0
+
+
+def control(triton: Triton, action: str, *folders: str) -> None:
+    for folder in folders:
+        answer = post(f"http://{triton.http}/v2/repository/models/{folder}/{action}", {}, 120)
+        assert answer.status == 200, answer
+
+
+def is_unloaded(triton: Triton, folder: str) -> bool:
+    index = post(f"http://{triton.http}/v2/repository/index", {}).body
+    return not [model for model in index if model["name"] == folder and model["state"] == "READY"]
+
+
+def test_loading_again_and_again_leaves_nothing_behind(
+    triton: Triton, reference: Reference
+) -> None:
+    model = Model(GrpcEndpoint(triton), "timed", batched=False)
+    after_each = []
+    for number in range(NUM_RELOADS):
+        # In either order: the front finds its engine whenever that comes, and misses it in words.
+        order = FOLDERS if number % 2 else FOLDERS[::-1]
+        control(triton, "unload", *order)
+        assert eventually(lambda: all(is_unloaded(triton, folder) for folder in FOLDERS))
+        control(triton, "load", *order)
+
+        assert model.ask("tensors", "Once", max_tokens=5).text() == reference.text("Once", 5)
+        assert joined(model.engine.stream("Once", max_tokens=5)) == reference.text("Once", 5)
+        after_each.append(held(triton))
+
+    first, last = after_each[0], after_each[-1]
+    print(first, last, sep="\n")
+    assert last.num_processes == first.num_processes
+    assert last.num_memory_regions == first.num_memory_regions
+    assert last.num_threads <= first.num_threads + 2
+    assert last.num_open_files <= first.num_open_files + 8
+    assert last.memory <= first.memory + MEMORY_MARGIN + NUM_RELOADS * MEMORY_PER_RELOAD
