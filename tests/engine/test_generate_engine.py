@@ -212,4 +212,4 @@ def test_a_failing_batch_is_answered_and_forgotten(monkeypatch: pytest.MonkeyPat
             assert str(failed[number]) == "generating failed: RuntimeError: boom more"
         engine.submit([answers.sequence(2, [3, 4, 5], **params)])
         assert len(answers.completion(2).token_ids) == 6
-        assert eventually(lambda: engine._sampler._seen == {})
+        assert eventually(lambda: engine._sampler._changes._changes == {})

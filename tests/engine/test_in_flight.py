@@ -88,7 +88,7 @@ def test_a_failing_step_answers_all_and_the_engine_goes_on(engine: InFlightEngin
     }
     engine.submit([answers.sequence(4, [5, 6], **params)])
     assert len(answers.completion(4).token_ids) == 6
-    assert eventually(lambda: engine._sampler._seen == {})
+    assert eventually(lambda: engine._sampler._changes._changes == {})
     assert engine.num_unfinished == 0
 
 

@@ -32,6 +32,8 @@ VALUES: dict[str, Any] = {
     "device_map": None,
     "trust_remote_code": False,
     "max_batch_size": 0,
+    "public_name": "tiny",
+    "decoupled": False,
     "options": {"max_num_seqs": 2},
 }
 CPU = Placement("cpu", {"": "cpu"})
@@ -49,7 +51,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     tokenizer = Tokenizer(models.WordLevel(vocab, unk_token="a"))
     tokenizer.pre_tokenizer = pre_tokenizers.Split("", "isolated")
     tokenizer.decoder = decoders.Fuse()
-    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="z")
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="z", unk_token="a")
     fast.save_pretrained(root / "weights")
     (root / "repository" / "tiny").mkdir(parents=True)
     return root / "repository" / "tiny"
@@ -110,7 +112,7 @@ def test_a_text_without_tokens_is_refused(
     loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     nothing = SimpleNamespace(input_ids=[])
-    monkeypatch.setattr(type(loaded.tokenizer), "__call__", lambda *_: nothing)
+    monkeypatch.setattr(type(loaded.tokenizer), "__call__", lambda *_, **__: nothing)
     with pytest.raises(RequestError) as raised:
         loaded.reader.tokenize("\u200b")
     expected = "text_input: the tokenizer makes no token of it, a text is required"
@@ -157,7 +159,7 @@ def test_model_json_is_read_with_its_paths_relative_to_the_models_folder(tmp_pat
     model = read_served_model(tmp_path, "1")
     assert model == served(tmp_path)
     assert model.local_path == tmp_path.parents[1] / "weights"
-    assert model.cache_dir == tmp_path / "hf_cache"
+    assert model.cache_dir == tmp_path.parent / "tiny" / "hf_cache"
     assert Options(**model.options).max_num_seqs == 2
 
 
@@ -180,7 +182,7 @@ def test_a_models_source_is_its_id_with_revision_or_its_path(
     [
         ("{", "Expecting property name"),
         ("[]", "must be a mapping"),
-        ('{"name": "tiny"}', "missing 9 required positional arguments"),
+        ('{"name": "tiny"}', "missing 11 required positional arguments"),
         (json.dumps({**VALUES, "unknown": 1}), "unexpected keyword argument 'unknown'"),
     ],
 )
@@ -215,3 +217,15 @@ def test_auto_is_the_checkpoints_dtype_but_no_float16_on_a_cpu(
     asked: str, stored: str | None, device: str, expected: Any
 ) -> None:
     assert resolve_dtype(asked, LlamaConfig(dtype=stored), device) == expected
+
+
+def test_weights_stay_where_they_are_when_streaming_is_turned_on(tmp_path: Path) -> None:
+    whole = served(tmp_path / "tiny", local=False)
+    engine = served(tmp_path / "tiny_stream", local=False, name="tiny_stream", decoupled=True)
+    assert whole.cache_dir == engine.cache_dir == tmp_path / "tiny" / "hf_cache"
+
+
+def test_tokens_that_the_tokenizer_does_not_know_are_counted(loaded: LoadedModel) -> None:
+    before = loaded.engine.metrics.num_unknown_tokens
+    loaded.reader.tokenize("b!c?")  # "a" is what an unknown letter becomes
+    assert loaded.engine.metrics.num_unknown_tokens == before + 2

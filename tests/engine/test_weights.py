@@ -42,6 +42,8 @@ def served(folder: Path, model: str = "org/tiny", **changes: Any) -> ServedModel
         "device_map": None,
         "trust_remote_code": False,
         "max_batch_size": 0,
+        "public_name": "tiny",
+        "decoupled": False,
         "options": {},
     }
     return ServedModel(folder=folder / "tiny", **{**values, **changes})
