@@ -115,7 +115,7 @@ class TestCancellation(Cancellation):
 
 
 class TestMetrics(Metrics):
-    @pytest.fixture(params=["timed", "padded"])
+    @pytest.fixture(params=["demo", "padded"])
     def model(self, stub: StubEndpoint, request: pytest.FixtureRequest) -> Model:
         return model_of(stub, request.param)
 

@@ -29,8 +29,7 @@ class Timeouts:
         assert reply.ok, reply.error
         assert reply.texts("finish_reason") == ["timeout"]
         said = reference.answer(PROMPT, 1000, min_tokens=1000)
-        count = reply.number("num_output_tokens")
-        assert 0 < count < 1000
+        assert reply.number("num_output_tokens") < 1000
         assert said.text.startswith(reply.text())
         assert seconds < 20
 

@@ -20,7 +20,7 @@ from tests.support.triton import Triton, eventually, post
 pytestmark = pytest.mark.server
 
 NUM_RELOADS = int(os.environ.get("HF_TRITON_NUM_RELOADS", "3"))
-FOLDERS = ("timed_stream", "timed")
+FOLDERS = ("tight_stream", "tight")
 # The server's own allocator: it levels off, and what a model leaves behind would not.
 MEMORY_MARGIN = 24 * 2**20
 MEMORY_PER_RELOAD = 2**20
@@ -75,7 +75,7 @@ def is_unloaded(triton: Triton, folder: str) -> bool:
 def test_loading_again_and_again_leaves_nothing_behind(
     triton: Triton, reference: Reference
 ) -> None:
-    model = Model(GrpcEndpoint(triton), "timed", batched=False)
+    model = Model(GrpcEndpoint(triton), "tight", batched=False)
     after_each = []
     for number in range(NUM_RELOADS):
         # In either order: the front finds its engine whenever that comes, and misses it in words.

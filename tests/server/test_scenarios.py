@@ -126,7 +126,7 @@ class TestCancellation(Cancellation):
 
 
 class TestMetrics(Metrics):
-    @pytest.fixture(params=["http timed", "grpc padded"])
+    @pytest.fixture(params=["http demo", "grpc padded"])
     def model(self, triton: Triton, request: pytest.FixtureRequest) -> Model:
         return model_behind(triton, request)
 
