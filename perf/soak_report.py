@@ -1,0 +1,142 @@
+"""The result of a soak, as JSON for programs and Markdown for readers; measures nothing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+
+from perf.soak_run import Tally
+from perf.soak_server import Sample
+
+MOST_GROWTH = 0.05
+_LEAST_MIB = 1.0  # of growth: a page or two more is none
+
+
+@dataclass(frozen=True)
+class SoakReport:
+    """One soak. The first of ``samples`` is after the warm-up and the last at the end, both idle;
+    ``busy`` are the gauges that did not go back to 0.
+    """
+
+    created: str  # ISO 8601, UTC
+    command: str
+    commit: str
+    hardware: Mapping[str, str | int | float]
+    versions: Mapping[str, str]
+    seed: int
+    clients: int
+    tally: Tally
+    num_cut_short: int
+    samples: list[Sample]
+    busy: Mapping[str, float]
+    died: bool
+
+    def problems(self) -> list[str]:
+        """One line for all that is not as it must be."""
+        found = [f"request {p.number}: {p.what}" for p in self.tally.problems]
+        found += [f"{name} is {value:g} in the end" for name, value in self.busy.items()]
+        if self.died:
+            found.append("the server died")
+        for name, (before, after) in self.growth().items():
+            if after > before * (1 + MOST_GROWTH) and after - before > _LEAST_MIB:
+                found.append(f"{name}: {before:g} MiB after the warm-up, {after:g} MiB at the end")
+        first, last = self.samples[0], self.samples[-1]
+        for name, num_threads in last.num_threads.items():
+            if num_threads > first.num_threads.get(name, 0):
+                before = first.num_threads.get(name, 0)
+                found.append(f"{name}: {before} threads after the warm-up, {num_threads} now")
+        return found
+
+    def growth(self) -> dict[str, tuple[float, float]]:
+        """MiB after the warm-up and at the end, by process, and of shared memory."""
+        first, last = self.samples[0], self.samples[-1]
+        found = {name: (first.rss_mib.get(name, 0.0), mib) for name, mib in last.rss_mib.items()}
+        return {**found, "/dev/shm": (first.shared_memory_mib, last.shared_memory_mib)}
+
+
+def to_json(report: SoakReport) -> str:
+    """The whole report; keys are the field names."""
+    return json.dumps(asdict(report), indent=1, ensure_ascii=False, default=str) + "\n"
+
+
+def to_markdown(report: SoakReport) -> str:
+    """What was sent, what came of it, and what the server held."""
+    return "\n".join(_lines(report)) + "\n"
+
+
+def _lines(report: SoakReport) -> Iterator[str]:
+    tally = report.tally
+    yield "# Soak: random requests against a real server"
+    yield ""
+    yield f"{report.created}, commit {report.commit}: `{report.command}`"
+    yield ""
+    yield (
+        f"{tally.num_answered} requests from {report.clients} clients, seed {report.seed}: "
+        f"**{tally.num_problems} wrong, {tally.num_hung} hung**."
+    )
+    if report.num_cut_short:
+        yield (
+            f"Of {report.num_cut_short} greedy answers only the beginning was compared: "
+            "what follows hangs on rounding."
+        )
+    yield ""
+    yield from _table(("kind", "requests"), sorted(tally.kinds.items()))
+    yield from _table(
+        ("kind and status (0: its caller left)", "requests"), sorted(tally.statuses.items())
+    )
+    yield from _table(("model and way", "requests"), sorted(tally.ways.items()))
+    latencies = [
+        (
+            way,
+            len(seconds),
+            *(f"{_percentile(seconds, p):.3f}" for p in (50, 90, 99)),
+            f"{max(seconds):.3f}",
+        )
+        for way, seconds in sorted(tally.seconds.items())
+    ]
+    yield from _table(
+        ("valid, by way", "requests", "p50 s", "p90 s", "p99 s", "longest s"), latencies
+    )
+    growth = [
+        (name, before, after, f"{(after / before - 1) * 100 if before else 0:+.1f} %")
+        for name, (before, after) in report.growth().items()
+    ]
+    yield from _table(("idle memory", "after warm-up MiB", "at the end MiB", "change"), growth)
+    yield from _table(*_series(report.samples))
+    problems = report.problems()
+    yield f"## {len(problems) or 'No'} problems"
+    yield ""
+    yield from (f"- {problem}" for problem in problems)
+    details = {**report.hardware, **report.versions}
+    yield ", ".join(f"{name} {value}" for name, value in details.items())
+
+
+def _series(samples: list[Sample]) -> tuple[tuple[str, ...], list[tuple[object, ...]]]:
+    names = list(samples[-1].rss_mib)
+    head = ("requests", "s", *(f"{name} MiB" for name in names), "/dev/shm MiB", "threads")
+    rows: list[tuple[object, ...]] = [
+        (
+            sample.num_answered,
+            sample.seconds,
+            *(sample.rss_mib.get(name, "") for name in names),
+            sample.shared_memory_mib,
+            sum(sample.num_threads.values()),
+        )
+        for sample in samples
+    ]
+    return head, rows
+
+
+def _table(head: tuple[str, ...], rows: Iterable[tuple[object, ...]]) -> Iterator[str]:
+    yield f"| {' | '.join(head)} |"
+    yield f"|{' --- |' * len(head)}"
+    for row in rows:
+        yield f"| {' | '.join(map(str, row))} |"
+    yield ""
+
+
+def _percentile(values: list[float], percent: int) -> float:
+    """The nearest rank."""
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, len(ordered) * percent // 100)]
