@@ -194,7 +194,7 @@ def test_min_tokens_above_the_default_length_extends_it() -> None:
         ({"max_tokens": BIG}, f"too long: 3 and {BIG}"),
         ({"min_tokens": 48}, "too long: 3 and 48"),
         ({"max_tokens": 1.5}, "max_tokens: got 1.5, allowed: an integer"),
-        ({"max_tokens": "9"}, "max_tokens: got a text, allowed: an integer"),
+        ({"max_tokens": "nine"}, "max_tokens: got a text, allowed: an integer"),
         ({"min_tokens": -1, "max_tokens": 4}, "min_tokens: got -1, allowed: 0 to max_tokens"),
         ({"min_tokens": 5, "max_tokens": 4}, "min_tokens: got 5, allowed: 0 to max_tokens (4)"),
         (
@@ -405,3 +405,23 @@ def test_empty_bad_words_are_ignored_as_litellm_sends_them() -> None:
 def test_the_same_seed_twice_is_one_seed() -> None:
     assert params(seed=5, random_seed=5).seed == 5
     assert params(random_seed=6).seed == 6
+
+
+def test_parameters_that_sampling_parameters_repeats_are_left_to_it() -> None:
+    """NVIDIA's client of the vLLM backend sends both, its numbers as texts."""
+    options = {"temperature": "0.5", "max_tokens": "7", "stop": "x"}
+    given = {"text_input": [b"abc"], "sampling_parameters": [json.dumps(options).encode()]}
+    (row,) = parse_request(fields(given, options), READER).rows
+    assert (row.params.temperature, row.params.max_tokens) == (0.5, 7)
+    assert row.params.stop_words == ("x",)
+
+
+def test_a_parameters_number_may_be_a_text() -> None:
+    request = parsed(temperature="0.5", max_tokens="7", stream="true")
+    assert request.rows[0].params.temperature == 0.5
+    assert request.rows[0].params.max_tokens == 7
+    assert request.stream
+
+
+def test_a_negative_seed_of_sampling_parameters_is_what_torch_makes_of_it() -> None:
+    assert params(sampling_parameters='{"seed": -2}').seed == 2**64 - 2
