@@ -25,7 +25,7 @@ BAD_OPTIONS: list[tuple[str, Any, str, tuple[str, ...]]] = [
     ("max_tokens", 2**63 - 1, "parameters", (str(2**63 - 1),)),
     ("max_tokens", 2.5, "parameters", ("2.5", "integer")),
     ("max_tokens", True, "parameters", ("true", "integer")),
-    ("max_tokens", "7", "parameters", ("integer",)),
+    ("max_tokens", "seven", "parameters", ("integer",)),
     ("min_tokens", -1, "tensors", ("-1", "0 to")),
     ("min_tokens", 9, "tensors", ("9", "max_tokens")),
     ("temperature", -1.0, "tensors", ("-1", "0")),
