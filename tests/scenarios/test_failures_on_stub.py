@@ -95,6 +95,16 @@ def fill(server: StubServer, engine_server: StubServer, held: HeldStep) -> Fill:
     return send_all
 
 
+def unload_with_the_step_going_on(engine_server: StubServer, held: HeldStep) -> None:
+    """Lets the held step go on as soon as the engine knows that it is being unloaded."""
+    engine = engine_server.model.loaded.engine
+    unloading = threading.Thread(target=engine_server.unload)
+    unloading.start()
+    assert eventually(lambda: engine._stop_at_s is not None)
+    held.go_on.set()
+    unloading.join(30)
+
+
 def test_a_failed_step_fails_its_requests_alone(
     server: StubServer, held: HeldStep, fill: Fill, reference: Reference
 ) -> None:
@@ -136,10 +146,7 @@ def test_unloading_lets_requests_finish(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     pending = fill()
-    unloading = threading.Thread(target=engine_server.unload)
-    unloading.start()
-    held.go_on.set()
-    unloading.join(30)
+    unload_with_the_step_going_on(engine_server, held)
 
     replies = [waiting.reply() for waiting in pending]
     monkeypatch.undo()
@@ -162,10 +169,7 @@ def test_unloading_answers_what_does_not_finish_in_time(
     model = engine_server.model
     monkeypatch.setattr(model, "loaded", dataclasses.replace(model.loaded, unload_grace_s=0.0))
     pending = fill()
-    unloading = threading.Thread(target=engine_server.unload)
-    unloading.start()
-    held.go_on.set()
-    unloading.join(30)
+    unload_with_the_step_going_on(engine_server, held)
 
     replies = [waiting.reply() for waiting in pending]
     monkeypatch.undo()

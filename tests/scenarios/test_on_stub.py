@@ -29,7 +29,7 @@ def model_of(stub: StubEndpoint, name: str) -> Model:
     return Model(stub, name, batched=is_batched(name))
 
 
-@pytest.fixture(params=["demo", "whole", "batched", "padded"])
+@pytest.fixture(params=["demo", "batched", "padded"])
 def model(stub: StubEndpoint, request: pytest.FixtureRequest) -> Model:
     return model_of(stub, request.param)
 
@@ -39,15 +39,11 @@ class TestAnswers(Answers):
 
 
 class TestSampling(Sampling):
-    @pytest.fixture(params=["demo", "batched", "padded"])
-    def model(self, stub: StubEndpoint, request: pytest.FixtureRequest) -> Model:
-        return model_of(stub, request.param)
+    pass
 
 
 class TestStopWords(StopWords):
-    @pytest.fixture(params=["demo", "batched", "padded"])
-    def model(self, stub: StubEndpoint, request: pytest.FixtureRequest) -> Model:
-        return model_of(stub, request.param)
+    pass
 
 
 class TestFlatJson(FlatJson):
@@ -79,9 +75,7 @@ class TestMoreOptions(MoreOptions):
 
 
 class TestStreams(Streams):
-    @pytest.fixture(params=["demo", "batched", "padded"])
-    def model(self, stub: StubEndpoint, request: pytest.FixtureRequest) -> Model:
-        return model_of(stub, request.param)
+    pass
 
 
 class TestStreamEndpoints(StreamEndpoints):

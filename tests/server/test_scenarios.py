@@ -71,7 +71,7 @@ class TestClientBatches(ClientBatches):
 
 
 class TestFlatJson(FlatJson):
-    @pytest.fixture(params=["http demo", "http batched", "http whole"])
+    @pytest.fixture(params=["http demo", "http batched"])
     def model(self, triton: Triton, request: pytest.FixtureRequest) -> Model:
         return model_behind(triton, request)
 
