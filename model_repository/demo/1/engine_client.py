@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 from collections.abc import Callable
 from typing import BinaryIO
@@ -106,21 +107,19 @@ class EngineClient:
 
 def _connected(address: str) -> tuple[socket.socket, BinaryIO]:
     """A socket behind its hellos, and its reading end."""
-    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
+    with contextlib.ExitStack() as stack:
+        sock = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+        stream = stack.enter_context(sock.makefile("rb"))
         sock.settimeout(_CONNECT_TIMEOUT_S)
         sock.connect(f"\0{address}")
         engine_link.check_peer(sock)
         sock.sendall(engine_link.encode(engine_link.hello()), socket.MSG_NOSIGNAL)
-        stream = sock.makefile("rb")
         first = engine_link.read_frame(stream)
         if first is None:
             raise ConnectionResetError("it hung up")
         engine_link.check_hello(first)
         sock.settimeout(None)
-    except BaseException:
-        sock.close()
-        raise
+        stack.pop_all()
     return sock, stream
 
 

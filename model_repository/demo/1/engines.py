@@ -5,6 +5,7 @@ the least busy one.
 from __future__ import annotations
 
 import threading
+import time
 
 from hf_runtime import engine_link, log
 from hf_runtime.engine_link import LinkError
@@ -13,6 +14,7 @@ from .engine_client import EngineClient, Retry
 from .waiting import UnavailableError, Waiting
 
 _LOOK_EVERY_S = 1.0
+_REFUSED_FOR_S = 5.0
 
 
 class Engines:
@@ -23,7 +25,7 @@ class Engines:
         self.engine = engine
         self._identity = engine_link.server_identity()
         self._clients: dict[str, EngineClient] = {}  # by address
-        self._refusals: dict[str, str] = {}  # the reason by address, while it listens there
+        self._refusals: dict[str, tuple[float, str]] = {}  # by address: when, and the reason
         self._looking = threading.Lock()
         self._closing = threading.Event()
         self._retry: Retry = Waiting.fail
@@ -77,10 +79,15 @@ class Engines:
             if self._closing.is_set():
                 return
             addresses = engine_link.find_addresses(self._identity, self.engine)
-            self._refusals = {a: why for a, why in self._refusals.items() if a in addresses}
+            self._refusals = {a: self._refusals[a] for a in addresses if a in self._refusals}
             for address in addresses:
-                if address not in self._clients:
+                if address not in self._clients and not self._is_refused(address):
                     self._connect(address)
+
+    def _is_refused(self, address: str) -> bool:
+        """Whether it refused a moment ago: an engine that hangs must not hold up every request."""
+        refused_s, _ = self._refusals.get(address, (-_REFUSED_FOR_S, ""))
+        return time.monotonic() - refused_s < _REFUSED_FOR_S
 
     def _connect(self, address: str) -> None:
         try:
@@ -88,7 +95,7 @@ class Engines:
         except (LinkError, OSError) as error:
             if address not in self._refusals:
                 log.warn(f"the engine {self.engine} can't be reached: {error}")
-            self._refusals[address] = str(error)
+            self._refusals[address] = (time.monotonic(), str(error))
             return
         self._refusals.pop(address, None)
         self._clients[address] = client
@@ -103,7 +110,7 @@ class Engines:
         if self._closing.is_set():
             return "the model is being unloaded: try again"
         if self._refusals:
-            why = next(iter(self._refusals.values()))
+            _, why = next(iter(self._refusals.values()))
             return (
                 f"the engine {self.engine} can't be reached ({why}): if this lasts, write both "
                 "models anew with `hf-triton generate` and load both"

@@ -78,6 +78,7 @@ class Forwarder:
         """To another engine, where there is one, after the first gave it back."""
         try:
             self.engines.pass_on(waiting)
+            self._wake.set()
         except RuntimeModelError:
             waiting.fail(error)
 

@@ -5,13 +5,12 @@ quotes the text.
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from typing import Any
 
 from hf_runtime.errors import RequestError
 from hf_runtime.tensors import kind_of
-
-_LONGEST_NAME = 40
 
 
 def read_json(field: str, text: str) -> Any:
@@ -54,9 +53,8 @@ def read_list(field: str, text: str) -> list[Any]:
 
 
 def short(name: str) -> str:
-    """A name as an error shows it: on one line and never long, as it may be a misplaced text."""
-    line = " ".join(name.split())
-    return line if len(line) <= _LONGEST_NAME else line[: _LONGEST_NAME - 1] + "…"
+    """A name as an error shows it; what does not look like one may be a misplaced text."""
+    return name if re.fullmatch(r"[\w.-]{1,40}", name) else f"a name of {len(name)} characters"
 
 
 def _unique(field: str, pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +13,7 @@ from hf_runtime.prepacked_linear import prepack
 from hf_runtime.served_model import ServedModel
 from hf_runtime.weights import load_config, load_model, load_tokenizer, model_files
 
+from .bad_words import word_tokenizer
 from .chat import ChatTemplate
 from .engine import Engine, EngineSetup
 from .generate import GenerateEngine
@@ -134,19 +134,6 @@ def vocab_size(model: Any) -> int:
     return int(model.config.get_text_config().vocab_size)
 
 
-def word_tokenizer(tokenizer: Any) -> Callable[[str], list[tuple[int, ...]]]:
-    """A function from a word to the token sequences that spell it, at the beginning of a text and
-    after a space.
-    """
-
-    def tokenize(word: str) -> list[tuple[int, ...]]:
-        spellings = (word, f" {word.lstrip()}")
-        found = (tokenizer(text, add_special_tokens=False).input_ids for text in spellings)
-        return list(dict.fromkeys(tuple(token_ids) for token_ids in found if token_ids))
-
-    return tokenize
-
-
 def prompt_tokenizer(tokenizer: Any, engine: Engine) -> Tokenize:
     """A function from a prompt to its token ids; it refuses a prompt that can't fit before it
     tokenises it.
@@ -156,18 +143,19 @@ def prompt_tokenizer(tokenizer: Any, engine: Engine) -> Tokenize:
     longest_token = max((len(token) for token in tokenizer.get_vocab()), default=1)
 
     def tokenize(text: str, *, add_special_tokens: bool = True) -> list[int]:
+        field = "text_input" if add_special_tokens else "messages"
         fewest_tokens = -(-len(text) // longest_token)
         if fewest_tokens > engine.max_model_len:
             raise RequestError(
-                f"text_input: the prompt has {len(text)} characters, at least {fewest_tokens} "
+                f"{field}: the prompt has {len(text)} characters, at least {fewest_tokens} "
                 f"tokens; this model's context holds {engine.max_model_len}"
             )
         token_ids: list[int] = tokenizer(text, add_special_tokens=add_special_tokens).input_ids
         if not token_ids:
-            raise RequestError("text_input: the tokenizer makes no token of it, a text is required")
+            raise RequestError(f"{field}: the tokenizer makes no token of it, a text is required")
         if max(token_ids) >= num_known:
             raise RequestError(
-                f"text_input: the tokenizer makes token {max(token_ids)} of it, this model has "
+                f"{field}: the tokenizer makes token {max(token_ids)} of it, this model has "
                 f"{num_known}"
             )
         if unknown_id is not None:

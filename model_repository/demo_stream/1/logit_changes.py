@@ -17,6 +17,7 @@ import torch
 from .sequence import Sequence
 
 _NEVER = float("-inf")
+_LARGEST = 3e38
 _Ids = npt.NDArray[np.int64]
 
 
@@ -152,7 +153,8 @@ def _penalise(logits: torch.Tensor, changes: list[tuple[int, _Changes]]) -> None
     device = logits.device
 
     def spread(values: list[float]) -> torch.Tensor:
-        return torch.from_numpy(np.repeat(np.array(values, dtype=np.float32), lengths)).to(device)
+        within_float32 = np.clip(values, -_LARGEST, _LARGEST).astype(np.float32)
+        return torch.from_numpy(np.repeat(within_float32, lengths)).to(device)
 
     places = _places([(row, tokens) for row, _, tokens, _ in counted], device)
     counts = torch.from_numpy(np.concatenate([counts for *_, counts in counted])).to(device)

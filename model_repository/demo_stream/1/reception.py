@@ -54,7 +54,10 @@ class Reception:
         """
         try:
             request = parse_request(fields, self._loaded.reader)
-            self._start(request, listed, responder, may_stream=may_stream)
+            # Clients of TensorRT-LLM, which alone know this input, read its flat outputs.
+            batched = self._batched and not fields.has_tensor("beam_width")
+            streams = request.stream and may_stream
+            self._start(request, listed, responder, streams=streams, batched=batched)
         except RuntimeModelError as error:
             responder.fail(error)
         except Exception as error:
@@ -74,7 +77,8 @@ class Reception:
         listed: Iterable[str],
         responder: Responder,
         *,
-        may_stream: bool,
+        streams: bool,
+        batched: bool,
     ) -> None:
         wanted = wanted_outputs(listed, request.outputs)
         answer = Answer(
@@ -82,8 +86,8 @@ class Reception:
             [[_choice(row) for _ in range(row.n)] for row in request.rows],
             wanted,
             self._decode_token,
-            streams=request.stream and may_stream,
-            batched=self._batched,
+            streams=streams,
+            batched=batched,
         )
         with_logprobs = not wanted.isdisjoint(_LOGPROBS)
         answer.expect(

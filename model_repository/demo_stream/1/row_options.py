@@ -1,7 +1,7 @@
 """The options of each row of a request: where they may stand, of which type, with which default.
 
-A name means the same as a tensor and as a request parameter; ``sampling_parameters`` wins over
-both. Ranges of sampling are SamplingParams' own.
+A name means the same as a tensor and as a request parameter, whose number may come as a text;
+``sampling_parameters`` wins over both. Ranges of sampling are SamplingParams' own.
 """
 
 from __future__ import annotations
@@ -10,40 +10,47 @@ from collections.abc import Callable
 from typing import Any
 
 from hf_runtime.errors import RequestError
-from hf_runtime.tensors import RequestFields, boolean, integer, number, shown, text
+from hf_runtime.tensors import RequestFields, shown, text
 
-from .sampling_json import read_sampling_parameters
+from .sampling_json import (
+    FIELD,
+    lenient_boolean,
+    lenient_integer,
+    lenient_number,
+    names_in,
+    read_sampling_parameters,
+)
 
 MAX_CHOICES = 128
 
 _Convert = Callable[[str, Any], Any]
 _OPTIONS: dict[str, tuple[_Convert, Any]] = {
-    "max_tokens": (integer, None),
-    "min_tokens": (integer, 0),
-    "temperature": (number, None),
-    "top_k": (integer, 0),
-    "top_p": (number, 0.0),
-    "min_p": (number, 0.0),
-    "repetition_penalty": (number, None),
-    "frequency_penalty": (number, 0.0),
-    "presence_penalty": (number, 0.0),
-    "seed": (integer, None),
-    "random_seed": (integer, None),
-    "ignore_eos": (boolean, False),
-    "include_stop_str_in_output": (boolean, False),
-    "logprobs": (integer, None),
-    "n": (integer, 1),
-    "beam_width": (integer, 1),
-    "length_penalty": (number, 1.0),
-    "timeout_ms": (integer, None),
+    "max_tokens": (lenient_integer, None),
+    "min_tokens": (lenient_integer, 0),
+    "temperature": (lenient_number, None),
+    "top_k": (lenient_integer, 0),
+    "top_p": (lenient_number, 0.0),
+    "min_p": (lenient_number, 0.0),
+    "repetition_penalty": (lenient_number, None),
+    "frequency_penalty": (lenient_number, 0.0),
+    "presence_penalty": (lenient_number, 0.0),
+    "seed": (lenient_integer, None),
+    "random_seed": (lenient_integer, None),
+    "ignore_eos": (lenient_boolean, False),
+    "include_stop_str_in_output": (lenient_boolean, False),
+    "logprobs": (lenient_integer, None),
+    "n": (lenient_integer, 1),
+    "beam_width": (lenient_integer, 1),
+    "length_penalty": (lenient_number, 1.0),
+    "timeout_ms": (lenient_integer, None),
     "on_timeout": (text, "partial"),
-    "stream": (boolean, False),
-    "exclude_input_in_output": (boolean, True),
-    "return_finish_reason": (boolean, False),
-    "return_cumulative_logprob": (boolean, False),
-    "return_logprobs": (boolean, False),
-    "return_num_input_tokens": (boolean, False),
-    "return_num_output_tokens": (boolean, False),
+    "stream": (lenient_boolean, False),
+    "exclude_input_in_output": (lenient_boolean, True),
+    "return_finish_reason": (lenient_boolean, False),
+    "return_cumulative_logprob": (lenient_boolean, False),
+    "return_logprobs": (lenient_boolean, False),
+    "return_num_input_tokens": (lenient_boolean, False),
+    "return_num_output_tokens": (lenient_boolean, False),
 }
 _WORDS = ("stop_words", "bad_words")
 _TEXTS = ("text_input", "messages", "tools", "chat_template_kwargs", "sampling_parameters")
@@ -56,6 +63,9 @@ def read_rows(fields: RequestFields) -> list[dict[str, Any]]:
     Raises:
         RequestError: names the field, what was got and what is allowed.
     """
+    for given in fields.optional_texts(FIELD):
+        # vLLM's own client sends each of them twice; here it wins, whatever the other looks like.
+        fields.drop_parameters(names_in(given or "{}"))
     fields.check_parameters((*_OPTIONS, *_WORDS, *_TEXTS))
     num_rows = fields.count_rows("text_input", "messages")
     columns: dict[str, list[Any]] = {

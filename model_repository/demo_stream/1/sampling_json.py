@@ -20,6 +20,11 @@ from .json_text import read_object, short
 FIELD = "sampling_parameters"
 
 
+def names_in(text: str) -> frozenset[str]:
+    """The names that a JSON text sets. Raises RequestError for broken JSON."""
+    return frozenset(read_object(FIELD, text))
+
+
 def read_sampling_parameters(text: str) -> dict[str, Any]:
     """The options that a JSON text sets, under this contract's own names (``stop_words`` for
     ``stop``).
@@ -40,7 +45,7 @@ def read_sampling_parameters(text: str) -> dict[str, Any]:
     return options
 
 
-def _integer(name: str, value: Any) -> int:
+def lenient_integer(name: str, value: Any) -> int:
     """An integer, also as a text or with a fraction of 0."""
     if isinstance(value, str) and re.fullmatch(r"\s*[+-]?[0-9]{1,30}\s*", value):
         return int(value)
@@ -49,7 +54,8 @@ def _integer(name: str, value: Any) -> int:
     return integer(name, value)
 
 
-def _number(name: str, value: Any) -> float:
+def lenient_number(name: str, value: Any) -> float:
+    """A number, also as a text."""
     if isinstance(value, str):
         try:
             return float(value)
@@ -58,7 +64,8 @@ def _number(name: str, value: Any) -> float:
     return number(name, value)
 
 
-def _boolean(name: str, value: Any) -> bool:
+def lenient_boolean(name: str, value: Any) -> bool:
+    """True or false, also as a text."""
     known = {"true": True, "false": False}
     return known[value.lower()] if _is_one_of(value, known) else boolean(name, value)
 
@@ -78,42 +85,46 @@ def _texts(name: str, value: Any) -> tuple[str, ...]:
 def _integers(name: str, value: Any) -> tuple[int, ...]:
     if not isinstance(value, list):
         raise RequestError(f"{name}: got {kind_of(value)}, allowed: a list of integers")
-    return tuple(_integer(name, element) for element in value)
+    return tuple(lenient_integer(name, element) for element in value)
 
 
 def _biases(name: str, value: Any) -> tuple[tuple[int, float], ...]:
     """{"token_id": bias}, ordered by id."""
     if not isinstance(value, dict):
         raise RequestError(f"{name}: got {kind_of(value)}, allowed: an object of token ids")
-    biases = {_integer(name, token): _number(name, bias) for token, bias in value.items()}
+    biases = {
+        lenient_integer(name, token): lenient_number(name, bias) for token, bias in value.items()
+    }
     return tuple(sorted(biases.items()))
 
 
 def _num_logprobs(name: str, value: Any) -> int | None:
     """How many alternatives; false for no log-probabilities at all, as OpenAI's requests say it."""
-    return None if value is False else _integer(name, value)
+    return None if value is False else lenient_integer(name, value)
 
 
 def _seed(name: str, value: Any) -> int | None:
-    """-1 is none, as vLLM has it."""
-    seed = _integer(name, value)
+    """-1 is none, as vLLM has it; other negative ones are taken as torch takes them."""
+    seed = lenient_integer(name, value)
+    if -(2**63) <= seed < -1:
+        return seed + 2**64
     return None if seed == -1 else seed
 
 
 _Convert = Callable[[str, Any], Any]
 _OPTIONS: dict[str, tuple[str, _Convert]] = {
     **{
-        name: (name, _integer)
+        name: (name, lenient_integer)
         for name in ("n", "best_of", "max_tokens", "min_tokens", "top_k", "beam_width")
     },
     **{
-        name: (name, _number)
+        name: (name, lenient_number)
         for name in (
             *("temperature", "top_p", "min_p", "length_penalty"),
             *("presence_penalty", "frequency_penalty", "repetition_penalty"),
         )
     },
-    **{name: (name, _boolean) for name in ("include_stop_str_in_output", "ignore_eos")},
+    **{name: (name, lenient_boolean) for name in ("include_stop_str_in_output", "ignore_eos")},
     "seed": ("seed", _seed),
     "stop": ("stop_words", _texts),
     "bad_words": ("bad_words", _texts),
@@ -146,7 +157,7 @@ def _check_neutral(name: str, value: Any) -> None:
     neutral = _NEUTRAL[name]
     if value is None:
         return
-    given = _boolean(f"{FIELD}: {name}", value) if isinstance(neutral, bool) else value
+    given = lenient_boolean(f"{FIELD}: {name}", value) if isinstance(neutral, bool) else value
     if given is neutral or (given == neutral and not isinstance(given, bool)):
         return
     allowed = "null" if neutral is None else str(neutral).lower()

@@ -47,9 +47,9 @@ class Connection:
         self._writer = threading.Thread(target=self._write, name="link writer", daemon=True)
 
     def start(self) -> None:
-        """Starts both threads."""
-        self._reader.start()
+        """Starts both threads; the reader, which may end at once, waits for the writer then."""
         self._writer.start()
+        self._reader.start()
 
     def send(self, data: bytes) -> bool:
         """Queues an encoded frame; False where the peer has gone or no longer reads."""

@@ -116,6 +116,8 @@ class EngineListener:
                 return  # draining
             try:
                 engine_link.check_peer(sock)
+                # Whatever the peer is, it learns what we are before we hang up.
+                sock.sendall(engine_link.encode(engine_link.hello()), socket.MSG_NOSIGNAL)
             except (LinkError, OSError) as error:
                 log.warn(f"a connection to the engine was refused: {error}")
                 sock.close()
@@ -124,7 +126,6 @@ class EngineListener:
 
     def _welcome(self, sock: socket.socket) -> None:
         front = _Front(self, sock)
-        front.send(engine_link.hello())
         with self._lock:
             self._fronts.add(front)
         front.connection.start()

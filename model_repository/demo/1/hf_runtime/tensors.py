@@ -80,6 +80,15 @@ class RequestFields:
         rows = self._rows_of(name)
         return [tuple(filter(None, (text(name, value) for value in row))) for row in rows]
 
+    def has_tensor(self, name: str) -> bool:
+        """Whether the request has an input of that name."""
+        return self._get_tensor(self._request, name) is not None
+
+    def drop_parameters(self, names: Iterable[str]) -> None:
+        """Forgets parameters that something else overrides."""
+        for name in names:
+            self.parameters.pop(name, None)
+
     def check_parameters(self, known: Iterable[str]) -> None:
         """Raises RequestError for a parameter that is none of ``known``, with the nearest one."""
         names = sorted(known)

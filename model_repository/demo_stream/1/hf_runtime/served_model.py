@@ -39,8 +39,10 @@ class ServedModel:
 
     @property
     def cache_dir(self) -> Path:
-        """Where the Hub's files of this model are kept."""
-        return self.folder / "hf_cache"
+        """Where the Hub's files of this model are kept: in the folder that models.yaml names, so
+        that they stay where they are when ``streaming`` is turned on or off.
+        """
+        return self.folder.parent / self.public_name / "hf_cache"
 
     @property
     def source(self) -> str:
