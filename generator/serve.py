@@ -7,6 +7,7 @@ Exit codes: 0 after a graceful stop of a server that had models ready (Ctrl-C, S
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from pathlib import Path
 
@@ -26,6 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     for flag, port in (("--http-port", 8000), ("--grpc-port", 8001), ("--metrics-port", 8002)):
         parser.add_argument(flag, type=_port, default=port, metavar="PORT", help=f"default: {port}")
+    _add_openai(parser)
     parser.add_argument(
         "--load-timeout-s",
         type=_seconds,
@@ -43,24 +45,78 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _add_openai(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group(
+        "OpenAI's API",
+        "/v1/models, /v1/completions and /v1/chat/completions, for the openai package and all that "
+        "speaks like it. Clients need a key where HF_TRITON_OPENAI_KEY or --openai-key-file sets "
+        "one.",
+    )
+    group.add_argument(
+        "--openai-port",
+        type=_port,
+        metavar="PORT",
+        help="serve it on this port, such as 9000 (default: not at all)",
+    )
+    group.add_argument(
+        "--openai-key-file",
+        type=Path,
+        metavar="FILE",
+        help="the key that clients must send; without it, that in HF_TRITON_OPENAI_KEY, if any",
+    )
+    group.add_argument(
+        "--triton-url",
+        type=_address,
+        metavar="HOST:PORT",
+        help="serve only this API, for the Triton that runs there (its gRPC port): generate and "
+        "start nothing",
+    )
+
+
+def _check_openai(args: argparse.Namespace) -> None:
+    """Raises UsageError for options that would be ignored."""
+    for flag, value in (
+        ("--triton-url", args.triton_url),
+        ("--openai-key-file", args.openai_key_file),
+    ):
+        if value is not None and args.openai_port is None:
+            raise UsageError(f"{flag} needs --openai-port")
+    if args.triton_url and (args.arguments or args.load_timeout_s or args.verbose):
+        raise UsageError(
+            "with --triton-url no tritonserver is started: leave out --load-timeout-s, --verbose "
+            "and arguments for tritonserver"
+        )
+
+
 def run(args: argparse.Namespace) -> int:
     """Serves until stopped. Raises GeneratorError where that can't begin or breaks off."""
     for argument in args.arguments:
         if not argument.startswith("-"):
             raise UsageError(f"unexpected '{argument}'; arguments for tritonserver start with '-'")
+    _check_openai(args)
     # Imported here: the other verbs, and --help, need no HTTP and no processes.
+    from generator.openai_api.beside import OpenAiProcess
+    from generator.openai_api.key import take_key
     from generator.server import TritonServer
     from generator.server_listen import Listen
     from generator.serving import serve
 
-    listen = Listen(args.host, args.http_port, args.grpc_port, args.metrics_port)
+    ports = (args.http_port, args.grpc_port, args.metrics_port, args.openai_port or 0)
+    listen = Listen(args.host, *ports)
+    key = take_key(args.openai_key_file, os.environ)
+    if args.triton_url:
+        from generator.openai_api.alone import serve_alone
+
+        return serve_alone(listen, args.triton_url, key)
     listen.check()  # before anything is written
     repository = Path(args.repository)
     outcome = generate(Path(args.config), repository)
     _report(outcome, args.repository)
     refuse_conflicts(outcome)
     server = TritonServer(repository, listen, arguments=args.arguments, verbose=args.verbose)
-    return serve(server, [spec.name for spec in outcome.plan.specs], args.load_timeout_s)
+    openai_api = OpenAiProcess(listen, key) if args.openai_port else None
+    models = [spec.name for spec in outcome.plan.specs]
+    return serve(server, models, args.load_timeout_s, openai_api)
 
 
 def _report(outcome: Outcome, repository: str) -> None:
@@ -73,6 +129,15 @@ def _port(text: str) -> int:
     if not (text.isdecimal() and 1 <= int(text) <= 65535):
         raise argparse.ArgumentTypeError(f"got '{text}', expected a port from 1 to 65535")
     return int(text)
+
+
+def _address(text: str) -> str:
+    host, _, port = text.rpartition(":")
+    if not host or "/" in text or not (port.isdecimal() and 1 <= int(port) <= 65535):
+        raise argparse.ArgumentTypeError(
+            f"got '{text}', expected HOST:PORT of Triton's gRPC, such as 127.0.0.1:8001"
+        )
+    return text
 
 
 def _seconds(text: str) -> float:

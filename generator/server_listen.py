@@ -11,20 +11,22 @@ from generator.errors import ServerError
 
 @dataclass(frozen=True)
 class Listen:
-    """One address and three ports."""
+    """One address and its ports; ``openai_port`` is 0 where OpenAI's API is not served."""
 
     host: str = "127.0.0.1"
     http_port: int = 8000
     grpc_port: int = 8001
     metrics_port: int = 8002
+    openai_port: int = 0
 
     def ports(self) -> dict[str, int]:
         """The ports by the flag that sets each."""
-        return {
+        ports = {
             "--http-port": self.http_port,
             "--grpc-port": self.grpc_port,
             "--metrics-port": self.metrics_port,
         }
+        return {**ports, "--openai-port": self.openai_port} if self.openai_port else ports
 
     def client_host(self) -> str:
         """An address at which a client on this machine reaches the server."""

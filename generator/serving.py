@@ -14,6 +14,7 @@ from typing import NoReturn
 
 from generator.curl_lines import curl_lines
 from generator.errors import EXIT_INTERRUPTED, EXIT_OK, ServerError
+from generator.openai_api.beside import OpenAiProcess, is_for_openai
 from generator.server import TritonServer
 from generator.server_loading import Loaded
 from generator.server_stubs import StubWatch
@@ -29,35 +30,56 @@ class StopRequested(KeyboardInterrupt):
     """A signal asked us to stop."""
 
 
-def serve(server: TritonServer, models: Sequence[str], load_timeout_s: float | None) -> int:
+def stop_signals() -> list[signal.Signals]:
+    """The signals that ask for a graceful stop."""
+    return [number for number in _STOP_SIGNALS if not _is_ignored_hangup(number)]
+
+
+def serve(
+    server: TritonServer,
+    models: Sequence[str],
+    load_timeout_s: float | None,
+    openai_api: OpenAiProcess | None = None,
+) -> int:
     """Starts ``server``, loads ``models`` and watches it until a signal; returns the exit code.
 
     Raises ServerError when it does not start, dies, or no model loads; nothing is left behind.
     """
-    numbers = [number for number in _STOP_SIGNALS if not _is_ignored_hangup(number)]
-    before = {number: signal.signal(number, _raise_stop) for number in numbers}
+    before = {number: signal.signal(number, _raise_stop) for number in stop_signals()}
     try:
         server.start()
-        return _serve_until_stopped(server, models, load_timeout_s)
+        return _serve_until_stopped(server, models, load_timeout_s, openai_api)
     finally:
+        if openai_api:
+            openai_api.kill()
         for number, handler in before.items():
             signal.signal(number, handler)
 
 
 def _serve_until_stopped(
-    server: TritonServer, models: Sequence[str], load_timeout_s: float | None
+    server: TritonServer,
+    models: Sequence[str],
+    load_timeout_s: float | None,
+    openai_api: OpenAiProcess | None,
 ) -> int:
     try:
-        _load(server, models, load_timeout_s)
-        _watch(server)
+        if openai_api:
+            openai_api.start()
+        _load(server, models, load_timeout_s, openai_api)
+        _watch(server, openai_api)
     except StopRequested:
-        return _stop(server)
+        return _stop(server, openai_api)
     except BaseException:
         server.kill()
         raise
 
 
-def _load(server: TritonServer, models: Sequence[str], timeout_s: float | None) -> None:
+def _load(
+    server: TritonServer,
+    models: Sequence[str],
+    timeout_s: float | None,
+    openai_api: OpenAiProcess | None,
+) -> None:
     """Returns when every model is ready, has failed, or is too late. Raises ServerError."""
     began = time.monotonic()
     remind_at = began + _REMIND_EVERY_S
@@ -69,7 +91,7 @@ def _load(server: TritonServer, models: Sequence[str], timeout_s: float | None) 
         now = time.monotonic()
         if outcome:
             loading.remove(outcome.model)
-            _announce(server, outcome, loading)
+            _announce(server, outcome, loading, openai_api)
         elif timeout_s is not None and now - began > timeout_s:
             _say(f"still loading after {timeout_s:g} s, no longer waiting: {', '.join(loading)}")
             break
@@ -80,10 +102,12 @@ def _load(server: TritonServer, models: Sequence[str], timeout_s: float | None) 
         raise ServerError("no model is ready, so there is nothing to serve")
     listen = server.listen
     where = f"http {listen.address(listen.http_port)}, grpc {listen.address(listen.grpc_port)}"
+    if openai_api:
+        where += f", OpenAI's API http://{listen.address(listen.openai_port)}/v1"
     _say(f"serving {len(server.loader.ready)} of {_count(models)} on {where}; Ctrl-C stops")
 
 
-def _watch(server: TritonServer) -> NoReturn:
+def _watch(server: TritonServer, openai_api: OpenAiProcess | None) -> NoReturn:
     """Never returns; tells of late and lost models. Raises ServerError when the server dies."""
     stubs = StubWatch(server.pid)
     while True:
@@ -92,10 +116,18 @@ def _watch(server: TritonServer) -> NoReturn:
         for model in sorted(lost & server.loader.ready):
             _say(f"model '{model}': its Python process died (out of memory?); start serve again")
         if outcome:
-            _announce(server, outcome, [])
+            _announce(server, outcome, [], openai_api)
+        news = openai_api.revive() if openai_api else None
+        if news:
+            _say(news)
 
 
-def _announce(server: TritonServer, outcome: Loaded, loading: Sequence[str]) -> None:
+def _announce(
+    server: TritonServer,
+    outcome: Loaded,
+    loading: Sequence[str],
+    openai_api: OpenAiProcess | None,
+) -> None:
     others = f"; still loading: {', '.join(loading)}" if loading else ""
     if outcome.failure:
         _say(f"model '{outcome.model}' failed to load: {outcome.failure}{others}")
@@ -103,13 +135,19 @@ def _announce(server: TritonServer, outcome: Loaded, loading: Sequence[str]) -> 
     _say(f"{outcome.model} is ready after {outcome.seconds:.1f} s{others}")
     url = f"http://{server.listen.address(server.listen.http_port)}/v2/models"
     lines = curl_lines(server.repository, outcome.model, url)
+    if openai_api and is_for_openai(server.repository / outcome.model / "config.pbtxt"):
+        lines.append(openai_api.curl_line(outcome.model))
     print("\n".join([f"# {outcome.model}", *lines]), flush=True)
 
 
-def _stop(server: TritonServer) -> int:
+def _stop(server: TritonServer, openai_api: OpenAiProcess | None) -> int:
     _say("stopping after the requests in flight; Ctrl-C again forces it")
     try:
+        if openai_api:
+            openai_api.begin_stop()
         code = server.stop()
+        if openai_api:
+            openai_api.end()
     except StopRequested:
         server.kill()
         return EXIT_INTERRUPTED

@@ -1,0 +1,49 @@
+"""The translator as the child of ``hf-triton serve``.
+
+    python -m generator.openai_api HOST PORT TRITON_ADDRESS    the key is in the environment
+
+Writes a line to stdout when it listens. Stops at SIGTERM, and at once when stdin closes: then
+whoever started it is gone. Its errors are on stderr, and end in 1.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import threading
+
+from generator.errors import EXIT_OK, GeneratorError
+from generator.openai_api.key import take_key
+from generator.openai_api.process import Settings, serve
+
+READY = "ready"
+
+
+def main(host: str, port: str, triton_address: str) -> int:
+    """Serves until told to stop; returns the exit code."""
+    threading.Thread(target=_end_with_input, daemon=True).start()
+    try:
+        settings = Settings(host, int(port), triton_address, take_key(None, os.environ))
+        asyncio.run(_serve(settings))
+    except GeneratorError as error:
+        sys.stderr.write(f"hf-triton: the OpenAI API: {error}\n")
+        return error.exit_code
+    return EXIT_OK
+
+
+async def _serve(settings: Settings) -> None:
+    stop = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+    await serve(settings, stop, lambda: print(READY, flush=True))
+
+
+def _end_with_input() -> None:
+    while os.read(0, 1):
+        pass
+    os._exit(EXIT_OK)
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

@@ -1,0 +1,191 @@
+"""The HTTP side: routes, the key, and every error in OpenAI's format.
+
+A client that goes takes its handler with it (aiohttp's handler_cancellation), and the handler its
+calls to Triton.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+import traceback
+import uuid
+from collections.abc import Awaitable, Callable
+from contextlib import aclosing
+
+from aiohttp import web
+
+from generator.openai_api.answers import Answer, Chunks, events, sse, to_json, whole
+from generator.openai_api.api import Api
+from generator.openai_api.asked import Asked
+from generator.openai_api.catalog import Catalog, ServedModel
+from generator.openai_api.chat import CHAT
+from generator.openai_api.completions import COMPLETIONS
+from generator.openai_api.errors import ApiError
+from generator.openai_api.json_body import read_object
+from generator.openai_api.key import is_authorized
+from generator.openai_api.merging import merged, only
+from generator.openai_api.triton import Triton
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+_MAX_BODY_BYTES = 16 * 2**20
+_BODY_TIMEOUT_S = 60.0
+_SSE_HEADERS = {
+    "Content-Type": "text/event-stream; charset=utf-8",
+    "Cache-Control": "no-cache",
+    "X-Accel-Buffering": "no",  # nginx would keep chunks back
+}
+
+
+class OpenAiApp:
+    """The handlers of one translator."""
+
+    def __init__(self, triton: Triton, key: str | None) -> None:
+        self._triton = triton
+        self._catalog = Catalog(triton)
+        self._key = key
+        self._started = int(time.time())
+
+    def application(self) -> web.Application:
+        """Everything under its path."""
+        middlewares = [_errors_in_openais_format, self._check_key]
+        app = web.Application(client_max_size=_MAX_BODY_BYTES, middlewares=middlewares)
+        app.router.add_get("/health", self._health)
+        app.router.add_get("/v1/models", self._models)
+        app.router.add_get("/v1/models/{name:.+}", self._model)
+        app.router.add_post("/v1/embeddings", _no_embeddings)
+        for api in (COMPLETIONS, CHAT):
+            app.router.add_post(api.path, self._generating(api))
+        return app
+
+    @web.middleware
+    async def _check_key(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        header = request.headers.get("Authorization")
+        if request.path != "/health" and not is_authorized(header, self._key):
+            found = "this is not the key" if header else "a key is needed"
+            message = f"Authorization: {found}; send 'Authorization: Bearer KEY'"
+            raise ApiError(401, message, code="invalid_api_key")
+        return await handler(request)
+
+    async def _health(self, _request: web.Request) -> web.Response:
+        if await self._triton.why_unreachable():
+            raise ApiError(503, "no connection to Triton", code="unavailable")
+        return _json({"status": "ok"})
+
+    async def _models(self, _request: web.Request) -> web.Response:
+        models = await self._catalog.models()
+        return _json(
+            {"object": "list", "data": [self._described(models[n]) for n in sorted(models)]}
+        )
+
+    async def _model(self, request: web.Request) -> web.Response:
+        return _json(self._described(await self._catalog.find(request.match_info["name"])))
+
+    def _described(self, model: ServedModel) -> dict[str, object]:
+        return {
+            "id": model.name,
+            "object": "model",
+            "created": self._started,
+            "owned_by": "hf-triton",
+        }
+
+    def _generating(self, api: Api) -> Handler:
+        async def generate(request: web.Request) -> web.StreamResponse:
+            asked = api.read(read_object(await _body(request)))
+            model = await self._catalog.find(asked.model)
+            answer = Answer(api, asked, f"{api.id_prefix}{uuid.uuid4().hex}")
+            chunks = self._chunks(model, asked, answer.answer_id)
+            try:
+                if asked.stream:
+                    return await _streamed(request, answer, chunks)
+                headers = {"X-Request-Id": answer.answer_id}
+                return _json(await whole(answer, chunks), headers=headers)
+            except ApiError as error:
+                if error.status in (404, 503):
+                    self._catalog.forget()
+                raise
+
+        return generate
+
+    def _chunks(self, model: ServedModel, asked: Asked, answer_id: str) -> Chunks:
+        logprobs = asked.num_logprobs is not None
+        sources = [
+            self._triton.generate(model, answer_id, inputs, logprobs=logprobs)
+            for inputs in asked.inputs
+        ]
+        return merged(sources) if len(sources) > 1 else only(sources[0])
+
+
+async def _streamed(request: web.Request, answer: Answer, chunks: Chunks) -> web.StreamResponse:
+    """Sends events as they come; until the first has, an error still gets its own status."""
+    async with aclosing(events(answer, chunks)) as found:
+        first = await anext(found)
+        headers = {**_SSE_HEADERS, "X-Request-Id": answer.answer_id}
+        response = web.StreamResponse(headers=headers)
+        await response.prepare(request)
+        await response.write(first)
+        try:
+            async for event in found:
+                await response.write(event)
+        except ConnectionError:
+            raise  # the client has gone
+        except Exception as error:  # noqa: BLE001, the status is sent: tell of it in an event
+            await response.write(sse(_as_api_error(error).body()))
+        await response.write_eof()
+    return response
+
+
+async def _body(request: web.Request) -> bytes:
+    try:
+        return await asyncio.wait_for(request.read(), _BODY_TIMEOUT_S)
+    except asyncio.TimeoutError:
+        text = f"the body did not come within {_BODY_TIMEOUT_S:g} seconds"
+        raise ApiError(408, text) from None
+    except web.HTTPRequestEntityTooLarge:
+        allowed = f"{_MAX_BODY_BYTES} bytes"
+        raise ApiError(413, f"the body: got more, allowed: {allowed}") from None
+
+
+async def _no_embeddings(_request: web.Request) -> web.Response:
+    message = "model: no embeddings model is served here, only text generation"
+    raise ApiError(404, message, param="model", code="model_not_found")
+
+
+@web.middleware
+async def _errors_in_openais_format(request: web.Request, handler: Handler) -> web.StreamResponse:
+    try:
+        return await handler(request)
+    except web.HTTPException as error:
+        got = f"{request.method} {request.path}"[:200]
+        allow = {name: error.headers[name] for name in ("Allow",) if name in error.headers}
+        hint = f", allowed: {allow['Allow']}" if allow else ", see /v1/models"
+        return _error(ApiError(error.status, f"{got}: {error.reason}{hint}"), allow)
+    except ConnectionError:
+        raise  # the client has gone
+    except Exception as error:  # noqa: BLE001, the edge of a request
+        return _error(_as_api_error(error))
+
+
+def _as_api_error(error: Exception) -> ApiError:
+    """The error itself, or for a bug of ours one that says no more than its type."""
+    if isinstance(error, ApiError):
+        return error
+    # Only the place: the text could quote a prompt.
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    place = f"{type(error).__name__} at {frame.filename}:{frame.lineno}"
+    sys.stderr.write(f"hf-triton: the OpenAI API failed at a request: {place}\n")
+    return ApiError(500, f"internal error: {type(error).__name__}")
+
+
+def _error(error: ApiError, headers: dict[str, str] | None = None) -> web.Response:
+    return _json(error.body(), error.status, {**error.headers(), **(headers or {})})
+
+
+def _json(
+    value: dict[str, object], status: int = 200, headers: dict[str, str] | None = None
+) -> web.Response:
+    return web.Response(
+        body=to_json(value), status=status, headers=headers, content_type="application/json"
+    )

@@ -1,0 +1,130 @@
+"""The translator beside a Triton of ours: a child process that is started, watched and stopped.
+
+A process of its own, so that whatever happens to it (memory, a bug) leaves Triton and its
+supervisor alone, and so that many streams don't slow down who reads Triton's log. Knows no HTTP and
+no gRPC.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from generator import model_config
+from generator.errors import ServerError
+from generator.openai_api.key import VARIABLE
+from generator.openai_api.tasks import TEXT_TASKS
+from generator.server_listen import Listen
+from generator.triton_models import TASK_PARAMETER
+
+_START_TIMEOUT_S = 60.0
+_STOP_TIMEOUT_S = 5.0  # after Triton has ended, nothing is left to wait for
+_SHORTEST_LIFE_S = 10.0
+
+
+class OpenAiProcess:
+    """The translator of one server."""
+
+    def __init__(self, listen: Listen, key: str | None) -> None:
+        self._listen = listen
+        self._key = key
+        self._process: subprocess.Popen[str] | None = None
+        self._started_at_s = 0.0
+
+    def start(self) -> None:
+        """Starts it and waits until it listens; Triton is up. Raises ServerError."""
+        listen = self._listen
+        address = listen.address(listen.grpc_port)
+        environment = {name: text for name, text in os.environ.items() if name != VARIABLE}
+        if self._key is not None:
+            environment[VARIABLE] = self._key
+        self._started_at_s = time.monotonic()
+        self._process = subprocess.Popen(
+            [*_COMMAND, listen.host, str(listen.openai_port), address],
+            env=environment,
+            stdin=subprocess.PIPE,  # closes with this process, and the child ends
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,  # the terminal's Ctrl-C is for us
+        )
+        if not _first_line(self._process, _START_TIMEOUT_S):
+            self.kill()
+            raise ServerError("the OpenAI API did not start (see above)")
+
+    def revive(self) -> str | None:
+        """Starts it again where it has died; what there is to tell of that, in one line.
+
+        One that dies within seconds is given up.
+        """
+        if self._process is None or self._process.poll() is None:
+            return None
+        code = self._process.returncode
+        self.kill()
+        if time.monotonic() - self._started_at_s < _SHORTEST_LIFE_S:
+            return f"the OpenAI API died again (exit code {code}) and is off; start serve again"
+        try:
+            self.start()
+        except ServerError as error:
+            return str(error)
+        return f"the OpenAI API died (exit code {code}) and was started again"
+
+    def begin_stop(self) -> None:
+        """It accepts nothing more; what is in flight goes on while Triton answers it."""
+        if self._process:
+            self._process.terminate()
+
+    def end(self) -> None:
+        """Ends it, once Triton has ended: waits a moment for the last bytes."""
+        if self._process:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(_STOP_TIMEOUT_S)
+        self.kill()
+
+    def kill(self) -> None:
+        """Ends it at once."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        process.kill()
+        process.wait()
+        for stream in (process.stdin, process.stdout):
+            if stream:
+                stream.close()
+
+    def curl_line(self, model: str) -> str:
+        """A request that works."""
+        return curl_line(self._listen.address(self._listen.openai_port), model, self._key)
+
+
+def curl_line(address: str, model: str, key: str | None) -> str:
+    """A completion from ``model``; with a key, from the environment that has it."""
+    header = f' -H "Authorization: Bearer ${VARIABLE}"' if key is not None else ""
+    body = json.dumps({"model": model, "prompt": "I am going"})
+    return f"curl http://{address}/v1/completions{header} -d '{body}'"
+
+
+def is_for_openai(config_file: Path) -> bool:
+    """Whether a model of this config.pbtxt is served by OpenAI's API."""
+    config: Any = model_config.parse(config_file.read_text(encoding="utf-8"))
+    return model_config.parameters(config).get(TASK_PARAMETER) in TEXT_TASKS
+
+
+_COMMAND: Sequence[str] = (sys.executable, "-m", "generator.openai_api")
+
+
+def _first_line(process: subprocess.Popen[str], timeout_s: float) -> str:
+    """What it says first; "" where it ends without, or takes too long."""
+    watch = threading.Timer(timeout_s, process.kill)
+    watch.start()
+    try:
+        return process.stdout.readline() if process.stdout else ""
+    finally:
+        watch.cancel()

@@ -1,0 +1,101 @@
+"""Which models there are, under the names that users see, as Triton's own index has them.
+
+Nothing is configured: a model's config.pbtxt says its task and role, and models may come and go at
+any time. What was read is good for a moment.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from generator.openai_api.errors import ApiError, model_not_found
+from generator.openai_api.tasks import TEXT_TASKS
+from generator.triton_models import ENGINE_SUFFIX, ROLE_PARAMETER, TASK_PARAMETER
+
+_GOOD_FOR_S = 2.0
+# A name that is not there may have come since, but not every such request asks Triton.
+_MISSES_GOOD_FOR_S = 0.2
+
+
+@dataclass(frozen=True)
+class ServedModel:
+    """``triton_name`` is the model of Triton's that holds the engine: with ``streams`` it is
+    decoupled, and is asked by a gRPC stream.
+    """
+
+    name: str
+    triton_name: str
+    streams: bool
+    is_batched: bool
+
+
+class Source(Protocol):
+    """Where the catalog reads; both raise ApiError."""
+
+    async def ready_models(self) -> list[str]:
+        """The names of Triton's models that are ready."""
+
+    async def config(self, model: str) -> Any:
+        """A ModelConfig, None where the model is gone."""
+
+
+class Catalog:
+    """The models of one Triton."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self._models: dict[str, ServedModel] = {}
+        self._read_at_s: float | None = None
+        self._reading = asyncio.Lock()
+
+    async def models(self, good_for_s: float = _GOOD_FOR_S) -> dict[str, ServedModel]:
+        """The models by name, read ``good_for_s`` ago at most. Raises ApiError."""
+        if not self._is_younger_than(good_for_s):
+            async with self._reading:
+                if not self._is_younger_than(good_for_s):  # another request has read them
+                    await self._read()
+        return self._models
+
+    async def find(self, name: str) -> ServedModel:
+        """The model of that name. Raises ApiError, 404 where there is none."""
+        found = (await self.models()).get(name)
+        if found is None:
+            models = await self.models(_MISSES_GOOD_FOR_S)
+            found = models.get(name)
+        if found is None:
+            raise model_not_found(name, sorted(self._models))
+        return found
+
+    def forget(self) -> None:
+        """What was read is wrong: the next request reads anew."""
+        self._read_at_s = None
+
+    def _is_younger_than(self, age_s: float) -> bool:
+        return self._read_at_s is not None and time.monotonic() - self._read_at_s < age_s
+
+    async def _read(self) -> None:
+        try:
+            names = await self._source.ready_models()
+        except ApiError as error:
+            # A Triton that is busy loading can be slow to tell; most likely they are the same.
+            if error.status == 504 and self._models:
+                return
+            raise
+        configs = await asyncio.gather(*map(self._source.config, names))
+        found = [served_model(config) for config in configs if config is not None]
+        self._models = {model.name: model for model in found if model}
+        self._read_at_s = time.monotonic()
+
+
+def served_model(config: Any) -> ServedModel | None:
+    """What users see of a model of Triton's: nothing of a front, its engine stands for both."""
+    parameters = {name: value.string_value for name, value in config.parameters.items()}
+    role = parameters.get(ROLE_PARAMETER)
+    if parameters.get(TASK_PARAMETER) not in TEXT_TASKS or role not in ("engine", "whole"):
+        return None
+    streams = role == "engine"
+    name = config.name.removesuffix(ENGINE_SUFFIX) if streams else config.name
+    return ServedModel(name, config.name, streams, is_batched=config.max_batch_size > 0)

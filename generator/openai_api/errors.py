@@ -1,0 +1,42 @@
+"""Errors as OpenAI's API has them: a status and one JSON object. Knows no HTTP library."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+_RETRY_AFTER_S = 1
+
+
+@dataclass(eq=False)
+class ApiError(Exception):
+    """What a client is told; the openai package raises an exception of its own per status."""
+
+    status: int
+    message: str
+    param: str | None = None
+    code: str | None = None
+
+    def body(self) -> dict[str, Any]:
+        """OpenAI's error object."""
+        kind = "invalid_request_error" if self.status < 500 else "server_error"
+        error = {"message": self.message, "type": kind, "param": self.param, "code": self.code}
+        return {"error": error}
+
+    def headers(self) -> dict[str, str]:
+        """What goes with the status: when to come again, how to identify oneself."""
+        if self.status == 503:
+            return {"Retry-After": str(_RETRY_AFTER_S)}
+        return {"WWW-Authenticate": "Bearer"} if self.status == 401 else {}
+
+
+def bad_field(name: str, got: str, allowed: str) -> ApiError:
+    """A field that is not as it should be; ``got`` never quotes a text."""
+    return ApiError(400, f"{name}: got {got}, allowed: {allowed}", param=name)
+
+
+def model_not_found(name: str, served: list[str]) -> ApiError:
+    """No such model is ready."""
+    allowed = ", ".join(served) or "none, no model is ready"
+    message = f"model: '{name[:100]}' does not exist or is not ready, allowed: {allowed}"
+    return ApiError(404, message, param="model", code="model_not_found")
