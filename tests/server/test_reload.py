@@ -19,7 +19,7 @@ from tests.support.triton import Triton, eventually, post
 
 pytestmark = pytest.mark.server
 
-NUM_RELOADS = int(os.environ.get("HF_TRITON_NUM_RELOADS", "3"))
+NUM_RELOADS = int(os.environ.get("HF_TRITON_NUM_RELOADS", "2"))
 FOLDERS = ("tight_stream", "tight")
 # The server's own allocator: it levels off, and what a model leaves behind would not.
 MEMORY_MARGIN = 24 * 2**20
