@@ -96,6 +96,8 @@ class GenerateEngine(Engine):
         eos = min(self.setup.eos_token_ids, default=0)
         self._pad_token_id = pad if isinstance(pad, int) and pad >= 0 else eos
         config.pad_token_id = self._pad_token_id
+        # Sequences end by their own rules: generate must not end one that goes on (ignore_eos).
+        config.eos_token_id = model.config.get_text_config().vocab_size  # an id that never comes
         last = getattr(config, "forced_eos_token_id", None)
         self._last_token_id = last[0] if isinstance(last, list) else last
         config.forced_eos_token_id = None

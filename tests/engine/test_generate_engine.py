@@ -213,3 +213,15 @@ def test_a_failing_batch_is_answered_and_forgotten(monkeypatch: pytest.MonkeyPat
         engine.submit([answers.sequence(2, [3, 4, 5], **params)])
         assert len(answers.completion(2).token_ids) == 6
         assert eventually(lambda: engine._sampler._changes._changes == {})
+
+
+def test_a_batch_whose_rows_all_ignore_the_end_goes_on(encoder_decoder: Any) -> None:
+    plain: dict[str, Any] = {"prompt": [5, 6, 7, 8], "max_tokens": 10, "min_tokens": 10}
+    first = completions(encoder_decoder, GenerateEngine, [plain])[0].token_ids[0]
+    engine = GenerateEngine(setup(encoder_decoder, eos=[first], max_num_seqs=2))
+    answers = Answers()
+    ignoring = {"max_tokens": 10, "ignore_eos": True, "continues_prompt": False}
+    with running(engine):
+        engine.submit([answers.sequence(n, [5, 6, 7, 8], **ignoring) for n in range(2)])
+        assert [len(answers.completion(n).token_ids) for n in range(2)] == [10, 10]
+        assert first in answers.completion(0).token_ids
