@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
-from hf_runtime.errors import LoadError, RequestError, reason
+from hf_runtime.errors import EngineError, LoadError, RequestError, reason
 from transformers import (
     LogitsProcessor,
     LogitsProcessorList,
@@ -96,6 +96,9 @@ class GenerateEngine(Engine):
         eos = min(self.setup.eos_token_ids, default=0)
         self._pad_token_id = pad if isinstance(pad, int) and pad >= 0 else eos
         config.pad_token_id = self._pad_token_id
+        # Sequences end by their own rules: generate must not end one that goes on (ignore_eos).
+        vocab_size = self.setup.model.config.get_text_config().vocab_size
+        config.eos_token_id = vocab_size  # an id that never comes
         last = getattr(config, "forced_eos_token_id", None)
         self._last_token_id = last[0] if isinstance(last, list) else last
         config.forced_eos_token_id = None
@@ -143,7 +146,9 @@ class GenerateEngine(Engine):
         self._batch = self._next_batch()
         self._is_first_token = True
         self._generate(self._batch)
-        self._drain_running()
+        left = self._drain_running()
+        if left:
+            self._fail(left, EngineError("generate ended before the sequence did"))
 
     def _chosen(self, sequences: list[Sequence]) -> None:
         """Publishes a token of each, then looks who has gone, has come, or is out of time."""
