@@ -86,10 +86,10 @@ class MetricsPublisher:
                 if before == sample.value:
                     continue
                 metric = self._metrics.get(key) or self._new_metric(family, sample, key)
-                if family.counter:
-                    metric.increment(sample.value - (before or 0.0))
-                else:
+                if not family.counter:
                     metric.set(sample.value)
+                elif sample.value:
+                    metric.increment(sample.value - (before or 0.0))
                 self._published[key] = sample.value
 
     def _new_metric(self, family: Family, sample: Sample, key: Any) -> Any:
