@@ -86,7 +86,6 @@ FLAT_DAMAGE: dict[str, Callable[[Body], Body]] = {
     "two texts": _more(text_input=["a", "b"]),
     "nested texts": _more(text_input=_nested(_DEEP)),
     "parameters that are a list": _more(parameters=[1]),
-    "nested parameters": _more(parameters={"max_tokens": _nested(_DEEP)}),
 }
 BODY_DAMAGE = {**INFER_DAMAGE, **FLAT_DAMAGE}
 
@@ -99,44 +98,45 @@ def _headers(*headers: str) -> Callable[[HttpMessage], HttpMessage]:
     return lambda message: replace(message, headers=headers)
 
 
+def _json_length(length: str) -> Callable[[HttpMessage], HttpMessage]:
+    return _headers(f"Inference-Header-Content-Length: {length}")
+
+
 def _path(old: str, new: str) -> Callable[[HttpMessage], HttpMessage]:
     return lambda message: replace(message, path=message.path.replace(old, new))
 
 
 @dataclass(frozen=True)
 class HttpDamage:
-    """What is changed, and which statuses answer it."""
+    """What is changed, which statuses answer it, and the endpoint that it is meant for."""
 
     change: Callable[[HttpMessage], HttpMessage]
-    allowed: tuple[int, ...]
+    allowed: tuple[int, ...] = (400,)
+    way: str = ""
 
 
 HTTP_DAMAGE: dict[str, HttpDamage] = {
-    "cut JSON": HttpDamage(_body(lambda body: body[: len(body) // 2]), (400,)),
-    "no body": HttpDamage(_body(lambda _: b""), (400,)),
-    "bytes that are no JSON": HttpDamage(_body(lambda _: bytes(range(256))), (400,)),
-    "JSON list": HttpDamage(_body(lambda _: b"[1, 2]"), (400, 500)),
-    "JSON text": HttpDamage(_body(lambda _: b'"text_input"'), (400, 500)),
-    "JSON number": HttpDamage(_body(lambda _: b"1e400"), (400, 500)),
-    "deep JSON": HttpDamage(_body(lambda _: b"[" * _DEEP), (400,)),
-    "NaN": HttpDamage(_body(lambda body: body[:-1] + b', "temperature": NaN}'), (400,)),
-    "two documents": HttpDamage(_body(lambda body: body + body), (400,)),
-    "single quotes": HttpDamage(_body(lambda body: body.replace(b'"', b"'")), (400,)),
-    "UTF-16": HttpDamage(
-        _body(lambda body: body.decode("utf-8", "replace").encode("utf-16")), (400,)
-    ),
+    "cut JSON": HttpDamage(_body(lambda body: body[: len(body) // 2])),
+    "no body": HttpDamage(_body(lambda _: b"")),
+    "bytes that are no JSON": HttpDamage(_body(lambda _: bytes(range(256)))),
+    "JSON list": HttpDamage(_body(lambda _: b"[1, 2]")),
+    "JSON text": HttpDamage(_body(lambda _: b'"text_input"')),
+    "JSON number": HttpDamage(_body(lambda _: b"1e400")),
+    "deep JSON": HttpDamage(_body(lambda _: b"[" * _DEEP)),
+    "NaN": HttpDamage(_body(lambda body: body[:-1] + b', "temperature": NaN}'), way="generate"),
+    "two documents": HttpDamage(_body(lambda body: body + body)),
+    "single quotes": HttpDamage(_body(lambda body: body.replace(b'"', b"'"))),
+    "UTF-16": HttpDamage(_body(lambda body: body.decode("utf-8", "replace").encode("utf-16"))),
     "unknown model": HttpDamage(_path("/v2/models/", "/v2/models/no-"), (400, 404)),
-    "unknown version": HttpDamage(_path("/infer", "/versions/7/infer"), (400, 404)),
-    "version of a text": HttpDamage(_path("/infer", "/versions/one/infer"), (400, 404)),
-    "unknown endpoint": HttpDamage(_path("/infer", "/inference"), (400, 404)),
+    "unknown version": HttpDamage(_path("/infer", "/versions/7/infer"), (400, 404), "infer"),
+    "version of a text": HttpDamage(_path("/infer", "/versions/one/infer"), (400, 404), "infer"),
+    "unknown endpoint": HttpDamage(_path("/infer", "/inference"), (400, 404), "infer"),
     "GET": HttpDamage(lambda message: replace(message, method="GET"), (400, 404, 405)),
     "DELETE": HttpDamage(lambda message: replace(message, method="DELETE"), (400, 404, 405)),
-    "no gzip": HttpDamage(_headers("Content-Encoding: gzip"), (400,)),
-    "JSON length too long": HttpDamage(
-        _headers("Inference-Header-Content-Length: 9999999"), (400,)
-    ),
-    "JSON length too short": HttpDamage(_headers("Inference-Header-Content-Length: 5"), (400,)),
-    "JSON length of a text": HttpDamage(_headers("Inference-Header-Content-Length: five"), (400,)),
+    "no gzip": HttpDamage(_headers("Content-Encoding: gzip")),
+    "JSON length too long": HttpDamage(_json_length("9999999"), way="infer"),
+    "JSON length too short": HttpDamage(_json_length("5"), way="infer"),
+    "JSON length of a text": HttpDamage(_json_length("five"), way="infer"),
 }
 
 

@@ -208,14 +208,15 @@ def _completed(rng: random.Random, request: SoakRequest) -> SoakRequest:
     if request.way.endswith("stream") and "stream" not in common and rng.random() < 0.85:
         common["stream"] = True
     outputs: tuple[str, ...] = ()
-    if request.way in ("infer", "grpc", "grpc_stream") and rng.random() < 0.15:
+    lists = request.kind != "timed" and request.way in ("infer", "grpc", "grpc_stream")
+    if lists and rng.random() < 0.15:
         outputs = ("text_output", *(name for name in OUTPUTS[1:] if rng.random() < 0.5))
     elif request.kind == "timed":
         common.update(return_finish_reason=True, return_num_output_tokens=True)
     else:
         wanted = [name for name in OUTPUTS[1:] if rng.random() < 0.5]
         common.update({f"return_{name}": True for name in wanted})
-    if request.kind != "timed" and any("logprobs" in row.options for row in request.rows):
+    if any("logprobs" in row.options for row in request.rows):
         outputs = ()  # a list of outputs would leave them out
     request = replace(request, common=common, outputs=outputs)
     return replace(request, places=_places(rng, request))

@@ -22,7 +22,7 @@ BAD_OPTIONS: tuple[tuple[str, tuple[Any, ...], tuple[str, ...]], ...] = (
     ("max_tokens", (0, -1, -(2**31), 2**31 - 1, CONTEXT), _ANYWHERE),
     ("max_tokens", (2**31, 2**63 - 1), _LOOSE),
     ("max_tokens", (10**40, "three", [3], {"a": 1}, 2.5, True, "", "1e3"), (JSON,)),
-    ("max_tokens", (2.5, True, "7"), (PARAMETER,)),
+    ("max_tokens", (2.5, True), (PARAMETER,)),
     ("min_tokens", (-1, 9), _ANYWHERE),
     ("temperature", (-1.0, -0.001, NAN, INF, -INF), _ANYWHERE),
     ("temperature", ("warm", False), _UNTYPED),
@@ -33,7 +33,8 @@ BAD_OPTIONS: tuple[tuple[str, tuple[Any, ...], tuple[str, ...]], ...] = (
     ("repetition_penalty", (0.0, -1.0, NAN, INF), _ANYWHERE),
     ("frequency_penalty", (2.5, -2.5, NAN), _ANYWHERE),
     ("presence_penalty", (2.5, -2.5, INF), _ANYWHERE),
-    ("seed", (-2, -(2**62)), _LOOSE),
+    ("seed", (-2, -(2**62)), (PARAMETER,)),
+    ("seed", (2**64, -(2**63) - 1, 2.5), (JSON, JSON_TEXT)),
     ("n", (0, -1, 129, 2**31 - 1), _ANYWHERE),
     ("logprobs", (-1, 21, 10**6), _LOOSE),
     ("beam_width", (0, 2), _ANYWHERE),
@@ -146,13 +147,14 @@ def _with(base: SoakRequest, label: str, row: Row, **common: Any) -> SoakRequest
 def _damaged(rng: random.Random, base: SoakRequest) -> SoakRequest:
     if base.way.startswith("grpc"):
         name = rng.choice(sorted(GRPC_DAMAGE))
-        allowed: tuple[int, ...] = (400, 404)
+        base = replace(base, allowed=(400, 404))
     elif rng.random() < 0.4:
         name = rng.choice(sorted(HTTP_DAMAGE))
-        allowed = HTTP_DAMAGE[name].allowed
-        if "endpoint" in name or "version" in name or "JSON length" in name:
-            base = replace(base, way="infer", common={})
+        base = replace(base, allowed=HTTP_DAMAGE[name].allowed)
+        if HTTP_DAMAGE[name].way:
+            base = replace(base, way=HTTP_DAMAGE[name].way, common={})
     else:
         damage = INFER_DAMAGE if base.way == "infer" else FLAT_DAMAGE
-        name, allowed = rng.choice(sorted(damage)), (400, 500)
-    return replace(base, damage=name, label=name, allowed=allowed)
+        name = rng.choice(sorted(damage))
+        base = replace(base, allowed=(400, 404))
+    return replace(base, damage=name, label=name)
