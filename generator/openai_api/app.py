@@ -7,6 +7,7 @@ calls to Triton.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sys
 import time
 import traceback
@@ -122,18 +123,19 @@ async def _streamed(request: web.Request, answer: Answer, chunks: Chunks) -> web
     """Sends events as they come; until the first has, an error still gets its own status."""
     async with aclosing(events(answer, chunks)) as found:
         first = await anext(found)
-        headers = {**_SSE_HEADERS, "X-Request-Id": answer.answer_id}
-        response = web.StreamResponse(headers=headers)
-        await response.prepare(request)
-        await response.write(first)
-        try:
-            async for event in found:
-                await response.write(event)
-        except ConnectionError:
-            raise  # the client has gone
-        except Exception as error:  # noqa: BLE001, the status is sent: tell of it in an event
-            await response.write(sse(_as_api_error(error).body()))
-        await response.write_eof()
+        response = web.StreamResponse(headers={**_SSE_HEADERS, "X-Request-Id": answer.answer_id})
+        # The client has gone: nobody is left to tell.
+        with contextlib.suppress(ConnectionError):
+            await response.prepare(request)
+            await response.write(first)
+            try:
+                async for event in found:
+                    await response.write(event)
+            except ConnectionError:
+                raise
+            except Exception as error:  # noqa: BLE001, the status is sent: tell of it in an event
+                await response.write(sse(_as_api_error(error).body()))
+            await response.write_eof()
     return response
 
 
@@ -162,8 +164,6 @@ async def _errors_in_openais_format(request: web.Request, handler: Handler) -> w
         allow = {name: error.headers[name] for name in ("Allow",) if name in error.headers}
         hint = f", allowed: {allow['Allow']}" if allow else ", see /v1/models"
         return _error(ApiError(error.status, f"{got}: {error.reason}{hint}"), allow)
-    except ConnectionError:
-        raise  # the client has gone
     except Exception as error:  # noqa: BLE001, the edge of a request
         return _error(_as_api_error(error))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import logging
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,6 +18,9 @@ from generator.openai_api.triton import Triton
 # As long as Triton itself waits for what is in flight.
 GRACE_S = 30.0
 _BACKLOG = 1024
+# aiohttp would log broken request lines as they came; what our handlers fail at they tell themselves.
+_SILENT = logging.getLogger("hf_triton.openai_api")
+_SILENT.setLevel(logging.CRITICAL + 1)
 
 
 @dataclass(frozen=True)
@@ -39,7 +43,11 @@ async def serve(settings: Settings, stop: asyncio.Event, on_ready: Callable[[], 
         await _check(triton)
         app = OpenAiApp(triton, settings.key).application()
         runner = web.AppRunner(
-            app, access_log=None, handler_cancellation=True, shutdown_timeout=GRACE_S
+            app,
+            access_log=None,
+            logger=_SILENT,
+            handler_cancellation=True,
+            shutdown_timeout=GRACE_S,
         )
         await runner.setup()
         try:

@@ -5,8 +5,8 @@ A gRPC call that is left, however that happens, is cancelled, and Triton tells t
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
-import re
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from typing import Any
 
@@ -16,6 +16,7 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 from generator.openai_api.asked import TensorValue
 from generator.openai_api.catalog import ServedModel
 from generator.openai_api.errors import ApiError
+from generator.openai_api.statuses import UNREACHABLE, of_status, of_text
 from generator.openai_api.tensors import Chunk, infer_request, read_chunk
 
 _CHANNEL_OPTIONS = [
@@ -28,17 +29,8 @@ _CHANNEL_OPTIONS = [
     # A test or a second translator in this process has its own connection.
     ("grpc.use_local_subchannel_pool", 1),
 ]
-# So a stream's error comes as a gRPC status; without, as a text alone.
-# https://github.com/triton-inference-server/server/blob/main/docs/protocol/extension_generate.md
-_STATUS_PLEASE = (("triton_grpc_error", "true"),)
 _QUESTION_TIMEOUT_S = 5.0
-_UNREACHABLE = "no connection to Triton; try again"
-# What gRPC itself says where nobody answers; anything else is the model's own text.
-_NO_CONNECTION = re.compile(
-    r"failed to connect|socket closed|connection (reset|refused|timed out)|recvmsg|sendmsg|goaway"
-    r"|resolution|broken pipe|endpoint|transport|server shutdown|stream removed",
-    re.IGNORECASE,
-)
+_END_TIMEOUT_S = 5.0
 
 
 class Triton:
@@ -48,6 +40,7 @@ class Triton:
         self.address = address
         self._channel = grpc.aio.insecure_channel(address, options=_CHANNEL_OPTIONS)
         self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
+        self._ending: set[asyncio.Task[None]] = set()
 
     async def close(self) -> None:
         """Ends the connection and what still goes on over it."""
@@ -76,12 +69,12 @@ class Triton:
             with _errors_translated():
                 answer = await self._stub.ModelConfig(request, timeout=_QUESTION_TIMEOUT_S)
         except ApiError as error:
-            if error.status == 504 or error.message == _UNREACHABLE:
+            if error.status == 504 or error.message == UNREACHABLE:
                 raise
             return None
         return answer.config
 
-    async def generate(
+    def generate(
         self,
         model: ServedModel,
         request_id: str,
@@ -89,22 +82,49 @@ class Triton:
         *,
         logprobs: bool,
     ) -> AsyncGenerator[Chunk, None]:
-        """The answer's chunks, one at least. Raises ApiError."""
+        """The answer's chunks, a single one without streaming. They raise ApiError."""
         request = infer_request(
             model.triton_name, request_id, inputs, batched=model.is_batched, logprobs=logprobs
         )
+        return self._streamed(request) if model.streams else self._at_once(request)
+
+    async def _at_once(self, request: Any) -> AsyncGenerator[Chunk, None]:
         with _errors_translated():
-            if not model.streams:
-                yield _chunk(await self._stub.ModelInfer(request))
-                return
-            call = self._stub.ModelStreamInfer(iter((request,)), metadata=_STATUS_PLEASE)
-            try:
-                async for response in call:
+            response = await self._stub.ModelInfer(request)
+        yield _chunk(response)
+
+    async def _streamed(self, request: Any) -> AsyncGenerator[Chunk, None]:
+        call = self._stub.ModelStreamInfer(iter((request,)))
+        failed = False
+        try:
+            with _errors_translated():
+                while (response := await call.read()) is not grpc.aio.EOF:
                     if response.error_message:
-                        raise ApiError(500, response.error_message)
+                        failed = True
+                        raise of_text(response.error_message)
                     yield _chunk(response.infer_response)
-            finally:
+        finally:
+            if failed:
+                self._let_end(call)
+            else:
                 call.cancel()
+
+    def _let_end(self, call: Any) -> None:
+        """Leaves a call to itself that has had its error, which is its last response.
+
+        A Triton of 24.10 never forgets a stream that is cancelled between its error and its end,
+        and then takes 30 s to stop. (Nor is its header triton_grpc_error of use, with which the
+        error would be a gRPC status: streams that are cancelled beside such errors kill it.)
+        """
+        ending = asyncio.create_task(_read_to_end(call))
+        self._ending.add(ending)
+        ending.add_done_callback(self._ending.discard)
+
+
+async def _read_to_end(call: Any) -> None:
+    with contextlib.suppress(grpc.aio.AioRpcError, asyncio.TimeoutError):
+        while await asyncio.wait_for(call.read(), _END_TIMEOUT_S) is not grpc.aio.EOF:
+            pass
 
 
 def _chunk(response: Any) -> Chunk:
@@ -119,36 +139,4 @@ def _errors_translated() -> Iterator[None]:
     try:
         yield
     except grpc.aio.AioRpcError as error:
-        raise api_error(error.code(), error.details() or "") from None
-
-
-def api_error(code: Any, details: str) -> ApiError:
-    """OpenAI's error for a gRPC status."""
-    statuses = {
-        grpc.StatusCode.INVALID_ARGUMENT: 400,
-        grpc.StatusCode.NOT_FOUND: 404,
-        grpc.StatusCode.UNAVAILABLE: 503,
-        grpc.StatusCode.CANCELLED: 503,
-        grpc.StatusCode.RESOURCE_EXHAUSTED: 503,
-        grpc.StatusCode.DEADLINE_EXCEEDED: 504,
-        grpc.StatusCode.UNIMPLEMENTED: 501,
-    }
-    status = statuses.get(code, 500)
-    if code == grpc.StatusCode.UNAVAILABLE and _NO_CONNECTION.search(details):
-        return ApiError(503, _UNREACHABLE, code="unavailable")
-    return _explained(status, details or f"Triton answers {code.name}")
-
-
-# The model's names for what OpenAI's API calls otherwise.
-_OTHER_NAMES = {"text_input": "prompt", "stop_words": "stop"}
-_FIELD = re.compile(r"(?:sampling_parameters: )?([a-z_]+)(?=: )")
-
-
-def _explained(status: int, details: str) -> ApiError:
-    """The model's text names the field first: ``temperature: got -1, allowed: ...``."""
-    found = _FIELD.match(details) if status == 400 else None
-    if found is None:
-        codes = {503: "unavailable", 404: "model_not_found"}
-        return ApiError(status, details, code=codes.get(status))
-    name = _OTHER_NAMES.get(found[1], found[1])
-    return ApiError(status, name + details[found.end() :], param=name)
+        raise of_status(error.code(), error.details() or "") from None
