@@ -19,6 +19,7 @@ from generator.errors import GeneratorError
 from perf import machine
 from perf.soak_check import Checker
 from perf.soak_client import Client
+from perf.soak_draw import fills
 from perf.soak_reference import SoakReference
 from perf.soak_report import SoakReport, to_json, to_markdown
 from perf.soak_run import Requests, Tally, send_all
@@ -39,6 +40,7 @@ examples:
 exit codes: 0 all as it must be; 1 a wrong answer, a hang, growth, or a server that did not start;
 2 usage; 130 interrupted"""
 NUM_SAMPLES = 40
+FILL_S = 600.0
 
 
 def parse_args(argv: list[str]) -> argparse.Namespace:
@@ -96,27 +98,31 @@ def _client(args: argparse.Namespace, served: Served) -> Client:
 async def soak(
     args: argparse.Namespace, served: Served, checker: Checker, tally: Tally
 ) -> tuple[list[Sample], dict[str, float]]:
-    """Warms up, then sends the rest; samples, the first of which is after the warm-up and idle, and
-    the gauges that do not go back to 0.
+    """Fills the engines, warms up, then sends the rest; samples, the first of which is after the
+    warm-up and idle, and the gauges that do not go back to 0.
     """
     requests, client = Requests(args.seed), _client(args, served)
     samples: list[Sample] = []
     num_warm_up = max(1, args.requests // 5)
+    for request, outcome in zip(
+        fills(), await asyncio.gather(*(client.send(r, FILL_S) for r in fills())), strict=True
+    ):
+        tally.count(request, outcome, checker.problem(request, outcome))
     every = max(1, args.requests // NUM_SAMPLES)
     with tqdm(total=args.requests, unit="request", file=sys.stderr) as bar:
 
         def after_each() -> None:
             bar.update()
             bar.set_postfix(wrong=tally.num_problems, refresh=False)
-            if tally.num_answered % every == 0 and tally.num_answered > num_warm_up:
-                samples.append(served.sample(tally.num_answered))
+            if bar.n % every == 0 and bar.n > num_warm_up:
+                samples.append(served.sample(bar.n))
 
         busy: dict[str, float] = {}
         for first, last in ((0, num_warm_up), (num_warm_up, args.requests)):
             drawn = map(requests, range(first, last))
             await send_all(client, drawn, args.clients, checker, tally, after_each)
             busy = await asyncio.to_thread(served.wait_idle)
-            samples.append(served.sample(tally.num_answered))
+            samples.append(served.sample(bar.n))
     await client.close()
     return samples, busy
 
@@ -126,6 +132,8 @@ def run(args: argparse.Namespace, command: str) -> int:
     hardware = machine.hardware()  # now, for the load average that others make
     created = datetime.now(timezone.utc).isoformat(timespec="seconds")
     checker, tally = Checker(SoakReference(DEMO_MODEL)), Tally()
+    if args.only is None:
+        prepare(args, checker.reference)
     with (
         tempfile.TemporaryDirectory(prefix="perf-soak-") as folder,
         served_demo(Path(folder)) as served,

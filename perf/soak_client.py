@@ -68,12 +68,12 @@ class Client:
         for channel in self.channels:
             await channel.close()
 
-    async def send(self, request: SoakRequest) -> Outcome:
-        """Sends it, and takes the answer or leaves."""
+    async def send(self, request: SoakRequest, timeout_s: float | None = None) -> Outcome:
+        """Sends it, and takes the answer or leaves; ``timeout_s`` instead of its callers' own."""
         outcome, started = Outcome(), time.monotonic()
         ask = self._http if request.way in HTTP_WAYS else self._grpc
         try:
-            await asyncio.wait_for(ask(request, outcome), self.timeout_s)
+            await asyncio.wait_for(ask(request, outcome), timeout_s or self.timeout_s)
         except Left:
             outcome.status = outcome.status or 0
         except (TimeoutError, asyncio.TimeoutError):

@@ -29,6 +29,8 @@ from perf.soak_request import (
 
 DEFAULT_MAX_TOKENS = 32  # of the served models, as a request without max_tokens shows
 LONGEST_GREEDY = 64
+CONTEXT = 1024  # tokens of the demo model
+SLOTS = 64  # default of max_num_seqs
 MODELS = ("demo", "batched", "padded")
 _MODEL_WEIGHTS = (0.55, 0.35, 0.10)
 BATCHED = ("batched", "padded")
@@ -107,6 +109,20 @@ class Drawer:
             return Row(case.prompt, case.messages, {**options, **({"n": n} if n > 1 else {})})
         case = rng.choice(self.greedy)
         return Row(case.prompt, case.messages, {**case.options, **_greedy_lengths(rng, n)})
+
+
+def fills() -> list[SoakRequest]:
+    """One request for each model that fills its engine: every slot, up to the end of the context.
+
+    Memory that is given out as it is touched, such as that of keys and values, is touched then.
+    """
+    length = CONTEXT - 8
+    options = {"max_tokens": length, "min_tokens": length, "temperature": 1.0, "n": SLOTS}
+    row = Row("Once", options=options)
+    return [
+        SoakRequest(-1, "sampled", "grpc", model, (row,), batched=model in BATCHED)
+        for model in MODELS
+    ]
 
 
 def _greedy_case(rng: random.Random) -> Case:

@@ -8,11 +8,10 @@ from dataclasses import replace
 from typing import Any
 
 from perf.soak_damage import FLAT_DAMAGE, GRPC_DAMAGE, HTTP_DAMAGE, INFER_DAMAGE
-from perf.soak_draw import BATCHED, MODELS
+from perf.soak_draw import BATCHED, CONTEXT, MODELS
 from perf.soak_prompts import EVERYDAY, long_prompt
 from perf.soak_request import JSON, JSON_TEXT, PARAMETER, TENSOR, Row, SoakRequest
 
-CONTEXT = 1024  # tokens of the demo model
 NAN, INF = float("nan"), float("inf")
 # The option, values that are refused, and where they can stand.
 _ANYWHERE = (TENSOR, PARAMETER, JSON, JSON_TEXT)

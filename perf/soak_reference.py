@@ -87,19 +87,20 @@ class _Record(LogitsProcessor):
 
 
 class SoakReference:
-    """The demo model without any server."""
+    """The demo model without any server. ``default_max_tokens`` is the served models' option."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, default_max_tokens: int = DEFAULT_MAX_TOKENS) -> None:
         torch.set_num_threads(1)
         self.tokenizer: Any = AutoTokenizer.from_pretrained(folder)
         self._model: Any = AutoModelForCausalLM.from_pretrained(folder).eval()
         self._eos_token_id: int = self._model.generation_config.eos_token_id
+        self._default_max_tokens = default_max_tokens
         self._traces: dict[str, Trace] = {}
 
     def expected(self, row: Row) -> Expected:
         """The greedy answer to a row, whatever n is."""
         trace, options = self.trace(row), row.options
-        max_tokens = options.get("max_tokens", DEFAULT_MAX_TOKENS)
+        max_tokens = options.get("max_tokens", self._default_max_tokens)
         min_tokens = options.get("min_tokens", 0)
         words = tuple(word for word in options.get("stop_words", ()) if word)
         token_ids: list[int] = []
