@@ -4,20 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
 
 from perf.load import Request
 from perf.measure import Policy, Record
-
-Ask = Callable[[Request], Awaitable[int]]
-"""Sends one request and returns the number of output tokens; raises ``AnswerError``."""
 
 ANSWER_TIMEOUT_S = 300.0
 
 
 class AnswerError(Exception):
     """An error or a wrong answer; it is counted, and the loop goes on."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A right answer: its tokens, and when each piece of a streamed one came (perf_counter)."""
+
+    num_output_tokens: int
+    chunk_s: Sequence[float] = ()
+
+
+Ask = Callable[[Request], Awaitable[Answer]]
+"""Sends one request and returns its answer; raises ``AnswerError``."""
 
 
 async def closed_loop(
@@ -47,10 +57,18 @@ async def closed_loop(
 async def record(ask: Ask, request: Request) -> Record:
     """Ask once and say how it went; a connection that breaks or hangs ends the run instead."""
     sent_s = time.perf_counter()
-    num_output_tokens, problem = 0, None
+    answer, problem = Answer(0), None
     try:
-        num_output_tokens = await asyncio.wait_for(ask(request), ANSWER_TIMEOUT_S)
+        answer = await asyncio.wait_for(ask(request), ANSWER_TIMEOUT_S)
     except AnswerError as error:
         problem = str(error)
-    done_s = time.perf_counter()
-    return Record(request.index, sent_s, done_s, request.max_tokens, num_output_tokens, problem)
+    return Record(
+        index=request.index,
+        sent_s=sent_s,
+        done_s=time.perf_counter(),
+        max_tokens=request.max_tokens,
+        num_output_tokens=answer.num_output_tokens,
+        problem=problem,
+        chunk_s=answer.chunk_s,
+        process_cpu_s=time.process_time(),
+    )

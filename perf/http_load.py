@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from perf.closed_loop import AnswerError, Ask
+from perf.closed_loop import Answer, AnswerError, Ask
 from perf.level_process import LevelArguments, run_level
 from perf.load import Request
 from perf.targets import TARGETS, Target
@@ -33,18 +33,18 @@ def first_elements(body: bytes) -> dict[str, Any]:
 
 
 @asynccontextmanager
-async def connect(host: str, port: int, target: Target) -> AsyncIterator[Ask]:
-    """One kept-open connection to the server's ``/infer`` of ``target``."""
+async def connect(host: str, port: int, target: Target, model: str) -> AsyncIterator[Ask]:
+    """One kept-open connection to the server's ``/infer`` of ``model``."""
     reader, writer = await asyncio.open_connection(host, port)
-    head = f"POST /v2/models/{target.name}/infer HTTP/1.1\r\nHost: {host}\r\nContent-Length: "
+    head = f"POST /v2/models/{model}/infer HTTP/1.1\r\nHost: {host}\r\nContent-Length: "
 
-    async def ask(request: Request) -> int:
+    async def ask(request: Request) -> Answer:
         body = json.dumps(target.body(request)).encode()
         writer.write(f"{head}{len(body)}\r\n\r\n".encode() + body)
         status, answer = await read_response(reader)
         if status != 200:
             raise AnswerError(f"HTTP {status}: {answer.decode('utf-8', 'replace')[:200]}")
-        return target.num_output_tokens(request, first_elements(answer))
+        return Answer(target.num_output_tokens(request, first_elements(answer)))
 
     try:
         yield ask
@@ -57,6 +57,7 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--target", choices=sorted(TARGETS), required=True)
+    parser.add_argument("--model", help="its name on the server; default: the target's")
     LevelArguments.add_to(parser)
     return parser.parse_args()
 
@@ -64,7 +65,9 @@ def parse_args() -> argparse.Namespace:
 def main() -> None:
     args = parse_args()
     target = TARGETS[args.target]
-    asyncio.run(run_level(lambda: connect(args.host, args.port, target), LevelArguments.of(args)))
+    model = args.model or target.name
+    arguments = LevelArguments.of(args)
+    asyncio.run(run_level(lambda: connect(args.host, args.port, target, model), arguments))
 
 
 if __name__ == "__main__":

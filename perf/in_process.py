@@ -21,7 +21,7 @@ from text_generation.loading import LoadedModel, load_engine
 from text_generation.sampling_params import SamplingParams
 from text_generation.sequence import Sequence, Update
 
-from perf.closed_loop import AnswerError, Ask
+from perf.closed_loop import Answer, AnswerError, Ask
 from perf.level_process import LevelArguments, run_level
 from perf.load import Request, num_words
 from perf.measure import Record
@@ -82,10 +82,10 @@ async def generate(loaded: LoadedModel, request: Request) -> tuple[str, int]:
 async def connect(loaded: LoadedModel) -> AsyncIterator[Ask]:
     """A caller of the engine."""
 
-    async def ask(request: Request) -> int:
+    async def ask(request: Request) -> Answer:
         text, num_tokens = await generate(loaded, request)
         expect(num_words(text), request.max_tokens)
-        return expect(num_tokens, request.max_tokens)
+        return Answer(expect(num_tokens, request.max_tokens))
 
     yield ask
 

@@ -16,10 +16,23 @@ ROOT = Path(__file__).parent.parent
 LOAD_NICENESS = "5"  # the load generator gives way to the server
 
 
-def http_command(target: Target, port: int) -> list[str]:
-    """The load generator against a server on ``port`` of this machine."""
-    module = [sys.executable, "-m", "perf.http_load"]
-    return ["nice", "-n", LOAD_NICENESS, *module, "--target", target.name, "--port", str(port)]
+def http_command(target: Target, port: int, model: str | None = None) -> list[str]:
+    """The load generator against a server on ``port`` of this machine; ``model`` is the target's
+    name there.
+    """
+    named = ["--target", target.name, "--model", model or target.name]
+    return _load_generator("perf.http_load", *named, "--port", str(port))
+
+
+def stream_command(transport: str, port: int, model: str) -> list[str]:
+    """The load generator that reads streams, over ``sse`` or ``grpc``."""
+    return _load_generator(
+        "perf.stream_load", "--transport", transport, "--model", model, "--port", str(port)
+    )
+
+
+def _load_generator(module: str, *arguments: str) -> list[str]:
+    return ["nice", "-n", LOAD_NICENESS, sys.executable, "-m", module, *arguments]
 
 
 def in_process_command(model_folder: Path) -> list[str]:
@@ -32,6 +45,13 @@ def in_process_command(model_folder: Path) -> list[str]:
 def measure(
     command: Sequence[str], arguments: LevelArguments, on_answer: Callable[[int], object]
 ) -> Level:
+    """Run ``command`` for one level and sum it up; as ``records_of``."""
+    return summarize(records_of(command, arguments, on_answer), arguments.clients)
+
+
+def records_of(
+    command: Sequence[str], arguments: LevelArguments, on_answer: Callable[[int], object]
+) -> list[Record]:
     """Run ``command`` for one level, calling ``on_answer`` with the number of answers so far.
 
     Raises ``subprocess.CalledProcessError`` when it fails; its messages go to our stderr.
@@ -45,4 +65,4 @@ def measure(
             on_answer(len(records))
     if process.returncode:
         raise subprocess.CalledProcessError(process.returncode, command)
-    return summarize(records, arguments.clients)
+    return records

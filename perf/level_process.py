@@ -9,7 +9,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import asdict, dataclass
 
 from perf.closed_loop import Ask, closed_loop
-from perf.load import requests
+from perf.load import LOADS
 from perf.measure import Policy, Record
 
 
@@ -20,6 +20,7 @@ class LevelArguments:
     clients: int
     seed: int
     policy: Policy
+    load: str = "mixed"  # of LOADS
 
     @classmethod
     def warm_up(cls, seed: int) -> LevelArguments:
@@ -31,6 +32,7 @@ class LevelArguments:
         """Let ``parser`` read what ``command_line`` writes."""
         parser.add_argument("--clients", type=int, required=True)
         parser.add_argument("--seed", type=int, required=True)
+        parser.add_argument("--load", choices=sorted(LOADS), default="mixed")
         parser.add_argument("--min-requests", type=int, required=True)
         parser.add_argument("--min-s", type=float, required=True)
         parser.add_argument("--max-s", type=float, required=True)
@@ -38,13 +40,14 @@ class LevelArguments:
     @classmethod
     def of(cls, args: argparse.Namespace) -> LevelArguments:
         """The parsed arguments."""
-        return cls(args.clients, args.seed, Policy(args.min_requests, args.min_s, args.max_s))
+        policy = Policy(args.min_requests, args.min_s, args.max_s)
+        return cls(args.clients, args.seed, policy, args.load)
 
     def command_line(self) -> list[str]:
         """The arguments as words."""
         policy = self.policy
         return [
-            *("--clients", str(self.clients), "--seed", str(self.seed)),
+            *("--clients", str(self.clients), "--seed", str(self.seed), "--load", self.load),
             *("--min-requests", str(policy.min_requests)),
             *("--min-s", str(policy.min_s), "--max-s", str(policy.max_s)),
         ]
@@ -56,7 +59,7 @@ async def run_level(
     report: Callable[[Record], None] | None = None,
 ) -> None:
     """Run one level; print each answer as a JSON line unless ``report`` takes it."""
-    stream = requests(arguments.seed)
+    stream = LOADS[arguments.load](arguments.seed)
     await closed_loop(connect, arguments.clients, stream, arguments.policy, report or print_record)
 
 

@@ -7,14 +7,16 @@ is given the same requests in the same order.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import count
 
 OUTPUT_LENGTHS = (8, 16, 32, 64, 128)  # tokens
 SHORTEST_PROMPT, LONGEST_PROMPT = 8, 64  # tokens
 VOCABULARY_SIZE = 16_384
 CONSONANTS, VOWELS = "bcdfghjklmnpqrstvwxz", "aeiou"
 NUM_SPECIAL_TOKENS = 2  # ids 0 and 1; prompts are made of the others
+SHORTEST_LONG_PROMPT, LONGEST_LONG_PROMPT, LONG_PROMPT_OUTPUT = 380, 440, 8  # tokens
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,26 @@ def requests(seed: int) -> Iterator[Request]:
     while True:
         for max_tokens in draw.sample(OUTPUT_LENGTHS, len(OUTPUT_LENGTHS)):
             length = draw.randint(SHORTEST_PROMPT, LONGEST_PROMPT)
-            ids = (draw.randrange(NUM_SPECIAL_TOKENS, VOCABULARY_SIZE) for _ in range(length))
-            yield Request(index, " ".join(map(word, ids)), length, max_tokens)
+            yield Request(index, prompt(draw, length), length, max_tokens)
             index += 1
+
+
+def long_prompts(seed: int) -> Iterator[Request]:
+    """Endless requests that are nearly all prompt: what a document for a short answer is."""
+    draw = random.Random(seed)
+    for index in count():
+        length = draw.randint(SHORTEST_LONG_PROMPT, LONGEST_LONG_PROMPT)
+        yield Request(index, prompt(draw, length), length, LONG_PROMPT_OUTPUT)
+
+
+def prompt(draw: random.Random, length: int) -> str:
+    """``length`` random tokens."""
+    ids = (draw.randrange(NUM_SPECIAL_TOKENS, VOCABULARY_SIZE) for _ in range(length))
+    return " ".join(map(word, ids))
+
+
+LOADS: Mapping[str, Callable[[int], Iterator[Request]]] = {
+    "mixed": requests,
+    "long-prompts": long_prompts,
+}
+"""Name on a load generator's command line -> the requests of a seed."""

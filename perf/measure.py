@@ -24,6 +24,8 @@ class Record:
     max_tokens: int
     num_output_tokens: int = 0
     problem: str | None = None  # an error, or an answer of another length than it had to have
+    chunk_s: Sequence[float] = ()  # when the pieces of a streamed answer came
+    process_cpu_s: float = 0.0  # of the process that sends and receives, until then
 
     @property
     def latency_s(self) -> float:

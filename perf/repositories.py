@@ -45,8 +45,16 @@ def lay_out_in_flight(folder: Path) -> Path:
 
     Raises ``subprocess.CalledProcessError`` when the generator does.
     """
-    config, repository = folder / "models.yaml", folder / "in_flight_repository"
-    config.write_text(MODELS_YAML, encoding="utf-8")
+    return generated(folder, "in_flight", MODELS_YAML)
+
+
+def generated(folder: Path, name: str, models_yaml: str) -> Path:
+    """The repository that ``hf-triton generate`` makes of ``models_yaml``, in ``folder``.
+
+    Raises ``subprocess.CalledProcessError`` when the generator does.
+    """
+    config, repository = folder / "models.yaml", folder / f"{name}_repository"
+    config.write_text(models_yaml, encoding="utf-8")
     arguments = ["generate", "--config", str(config), "--repository", str(repository)]
     subprocess.run([sys.executable, "-m", "generator", *arguments], check=True, stdout=sys.stderr)
     return repository

@@ -15,11 +15,15 @@ from generator.server_listen import Listen
 
 
 @contextmanager
-def serving(repository: Path, model: str) -> Iterator[int]:
-    """Serve ``model`` of ``repository`` and give its HTTP port. Raises ``ServerError``."""
+def serving(repository: Path, *models: str) -> Iterator[TritonServer]:
+    """Serve ``models`` of ``repository``. Raises ``ServerError``.
+
+    They are loaded one after the other: each times its own kernels while it loads.
+    """
     with TritonServer(repository, free_listen(), write_log=write_beside_bar) as server:
-        server.wait_ready([model])
-        yield server.listen.http_port
+        for model in models:
+            server.wait_ready([model])
+        yield server
 
 
 def free_listen() -> Listen:

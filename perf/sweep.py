@@ -66,8 +66,8 @@ class Sweep:
     def served(self, label: str, target: Target, repository: Path) -> list[Level]:
         """Start a server on ``repository``, warm it up, measure, stop it."""
         self.bar.set_description_str(f"{label}: starting")
-        with serving(repository, target.name) as port:
-            command = http_command(target, port)
+        with serving(repository, target.name) as server:
+            command = http_command(target, server.listen.http_port)
             measure(command, LevelArguments.warm_up(self.seed), self.show)
             return self.levels(label, command)
 

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from perf.closed_loop import AnswerError, Ask, closed_loop
+from perf.closed_loop import Answer, AnswerError, Ask, closed_loop
 from perf.load import Request, requests
 from perf.measure import Policy, Record
 
@@ -22,14 +22,14 @@ class Sleeper:
     async def connect(self) -> AsyncIterator[Ask]:
         yield self.ask
 
-    async def ask(self, request: Request) -> int:
+    async def ask(self, request: Request) -> Answer:
         self.num_running += 1
         self.most_running = max(self.most_running, self.num_running)
         await asyncio.sleep(0.002)
         self.num_running -= 1
         if request.index == 3:
             raise AnswerError("no luck")
-        return request.max_tokens
+        return Answer(request.max_tokens, chunk_s=[1.5])
 
 
 def run(clients: int, policy: Policy) -> tuple[Sleeper, list[Record]]:
@@ -43,6 +43,8 @@ def test_all_callers_run_at_once_and_every_request_is_reported_once() -> None:
     assert sleeper.most_running == 4
     assert sorted(record.index for record in records) == list(range(20))
     assert all(record.done_s > record.sent_s for record in records)
+    assert all(record.chunk_s == [1.5] for record in records if not record.problem)
+    assert all(record.process_cpu_s > 0 for record in records)
 
 
 def test_a_bad_answer_is_a_problem_of_its_request_alone() -> None:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from itertools import islice
 
+from perf.cost_repository import MAX_MODEL_LEN
 from perf.load import (
+    LONGEST_LONG_PROMPT,
     LONGEST_PROMPT,
     NUM_SPECIAL_TOKENS,
     OUTPUT_LENGTHS,
+    SHORTEST_LONG_PROMPT,
     SHORTEST_PROMPT,
     VOCABULARY_SIZE,
+    long_prompts,
     num_words,
     requests,
     word,
@@ -34,6 +38,14 @@ def test_prompts_have_the_stated_number_of_words_and_reach_both_ends() -> None:
         assert num_words(request.prompt) == request.num_prompt_tokens
         lengths.add(request.num_prompt_tokens)
     assert (min(lengths), max(lengths)) == (SHORTEST_PROMPT, LONGEST_PROMPT)
+
+
+def test_long_prompts_reach_both_ends_and_fit_with_their_output() -> None:
+    asked = list(islice(long_prompts(0), 1000))
+    lengths = {request.num_prompt_tokens for request in asked}
+    assert (min(lengths), max(lengths)) == (SHORTEST_LONG_PROMPT, LONGEST_LONG_PROMPT)
+    assert max(r.num_prompt_tokens + r.max_tokens for r in asked) <= MAX_MODEL_LEN
+    assert all(num_words(request.prompt) == request.num_prompt_tokens for request in asked)
 
 
 def test_every_token_is_a_word_of_its_own() -> None:
