@@ -15,8 +15,6 @@ pytestmark = pytest.mark.server
 INFER = (
     b'{"inputs": [{"name":"text_input","datatype":"BYTES","shape":[1],"data":["I am going"]}]}',
     b'{"inputs": [{"name":"text_input","datatype":"BYTES","shape":[1],"data":["How can you be"]}]}',
-    b'{"inputs": [{"name":"text_input","datatype":"BYTES","shape":[1],'
-    b'"data":["Where is the nearest"]}]}',
 )
 GENERATE = b'{"text_input":"How can you be"}'
 DEFAULT_MAX_TOKENS = 128

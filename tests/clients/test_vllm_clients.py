@@ -127,9 +127,7 @@ def test_curl_of_the_readme_streams(triton: Triton, reference: Reference, model:
     assert "".join(event["text_output"] for event in events) == expected
 
 
-def test_additional_outputs_come_when_their_flags_ask(
-    triton: Triton, reference: Reference
-) -> None:
+def test_additional_outputs_come_when_their_flags_ask(triton: Triton, reference: Reference) -> None:
     flags = (
         *("finish_reason", "cumulative_logprob", "logprobs"),
         *("num_input_tokens", "num_output_tokens"),
@@ -148,9 +146,7 @@ def test_additional_outputs_come_when_their_flags_ask(
     outputs = [response.outputs() for response in responses]
     expected = reference.answer("How can you be", 8)
     assert outputs[-1]["finish_reason"][0].decode() == "length"
-    assert {int(output["num_input_tokens"][0]) for output in outputs} == {
-        expected.num_input_tokens
-    }
+    assert {int(output["num_input_tokens"][0]) for output in outputs} == {expected.num_input_tokens}
     assert sum(int(output["num_output_tokens"][0]) for output in outputs) == 8
     tokens = [token for output in outputs for token in json.loads(output["logprobs"][0])]
     assert "".join(next(iter(t.values()))["decoded_token"] for t in tokens) == expected.text
