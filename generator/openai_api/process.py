@@ -18,7 +18,8 @@ from generator.openai_api.triton import Triton
 # As long as Triton itself waits for what is in flight.
 GRACE_S = 30.0
 _BACKLOG = 1024
-# aiohttp would log broken request lines as they came; what our handlers fail at they tell themselves.
+_LAST_COMERS_S = 0.1
+# aiohttp would log broken request lines as they came; what our handlers fail at, they tell.
 _SILENT = logging.getLogger("hf_triton.openai_api")
 _SILENT.setLevel(logging.CRITICAL + 1)
 
@@ -49,15 +50,29 @@ async def serve(settings: Settings, stop: asyncio.Event, on_ready: Callable[[], 
             handler_cancellation=True,
             shutdown_timeout=GRACE_S,
         )
+        listening = _bind(settings)
         await runner.setup()
         try:
-            await _listen(runner, settings)
+            await web.SockSite(runner, listening, backlog=_BACKLOG).start()
             on_ready()
             await stop.wait()
+            await _accept_no_more(listening)
         finally:
             await runner.cleanup()
+            listening.close()
     finally:
         await triton.close()
+
+
+async def _accept_no_more(listening: socket.socket) -> None:
+    """Leaves those who come from now on to the kernel, which resets them when the port closes.
+
+    A connection that is accepted while asyncio closes its server is forgotten, neither answered nor
+    closed (3.11: Server._attach fails); and aiohttp leaves one without a request hanging until the
+    last other one has ended. So those accepted already have a moment to be answered.
+    """
+    asyncio.get_running_loop().remove_reader(listening)
+    await asyncio.sleep(_LAST_COMERS_S)
 
 
 async def _check(triton: Triton) -> None:
@@ -69,15 +84,25 @@ async def _check(triton: Triton) -> None:
     raise ServerError(f"no Triton answers at {triton.address}: {reason}")
 
 
-async def _listen(runner: web.AppRunner, settings: Settings) -> None:
-    site = web.TCPSite(runner, settings.host, settings.port, backlog=_BACKLOG)
+def _bind(settings: Settings) -> socket.socket:
+    """A socket on the port. Raises ServerError that names the flag to change."""
+    host, port = settings.host, settings.port
     try:
-        await site.start()
-    except socket.gaierror:
-        raise ServerError(f"'{settings.host}' is not an address; see --host") from None
+        [(family, kind, _, _, address), *_] = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM
+        )
+        listening = socket.socket(family, kind)
+    except (socket.gaierror, UnicodeError):
+        raise ServerError(f"'{host}' is not an address; see --host") from None
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind(address)
+        listening.listen(_BACKLOG)
     except OSError as error:
+        listening.close()
         if error.errno == errno.EADDRINUSE:
-            what = f"port {settings.port} is in use; choose another with --openai-port"
+            what = f"port {port} is in use; choose another with --openai-port"
             raise ServerError(what) from None
-        what = f"can't listen on port {settings.port} of '{settings.host}' ({error.strerror})"
-        raise ServerError(f"{what}; see --openai-port") from None
+        what = f"can't listen on port {port} of '{host}' ({error.strerror}); see --openai-port"
+        raise ServerError(what) from None
+    return listening

@@ -1,0 +1,175 @@
+"""A fake Triton and the translator in front of it, in one event loop of a thread of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Coroutine, Iterator
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import grpc
+import pytest
+from tritonclient.grpc import service_pb2_grpc
+
+from generator.openai_api.process import Settings, serve
+from tests.openai_api.fake_triton import FakeTriton, Model
+from tests.support.triton import free_ports
+
+Result = TypeVar("Result")
+MODELS = (
+    Model("echo", "front"),
+    Model("echo_stream", "engine"),
+    Model("whole", "whole"),
+    Model("batched", "front", max_batch_size=8),
+    Model("batched_stream", "engine", max_batch_size=8),
+    Model("labels", "whole", task="text-classification"),
+    Model("stranger", None),
+)
+
+
+@dataclass
+class Reply:
+    """An HTTP answer: its body as JSON, or the events of a stream."""
+
+    status: int
+    headers: dict[str, str]
+    text: str
+
+    @property
+    def body(self) -> Any:
+        return json.loads(self.text)
+
+    @property
+    def error(self) -> dict[str, Any]:
+        error: dict[str, Any] = self.body["error"]
+        assert set(error) == {"message", "type", "param", "code"}
+        return error
+
+    @property
+    def events(self) -> list[Any]:
+        assert self.headers["Content-Type"].startswith("text/event-stream")
+        lines = [line.removeprefix("data: ") for line in self.text.split("\n\n") if line]
+        return [line if line == "[DONE]" else json.loads(line) for line in lines]
+
+
+@dataclass
+class Translator:
+    """A running translator; ``triton`` is what it asks."""
+
+    url: str
+    triton: FakeTriton
+    loop: asyncio.AbstractEventLoop
+    stop: asyncio.Event
+    headers: dict[str, str] = field(default_factory=dict)
+
+    def get(self, path: str) -> Reply:
+        return self.send("GET", path)
+
+    def post(self, path: str, **body: object) -> Reply:
+        return self.send("POST", path, json.dumps(body).encode())
+
+    def completion(self, **body: object) -> Reply:
+        return self.post("/v1/completions", **{"model": "echo", "prompt": "a b c", **body})
+
+    def chat(self, **body: object) -> Reply:
+        messages = [{"role": "user", "content": "a b c"}]
+        return self.post("/v1/chat/completions", **{"model": "echo", "messages": messages, **body})
+
+    def send(self, method: str, path: str, data: bytes | None = None) -> Reply:
+        request = urllib.request.Request(self.url + path, data, self.headers, method=method)
+        try:
+            with urllib.request.urlopen(request, timeout=20) as response:
+                return Reply(response.status, dict(response.headers), response.read().decode())
+        except urllib.error.HTTPError as error:
+            with error:
+                return Reply(error.code, dict(error.headers), error.read().decode())
+
+
+class Loop:
+    """An event loop in a thread."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self.loop.run_forever, daemon=True)
+        self._thread.start()
+
+    def run(self, work: Coroutine[Any, Any, Result]) -> Result:
+        return asyncio.run_coroutine_threadsafe(work, self.loop).result(60)
+
+    def close(self) -> None:
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join()
+        self.loop.close()
+
+
+@pytest.fixture(scope="session")
+def loop() -> Iterator[Loop]:
+    running = Loop()
+    yield running
+    running.close()
+
+
+@dataclass
+class Starter:
+    """Starts translators and fakes, and ends them with the test."""
+
+    loop: Loop
+    _endings: list[Coroutine[Any, Any, Any]] = field(default_factory=list)
+
+    def triton(self, port: int = 0) -> tuple[FakeTriton, int]:
+        return self.loop.run(self._triton(port))
+
+    def translator(self, triton: FakeTriton, address: str, key: str | None = None) -> Translator:
+        return self.loop.run(self._translator(triton, address, key))
+
+    def end(self) -> None:
+        while self._endings:
+            self.loop.run(self._endings.pop())
+
+    def end_last(self) -> None:
+        self.loop.run(self._endings.pop())
+
+    async def _triton(self, port: int) -> tuple[FakeTriton, int]:
+        fake = FakeTriton({model.name: model for model in MODELS})
+        server = grpc.aio.server()
+        service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(fake, server)
+        port = server.add_insecure_port(f"127.0.0.1:{port}")
+        await server.start()
+        self._endings.append(server.stop(0))
+        return fake, port
+
+    async def _translator(self, triton: FakeTriton, address: str, key: str | None) -> Translator:
+        port, stop, ready = free_ports().http_port, asyncio.Event(), asyncio.Event()
+        settings = Settings("127.0.0.1", port, address, key)
+        serving = asyncio.create_task(serve(settings, stop, ready.set))
+        waiting = asyncio.create_task(ready.wait())
+        await asyncio.wait({serving, waiting}, return_when=asyncio.FIRST_COMPLETED)
+        waiting.cancel()
+        if serving.done():
+            serving.result()
+
+        async def end() -> None:
+            stop.set()
+            await serving
+
+        self._endings.append(end())
+        loop = asyncio.get_running_loop()
+        return Translator(f"http://127.0.0.1:{port}", triton, loop, stop)
+
+
+@pytest.fixture
+def starter(loop: Loop) -> Iterator[Starter]:
+    starter = Starter(loop)
+    yield starter
+    starter.end()
+
+
+@pytest.fixture
+def api(starter: Starter) -> Translator:
+    """A translator without a key, in front of a fake of its own."""
+    fake, port = starter.triton()
+    return starter.translator(fake, f"127.0.0.1:{port}")

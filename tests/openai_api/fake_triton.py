@@ -1,0 +1,192 @@
+"""A Triton of one process and no models: answers over gRPC as the text-generation models do.
+
+Its model repeats the prompt: word by word, each a token, at most ``max_tokens``. A prompt that
+begins with ``!`` makes it fail or wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import struct
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import grpc
+from tritonclient.grpc import model_config_pb2, service_pb2, service_pb2_grpc
+
+from generator.openai_api.tensors import pack_texts
+
+ERRORS = {
+    "!400": (grpc.StatusCode.INVALID_ARGUMENT, "top_k: got -7, allowed: 0 or more"),
+    "!500": (grpc.StatusCode.INTERNAL, "internal error: ZeroDivisionError"),
+    "!503": (grpc.StatusCode.UNAVAILABLE, "the queue is full: try again later"),
+}
+
+
+@dataclass(frozen=True)
+class Model:
+    """One folder of the repository."""
+
+    name: str
+    role: str | None
+    max_batch_size: int = 0
+    task: str = "text-generation"
+
+    def config(self) -> Any:
+        config = model_config_pb2.ModelConfig(name=self.name, max_batch_size=self.max_batch_size)
+        config.model_transaction_policy.decoupled = self.role == "engine"
+        if self.role:
+            config.parameters["hf_triton_task"].string_value = self.task
+            config.parameters["hf_triton_role"].string_value = self.role
+        return config
+
+
+@dataclass
+class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[misc]
+    """``seen`` are the inputs of each request by name; ``shapes`` theirs; ``cancelled`` the prompts
+    of those whose callers left.
+    """
+
+    models: dict[str, Model] = field(default_factory=dict)
+    seen: list[dict[str, Any]] = field(default_factory=list)
+    shapes: list[list[int]] = field(default_factory=list)
+    cancelled: list[str] = field(default_factory=list)
+    num_waiting: int = 0
+    num_indexed: int = 0
+
+    async def ServerLive(self, request: Any, context: Any) -> Any:  # noqa: N802
+        return service_pb2.ServerLiveResponse(live=True)
+
+    async def RepositoryIndex(self, request: Any, context: Any) -> Any:  # noqa: N802
+        assert request.ready
+        self.num_indexed += 1
+        answer = service_pb2.RepositoryIndexResponse()
+        for name in self.models:
+            answer.models.add(name=name, version="1", state="READY")
+        return answer
+
+    async def ModelConfig(self, request: Any, context: Any) -> Any:  # noqa: N802
+        if request.name not in self.models:
+            await context.abort(grpc.StatusCode.NOT_FOUND, "Request for unknown model")
+        return service_pb2.ModelConfigResponse(config=self.models[request.name].config())
+
+    async def ModelInfer(self, request: Any, context: Any) -> Any:  # noqa: N802
+        inputs = self._note(request)
+        prompt = _prompt(inputs)
+        if prompt in ERRORS:
+            await context.abort(*ERRORS[prompt])
+        await self._wait(prompt)
+        [answer] = _chunks({**inputs, "stream": False}, request)
+        return answer
+
+    async def ModelStreamInfer(self, requests: Any, context: Any) -> AsyncIterator[Any]:  # noqa: N802
+        assert "triton_grpc_error" not in dict(context.invocation_metadata())
+        async for request in requests:
+            inputs = self._note(request)
+            prompt = _prompt(inputs)
+            if prompt in ERRORS:
+                yield service_pb2.ModelStreamInferResponse(error_message=ERRORS[prompt][1])
+                continue
+            for chunk in _chunks(inputs, request):
+                yield service_pb2.ModelStreamInferResponse(infer_response=chunk)
+            if prompt.endswith("!fails"):
+                message = "the engine died: try again later"
+                yield service_pb2.ModelStreamInferResponse(error_message=message)
+            await self._wait(prompt)
+
+    def _note(self, request: Any) -> dict[str, Any]:
+        assert request.model_name in self.models
+        inputs = {
+            tensor.name: _value(tensor.datatype, data)
+            for tensor, data in zip(request.inputs, request.raw_input_contents, strict=True)
+        }
+        inputs["sampling_parameters"] = json.loads(inputs["sampling_parameters"])
+        self.seen.append({**inputs, "model": request.model_name})
+        self.shapes += [list(tensor.shape) for tensor in request.inputs]
+        return inputs
+
+    async def _wait(self, prompt: str) -> None:
+        if not prompt.endswith("!waits"):
+            return
+        self.num_waiting += 1
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            self.cancelled.append(prompt)
+            raise
+        finally:
+            self.num_waiting -= 1
+
+
+def _value(datatype: str, data: bytes) -> Any:
+    if datatype == "BYTES":
+        assert struct.unpack_from("<I", data) == (len(data) - 4,)
+        return data[4:].decode()
+    return struct.unpack({"BOOL": "<?", "INT32": "<i"}[datatype], data)[0]
+
+
+def _prompt(inputs: dict[str, Any]) -> str:
+    if "messages" in inputs:
+        return str(json.loads(inputs["messages"])[-1]["content"])
+    return str(inputs["text_input"])
+
+
+def _chunks(inputs: dict[str, Any], request: Any) -> list[Any]:
+    """Every choice repeats the prompt; the first of several is a word ahead in a stream."""
+    parameters = inputs["sampling_parameters"]
+    n = parameters.get("n", 1)
+    words = _prompt(inputs).split(" ")
+    ended = "length" if len(words) > parameters.get("max_tokens", 99) else "stop"
+    if "!late" in words:
+        ended = "timeout"
+    words = words[: parameters.get("max_tokens", 99)]
+    tokens = [word if at == 0 else f" {word}" for at, word in enumerate(words)]
+    prefix = "" if inputs["exclude_input_in_output"] else _prompt(inputs)
+    goes_on = tokens[-1].endswith(("!waits", "!fails"))
+    if inputs["stream"] is False:
+        rows = [[tokens] * n]
+    else:
+        rows = [
+            [[token]] + [tokens[at - 1 : at] if at else []] * (n - 1)
+            for at, token in enumerate(tokens)
+        ]
+        if n > 1:
+            rows.append([[], *[tokens[-1:]] * (n - 1)])
+    chunks = []
+    for at, row in enumerate(rows):
+        reasons = []
+        for choice in range(n):
+            is_last = at >= len(rows) - (2 if choice == 0 and len(rows) > 1 and n > 1 else 1)
+            reasons.append(ended if is_last and not goes_on else "")
+        texts = [("" if at else prefix) + "".join(choice) for choice in row]
+        chunks.append(_response(request, texts, reasons, len(words) + 3, row))
+    return chunks
+
+
+def _response(
+    request: Any, texts: list[str], reasons: list[str], num_input: int, tokens: list[list[str]]
+) -> Any:
+    outputs = {
+        "text_output": ("BYTES", pack_texts(texts)),
+        "finish_reason": ("BYTES", pack_texts(reasons)),
+        "num_input_tokens": ("UINT32", struct.pack("<I", num_input)),
+        "num_output_tokens": ("UINT32", b"".join(struct.pack("<I", len(t)) for t in tokens)),
+        "logprobs": ("BYTES", pack_texts(json.dumps([_logprobs(t) for t in c]) for c in tokens)),
+    }
+    answer = service_pb2.ModelInferResponse(model_name=request.model_name, id=request.id)
+    for wanted in request.outputs:
+        datatype, data = outputs[wanted.name]
+        answer.outputs.add(name=wanted.name, datatype=datatype, shape=[len(texts)])
+        answer.raw_output_contents.append(data)
+    return answer
+
+
+def _logprobs(token: str) -> dict[str, Any]:
+    """The sampled token is the second likeliest; a third one reads like the first."""
+    return {
+        "5": {"logprob": -1.5, "rank": 2, "decoded_token": token},
+        "6": {"logprob": -0.5, "rank": 1, "decoded_token": "\ufffd"},
+        "7": {"logprob": float("-inf"), "rank": 3, "decoded_token": "\ufffd"},
+    }

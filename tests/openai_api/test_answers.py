@@ -1,0 +1,142 @@
+"""What Triton's answers become: objects, events, usage and log-probabilities."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.openai_api.conftest import Translator
+
+
+def test_a_completion(api: Translator) -> None:
+    reply = api.completion(max_tokens=2)
+    body = reply.body
+    assert body.pop("id").startswith("cmpl-")
+    assert body.pop("created") > 1_700_000_000
+    assert body == {
+        "object": "text_completion",
+        "model": "echo",
+        "choices": [{"index": 0, "text": "a b", "logprobs": None, "finish_reason": "length"}],
+        "usage": {"prompt_tokens": 5, "completion_tokens": 2, "total_tokens": 7},
+    }
+    assert reply.headers["X-Request-Id"].startswith("cmpl-")
+
+
+def test_a_chat(api: Translator) -> None:
+    body = api.chat().body
+    assert body["id"].startswith("chatcmpl-")
+    assert body["object"] == "chat.completion"
+    [choice] = body["choices"]
+    assert choice == {
+        "index": 0,
+        "message": {"role": "assistant", "content": "a b c", "refusal": None},
+        "logprobs": None,
+        "finish_reason": "stop",
+    }
+
+
+def test_echo_puts_the_prompt_first(api: Translator) -> None:
+    assert api.completion(echo=True, max_tokens=1).body["choices"][0]["text"] == "a b ca"
+
+
+def test_running_out_of_time_is_a_length(api: Translator) -> None:
+    assert api.completion(prompt="a !late").body["choices"][0]["finish_reason"] == "length"
+
+
+@pytest.mark.parametrize("model", ["echo", "whole"])
+@pytest.mark.parametrize("stream", [False, True])
+def test_choices_of_all_prompts_are_counted_through(
+    model: str, stream: bool, api: Translator
+) -> None:
+    reply = api.completion(model=model, prompt=["a b", "c", "d e f"], n=2, stream=stream)
+    texts = joined(reply) if stream else [c["text"] for c in reply.body["choices"]]
+    assert texts == ["a b", "a b", "c", "c", "d e f", "d e f"]
+    if not stream:
+        usage = {"prompt_tokens": 5 + 4 + 6, "completion_tokens": 12, "total_tokens": 27}
+        assert reply.body["usage"] == usage
+
+
+def joined(reply: Any) -> list[str]:
+    """The texts of a stream's choices by index; checks that each ends once, and then is silent."""
+    texts: dict[int, str] = {}
+    ended: set[int] = set()
+    *events, done = reply.events
+    assert done == "[DONE]"
+    for event in events:
+        for choice in event["choices"]:
+            index = choice["index"]
+            assert index not in ended
+            delta = choice["delta"].get("content", "") if "delta" in choice else choice["text"]
+            texts[index] = texts.get(index, "") + delta
+            if choice["finish_reason"]:
+                ended.add(index)
+    assert ended == set(texts)
+    assert len({event["id"] for event in events}) == 1
+    return [texts[index] for index in sorted(texts)]
+
+
+def test_a_stream_of_a_completion(api: Translator) -> None:
+    *events, done = api.completion(stream=True).events
+    assert done == "[DONE]"
+    assert [event["choices"][0]["text"] for event in events] == ["a", " b", " c"]
+    assert [event["choices"][0]["finish_reason"] for event in events] == [None, None, "stop"]
+    assert {event["object"] for event in events} == {"text_completion"}
+    assert not any("usage" in event for event in events)
+
+
+def test_a_stream_of_a_chat_begins_with_the_role_of_each_choice(api: Translator) -> None:
+    reply = api.chat(stream=True, n=2)
+    first, second, *_ = reply.events
+    assert first["object"] == "chat.completion.chunk"
+    for index, event in enumerate((first, second)):
+        [choice] = event["choices"]
+        assert choice["index"] == index
+        assert choice["delta"] == {"role": "assistant", "content": ""}
+    assert joined(reply) == ["a b c", "a b c"]
+
+
+def test_usage_comes_last_where_it_is_wanted(api: Translator) -> None:
+    *events, usage, _ = api.chat(stream=True, stream_options={"include_usage": True}).events
+    assert usage["choices"] == []
+    assert usage["usage"] == {"prompt_tokens": 6, "completion_tokens": 3, "total_tokens": 9}
+    assert all(event["usage"] is None for event in events)
+
+
+def test_a_model_that_does_not_stream_is_one_chunk(api: Translator) -> None:
+    first, done = api.completion(model="whole", stream=True).events
+    [choice] = first["choices"]
+    assert (choice["text"], choice["finish_reason"], done) == ("a b c", "stop", "[DONE]")
+
+
+def test_logprobs_of_a_completion(api: Translator) -> None:
+    logprobs = api.completion(logprobs=2, prompt="a b").body["choices"][0]["logprobs"]
+    assert logprobs == {
+        "tokens": ["a", " b"],
+        "token_logprobs": [-1.5, -1.5],
+        "top_logprobs": [{"\ufffd": -0.5, "a": -1.5}, {"\ufffd": -0.5, " b": -1.5}],
+        "text_offset": [0, 1],
+    }
+    assert api.completion(logprobs=0).body["choices"][0]["logprobs"]["top_logprobs"] is None
+
+
+def test_logprobs_of_a_chat_leave_out_what_is_less_likely(api: Translator) -> None:
+    reply = api.chat(logprobs=True, top_logprobs=2)
+    first = reply.body["choices"][0]["logprobs"]["content"][0]
+    assert first == {
+        "token": "a",
+        "logprob": -1.5,
+        "bytes": [97],
+        "top_logprobs": [
+            {"token": "\ufffd", "logprob": -0.5, "bytes": None},
+            {"token": "a", "logprob": -1.5, "bytes": [97]},
+        ],
+    }
+    reply = api.chat(logprobs=True)
+    assert reply.body["choices"][0]["logprobs"]["content"][0]["top_logprobs"] == []
+
+
+def test_offsets_go_on_from_chunk_to_chunk(api: Translator) -> None:
+    *events, _ = api.completion(logprobs=0, stream=True).events
+    offsets = [event["choices"][0]["logprobs"]["text_offset"] for event in events]
+    assert offsets == [[0], [1], [3]]

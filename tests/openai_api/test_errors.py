@@ -1,0 +1,157 @@
+"""Errors in OpenAI's format, models that come and go, the key, and a Triton that is away."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from generator.errors import ServerError
+from generator.openai_api.key import VARIABLE, is_authorized, take_key
+from tests.openai_api.conftest import Starter, Translator
+from tests.openai_api.fake_triton import Model
+
+
+def test_models_are_listed_under_their_users_names(api: Translator) -> None:
+    listed = api.get("/v1/models").body
+    assert listed["object"] == "list"
+    assert [model["id"] for model in listed["data"]] == ["batched", "echo", "whole"]
+    assert api.get("/v1/models/echo").body == listed["data"][1]
+    assert set(listed["data"][1]) == {"id", "object", "created", "owned_by"}
+
+
+@pytest.mark.parametrize("name", ["nobody", "echo_stream", "labels", "stranger"])
+def test_an_unknown_model_is_a_404_that_names_the_known(name: str, api: Translator) -> None:
+    for reply in (api.get(f"/v1/models/{name}"), api.completion(model=name)):
+        assert reply.status == 404
+        assert (reply.error["param"], reply.error["code"]) == ("model", "model_not_found")
+        assert "batched, echo, whole" in reply.error["message"]
+
+
+def test_models_come_and_go(api: Translator) -> None:
+    assert api.completion(model="late").status == 404
+    api.triton.models["late"] = Model("late", "whole")
+    time.sleep(0.25)
+    assert api.completion(model="late").status == 200
+    del api.triton.models["late"]
+    time.sleep(2.1)
+    assert api.completion(model="late").status == 404
+
+
+def test_many_requests_read_the_models_once(api: Translator) -> None:
+    for _ in range(5):
+        api.completion()
+    assert api.triton.num_indexed == 1
+
+
+@pytest.mark.parametrize("model", ["echo", "whole"])
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("status", [400, 500, 503])
+def test_a_models_error_keeps_its_status(
+    status: int, stream: bool, model: str, api: Translator
+) -> None:
+    reply = api.completion(model=model, prompt=f"!{status}", stream=stream)
+    assert reply.status == status
+    assert reply.error["type"] == ("invalid_request_error" if status == 400 else "server_error")
+    assert reply.error["param"] == ("top_k" if status == 400 else None)
+    assert ("Retry-After" in reply.headers) == (status == 503)
+
+
+def test_one_bad_prompt_fails_the_request(api: Translator) -> None:
+    assert api.completion(prompt=["a", "!400", "b !waits"]).status == 400
+    deadline = time.monotonic() + 5
+    while api.triton.num_waiting and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert api.triton.num_waiting == 0
+
+
+def test_an_error_after_the_first_chunk_is_an_event(api: Translator) -> None:
+    reply = api.completion(prompt="a !fails", stream=True)
+    assert reply.status == 200
+    *_, last = reply.events
+    assert last["error"]["type"] == "server_error"
+    assert last["error"]["code"] == "unavailable"
+
+
+@pytest.mark.parametrize(
+    "method,path,status",
+    [
+        ("GET", "/", 404),
+        ("GET", "/v1/nothing", 404),
+        ("POST", "/v1/embeddings", 404),
+        ("GET", "/v1/completions", 405),
+        ("DELETE", "/v1/models/echo", 405),
+    ],
+)
+def test_other_paths_and_methods(method: str, path: str, status: int, api: Translator) -> None:
+    reply = api.send(method, path)
+    assert reply.status == status
+    assert reply.error["type"] == "invalid_request_error"
+    assert ("Allow" in reply.headers) == (status == 405)
+
+
+def test_the_key_guards_all_but_health(starter: Starter) -> None:
+    fake, port = starter.triton()
+    api = starter.translator(fake, f"127.0.0.1:{port}", key="secret-key")
+    assert api.get("/health").status == 200
+    for header in (
+        None,
+        "Bearer wrong",
+        "secret-key",
+        "Basic secret-key",
+        "Bearer ",
+        "Bearer sécret",
+    ):
+        api.headers = {"Authorization": header.encode("utf-8").decode("latin-1")} if header else {}
+        for reply in (api.get("/v1/models"), api.completion(), api.get("/nothing")):
+            assert reply.status == 401
+            assert reply.error["code"] == "invalid_api_key"
+            assert "secret" not in reply.text
+            assert reply.headers["WWW-Authenticate"] == "Bearer"
+    assert not fake.seen
+    api.headers = {"Authorization": "bearer secret-key"}
+    assert api.completion().status == 200
+
+
+def test_the_key_comes_from_the_file_before_the_environment(
+    tmp_path: pytest.TempPathFactory,
+) -> None:
+    file = tmp_path / "key"  # type: ignore[operator]
+    file.write_text("from-file\n")
+    environment = {VARIABLE: "from-environment"}
+    assert take_key(file, environment) == "from-file"
+    assert environment == {}, "models have no business with it"
+    assert take_key(None, {VARIABLE: "from-environment"}) == "from-environment"
+    assert take_key(None, {}) is None
+    assert is_authorized(None, None)
+
+
+@pytest.mark.parametrize("key", ["", "  ", "two words", "é"])
+def test_a_key_that_protects_nothing_is_refused(key: str) -> None:
+    with pytest.raises(ServerError, match=VARIABLE):
+        take_key(None, {VARIABLE: key})
+
+
+def test_a_triton_that_goes_away_is_a_503_until_it_is_back(starter: Starter) -> None:
+    fake, port = starter.triton()
+    api = starter.translator(fake, f"127.0.0.1:{port}")
+    assert api.completion().status == 200
+    assert api.get("/health").status == 200
+    ending = starter._endings.pop(0)
+    starter.loop.run(ending)
+    reply = api.completion()
+    assert (reply.status, reply.error["code"]) == (503, "unavailable")
+    assert reply.error["message"] == "no connection to Triton; try again"
+    assert api.get("/health").status == 503
+    api.triton, _ = starter.triton(port)
+    starter._endings.reverse()  # the translator ends first
+    deadline = time.monotonic() + 10
+    while api.completion().status == 503 and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert api.completion().status == 200
+
+
+def test_a_triton_that_is_not_there_at_the_start_is_said(starter: Starter) -> None:
+    fake, _ = starter.triton()
+    with pytest.raises(ServerError, match=r"no Triton answers at 127.0.0.1:1: .*refused"):
+        starter.translator(fake, "127.0.0.1:1")

@@ -1,0 +1,86 @@
+"""Clients that leave, and a translator that is stopped."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+import time
+import urllib.error
+
+import pytest
+
+from tests.openai_api.conftest import Reply, Translator
+from tests.support.triton import eventually
+
+
+def connect(api: Translator, **body: object) -> socket.socket:
+    """A request that was sent, and not answered yet."""
+    host, port = api.url.removeprefix("http://").split(":")
+    connection = socket.create_connection((host, int(port)), timeout=20)
+    data = json.dumps({"model": "echo", **body}).encode()
+    head = f"POST /v1/completions HTTP/1.1\r\nHost: {host}\r\nContent-Length: {len(data)}\r\n\r\n"
+    connection.sendall(head.encode() + data)
+    return connection
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("model", ["echo", "whole"])
+def test_a_client_that_leaves_is_cancelled_at_triton(
+    model: str, stream: bool, api: Translator
+) -> None:
+    prompt = "a !waits"
+    with connect(api, model=model, prompt=prompt, stream=stream):
+        assert eventually(lambda: api.triton.num_waiting == 1)
+        assert not api.triton.cancelled
+    left = time.monotonic()
+    assert eventually(lambda: api.triton.cancelled == [prompt])
+    assert time.monotonic() - left < 1
+
+
+def test_a_client_that_leaves_cancels_all_its_prompts(api: Translator) -> None:
+    prompts = [f"{n} !waits" for n in range(3)]
+    with connect(api, prompt=prompts, stream=True):
+        assert eventually(lambda: api.triton.num_waiting == 3)
+    assert eventually(lambda: sorted(api.triton.cancelled) == prompts)
+
+
+def test_stopping_accepts_nothing_more_and_lets_what_runs_end(api: Translator) -> None:
+    connection = connect(api, prompt="a b !waits", stream=True)
+    assert b" b" in read_until(connection, b" b")
+    api.loop.call_soon_threadsafe(api.stop.set)
+
+    def refused() -> bool:
+        try:
+            api.get("/health")
+        except (urllib.error.URLError, ConnectionError):
+            return True
+        return False
+
+    assert eventually(refused)
+    assert api.triton.num_waiting == 1, "the stream goes on"
+    connection.close()
+    assert eventually(lambda: api.triton.num_waiting == 0)
+
+
+def read_until(connection: socket.socket, mark: bytes) -> bytes:
+    found = b""
+    while mark not in found:
+        found += connection.recv(65536)
+    return found
+
+
+def test_requests_run_side_by_side(api: Translator) -> None:
+    replies: list[Reply] = []
+    waiting = [connect(api, prompt="a !waits") for _ in range(50)]
+    threads = [
+        threading.Thread(target=lambda: replies.append(api.completion(stream=True)))
+        for _ in range(20)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [reply.status for reply in replies] == [200] * 20
+    for connection in waiting:
+        connection.close()

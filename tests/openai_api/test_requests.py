@@ -1,0 +1,204 @@
+"""What OpenAI's fields become at Triton, and which are refused."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.openai_api.conftest import Translator
+
+
+def test_a_completion_becomes_one_row_with_openais_defaults(api: Translator) -> None:
+    assert api.completion().status == 200
+    assert api.triton.seen == [
+        {
+            "model": "echo_stream",
+            "text_input": "a b c",
+            "exclude_input_in_output": True,
+            "stream": False,
+            "sampling_parameters": {"temperature": 1, "max_tokens": 16},
+        }
+    ]
+    assert api.triton.shapes == [[1]] * 4
+
+
+def test_a_chat_is_passed_on_as_it_is_and_the_model_sets_its_length(api: Translator) -> None:
+    messages = [{"role": "system", "content": "é"}, {"role": "user", "content": "a"}]
+    tools = [{"type": "function", "function": {"name": "f"}}]
+    kwargs = {"enable_thinking": False}
+    reply = api.chat(
+        messages=messages, tools=tools, tool_choice="auto", chat_template_kwargs=kwargs
+    )
+    assert reply.status == 200
+    [seen] = api.triton.seen
+    assert json.loads(seen["messages"]) == messages
+    assert json.loads(seen["tools"]) == tools
+    assert json.loads(seen["chat_template_kwargs"]) == kwargs
+    assert seen["sampling_parameters"] == {"temperature": 1}
+
+
+def test_tool_choice_none_keeps_the_tools_from_the_template(api: Translator) -> None:
+    tools = [{"type": "function", "function": {"name": "f"}}]
+    assert api.chat(tools=tools, tool_choice="none").status == 200
+    assert "tools" not in api.triton.seen[0]
+
+
+@pytest.mark.parametrize("model", ["batched", "whole"])
+def test_shapes_and_model_follow_the_config(model: str, api: Translator) -> None:
+    assert api.completion(model=model).status == 200
+    assert api.triton.seen[0]["model"] == {"batched": "batched_stream", "whole": "whole"}[model]
+    assert api.triton.shapes[0] == {"batched": [1, 1], "whole": [1]}[model]
+
+
+def test_every_option_becomes_a_sampling_parameter(api: Translator) -> None:
+    options: dict[str, Any] = {
+        "temperature": 0.5,
+        "top_p": 0.9,
+        "min_p": 0.1,
+        "presence_penalty": 1,
+        "frequency_penalty": -1,
+        "repetition_penalty": 1.1,
+        "n": 2,
+        "seed": 7,
+        "top_k": 5,
+        "max_tokens": 3,
+        "min_tokens": 2,
+        "stop": ["x", "y"],
+        "bad_words": ["z"],
+        "stop_token_ids": [1],
+        "logit_bias": {"3": -100},
+        "ignore_eos": True,
+        "include_stop_str_in_output": True,
+    }
+    assert api.completion(**options, best_of=2, timeout_ms=900, logprobs=2).status == 200
+    [seen] = api.triton.seen
+    assert seen["sampling_parameters"] == {**options, "logprobs": 2}
+    assert seen["timeout_ms"] == 900
+
+
+def test_a_negative_seed_is_one_of_tritons(api: Translator) -> None:
+    api.completion(seed=-1)
+    assert api.triton.seen[0]["sampling_parameters"]["seed"] == 2**64 - 1
+
+
+def test_nulls_and_bookkeeping_change_nothing(api: Translator) -> None:
+    nulls = dict.fromkeys(("stop", "n", "logprobs", "suffix", "seed", "stream", "timeout_ms"))
+    reply = api.completion(**nulls, user="u", metadata={"a": "b"}, store=True)
+    assert reply.status == 200
+    assert api.triton.seen[0]["sampling_parameters"] == {"temperature": 1, "max_tokens": 16}
+
+
+def test_min_tokens_lifts_the_default_length(api: Translator) -> None:
+    api.completion(min_tokens=40)
+    assert api.triton.seen[0]["sampling_parameters"]["max_tokens"] == 40
+
+
+def test_max_completion_tokens_is_the_newer_name(api: Translator) -> None:
+    assert api.chat(max_completion_tokens=2, max_tokens=2).status == 200
+    assert api.triton.seen[0]["sampling_parameters"]["max_tokens"] == 2
+    assert api.chat(max_completion_tokens=2, max_tokens=3).error["param"] == "max_tokens"
+
+
+@pytest.mark.parametrize(
+    "field,value,said",
+    [
+        ("frobnicate", 1, "unknown"),
+        ("temprature", 1, "did you mean temperature?"),
+        ("messages", [], "unknown"),
+        ("prompt", [1, 2], "string"),
+        ("prompt", [[1, 2]], "string"),
+        ("prompt", "", "empty"),
+        ("prompt", [], "a list of 0"),
+        ("prompt", ["a"] * 257, "1 to 256"),
+        ("prompt", None, "none"),
+        ("model", None, "none"),
+        ("model", 3, "got 3, allowed: a text"),
+        ("temperature", "1", "got a text, allowed: a number"),
+        ("temperature", True, "got true"),
+        ("max_tokens", 1.5, "got 1.5, allowed: an integer"),
+        ("n", "2", "got a text"),
+        ("stop", [1], "a list with 1"),
+        ("stop", {}, "an object"),
+        ("logit_bias", {"x": 1}, "token id"),
+        ("logit_bias", {"1": "x"}, "a number"),
+        ("best_of", 3, "the same as n (1)"),
+        ("suffix", "x", "null"),
+        ("response_format", {"type": "json_object"}, "nothing else"),
+        ("stream_options", {"include_usage": True}, "only with stream"),
+        ("timeout_ms", 0, "1 to 2147483647"),
+        ("timeout_ms", 2**31, "1 to 2147483647"),
+        ("ignore_eos", 1, "true or false"),
+    ],
+)
+def test_a_bad_field_is_a_400_that_names_it(
+    field: str, value: object, said: str, api: Translator
+) -> None:
+    reply = api.completion(**{field: value})
+    assert reply.status == 400
+    assert reply.error["type"] == "invalid_request_error"
+    assert reply.error["param"] == field
+    assert reply.error["message"].startswith(field)
+    assert said in reply.error["message"]
+    assert not api.triton.seen
+
+
+@pytest.mark.parametrize(
+    "field,value",
+    [
+        ("messages", "hello"),
+        ("messages", []),
+        ("messages", None),
+        ("messages[0]", ["hello"]),
+        ("tools", "f"),
+        ("tool_choice", "required"),
+        ("tool_choice", {"type": "function"}),
+        ("chat_template_kwargs", []),
+        ("logprobs", 2),
+        ("top_logprobs", 2),
+        ("prompt", "x"),
+        ("functions", []),
+    ],
+)
+def test_a_bad_field_of_a_chat_is_named_too(field: str, value: object, api: Translator) -> None:
+    reply = api.chat(**{field.removesuffix("[0]"): value})
+    assert reply.status == 400
+    assert reply.error["param"] == field
+
+
+def test_echo_with_logprobs_is_refused(api: Translator) -> None:
+    assert api.completion(echo=True, logprobs=1).error["param"] == "echo"
+
+
+@pytest.mark.parametrize(
+    "data,said",
+    [
+        (b"", "line 1, column 1"),
+        (b"{", "not valid JSON"),
+        (b"[]", "got a list, allowed: a JSON object"),
+        (b'"x"', "got a text"),
+        (b"\xff", "UTF-8 at byte 0"),
+        (b'{"a": NaN}', "NaN"),
+        (b'{"prompt": "\\ud800"}', "surrogate"),
+        (b'{"n": 1, "n": 2}', "n: given twice"),
+        (b'{"n": ' + b"9" * 5000 + b"}", "too many digits"),
+        (b"[" * 200_000, "nested too deeply"),
+        (b'{"model": "echo", "prompt": "x", "temperature": 1e999}', "a number"),
+    ],
+)
+def test_a_broken_body_is_a_400_that_says_where(data: bytes, said: str, api: Translator) -> None:
+    reply = api.send("POST", "/v1/completions", data)
+    assert reply.status == 400
+    assert said in reply.error["message"]
+
+
+def test_a_body_that_is_too_large_is_a_413(api: Translator) -> None:
+    reply = api.send("POST", "/v1/completions", b" " * (16 * 2**20 + 1))
+    assert (reply.status, reply.error["type"]) == (413, "invalid_request_error")
+
+
+def test_no_error_quotes_a_text(api: Translator) -> None:
+    secret = "my secret prompt"
+    for body in ({"n": secret}, {secret: 1}, {"stop": {secret: 1}}, {"logit_bias": {secret: 1}}):
+        assert secret not in api.completion(**body).text
