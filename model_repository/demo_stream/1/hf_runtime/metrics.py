@@ -8,6 +8,7 @@ Knows Triton's metric families; knows nothing of what the numbers mean.
 
 from __future__ import annotations
 
+import ctypes
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -55,12 +56,10 @@ class MetricsPublisher:
             self._thread.start()
 
     def close(self) -> None:
-        """Publishes the last numbers and lets go of all metrics."""
+        """Publishes the last numbers and ends the thread; the metrics stay, see ``_keep``."""
         self._closing.set()
         if self._thread.is_alive():
             self._thread.join()
-        self._metrics.clear()
-        self._families.clear()
 
     def _run(self) -> None:
         is_last = False
@@ -95,11 +94,24 @@ class MetricsPublisher:
     def _new_metric(self, family: Family, sample: Sample, key: Any) -> Any:
         if family.name not in self._families:
             kinds = self._pb_utils.MetricFamily
-            self._families[family.name] = kinds(
-                name=family.name,
-                description=family.help,
-                kind=kinds.COUNTER if family.counter else kinds.GAUGE,
+            self._families[family.name] = _keep(
+                kinds(
+                    name=family.name,
+                    description=family.help,
+                    kind=kinds.COUNTER if family.counter else kinds.GAUGE,
+                )
             )
         labels = {**self._labels, **sample.labels}
-        self._metrics[key] = metric = self._families[family.name].Metric(labels=labels)
+        self._metrics[key] = metric = _keep(self._families[family.name].Metric(labels=labels))
         return metric
+
+
+def _keep(thing: Any) -> Any:
+    """Keeps an object for ever, past the interpreter's end too.
+
+    Where one model lets go of a metric or its family, Triton (24.10) frees what other models, or
+    the same one after a reload, still write to, and dies. Kept, a reloaded model goes on counting
+    where it was.
+    """
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(thing))
+    return thing
