@@ -1,0 +1,223 @@
+"""OpenAI's own package against the demo model on a real server."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import openai
+import pytest
+
+from generator.openai_api.beside import OpenAiProcess
+from tests.support.triton import DEMO_MODEL, Triton, eventually, free_ports, serving
+
+pytestmark = pytest.mark.server
+
+KEY = "the-key"
+MODELS_YAML = f"""\
+defaults: {{task: text-generation, model: {DEMO_MODEL}}}
+models:
+  - name: demo
+  - name: whole
+    streaming: false
+  - name: batched
+    max_batch_size: 8
+  - name: tight
+    options: {{max_num_seqs: 1, max_queue_size: 0}}
+"""
+LONG: dict[str, Any] = {"max_tokens": 900, "extra_body": {"ignore_eos": True}}
+
+
+@pytest.fixture(scope="module")
+def triton(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Triton]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OMP_NUM_THREADS", "1")
+        with serving(MODELS_YAML, tmp_path_factory.mktemp("openai")) as running:
+            yield running
+
+
+@pytest.fixture(scope="module")
+def url(triton: Triton) -> Iterator[str]:
+    listen = replace(triton.server.listen, openai_port=free_ports().http_port)
+    process = OpenAiProcess(listen, KEY)
+    process.start()
+    yield f"http://{listen.address(listen.openai_port)}/v1"
+    process.begin_stop()
+    process.end()
+
+
+@pytest.fixture(scope="module")
+def client(url: str) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=url, api_key=KEY, max_retries=0) as client:
+        yield client
+
+
+def test_models(client: openai.OpenAI) -> None:
+    assert [model.id for model in client.models.list()] == ["batched", "demo", "tight", "whole"]
+    assert client.models.retrieve("demo").owned_by == "hf-triton"
+    with pytest.raises(openai.NotFoundError):
+        client.models.retrieve("demo_stream")
+
+
+@pytest.mark.parametrize("model", ["demo", "whole", "batched"])
+def test_a_stream_reads_as_the_whole(model: str, client: openai.OpenAI, triton: Triton) -> None:
+    asked: dict[str, Any] = {"model": model, "prompt": "I am going", "temperature": 0}
+    whole = client.completions.create(**asked, max_tokens=30)
+    chunks = list(client.completions.create(**asked, max_tokens=30, stream=True))
+    assert "".join(chunk.choices[0].text for chunk in chunks) == whole.choices[0].text
+    assert chunks[-1].choices[0].finish_reason == whole.choices[0].finish_reason
+    assert len(chunks) == 1 if model == "whole" else len(chunks) > 5
+    direct = triton.generate(model, text_input="I am going", max_tokens=30).body
+    assert direct["text_output"] == whole.choices[0].text
+
+
+def test_usage_counts_prompts_and_choices(client: openai.OpenAI) -> None:
+    prompts = ["I am going", "You are"]
+    answer = client.completions.create(model="demo", prompt=prompts, n=2, max_tokens=5, logprobs=0)
+    assert [choice.index for choice in answer.choices] == [0, 1, 2, 3]
+    assert answer.usage is not None
+    tokens = [len(choice.logprobs.tokens or ()) for choice in answer.choices if choice.logprobs]
+    assert answer.usage.completion_tokens == sum(tokens)
+    each = [client.completions.create(model="demo", prompt=p, max_tokens=1) for p in prompts]
+    assert answer.usage.prompt_tokens == sum(a.usage.prompt_tokens for a in each if a.usage)
+
+
+@pytest.mark.parametrize("model", ["demo", "whole", "batched"])
+def test_a_chat(model: str, client: openai.OpenAI) -> None:
+    messages: Any = [{"role": "user", "content": "I am going"}]
+    asked: dict[str, Any] = {"model": model, "messages": messages, "seed": 5, "n": 2}
+    whole = client.chat.completions.create(**asked, max_completion_tokens=20)
+    texts = ["", ""]
+    usage = None
+    options: Any = {"include_usage": True}
+    for chunk in client.chat.completions.create(
+        **asked, max_completion_tokens=20, stream=True, stream_options=options
+    ):
+        usage = chunk.usage or usage
+        for choice in chunk.choices:
+            texts[choice.index] += choice.delta.content or ""
+    assert texts == [choice.message.content for choice in whole.choices]
+    assert texts[0] != texts[1]
+    assert usage == whole.usage
+    assert whole.choices[0].message.role == "assistant"
+
+
+def test_stop_and_echo(client: openai.OpenAI) -> None:
+    asked: dict[str, Any] = {"model": "demo", "prompt": "I am going", "temperature": 0}
+    text = client.completions.create(**asked, max_tokens=30).choices[0].text
+    stop = text.split()[3]
+    stopped = client.completions.create(**asked, max_tokens=30, stop=[stop], echo=True).choices[0]
+    assert stopped.text == "I am going" + text[: text.index(stop)]
+    assert stopped.finish_reason == "stop"
+
+
+def test_logprobs_of_both_apis_agree(client: openai.OpenAI) -> None:
+    prompt = "I am going"
+    asked: dict[str, Any] = {"model": "demo", "temperature": 0, "max_tokens": 4}
+    completion = client.completions.create(**asked, prompt=prompt, logprobs=2).choices[0]
+    assert completion.logprobs is not None
+    assert "".join(completion.logprobs.tokens or ()) == completion.text
+    top = (completion.logprobs.top_logprobs or [{}])[0]
+    assert len(top) == 2
+    assert max(top.values()) == (completion.logprobs.token_logprobs or [0])[0]
+    messages: Any = [{"role": "user", "content": prompt}]
+    chat = client.chat.completions.create(
+        **asked, messages=messages, logprobs=True, top_logprobs=3
+    ).choices[0]
+    assert chat.logprobs is not None
+    content = chat.logprobs.content or []
+    assert "".join(token.token for token in content) == chat.message.content
+    assert all(token.top_logprobs[0].logprob == token.logprob for token in content)
+    assert [len(token.top_logprobs) for token in content] == [3] * 4
+
+
+def test_errors_are_the_packages_own(client: openai.OpenAI, url: str) -> None:
+    create = client.completions.create
+    with pytest.raises(openai.BadRequestError, match="temperature: got -1") as caught:
+        create(model="demo", prompt="x", temperature=-1)
+    assert caught.value.param == "temperature"
+    with pytest.raises(openai.BadRequestError, match="temperature: got -1"):
+        create(model="demo", prompt="x", temperature=-1, stream=True)
+    with pytest.raises(openai.BadRequestError, match=r"1024"):
+        create(model="demo", prompt="x", max_tokens=5000)
+    with pytest.raises(openai.BadRequestError, match="n: got 1000"):
+        create(model="whole", prompt="x", n=1000)
+    with pytest.raises(openai.BadRequestError, match="role"):
+        client.chat.completions.create(model="demo", messages=[{"content": "x"}])  # type: ignore[list-item]
+    with pytest.raises(openai.NotFoundError) as missing:
+        create(model="nobody", prompt="x")
+    assert missing.value.code == "model_not_found"
+    with pytest.raises(openai.NotFoundError):
+        client.embeddings.create(model="demo", input="x")
+    with (
+        openai.OpenAI(base_url=url, api_key="wrong", max_retries=0) as stranger,
+        pytest.raises(openai.AuthenticationError),
+    ):
+        stranger.models.list()
+
+
+def test_a_full_queue_is_a_503_and_the_package_tries_again(client: openai.OpenAI, url: str) -> None:
+    with client.completions.create(model="tight", prompt="x", stream=True, **LONG) as running:
+        next(iter(running))
+        with pytest.raises(openai.InternalServerError) as caught:
+            client.completions.create(model="tight", prompt="x")
+        assert caught.value.status_code == 503
+        assert caught.value.response.headers["Retry-After"] == "1"
+    with openai.OpenAI(base_url=url, api_key=KEY, max_retries=5) as patient:
+        assert patient.completions.create(model="tight", prompt="x").choices[0].finish_reason
+
+
+def test_leaving_a_stream_frees_its_slot(client: openai.OpenAI, triton: Triton) -> None:
+    # With one slot and no queue, the next one gets in only where the first is gone.
+    with client.completions.create(model="tight", prompt="x", stream=True, **LONG) as running:
+        next(iter(running))
+
+    def is_free() -> bool:
+        try:
+            client.completions.create(model="tight", prompt="x", max_tokens=1)
+        except openai.InternalServerError:
+            return False
+        return True
+
+    assert eventually(is_free, 2)
+
+
+def test_a_client_that_gives_up_waiting_frees_its_slot(client: openai.OpenAI) -> None:
+    with pytest.raises(openai.APITimeoutError):
+        client.with_options(timeout=0.2).completions.create(model="tight", prompt="x", **LONG)
+    started = time.monotonic()
+    while True:
+        try:
+            client.completions.create(model="tight", prompt="x", max_tokens=1)
+            break
+        except openai.InternalServerError:
+            assert time.monotonic() - started < 2
+            time.sleep(0.05)
+
+
+def test_the_asynchronous_client(url: str) -> None:
+    async def ask() -> tuple[list[str], list[str]]:
+        async with openai.AsyncOpenAI(base_url=url, api_key=KEY, max_retries=0) as client:
+
+            async def streamed(seed: int) -> str:
+                text = ""
+                stream = await client.chat.completions.create(
+                    model="demo",
+                    messages=[{"role": "user", "content": "I am going"}],
+                    max_tokens=20,
+                    seed=seed,
+                    stream=True,
+                )
+                async for chunk in stream:
+                    text += chunk.choices[0].delta.content or ""
+                return text
+
+            first = await asyncio.gather(*map(streamed, range(8)))
+            return first, [await streamed(seed) for seed in range(8)]
+
+    together, alone = asyncio.run(ask())
+    assert together == alone, "a seed gives the same text whatever runs beside it"
+    assert len(set(together)) > 4

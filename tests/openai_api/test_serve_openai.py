@@ -1,0 +1,145 @@
+"""``hf-triton serve --openai-port`` from outside, with echo models: OpenAI's API leaves them out."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.support.served import Served, serve
+from tests.support.triton import Answer, eventually, free_ports, get
+
+KEY = {"HF_TRITON_OPENAI_KEY": "secret-key"}
+
+
+def command(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "generator", "serve", *arguments],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+def children(served: Served) -> list[int]:
+    """The translator's process."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            parent = (folder / "stat").read_text().rsplit(")", 1)[1].split()[1]
+            line = (folder / "cmdline").read_text()
+        except OSError:
+            continue
+        if int(parent) == served.process.pid and "generator.openai_api" in line:
+            found.append(int(folder.name))
+    return found
+
+
+@pytest.mark.parametrize(
+    "arguments,said",
+    [
+        (["--triton-url", "localhost:8001"], "--triton-url needs --openai-port"),
+        (["--openai-key-file", "x"], "--openai-key-file needs --openai-port"),
+        (["--openai-port", "9000", "--triton-url", "x:1", "--verbose"], "leave out"),
+        (["--openai-port", "9000", "--triton-url", "http://x:1"], "expected HOST:PORT"),
+        (["--openai-port", "9000", "--triton-url", "x"], "expected HOST:PORT"),
+        (["--openai-port", "0"], "expected a port"),
+    ],
+)
+def test_options_that_would_be_ignored_are_a_wrong_command_line(
+    arguments: list[str], said: str
+) -> None:
+    result = command(*arguments)
+    assert result.returncode == 2
+    assert said in result.stderr
+
+
+def test_a_key_that_can_not_be_read_is_said_before_anything_starts(tmp_path: Path) -> None:
+    result = command("--openai-port=9000", f"--openai-key-file={tmp_path / 'none'}")
+    assert result.returncode == 1
+    assert "can't be read: No such file" in result.stderr
+    result = command("--openai-port=9000", HF_TRITON_OPENAI_KEY="")
+    assert result.returncode == 1
+    assert "HF_TRITON_OPENAI_KEY: expected one word" in result.stderr
+
+
+def test_a_triton_that_is_not_there_is_exit_code_1() -> None:
+    port = free_ports().http_port
+    result = command(f"--openai-port={port}", "--triton-url=127.0.0.1:1")
+    assert result.returncode == 1
+    assert "no Triton answers at 127.0.0.1:1: " in result.stderr
+    assert "refused" in result.stderr
+
+
+@pytest.mark.server
+def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with serve(tmp_path, "- name: plain\n", f"--openai-port={port}") as served:
+            assert served.exit_code() == 1
+            assert f"port {port} is in use; choose another with --openai-port" in served.err
+
+
+@pytest.mark.server
+def test_the_api_lives_and_ends_with_its_triton(tmp_path: Path) -> None:
+    port = free_ports().http_port
+    url = f"http://127.0.0.1:{port}"
+    arguments = (f"--openai-port={port}",)
+    with serve(tmp_path, "- name: plain\n", *arguments, environment=KEY) as served:
+        served.wait_for("Ctrl-C stops")
+        assert f"OpenAI's API {url}/v1" in served.err
+        assert get(f"{url}/health") == Answer(200, {"status": "ok"})
+        assert get(f"{url}/v1/models").status == 401
+        [child] = children(served)
+        environment = Path(f"/proc/{served.tritonserver_pid()}/environ").read_text()
+        assert "secret-key" not in environment, "models have no business with it"
+
+        time.sleep(10)  # one that dies sooner is given up
+        os.kill(child, signal.SIGKILL)
+        served.wait_for("the OpenAI API died (exit code -9) and was started again")
+        assert get(f"{url}/v1/models").status == 401
+
+        alone_port = free_ports().http_port
+        alone = subprocess.Popen(
+            [
+                *(sys.executable, "-m", "generator", "serve", f"--openai-port={alone_port}"),
+                f"--triton-url=127.0.0.1:{served.listen.grpc_port}",
+            ],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert alone.stdout is not None
+        line = alone.stdout.readline()
+        assert line.startswith(f"curl http://127.0.0.1:{alone_port}/v1/completions -d ")
+        models = get(f"http://127.0.0.1:{alone_port}/v1/models")
+        assert models == Answer(200, {"object": "list", "data": []}), "echo is no task of OpenAI's"
+        alone.send_signal(signal.SIGINT)
+        _, err = alone.communicate(timeout=20)
+        assert alone.returncode == 0
+        assert err.endswith("hf-triton: stopped\n")
+
+        served.signal(signal.SIGTERM)
+        assert served.exit_code() == 0
+        assert "secret-key" not in served.out + served.err
+        assert served.leaves_nothing()
+        with pytest.raises(OSError, match="refused"):
+            get(f"{url}/health")
+
+
+@pytest.mark.server
+def test_the_api_ends_with_a_killed_serve(tmp_path: Path) -> None:
+    port = free_ports().http_port
+    with serve(tmp_path, "- name: plain\n", f"--openai-port={port}") as served:
+        served.wait_for("Ctrl-C stops")
+        [child] = children(served)
+        served.process.kill()
+        assert eventually(lambda: not Path(f"/proc/{child}").exists(), 5)
+        assert served.leaves_nothing()
