@@ -1,4 +1,4 @@
-"""``hf-triton serve --openai-port`` from outside, with echo models: OpenAI's API leaves them out."""
+"""``hf-triton serve --openai-port`` from outside. OpenAI's API leaves its echo models out."""
 
 from __future__ import annotations
 
