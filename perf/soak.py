@@ -141,7 +141,8 @@ def run(args: argparse.Namespace, command: str) -> int:
         if args.only is not None:
             return 0 if asyncio.run(only(args, served, checker)) else 1
         samples, busy = asyncio.run(soak(args, served, checker, tally))
-        exit_code = served.server.exit_code()
+        died = served.server.exit_code() is not None
+        exit_code = served.server.stop()
     report = SoakReport(
         created=created,
         command=command,
@@ -154,7 +155,8 @@ def run(args: argparse.Namespace, command: str) -> int:
         num_cut_short=checker.num_cut_short,
         samples=samples,
         busy=busy,
-        died=exit_code is not None,
+        died=died,
+        exit_code=exit_code,
     )
     args.output.parent.mkdir(parents=True, exist_ok=True)
     Path(f"{args.output}.json").write_text(to_json(report), encoding="utf-8")

@@ -226,6 +226,8 @@ def _problem_of_abandoned(outcome: Outcome) -> str | None:
         return None
     if outcome.status == 400 and "cancel" in outcome.error.lower():
         return None
+    if outcome.error == "Internal error from Core":
+        return None  # grpc's own, of a call whose deadline passed while it was being sent
     return f"status {outcome.status}: {outcome.error[:300]}"
 
 

@@ -37,7 +37,8 @@ BATCHED = ("batched", "padded")
 MAX_ROWS = 8
 STOP_WORDS = ("the", " a ", ".", "\n", "ing", "and", "User:", "🙂", "é", "never said", ", ")
 _BAD_WORDS = ("the", "was", "and then", "happy", "🙂", "I")
-_COMMON = ("timeout_ms", "on_timeout", "exclude_input_in_output")
+_TO_ENGINE = {"generate": 0.1, "generate_stream": 0.9, "grpc_stream": 0.9}  # it takes no others
+_TO_ENGINE = {"generate": 0.1, "generate_stream": 0.9, "grpc_stream": 0.9}
 _FP32_EXACT = (0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0)
 
 
@@ -79,9 +80,8 @@ class Drawer:
             num_rows = rng.randint(2, MAX_ROWS)
         n = rng.choice((2, 3, 4)) if rng.random() < 0.12 and num_rows <= 3 else 1
         rows = tuple(self._row(rng, kind, n) for _ in range(num_rows))
-        return _completed(
-            rng, SoakRequest(number, kind, way, model, rows, batched=model in BATCHED)
-        )
+        request = SoakRequest(number, kind, way, model, rows, batched=model in BATCHED)
+        return _completed(rng, replace(request, to_engine=rng.random() < _TO_ENGINE.get(way, 0.0)))
 
     def abandoned(self, rng: random.Random, number: int) -> SoakRequest:
         """A long request whose caller goes away."""
@@ -96,7 +96,7 @@ class Drawer:
         row = Row(rng.choice(EVERYDAY), options=options)
         request = SoakRequest(number, "abandoned", way, model, (row,), batched=model in BATCHED)
         if way.endswith("stream"):
-            request = _with_common(request, stream=True)
+            request = replace(_with_common(request, stream=True), to_engine=rng.random() < 0.8)
         return replace(_completed(rng, request), leave=_leave(rng, way))
 
     def _row(self, rng: random.Random, kind: str, n: int) -> Row:

@@ -87,7 +87,8 @@ def malformed(rng: random.Random, number: int) -> SoakRequest:
         allowed=_REFUSED,
     )
     if way.endswith("stream"):
-        base = replace(base, common={"stream": True}, places={**base.places, "stream": TENSOR})
+        places = {**base.places, "stream": TENSOR}
+        base = replace(base, common={"stream": True}, places=places, to_engine=number % 3 > 0)
     makers: tuple[tuple[Make, float], ...] = (
         (_bad_option, 0.4),
         (_bad_text, 0.25),
@@ -151,7 +152,7 @@ def _damaged(rng: random.Random, base: SoakRequest) -> SoakRequest:
         name = rng.choice(sorted(HTTP_DAMAGE))
         base = replace(base, allowed=HTTP_DAMAGE[name].allowed)
         if HTTP_DAMAGE[name].way:
-            base = replace(base, way=HTTP_DAMAGE[name].way, common={})
+            base = replace(base, way=HTTP_DAMAGE[name].way, common={}, to_engine=False)
     else:
         damage = INFER_DAMAGE if base.way == "infer" else FLAT_DAMAGE
         name = rng.choice(sorted(damage))

@@ -31,6 +31,7 @@ class SoakReport:
     samples: list[Sample]
     busy: Mapping[str, float]
     died: bool
+    exit_code: int
 
     def problems(self) -> list[str]:
         """One line for all that is not as it must be."""
@@ -38,6 +39,8 @@ class SoakReport:
         found += [f"{name} is {value:g} in the end" for name, value in self.busy.items()]
         if self.died:
             found.append("the server died")
+        if self.exit_code:
+            found.append(f"the server did not stop in time (exit code {self.exit_code})")
         for name, (before, after) in self.growth().items():
             if after > before * (1 + MOST_GROWTH) and after - before > _LEAST_MIB:
                 found.append(f"{name}: {before:g} MiB after the warm-up, {after:g} MiB at the end")

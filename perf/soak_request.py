@@ -88,8 +88,9 @@ class Leave:
 class SoakRequest:
     """One request. ``kind``: ``greedy``, ``seeded``, ``sampled``, ``timed``, ``abandoned`` or
     ``malformed``; ``label`` says what is wrong with a malformed one and ``allowed`` which statuses
-    are its answer. ``places`` says how each option is given; ``common`` are options of all rows;
-    ``damage`` names what is done to the message after it is packed.
+    are its answer. ``to_engine``: it goes to the folder that streams. ``places`` says how each
+    option is given; ``common`` are options of all rows; ``damage`` names what is done to the
+    message after it is packed.
     """
 
     number: int
@@ -101,10 +102,16 @@ class SoakRequest:
     common: Mapping[str, Any] = field(default_factory=dict)
     outputs: tuple[str, ...] = ()
     batched: bool = False
+    to_engine: bool = False
     leave: Leave | None = None
     label: str = ""
     allowed: tuple[int, ...] = ()
     damage: str = ""
+
+    @property
+    def served_name(self) -> str:
+        """The model that Triton knows."""
+        return f"{self.model}_stream" if self.to_engine else self.model
 
     @property
     def num_choices(self) -> int:

@@ -43,7 +43,7 @@ class Tally:
     def count(self, request: SoakRequest, outcome: Outcome, problem: str | None) -> None:
         self.num_answered += 1
         _add(self.kinds, request.kind)
-        _add(self.ways, f"{request.model} {request.way}")
+        _add(self.ways, f"{request.served_name} {request.way}")
         _add(self.statuses, f"{request.kind} {outcome.status}")
         self.num_hung += outcome.hung
         if request.kind == "malformed":

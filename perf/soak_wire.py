@@ -20,7 +20,7 @@ def http_message(request: SoakRequest) -> HttpMessage:
     fields = fields_of(request)
     make = _infer_body if request.way == "infer" else _flat_body
     body = make(request, fields)
-    path = f"/v2/models/{request.model}/{request.way}"
+    path = f"/v2/models/{request.served_name}/{request.way}"
     if request.damage in BODY_DAMAGE:
         body = BODY_DAMAGE[request.damage](body)
     text = json.dumps(body, ensure_ascii=request.number % 2 == 0)
@@ -33,7 +33,9 @@ def http_message(request: SoakRequest) -> HttpMessage:
 def grpc_message(request: SoakRequest) -> Any:
     """A ModelInferRequest."""
     fields = fields_of(request)
-    message = service_pb2.ModelInferRequest(model_name=request.model, id=f"soak-{request.number}")
+    message = service_pb2.ModelInferRequest(
+        model_name=request.served_name, id=f"soak-{request.number}"
+    )
     for name, tensor in fields.tensors.items():
         shape = _shape(request, tensor)
         message.inputs.add(name=name, datatype=tensor.data_type, shape=shape)
