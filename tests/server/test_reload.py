@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -95,3 +96,42 @@ def test_loading_again_and_again_leaves_nothing_behind(
     assert last.num_threads <= first.num_threads + 2
     assert last.num_open_files <= first.num_open_files + 8
     assert last.memory <= first.memory + MEMORY_MARGIN + NUM_RELOADS * MEMORY_PER_RELOAD
+
+
+def test_a_changed_engine_is_reloaded_under_its_front_and_nobody_is_lost(
+    triton: Triton, reference: Reference
+) -> None:
+    """Triton starts the new engine, then unloads the old one. What either counts in its metrics
+    must not be freed under the other: that killed servers of 24.10.
+    """
+    model = Model(GrpcEndpoint(triton), "timed", batched=False)
+    options = {"max_tokens": 12, "timeout_ms": 60_000}
+    expected = reference.text("Once", 12)
+    stop, wrong, num_answered = threading.Event(), [], [0]
+
+    def ask_on_and_on() -> None:
+        while not stop.is_set():
+            reply = model.ask("tensors", "Once", **options)
+            num_answered[0] += 1
+            if not reply.ok or reply.text() != expected:
+                wrong.append(reply)
+
+    callers = [threading.Thread(target=ask_on_and_on) for _ in range(4)]
+    for caller in callers:
+        caller.start()
+    config = triton.server.repository / "timed_stream" / "config.pbtxt"
+    for _ in range(2):
+        config.write_text(config.read_text() + "\n")
+        control(triton, "load", "timed_stream")
+    stop.set()
+    for caller in callers:
+        caller.join()
+
+    assert num_answered[0] > 8
+    assert not wrong, wrong[:3]
+    for name in ("demo", "timed"):
+        asked = Model(GrpcEndpoint(triton), name, batched=False).ask(
+            "tensors", "Once", max_tokens=5
+        )
+        assert asked.text() == reference.text("Once", 5)
+    assert triton.metric("hf_triton_finished_total", model="timed", finish_reason="length") > 0
