@@ -97,9 +97,9 @@ def _client(args: argparse.Namespace, served: Served) -> Client:
 
 async def soak(
     args: argparse.Namespace, served: Served, checker: Checker, tally: Tally
-) -> tuple[list[Sample], dict[str, float]]:
-    """Fills the engines, warms up, then sends the rest; samples, the first of which is after the
-    warm-up and idle, and the gauges that do not go back to 0.
+) -> tuple[list[Sample], list[Sample], dict[str, float]]:
+    """Fills the engines, warms up, then sends the rest; samples of the warm-up and of the rest, the
+    last of each when all is idle, and the gauges that do not go back to 0.
     """
     requests, client = Requests(args.seed), _client(args, served)
     samples: list[Sample] = []
@@ -114,17 +114,19 @@ async def soak(
         def after_each() -> None:
             bar.update()
             bar.set_postfix(wrong=tally.num_problems, refresh=False)
-            if bar.n % every == 0 and bar.n > num_warm_up:
+            if bar.n % every == 0:
                 samples.append(served.sample(bar.n))
 
+        num_of_warm_up = 0
         busy: dict[str, float] = {}
         for first, last in ((0, num_warm_up), (num_warm_up, args.requests)):
             drawn = map(requests, range(first, last))
             await send_all(client, drawn, args.clients, checker, tally, after_each)
             busy = await asyncio.to_thread(served.wait_idle)
             samples.append(served.sample(bar.n))
+            num_of_warm_up = num_of_warm_up or len(samples)
     await client.close()
-    return samples, busy
+    return samples[:num_of_warm_up], samples[num_of_warm_up:], busy
 
 
 def run(args: argparse.Namespace, command: str) -> int:
@@ -140,7 +142,7 @@ def run(args: argparse.Namespace, command: str) -> int:
     ):
         if args.only is not None:
             return 0 if asyncio.run(only(args, served, checker)) else 1
-        samples, busy = asyncio.run(soak(args, served, checker, tally))
+        warm_up, samples, busy = asyncio.run(soak(args, served, checker, tally))
         died = served.server.exit_code() is not None
         exit_code = served.server.stop()
     report = SoakReport(
@@ -153,6 +155,7 @@ def run(args: argparse.Namespace, command: str) -> int:
         clients=args.clients,
         tally=tally,
         num_cut_short=checker.num_cut_short,
+        warm_up=warm_up,
         samples=samples,
         busy=busy,
         died=died,

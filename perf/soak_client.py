@@ -169,7 +169,7 @@ async def _read_stream(call: Any, outcome: Outcome, leave: Any) -> None:
     async for response in call:
         if response.error_message:
             outcome.status, outcome.error = _STREAM_ERROR, response.error_message
-            return
+            continue
         answer = response.infer_response
         if ended:
             outcome.error = "a response came after the FINAL flag"
@@ -178,8 +178,9 @@ async def _read_stream(call: Any, outcome: Outcome, leave: Any) -> None:
         ended = answer.parameters["triton_final_response"].bool_param
         if leave and leave.after_chunks and len(outcome.chunks) >= leave.after_chunks:
             raise Left
-    outcome.status = 200 if ended else 0
-    outcome.error = outcome.error or ("" if ended else "the stream ended without the FINAL flag")
+    if not ended and not outcome.error:
+        outcome.error = "the stream ended without the FINAL flag"
+    outcome.status = outcome.status or (200 if ended else 0)
 
 
 def _chunk_of_grpc(response: Any) -> Chunk:

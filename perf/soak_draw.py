@@ -96,7 +96,12 @@ class Drawer:
         row = Row(rng.choice(EVERYDAY), options=options)
         request = SoakRequest(number, "abandoned", way, model, (row,), batched=model in BATCHED)
         if way.endswith("stream"):
-            request = replace(_with_common(request, stream=True), to_engine=rng.random() < 0.8)
+            # A Triton of 24.10 never lets a model go that answers once, where the answer was on its
+            # way into a gRPC stream that its caller cancelled: it can't be unloaded any more. See
+            # https://github.com/triton-inference-server/server/pull/8078. No such model is ours to
+            # mend, so these streams go to the engine.
+            to_engine = way == "grpc_stream" or rng.random() < 0.8
+            request = replace(_with_common(request, stream=True), to_engine=to_engine)
         return replace(_completed(rng, request), leave=_leave(rng, way))
 
     def _row(self, rng: random.Random, kind: str, n: int) -> Row:

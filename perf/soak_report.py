@@ -15,8 +15,8 @@ _LEAST_MIB = 1.0  # of growth: a page or two more is none
 
 @dataclass(frozen=True)
 class SoakReport:
-    """One soak. The first of ``samples`` is after the warm-up and the last at the end, both idle;
-    ``busy`` are the gauges that did not go back to 0.
+    """One soak. The last sample of the warm-up and the last of all are of an idle server; ``busy``
+    are the gauges that did not go back to 0.
     """
 
     created: str  # ISO 8601, UTC
@@ -28,6 +28,7 @@ class SoakReport:
     clients: int
     tally: Tally
     num_cut_short: int
+    warm_up: list[Sample]
     samples: list[Sample]
     busy: Mapping[str, float]
     died: bool
@@ -41,21 +42,29 @@ class SoakReport:
             found.append("the server died")
         if self.exit_code:
             found.append(f"the server did not stop in time (exit code {self.exit_code})")
-        for name, (before, after) in self.growth().items():
-            if after > before * (1 + MOST_GROWTH) and after - before > _LEAST_MIB:
-                found.append(f"{name}: {before:g} MiB after the warm-up, {after:g} MiB at the end")
-        first, last = self.samples[0], self.samples[-1]
+        for name, (_, peak, after) in self.growth().items():
+            if after > peak * (1 + MOST_GROWTH) and after - peak > _LEAST_MIB:
+                found.append(f"{name}: {peak:g} MiB in the warm-up, {after:g} MiB at the end")
+        first, last = self.warm_up[-1], self.samples[-1]
         for name, num_threads in last.num_threads.items():
             if num_threads > first.num_threads.get(name, 0):
                 before = first.num_threads.get(name, 0)
                 found.append(f"{name}: {before} threads after the warm-up, {num_threads} now")
         return found
 
-    def growth(self) -> dict[str, tuple[float, float]]:
-        """MiB after the warm-up and at the end, by process, and of shared memory."""
-        first, last = self.samples[0], self.samples[-1]
-        found = {name: (first.rss_mib.get(name, 0.0), mib) for name, mib in last.rss_mib.items()}
-        return {**found, "/dev/shm": (first.shared_memory_mib, last.shared_memory_mib)}
+    def growth(self) -> dict[str, tuple[float, float, float]]:
+        """MiB by process, and of shared memory: idle after the warm-up, the most until then, and
+        idle at the end.
+        """
+        told = [_memory(sample) for sample in (*self.warm_up, self.samples[-1])]
+        return {
+            name: (told[-2].get(name, 0.0), max(t.get(name, 0.0) for t in told[:-1]), after)
+            for name, after in told[-1].items()
+        }
+
+
+def _memory(sample: Sample) -> dict[str, float]:
+    return {**sample.rss_mib, "/dev/shm": sample.shared_memory_mib}
 
 
 def to_json(report: SoakReport) -> str:
@@ -102,11 +111,12 @@ def _lines(report: SoakReport) -> Iterator[str]:
         ("valid, by way", "requests", "p50 s", "p90 s", "p99 s", "longest s"), latencies
     )
     growth = [
-        (name, before, after, f"{(after / before - 1) * 100 if before else 0:+.1f} %")
-        for name, (before, after) in report.growth().items()
+        (name, idle, peak, after, f"{(after / peak - 1) * 100 if peak else 0:+.1f} %")
+        for name, (idle, peak, after) in report.growth().items()
     ]
-    yield from _table(("idle memory", "after warm-up MiB", "at the end MiB", "change"), growth)
-    yield from _table(*_series(report.samples))
+    head = ("MiB", "idle after warm-up", "most until then", "idle at the end", "of the most")
+    yield from _table(head, growth)
+    yield from _table(*_series([*report.warm_up, *report.samples]))
     problems = report.problems()
     yield f"## {len(problems) or 'No'} problems"
     yield ""
