@@ -27,8 +27,8 @@ from .engine_metrics import families
 from .loading import load_engine
 from .reception import Reception
 
-# The engine's thread shares the interpreter with those that read, decode and send. Python's own 5 ms
-# would let each of them hold up a step: 5 to 11 % fewer tokens/s at 32 clients on 2 cores.
+# The engine's thread shares the interpreter with those that read, decode and send. Python's own
+# 5 ms would let each of them hold up a step: 5 to 11 % fewer tokens/s at 32 clients on 2 cores.
 _SWITCH_INTERVAL_S = 0.0005
 
 
