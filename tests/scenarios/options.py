@@ -208,6 +208,11 @@ class MoreOptions:
         assert reply.ok, reply.error
         assert reply.text() == reference.text(PROMPT, 6)
 
+    def test_clients_of_tensorrt_llm_are_answered_flat(self, model: Model) -> None:
+        reply = model.ask("tensors", PROMPT, max_tokens=6, beam_width=1)
+
+        assert reply.outputs["text_output"].shape == (1,)
+
     @pytest.mark.parametrize(
         "name, value, allowed",
         [

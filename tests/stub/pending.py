@@ -117,7 +117,12 @@ class Pending:
         )
 
     def _num_rows(self) -> int | None:
-        if not self._config.max_batch_size:
+        """None where outputs have no batch dimension.
+
+        Triton looks at no output's rank, and clients of TensorRT-LLM, which alone send
+        ``beam_width``, read flat ones whatever max_batch_size is.
+        """
+        if not self._config.max_batch_size or "beam_width" in self._request.tensors:
             return None
         return int(next(iter(self._request.tensors.values())).shape[0])
 
