@@ -24,7 +24,8 @@ def error_of(call: Callable[[], Any]) -> str:
 
 def test_a_request_without_batching_is_one_row() -> None:
     one = fields({"text_input": [b"caf\xc3\xa9"], "max_tokens": [5]}, {})
-    assert one.texts("text_input") == ["café"]
+    assert one.count_rows("text_input") == 1
+    assert one.optional_texts("text_input") == ["café"]
     assert one.num_rows == 1
     assert one.values("max_tokens", integer, None) == [5]
     assert one.values("top_k", integer, 7) == [7]
@@ -36,7 +37,8 @@ def test_a_client_batch_is_read_row_by_row() -> None:
         {"top_k": 3},
         batched=True,
     )
-    assert batch.texts("text_input") == ["a", "b"]
+    assert batch.count_rows("text_input") == 2
+    assert batch.optional_texts("text_input") == ["a", "b"]
     assert batch.values("max_tokens", integer, None) == [5, 6]
     assert batch.values("top_k", integer, 0) == [3, 3]
     assert batch.values("min_tokens", integer, 0) == [0, 0]
@@ -56,28 +58,10 @@ def test_a_parameter_gives_one_stop_word() -> None:
     assert fields({"text_input": [b"t"]}, {"stop_words": "x"}).text_lists("stop_words") == [("x",)]
 
 
-def test_a_missing_text_is_refused() -> None:
-    one = fields({}, {"text_input": "as a parameter"})
-    assert error_of(lambda: one.texts("text_input")) == "text_input: missing, a text is required"
-
-
-@pytest.mark.parametrize(
-    "texts, batched, expected",
-    [
-        ([b""], False, "text_input: empty, a text is required"),
-        ([[b""]], True, "text_input: empty, a text is required"),
-        ([[b"a"], [b""]], True, "text_input: empty in row 1 of the batch, a text is required"),
-    ],
-)
-def test_an_empty_text_is_refused(texts: list[Any], batched: bool, expected: str) -> None:
-    one = fields({"text_input": texts}, {}, batched=batched)
-    assert error_of(lambda: one.texts("text_input")) == expected
-
-
 def test_text_that_is_not_utf8_is_refused_without_quoting_it() -> None:
     one = fields({"text_input": [SECRET + b"\xff"]}, {})
     expected = f"text_input: not valid UTF-8 at byte {len(SECRET)}"
-    assert error_of(lambda: one.texts("text_input")) == expected
+    assert error_of(lambda: one.optional_texts("text_input")) == expected
 
 
 def test_a_value_given_twice_is_refused() -> None:

@@ -51,24 +51,6 @@ class RequestFields:
         """The text of each row, valid UTF-8; None where neither tensor nor parameter gives one."""
         return self.values(name, text, None)
 
-    def texts(self, name: str) -> list[str]:
-        """The required text of each row: one element each, valid UTF-8, not empty.
-
-        Raises:
-            RequestError: missing, empty, or not UTF-8.
-        """
-        tensor = self._get_tensor(self._request, name)
-        if tensor is None:
-            raise RequestError(f"{name}: missing, a text is required")
-        rows = self._rows(tensor)
-        self.num_rows = len(rows)
-        texts = [text(name, row[0]) if len(row) else "" for row in rows]
-        for row_number, given in enumerate(texts):
-            if not given:
-                where = f" in row {row_number} of the batch" if len(texts) > 1 else ""
-                raise RequestError(f"{name}: empty{where}, a text is required")
-        return texts
-
     def values(self, name: str, convert: Callable[[str, Any], Any], default: Any) -> list[Any]:
         """One value per row from the tensor or the parameter ``name``; ``default`` where neither is
         given.
