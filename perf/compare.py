@@ -19,6 +19,7 @@ from perf.model import make_model
 from perf.report import Report, to_json, to_markdown
 from perf.repositories import MODEL_FOLDER
 from perf.sweep import TARGETS, Effort, run
+from perf.written import write_report
 
 DESCRIPTION = """\
 Makes a Llama of 42 M random weights, then measures on it, one after the other:
@@ -122,10 +123,7 @@ def main(argv: list[str]) -> int:
     except (GeneratorError, subprocess.CalledProcessError) as error:
         print(f"perf.compare: {error}", file=sys.stderr)
         return 1
-    args.output.parent.mkdir(parents=True, exist_ok=True)
-    Path(f"{args.output}.json").write_text(to_json(report), encoding="utf-8")
-    Path(f"{args.output}.md").write_text(to_markdown(report), encoding="utf-8")
-    print(to_markdown(report))
+    write_report(args.output, to_json(report), to_markdown(report))
     return 1 if report.problems() else 0
 
 

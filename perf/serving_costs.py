@@ -26,6 +26,7 @@ from perf.load import (
 )
 from perf.model import make_model
 from perf.repositories import MODEL_FOLDER
+from perf.written import write_report
 
 DESCRIPTION = """\
 Makes a Llama of 42 M random weights and loads it on one tritonserver four times: twice served
@@ -117,10 +118,7 @@ def main(argv: list[str]) -> int:
     except (GeneratorError, subprocess.CalledProcessError) as error:
         print(f"perf.serving_costs: {error}", file=sys.stderr)
         return 1
-    args.output.parent.mkdir(parents=True, exist_ok=True)
-    Path(f"{args.output}.json").write_text(to_json(report), encoding="utf-8")
-    Path(f"{args.output}.md").write_text(to_markdown(report), encoding="utf-8")
-    print(to_markdown(report))
+    write_report(args.output, to_json(report), to_markdown(report))
     return 1 if report.problems() else 0
 
 

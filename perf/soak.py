@@ -24,6 +24,7 @@ from perf.soak_reference import SoakReference
 from perf.soak_report import SoakReport, to_json, to_markdown
 from perf.soak_run import Requests, Tally, send_all
 from perf.soak_server import DEMO_MODEL, Sample, Served, served_demo
+from perf.written import write_report
 
 DESCRIPTION = """\
 Serves the demo model on tritonserver in three ways (tensors [1]; client batches; padded batches by
@@ -161,10 +162,7 @@ def run(args: argparse.Namespace, command: str) -> int:
         died=died,
         exit_code=exit_code,
     )
-    args.output.parent.mkdir(parents=True, exist_ok=True)
-    Path(f"{args.output}.json").write_text(to_json(report), encoding="utf-8")
-    Path(f"{args.output}.md").write_text(to_markdown(report), encoding="utf-8")
-    print(to_markdown(report))
+    write_report(args.output, to_json(report), to_markdown(report))
     return 1 if report.problems() else 0
 
 
