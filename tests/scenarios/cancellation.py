@@ -12,6 +12,7 @@ PROMPT = "Once"
 LONG = {"max_tokens": 1000, "min_tokens": 1000}
 NUM_LEAVING = 6  # twice what the model holds
 CountCancelled = Callable[[], float]
+SETTLED_S = 1.5  # metrics are published once a second
 
 
 def long_run_s(model: Model) -> float:
@@ -21,13 +22,25 @@ def long_run_s(model: Model) -> float:
     return time.monotonic() - started
 
 
+def settled(count: CountCancelled) -> float:
+    """The count once nothing is added to it any more: requests that an earlier test left may end,
+    and be published, after that test.
+    """
+    value, since = count(), time.monotonic()
+    while time.monotonic() < since + SETTLED_S:
+        time.sleep(0.1)
+        if count() != value:
+            value, since = count(), time.monotonic()
+    return value
+
+
 class Cancellation:
     """``model`` is ``tight``; ``count_cancelled`` what it says on ``/metrics``."""
 
     def test_a_stream_that_is_left_frees_its_slot(
         self, model: Model, reference: Reference, count_cancelled: CountCancelled
     ) -> None:
-        before, run_s = count_cancelled(), long_run_s(model)
+        before, run_s = settled(count_cancelled), long_run_s(model)
         started = time.monotonic()
         for _ in range(NUM_LEAVING):
             request = model.streaming(PROMPT, **LONG)
@@ -42,7 +55,7 @@ class Cancellation:
     def test_a_call_that_is_cancelled_frees_its_slot(
         self, model: Model, reference: Reference, count_cancelled: CountCancelled
     ) -> None:
-        before, run_s = count_cancelled(), long_run_s(model)
+        before, run_s = settled(count_cancelled), long_run_s(model)
         started = time.monotonic()
         for _ in range(NUM_LEAVING):
             request = model.by_tensors(PROMPT, **LONG)
@@ -59,7 +72,7 @@ class Cancellation:
     def test_who_leaves_while_waiting_frees_its_place(
         self, model: Model, reference: Reference, count_cancelled: CountCancelled
     ) -> None:
-        before = count_cancelled()
+        before = settled(count_cancelled)
         running = model.streaming(PROMPT, **LONG)
         waiting = model.by_tensors("I am going", **LONG)
         with model.endpoint.left_stream(model.engine.name, running) as first:
