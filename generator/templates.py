@@ -6,12 +6,13 @@ written ``_``. Knows nothing of models.yaml, and of what a task does only its op
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import importlib.util
 import math
 import sys
 import types
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -89,6 +90,18 @@ class Task:
         return found
 
     @cached_property
+    def packages(self) -> tuple[str, ...]:
+        """The packages that its model.py imports beside hf_runtime, each a folder of
+        model_templates: ``PACKAGES`` of the folder's options.py.
+        """
+        found = getattr(self._options_module, "PACKAGES", ())
+        for name in found:
+            if not (self.folder.parent / name / "__init__.py").is_file():
+                message = f"PACKAGES names {name!r}, which is no package of {self.folder.parent}"
+                raise TemplateError(f"{self.folder / 'options.py'}: {message}")
+        return tuple(found)
+
+    @cached_property
     def _options_module(self) -> types.ModuleType:
         return _load_options(self.folder / "options.py")
 
@@ -102,7 +115,7 @@ class Task:
     @cached_property
     def runtime_files(self) -> Mapping[str, bytes]:
         """What runs in the server, byte for byte: path in the model's folder -> content, sorted."""
-        return _runtime_files(self.folder)
+        return _runtime_files(self.folder, self.packages)
 
     @cached_property
     def front_files(self) -> Mapping[str, bytes]:
@@ -128,11 +141,11 @@ def find_tasks(directory: Path | None = None) -> dict[str, Task]:
     return {task.tag: task for task in tasks}
 
 
-def _runtime_files(folder: Path) -> dict[str, bytes]:
+def _runtime_files(folder: Path, packages: tuple[str, ...] = ()) -> dict[str, bytes]:
     sources = {VERSION_FOLDER: folder}
-    shared = folder.parent / SHARED_PACKAGE
-    if shared.is_dir():
-        sources[f"{VERSION_FOLDER}/{SHARED_PACKAGE}"] = shared
+    for name in (SHARED_PACKAGE, *packages):
+        if (folder.parent / name).is_dir():
+            sources[f"{VERSION_FOLDER}/{name}"] = folder.parent / name
     found = {
         f"{target}/{path.relative_to(source).as_posix()}": path.read_bytes()
         for target, source in sources.items()
@@ -154,10 +167,21 @@ def _load_options(path: Path) -> types.ModuleType:
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # dataclasses look their annotations up there
     try:
-        spec.loader.exec_module(module)
+        with _importable(path.parent.parent):
+            spec.loader.exec_module(module)
     except Exception as error:
         raise TemplateError(f"{path}: can't be loaded: {error}") from error
     return module
+
+
+@contextlib.contextmanager
+def _importable(directory: Path) -> Iterator[None]:
+    """Options may extend those of a shared package beside their task's folder."""
+    sys.path.insert(0, str(directory))
+    try:
+        yield
+    finally:
+        sys.path.remove(str(directory))
 
 
 def _type_hints(options_class: type[Any], folder: Path) -> dict[str, Any]:

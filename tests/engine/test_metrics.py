@@ -6,8 +6,8 @@ from typing import Any, ClassVar
 
 import pytest
 from hf_runtime import metrics
+from hf_runtime.histogram import Histogram, histogram_families
 from hf_runtime.metrics import Family, MetricsPublisher, Sample
-from text_generation.engine_metrics import Histogram, _histogram
 
 from tests.support.triton import eventually
 
@@ -92,7 +92,7 @@ def test_a_histogram_is_its_cumulative_buckets_sum_and_count() -> None:
     histogram = Histogram((1, 2.5))
     for value in (0.5, 1, 2, 99):
         histogram.observe(value)
-    buckets, total, count = _histogram("x_seconds", "X", histogram)
+    buckets, total, count = histogram_families("x_seconds", "X", {(): histogram})
     assert buckets.name == "x_seconds_bucket"
     found = [(sample.labels["le"], sample.value) for sample in buckets.samples]
     assert found == [("1", 2), ("2.5", 3), ("+Inf", 4)]

@@ -78,3 +78,28 @@ def test_a_missing_front_is_named(work: Path) -> None:
     (work.parent / "templates/front/model.py").unlink()
     with pytest.raises(TemplateError, match=r"front: no model.py; fake-stream streams and needs"):
         _ = find_tasks()["fake-stream"].front_files
+
+
+def test_a_package_that_a_task_shares_is_copied_beside_its_model(work: Path) -> None:
+    task = find_tasks()["fake-task"]
+    package = task.folder.parent / "shared_package"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "base_options.py").write_text(
+        "from dataclasses import dataclass, field\n\n@dataclass(frozen=True)\nclass Base:\n"
+        "    size: int = field(default=2, metadata={'help': 'h'})\n"
+    )
+    (task.folder / "options.py").write_text(
+        "from dataclasses import dataclass\nfrom shared_package.base_options import Base\n"
+        "PACKAGES = ('shared_package',)\n\n@dataclass(frozen=True)\nclass Options(Base):\n    pass\n"
+    )
+    assert list(task.options) == ["size"]
+    assert "1/shared_package/base_options.py" in task.runtime_files
+
+
+def test_a_package_that_is_not_there_is_named(work: Path) -> None:
+    task = find_tasks()["fake-task"]
+    path = task.folder / "options.py"
+    path.write_text(path.read_text() + "PACKAGES = ('nowhere',)\n")
+    with pytest.raises(TemplateError, match="PACKAGES names 'nowhere', which is no package"):
+        _ = task.runtime_files

@@ -79,7 +79,10 @@ def test_each_number_has_a_unit_or_is_a_plain_factor(task: Task) -> None:
 
 def test_its_options_file_needs_only_the_standard_library(task: Task) -> None:
     allowed = {"__future__", "dataclasses", "typing", "math", "enum"}
-    assert imported_by(task.folder / "options.py") <= allowed
+    assert imported_by(task.folder / "options.py") <= {*allowed, *task.packages}
+    for package in task.packages:
+        for base in (task.folder.parent / package).glob("*_options.py"):
+            assert imported_by(base) <= allowed
 
 
 def imported_by(path: Path) -> set[str]:

@@ -1,0 +1,4 @@
+"""What every task of encoder models shares: tokenisation, the engine, its runners, Triton's side.
+
+A task's model.py imports it by this name; the generator copies it beside that model.py.
+"""

@@ -1,0 +1,86 @@
+"""The options that every encoder task has; each task's ``Options`` extends them.
+
+Standard library only: the generator loads this file to check models.yaml.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+
+@dataclass(frozen=True)
+class EncoderOptions:
+    """How one encoder model is run. ``None`` means: decided when the model loads."""
+
+    engine: Literal["torch", "torch-compile", "onnxruntime"] = field(
+        default="torch",
+        metadata={
+            "help": "torch: packed tokens and prepacked weights on a CPU, CUDA graphs on a GPU; "
+            "torch-compile: compiled by torch at load; onnxruntime: exported to ONNX, once. "
+            "hf-triton optimize says which is fastest here"
+        },
+    )
+    quantization: Literal["none", "int8"] = field(
+        default="none",
+        metadata={
+            "help": "int8: weights of linear layers as 8-bit integers, for onnxruntime on a CPU"
+        },
+    )
+    max_length: int | None = field(
+        default=None,
+        metadata={
+            "help": "longest input; default: the model's own limit",
+            "unit": "tokens",
+            "min": 4,
+        },
+    )
+    truncation: bool = field(
+        default=False,
+        metadata={
+            "help": "true cuts a longer input to max_length, false refuses it; a request's "
+            "truncate says otherwise"
+        },
+    )
+    max_num_batched_tokens: int = field(
+        default=2048,
+        metadata={
+            "help": "most tokens computed in one step, of as many requests as fit",
+            "unit": "tokens",
+            "min": 16,
+        },
+    )
+    max_queue_size: int = field(
+        default=1024,
+        metadata={
+            "help": "requests that are worked on or wait; more are refused with 503",
+            "unit": "requests",
+            "min": 1,
+        },
+    )
+    num_tokenizer_threads: int = field(
+        default=2,
+        metadata={
+            "help": "threads that tokenise; long texts never take the last one from short ones",
+            "unit": "threads",
+            "min": 2,
+            "max": 64,
+        },
+    )
+    unload_grace_s: float = field(
+        default=20.0,
+        metadata={
+            "help": "how long requests in flight may go on when the model is unloaded; the rest is "
+            "answered with 503",
+            "unit": "seconds",
+            "min": 0,
+        },
+    )
+
+    def problems(self) -> list[tuple[str, str]]:
+        """Mistakes that only show in two fields together, each as (field, message)."""
+        found = []
+        if self.quantization != "none" and self.engine != "onnxruntime":
+            message = f"got {self.quantization}, expected none with engine {self.engine}"
+            found.append(("quantization", f"{message}: only onnxruntime quantises"))
+        return found

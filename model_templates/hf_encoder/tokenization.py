@@ -1,0 +1,86 @@
+"""Texts to encodings: one way into the tokenizer for every task, with the length checked.
+
+Knows the tokenizer and the model's longest input; knows no request.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hf_runtime.errors import RequestError
+
+from .encoding import Encoding
+
+
+class Tokenization:
+    """A tokenizer with a longest input. May be used by several threads at once."""
+
+    def __init__(
+        self, tokenizer: Any, *, max_length: int, truncation: bool, has_token_types: bool
+    ) -> None:
+        """``has_token_types``: the model takes ``token_type_ids``."""
+        self.tokenizer = tokenizer
+        self.max_length = max_length
+        self.truncation = truncation
+        self.has_token_types = has_token_types
+        self._longest_token = max((len(token) for token in tokenizer.get_vocab()), default=1)
+
+    def encode(
+        self, field: str, text: str, pair: str | None = None, *, truncate: bool | None = None
+    ) -> Encoding:
+        """One text, or a pair, with its special tokens.
+
+        Args:
+            field: the tensor that an error names.
+            text: the first text.
+            pair: the second one, if any; the longer of the two is cut first.
+            truncate: the request's own word, else ``truncation`` decides.
+
+        Raises:
+            RequestError: longer than ``max_length`` and not to be cut, or nothing to compute.
+        """
+        return self.as_encoding(self.tokens(field, text, pair, truncate=truncate))
+
+    def tokens(
+        self,
+        field: str,
+        text: str,
+        pair: str | None = None,
+        *,
+        truncate: bool | None = None,
+        **options: Any,
+    ) -> Any:
+        """The tokenizer's own result (a BatchEncoding of one text) for ``options`` such as
+        ``return_offsets_mapping``, with the length checked as ``encode`` does.
+        """
+        cuts = self.truncation if truncate is None else truncate
+        if not cuts:
+            self._check_characters(field, text, pair)
+        if cuts:
+            options = {"truncation": True, "max_length": self.max_length, **options}
+        found = self.tokenizer(text, pair, **options)
+        num_tokens = len(found["input_ids"])
+        if not num_tokens:
+            raise RequestError(f"{field}: the tokenizer makes no token of it, a text is required")
+        if num_tokens > self.max_length:
+            raise self._too_long(field, str(num_tokens))
+        return found
+
+    def as_encoding(self, found: Any, positions: tuple[int, ...] | None = None) -> Encoding:
+        """An Encoding of what ``tokens`` returned."""
+        types = found.get("token_type_ids") if self.has_token_types else None
+        if types is None and self.has_token_types:
+            types = [0] * len(found["input_ids"])
+        return Encoding(found["input_ids"], types, positions)
+
+    def _check_characters(self, field: str, text: str, pair: str | None) -> None:
+        """Refuses what can't fit before it is tokenised: no token is longer than the longest."""
+        num_characters = len(text) + len(pair or "")
+        if num_characters > 64 * self.max_length * self._longest_token:
+            raise self._too_long(field, f"{num_characters} characters, far more")
+
+    def _too_long(self, field: str, got: str) -> RequestError:
+        return RequestError(
+            f"{field}: got {got} tokens, this model takes at most {self.max_length}; send "
+            "truncate: true to cut it"
+        )
