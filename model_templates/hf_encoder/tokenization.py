@@ -9,6 +9,7 @@ from typing import Any
 
 from hf_runtime.errors import RequestError
 
+from .cutting import Pieces, cut, stop_truncating
 from .encoding import Encoding
 
 
@@ -23,6 +24,8 @@ class Tokenization:
         self.max_length = max_length
         self.truncation = truncation
         self.has_token_types = has_token_types
+        if tokenizer.is_fast:
+            stop_truncating(tokenizer)
         self._longest_token = max((len(token) for token in tokenizer.get_vocab()), default=1)
 
     def encode(
@@ -56,14 +59,16 @@ class Tokenization:
         cuts = self.truncation if truncate is None else truncate
         if not cuts:
             self._check_characters(field, text, pair)
-        if cuts:
+        if cuts and not self.tokenizer.is_fast:
             options = {"truncation": True, "max_length": self.max_length, **options}
-        found = self.tokenizer(text, pair, **options)
+        found = self.tokenizer(text, pair, verbose=False, **options)
         num_tokens = len(found["input_ids"])
         if not num_tokens:
             raise RequestError(f"{field}: the tokenizer makes no token of it, a text is required")
-        if num_tokens > self.max_length:
+        if num_tokens > self.max_length and not cuts:
             raise self._too_long(field, str(num_tokens))
+        if num_tokens > self.max_length:
+            return self.as_found(cut(self.tokenizer, text, pair, self.max_length))
         return found
 
     def as_encoding(self, found: Any, positions: tuple[int, ...] | None = None) -> Encoding:
@@ -72,6 +77,21 @@ class Tokenization:
         if types is None and self.has_token_types:
             types = [0] * len(found["input_ids"])
         return Encoding(found["input_ids"], types, positions)
+
+    def as_found(self, pieces: Pieces) -> Any:
+        """What ``tokens`` returns, of tokens that were cut apart from the tokenizer's call."""
+        from transformers import BatchEncoding
+
+        values = {
+            "input_ids": pieces.ids,
+            "attention_mask": pieces.attention_mask,
+            "token_type_ids": pieces.type_ids,
+            "offset_mapping": pieces.offsets,
+            "special_tokens_mask": pieces.special_tokens_mask,
+        }
+        if "token_type_ids" not in self.tokenizer.model_input_names:
+            del values["token_type_ids"]
+        return BatchEncoding(values, pieces)
 
     def _check_characters(self, field: str, text: str, pair: str | None) -> None:
         """Refuses what can't fit before it is tokenised: no token is longer than the longest."""

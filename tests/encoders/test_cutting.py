@@ -1,0 +1,74 @@
+"""Texts are cut as the tokenizer itself would, and threads do not cut each other's texts."""
+
+from __future__ import annotations
+
+import random
+import threading
+from typing import Any
+
+import pytest
+from hf_encoder.tokenization import Tokenization
+from hf_runtime.errors import RequestError
+
+from tests.encoders.tiny_encoders import WORDS, tiny_tokenizer
+
+MAX_LENGTH = 24
+
+
+def tokenization(architecture: str, **changes: Any) -> Tokenization:
+    tokenizer = tiny_tokenizer(architecture)
+    for name, value in changes.items():
+        setattr(tokenizer, name, value)
+    types = "token_type_ids" in tokenizer.model_input_names
+    return Tokenization(tokenizer, max_length=MAX_LENGTH, truncation=False, has_token_types=types)
+
+
+def words(draw: random.Random, most: int) -> str:
+    return " ".join(draw.choices(WORDS, k=draw.randint(1, most)))
+
+
+@pytest.mark.parametrize("side", ["right", "left"])
+@pytest.mark.parametrize("architecture", ["bert", "roberta"])
+def test_a_text_and_a_pair_are_cut_as_the_tokenizer_cuts_them(architecture: str, side: str) -> None:
+    ours = tokenization(architecture, truncation_side=side)
+    theirs = tiny_tokenizer(architecture)
+    theirs.truncation_side = side
+    draw = random.Random(3)
+    for _ in range(200):
+        text, pair = words(draw, 40), words(draw, 40) if draw.random() < 0.7 else None
+        expected = theirs(
+            text, pair, truncation=True, max_length=MAX_LENGTH, return_offsets_mapping=True
+        )
+        got = ours.tokens("text_input", text, pair, truncate=True, return_offsets_mapping=True)
+        for name in expected:
+            assert [*got[name]] == [*expected[name]], (name, text, pair)
+
+
+def test_one_threads_cutting_leaves_anothers_text_whole() -> None:
+    ours = tokenization("bert")
+    text = "anna lives in paris " * 200
+    wrong: list[object] = []
+
+    def ask(*, truncate: bool) -> None:
+        for _ in range(50):
+            try:
+                num_tokens = len(ours.encode("text_input", text, truncate=truncate))
+            except RequestError:
+                num_tokens = 0
+            if num_tokens != (MAX_LENGTH if truncate else 0):
+                wrong.append((truncate, num_tokens))
+
+    threads = [threading.Thread(target=ask, kwargs={"truncate": i % 2 == 0}) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_what_tokenizer_json_says_of_truncation_and_padding_is_not_followed() -> None:
+    tokenizer = tiny_tokenizer("bert")
+    tokenizer.backend_tokenizer.enable_truncation(8)
+    tokenizer.backend_tokenizer.enable_padding(length=64)
+    ours = Tokenization(tokenizer, max_length=20, truncation=False, has_token_types=True)
+    assert len(ours.encode("text_input", "the cat sat on the mat and ran to the house")) == 13
