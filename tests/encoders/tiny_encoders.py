@@ -18,11 +18,12 @@ from tokenizers.pre_tokenizers import BertPreTokenizer
 from tokenizers.processors import TemplateProcessing
 
 CONTEXT = 128
-WORDS = (
-    "the a cat dog sat on mat and ran to house red green blue sky is was in of big small old new "
-    "Paris London Anna Peter lives works sees loves likes never always good bad very film food "
-    ". , ! ? ' - this that it he she they who where what when"
-).split()
+_TEXT = """
+the a cat dog sat on mat and ran to house red green blue sky is was in of big small old new
+Paris London Anna Peter lives works sees loves likes never always good bad very film food
+. , ! ? ' - this that it he she they who where what when
+"""
+WORDS = _TEXT.split()
 _PIECES = list("abcdefghijklmnopqrstuvwxyzäöüéß0123456789")
 _SHAPE = {
     "hidden_size": 32,

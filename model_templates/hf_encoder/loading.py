@@ -1,0 +1,163 @@
+"""Puts a served model together: files, tokenizer, weights, task, and the runner that fits."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from hf_runtime.device import Placement
+from hf_runtime.errors import LoadError, reason
+from hf_runtime.prepacked_linear import prepack
+from hf_runtime.served_model import ServedModel
+from hf_runtime.weights import load_config, load_model, load_tokenizer, model_files
+
+from .encoder_options import EncoderOptions
+from .engine import EncoderEngine
+from .packed_runner import PackedRunner, first_position
+from .padded_runner import EqualLengthRunner, PaddedRunner
+from .runner import Runner, RunnerFactory, RunnerSetup, fitting_runner, made_up_encodings
+from .task import EncoderTask, TaskSetup
+from .tokenization import Tokenization
+
+_WARM_UP_LENGTHS = (8, 32, 128, 128)
+_PREPACK_ROWS = (16, 128, 1024)  # tokens of one short text, of one long, of a full step
+# What tokenizers say that know no limit.
+_NO_LIMIT = 10**9
+
+
+@dataclass(frozen=True)
+class LoadedEncoder:
+    """A model that serves."""
+
+    engine: EncoderEngine
+    task: EncoderTask
+    options: EncoderOptions
+    description: str
+
+
+def load_encoder(
+    served: ServedModel,
+    options: EncoderOptions,
+    task_class: type[EncoderTask],
+    placement: Placement,
+    num_threads: int,
+) -> LoadedEncoder:
+    """Loads everything and starts the engine.
+
+    Raises:
+        LoadError: with the one line that the operator reads.
+    """
+    import transformers
+
+    files = model_files(served)
+    config = load_config(served, files)
+    tokenizer = load_tokenizer(served, files)
+    auto_class = getattr(transformers, task_class.auto_class)
+    model = load_model(served, files, auto_class, config, placement)
+    max_length = longest_input(model, tokenizer, options.max_length)
+    has_token_types = takes_token_types(model, tokenizer)
+    tokenization = Tokenization(
+        tokenizer,
+        max_length=max_length,
+        truncation=options.truncation,
+        has_token_types=has_token_types,
+    )
+    batched = served.max_batch_size > 0
+    task = task_class(TaskSetup(options, model.config, files, tokenization, batched))
+    device = torch.device(placement.device)
+    setup = RunnerSetup(
+        model, device, task.output, tokenization.max_length, has_token_types=has_token_types
+    )
+    engine = EncoderEngine(
+        partial(ready_runner, setup, served, options),
+        task.reduce,
+        max_num_batched_tokens=options.max_num_batched_tokens,
+        num_threads=num_threads,
+    )
+    _start(engine)
+    dtype = str(model.dtype).removeprefix("torch.")
+    assert engine.runner is not None
+    description = f"{served.source} ({dtype}) on {placement.device}, {engine.runner.name}"
+    return LoadedEncoder(engine, task, options, description)
+
+
+def ready_runner(setup: RunnerSetup, served: ServedModel, options: EncoderOptions) -> Runner:
+    """The runner that serves, warmed up; made on the engine's thread."""
+    runner = RUNNERS[options.engine](setup, served, options)
+    for length in _WARM_UP_LENGTHS:
+        runner.forward(made_up_encodings(setup, [length]))
+    runner.forward(made_up_encodings(setup, _WARM_UP_LENGTHS))
+    return runner
+
+
+def torch_runner(setup: RunnerSetup, served: ServedModel, options: EncoderOptions) -> Runner:
+    """Packed where the model allows it, else padded; prepacked weights on a CPU, CUDA graphs on a
+    GPU.
+    """
+    candidates: Iterable[RunnerFactory] = (PackedRunner, PaddedRunner, EqualLengthRunner)
+    if setup.device.type == "cuda":
+        from .graph_runner import GraphRunner
+
+        candidates = (GraphRunner, PaddedRunner, EqualLengthRunner)
+    runner = fitting_runner(setup, candidates)
+    if setup.device.type == "cpu":
+        prepack(setup.model, rows=_PREPACK_ROWS)
+    return runner
+
+
+def longest_input(model: Any, tokenizer: Any, asked: int | None) -> int:
+    """The most tokens of one input: ``asked``, else what model and tokenizer hold.
+
+    Raises:
+        LoadError: more is asked for than the model holds.
+    """
+    config = model.config.get_text_config()
+    limit = getattr(config, "max_position_embeddings", None) or _NO_LIMIT
+    if limit < _NO_LIMIT:
+        limit -= first_position(model)
+    if asked is not None:
+        if asked > limit:
+            raise LoadError(f"max_length: got {asked}, the model's own limit is {limit} tokens")
+        return asked
+    return int(min(limit, getattr(tokenizer, "model_max_length", _NO_LIMIT), 2**20))
+
+
+def takes_token_types(model: Any, tokenizer: Any) -> bool:
+    """Whether the tokenizer tells a pair's texts apart and the model listens."""
+    known = inspect.signature(model.forward).parameters
+    return "token_type_ids" in tokenizer.model_input_names and "token_type_ids" in known
+
+
+def _start(engine: EncoderEngine) -> None:
+    try:
+        engine.start()
+    except LoadError:
+        raise
+    except Exception as error:
+        # Out of memory, a broken checkpoint: the operator gets one line.
+        raise LoadError(
+            f"the engine failed to start: {type(error).__name__}: {reason(error)}"
+        ) from error
+
+
+def _compiled(setup: RunnerSetup, served: ServedModel, options: EncoderOptions) -> Runner:
+    from .compiled_runner import compiled_runner
+
+    return compiled_runner(setup)
+
+
+def _onnx(setup: RunnerSetup, served: ServedModel, options: EncoderOptions) -> Runner:
+    from .onnx_runner import onnx_runner
+
+    return onnx_runner(setup, served, options)
+
+
+RUNNERS: dict[str, Callable[[RunnerSetup, ServedModel, EncoderOptions], Runner]] = {
+    "torch": torch_runner,
+    "torch-compile": _compiled,
+    "onnxruntime": _onnx,
+}

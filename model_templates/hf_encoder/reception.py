@@ -1,0 +1,148 @@
+"""Takes requests in and follows them until they are answered.
+
+A request is read and tokenised on a thread of its own kind, computed by the engine with whatever
+else is there, and answered from another: so tokenisation overlaps the forward of the batch before,
+and nothing stands between two steps. Long texts have threads of their own, so that tokenising one
+never holds up a short one.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from hf_runtime import log
+from hf_runtime.errors import (
+    CancelledError,
+    EngineError,
+    OverloadedError,
+    RequestError,
+    RuntimeModelError,
+    place,
+    reason,
+)
+from hf_runtime.responder import Responder
+from hf_runtime.tensors import RequestFields
+
+from .engine import Array, EncoderEngine, Work
+from .held_request import HeldRequest
+from .task import EncoderTask, Prepared
+
+_LONG_TEXT_BYTES = 16 * 1024  # a millisecond or two of a tokenizer's time
+
+
+class Reception:
+    """The open requests of one engine."""
+
+    def __init__(
+        self,
+        task: EncoderTask,
+        engine: EncoderEngine,
+        *,
+        max_queue_size: int,
+        num_tokenizer_threads: int,
+        batched: bool,
+    ) -> None:
+        self._task = task
+        self._engine = engine
+        self._max_queue_size = max_queue_size
+        self._batched = batched
+        num_long = max(1, num_tokenizer_threads // 4)
+        self._short = ThreadPoolExecutor(num_tokenizer_threads - num_long, "tokenize")
+        self._long = ThreadPoolExecutor(num_long, "tokenize-long")
+        self._delivery = ThreadPoolExecutor(1, "delivery")
+        self._open = 0
+        self._closing = False
+        self._changed = threading.Condition()
+
+    @property
+    def num_open(self) -> int:
+        """Requests that wait or are worked on."""
+        return self._open
+
+    def take(self, request: HeldRequest, listed: Iterable[str], responder: Responder) -> None:
+        """Starts one request, or answers it with what is wrong with it; never raises."""
+        refusal = self._admit()
+        if refusal:
+            self._engine.metrics.outcomes["refused"] += 1
+            responder.fail(OverloadedError(f"{refusal}: try again later"))
+            return
+        lane = self._long if request.num_bytes > _LONG_TEXT_BYTES else self._short
+        wanted = frozenset(listed)
+        lane.submit(self._guarded, responder, lambda: self._begin(request, wanted, responder))
+
+    def drain(self, grace_s: float) -> None:
+        """Takes no more requests and waits until those it has are answered, at most so long."""
+        with self._changed:
+            self._closing = True
+            deadline_s = time.monotonic() + grace_s
+            while self._open and time.monotonic() < deadline_s:
+                self._changed.wait(deadline_s - time.monotonic())
+
+    def close(self) -> None:
+        """Ends the threads once everything that they were given is done."""
+        for pool in (self._short, self._long, self._delivery):
+            pool.shutdown()
+
+    def _admit(self) -> str:
+        """Counts one more open request; or says why not."""
+        with self._changed:
+            if self._closing:
+                return "the model is being unloaded"
+            if self._open >= self._max_queue_size:
+                return f"the queue is full: {self._open} requests (max_queue_size)"
+            self._open += 1
+            return ""
+
+    def _begin(self, request: HeldRequest, wanted: frozenset[str], responder: Responder) -> None:
+        fields = RequestFields(request, HeldRequest.tensor, batched=self._batched)
+        prepared = self._task.prepare(fields, wanted)
+        if not prepared.encodings:
+            self._deliver(prepared, [], responder)
+            return
+
+        def done(results: list[Array] | Exception) -> None:
+            self._delivery.submit(
+                self._guarded, responder, lambda: self._deliver(prepared, results, responder)
+            )
+
+        self._engine.submit(Work(prepared.encodings, done, responder.is_cancelled))
+
+    def _deliver(
+        self, prepared: Prepared, results: list[Array] | Exception, responder: Responder
+    ) -> None:
+        if isinstance(results, Exception):
+            raise results
+        responder.send(prepared.answer(results), final=True)
+        self._ended("ok")
+
+    def _guarded(self, responder: Responder, work: Callable[[], None]) -> None:
+        """Runs one request's part; whatever goes wrong is its own answer."""
+        try:
+            work()
+        except Exception as error:
+            responder.fail(_answerable(error))
+            self._ended(_outcome(error))
+
+    def _ended(self, outcome: str) -> None:
+        self._engine.metrics.outcomes[outcome] += 1
+        with self._changed:
+            self._open -= 1
+            self._changed.notify_all()
+
+
+def _answerable(error: Exception) -> Exception:
+    if isinstance(error, RuntimeModelError):
+        return error
+    log.error(f"a request failed: {place(error)}")
+    # The text may quote the caller's: it goes to the caller alone.
+    return EngineError(f"internal error: {type(error).__name__}: {reason(error)}")
+
+
+def _outcome(error: Any) -> str:
+    if isinstance(error, CancelledError):
+        return "cancelled"
+    return "refused" if isinstance(error, OverloadedError | RequestError) else "error"

@@ -1,0 +1,116 @@
+"""What a runner is, and how one is chosen: by trying it on a short scene.
+
+No list of architectures: each runner computes texts of different lengths together, and what it
+makes of them is compared with the model's own forward of each text alone. The first one that agrees
+is taken. Knows nothing of queues.
+"""
+
+from __future__ import annotations
+
+import random
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from hf_runtime import log
+from hf_runtime.errors import LoadError, reason
+
+from .encoding import Encoding
+from .task import OutputKind
+
+TOLERANCE = {torch.float32: 1e-4, torch.float16: 3e-2, torch.bfloat16: 8e-2}
+_SCENE_LENGTHS = (5, 17, 9, 17, 3, 30)
+
+
+@dataclass(frozen=True)
+class RunnerSetup:
+    """A loaded model: ``output`` is what of it is wanted, ``num_special`` special tokens stand
+    around a text, so that no scene is shorter.
+    """
+
+    model: Any
+    device: torch.device
+    output: OutputKind
+    max_length: int
+    has_token_types: bool
+
+
+class Runner(ABC):
+    """Computes batches of encodings. One thread calls it."""
+
+    name = ""
+
+    def __init__(self, setup: RunnerSetup) -> None:
+        self.setup = setup
+
+    @abstractmethod
+    def forward(self, batch: Sequence[Encoding]) -> list[torch.Tensor]:
+        """One output for each encoding, in order: (num_outputs, size) on the model's device, or
+        (size,) where the kind is "sequences". An output does not depend on the others' texts.
+        """
+
+
+RunnerFactory = Callable[[RunnerSetup], Runner]
+
+
+def fitting_runner(setup: RunnerSetup, candidates: Iterable[RunnerFactory]) -> Runner:
+    """The first candidate whose outputs agree with the model's own.
+
+    Raises:
+        LoadError: none does, with each one's reason.
+    """
+    from .alone import forward_alone
+
+    scene = made_up_encodings(setup)
+    expected = [forward_alone(setup, encoding) for encoding in scene]
+    whys = []
+    for candidate in candidates:
+        try:
+            runner = candidate(setup)
+            difference = largest_difference(runner.forward(scene), expected)
+        except Exception as error:
+            whys.append(f"{_name(candidate)}: {type(error).__name__}: {reason(error)}")
+            continue
+        if difference <= TOLERANCE.get(expected[0].dtype, 1e-4):
+            for why in whys:
+                log.info(f"not taken: {why}")
+            return runner
+        whys.append(f"{_name(candidate)}: differs from the model's own output by {difference:.2g}")
+    raise LoadError(f"no way to run this model was right: {'; '.join(whys)}")
+
+
+def made_up_encodings(
+    setup: RunnerSetup, lengths: Sequence[int] = _SCENE_LENGTHS
+) -> list[Encoding]:
+    """Encodings of random tokens, none of them special, of these lengths cut to the longest."""
+    draw = random.Random(0)
+    config = setup.model.config.get_text_config()
+    reserved = {getattr(config, f"{name}_token_id", None) for name in ("pad", "eos", "bos", "sep")}
+    known = [i for i in range(min(config.vocab_size, 4096)) if i not in reserved] or [0]
+    found = []
+    for length in lengths:
+        ids = draw.choices(known, k=min(length, setup.max_length))
+        types = [0] * len(ids) if setup.has_token_types else None
+        positions = (0, len(ids) - 1) if setup.output == "tokens" and len(ids) > 1 else None
+        found.append(Encoding(ids, types, positions))
+    return found
+
+
+def largest_difference(got: Sequence[torch.Tensor], expected: Sequence[torch.Tensor]) -> float:
+    """The largest difference of two lists of outputs, as a share of the expected's largest value
+    where that is above 1. Infinite where shapes differ or a value is none.
+    """
+    worst = 0.0
+    for one, other in zip(got, expected, strict=True):
+        if one.shape != other.shape:
+            return float("inf")
+        a, b = one.float(), other.float()
+        difference = float((a - b).abs().max()) / max(1.0, float(b.abs().max()))
+        worst = max(worst, difference) if difference == difference else float("inf")
+    return worst
+
+
+def _name(candidate: RunnerFactory) -> str:
+    return str(getattr(candidate, "name", "") or getattr(candidate, "__name__", "runner"))

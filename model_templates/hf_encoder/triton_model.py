@@ -1,0 +1,103 @@
+"""Triton's side of every encoder task: loads the engine, and hands every request on to it.
+
+``execute`` returns at once; answers are sent from other threads. So requests of any number of
+calls share the engine's steps. A task's model.py fills in its options and its task.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+import triton_python_backend_utils as pb_utils
+from hf_runtime import device, log
+from hf_runtime.errors import LoadError
+from hf_runtime.metrics import MetricsPublisher
+from hf_runtime.responder import TritonResponder
+from hf_runtime.served_model import read_served_model
+
+from .encoder_metrics import families
+from .encoder_options import EncoderOptions
+from .held_request import HeldRequest
+from .loading import load_encoder
+from .reception import Reception
+from .task import EncoderTask
+
+# As in text generation: the engine's thread shares the interpreter with those that tokenise.
+_SWITCH_INTERVAL_S = 0.0005
+
+
+class EncoderModel:
+    """One instance of a served model."""
+
+    options_class: ClassVar[type[EncoderOptions]]
+    task_class: ClassVar[type[EncoderTask]]
+
+    def initialize(self, args: dict[str, str]) -> None:
+        """Loads weights, tokenizer and engine; raises one readable line where that fails."""
+        # Parallel work belongs to the engine's thread alone, see engine.py.
+        torch.set_num_threads(1)
+        sys.setswitchinterval(_SWITCH_INTERVAL_S)
+        started = time.monotonic()
+        name = args["model_name"]
+        try:
+            self._load(args)
+        except LoadError as error:
+            log.error(f"{name}: {error}")
+            raise pb_utils.TritonModelException(f"{name}: {error}") from None
+        seconds = time.monotonic() - started
+        log.info(f"{name}: {self.loaded.description}, loaded in {seconds:.1f} s")
+
+    def _load(self, args: dict[str, str]) -> None:
+        served = read_served_model(Path(args["model_repository"]), args["model_version"])
+        kind, device_id = args["model_instance_kind"], args["model_instance_device_id"]
+        placement = device.placement(kind, device_id, served.device_map)
+        self.loaded = loaded = load_encoder(
+            served,
+            self.options_class(**served.options),
+            self.task_class,
+            placement,
+            device.cpu_threads(json.loads(args["model_config"])),
+        )
+        self.reception = reception = Reception(
+            loaded.task,
+            loaded.engine,
+            max_queue_size=loaded.options.max_queue_size,
+            num_tokenizer_threads=loaded.options.num_tokenizer_threads,
+            batched=served.max_batch_size > 0,
+        )
+        labels = {
+            "model": served.public_name,
+            "version": args["model_version"],
+            "instance": args["model_instance_name"],
+        }
+        metrics = loaded.engine.metrics
+        self.metrics = MetricsPublisher(
+            pb_utils, labels, lambda: families(metrics, lambda: reception.num_open)
+        )
+
+    def execute(self, requests: list[Any]) -> None:
+        """Takes the requests' response senders; they are answered from other threads."""
+        for request in requests:
+            held = HeldRequest(request, request.inputs())
+            listed = request.requested_output_names()
+            self.reception.take(held, listed, TritonResponder(request, pb_utils))
+
+    def is_ready(self) -> bool:
+        """Whether requests get on; asked by servers from 26.04 on."""
+        return self.loaded.engine.is_healthy
+
+    def finalize(self) -> None:
+        """Lets what runs finish within ``unload_grace_s``, answers the rest with UNAVAILABLE, and
+        ends every thread.
+        """
+        if not hasattr(self, "reception"):
+            return
+        self.reception.drain(self.loaded.options.unload_grace_s)
+        self.loaded.engine.stop()
+        self.reception.close()
+        self.metrics.close()

@@ -1,0 +1,143 @@
+"""Every runner gives what the model itself gives of each text alone, whatever is beside it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from hf_encoder.alone import forward_alone
+from hf_encoder.loading import longest_input, takes_token_types
+from hf_encoder.packed_runner import PackedRunner
+from hf_encoder.padded_runner import EqualLengthRunner, PaddedRunner
+from hf_encoder.runner import (
+    Runner,
+    RunnerSetup,
+    fitting_runner,
+    largest_difference,
+    made_up_encodings,
+)
+from hf_encoder.task import OutputKind
+from hf_encoder.tokenization import Tokenization
+from hf_runtime.errors import LoadError
+from hf_runtime.prepacked_linear import prepack
+
+from tests.encoders.tiny_encoders import ARCHITECTURES, CONTEXT, texts, tiny_encoder
+
+KINDS: dict[OutputKind, str] = {
+    "hidden": "AutoModel",
+    "sequences": "AutoModelForSequenceClassification",
+    "tokens": "AutoModelForTokenClassification",
+}
+NOT_PACKED = ("deberta-v2", "mpnet")  # attention of their own
+CANDIDATES = (PackedRunner, PaddedRunner, EqualLengthRunner)
+
+
+def loaded(folder: Path, output: OutputKind, auto_class: str = "") -> tuple[RunnerSetup, Any]:
+    """The model's setup and its tokenization."""
+    model = getattr(transformers, auto_class or KINDS[output]).from_pretrained(folder).eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    types = takes_token_types(model, tokenizer)
+    longest = longest_input(model, tokenizer, None)
+    tokenization = Tokenization(
+        tokenizer, max_length=longest, truncation=True, has_token_types=types
+    )
+    return RunnerSetup(model, torch.device("cpu"), output, longest, types), tokenization
+
+
+@pytest.mark.parametrize("output", list(KINDS))
+@pytest.mark.parametrize("architecture", list(ARCHITECTURES))
+def test_texts_of_mixed_lengths_and_pairs_are_each_computed_as_if_alone(
+    architecture: str, output: OutputKind, tmp_path: Path
+) -> None:
+    setup, tokenization = loaded(tiny_encoder(architecture, KINDS[output], tmp_path), output)
+    encodings = [tokenization.encode("text_input", text) for text in texts(9)]
+    encodings += [
+        tokenization.encode("text_input", text, "Anna lives in Paris") for text in texts(3)
+    ]
+    expected = [forward_alone(setup, encoding) for encoding in encodings]
+
+    runner = fitting_runner(setup, CANDIDATES)
+    assert isinstance(runner, PackedRunner) == (architecture not in NOT_PACKED)
+    assert largest_difference(runner.forward(encodings), expected) < 1e-4
+    prepack(setup.model)
+    assert largest_difference(runner.forward(encodings), expected) < 1e-4
+    assert largest_difference(PaddedRunner(setup).forward(encodings), expected) < 1e-4
+
+
+@pytest.mark.parametrize("architecture", list(ARCHITECTURES))
+def test_only_wanted_tokens_go_through_the_head(architecture: str, tmp_path: Path) -> None:
+    folder = tiny_encoder(architecture, "AutoModelForMaskedLM", tmp_path)
+    setup, _ = loaded(folder, "tokens", "AutoModelForMaskedLM")
+    encodings = made_up_encodings(setup, (7, 20, 3))
+    expected = [forward_alone(setup, encoding) for encoding in encodings]
+    runner: Runner = fitting_runner(setup, CANDIDATES)
+    found = runner.forward(encodings)
+    assert [output.shape for output in found] == [output.shape for output in expected]
+    assert [len(output) for output in found] == [2, 2, 2]
+    assert largest_difference(found, expected) < 1e-4
+
+
+def test_an_answer_does_not_depend_on_its_batch_mates(tmp_path: Path) -> None:
+    setup, tokenization = loaded(tiny_encoder("bert", "AutoModel", tmp_path), "hidden")
+    runner = PackedRunner(setup)
+    one = tokenization.encode("text_input", "the cat sat on the mat")
+    alone = runner.forward([one])
+    for seed in range(4):
+        others = [tokenization.encode("text_input", text) for text in texts(12, seed=seed)]
+        among = runner.forward([*others[:6], one, *others[6:]])
+        assert largest_difference([among[6]], alone) < 1e-5
+
+
+def test_a_decoder_with_causal_attention_is_packed(tmp_path: Path) -> None:
+    config = transformers.Qwen3Config(
+        vocab_size=97,
+        hidden_size=32,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=8,
+        num_hidden_layers=2,
+        intermediate_size=64,
+        max_position_embeddings=CONTEXT,
+    )
+    torch.manual_seed(3)
+    model = transformers.Qwen3Model(config).eval()
+    setup = RunnerSetup(model, torch.device("cpu"), "hidden", CONTEXT, has_token_types=False)
+    runner = fitting_runner(setup, CANDIDATES)
+    assert isinstance(runner, PackedRunner)
+    encodings = made_up_encodings(setup, (3, 50, 50, 9))
+    expected = [forward_alone(setup, encoding) for encoding in encodings]
+    assert largest_difference(runner.forward(encodings), expected) < 1e-4
+
+
+def test_the_longest_input_counts_the_positions_that_roberta_skips(tmp_path: Path) -> None:
+    setup, _ = loaded(tiny_encoder("roberta", "AutoModel", tmp_path), "hidden")
+    assert setup.max_length == CONTEXT
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    with pytest.raises(LoadError, match=f"got 129, the model's own limit is {CONTEXT} tokens"):
+        longest_input(setup.model, tokenizer, CONTEXT + 1)
+
+
+def test_a_runner_that_is_wrong_is_not_taken(tmp_path: Path) -> None:
+    setup, _ = loaded(tiny_encoder("bert", "AutoModel", tmp_path), "hidden")
+
+    class OffByALot(PaddedRunner):
+        name = "off by a lot"
+
+        def forward(self, batch: Any) -> list[torch.Tensor]:
+            return [output + 0.1 for output in super().forward(batch)]
+
+    assert isinstance(fitting_runner(setup, (OffByALot, PaddedRunner)), PaddedRunner)
+    with pytest.raises(LoadError, match="off by a lot: differs from the model's own output by"):
+        fitting_runner(setup, (OffByALot,))
+
+
+def test_batches_are_cut_where_padding_would_be_a_tenth(tmp_path: Path) -> None:
+    setup, _ = loaded(tiny_encoder("bert", "AutoModel", tmp_path), "hidden")
+    lengths = [100, 98, 3, 97, 4, 60, 5]
+    cuts = [[lengths[index] for index in cut] for cut in PaddedRunner(setup).cuts(lengths)]
+    assert cuts == [[100, 98, 97], [60], [5, 4, 3]]
+    equal = [[lengths[i] for i in cut] for cut in EqualLengthRunner(setup).cuts([3, 5, 3])]
+    assert len(equal) == 2
