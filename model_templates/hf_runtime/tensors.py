@@ -62,6 +62,10 @@ class RequestFields:
         rows = self._rows_of(name)
         return [tuple(filter(None, (text(name, value) for value in row))) for row in rows]
 
+    def raw_lists(self, name: str) -> list[list[Any]]:
+        """All elements of each row as they came: bytes from a tensor, a text from a parameter."""
+        return [list(row) for row in self._rows_of(name)]
+
     def has_tensor(self, name: str) -> bool:
         """Whether the request has an input of that name."""
         return self._get_tensor(self._request, name) is not None
