@@ -34,7 +34,7 @@ FORMS: dict[str, Callable[[], nn.Module]] = {
 
 @pytest.fixture
 def always_faster(monkeypatch: pytest.MonkeyPatch) -> None:
-    def seconds(run: object, _: object) -> float:
+    def seconds(run: object, *_: object) -> float:
         return 1.0 if isinstance(run, PrepackedLinear) else 2.0
 
     monkeypatch.setattr(prepacked_linear, "_seconds", seconds)
@@ -151,7 +151,7 @@ def test_each_shape_is_timed_once_and_replaced_where_it_gains(
 ) -> None:
     timed = []
 
-    def seconds(timed_layer: object, _: object) -> float:
+    def seconds(timed_layer: object, *_: object) -> float:
         timed.append(timed_layer)
         return 1.0 if isinstance(timed_layer, PrepackedLinear) else plain_s
 

@@ -1,0 +1,139 @@
+"""Each work is answered exactly once, whatever fails, and results stay with their owners."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hf_encoder.encoding import Encoding
+from hf_encoder.engine import EncoderEngine, Work
+from hf_encoder.runner import Runner
+from hf_runtime.errors import CancelledError, EngineError, OverloadedError
+
+
+class Echo(Runner):
+    """Gives back each encoding's token ids; fails where one is 13, and can be held up."""
+
+    def __init__(self) -> None:
+        self.may_go = threading.Event()
+        self.may_go.set()
+        self.steps: list[int] = []
+
+    def forward(self, batch: Sequence[Encoding]) -> list[torch.Tensor]:
+        self.may_go.wait(10)
+        self.steps.append(len(batch))
+        if any(13 in encoding.input_ids for encoding in batch):
+            raise RuntimeError("unlucky")
+        return [torch.tensor(encoding.input_ids, dtype=torch.float64) for encoding in batch]
+
+
+class Caller:
+    """Submits work and waits for its result."""
+
+    def __init__(self, *token_ids: int, leaves: bool = False) -> None:
+        self.leaves = leaves
+        self.results: list[Any] = []
+        self._done = threading.Event()
+        self.work = Work([Encoding([i] * 4) for i in token_ids], self._take, lambda: self.leaves)
+
+    def _take(self, result: Any) -> None:
+        self.results.append(result)
+        self._done.set()
+
+    def result(self) -> Any:
+        assert self._done.wait(10)
+        assert len(self.results) == 1
+        return self.results[0]
+
+
+def started(runner: Echo) -> EncoderEngine:
+    engine = EncoderEngine(
+        lambda: runner, lambda outputs, _: outputs, max_num_batched_tokens=40, num_threads=1
+    )
+    engine.start()
+    return engine
+
+
+def test_each_caller_gets_its_own_results_in_order() -> None:
+    engine = started(Echo())
+    callers = [Caller(*range(first, first + 5)) for first in range(20, 120, 5)]
+    for caller in callers:
+        engine.submit(caller.work)
+    for first, caller in zip(range(20, 120, 5), callers, strict=True):
+        arrays = caller.result()
+        assert [array.tolist() for array in arrays] == [[i] * 4 for i in range(first, first + 5)]
+        assert arrays[0].dtype == np.float32
+    engine.stop()
+
+
+def test_what_came_during_a_step_is_computed_together() -> None:
+    runner = Echo()
+    engine = started(runner)
+    runner.may_go.clear()
+    callers = [Caller(number) for number in range(30, 40)]
+    for caller in callers:
+        engine.submit(caller.work)
+    runner.may_go.set()
+    for caller in callers:
+        caller.result()
+    assert sum(runner.steps) == 10
+    assert len(runner.steps) <= 3
+    engine.stop()
+
+
+def test_a_failing_step_fails_its_own_and_the_next_goes_on() -> None:
+    runner = Echo()
+    engine = started(runner)
+    unlucky = Caller(13, 14)
+    engine.submit(unlucky.work)
+    error = unlucky.result()
+    assert isinstance(error, EngineError)
+    assert "RuntimeError: unlucky" in str(error)
+    later = Caller(15)
+    engine.submit(later.work)
+    assert later.result()[0].tolist() == [15] * 4
+    assert engine.is_healthy
+    engine.stop()
+
+
+def test_who_left_while_waiting_is_not_computed() -> None:
+    runner = Echo()
+    engine = started(runner)
+    runner.may_go.clear()
+    running, left = Caller(30), Caller(31, leaves=True)
+    engine.submit(running.work)
+    left.work.submitted_s -= 1.0
+    engine.submit(left.work)
+    runner.may_go.set()
+    assert isinstance(left.result(), CancelledError)
+    running.result()
+    assert sum(runner.steps) == 1
+    engine.stop()
+
+
+def test_what_waits_when_the_engine_stops_is_told_so() -> None:
+    runner = Echo()
+    engine = started(runner)
+    runner.may_go.clear()
+    callers = [Caller(number) for number in range(30, 60)]
+    for caller in callers:
+        engine.submit(caller.work)
+    threading.Timer(0.2, runner.may_go.set).start()
+    engine.stop()
+    ended = [caller.result() for caller in callers]
+    assert any(isinstance(result, OverloadedError) for result in ended)
+    with pytest.raises(OverloadedError, match="being unloaded"):
+        engine.submit(Caller(1).work)
+
+
+def test_what_preparing_raises_is_raised_by_start() -> None:
+    def fails() -> Runner:
+        raise MemoryError("no room")
+
+    engine = EncoderEngine(fails, lambda o, _: o, max_num_batched_tokens=40, num_threads=1)
+    with pytest.raises(MemoryError, match="no room"):
+        engine.start()

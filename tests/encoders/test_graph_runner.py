@@ -1,0 +1,84 @@
+"""Batches in fixed shapes, with a capture that records and replays on the CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from hf_encoder.alone import forward_alone
+from hf_encoder.graph_runner import GraphRunner, bucket_of
+from hf_encoder.runner import fitting_runner, largest_difference, made_up_encodings
+from hf_encoder.task import OutputKind
+from hf_runtime.cuda_capture import Replay
+
+from tests.encoders.test_runners import KINDS, loaded
+from tests.encoders.tiny_encoders import tiny_encoder
+
+
+class Capture:
+    """Runs again what it was given, into one held output as a graph does."""
+
+    def __init__(self) -> None:
+        self.num_captures = 0
+        self.num_replays = 0
+
+    def __call__(self, run: Callable[[], torch.Tensor]) -> Replay:
+        self.num_captures += 1
+        held = run().clone()
+
+        def replay() -> torch.Tensor:
+            self.num_replays += 1
+            return held.copy_(run())
+
+        return replay
+
+
+@pytest.mark.parametrize("output", list(KINDS))
+@pytest.mark.parametrize("architecture", ["bert", "deberta-v2", "modernbert"])
+def test_replayed_batches_agree_with_the_model(
+    architecture: str, output: OutputKind, tmp_path: Path
+) -> None:
+    setup, _ = loaded(tiny_encoder(architecture, KINDS[output], tmp_path), output)
+    capture = Capture()
+    runner = fitting_runner(setup, [lambda setup: GraphRunner(setup, capture)])
+    encodings = made_up_encodings(setup, (5, 17, 128, 3, 100, 3, 3))
+    expected = [forward_alone(setup, encoding) for encoding in encodings]
+    before = capture.num_captures
+    for _ in range(2):
+        assert largest_difference(runner.forward(encodings), expected) < 1e-4
+    assert capture.num_replays >= 6
+    assert capture.num_captures <= before + 3, "a shape is captured once"
+
+
+def test_what_cannot_be_captured_runs_eagerly_and_says_so_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    setup, _ = loaded(tiny_encoder("bert", "AutoModel", tmp_path), "hidden")
+
+    def fails(run: Callable[[], torch.Tensor]) -> Replay:
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+    runner = GraphRunner(setup, fails)
+    encodings = made_up_encodings(setup, (5, 40))
+    expected = [forward_alone(setup, encoding) for encoding in encodings]
+    assert largest_difference(runner.forward(encodings), expected) < 1e-4
+
+
+@pytest.mark.parametrize(
+    "num_rows, length, bucket",
+    [
+        (1, 5, (1, 16)),
+        (3, 33, (4, 64)),
+        (32, 256, (32, 256)),
+        (33, 16, None),
+        (32, 300, None),
+        (1, 500, (1, 500)),
+        (1, 501, None),
+    ],
+)
+def test_the_smallest_bucket_that_holds_a_batch(
+    num_rows: int, length: int, bucket: tuple[int, int] | None
+) -> None:
+    assert bucket_of(num_rows, length, 500) == bucket
