@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 import tokenizers
+from hf_runtime.errors import RequestError
 
 Pieces = tokenizers.Encoding
 
@@ -33,27 +34,50 @@ def joined(tokenizer: Any, first: Pieces, second: Pieces | None = None) -> list[
     return [whole, *whole.overflowing]
 
 
-def cut(tokenizer: Any, text: str, pair: str | None, max_length: int) -> Pieces:
-    """One text or a pair of at most ``max_length`` tokens; the longer of the two is cut first."""
-    room = max(0, max_length - tokenizer.num_special_tokens_to_add(pair is not None))
+def room(tokenizer: Any, max_length: int, *, pair: bool) -> int:
+    """How many tokens of the texts fit beside the special ones."""
+    return max(0, max_length - int(tokenizer.num_special_tokens_to_add(pair)))
+
+
+def cut(
+    tokenizer: Any, text: str, pair: str | None, max_length: int, strategy: str = "longest_first"
+) -> Pieces:
+    """One text or a pair of at most ``max_length`` tokens. ``strategy`` says what of a pair is cut:
+    "longest_first" the longer text, then both; "only_first" or "only_second" that one alone.
+
+    Raises:
+        RequestError: the text of a pair that may not be cut leaves no room for the other.
+    """
+    space = room(tokenizer, max_length, pair=pair is not None)
     first = pieces_of(tokenizer, text)
     second = None if pair is None else pieces_of(tokenizer, pair)
-    lengths = _fitting(len(first), 0 if second is None else len(second), room)
-    for pieces, length in zip((first, second), lengths, strict=True):
+    longest = _longest(strategy, len(first), 0 if second is None else len(second), space)
+    for pieces, length in zip((first, second), longest, strict=True):
         if pieces is not None and len(pieces) > length:
             pieces.truncate(length, direction=tokenizer.truncation_side)
     return joined(tokenizer, first, second)[0]
 
 
-def _fitting(first: int, second: int, room: int) -> tuple[int, int]:
-    """Two lengths cut to ``room`` together, the longer one first."""
-    if first + second <= room:
+def _longest(strategy: str, first: int, second: int, space: int) -> tuple[int, int]:
+    """How many tokens each of two texts keeps, together at most ``space``."""
+    if first + second <= space:
         return first, second
-    if not second:
-        return room, 0
+    if not second or strategy == "only_first":
+        return _left(space, second), second
+    if strategy == "only_second":
+        return first, _left(space, first)
     short, long = sorted((first, second))
-    if short + max(short, room - short) <= room:
-        long = max(short, room - short)
+    if 2 * short <= space:
+        long = space - short
     else:
-        short, long = room // 2, room - room // 2
+        short, long = space // 2, space - space // 2
     return (short, long) if first <= second else (long, short)
+
+
+def _left(space: int, other: int) -> int:
+    if other >= space:
+        raise RequestError(
+            f"one text of the pair is {other} tokens long and may not be cut, allowed: at most "
+            f"{space - 1}, so that something of the other fits"
+        )
+    return space - other

@@ -26,7 +26,7 @@ class Tokenization:
         self.has_token_types = has_token_types
         if tokenizer.is_fast:
             stop_truncating(tokenizer)
-        self._longest_token = max((len(token) for token in tokenizer.get_vocab()), default=1)
+        self.longest_token = max((len(token) for token in tokenizer.get_vocab()), default=1)
 
     def encode(
         self, field: str, text: str, pair: str | None = None, *, truncate: bool | None = None
@@ -51,16 +51,18 @@ class Tokenization:
         pair: str | None = None,
         *,
         truncate: bool | None = None,
+        truncation: str = "longest_first",
         **options: Any,
     ) -> Any:
         """The tokenizer's own result (a BatchEncoding of one text) for ``options`` such as
-        ``return_offsets_mapping``, with the length checked as ``encode`` does.
+        ``return_offsets_mapping``, with the length checked as ``encode`` does. ``truncation`` says
+        what of a pair may be cut, in the tokenizer's own words.
         """
         cuts = self.truncation if truncate is None else truncate
         if not cuts:
             self._check_characters(field, text, pair)
         if cuts and not self.tokenizer.is_fast:
-            options = {"truncation": True, "max_length": self.max_length, **options}
+            options = {"truncation": truncation, "max_length": self.max_length, **options}
         found = self.tokenizer(text, pair, verbose=False, **options)
         num_tokens = len(found["input_ids"])
         if not num_tokens:
@@ -68,7 +70,7 @@ class Tokenization:
         if num_tokens > self.max_length and not cuts:
             raise self._too_long(field, str(num_tokens))
         if num_tokens > self.max_length:
-            return self.as_found(cut(self.tokenizer, text, pair, self.max_length))
+            return self.as_found(cut(self.tokenizer, text, pair, self.max_length, truncation))
         return found
 
     def as_encoding(self, found: Any, positions: tuple[int, ...] | None = None) -> Encoding:
@@ -96,7 +98,7 @@ class Tokenization:
     def _check_characters(self, field: str, text: str, pair: str | None) -> None:
         """Refuses what can't fit before it is tokenised: no token is longer than the longest."""
         num_characters = len(text) + len(pair or "")
-        if num_characters > 64 * self.max_length * self._longest_token:
+        if num_characters > 64 * self.max_length * self.longest_token:
             raise self._too_long(field, f"{num_characters} characters, far more")
 
     def _too_long(self, field: str, got: str) -> RequestError:

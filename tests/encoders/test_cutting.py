@@ -27,19 +27,23 @@ def words(draw: random.Random, most: int) -> str:
     return " ".join(draw.choices(WORDS, k=draw.randint(1, most)))
 
 
+@pytest.mark.parametrize("strategy", ["longest_first", "only_first", "only_second"])
 @pytest.mark.parametrize("side", ["right", "left"])
 @pytest.mark.parametrize("architecture", ["bert", "roberta"])
-def test_a_text_and_a_pair_are_cut_as_the_tokenizer_cuts_them(architecture: str, side: str) -> None:
+def test_a_text_and_a_pair_are_cut_as_the_tokenizer_cuts_them(
+    architecture: str, side: str, strategy: str
+) -> None:
     ours = tokenization(architecture, truncation_side=side)
     theirs = tiny_tokenizer(architecture)
     theirs.truncation_side = side
     draw = random.Random(3)
-    for _ in range(200):
-        text, pair = words(draw, 40), words(draw, 40) if draw.random() < 0.7 else None
-        expected = theirs(
-            text, pair, truncation=True, max_length=MAX_LENGTH, return_offsets_mapping=True
-        )
-        got = ours.tokens("text_input", text, pair, truncate=True, return_offsets_mapping=True)
+    most = {"longest_first": (40, 40), "only_first": (40, 12), "only_second": (12, 40)}[strategy]
+    options: dict[str, Any] = {"truncation": strategy, "return_offsets_mapping": True}
+    for _ in range(100):
+        alone = strategy == "longest_first" and draw.random() < 0.3
+        text, pair = words(draw, most[0]), None if alone else words(draw, most[1])
+        expected = theirs(text, pair, max_length=MAX_LENGTH, **options)
+        got = ours.tokens("text_input", text, pair, truncate=True, **options)
         for name in expected:
             assert [*got[name]] == [*expected[name]], (name, text, pair)
 
@@ -72,3 +76,10 @@ def test_what_tokenizer_json_says_of_truncation_and_padding_is_not_followed() ->
     tokenizer.backend_tokenizer.enable_padding(length=64)
     ours = Tokenization(tokenizer, max_length=20, truncation=False, has_token_types=True)
     assert len(ours.encode("text_input", "the cat sat on the mat and ran to the house")) == 13
+
+
+def test_a_text_that_may_not_be_cut_and_leaves_no_room_is_refused() -> None:
+    with pytest.raises(RequestError, match=r"one text of the pair is 40 tokens long .* 20"):
+        tokenization("bert").tokens(
+            "text_input", "cat " * 40, "dog", truncate=True, truncation="only_second"
+        )
