@@ -1,0 +1,50 @@
+"""The ``options:`` of a text-classification model.
+
+Standard library only: the generator loads this file to check models.yaml.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from hf_encoder.encoder_options import EncoderOptions
+
+# Read by generator/templates.py.
+PACKAGES = ("hf_encoder",)
+DETERMINISTIC = True
+
+
+@dataclass(frozen=True)
+class Options(EncoderOptions):
+    """How one classifier is run; a request's own word wins over each of these."""
+
+    function_to_apply: Literal["auto", "softmax", "sigmoid", "none"] = field(
+        default="auto",
+        metadata={
+            "help": "what makes scores of logits; auto: by the model's problem type, as in "
+            "transformers: softmax, sigmoid for one label or several at once, none for regression"
+        },
+    )
+    top_k: int = field(
+        default=1,
+        metadata={
+            "help": "labels in an answer, best first; -1 is all of them",
+            "unit": "labels",
+            "min": -1,
+        },
+    )
+    pairs: Literal["optional", "required"] = field(
+        default="optional",
+        metadata={
+            "help": "required: a request without text_pair is refused, for rerankers and other "
+            "models that compare two texts"
+        },
+    )
+
+    def problems(self) -> list[tuple[str, str]]:
+        """Mistakes that no single range tells, each as (field, message)."""
+        found = super().problems()
+        if self.top_k == 0:
+            found.append(("top_k", "got 0, expected -1 (all labels) or at least 1"))
+        return found

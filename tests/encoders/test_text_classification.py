@@ -1,0 +1,211 @@
+"""Text classification answers what transformers' own pipeline does, and says what is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from stub_server import StubServer
+from text_classification.options import Options
+from wire import Reply
+
+from tests.encoders.served_encoder import outputs_of, refused, request, rows, served
+from tests.encoders.tiny_encoders import ARCHITECTURES, texts, tiny_encoder
+
+LABELS = {0: "bad", 1: "fair", 2: "good"}
+TEXTS = texts(9)
+PAIRS = list(zip(texts(7, longest=40), texts(7, longest=40, seed=5)[::-1], strict=True))
+
+
+def classifier(folder: Path, architecture: str = "bert", **config: Any) -> Path:
+    labels = {"id2label": LABELS, "label2id": {label: i for i, label in LABELS.items()}}
+    return tiny_encoder(
+        architecture, "AutoModelForSequenceClassification", folder / "model", **{**labels, **config}
+    )
+
+
+def pipeline(model: Path) -> Any:
+    import transformers
+
+    return transformers.pipeline("text-classification", model=str(model), device="cpu")
+
+
+def ranked(reply: Reply) -> list[dict[str, Any]]:
+    """An answer as the pipeline gives it."""
+    outputs = outputs_of(reply)
+    assert outputs["score"].dtype == np.float32
+    scores = outputs["score"].tolist()
+    pairs = zip(reply.texts("label"), scores, strict=True)
+    return [{"label": label, "score": score} for label, score in pairs]
+
+
+def assert_same(got: list[dict[str, Any]], expected: list[dict[str, Any]]) -> None:
+    assert [one["label"] for one in got] == [one["label"] for one in expected]
+    scores = [one["score"] for one in expected]
+    np.testing.assert_allclose([one["score"] for one in got], scores, atol=1e-4)
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_texts_and_pairs_of_one_batch_score_as_in_transformers(
+    architecture: str, tmp_path: Path
+) -> None:
+    model = classifier(tmp_path, architecture)
+    reference = pipeline(model)
+    with served(tmp_path, "text-classification", model) as server:
+        asked = [request(text_input=text, top_k=-1) for text in TEXTS]
+        asked += [request(text_input=one, text_pair=two, top_k=-1) for one, two in PAIRS]
+        got = [ranked(pending.reply()) for pending in server.send_together(asked)]
+    inputs = [*TEXTS, *({"text": one, "text_pair": two} for one, two in PAIRS)]
+    for one, text in zip(got, inputs, strict=True):
+        assert_same(one, reference(text, top_k=None))
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {},
+        {"problem_type": "multi_label_classification"},
+        {"problem_type": "regression"},
+        {"num_labels": 1, "id2label": {0: "relevance"}, "label2id": {"relevance": 0}},
+        {
+            "num_labels": 1,
+            "id2label": {0: "stars"},
+            "label2id": {"stars": 0},
+            "problem_type": "regression",
+        },
+    ],
+    ids=["single-label", "multi-label", "regression", "reranker", "one-number"],
+)
+def test_the_function_is_the_problem_types(config: dict[str, Any], tmp_path: Path) -> None:
+    model = classifier(tmp_path, **config)
+    reference = pipeline(model)
+    with served(tmp_path, "text-classification", model) as server:
+        for text in TEXTS[:3]:
+            got = ranked(server.infer(request(text_input=text, top_k=-1)))
+            assert_same(got, reference(text, top_k=None))
+        for function in ("softmax", "sigmoid", "none"):
+            asked = request(text_input=TEXTS[0], top_k=-1, function_to_apply=function)
+            expected = reference(TEXTS[0], top_k=None, function_to_apply=function)
+            assert_same(ranked(server.infer(asked)), expected)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return classifier(tmp_path_factory.mktemp("classifier"))
+
+
+@pytest.fixture(scope="module")
+def server(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[StubServer]:
+    with served(tmp_path_factory.mktemp("served"), "text-classification", model) as server:
+        yield server
+
+
+def test_one_label_is_answered_unless_more_are_asked_for(server: StubServer) -> None:
+    sizes = {None: 1, 1: 1, 2: 2, 3: 3, 50: 3, -1: 3}
+    for top_k, size in sizes.items():
+        asked: dict[str, Any] = {} if top_k is None else {"top_k": top_k}
+        outputs = outputs_of(server.infer(request(text_input=TEXTS[4], **asked)))
+        assert outputs["label"].shape == outputs["score"].shape == (size,)
+        assert outputs["logits"].shape == (3,)
+        assert outputs["score"].tolist() == sorted(outputs["score"].tolist(), reverse=True)
+
+
+def test_logits_are_the_models_in_its_own_order(server: StubServer, model: Path) -> None:
+    expected = pipeline(model)(TEXTS[2], top_k=None, function_to_apply="none")
+    by_label = {one["label"]: one["score"] for one in expected}
+    logits = outputs_of(server.infer(request(text_input=TEXTS[2])))["logits"]
+    np.testing.assert_allclose(logits, [by_label[label] for label in LABELS.values()], atol=1e-4)
+
+
+def test_only_listed_outputs_are_sent(server: StubServer) -> None:
+    reply = server.infer(request(("score",), text_input="the cat"))
+    assert set(outputs_of(reply)) == {"score"}
+
+
+def test_flat_json_is_answered_flat(server: StubServer) -> None:
+    status, body = server.generate({"text_input": "the cat sat", "top_k": 2})
+    assert status == 200
+    assert len(body["label"]) == len(body["score"]) == 2
+    status, body = server.generate({"text_input": "the cat sat"})
+    assert body["label"] in LABELS.values()
+    assert 0 < body["score"] < 1
+
+
+@pytest.mark.parametrize(
+    "tensors, parts",
+    [
+        ({}, ["text_input: missing"]),
+        ({"text_pair": "a cat"}, ["text_input: missing", "text_pair"]),
+        ({"text_input": ""}, ["text_input: got an empty text"]),
+        ({"text_input": " \n"}, ["text_input: got an empty text"]),
+        ({"text_input": "a", "text_pair": ""}, ["text_pair: got an empty text"]),
+        ({"text_input": b"\xff a"}, ["text_input: not valid UTF-8 at byte 0"]),
+        ({"text_input": "a", "top_k": 0}, ["top_k: got 0", "-1 (all labels)"]),
+        ({"text_input": "a", "top_k": -2}, ["top_k: got -2"]),
+        ({"text_input": "a", "function_to_apply": "sigmoids"}, ["softmax, sigmoid, none"]),
+        ({"text_input": "a cat " * 80}, ["text_input: got 162 tokens", "at most 128"]),
+        ({"text_input": "a cat " * 40, "text_pair": "a dog " * 40}, ["text_input and text_pair"]),
+    ],
+    ids=str,
+)
+def test_what_is_wrong_is_named(
+    tensors: dict[str, Any], parts: list[str], server: StubServer
+) -> None:
+    refused(server, *parts, **tensors)
+
+
+def test_a_long_text_is_cut_where_the_request_says_so(server: StubServer, model: Path) -> None:
+    long = "the big red cat sat on a mat . " * 40
+    got = ranked(server.infer(request(text_input=long, truncate=True, top_k=-1)))
+    assert_same(got, pipeline(model)(long, top_k=None, truncation=True))
+
+
+def test_an_unknown_parameter_is_named(server: StubServer) -> None:
+    status, body = server.generate({"text_input": "a cat", "topk": 2})
+    assert status == 400
+    assert "topk: unknown parameter, did you mean top_k?" in body["error"]
+
+
+def test_a_bad_request_does_not_touch_its_neighbours(server: StubServer) -> None:
+    asked = [request(text_input="a cat"), request(text_input=""), request(text_input="a dog")]
+    replies = [pending.reply() for pending in server.send_together(asked)]
+    assert [reply.status for reply in replies] == [200, 400, 200]
+
+
+def test_the_options_change_what_a_request_does_not_say(model: Path, tmp_path: Path) -> None:
+    options = {"top_k": 2, "function_to_apply": "sigmoid", "pairs": "required", "truncation": True}
+    with served(tmp_path, "text-classification", model, options=options) as server:
+        got = ranked(server.infer(request(text_input="a cat", text_pair="a dog " * 200)))
+        refused(server, "text_pair: missing", "text_input", text_input="a cat")
+        refused(server, "text_input: missing", "text_pair", text_pair="a cat")
+    expected = pipeline(model)(
+        {"text": "a cat", "text_pair": "a dog " * 200},
+        top_k=2,
+        function_to_apply="sigmoid",
+        truncation=True,
+    )
+    assert_same(got, expected)
+
+
+def test_a_clients_batch_has_a_row_for_each_text(model: Path, tmp_path: Path) -> None:
+    reference = pipeline(model)
+    with served(tmp_path, "text-classification", model, max_batch_size=8) as server:
+        asked = rows(text_input=TEXTS[:3], text_pair=TEXTS[3:6], top_k=[-1, 1, 2])
+        outputs = outputs_of(server.infer(asked))
+        missing = server.infer(rows(text_pair=TEXTS[:2]))
+    assert outputs["label"].shape == outputs["score"].shape == outputs["logits"].shape == (3, 3)
+    for row, top_k in enumerate((3, 1, 2)):
+        expected = reference({"text": TEXTS[row], "text_pair": TEXTS[row + 3]}, top_k=top_k)
+        labels = [label.decode() for label in outputs["label"][row]]
+        assert labels == [one["label"] for one in expected] + [""] * (3 - top_k)
+        scores = [one["score"] for one in expected] + [0.0] * (3 - top_k)
+        np.testing.assert_allclose(outputs["score"][row], scores, atol=1e-4)
+    assert missing.status == 400
+
+
+def test_an_option_of_no_label_is_a_mistake() -> None:
+    assert [name for name, _ in Options(top_k=0).problems()] == ["top_k"]
+    assert not Options(top_k=-1).problems()
