@@ -1,0 +1,92 @@
+"""Texts longer than a model takes, as overlapping windows that are computed side by side."""
+
+from __future__ import annotations
+
+import math
+
+from hf_runtime.errors import RequestError
+
+from .cutting import Pieces, joined, pieces_of, room
+from .encoding import Encoding
+from .tokenization import Tokenization
+
+# A token of a real text has a fraction of the longest one's characters; white space none.
+_CHARACTERS = 4
+
+
+class WindowCutter:
+    """Cuts texts with a fast tokenizer. May be used by several threads at once."""
+
+    def __init__(self, tokenization: Tokenization, *, max_num_windows: int) -> None:
+        self._tokenization = tokenization
+        self._tokenizer = tokenization.tokenizer
+        self._max_num_windows = max_num_windows
+
+    def room(self, max_length: int, *, pair: bool) -> int:
+        """How many tokens of the texts a window of ``max_length`` holds beside special ones."""
+        return room(self._tokenizer, max_length, pair=pair)
+
+    def pieces(self, field: str, text: str, max_length: int) -> Pieces:
+        """A text's tokens without special ones.
+
+        Raises:
+            RequestError: there is none, or the text can't fit into the windows.
+        """
+        most = _CHARACTERS * self._max_num_windows * max_length * self._tokenization.longest_token
+        if len(text) > most:
+            raise self._too_long(field, f"{len(text)} characters, far more than fit in")
+        found = pieces_of(self._tokenizer, text)
+        if not len(found):
+            raise RequestError(f"{field}: the tokenizer makes no token of it, a text is required")
+        return found
+
+    def cut(
+        self,
+        field: str,
+        text: Pieces,
+        *,
+        max_length: int,
+        stride: int,
+        cuts: bool,
+        before: Pieces | None = None,
+    ) -> list[Pieces]:
+        """Windows of at most ``max_length`` tokens with special ones, of which neighbours have
+        ``stride`` of the text in common; each begins with all of ``before``, the pair's first text.
+
+        Args:
+            field: the tensor that an error names.
+            text: what is cut, in place.
+            max_length: special tokens and ``before`` included; leaves room for ``stride`` + 1.
+            stride: tokens.
+            cuts: drop what would be beyond the most windows, instead of refusing it.
+            before: the pair's first text.
+
+        Raises:
+            RequestError: more windows than ``max_num_windows``.
+        """
+        space = self.room(max_length, pair=before is not None) - len(before or ())
+        if len(text) > space:
+            self._limit(field, text, space, stride, cuts=cuts)
+            text.truncate(space, stride=stride)
+        if before is None:
+            return joined(self._tokenizer, text)
+        return joined(self._tokenizer, before, text)
+
+    def encoding(self, window: Pieces, positions: tuple[int, ...]) -> Encoding:
+        """A window as the engine takes it."""
+        return self._tokenization.as_encoding(self._tokenization.as_found(window), positions)
+
+    def _limit(self, field: str, text: Pieces, space: int, stride: int, *, cuts: bool) -> None:
+        step = space - stride
+        num_windows = 1 + math.ceil((len(text) - space) / step)
+        if num_windows <= self._max_num_windows:
+            return
+        if not cuts:
+            raise self._too_long(field, f"{len(text)} tokens, which are {num_windows}")
+        text.truncate(space + step * (self._max_num_windows - 1))
+
+    def _too_long(self, field: str, got: str) -> RequestError:
+        return RequestError(
+            f"{field}: got {got} windows, allowed: {self._max_num_windows} (max_num_windows); send "
+            "truncate: true to cut it"
+        )

@@ -1,0 +1,1 @@
+"""The question-answering task: the stretch of a context that answers a question."""

@@ -1,0 +1,1 @@
+"""The token-classification task: the entities of a text, with their offsets."""

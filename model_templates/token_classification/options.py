@@ -1,0 +1,64 @@
+"""The ``options:`` of a token-classification model.
+
+Standard library only: the generator loads this file to check models.yaml.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from hf_encoder.encoder_options import EncoderOptions
+
+# Read by generator/templates.py.
+PACKAGES = ("hf_encoder",)
+DETERMINISTIC = True
+
+
+@dataclass(frozen=True)
+class Options(EncoderOptions):
+    """How one tagger is run; a request's own word wins over each of the first three."""
+
+    aggregation_strategy: Literal["none", "simple", "first", "average", "max"] = field(
+        default="simple",
+        metadata={
+            "help": "what tokens become entities, as in transformers; none: each token by itself; "
+            "simple: neighbours of one label; first, average, max: whole words too"
+        },
+    )
+    ignore_labels: str = field(
+        default="O",
+        metadata={"help": "labels that are left out of the answer, with commas between them"},
+    )
+    stride: int | None = field(
+        default=None,
+        metadata={
+            "help": "a longer text is computed in windows of max_length with so many tokens in "
+            "common; default: it is refused, or cut by truncation",
+            "unit": "tokens",
+            "min": 0,
+        },
+    )
+    max_num_windows: int = field(
+        default=256,
+        metadata={
+            "help": "most windows of one text; a longer one is refused",
+            "unit": "windows",
+            "min": 1,
+        },
+    )
+
+    def problems(self) -> list[tuple[str, str]]:
+        """Mistakes that only show in two fields together, each as (field, message)."""
+        found = super().problems()
+        if self.stride is None:
+            return found
+        if self.truncation:
+            found.append(("stride", f"got {self.stride}, expected none with truncation: true"))
+        if self.aggregation_strategy == "none":
+            message = f"got {self.stride}, expected none with aggregation_strategy: none"
+            found.append(("stride", f"{message}: tokens alone can't be merged over windows"))
+        if self.max_length is not None and self.stride >= self.max_length:
+            message = f"got {self.stride}, expected less than max_length ({self.max_length})"
+            found.append(("stride", message))
+        return found
