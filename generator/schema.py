@@ -128,7 +128,7 @@ def number(
     return check
 
 
-def text(expected: str, pattern: str | None = None) -> Check:
+def text(expected: str, pattern: str | None = None, *, may_be_empty: bool = False) -> Check:
     """Text without control characters that matches ``pattern``; ``expected`` describes it."""
     compiled = re.compile(pattern) if pattern else None
 
@@ -137,7 +137,7 @@ def text(expected: str, pattern: str | None = None) -> Check:
         if not isinstance(value, str):
             quote = "; quote it" if isinstance(value, int | float) else ""
             report.expected(node, f"{expected}{quote}")
-        elif not value or (compiled and not compiled.fullmatch(value)):
+        elif not (value or may_be_empty) or (compiled and not compiled.fullmatch(value)):
             report.expected(node, expected)
         elif len(value) > MAX_TEXT:
             report.add(node, f"got {len(value)} characters, expected at most {MAX_TEXT}")
