@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from generator import schema
+from generator import metric_keys, schema
 from generator.schema import Check, Report
-from generator.spec import DynamicBatching, InstanceGroup, VersionPolicy
+from generator.spec import DynamicBatching, InstanceGroup, ResponseCache, VersionPolicy
 from generator.yaml_nodes import Node
 
 MAX_NAME = 128
@@ -22,6 +22,7 @@ DTYPES = ("auto", "float32", "float16", "bfloat16")
 DEVICE_MAPS = ("auto", "balanced", "balanced_low_0", "sequential")
 INSTANCE_KINDS = ("KIND_AUTO", "KIND_CPU", "KIND_GPU", "KIND_MODEL")
 MAX_INSTANCES = 128
+MAX_CACHE_MIB = 2**20
 
 
 def _dynamic_batching(node: Node, report: Report) -> DynamicBatching | None:
@@ -67,6 +68,13 @@ def _version_policy(node: Node, report: Report) -> VersionPolicy:
     return VersionPolicy(latest, "all" in given, specific)
 
 
+def _response_cache(node: Node, report: Report) -> ResponseCache | None:
+    if isinstance(node.value, bool):
+        return ResponseCache() if node.value else None
+    keys = {"size_mib": schema.integer(1, MAX_CACHE_MIB, "MiB in each instance")}
+    return ResponseCache(**schema.mapping(keys, "true, false or a map")(node, report))
+
+
 def _anything(node: Node, report: Report) -> Node:  # noqa: ARG001, a Check takes both
     """Checked elsewhere: what it may hold depends on other keys."""
     return node
@@ -96,5 +104,8 @@ KEYS: dict[str, Entry] = {
     ),
     "version_policy": Entry(schema.nullable(_version_policy)),
     "streaming": Entry(schema.boolean),  # left out: whether the task streams
+    "hooks": Entry(schema.nullable(schema.text("a Python file"))),
+    "metrics": Entry(metric_keys.check, ()),
+    "response_cache": Entry(_response_cache),
     "options": Entry(_anything),
 }

@@ -10,17 +10,22 @@ from typing import Any
 
 from generator import schema
 from generator.spec import DynamicBatching
+from generator.templates import Task
 from generator.yaml_nodes import Node
 
 
 def broken_rules(
-    given: Mapping[str, Node], values: Mapping[str, Any]
+    given: Mapping[str, Node], values: Mapping[str, Any], task: Task | None
 ) -> Iterator[tuple[Node, str]]:
     """Each rule that a model breaks: where, and what is wrong. Refused values are None."""
     if "dynamic_batching" in given and values.get("max_batch_size") is not None:
         yield from _batching(given["dynamic_batching"], values)
     if "instance_group" in given and values.get("device_map") is not None:
         yield from _instances(given["instance_group"], values)
+    if values.get("metrics") and ("hooks" not in given or given["hooks"].value is None):
+        yield given["metrics"], "needs hooks: nothing else observes these metrics"
+    if values.get("response_cache") is not None and task is not None:
+        yield from _response_cache(given["response_cache"], values, task)
 
 
 def _batching(node: Node, values: Mapping[str, Any]) -> Iterator[tuple[Node, str]]:
@@ -45,3 +50,14 @@ def _instances(node: Node, values: Mapping[str, Any]) -> Iterator[tuple[Node, st
         spread = f"device_map {values['device_map']} spreads one copy over all GPUs"
         expected = "expected [{count: 1, kind: KIND_MODEL}]"
         yield node, f"{spread}, and this asks for several; {expected}"
+
+
+def _response_cache(
+    node: Node, values: Mapping[str, Any], task: Task
+) -> Iterator[tuple[Node, str]]:
+    """A kept answer must be the one that computing it again would give."""
+    if not task.is_deterministic:
+        reason = f"two answers of {task.tag} to one request may differ"
+        yield node, f"expected false: {reason}, and a kept one would be repeated"
+    elif values["streaming"]:
+        yield node, "expected false: a streamed answer can't be kept; or set streaming: false"

@@ -12,14 +12,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from generator import schema, yaml_marks, yaml_nodes
+from generator import metric_keys, schema, yaml_marks, yaml_nodes
 from generator.errors import SpecError, looks_like_token
+from generator.hooks_file import find_hooks
 from generator.model_keys import KEYS
 from generator.model_names import NameClaim, refuse_clashes
 from generator.model_rules import broken_rules
 from generator.schema import Report
 from generator.source import Source, find_source
-from generator.spec import InstanceGroup, ModelSpec
+from generator.spec import HooksFile, InstanceGroup, ModelSpec
 from generator.templates import Task
 from generator.yaml_nodes import Key, Node
 
@@ -51,6 +52,7 @@ class _Loader:
     tasks: Mapping[str, Task]
     report: Report
     claims: list[NameClaim] = field(default_factory=list)
+    metrics: list[metric_keys.MetricClaim] = field(default_factory=list)
 
     def models(self, root: Node) -> list[ModelSpec]:
         expected = "a map with 'models:' and, if you like, 'defaults:'"
@@ -68,6 +70,7 @@ class _Loader:
             return []
         specs = [self.model(node, defaults) for node in entries.value]
         refuse_clashes(self.claims, self.report)
+        metric_keys.refuse_differences(self.metrics, self.report)
         return [spec for spec in specs if spec is not None]
 
     def defaults(self, node: Node) -> dict[str, Node]:
@@ -107,7 +110,10 @@ class _Loader:
         named = own.get("name")
         if named is not None and isinstance(named.value, str):
             self.claims.append(NameClaim(named, named.value, values["streaming"]))
-        for place, message in broken_rules(given, values):
+        values["hooks"] = self.hooks(given, values)
+        if values["metrics"]:
+            self.metrics += metric_keys.claims(given["metrics"], values["metrics"])
+        for place, message in broken_rules(given, values, task):
             self.refuse(place, message, node)
         if len(self.report.problems) > before or task is None or source is None:
             return None
@@ -163,6 +169,12 @@ class _Loader:
         if value is None or node is None:
             return None
         return find_source(node, value, self.base, self.report)
+
+    def hooks(self, given: Mapping[str, Node], values: Mapping[str, Any]) -> HooksFile | None:
+        value, node = values.get("hooks"), given.get("hooks")
+        if value is None or node is None:
+            return None
+        return find_hooks(node, value, self.base, self.report)
 
     def refuse(self, place: Node, message: str, model: Node) -> None:
         """Notes a problem of one model, which it names where the value comes from the defaults."""

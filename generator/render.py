@@ -19,11 +19,13 @@ from markupsafe import Markup
 
 from generator import model_config
 from generator.errors import TemplateError
+from generator.spec import ModelSpec
 from generator.templates import CONFIG_TEMPLATE, VERSION_FOLDER, Task
 from generator.triton_models import TritonModel
 
 CONFIG_FILE = "config.pbtxt"
 VALUES_FILE = f"{VERSION_FOLDER}/model.json"
+HOOKS_FILE = f"{VERSION_FOLDER}/hooks.py"
 
 
 def render(model: TritonModel, task: Task, repository: Path) -> dict[str, bytes]:
@@ -37,9 +39,19 @@ def render(model: TritonModel, task: Task, repository: Path) -> dict[str, bytes]
         VALUES_FILE: (
             json.dumps(values, indent=2, sort_keys=True, allow_nan=False) + "\n"
         ).encode(),
-        **(task.front_files if is_front else task.runtime_files),
+        **(task.front_files if is_front else _engine_files(model, task)),
     }
     return dict(sorted(files.items()))
+
+
+def _engine_files(model: TritonModel, task: Task) -> dict[str, bytes]:
+    """The task's own files and the user's hooks."""
+    files = dict(task.runtime_files)
+    if model.spec.hooks is not None:
+        if HOOKS_FILE in files:
+            raise TemplateError(f"{task.folder}: hooks.py is where users' hooks go")
+        files[HOOKS_FILE] = model.spec.hooks.content
+    return files
 
 
 def render_config(model: TritonModel, task: Task) -> str:
@@ -74,7 +86,28 @@ def model_values(model: TritonModel, repository: Path) -> dict[str, object]:
         "trust_remote_code": spec.trust_remote_code,
         "max_batch_size": spec.max_batch_size,
         "options": dict(spec.options),
+        **_added_values(spec),
     }
+
+
+def _added_values(spec: ModelSpec) -> dict[str, object]:
+    """What stands in model.json only of models that have it."""
+    added: dict[str, object] = {}
+    if spec.hooks is not None:
+        added["hooks"] = spec.hooks.path.name
+    if spec.metrics:
+        added["metrics"] = {
+            metric.name: {
+                "type": metric.type,
+                "help": metric.help,
+                "labels": list(metric.labels),
+                "buckets": list(metric.buckets),
+            }
+            for metric in spec.metrics
+        }
+    if spec.response_cache is not None:
+        added["response_cache_mib"] = spec.response_cache.size_mib
+    return added
 
 
 def front_values(model: TritonModel) -> dict[str, object]:

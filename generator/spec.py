@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from generator.source import Source
 
@@ -35,6 +36,32 @@ class VersionPolicy:
 
 
 @dataclass(frozen=True)
+class Metric:
+    """What hooks may observe: a counter, gauge or histogram of Prometheus."""
+
+    name: str
+    type: str
+    help: str
+    labels: tuple[str, ...] = ()
+    buckets: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
+class ResponseCache:
+    """How much of its answers each instance of a model keeps."""
+
+    size_mib: int = 64
+
+
+@dataclass(frozen=True)
+class HooksFile:
+    """A user's preprocess and postprocess, as they were when models.yaml was read."""
+
+    path: Path
+    content: bytes
+
+
+@dataclass(frozen=True)
 class ModelSpec:
     """One entry of ``models:``, complete: defaults merged in, every value checked."""
 
@@ -50,4 +77,7 @@ class ModelSpec:
     instance_groups: tuple[InstanceGroup, ...]
     version_policy: VersionPolicy | None
     streaming: bool
+    hooks: HooksFile | None
+    metrics: tuple[Metric, ...]
+    response_cache: ResponseCache | None
     options: Mapping[str, object]

@@ -83,9 +83,19 @@ class Task:
     @cached_property
     def streams(self) -> bool:
         """Whether its engines can answer piece by piece: ``STREAMS`` of the folder's options.py."""
-        found = getattr(self._options_module, "STREAMS", False)
+        return self._flag("STREAMS")
+
+    @cached_property
+    def is_deterministic(self) -> bool:
+        """Whether the same request always gets the same answer, which then may be kept:
+        ``DETERMINISTIC`` of the folder's options.py.
+        """
+        return self._flag("DETERMINISTIC")
+
+    def _flag(self, name: str) -> bool:
+        found = getattr(self._options_module, name, False)
         if not isinstance(found, bool):
-            message = f"STREAMS is {found!r}, must be True or False"
+            message = f"{name} is {found!r}, must be True or False"
             raise TemplateError(f"{self.folder / 'options.py'}: {message}")
         return found
 
