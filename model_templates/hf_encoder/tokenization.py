@@ -70,7 +70,7 @@ class Tokenization:
         if num_tokens > self.max_length and not cuts:
             raise self._too_long(field, str(num_tokens))
         if num_tokens > self.max_length:
-            return self.as_found(cut(self.tokenizer, text, pair, self.max_length, truncation))
+            return self._cut(field, text, pair, truncation)
         return found
 
     def as_encoding(self, found: Any, positions: tuple[int, ...] | None = None) -> Encoding:
@@ -94,6 +94,12 @@ class Tokenization:
         if "token_type_ids" not in self.tokenizer.model_input_names:
             del values["token_type_ids"]
         return BatchEncoding(values, pieces)
+
+    def _cut(self, field: str, text: str, pair: str | None, truncation: str) -> Any:
+        try:
+            return self.as_found(cut(self.tokenizer, text, pair, self.max_length, truncation))
+        except RequestError as error:
+            raise RequestError(f"{field}: {error}") from None
 
     def _check_characters(self, field: str, text: str, pair: str | None) -> None:
         """Refuses what can't fit before it is tokenised: no token is longer than the longest."""
