@@ -24,11 +24,11 @@ from hf_runtime.errors import (
     place,
     reason,
 )
+from hf_runtime.plain_request import SizedRequest, tensor_of
 from hf_runtime.responder import Responder
 from hf_runtime.tensors import RequestFields
 
 from .engine import Array, EncoderEngine, Work
-from .held_request import HeldRequest
 from .task import EncoderTask, Prepared
 
 _LONG_TEXT_BYTES = 16 * 1024  # a millisecond or two of a tokenizer's time
@@ -63,7 +63,7 @@ class Reception:
         """Requests that wait or are worked on."""
         return self._open
 
-    def take(self, request: HeldRequest, listed: Iterable[str], responder: Responder) -> None:
+    def take(self, request: SizedRequest, listed: Iterable[str], responder: Responder) -> None:
         """Starts one request, or answers it with what is wrong with it; never raises."""
         refusal = self._admit()
         if refusal:
@@ -97,8 +97,8 @@ class Reception:
             self._open += 1
             return ""
 
-    def _begin(self, request: HeldRequest, wanted: frozenset[str], responder: Responder) -> None:
-        fields = RequestFields(request, HeldRequest.tensor, batched=self._batched)
+    def _begin(self, request: SizedRequest, wanted: frozenset[str], responder: Responder) -> None:
+        fields = RequestFields(request, tensor_of, batched=self._batched)
         prepared = self._task.prepare(fields, wanted)
         if not prepared.encodings:
             self._deliver(prepared, [], responder)

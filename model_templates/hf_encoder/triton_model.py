@@ -16,6 +16,7 @@ import torch
 import triton_python_backend_utils as pb_utils
 from hf_runtime import device, log
 from hf_runtime.errors import LoadError
+from hf_runtime.intake import Intake
 from hf_runtime.metrics import MetricsPublisher
 from hf_runtime.responder import TritonResponder
 from hf_runtime.served_model import read_served_model
@@ -54,6 +55,7 @@ class EncoderModel:
 
     def _load(self, args: dict[str, str]) -> None:
         served = read_served_model(Path(args["model_repository"]), args["model_version"])
+        self.intake = Intake(served, args, pb_utils)
         kind, device_id = args["model_instance_kind"], args["model_instance_device_id"]
         placement = device.placement(kind, device_id, served.device_map)
         self.loaded = loaded = load_encoder(
@@ -85,7 +87,8 @@ class EncoderModel:
         for request in requests:
             held = HeldRequest(request, request.inputs())
             listed = request.requested_output_names()
-            self.reception.take(held, listed, TritonResponder(request, pb_utils))
+            responder = TritonResponder(request, pb_utils)
+            self.intake.receive(held, listed, responder, self.reception.take)
 
     def is_ready(self) -> bool:
         """Whether requests get on; asked by servers from 26.04 on."""
@@ -97,7 +100,9 @@ class EncoderModel:
         """
         if not hasattr(self, "reception"):
             return
+        self.intake.drain(self.loaded.options.unload_grace_s)
         self.reception.drain(self.loaded.options.unload_grace_s)
         self.loaded.engine.stop()
         self.reception.close()
+        self.intake.close()
         self.metrics.close()

@@ -20,11 +20,11 @@ from .errors import OverloadedError, RuntimeModelError, place
 from .hook_file import HookFile
 from .hook_threads import HookThreads, InOrder
 from .hooks import HookRequest, HookResponse
-from .plain_request import PlainRequest, RequestLike
+from .plain_request import PlainRequest
 from .responder import Responder
 
 Array = npt.NDArray[Any]
-Take = Callable[[RequestLike, Iterable[str], Responder], None]
+Take = Callable[[PlainRequest, Iterable[str], Responder], None]
 
 NUM_THREADS = 8
 MAX_WAITING = 1024
@@ -110,7 +110,7 @@ class Hooking:
     def _pass_on(self, request: HookRequest, responder: Responder, take: Take) -> None:
         inputs = {name: request[name] for name in request}
         plain = PlainRequest(inputs, request.parameters)
-        hooked = responder
+        hooked: Responder = responder
         if self.file.has("postprocess"):
             hooked = HookedResponder(responder, request, self)
         try:

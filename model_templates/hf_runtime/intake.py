@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from . import log
 from .declared import declared_tensors
@@ -25,6 +25,7 @@ from .response_cache import ResponseCache
 from .served_model import ServedModel
 
 HOOKS_FILE = "hooks.py"
+_R = TypeVar("_R", bound=RequestLike)
 _CLOSE_S = 5.0
 _MIB = 2**20
 
@@ -64,7 +65,11 @@ class Intake:
             self._publisher = MetricsPublisher(pb_utils, labels, self._families)
 
     def receive(
-        self, request: RequestLike, listed: Iterable[str], responder: Responder, take: Take
+        self,
+        request: _R,
+        listed: Iterable[str],
+        responder: Responder,
+        take: Callable[[_R | PlainRequest, Iterable[str], Responder], None],
     ) -> None:
         """Calls ``take(request, listed, responder)`` with what the hooks made of them, now or from
         another thread, unless the answer is known; never raises.
@@ -104,10 +109,9 @@ class Intake:
             take(plain, listed, responder)
 
     def _through_cache(
-        self, take: Take, request: RequestLike, listed: Iterable[str], responder: Responder
+        self, take: Take, request: PlainRequest, listed: Iterable[str], responder: Responder
     ) -> None:
         assert self._cache is not None
-        assert isinstance(request, PlainRequest)
         self._cache.receive(request, listed, responder, take)
 
     def _families(self) -> Iterable[Family]:

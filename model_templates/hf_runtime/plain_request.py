@@ -34,6 +34,14 @@ class RequestLike(Protocol):
         """The input of that name, or None."""
 
 
+class SizedRequest(RequestLike, Protocol):
+    """One that outlives Triton's own, and says how long its texts are."""
+
+    @property
+    def num_bytes(self) -> int:
+        """How much text there is."""
+
+
 def tensor_of(request: RequestLike, name: str) -> TensorLike | None:
     """What RequestFields takes as ``get_tensor`` for any RequestLike."""
     return request.tensor(name)

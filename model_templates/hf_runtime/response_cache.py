@@ -20,13 +20,13 @@ import numpy as np
 import numpy.typing as npt
 
 from .metrics import Family, Sample
-from .plain_request import PlainRequest, RequestLike
+from .plain_request import PlainRequest
 from .responder import Responder
 from .tensors import is_tritons_own
 
 Array = npt.NDArray[Any]
 Outputs = Mapping[str, Array]
-Take = Callable[[RequestLike, Iterable[str], Responder], None]
+Take = Callable[[PlainRequest, Iterable[str], Responder], None]
 
 _PREFIX = "hf_triton_response_cache_"
 _ENTRY_BYTES = 512  # what an entry takes beyond its arrays, roughly
