@@ -8,6 +8,7 @@ whole, cut, and given their special tokens afterwards, which is what it would do
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import tokenizers
@@ -16,46 +17,70 @@ from hf_runtime.errors import RequestError
 Pieces = tokenizers.Encoding
 
 
-def stop_truncating(tokenizer: Any) -> None:
-    """Takes away what tokenizer.json says of truncation and padding; once, at load."""
-    tokenizer.backend_tokenizer.no_truncation()
-    tokenizer.backend_tokenizer.no_padding()
+class Cutter:
+    """Cuts the texts of one fast tokenizer. May be used by several threads at once."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        """Takes away what tokenizer.json says of truncation and padding."""
+        self._backend: tokenizers.Tokenizer = tokenizer.backend_tokenizer
+        self._backend.no_truncation()
+        self._backend.no_padding()
+        self._side: str = tokenizer.truncation_side
+        self._joiner = _joiner(self._backend)
+
+    def pieces(self, text: str) -> Pieces:
+        """A text's tokens without special ones."""
+        return self._backend.encode(text, add_special_tokens=False)
+
+    def joined(self, first: Pieces, second: Pieces | None = None) -> list[Pieces]:
+        """One text or a pair with its special tokens: one for each window that a text was cut
+        into.
+        """
+        whole = self._joiner.post_process(first, second)
+        return [whole, *whole.overflowing]
+
+    def room(self, max_length: int, *, pair: bool) -> int:
+        """How many tokens of the texts fit beside the special ones."""
+        return max(0, max_length - self._joiner.num_special_tokens_to_add(pair))
+
+    def cut(
+        self, text: str, pair: str | None, max_length: int, strategy: str = "longest_first"
+    ) -> Pieces:
+        """One text or a pair of at most ``max_length`` tokens. ``strategy`` says what of a pair is
+        cut: "longest_first" the longer text, then both; "only_first" or "only_second" that alone.
+
+        Raises:
+            RequestError: the text of a pair that may not be cut leaves no room for the other.
+        """
+        space = self.room(max_length, pair=pair is not None)
+        first = self.pieces(text)
+        second = None if pair is None else self.pieces(pair)
+        longest = _longest(strategy, len(first), 0 if second is None else len(second), space)
+        for pieces, length in zip((first, second), longest, strict=True):
+            if pieces is not None and len(pieces) > length:
+                pieces.truncate(length, direction=self._side)
+        return self.joined(first, second)[0]
 
 
-def pieces_of(tokenizer: Any, text: str) -> Pieces:
-    """A text's tokens without special ones."""
-    found: Pieces = tokenizer.backend_tokenizer.encode(text, add_special_tokens=False)
-    return found
-
-
-def joined(tokenizer: Any, first: Pieces, second: Pieces | None = None) -> list[Pieces]:
-    """One text or a pair with its special tokens: one for each window that a text was cut into."""
-    whole: Pieces = tokenizer.backend_tokenizer.post_process(first, second)
-    return [whole, *whole.overflowing]
-
-
-def room(tokenizer: Any, max_length: int, *, pair: bool) -> int:
-    """How many tokens of the texts fit beside the special ones."""
-    return max(0, max_length - int(tokenizer.num_special_tokens_to_add(pair)))
-
-
-def cut(
-    tokenizer: Any, text: str, pair: str | None, max_length: int, strategy: str = "longest_first"
-) -> Pieces:
-    """One text or a pair of at most ``max_length`` tokens. ``strategy`` says what of a pair is cut:
-    "longest_first" the longer text, then both; "only_first" or "only_second" that one alone.
-
-    Raises:
-        RequestError: the text of a pair that may not be cut leaves no room for the other.
+def _joiner(backend: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
+    """The tokenizer's last step alone. Some trim spaces off the offsets: that is done when a text
+    becomes pieces, and a second time would trim characters.
     """
-    space = room(tokenizer, max_length, pair=pair is not None)
-    first = pieces_of(tokenizer, text)
-    second = None if pair is None else pieces_of(tokenizer, pair)
-    longest = _longest(strategy, len(first), 0 if second is None else len(second), space)
-    for pieces, length in zip((first, second), longest, strict=True):
-        if pieces is not None and len(pieces) > length:
-            pieces.truncate(length, direction=tokenizer.truncation_side)
-    return joined(tokenizer, first, second)[0]
+    step = backend.post_processor
+    made = json.loads(tokenizers.Tokenizer(tokenizers.models.BPE()).to_str())
+    made["post_processor"] = None if step is None else _untrimming(json.loads(step.__getstate__()))
+    return tokenizers.Tokenizer.from_str(json.dumps(made))
+
+
+def _untrimming(step: Any) -> Any:
+    """A step with every ``trim_offsets`` in it off."""
+    if isinstance(step, list):
+        return [_untrimming(part) for part in step]
+    if not isinstance(step, dict):
+        return step
+    return {
+        key: False if key == "trim_offsets" else _untrimming(part) for key, part in step.items()
+    }
 
 
 def _longest(strategy: str, first: int, second: int, space: int) -> tuple[int, int]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from hf_runtime.errors import RequestError
 
-from .cutting import Pieces, cut, stop_truncating
+from .cutting import Cutter, Pieces
 from .encoding import Encoding
 
 
@@ -24,8 +24,7 @@ class Tokenization:
         self.max_length = max_length
         self.truncation = truncation
         self.has_token_types = has_token_types
-        if tokenizer.is_fast:
-            stop_truncating(tokenizer)
+        self.cutter = Cutter(tokenizer) if tokenizer.is_fast else None
         self.longest_token = max((len(token) for token in tokenizer.get_vocab()), default=1)
 
     def encode(
@@ -61,7 +60,7 @@ class Tokenization:
         cuts = self.truncation if truncate is None else truncate
         if not cuts:
             self._check_characters(field, text, pair)
-        if cuts and not self.tokenizer.is_fast:
+        if cuts and self.cutter is None:
             options = {"truncation": truncation, "max_length": self.max_length, **options}
         found = self.tokenizer(text, pair, verbose=False, **options)
         num_tokens = len(found["input_ids"])
@@ -96,8 +95,9 @@ class Tokenization:
         return BatchEncoding(values, pieces)
 
     def _cut(self, field: str, text: str, pair: str | None, truncation: str) -> Any:
+        assert self.cutter is not None, "Python's tokenizers cut by themselves"
         try:
-            return self.as_found(cut(self.tokenizer, text, pair, self.max_length, truncation))
+            return self.as_found(self.cutter.cut(text, pair, self.max_length, truncation))
         except RequestError as error:
             raise RequestError(f"{field}: {error}") from None
 

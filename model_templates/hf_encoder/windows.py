@@ -6,7 +6,7 @@ import math
 
 from hf_runtime.errors import RequestError
 
-from .cutting import Pieces, joined, pieces_of, room
+from .cutting import Pieces
 from .encoding import Encoding
 from .tokenization import Tokenization
 
@@ -19,12 +19,13 @@ class WindowCutter:
 
     def __init__(self, tokenization: Tokenization, *, max_num_windows: int) -> None:
         self._tokenization = tokenization
-        self._tokenizer = tokenization.tokenizer
+        assert tokenization.cutter is not None, "needs a fast tokenizer"
+        self._cutter = tokenization.cutter
         self._max_num_windows = max_num_windows
 
     def room(self, max_length: int, *, pair: bool) -> int:
         """How many tokens of the texts a window of ``max_length`` holds beside special ones."""
-        return room(self._tokenizer, max_length, pair=pair)
+        return self._cutter.room(max_length, pair=pair)
 
     def pieces(self, field: str, text: str, max_length: int) -> Pieces:
         """A text's tokens without special ones.
@@ -35,7 +36,7 @@ class WindowCutter:
         most = _CHARACTERS * self._max_num_windows * max_length * self._tokenization.longest_token
         if len(text) > most:
             raise self._too_long(field, f"{len(text)} characters, far more than fit in")
-        found = pieces_of(self._tokenizer, text)
+        found = self._cutter.pieces(text)
         if not len(found):
             raise RequestError(f"{field}: the tokenizer makes no token of it, a text is required")
         return found
@@ -68,9 +69,7 @@ class WindowCutter:
         if len(text) > space:
             self._limit(field, text, space, stride, cuts=cuts)
             text.truncate(space, stride=stride)
-        if before is None:
-            return joined(self._tokenizer, text)
-        return joined(self._tokenizer, before, text)
+        return self._cutter.joined(text) if before is None else self._cutter.joined(before, text)
 
     def encoding(self, window: Pieces, positions: tuple[int, ...]) -> Encoding:
         """A window as the engine takes it."""

@@ -56,8 +56,9 @@ class TokenClassification(EncoderTask):
         self._ignored = self._default_ignored(options.ignore_labels)
         self._reader = TokenReader(tokenizer)
         self._maker = EntityMaker(labels, tokenizer.convert_tokens_to_string)
-        self._cutter = WindowCutter(setup.tokenization, max_num_windows=options.max_num_windows)
-        self._check_default_stride()
+        if self._is_fast:
+            self._cutter = WindowCutter(setup.tokenization, max_num_windows=options.max_num_windows)
+            self._check_default_stride()
 
     def prepare(self, fields: RequestFields, wanted: frozenset[str]) -> Prepared:
         """Reads and tokenises texts: one encoding each, or one for each window."""
@@ -101,12 +102,12 @@ class TokenClassification(EncoderTask):
         return row
 
     def _check_stride(self, stride: int) -> None:
-        most = self._cutter.room(self.setup.tokenization.max_length, pair=False) - 1
         if not self._is_fast:
             raise RequestError(
                 "stride: this model can't use it, its tokenizer tells no offsets; send truncate: "
                 "true to cut a long text"
             )
+        most = self._cutter.room(self.setup.tokenization.max_length, pair=False) - 1
         if stride > most:
             raise RequestError(f"stride: got {stride}, allowed: 0 to {most}")
 

@@ -10,13 +10,18 @@ import pytest
 from hf_encoder.tokenization import Tokenization
 from hf_runtime.errors import RequestError
 
+from tests.encoders.other_tokenizers import KINDS, other_tokenizer
 from tests.encoders.tiny_encoders import WORDS, tiny_tokenizer
 
 MAX_LENGTH = 24
 
 
-def tokenization(architecture: str, **changes: Any) -> Tokenization:
-    tokenizer = tiny_tokenizer(architecture)
+def tokenizer_of(kind: str) -> Any:
+    return other_tokenizer(kind) if kind in KINDS else tiny_tokenizer(kind)
+
+
+def tokenization(kind: str, **changes: Any) -> Tokenization:
+    tokenizer = tokenizer_of(kind)
     for name, value in changes.items():
         setattr(tokenizer, name, value)
     types = "token_type_ids" in tokenizer.model_input_names
@@ -29,15 +34,15 @@ def words(draw: random.Random, most: int) -> str:
 
 @pytest.mark.parametrize("strategy", ["longest_first", "only_first", "only_second"])
 @pytest.mark.parametrize("side", ["right", "left"])
-@pytest.mark.parametrize("architecture", ["bert", "roberta"])
+@pytest.mark.parametrize("kind", ["bert", "roberta", *KINDS])
 def test_a_text_and_a_pair_are_cut_as_the_tokenizer_cuts_them(
-    architecture: str, side: str, strategy: str
+    kind: str, side: str, strategy: str
 ) -> None:
-    ours = tokenization(architecture, truncation_side=side)
-    theirs = tiny_tokenizer(architecture)
+    ours = tokenization(kind, truncation_side=side)
+    theirs = tokenizer_of(kind)
     theirs.truncation_side = side
     draw = random.Random(3)
-    most = {"longest_first": (40, 40), "only_first": (40, 12), "only_second": (12, 40)}[strategy]
+    most = {"longest_first": (40, 40), "only_first": (40, 3), "only_second": (3, 40)}[strategy]
     options: dict[str, Any] = {"truncation": strategy, "return_offsets_mapping": True}
     for _ in range(100):
         alone = strategy == "longest_first" and draw.random() < 0.3
