@@ -1,0 +1,1 @@
+"""Serves any transformers pipeline by name."""

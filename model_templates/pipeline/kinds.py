@@ -1,0 +1,78 @@
+"""What each pipeline of transformers takes, and which of them have a task of their own here.
+
+A pipeline that is not listed, of a newer transformers, takes texts and JSON as they are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Main = Literal[
+    "text", "image", "image_pair", "audio", "document", "detection", "prompt", "table", "decision"
+]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """``main`` is what one input is. ``takes_chat``: a list of messages is one input too.
+
+    ``takes_pair``: so is {"text", "text_pair"}. ``needs_labels``: a call without
+    ``candidate_labels`` has no answer. ``batches_safely``: neither padding nor a neighbour changes
+    an answer by more than float noise. ``package``: what must be installed besides.
+    """
+
+    main: Main = "text"
+    takes_chat: bool = False
+    takes_pair: bool = False
+    needs_labels: bool = False
+    batches_safely: bool = False
+    package: str | None = None
+
+
+def _image(*, needs_labels: bool = False, batches_safely: bool = False) -> Kind:
+    return Kind("image", needs_labels=needs_labels, batches_safely=batches_safely, package="PIL")
+
+
+KINDS: dict[str, Kind] = {
+    "audio-classification": Kind("audio", package="soundfile"),
+    "automatic-speech-recognition": Kind("audio", package="soundfile"),
+    "zero-shot-audio-classification": Kind("audio", needs_labels=True, package="soundfile"),
+    "image-classification": _image(batches_safely=True),
+    "image-feature-extraction": _image(batches_safely=True),
+    "zero-shot-image-classification": _image(needs_labels=True, batches_safely=True),
+    "image-segmentation": _image(),
+    "object-detection": _image(),
+    "depth-estimation": _image(),
+    "mask-generation": _image(),
+    "keypoint-matching": Kind("image_pair", package="PIL"),
+    "document-question-answering": Kind("document", package="PIL"),
+    "zero-shot-object-detection": Kind("detection", needs_labels=True, package="PIL"),
+    "image-text-to-text": Kind("prompt", takes_chat=True, package="PIL"),
+    "any-to-any": Kind("prompt", takes_chat=True, package="PIL"),
+    "table-question-answering": Kind("table", package="pandas"),
+    "decision": Kind("decision"),
+    "text-classification": Kind(takes_pair=True, batches_safely=True),
+    "zero-shot-classification": Kind(needs_labels=True, batches_safely=True),
+    "fill-mask": Kind(batches_safely=True),
+    "feature-extraction": Kind(),
+    "token-classification": Kind(),
+    "text-generation": Kind(takes_chat=True),
+    "text-to-audio": Kind(takes_chat=True, package="soundfile"),
+}
+# Served faster by the task of the same name, which has its own engine.
+OWN_TASKS = (
+    *("feature-extraction", "text-classification", "token-classification", "fill-mask"),
+    *("zero-shot-classification", "text-generation"),
+)
+# Gone from transformers, or never served here, and what to do instead.
+ELSEWHERE = {
+    "question-answering": "use task: question-answering",
+    "text2text-generation": "use task: text2text-generation",
+    "summarization": "use task: text2text-generation",
+    "translation": "use task: text2text-generation",
+    "visual-question-answering": "use pipeline: image-text-to-text with a vision-language model",
+    "vqa": "use pipeline: image-text-to-text with a vision-language model",
+    "image-to-text": "use pipeline: image-text-to-text",
+    "video-classification": "it opens videos by their path or address only, which is not served",
+}

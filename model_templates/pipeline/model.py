@@ -1,0 +1,84 @@
+"""Triton's side of a pipeline: loads it, and hands every request on to it.
+
+``execute`` returns at once; answers are sent from other threads.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+import triton_python_backend_utils as pb_utils
+from hf_runtime import device, log
+from hf_runtime.errors import LoadError
+from hf_runtime.metrics import MetricsPublisher
+from hf_runtime.responder import TritonResponder
+from hf_runtime.served_model import read_served_model
+from hf_runtime.tensors import RequestFields
+
+from .pipeline_metrics import families
+from .serving import ServedPipeline, serve_pipeline
+
+
+class TritonPythonModel:
+    """One instance of a served model."""
+
+    def initialize(self, args: dict[str, str]) -> None:
+        """Loads the pipeline; raises one readable line where that fails."""
+        # Parallel work belongs to the engine's thread alone, see engine.py.
+        torch.set_num_threads(1)
+        started = time.monotonic()
+        name = args["model_name"]
+        try:
+            self._load(args)
+        except LoadError as error:
+            log.error(f"{name}: {error}")
+            raise pb_utils.TritonModelException(f"{name}: {error}") from None
+        seconds = time.monotonic() - started
+        log.info(f"{name}: {self.pipeline.description}, loaded in {seconds:.1f} s")
+
+    def _load(self, args: dict[str, str]) -> None:
+        served = read_served_model(Path(args["model_repository"]), args["model_version"])
+        kind, device_id = args["model_instance_kind"], args["model_instance_device_id"]
+        placement = device.placement(kind, device_id, served.device_map)
+        num_threads = device.cpu_threads(json.loads(args["model_config"]))
+        self.batched = served.max_batch_size > 0
+        self.pipeline: ServedPipeline = serve_pipeline(served, placement, num_threads)
+        labels = {
+            "model": served.public_name,
+            "version": args["model_version"],
+            "instance": args["model_instance_name"],
+        }
+        self.metrics = MetricsPublisher(pb_utils, labels, self._families)
+
+    def execute(self, requests: list[Any]) -> None:
+        """Takes the requests' response senders; they are answered from other threads."""
+        for request in requests:
+            self.pipeline.reception.take(
+                lambda request=request: RequestFields(  # type: ignore[misc]
+                    request, pb_utils.get_input_tensor_by_name, batched=self.batched
+                ),
+                TritonResponder(request, pb_utils),
+            )
+
+    def is_ready(self) -> bool:
+        """Whether requests get on; asked by servers from 26.04 on."""
+        return self.pipeline.engine.is_healthy
+
+    def finalize(self) -> None:
+        """Lets what runs finish within ``unload_grace_s``, answers the rest with UNAVAILABLE, and
+        ends every thread.
+        """
+        if not hasattr(self, "metrics"):
+            return
+        self.pipeline.stop()
+        self.metrics.close()
+
+    def _families(self) -> Any:
+        engine, reception = self.pipeline.engine, self.pipeline.reception
+        running = engine.num_running
+        waiting = max(0, reception.num_open - running)
+        return families(engine.metrics, running=running, waiting=waiting)
