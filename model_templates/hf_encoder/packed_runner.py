@@ -70,17 +70,16 @@ class PackedRunner(Runner):
 
     def _outputs(self, hidden: torch.Tensor, row: Sequence[Encoding]) -> Any:
         """hidden (1, num_tokens, size) -> each encoding's output, in the row's order."""
-        if self._head is None:
-            return hidden[0].split([len(encoding) for encoding in row])
         if self.setup.output == "sequences":
+            assert self._head is not None
             firsts = [0]
             for encoding in row[:-1]:
                 firsts.append(firsts[-1] + len(encoding))
             return output_of(self.setup, self._head(hidden[0, firsts].unsqueeze(1))).unbind()
         if any(encoding.positions is not None for encoding in row):
             hidden = hidden[:, wanted_tokens(row)]
-        logits = output_of(self.setup, self._head(hidden))[0]
-        return logits.split([encoding.num_outputs for encoding in row])
+        found = hidden if self._head is None else output_of(self.setup, self._head(hidden))
+        return found[0].split([encoding.num_outputs for encoding in row])
 
 
 class _Attention:

@@ -93,9 +93,15 @@ def made_up_encodings(
     for length in lengths:
         ids = draw.choices(known, k=min(length, setup.max_length))
         types = [0] * len(ids) if setup.has_token_types else None
-        positions = (0, len(ids) - 1) if setup.output == "tokens" and len(ids) > 1 else None
-        found.append(Encoding(ids, types, positions))
+        found.append(Encoding(ids, types, _made_up_positions(setup.output, len(ids))))
     return found
+
+
+def _made_up_positions(output: OutputKind, num_tokens: int) -> tuple[int, ...] | None:
+    """Two tokens where a head is computed for each, all but a prompt where none is."""
+    if output == "tokens" and num_tokens > 1:
+        return (0, num_tokens - 1)
+    return tuple(range(2, num_tokens)) if output == "hidden" and num_tokens > 9 else None
 
 
 def largest_difference(got: Sequence[torch.Tensor], expected: Sequence[torch.Tensor]) -> float:
