@@ -119,12 +119,16 @@ class Pending:
     def _num_rows(self) -> int | None:
         """None where outputs have no batch dimension.
 
-        Triton looks at no output's rank, and clients of TensorRT-LLM, which alone send
-        ``beam_width``, read flat ones whatever max_batch_size is.
+        Triton looks at no output's rank. Clients of TensorRT-LLM, which alone send ``beam_width``,
+        read flat ones whatever max_batch_size is; LiteLLM, whose ``input_text`` is a list of texts
+        to a model without batches, reads an output for each of them.
         """
-        if not self._config.max_batch_size or "beam_width" in self._request.tensors:
+        tensors = self._request.tensors
+        if not self._config.max_batch_size and "input_text" in tensors:
+            return int(tensors["input_text"].shape[0])
+        if not self._config.max_batch_size or "beam_width" in tensors:
             return None
-        return int(next(iter(self._request.tensors.values())).shape[0])
+        return int(next(iter(tensors.values())).shape[0])
 
 
 def _on_the_wire(array: Array) -> Array:

@@ -1,0 +1,1 @@
+"""The feature-extraction task: one embedding of each text, as sentence-transformers makes them."""

@@ -1,0 +1,180 @@
+"""Feature extraction as a task of the encoder engine: one embedding of each text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from hf_encoder.encoding import Encoding
+from hf_encoder.rows import of_rows
+from hf_encoder.task import Array, EncoderTask, Prepared, TaskSetup
+from hf_encoder.tokenization import Tokenization
+from hf_runtime.errors import LoadError, RequestError
+from hf_runtime.tensors import RequestFields
+from torch import nn
+
+from .later_steps import Normalize, module_of
+from .pooling import Pooling
+from .prompts import Prompts
+from .request import EmbeddingRequest, EmbeddingRow, read_request
+from .sentence_files import SentenceFiles, read_sentence_files
+
+OUTPUTS = frozenset(("embedding", "num_input_tokens"))
+# What models.yaml calls otherwise than sentence-transformers' files.
+_MODES = {"last": "lasttoken"}
+
+
+class FeatureExtraction(EncoderTask):
+    """Sentence-transformers' models, and every encoder or decoder whose tokens can be pooled."""
+
+    auto_class = "AutoModel"
+    output = "hidden"
+
+    def __init__(self, setup: TaskSetup) -> None:
+        files = read_sentence_files(setup.files)
+        options = setup.options
+        super().__init__(replace(setup, tokenization=_shortened(setup, files)))
+        self._lower_case = files.do_lower_case
+        self._pooling = Pooling(_modes(options.pooling, files, setup.config))
+        modules, self.size = _later(files, self._pooling, setup.config, options.normalize)
+        self._later = nn.Sequential(*modules)
+        self._is_normalized = _ends_normalized(modules)
+        self._prompts = Prompts(files, options.prompt, self.setup.tokenization)
+        self._dimensions = files.dimensions if options.dimensions is None else options.dimensions
+        if (self._dimensions or 0) > self.size:
+            raise LoadError(
+                f"dimensions: got {self._dimensions}, this model's embeddings have {self.size}"
+            )
+
+    def prepare(self, fields: RequestFields, wanted: frozenset[str]) -> Prepared:
+        """Reads and tokenises the texts, each with its prompt before it."""
+        request = read_request(fields, batched=self.setup.batched)
+        dimensions = self._asked_dimensions(request)
+        names = _outputs(wanted, request)
+        encodings = [self._encode(row) for row in request.rows]
+        lengths = [len(encoding) for encoding in encodings]
+        return Prepared(
+            encodings,
+            partial(self._answer, lengths, dimensions, names, batched=request.is_batch),
+        )
+
+    @torch.inference_mode()
+    def reduce(
+        self, outputs: Sequence[torch.Tensor], encodings: Sequence[Encoding]
+    ) -> Sequence[torch.Tensor]:
+        """(num_outputs, hidden) of each text -> its embedding, (size,) float32."""
+        pooled = torch.stack(
+            [
+                self._pooling(tokens, encoding.positions)
+                for tokens, encoding in zip(outputs, encodings, strict=True)
+            ]
+        )
+        embeddings: torch.Tensor = self._later.to(pooled.device)(pooled)
+        return embeddings.unbind()
+
+    def _encode(self, row: EmbeddingRow) -> Encoding:
+        prompt = self._prompts.text(row.prompt_name)
+        text = prompt + row.text
+        tokenization = self.setup.tokenization
+        found = tokenization.tokens(
+            row.field, text.lower() if self._lower_case else text, truncate=row.truncate
+        )
+        num_tokens = len(found["input_ids"])
+        skipped = self._prompts.num_skipped(prompt)
+        first = skipped if skipped < num_tokens else 0
+        return tokenization.as_encoding(found, self._pooling.positions(num_tokens, first))
+
+    def _asked_dimensions(self, request: EmbeddingRequest) -> int:
+        asked = {row.dimensions or self._dimensions or self.size for row in request.rows}
+        if max(asked) > self.size:
+            raise RequestError(
+                f"dimensions: got {max(asked)}, this model's embeddings have {self.size}"
+            )
+        if len(asked) > 1:
+            found = " and ".join(map(str, sorted(asked)))
+            raise RequestError(f"dimensions: got {found}, the rows of one request must agree")
+        return asked.pop()
+
+    def _answer(
+        self,
+        lengths: list[int],
+        dimensions: int,
+        names: frozenset[str],
+        embeddings: list[Array],
+        *,
+        batched: bool,
+    ) -> Mapping[str, Array]:
+        """``embeddings``: (size,) of each text."""
+        cut = [self._cut(embedding, dimensions) for embedding in embeddings]
+        outputs = {
+            "embedding": of_rows(cut, batched=batched),
+            "num_input_tokens": of_rows(
+                [np.array([length], dtype=np.uint32) for length in lengths], batched=batched
+            ),
+        }
+        return {name: array for name, array in outputs.items() if name in names}
+
+    def _cut(self, embedding: Array, dimensions: int) -> Array:
+        """The first ``dimensions`` numbers, of length 1 again where all of them had it."""
+        if dimensions == self.size:
+            return embedding
+        first = embedding[:dimensions]
+        return first / max(float(np.linalg.norm(first)), 1e-12) if self._is_normalized else first
+
+
+def _outputs(wanted: frozenset[str], request: EmbeddingRequest) -> frozenset[str]:
+    """The outputs that a request lists; the embedding and what a flag asks for where it lists none,
+    and so arrives with all.
+    """
+    if wanted != OUTPUTS or request.wants_num_input_tokens:
+        return wanted
+    return frozenset(("embedding",))
+
+
+def _shortened(setup: TaskSetup, files: SentenceFiles) -> Tokenization:
+    """The tokenization up to the length that sentence-transformers' files name, which may be less
+    than the model's; the option ``max_length`` wins over both.
+    """
+    given, longest = setup.tokenization, files.max_seq_length
+    if setup.options.max_length is not None or longest is None or longest >= given.max_length:
+        return given
+    return Tokenization(
+        given.tokenizer,
+        max_length=longest,
+        truncation=given.truncation,
+        has_token_types=given.has_token_types,
+    )
+
+
+def _modes(asked: str, files: SentenceFiles, config: Any) -> tuple[str, ...]:
+    if asked != "auto":
+        return (_MODES.get(asked, asked),)
+    if files.pooling is not None:
+        return files.pooling
+    architectures = config.architectures or [""]
+    is_causal = architectures[0].endswith("ForCausalLM") and getattr(config, "is_causal", True)
+    return ("lasttoken",) if is_causal else ("mean",)
+
+
+def _later(
+    files: SentenceFiles, pooling: Pooling, config: Any, normalize: bool | None
+) -> tuple[list[nn.Module], int]:
+    """The modules after pooling, and the size of what they answer."""
+    size = int(config.get_text_config().hidden_size) * len(pooling.modes)
+    modules: list[nn.Module] = []
+    for step in files.steps:
+        module, size = module_of(step, size)
+        modules.append(module)
+    if normalize is True and not _ends_normalized(modules):
+        modules.append(Normalize())
+    if normalize is False and _ends_normalized(modules):
+        modules.pop()
+    return modules, size
+
+
+def _ends_normalized(modules: Sequence[nn.Module]) -> bool:
+    return bool(modules) and isinstance(modules[-1], Normalize)

@@ -1,0 +1,410 @@
+"""Embeddings agree with transformers' hidden states pooled as sentence-transformers says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from stub_server import StubServer
+from triton_python_backend_utils import TritonModelException
+from wire import Array, Request, strings
+
+from tests.encoders.sentence_model import (
+    HIDDEN,
+    Reference,
+    sentence_model,
+    unit,
+    write_dense,
+    write_json,
+)
+from tests.encoders.served_encoder import outputs_of, refused, request, rows, served
+from tests.encoders.tiny_encoders import ARCHITECTURES, texts, tiny_encoder
+
+TASK = "feature-extraction"
+TEXTS = texts(12)
+FLAGS = {
+    "cls": "pooling_mode_cls_token",
+    "max": "pooling_mode_max_tokens",
+    "mean": "pooling_mode_mean_tokens",
+    "mean_sqrt_len_tokens": "pooling_mode_mean_sqrt_len_tokens",
+    "weightedmean": "pooling_mode_weightedmean_tokens",
+    "lasttoken": "pooling_mode_lasttoken",
+}
+
+
+def embeddings(server: StubServer, asked: list[str], **tensors: Any) -> list[Array]:
+    """One request for each text, in one batch of Triton's."""
+    pending = server.send_together([request(text_input=text, **tensors) for text in asked])
+    return [outputs_of(one.reply())["embedding"] for one in pending]
+
+
+def assert_close(got: Any, expected: Any) -> None:
+    one, other = (torch.as_tensor(np.stack([np.asarray(v) for v in x])) for x in (got, expected))
+    assert one.dtype == torch.float32
+    torch.testing.assert_close(one, other.float(), atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_texts_of_one_batch_are_the_means_of_their_own_tokens(
+    architecture: str, tmp_path: Path
+) -> None:
+    model = tiny_encoder(architecture, "AutoModel", tmp_path / "model")
+    reference = Reference(model)
+    with served(tmp_path, TASK, model) as server:
+        got = embeddings(server, TEXTS)
+    assert_close(got, [reference.embedding(text, "mean") for text in TEXTS])
+
+
+def test_a_causal_models_embedding_is_its_last_token(tmp_path: Path) -> None:
+    model = causal_model(tmp_path)
+    reference = Reference(model)
+    with served(tmp_path, TASK, model) as server:
+        got = embeddings(server, TEXTS)
+    assert_close(got, [reference.embedding(text, "lasttoken") for text in TEXTS])
+
+
+def causal_model(folder: Path) -> Path:
+    """A Qwen3 saved as its embedding models are: a causal model's body."""
+    from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
+
+    model = tiny_encoder("bert", "AutoModel", folder / "model")  # for its tokenizer
+    config = AutoConfig.for_model(
+        "qwen3",
+        vocab_size=AutoConfig.from_pretrained(model).vocab_size,
+        hidden_size=HIDDEN,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=8,
+        num_hidden_layers=2,
+        intermediate_size=64,
+        max_position_embeddings=256,
+    )
+    torch.manual_seed(4)
+    causal = AutoModelForCausalLM.from_config(config)
+    with torch.no_grad():
+        for parameter in causal.parameters():
+            if parameter.dim() > 1:
+                parameter.normal_(std=0.3)
+    causal.save_pretrained(model)
+    assert AutoModel.from_pretrained(model).config.architectures == ["Qwen3ForCausalLM"]
+    return model
+
+
+@pytest.mark.parametrize(
+    "modes", [*((mode,) for mode in FLAGS), ("cls", "mean"), tuple(FLAGS)], ids="+".join
+)
+@pytest.mark.parametrize("spelling", ["flags", "names"])
+def test_pooling_is_what_the_models_file_says(
+    modes: tuple[str, ...], spelling: str, tmp_path: Path
+) -> None:
+    flags = {flag: mode in modes for mode, flag in FLAGS.items()}
+    names = {"pooling_mode": modes[0] if len(modes) == 1 else modes}
+    model = sentence_model(tmp_path, flags if spelling == "flags" else names)
+    reference = Reference(model)
+    # Flags have an order of their own.
+    in_order = tuple(FLAGS) if spelling == "flags" else modes
+    order = [mode for mode in in_order if mode in modes]
+    with served(tmp_path, TASK, model) as server:
+        got = embeddings(server, TEXTS[:5])
+    assert_close(got, [reference.embedding(text, *order) for text in TEXTS[:5]])
+
+
+@pytest.mark.parametrize(
+    "option, mode",
+    [("cls", "cls"), ("last", "lasttoken"), ("max", "max"), ("weightedmean", "weightedmean")],
+)
+def test_the_option_wins_over_the_models_file(option: str, mode: str, tmp_path: Path) -> None:
+    model = sentence_model(tmp_path, {"pooling_mode": "mean"})
+    reference = Reference(model)
+    with served(tmp_path, TASK, model, options={"pooling": option}) as server:
+        got = embeddings(server, TEXTS[:4])
+    assert_close(got, [reference.embedding(text, mode) for text in TEXTS[:4]])
+
+
+@pytest.mark.parametrize("option", [None, True, False])
+@pytest.mark.parametrize("file", [True, False], ids=["normalize", "plain"])
+def test_lengths_are_1_where_a_file_or_the_option_says_so(
+    option: bool | None, file: bool, tmp_path: Path
+) -> None:
+    later = ["Normalize"] if file else []
+    model = sentence_model(tmp_path, {"pooling_mode": "mean"}, *later)
+    reference = Reference(model)
+    with served(tmp_path, TASK, model, options={"normalize": option}) as server:
+        got = embeddings(server, TEXTS[:3])
+    expected = [reference.embedding(text, "mean") for text in TEXTS[:3]]
+    is_unit = file if option is None else option
+    assert_close(got, [unit(vector) for vector in expected] if is_unit else expected)
+
+
+@pytest.mark.parametrize("pickled", [False, True], ids=["safetensors", "pickled"])
+@pytest.mark.parametrize("function", ["Tanh", "Identity", "GELU"])
+def test_dense_layers_are_computed_with_their_own_weights(
+    function: str, pickled: bool, tmp_path: Path
+) -> None:
+    model = sentence_model(tmp_path, {"pooling_mode": "mean"}, "Dense", "Normalize")
+    name = "linear.Identity" if function == "Identity" else f"activation.{function}"
+    config = {"activation_function": f"torch.nn.modules.{name}"}
+    linear = write_dense(model / "2_Dense", HIDDEN, 12, pickled=pickled, **config)
+    activation = getattr(torch.nn, function)()
+    reference = Reference(model)
+    with served(tmp_path, TASK, model) as server:
+        got = embeddings(server, TEXTS[:3])
+    with torch.inference_mode():
+        pooled = [reference.embedding(text, "mean") for text in TEXTS[:3]]
+        assert_close(got, [unit(activation(linear(vector))) for vector in pooled])
+
+
+@pytest.mark.parametrize("mode", ["mean", "cls", "weightedmean"])
+def test_a_prompts_tokens_are_left_out_where_the_file_says_so(mode: str, tmp_path: Path) -> None:
+    prompts = {"prompts": {"query": "who is "}, "default_prompt_name": "query"}
+    pooling = {"pooling_mode": mode, "include_prompt": False}
+    model = sentence_model(tmp_path, pooling, prompts=prompts)
+    reference = Reference(model)
+    with served(tmp_path, TASK, model) as server:
+        got = embeddings(server, TEXTS[:4])
+    prompted = [f"who is {text}" for text in TEXTS[:4]]
+    assert_close(got, [reference.embedding(text, mode, first=3) for text in prompted])
+
+
+PROMPTS = {"prompts": {"query": "who is ", "passage": "this is ", "document": None}}
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("sentences")
+    return sentence_model(folder, {"pooling_mode": "mean"}, "Normalize", prompts=PROMPTS)
+
+
+@pytest.fixture(scope="module")
+def reference(model: Path) -> Reference:
+    return Reference(model)
+
+
+@pytest.fixture(scope="module")
+def server(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[StubServer]:
+    with served(tmp_path_factory.mktemp("served"), TASK, model) as server:
+        yield server
+
+
+@pytest.mark.parametrize(
+    "name, prompt",
+    [("query", "who is "), ("passage", "this is "), ("document", ""), ("", ""), (None, "")],
+)
+def test_a_named_prompt_goes_before_the_text(
+    name: str | None, prompt: str, server: StubServer, reference: Reference
+) -> None:
+    tensors = {} if name is None else {"prompt_name": name}
+    got = embeddings(server, TEXTS[:2], **tensors)
+    prompted = [prompt + text for text in TEXTS[:2]]
+    assert_close(got, [unit(reference.embedding(text, "mean")) for text in prompted])
+
+
+def test_the_option_prompt_is_for_requests_that_name_none(
+    model: Path, reference: Reference, tmp_path: Path
+) -> None:
+    with served(tmp_path, TASK, model, options={"prompt": "where is "}) as server:
+        (unnamed,) = embeddings(server, TEXTS[:1])
+        (named,) = embeddings(server, TEXTS[:1], prompt_name="query")
+    prompted = [f"{prompt} is {TEXTS[0]}" for prompt in ("where", "who")]
+    assert_close([unnamed, named], [unit(reference.embedding(text, "mean")) for text in prompted])
+
+
+def test_dimensions_are_the_first_and_of_length_1_again(
+    server: StubServer, reference: Reference
+) -> None:
+    got = embeddings(server, TEXTS[:3], dimensions=8)
+    assert_close(got, [unit(reference.embedding(text, "mean")[:8]) for text in TEXTS[:3]])
+    (whole,) = embeddings(server, TEXTS[:1], dimensions=HIDDEN)
+    assert whole.shape == (HIDDEN,)
+
+
+def test_the_option_dimensions_is_for_requests_that_say_none(model: Path, tmp_path: Path) -> None:
+    with served(tmp_path, TASK, model, options={"dimensions": 6, "normalize": False}) as server:
+        (six,) = embeddings(server, TEXTS[:1])
+        (nine,) = embeddings(server, TEXTS[:1], dimensions=9)
+    assert (six.shape, nine.shape) == ((6,), (9,))
+    np.testing.assert_array_equal(six, nine[:6])
+
+
+def test_a_list_of_texts_is_answered_two_dimensional_as_litellm_wants_it(
+    server: StubServer, reference: Reference
+) -> None:
+    outputs = outputs_of(server.infer(Request({"input_text": strings(*TEXTS[:4])})))
+    assert set(outputs) == {"embedding"}
+    assert outputs["embedding"].shape == (4, HIDDEN)
+    expected = [unit(reference.embedding(text, "mean")) for text in TEXTS[:4]]
+    assert_close(outputs["embedding"], expected)
+    one = outputs_of(server.infer(Request({"input_text": strings(TEXTS[0])})))
+    assert one["embedding"].shape == (1, HIDDEN)
+
+
+def test_token_counts_come_only_where_they_are_asked_for(
+    server: StubServer, reference: Reference
+) -> None:
+    lengths = [len(reference.tokenizer(text)["input_ids"]) for text in TEXTS[:2]]
+    plain = outputs_of(server.infer(request(text_input=TEXTS[0])))
+    flagged = outputs_of(server.infer(request(text_input=TEXTS[0], return_num_input_tokens=True)))
+    listed = outputs_of(server.infer(request(("num_input_tokens",), text_input=TEXTS[0])))
+    asked = request(input_text=TEXTS[:2], return_num_input_tokens=True)
+    many = outputs_of(server.infer(asked))
+    assert set(plain) == {"embedding"}
+    assert flagged["num_input_tokens"].tolist() == lengths[:1]
+    assert set(listed) == {"num_input_tokens"}
+    assert many["num_input_tokens"].flatten().tolist() == lengths
+
+
+def test_flat_json_is_answered_flat(server: StubServer) -> None:
+    status, body = server.generate({"text_input": "the cat sat", "prompt_name": "query"})
+    assert status == 200
+    assert len(body["embedding"]) == HIDDEN
+
+
+@pytest.mark.parametrize(
+    "tensors, parts",
+    [
+        ({}, ["text_input: missing"]),
+        ({"dimensions": 3}, ["text_input: missing"]),
+        ({"text_input": ""}, ["text_input: got an empty text"]),
+        ({"input_text": []}, ["input_text: got an empty list"]),
+        ({"input_text": ["a", " "]}, ["input_text: got an empty text"]),
+        ({"input_text": ["a"], "text_input": "a"}, ["text_input and input_text"]),
+        ({"text_input": b"a \xe4"}, ["text_input: not valid UTF-8 at byte 2"]),
+        ({"text_input": "a", "prompt_name": "queries"}, ["query, passage, document"]),
+        ({"text_input": "a", "dimensions": 0}, ["dimensions: got 0"]),
+        ({"text_input": "a", "dimensions": 33}, ["dimensions: got 33", "32"]),
+        ({"text_input": "a cat " * 80}, ["text_input: got 162 tokens", "at most 128"]),
+        ({"input_text": ["a", "a cat " * 80]}, ["input_text: got 162 tokens"]),
+    ],
+    ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
+)
+def test_what_is_wrong_is_named(
+    tensors: dict[str, Any], parts: list[str], server: StubServer
+) -> None:
+    refused(server, *parts, **tensors)
+
+
+def test_a_model_without_prompts_says_so(tmp_path: Path) -> None:
+    model = tiny_encoder("bert", "AutoModel", tmp_path / "model")
+    with served(tmp_path, TASK, model) as server:
+        refused(server, "prompt_name", "no prompts", text_input="a", prompt_name="query")
+
+
+def test_a_long_text_is_cut_where_the_request_says_so(
+    server: StubServer, reference: Reference
+) -> None:
+    long = "the big red cat sat on a mat . " * 40
+    got = embeddings(server, [long], truncate=True)
+    assert_close(got, [unit(reference.embedding(long, "mean"))])
+
+
+def test_a_clients_batch_has_a_row_for_each_text(
+    model: Path, reference: Reference, tmp_path: Path
+) -> None:
+    with served(tmp_path, TASK, model, max_batch_size=8) as server:
+        outputs = outputs_of(server.infer(rows(text_input=TEXTS[:5], dimensions=[8] * 5)))
+        differing = server.infer(rows(text_input=TEXTS[:2], dimensions=[8, 9]))
+        counted = outputs_of(
+            server.infer(rows(text_input=TEXTS[:2], return_num_input_tokens=[True] * 2))
+        )
+    expected = [unit(reference.embedding(text, "mean")[:8]) for text in TEXTS[:5]]
+    assert_close(outputs["embedding"], expected)
+    assert counted["num_input_tokens"].shape == (2, 1)
+    assert differing.status == 400
+    assert "dimensions: got 8 and 9" in differing.error
+
+
+def test_the_files_length_and_lower_case_are_kept(tmp_path: Path) -> None:
+    transformer = {"max_seq_length": 10, "do_lower_case": True}
+    model = sentence_model(tmp_path, {"pooling_mode": "mean"}, transformer=transformer)
+    with served(tmp_path, TASK, model) as server:
+        upper, lower = embeddings(server, ["THE CAT", "the cat"])
+        refused(server, "at most 10", text_input="a cat " * 5)
+    np.testing.assert_array_equal(upper, lower)
+    with served(tmp_path, TASK, model, options={"max_length": 20}) as server:
+        assert server.infer(request(text_input="a cat " * 5)).ok
+
+
+def broken_module(path: Path, kind: str) -> None:
+    write_json(path / "modules.json", [{"idx": 0, "path": "", "type": kind}])
+
+
+@pytest.mark.parametrize(
+    "kind, message",
+    [
+        ("sentence_transformers.models.CLIPModel", "CLIPModel is not served here"),
+        ("custom_st.Transformer", "custom_st.Transformer is not served here"),
+        ("sentence_transformers.models.Transformer", "a Transformer and a Pooling"),
+    ],
+)
+def test_modules_that_are_not_known_are_refused_at_load(
+    kind: str, message: str, tmp_path: Path
+) -> None:
+    model = sentence_model(tmp_path, {"pooling_mode": "mean"})
+    broken_module(model, kind)
+    with pytest.raises(TritonModelException, match=message), served(tmp_path, TASK, model):
+        pass
+
+
+@pytest.mark.parametrize(
+    "pooling, dense, message",
+    [
+        ({"pooling_mode": "median"}, {}, "1_Pooling/config.json: pooling_mode median, known: cls"),
+        ({}, {"module_input_name": "token_embeddings"}, "2_Dense/config.json: module_input_name"),
+        ({}, {"in_features": 31}, "in_features is 31, but vectors of 32"),
+        ({}, {"activation_function": "os.system"}, "os.system is none of torch.nn's"),
+        ({}, {"out_features": 5}, "2_Dense: RuntimeError: .* size mismatch"),
+    ],
+    ids=["pooling", "tokens", "size", "activation", "weights"],
+)
+def test_a_broken_file_is_named_at_load(
+    pooling: dict[str, Any], dense: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    model = sentence_model(tmp_path, {"pooling_mode": "mean", **pooling}, "Dense")
+    write_dense(model / "2_Dense", HIDDEN, 4, **dense)
+    with pytest.raises(TritonModelException, match=message), served(tmp_path, TASK, model):
+        pass
+
+
+def test_code_in_a_pickle_is_not_run(tmp_path: Path) -> None:
+    model = sentence_model(tmp_path, {"pooling_mode": "mean"}, "Dense")
+    write_dense(model / "2_Dense", HIDDEN, 4, pickled=True)
+    torch.save({"linear.weight": _Harmful()}, model / "2_Dense/pytorch_model.bin")
+    with pytest.raises(TritonModelException, match="2_Dense"), served(tmp_path, TASK, model):
+        pass
+
+
+class _Harmful:
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (exit, (3,))
+
+
+def test_more_dimensions_than_there_are_are_refused_at_load(model: Path, tmp_path: Path) -> None:
+    with (
+        pytest.raises(TritonModelException, match=r"dimensions: got 64, .* have 32"),
+        served(tmp_path, TASK, model, options={"dimensions": 64}),
+    ):
+        pass
+
+
+def test_sentence_transformers_itself_agrees(tmp_path: Path) -> None:
+    """Only where that package is installed; nothing here needs it."""
+    package = pytest.importorskip("sentence_transformers")
+    model = sentence_model(
+        tmp_path,
+        {"pooling_mode": ["cls", "weightedmean", "max"], "include_prompt": False},
+        "Dense",
+        "Normalize",
+        transformer={"do_lower_case": True, "max_seq_length": 30},
+        prompts={**PROMPTS, "default_prompt_name": "passage"},
+    )
+    write_dense(model / "2_Dense", 3 * HIDDEN, 20, bias=True)
+    reference = package.SentenceTransformer(str(model), device="cpu")
+    with served(tmp_path, TASK, model, options={"truncation": True}) as server:
+        for name in (None, "query"):
+            tensors = {} if name is None else {"prompt_name": name}
+            expected = reference.encode(TEXTS, prompt_name=name)
+            assert_close(embeddings(server, TEXTS, **tensors), expected)
