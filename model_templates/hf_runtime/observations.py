@@ -11,7 +11,7 @@ import math
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, SupportsFloat
 
 from . import log
 from .errors import HookError
@@ -135,7 +135,7 @@ _active: contextvars.ContextVar[Observations | None] = contextvars.ContextVar(
 )
 
 
-def observe(name: str, value: float = 1, /, **labels: object) -> None:
+def observe(name: str, value: SupportsFloat = 1, /, **labels: object) -> None:
     """Adds to a counter, sets a gauge, or counts one value of a histogram.
 
     The metric and its labels are declared by ``metrics:`` in models.yaml; every declared label is
@@ -152,10 +152,10 @@ def observe(name: str, value: float = 1, /, **labels: object) -> None:
 
 def _number(metric: Metric, value: Any) -> float:
     try:
-        number = float(value)
-    except (TypeError, ValueError):
+        number = math.nan if isinstance(value, str | bytes) else float(value)
+    except (TypeError, ValueError, OverflowError):
         number = math.nan
-    if isinstance(value, str | bytes) or not math.isfinite(number):
+    if not math.isfinite(number):
         got = type(value).__name__ if math.isnan(number) else str(number)
         raise HookError(f"observe: {metric.name}: got {got}, allowed: a finite number")
     if metric.type == "counter" and number < 0:
