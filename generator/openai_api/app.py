@@ -12,11 +12,13 @@ import sys
 import time
 import traceback
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import aclosing
+from typing import Any
 
 from aiohttp import web
 
+from generator.openai_api import embeddings
 from generator.openai_api.answers import Answer, Chunks, events, sse, to_json, whole
 from generator.openai_api.api import Api
 from generator.openai_api.asked import Asked
@@ -27,6 +29,7 @@ from generator.openai_api.errors import ApiError
 from generator.openai_api.json_body import read_object
 from generator.openai_api.key import is_authorized
 from generator.openai_api.merging import merged, only
+from generator.openai_api.tasks import EMBEDDING_TASKS, TEXT_TASKS
 from generator.openai_api.triton import Triton
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -56,7 +59,7 @@ class OpenAiApp:
         app.router.add_get("/health", self._health)
         app.router.add_get("/v1/models", self._models)
         app.router.add_get("/v1/models/{name:.+}", self._model)
-        app.router.add_post("/v1/embeddings", _no_embeddings)
+        app.router.add_post(embeddings.PATH, self._embeddings)
         for api in (COMPLETIONS, CHAT):
             app.router.add_post(api.path, self._generating(api))
         return app
@@ -92,10 +95,35 @@ class OpenAiApp:
             "owned_by": "hf-triton",
         }
 
+    async def _embeddings(self, request: web.Request) -> web.Response:
+        asked = embeddings.read(read_object(await _body(request)))
+        model = await self._catalog.find(asked.model, EMBEDDING_TASKS)
+        request_id = f"embd-{uuid.uuid4().hex}"
+        try:
+            answers = await self._vectors(embeddings.requests(model, asked, request_id))
+        except ApiError as error:
+            if error.status in (404, 503):
+                self._catalog.forget()
+            raise embeddings.in_openais_words(error) from None
+        headers = {"X-Request-Id": request_id}
+        return _json(embeddings.write(asked, answers), headers=headers)
+
+    async def _vectors(self, requests: Iterable[Any]) -> list[embeddings.Vectors]:
+        """The answers of all requests, in their order; the first error ends the others."""
+        tasks = [asyncio.ensure_future(self._triton.infer(request)) for request in requests]
+        try:
+            responses = await asyncio.gather(*tasks)
+            return [embeddings.read_vectors(response) for response in responses]
+        except ValueError as error:
+            raise ApiError(500, str(error)) from None
+        finally:
+            for task in tasks:
+                task.cancel()
+
     def _generating(self, api: Api) -> Handler:
         async def generate(request: web.Request) -> web.StreamResponse:
             asked = api.read(read_object(await _body(request)))
-            model = await self._catalog.find(asked.model)
+            model = await self._catalog.find(asked.model, TEXT_TASKS)
             answer = Answer(api, asked, f"{api.id_prefix}{uuid.uuid4().hex}")
             chunks = self._chunks(model, asked, answer.answer_id)
             try:
@@ -148,11 +176,6 @@ async def _body(request: web.Request) -> bytes:
     except web.HTTPRequestEntityTooLarge:
         allowed = f"{_MAX_BODY_BYTES} bytes"
         raise ApiError(413, f"the body: got more, allowed: {allowed}") from None
-
-
-async def _no_embeddings(_request: web.Request) -> web.Response:
-    message = "model: no embeddings model is served here, only text generation"
-    raise ApiError(404, message, param="model", code="model_not_found")
 
 
 @web.middleware

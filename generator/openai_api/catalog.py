@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from generator.openai_api.errors import ApiError, model_not_found
-from generator.openai_api.tasks import TEXT_TASKS
+from generator.openai_api.errors import ApiError, model_not_found, wrong_task
+from generator.openai_api.tasks import EMBEDDING_TASKS, TEXT_TASKS
 from generator.triton_models import ENGINE_SUFFIX, ROLE_PARAMETER, TASK_PARAMETER
 
 _GOOD_FOR_S = 2.0
@@ -28,8 +29,14 @@ class ServedModel:
 
     name: str
     triton_name: str
+    task: str
     streams: bool
-    is_batched: bool
+    max_batch_size: int
+
+    @property
+    def is_batched(self) -> bool:
+        """Whether its tensors begin with a batch's dimension."""
+        return self.max_batch_size > 0
 
 
 class Source(Protocol):
@@ -59,15 +66,22 @@ class Catalog:
                     await self._read()
         return self._models
 
-    async def find(self, name: str) -> ServedModel:
-        """The model of that name. Raises ApiError, 404 where there is none."""
+    async def find(self, name: str, tasks: Sequence[str] = ()) -> ServedModel:
+        """The model of that name. Raises ApiError, 404 where there is none, or it is of none of
+        ``tasks``.
+        """
         found = (await self.models()).get(name)
         if found is None:
             models = await self.models(_MISSES_GOOD_FOR_S)
             found = models.get(name)
         if found is None:
-            raise model_not_found(name, sorted(self._models))
+            raise model_not_found(name, self._named(tasks))
+        if tasks and found.task not in tasks:
+            raise wrong_task(name, found.task, self._named(tasks))
         return found
+
+    def _named(self, tasks: Sequence[str]) -> list[str]:
+        return sorted(n for n, model in self._models.items() if not tasks or model.task in tasks)
 
     def forget(self) -> None:
         """What was read is wrong: the next request reads anew."""
@@ -94,8 +108,10 @@ def served_model(config: Any) -> ServedModel | None:
     """What users see of a model of Triton's: nothing of a front, its engine stands for both."""
     parameters = {name: value.string_value for name, value in config.parameters.items()}
     role = parameters.get(ROLE_PARAMETER)
-    if parameters.get(TASK_PARAMETER) not in TEXT_TASKS or role not in ("engine", "whole"):
+    task = parameters.get(TASK_PARAMETER)
+    known = (*TEXT_TASKS, *EMBEDDING_TASKS)
+    if task is None or task not in known or role not in ("engine", "whole", "ensemble"):
         return None
     streams = role == "engine"
     name = config.name.removesuffix(ENGINE_SUFFIX) if streams else config.name
-    return ServedModel(name, config.name, streams, is_batched=config.max_batch_size > 0)
+    return ServedModel(name, config.name, task, streams, config.max_batch_size)

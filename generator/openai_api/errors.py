@@ -40,3 +40,10 @@ def model_not_found(name: str, served: list[str]) -> ApiError:
     allowed = ", ".join(served) or "none, no model is ready"
     message = f"model: '{name[:100]}' does not exist or is not ready, allowed: {allowed}"
     return ApiError(404, message, param="model", code="model_not_found")
+
+
+def wrong_task(name: str, task: str, served: list[str]) -> ApiError:
+    """The model is there, but this path is not for it."""
+    allowed = ", ".join(served) or "none, no model of this path's task is ready"
+    message = f"model: '{name[:100]}' is a {task} model, allowed here: {allowed}"
+    return ApiError(404, message, param="model", code="model_not_found")

@@ -3,3 +3,4 @@
 from __future__ import annotations
 
 TEXT_TASKS = ("text-generation",)  # /v1/completions and /v1/chat/completions
+EMBEDDING_TASKS = ("feature-extraction",)  # /v1/embeddings

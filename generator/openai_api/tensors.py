@@ -1,4 +1,4 @@
-"""Triton's gRPC messages for text generation: inputs to bytes, outputs from bytes.
+"""Triton's gRPC messages: inputs to bytes, outputs from bytes.
 
 Made by hand rather than with tritonclient's classes, which need numpy. BYTES elements have their
 length before them, 4 bytes little-endian.
@@ -39,30 +39,43 @@ def infer_request(
 ) -> Any:
     """A ModelInferRequest: one row, each input of one element."""
     shape = [1, 1] if batched else [1]
-    request = service_pb2.ModelInferRequest(model_name=model, id=request_id)
+    outputs = (*_OUTPUTS, "logprobs") if logprobs else _OUTPUTS
+    request = new_request(model, request_id, outputs)
     for name, value in inputs.items():
-        datatype, data = _element(value)
+        datatype, data = pack_value(value)
         request.inputs.add(name=name, datatype=datatype, shape=shape)
         request.raw_input_contents.append(data)
-    for name in (*_OUTPUTS, "logprobs") if logprobs else _OUTPUTS:
+    return request
+
+
+def new_request(model: str, request_id: str, outputs: Iterable[str]) -> Any:
+    """A ModelInferRequest without inputs."""
+    request = service_pb2.ModelInferRequest(model_name=model, id=request_id)
+    for name in outputs:
         request.outputs.add(name=name)
     return request
 
 
 def read_chunk(response: Any) -> Chunk:
     """The outputs of a ModelInferResponse. Raises ValueError where they are not as they must be."""
-    names = [output.name for output in response.outputs]
-    data = dict(zip(names, response.raw_output_contents, strict=True))
-    missing = [name for name in _OUTPUTS if name not in data]
-    if missing:
-        raise ValueError(f"the model's answer lacks {', '.join(missing)}")
+    data = outputs_of(response, _OUTPUTS)
     return Chunk(
         _texts(data["text_output"]),
         _texts(data["finish_reason"]),
-        sum(_counts(data["num_input_tokens"])),
-        _counts(data["num_output_tokens"]),
+        sum(counts(data["num_input_tokens"])),
+        counts(data["num_output_tokens"]),
         _texts(data.get("logprobs", b"")),
     )
+
+
+def outputs_of(response: Any, needed: Iterable[str]) -> dict[str, bytes]:
+    """A ModelInferResponse's outputs by name. Raises ValueError where one that is needed lacks."""
+    names = [output.name for output in response.outputs]
+    data = dict(zip(names, response.raw_output_contents, strict=True))
+    missing = [name for name in needed if name not in data]
+    if missing:
+        raise ValueError(f"the model's answer lacks {', '.join(missing)}")
+    return data
 
 
 def pack_texts(texts: Iterable[str]) -> bytes:
@@ -71,7 +84,8 @@ def pack_texts(texts: Iterable[str]) -> bytes:
     return b"".join(struct.pack("<I", len(text)) + text for text in encoded)
 
 
-def _element(value: TensorValue) -> tuple[str, bytes]:
+def pack_value(value: TensorValue) -> tuple[str, bytes]:
+    """A tensor's datatype, and the bytes of its one element."""
     if isinstance(value, bool):
         return "BOOL", struct.pack("<?", value)
     if isinstance(value, int):
@@ -88,5 +102,6 @@ def _texts(data: bytes) -> list[str]:
     return texts
 
 
-def _counts(data: bytes) -> list[int]:
+def counts(data: bytes) -> list[int]:
+    """The elements of a UINT32 tensor."""
     return [count for (count,) in struct.iter_unpack("<I", data)]

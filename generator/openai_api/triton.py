@@ -1,4 +1,4 @@
-"""One Triton over gRPC: its models, and the generations they are asked for.
+"""One Triton over gRPC: its models, and what they are asked for.
 
 A gRPC call that is left, however that happens, is cancelled, and Triton tells the model.
 """
@@ -88,10 +88,13 @@ class Triton:
         )
         return self._streamed(request) if model.streams else self._at_once(request)
 
-    async def _at_once(self, request: Any) -> AsyncGenerator[Chunk, None]:
+    async def infer(self, request: Any) -> Any:
+        """A ModelInferRequest's response. Raises ApiError."""
         with _errors_translated():
-            response = await self._stub.ModelInfer(request)
-        yield _chunk(response)
+            return await self._stub.ModelInfer(request)
+
+    async def _at_once(self, request: Any) -> AsyncGenerator[Chunk, None]:
+        yield _chunk(await self.infer(request))
 
     async def _streamed(self, request: Any) -> AsyncGenerator[Chunk, None]:
         call = self._stub.ModelStreamInfer(iter((request,)))

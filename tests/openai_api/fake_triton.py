@@ -24,6 +24,10 @@ ERRORS = {
     "!503": (grpc.StatusCode.UNAVAILABLE, "the queue is full: try again later"),
 }
 
+EMBEDDING_ERRORS = {
+    "!400": (grpc.StatusCode.INVALID_ARGUMENT, "text_input: got 900 tokens, allowed: at most 512"),
+}
+
 
 @dataclass(frozen=True)
 class Model:
@@ -53,6 +57,8 @@ class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
     seen: list[dict[str, Any]] = field(default_factory=list)
     shapes: list[list[int]] = field(default_factory=list)
     cancelled: list[str] = field(default_factory=list)
+    embedding_requests: list[Any] = field(default_factory=list)
+    most_answered: int = 10**6
     num_waiting: int = 0
     num_indexed: int = 0
 
@@ -73,6 +79,8 @@ class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
         return service_pb2.ModelConfigResponse(config=self.models[request.name].config())
 
     async def ModelInfer(self, request: Any, context: Any) -> Any:  # noqa: N802
+        if self.models[request.model_name].task == "feature-extraction":
+            return await self._embed(request, context)
         inputs = self._note(request)
         prompt = _prompt(inputs)
         if prompt in ERRORS:
@@ -95,6 +103,23 @@ class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
                 message = "the engine died: try again later"
                 yield service_pb2.ModelStreamInferResponse(error_message=message)
             await self._wait(prompt)
+
+    async def _embed(self, request: Any, context: Any) -> Any:
+        """Of each text its length, its first character's code and a half."""
+        self.embedding_requests.append(request)
+        texts = _texts(request.raw_input_contents[0])
+        for text in texts:
+            if text in ERRORS:
+                await context.abort(*EMBEDDING_ERRORS.get(text, ERRORS[text]))
+            await self._wait(text)
+        answer = service_pb2.ModelInferResponse(model_name=request.model_name)
+        rows = b"".join(struct.pack("<3f", len(text), ord(text[0]), 0.5) for text in texts)
+        answer.outputs.add(name="embedding", datatype="FP32", shape=[len(texts), 3])
+        answer.raw_output_contents.append(rows[: 12 * self.most_answered])
+        answer.outputs.add(name="num_input_tokens", datatype="UINT32", shape=[len(texts)])
+        counts = struct.pack(f"<{len(texts)}I", *(len(text.split()) for text in texts))
+        answer.raw_output_contents.append(counts)
+        return answer
 
     def _note(self, request: Any) -> dict[str, Any]:
         assert request.model_name in self.models
@@ -125,6 +150,15 @@ def _value(datatype: str, data: bytes) -> Any:
         assert struct.unpack_from("<I", data) == (len(data) - 4,)
         return data[4:].decode()
     return struct.unpack({"BOOL": "<?", "INT32": "<i"}[datatype], data)[0]
+
+
+def _texts(data: bytes) -> list[str]:
+    texts = []
+    while data:
+        (length,) = struct.unpack_from("<I", data)
+        texts.append(data[4 : 4 + length].decode())
+        data = data[4 + length :]
+    return texts
 
 
 def _prompt(inputs: dict[str, Any]) -> str:

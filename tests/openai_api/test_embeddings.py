@@ -1,0 +1,129 @@
+"""``/v1/embeddings``: what Triton is asked, and what the client is answered."""
+
+from __future__ import annotations
+
+import base64
+import struct
+from typing import Any
+
+import pytest
+
+from tests.openai_api.conftest import Translator
+from tests.support.triton import eventually
+
+
+def embed(api: Translator, value: object, **body: object) -> Any:
+    reply = api.post("/v1/embeddings", **{"model": "vectors", "input": value, **body})
+    assert reply.status == 200, reply.text
+    return reply.body
+
+
+def vector(text: str) -> list[float]:
+    """What the fake Triton makes of a text."""
+    return [len(text), ord(text[0]), 0.5]
+
+
+def test_a_text_and_a_list_of_texts_are_one_request(api: Translator) -> None:
+    body = embed(api, "two words")
+    assert body == {
+        "object": "list",
+        "data": [{"object": "embedding", "index": 0, "embedding": vector("two words")}],
+        "model": "vectors",
+        "usage": {"prompt_tokens": 2, "total_tokens": 2},
+    }
+    texts = ["a", "bcd", "e f g"]
+    body = embed(api, texts, user="somebody")
+    assert [row["embedding"] for row in body["data"]] == [vector(text) for text in texts]
+    assert [row["index"] for row in body["data"]] == [0, 1, 2]
+    assert body["usage"]["total_tokens"] == 5
+    last = api.triton.embedding_requests[-1]
+    assert [(tensor.name, list(tensor.shape)) for tensor in last.inputs] == [("input_text", [3])]
+
+
+def test_base64_is_the_vectors_own_bytes(api: Translator) -> None:
+    body = embed(api, ["abc"], encoding_format="base64")
+    data = base64.b64decode(body["data"][0]["embedding"])
+    assert list(struct.unpack("<3f", data)) == vector("abc")
+
+
+def test_a_model_with_batches_gets_no_more_rows_than_it_takes(api: Translator) -> None:
+    before = len(api.triton.embedding_requests)
+    texts = [f"{'x' * length}" for length in range(1, 11)]
+    body = embed(api, texts, model="rows", dimensions=3)
+    assert [row["embedding"] for row in body["data"]] == [vector(text) for text in texts]
+    asked = api.triton.embedding_requests[before:]
+    shapes = {(t.name, tuple(t.shape)) for request in asked for t in request.inputs}
+    assert shapes == {
+        *(("text_input", (rows, 1)) for rows in (2, 4)),
+        *(("dimensions", (rows, 1)) for rows in (2, 4)),
+    }
+
+
+def test_options_reach_the_model(api: Translator) -> None:
+    embed(api, "x", dimensions=2, truncate=True, prompt_name="query")
+    request = api.triton.embedding_requests[-1]
+    found = {
+        tensor.name: (tensor.datatype, list(tensor.shape), data)
+        for tensor, data in zip(request.inputs, request.raw_input_contents, strict=True)
+    }
+    assert found["dimensions"] == ("INT32", [1], struct.pack("<i", 2))
+    assert found["truncate"] == ("BOOL", [1], b"\x01")
+    assert found["prompt_name"][2][4:] == b"query"
+
+
+@pytest.mark.parametrize(
+    "body, param, message",
+    [
+        ({}, "input", "input: got none, allowed: a text or a list of texts"),
+        ({"input": []}, "input", "input: got a list of 0, allowed: 1 to 2048 texts"),
+        ({"input": ["a"] * 2049}, "input", "input: got a list of 2049"),
+        ({"input": ""}, "input", "input: got an empty text"),
+        ({"input": [1, 2]}, "input", "input: got a list with 1, allowed: a text"),
+        ({"input": {"a": 1}}, "input", "input: got an object"),
+        ({"input": "x", "encoding_format": "int8"}, "encoding_format", "allowed: float or base64"),
+        ({"input": "x", "dimensions": "3"}, "dimensions", "dimensions: got a text"),
+        ({"input": "x", "dimension": 3}, "dimension", "did you mean dimensions?"),
+        ({"input": "x", "model": 3}, "model", "model: got 3, allowed: a text"),
+        ({"input": "!400"}, "input", "input: got 900 tokens, allowed: at most 512"),
+    ],
+)
+def test_what_is_wrong_is_named(
+    body: dict[str, Any], param: str, message: str, api: Translator
+) -> None:
+    reply = api.post("/v1/embeddings", **{"model": "vectors", **body})
+    assert reply.status == 400
+    assert reply.error["param"] == param
+    assert message in reply.error["message"]
+
+
+@pytest.mark.parametrize("model", ["echo", "labels", "nobody"])
+def test_only_embedding_models_answer(model: str, api: Translator) -> None:
+    reply = api.post("/v1/embeddings", model=model, input="x")
+    assert reply.status == 404
+    assert reply.error["code"] == "model_not_found"
+    assert "rows, vectors" in reply.error["message"]
+    assert api.completion(model="vectors").status == 404
+
+
+def test_an_overloaded_model_is_a_503_that_says_when_to_come_again(api: Translator) -> None:
+    reply = api.post("/v1/embeddings", model="vectors", input=["fine", "!503"])
+    assert reply.status == 503
+    assert reply.headers["Retry-After"] == "1"
+
+
+def test_a_missing_vector_is_an_error(api: Translator) -> None:
+    api.triton.most_answered = 1
+    try:
+        reply = api.post("/v1/embeddings", model="vectors", input=["a", "b"])
+    finally:
+        api.triton.most_answered = 10**6
+    assert reply.status == 500
+    assert "answered 1 of 2 texts" in reply.error["message"]
+
+
+def test_the_first_error_ends_the_other_requests(api: Translator) -> None:
+    reply = api.post(
+        "/v1/embeddings", model="rows", input=["!waits", "b", "c", "d", "!503", "f", "g", "h"]
+    )
+    assert reply.status == 503
+    eventually(lambda: "!waits" in api.triton.cancelled)
