@@ -56,6 +56,15 @@ def parse(text: str) -> Message:
     return config
 
 
+def as_dict(text: str) -> dict[str, Any]:
+    """The ModelConfig that ``text`` is, as Triton hands it to a model. Raises TemplateError."""
+    config = parse(text)
+    from google.protobuf import json_format
+
+    found: dict[str, Any] = json_format.MessageToDict(config, preserving_proto_field_name=True)
+    return found
+
+
 def rules_broken(config: Any) -> Iterator[str]:
     """What Triton would refuse at load, one line each."""
     if not config.backend:

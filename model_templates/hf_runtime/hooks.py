@@ -56,15 +56,7 @@ class HookTensors(MutableMapping[str, Any]):
         return self._tensors[name]
 
     def __setitem__(self, name: str, value: Any) -> None:
-        declared = self._declared.get(name)
-        if declared is None:
-            known = ", ".join(self._declared)
-            raise HookError(f"{self.kind} {name!r} is not declared; this model has {known}")
-        try:
-            array = declared.array(value, self.num_rows, self._shapes.get(name))
-        except ValueError as error:
-            raise HookError(f"{self.kind} {name!r}: {error}") from None
-        self._tensors[name] = array
+        self._put(name, value)
 
     def __delitem__(self, name: str) -> None:
         del self._tensors[name]
@@ -76,7 +68,9 @@ class HookTensors(MutableMapping[str, Any]):
         return len(self._tensors)
 
     def texts(self, name: str) -> list[str]:
-        """All texts of a tensor, flat. Raises RequestError where one is not valid UTF-8."""
+        """All texts of a tensor, flat, none where it is not there. Raises RequestError where one is
+        not valid UTF-8.
+        """
         return [text(name, value) for value in self._values(name)]
 
     def text(self, name: str, default: str | None = None) -> str:
@@ -96,7 +90,18 @@ class HookTensors(MutableMapping[str, Any]):
     def check(self) -> None:
         """Raises HookError for an array that was changed in place into what can't be sent."""
         for name in self._tensors:
-            self[name] = self._tensors[name]
+            self._put(name, self._tensors[name])
+
+    def _put(self, name: str, value: Any) -> None:
+        declared = self._declared.get(name)
+        if declared is None:
+            known = ", ".join(self._declared)
+            raise HookError(f"{self.kind} {name!r} is not declared; this model has {known}")
+        try:
+            array = declared.array(value, self.num_rows, self._shapes.get(name))
+        except ValueError as error:
+            raise HookError(f"{self.kind} {name!r}: {error}") from None
+        self._tensors[name] = array
 
     def _values(self, name: str) -> list[Any]:
         array = self._tensors.get(name)
@@ -130,6 +135,10 @@ class HookRequest(HookTensors):
         self.parameters = dict(parameters)
         self.outputs = outputs
         self.state: dict[str, Any] = {}
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        super().__setitem__(name, value)
+        self.parameters.pop(name, None)  # a value is given once
 
     def check(self) -> None:
         super().check()

@@ -85,6 +85,14 @@ def test_a_preprocess_sees_and_changes_parameters_and_other_tensors(tmp_path: Pa
     assert request.inputs["flag"].tolist() == [True]
 
 
+def test_a_tensor_that_is_set_takes_the_place_of_a_parameter(tmp_path: Path) -> None:
+    hooks = pre("if request.text('text_input') == 'x': request['top_k'] = 3")
+    with driving(tmp_path, hooks) as driver:
+        driver.ask("x", parameters={"top_k": 5})
+        driver.ask("y", parameters={"text_input": "given twice"})
+        assert [request.given for request in driver.taken] == [{}, {"text_input": "given twice"}]
+
+
 def test_a_dict_replaces_all_tensors(tmp_path: Path) -> None:
     with driving(tmp_path, pre("return {'text_input': 'y'}")) as driver:
         driver.ask("x", top_k=np.array([3], dtype=np.int32))

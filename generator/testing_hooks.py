@@ -1,0 +1,142 @@
+"""A model's hooks without a server, for their tests.
+
+::
+
+    from generator.testing_hooks import load_hooks
+
+    def test_texts_are_stripped() -> None:
+        hooks = load_hooks("models.yaml", "sentiment")
+        request = hooks.preprocess({"text_input": " good "})
+        assert request.text("text_input") == "good"
+        response = hooks.postprocess({"label": "POSITIVE", "score": 0.9}, request)
+        assert hooks.observed("score") == [0.9]
+
+The file is loaded as the server loads it, with the tensors and metrics that the model has there.
+Loads no weights and imports neither torch nor transformers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from generator import model_config, templates
+from generator.errors import SpecError, UsageError
+from generator.models_yaml import load
+from generator.render import render_config
+from generator.spec import ModelSpec
+from generator.triton_models import triton_models
+
+if TYPE_CHECKING:
+    from hf_runtime.hook_file import HookFile
+    from hf_runtime.hooks import HookRequest, HookResponse
+
+__all__ = ["HooksUnderTest", "SpecError", "load_hooks"]
+
+
+class HooksUnderTest:
+    """The hooks of one model. What they raise, these methods raise: RequestError for an answer of
+    400, HookError for one of 500, whose cause is the hook's own exception.
+    """
+
+    def __init__(self, spec: ModelSpec, config: dict[str, Any]) -> None:
+        """Raises LoadError where the file can't be imported."""
+        from hf_runtime.declared import declared_tensors
+
+        self._inputs = declared_tensors(config["input"])
+        self._outputs = declared_tensors(config["output"])
+        self._batched = spec.max_batch_size > 0
+        self._seen: list[tuple[str, float, dict[str, str]]] = []
+        self._file = _loaded(spec, self._seen)
+
+    def preprocess(
+        self,
+        inputs: Mapping[str, Any],
+        parameters: Mapping[str, Any] | None = None,
+        *,
+        num_rows: int = 1,
+    ) -> HookRequest:
+        """Runs ``preprocess`` on a request with these tensors: arrays, values or flat lists.
+
+        ``num_rows`` is the size of a client's batch, with max_batch_size above 0.
+        """
+        request = self._request(parameters or {}, num_rows)
+        request.update(inputs)
+        self._file.run("preprocess", request)
+        return request
+
+    def postprocess(
+        self,
+        outputs: Mapping[str, Any],
+        request: HookRequest | None = None,
+        *,
+        is_final: bool = True,
+    ) -> HookResponse:
+        """Runs ``postprocess`` on a response with these tensors.
+
+        ``request`` is what ``preprocess`` returned, one without tensors where it is left out.
+        """
+        from hf_runtime.hooks import HookResponse
+
+        asked = self._request({}, 1) if request is None else request
+        response = HookResponse({}, self._outputs, asked, is_final=is_final)
+        response.update(outputs)
+        self._file.run("postprocess", response)
+        return response
+
+    def observed(self, name: str, **labels: object) -> list[float]:
+        """What the hooks have observed of a metric with these labels, in order."""
+        texts = {label: str(value) for label, value in labels.items()}
+        return [
+            value
+            for seen, value, given in self._seen
+            if seen == name and texts.items() <= given.items()
+        ]
+
+    def _request(self, parameters: Mapping[str, Any], num_rows: int) -> HookRequest:
+        from hf_runtime.hooks import HookRequest
+
+        rows = num_rows if self._batched else None
+        names = tuple(self._outputs)
+        return HookRequest({}, self._inputs, rows, parameters=parameters, outputs=names)
+
+
+def load_hooks(config: str | Path, model: str) -> HooksUnderTest:
+    """The hooks of the model of that name in a models.yaml.
+
+    Raises:
+        SpecError: models.yaml or the hooks file is wrong; says where.
+        UsageError: there is no such model, or it has no hooks.
+    """
+    tasks = templates.find_tasks()
+    specs = {spec.name: spec for spec in load(Path(config), tasks)}
+    spec = specs.get(model)
+    if spec is None:
+        raise UsageError(f"{config} has no model {model!r}; it has {', '.join(specs)}")
+    text = render_config(triton_models(spec)[-1], tasks[spec.task])
+    with contextlib.suppress(ValueError):
+        sys.path.remove(str(templates.default_directory()))
+    sys.path.insert(0, str(templates.default_directory()))
+    return HooksUnderTest(spec, model_config.as_dict(text))
+
+
+def _loaded(spec: ModelSpec, seen: list[tuple[str, float, dict[str, str]]]) -> HookFile:
+    """The spec's hooks file; what it observes is counted, and added to ``seen``."""
+    from hf_runtime.hook_file import HookFile
+    from hf_runtime.observations import Metric, Observations
+
+    class Recorder(Observations):
+        """Counts, and keeps what it counted."""
+
+        def observe(self, name: str, value: Any, labels: Mapping[str, Any]) -> None:
+            super().observe(name, value, labels)
+            texts = {label: str(given) for label, given in labels.items()}
+            seen.append((name, float(value), texts))
+
+    if spec.hooks is None:
+        raise UsageError(f"model {spec.name!r} has no hooks")
+    metrics = [Metric(m.name, m.type, m.help, m.labels, m.buckets) for m in spec.metrics]
+    return HookFile(spec.hooks.path, spec.hooks.path.name, Recorder(metrics))
