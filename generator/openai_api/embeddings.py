@@ -124,7 +124,7 @@ def _request(
     name, shape = ("text_input", [num_texts, 1]) if batched else ("input_text", [num_texts])
     request.inputs.add(name=name, datatype="BYTES", shape=shape)
     request.raw_input_contents.append(pack_texts(texts))
-    for option, value in options.items():
+    for option, value in {**options, "return_num_input_tokens": True}.items():
         datatype, data = pack_value(value)
         rows = num_texts if batched else 1
         request.inputs.add(name=option, datatype=datatype, shape=[rows, 1] if batched else [1])

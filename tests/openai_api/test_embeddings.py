@@ -37,7 +37,8 @@ def test_a_text_and_a_list_of_texts_are_one_request(api: Translator) -> None:
     assert [row["index"] for row in body["data"]] == [0, 1, 2]
     assert body["usage"]["total_tokens"] == 5
     last = api.triton.embedding_requests[-1]
-    assert [(tensor.name, list(tensor.shape)) for tensor in last.inputs] == [("input_text", [3])]
+    shapes = [(tensor.name, list(tensor.shape)) for tensor in last.inputs]
+    assert shapes == [("input_text", [3]), ("return_num_input_tokens", [1])]
 
 
 def test_base64_is_the_vectors_own_bytes(api: Translator) -> None:
@@ -56,6 +57,7 @@ def test_a_model_with_batches_gets_no_more_rows_than_it_takes(api: Translator) -
     assert shapes == {
         *(("text_input", (rows, 1)) for rows in (2, 4)),
         *(("dimensions", (rows, 1)) for rows in (2, 4)),
+        *(("return_num_input_tokens", (rows, 1)) for rows in (2, 4)),
     }
 
 
