@@ -32,12 +32,17 @@ class Cutter:
         """A text's tokens without special ones."""
         return self._backend.encode(text, add_special_tokens=False)
 
-    def joined(self, first: Pieces, second: Pieces | None = None) -> list[Pieces]:
-        """One text or a pair with its special tokens: one for each window that a text was cut
-        into.
+    def joined(self, first: Pieces, second: Pieces | None = None) -> Pieces:
+        """One text or a pair with its special tokens."""
+        return self._joiner.post_process(first, second)
+
+    def windows(self, text: Pieces, length: int, stride: int) -> list[Pieces]:
+        """A text cut in place into stretches of at most ``length`` tokens, of which neighbours have
+        ``stride`` in common. Each is to be joined by itself: joined at once, all but the first
+        would keep the token types of a text alone.
         """
-        whole = self._joiner.post_process(first, second)
-        return [whole, *whole.overflowing]
+        text.truncate(length, stride=stride)
+        return [text, *text.overflowing]
 
     def room(self, max_length: int, *, pair: bool) -> int:
         """How many tokens of the texts fit beside the special ones."""
@@ -59,7 +64,7 @@ class Cutter:
         for pieces, length in zip((first, second), longest, strict=True):
             if pieces is not None and len(pieces) > length:
                 pieces.truncate(length, direction=self._side)
-        return self.joined(first, second)[0]
+        return self.joined(first, second)
 
 
 def _joiner(backend: tokenizers.Tokenizer) -> tokenizers.Tokenizer:

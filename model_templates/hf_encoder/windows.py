@@ -66,10 +66,12 @@ class WindowCutter:
             RequestError: more windows than ``max_num_windows``.
         """
         space = self.room(max_length, pair=before is not None) - len(before or ())
+        windows = [text]
         if len(text) > space:
             self._limit(field, text, space, stride, cuts=cuts)
-            text.truncate(space, stride=stride)
-        return self._cutter.joined(text) if before is None else self._cutter.joined(before, text)
+            windows = self._cutter.windows(text, space, stride)
+        pairs = ((window, None) if before is None else (before, window) for window in windows)
+        return [self._cutter.joined(*pair) for pair in pairs]
 
     def encoding(self, window: Pieces, positions: tuple[int, ...]) -> Encoding:
         """A window as the engine takes it."""
