@@ -29,7 +29,6 @@ class BeamSearch:
         config.temperature, config.top_k, config.top_p = 1.0, 50, 1.0
         config.pad_token_id = pad_token_id
         config.eos_token_id = sorted(eos_token_ids) or None
-        config.min_length = 0  # the rows' min_tokens say it
         self._config = config
 
     @torch.inference_mode()

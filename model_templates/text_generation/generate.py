@@ -81,7 +81,10 @@ class GenerateEngine(Engine):
         return super().default_max_tokens(0 if self.is_encoder_decoder else num_prompt_tokens)
 
     def _prepare(self) -> None:
-        config = copy.deepcopy(self.setup.model.generation_config)
+        own = self.setup.model.generation_config
+        # Every call says its lengths; were they here too, transformers would warn at each.
+        own.max_length = own.max_new_tokens = own.min_length = own.min_new_tokens = None
+        config = copy.deepcopy(own)
         config.do_sample, config.num_beams, config.num_return_sequences = False, 1, 1
         # Neutral, not None, which generate would fill with the model's own: our sampler has these.
         config.temperature, config.top_k, config.top_p, config.repetition_penalty = (
@@ -91,7 +94,6 @@ class GenerateEngine(Engine):
             1.0,
         )
         config.length_penalty, config.early_stopping = 1.0, False
-        config.min_length, config.min_new_tokens = 0, 0
         if config.exponential_decay_length_penalty is not None:
             raise LoadError(
                 "generation_config.json: exponential_decay_length_penalty is not supported here"

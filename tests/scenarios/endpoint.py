@@ -26,6 +26,7 @@ FLAGS = {f"return_{name}": True for name in OUTPUTS[1:]}
 TEXTS = (
     *("text_input", "messages", "tools", "chat_template_kwargs"),
     *("stop_words", "bad_words", "sampling_parameters", "on_timeout"),
+    *("source_lang", "target_lang"),
 )
 LISTS = ("stop_words", "bad_words")  # the others are one element a row
 OPTION_TYPES: Mapping[str, Any] = {
@@ -40,7 +41,7 @@ OPTION_TYPES: Mapping[str, Any] = {
         np.float32,
     ),
     **dict.fromkeys(("seed", "random_seed"), np.uint64),
-    **dict.fromkeys(("stream", "exclude_input_in_output", *FLAGS), np.bool_),
+    **dict.fromkeys(("stream", "exclude_input_in_output", "truncate", *FLAGS), np.bool_),
 }
 
 

@@ -1,0 +1,148 @@
+"""Puts a served encoder-decoder together: its files, its languages, and the generate engine."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+from hf_runtime import log
+from hf_runtime.device import Placement
+from hf_runtime.errors import LoadError
+from hf_runtime.served_model import ServedModel
+from text_generation.bad_words import word_tokenizer
+from text_generation.generate import GenerateEngine
+from text_generation.lengths import lengths
+from text_generation.loading import (
+    LoadedModel,
+    ModelParts,
+    load_parts,
+    loaded_model,
+    reading,
+    start_engine,
+    vocab_size,
+)
+from text_generation.options import Options as EngineOptions
+
+from .generation_defaults import default_max_tokens, default_min_tokens, take_task_params
+from .languages import Languages, find_languages
+from .options import Options
+from .reader import SourceReader
+from .source import SourceTokenizer
+
+_LONGEST = 1_000_000  # tokenizers without a limit say 10^30
+
+
+def load_text2text(served: ServedModel, placement: Placement, num_threads: int) -> LoadedModel:
+    """Loads everything and starts the engine.
+
+    Raises:
+        LoadError: with the one line that the operator reads.
+    """
+    options = Options(**served.options)
+    parts = load_parts(served, placement, _require_encoder_decoder)
+    own_prefix = take_task_params(parts.model, options.task_specific_params)
+    languages = _languages(parts, options)
+    _log_what_may_surprise(served.name, parts, options)
+    min_tokens = default_min_tokens(parts.model.generation_config)  # the engine clears it
+    engine = start_engine(
+        served.name, parts, _engine_options(parts, options), placement, num_threads
+    )
+    assert isinstance(engine, GenerateEngine)
+    source = _source(parts, engine, languages)
+    reader = SourceReader(
+        tokenize=lambda text, *, add_special_tokens=True: source.encode(
+            text, languages.frame, truncate=False
+        ),
+        tokenize_word=word_tokenizer(_target_tokenizer(parts.tokenizer)),
+        default_min_tokens=min_tokens,
+        decoder_start=parts.decoder_start,
+        source=source,
+        languages=languages,
+        prefix=own_prefix if options.prefix is None else options.prefix,
+        truncation=options.truncation,
+        beams=options.num_beams,
+        **reading(parts, engine),
+    )
+    return loaded_model(served, placement, parts, engine, reader)
+
+
+def _require_encoder_decoder(config: Any) -> None:
+    if not config.is_encoder_decoder:
+        raise LoadError(
+            f"task text2text-generation: {config.model_type} is no encoder-decoder; serve it with "
+            "task: text-generation"
+        )
+
+
+def _languages(parts: ModelParts, options: Options) -> Languages:
+    return find_languages(
+        parts.tokenizer,
+        parts.decoder_start,
+        is_forced=parts.model.generation_config.forced_bos_token_id is not None,
+        source_lang=options.source_lang,
+        target_lang=options.target_lang,
+    )
+
+
+def _engine_options(parts: ModelParts, options: Options) -> EngineOptions:
+    """The options as the engine reads them, defaults of the model's own filled in."""
+    own = parts.model.generation_config
+    return EngineOptions(
+        engine="generate",
+        max_model_len=options.max_model_len or _tokenizer_limit(parts),
+        max_num_seqs=options.max_num_seqs or max(32, options.num_beams),
+        max_queue_size=options.max_queue_size,
+        default_max_tokens=options.default_max_tokens or default_max_tokens(own),
+        default_timeout_ms=options.default_timeout_ms,
+        max_timeout_ms=options.max_timeout_ms,
+        unload_grace_s=options.unload_grace_s,
+        watchdog_s=options.watchdog_s,
+    )
+
+
+def _tokenizer_limit(parts: ModelParts) -> int | None:
+    """The tokenizer's longest text, where it has one that the model can hold."""
+    limit = parts.tokenizer.model_max_length
+    if limit > _LONGEST:
+        return None
+    try:
+        return lengths(parts.config, limit)[0]
+    except LoadError:
+        return None
+
+
+def _source(parts: ModelParts, engine: GenerateEngine, languages: Languages) -> SourceTokenizer:
+    def count_unknown(number: int) -> None:
+        engine.metrics.num_unknown_tokens += number
+
+    source = SourceTokenizer(
+        parts.tokenizer,
+        max_length=engine.max_input_len,
+        vocab_size=vocab_size(parts.model),
+        count_unknown=count_unknown,
+    )
+    for frame in (languages.frame, *languages.frames.values()):
+        source.require_room(frame)
+    return source
+
+
+def _target_tokenizer(tokenizer: Any) -> Any:
+    """The tokenizer of outputs, which Marian's is in another mode."""
+    if not hasattr(tokenizer, "spm_target"):
+        return tokenizer
+    target = copy.deepcopy(tokenizer)
+    target._switch_to_target_mode()  # noqa: SLF001
+    return target
+
+
+def _log_what_may_surprise(name: str, parts: ModelParts, options: Options) -> None:
+    """One line each for settings of the model's own that are not in force unless asked for."""
+    own_beams = parts.model.generation_config.num_beams or 1
+    if own_beams > 1 and options.num_beams == 1:
+        log.info(
+            f"{name}: answers are greedy; the model's own num_beams is {own_beams}, which options "
+            "can say too"
+        )
+    known = getattr(parts.config, "task_specific_params", None) or {}
+    if len(known) > 1 and options.task_specific_params is None and options.prefix is None:
+        log.info(f"{name}: task_specific_params could be one of {', '.join(sorted(known))}")

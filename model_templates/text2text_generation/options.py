@@ -1,0 +1,120 @@
+"""The ``options:`` of a text2text model: keys, units, ranges and defaults.
+
+Standard library only: the generator loads this file to check models.yaml, and the server loads it
+to read ``model.json``. What means the same as for text-generation is described there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from text_generation.options import Options as TextGenerationOptions
+
+# Whether the engine here can answer piece by piece; read by generator/templates.py.
+STREAMS = True
+# What model.py imports beside hf_runtime; read by generator/templates.py.
+PACKAGES = ("text_generation",)
+
+_SHARED = {field.name: field for field in fields(TextGenerationOptions)}
+
+
+def _same(name: str) -> Any:
+    """A field of text-generation's options."""
+    return field(default=_SHARED[name].default, metadata=_SHARED[name].metadata)
+
+
+@dataclass(frozen=True)
+class Options:
+    """How one text2text model is run. ``None`` means: decided when the model loads."""
+
+    prefix: str | None = field(
+        default=None,
+        metadata={
+            "help": "text put before every input, such as 'summarize: ' for T5; default: that of "
+            "task_specific_params, else the one of the model's config.json, else none"
+        },
+    )
+    task_specific_params: str | None = field(
+        default=None,
+        metadata={
+            "help": "name among the task_specific_params of the model's config.json, such as "
+            "summarization: its prefix and its settings for generation are taken; default: none"
+        },
+    )
+    source_lang: str | None = field(
+        default=None,
+        metadata={
+            "help": "language of requests that name none, as the model writes it (en, en_XX, "
+            "eng_Latn); default: the tokenizer's own"
+        },
+    )
+    target_lang: str | None = field(
+        default=None,
+        metadata={
+            "help": "language that requests which name none are translated to; default: the "
+            "model's own, and where it has none each request must name one"
+        },
+    )
+    truncation: bool = field(
+        default=False,
+        metadata={
+            "help": "true cuts an input that is too long, false refuses it; a request's truncate "
+            "says otherwise"
+        },
+    )
+    num_beams: int = field(
+        default=1,
+        metadata={
+            "help": "above 1, answers come from a search with so many beams: whole, neither "
+            "streamed nor sampled, unless a request says beam_width 1; default: greedy, also "
+            "where the model's own settings say more",
+            "unit": "beams",
+            "min": 1,
+            "max": 64,
+        },
+    )
+    max_model_len: int | None = field(
+        default=None,
+        metadata={
+            "help": "longest input, and longest output; default: the tokenizer's or the model's "
+            "own limit",
+            "unit": "tokens",
+            "min": 2,
+        },
+    )
+    max_num_seqs: int | None = field(
+        default=None,
+        metadata={
+            "help": "sequences generated at once, each beam being one; default: 32",
+            "unit": "sequences",
+            "min": 1,
+            "max": 1024,
+        },
+    )
+    max_queue_size: int = _same("max_queue_size")
+    default_max_tokens: int | None = field(
+        default=None,
+        metadata={
+            "help": "output length of a request that does not set max_tokens; default: that of "
+            "the model's own settings for generation, else 128",
+            "unit": "tokens",
+            "min": 1,
+        },
+    )
+    default_timeout_ms: int | None = _same("default_timeout_ms")
+    max_timeout_ms: int | None = _same("max_timeout_ms")
+    unload_grace_s: float = _same("unload_grace_s")
+    watchdog_s: float = _same("watchdog_s")
+
+    def problems(self) -> list[tuple[str, str]]:
+        """Mistakes that only show in two fields together, each as (field, message)."""
+        found = []
+        if self.max_num_seqs is not None and self.max_num_seqs < self.num_beams:
+            message = f"got {self.num_beams}, expected at most max_num_seqs ({self.max_num_seqs})"
+            found.append(("num_beams", message))
+        default, ceiling = self.default_timeout_ms, self.max_timeout_ms
+        if default is not None and ceiling is not None and default > ceiling:
+            message = f"got {default}, expected at most max_timeout_ms ({ceiling})"
+            found.append(("default_timeout_ms", message))
+        return found

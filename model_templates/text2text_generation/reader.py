@@ -1,0 +1,76 @@
+"""A request's rows as an encoder-decoder reads them: languages, prefix, truncation, beams."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from hf_runtime.errors import RequestError
+from hf_runtime.tensors import shown
+from text_generation.request import Prompt, PromptReader, require_no_beams
+from text_generation.row_options import RowFields
+from text_generation.sampling_json import lenient_boolean
+
+from .languages import Languages
+from .source import SourceTokenizer
+
+_FIELDS = RowFields(
+    ("text_input",), ("source_lang", "target_lang"), {"truncate": (lenient_boolean, None)}
+)
+# What a beam search can't do, with the values that ask for nothing.
+_NOT_WITH_BEAMS: dict[str, tuple[Any, ...]] = {
+    "stream": (False,),
+    "n": (1,),
+    "temperature": (None, 0),
+    "top_k": (-1, 0, 1),
+    "top_p": (0, 1),
+    "min_p": (0,),
+    "seed": (None,),
+    "frequency_penalty": (0,),
+    "presence_penalty": (0,),
+    "stop_words": ((),),
+    "stop_token_ids": ((),),
+    "logit_bias": ((),),
+    "ignore_eos": (False,),
+    "logprobs": (None,),
+    "return_logprobs": (False,),
+    "return_cumulative_logprob": (False,),
+}
+
+
+@dataclass(frozen=True)
+class SourceReader(PromptReader):
+    """What parsing needs of an encoder-decoder. ``beams`` is the option ``num_beams``."""
+
+    fields: ClassVar[RowFields] = _FIELDS
+
+    source: SourceTokenizer = field(kw_only=True)
+    languages: Languages = field(kw_only=True)
+    prefix: str = field(kw_only=True)
+    truncation: bool = field(kw_only=True)
+    beams: int = field(kw_only=True)
+
+    def read_prompt(self, row: dict[str, Any]) -> Prompt:
+        text, languages, target = row["text_input"], self.languages, row["target_lang"] or None
+        if not text.strip():
+            raise RequestError("text_input: got white space alone, a text is required")
+        frame = languages.frame_for(row["source_lang"] or None)
+        start = languages.decoder_start(target)
+        read = languages.marked(text, target) if languages.marks else text
+        truncate = self.truncation if row["truncate"] is None else row["truncate"]
+        return Prompt(text, self.source.encode(self.prefix + read, frame, truncate=truncate), start)
+
+    def num_beams(self, row: dict[str, Any]) -> int:
+        asked = row["beam_width"]
+        if self.beams == 1 or asked == 1:
+            require_no_beams(row)
+            return 1
+        if asked not in (None, self.beams):
+            raise RequestError(f"beam_width: got {shown(asked)}, allowed: 1 or {self.beams}")
+        for name, neutral in _NOT_WITH_BEAMS.items():
+            if row[name] not in neutral:
+                raise RequestError(
+                    f"{name}: this model answers by a search with {self.beams} beams, which can't "
+                    "do that; send beam_width 1 to have it"
+                )
+        return self.beams
