@@ -31,7 +31,8 @@ _OTHER_FRAMEWORKS = [
     ),
     *("onnx/*", "openvino/*", "coreml/*", "original/*", "consolidated*", "*.png", "*.jpg", "*.mp4"),
 ]
-_PICKLES = ["*.bin", "*.pt", "*.pth", "*.ckpt"]
+# But 2_Dense/pytorch_model.bin and its like, which sentence-transformers' modules may have alone.
+_PICKLES = ["[!0-9]*.bin", "*.pt", "*.pth", "*.ckpt"]
 
 
 def model_files(served: ServedModel) -> Path:

@@ -115,6 +115,14 @@ def test_other_frameworks_weights_are_left_out(hub: FakeHub, tmp_path: Path) -> 
     assert names(model_files(served(tmp_path))) == set(FILES)
 
 
+def test_a_sentence_transformers_modules_weights_are_taken(hub: FakeHub, tmp_path: Path) -> None:
+    """Many have safetensors for the transformer alone."""
+    dense = {"2_Dense/config.json": b"{}", "2_Dense/pytorch_model.bin": b"d"}
+    others = {"pytorch_model.bin": b"p", "checkpoint-5/optimizer.bin": b"o"}
+    hub.repositories["org/tiny"].files.update({**dense, **others})
+    assert names(model_files(served(tmp_path))) == {*FILES, *dense}
+
+
 def test_pickles_are_taken_where_there_is_nothing_else(hub: FakeHub, tmp_path: Path) -> None:
     hub.repositories["org/tiny"].files = {"config.json": b"{}", "pytorch_model.bin": b"p"}
     expected = {"config.json", "pytorch_model.bin"}
