@@ -42,6 +42,9 @@ def read(config: Any, body: bytes) -> Request:
         if key != "parameters":
             reader.take(key, value)
             continue
+        if reader.declares(key):
+            clash = "Keyword 'parameters' for nested schema also given as input tensor name"
+            raise FlatJsonError(clash, 400)
         if not isinstance(value, _Members):
             raise FlatJsonError("Expected JSON object for keyword: 'parameters'", 500)
         for inner_key, inner_value in value:
@@ -68,6 +71,10 @@ class _Reader:
         self._batched = config.max_batch_size > 0
         self.tensors: dict[str, Array] = {}
         self.parameters: dict[str, Value] = {}
+
+    def declares(self, key: str) -> bool:
+        """Whether the model has an input of that name."""
+        return key in self._declared
 
     def take(self, key: str, value: Any) -> None:
         if key in self.tensors:
