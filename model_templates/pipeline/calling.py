@@ -156,5 +156,5 @@ def _asked_length(parameters: Mapping[str, Any]) -> int | None:
 def _how_to_cut(name: str) -> str:
     nested = {"fill-mask": "tokenizer_kwargs", "text-generation": "tokenizer_encode_kwargs"}
     if name not in nested:
-        return 'send parameters {"truncation": true} to cut it'
-    return f'send parameters {{"{nested[name]}": {{"truncation": true}}}} to cut it'
+        return "send the parameter truncation: true to cut it"
+    return f'send pipeline_parameters {{"{nested[name]}": {{"truncation": true}}}} to cut it'

@@ -111,12 +111,11 @@ class ItemReader:
             return _required_text(field, value)
         found = _only(field, _object(field, value, "text"), "text", "image", "images")
         listed = found.get("images", found.get("image", []))
-        images = listed if isinstance(listed, list) else [listed]
         words = _required_text(f"{field}.text", found.get("text"))
-        return {
-            "text": words,
-            "images": [self.image(f"{field}.images", one) for one in images] or None,
-        }
+        images = listed if isinstance(listed, list) else [listed]
+        if not images:
+            return words
+        return {"text": words, "images": [self.image(f"{field}.images", one) for one in images]}
 
     def _table(self, field: str, value: Any) -> Any:
         found = _only(field, _object(field, value, "table"), "table", "query")

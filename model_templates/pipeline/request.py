@@ -23,7 +23,9 @@ MAIN_INPUTS = ("inputs", "text_input", "args", "array_inputs", "image", "audio")
 # Of "prompt" pipelines and documents, an image comes with a text.
 _COMPANIONS = ("text_pair", "question")
 _OF_THE_CALL = ("candidate_labels", "hypothesis_template")
-INPUTS = (*MAIN_INPUTS, *_COMPANIONS, *_OF_THE_CALL, "parameters")
+# A JSON object of call parameters; plain ones also come as request parameters.
+PARAMETERS = "pipeline_parameters"
+INPUTS = (*MAIN_INPUTS, *_COMPANIONS, *_OF_THE_CALL, PARAMETERS)
 
 Row = Mapping[str, list[Any]]
 
@@ -175,12 +177,12 @@ class RequestReader:
     def _call_parameters(self, row: Row, parameters: Mapping[str, Any]) -> dict[str, Any]:
         own = self._of_the_call(row)
         packed: dict[str, Any] = {}
-        if "parameters" in row:
-            packed = read_object("parameters", text("parameters", row["parameters"][0]))
-        self._call.check("parameters", packed)
+        if PARAMETERS in row:
+            packed = read_object(PARAMETERS, text(PARAMETERS, row[PARAMETERS][0]))
+        self._call.check(PARAMETERS, packed)
         twice = set(packed) & {*own, *parameters}
         if twice:
-            raise RequestError(f"{sorted(twice)[0]}: also given in parameters, send one of them")
+            raise RequestError(f"{sorted(twice)[0]}: also given in {PARAMETERS}, send one of them")
         found = {**self._defaults, **parameters, **packed, **own}
         if isinstance(found.get("candidate_labels"), str):
             found["candidate_labels"] = found["candidate_labels"].split(",")

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
+from hf_runtime import log
 from stub_server import StubServer
+from triton_python_backend_utils import Logger
 
 from generator.generate import generate
 from tests.pipeline.tiny_pipelines import MAKERS
@@ -37,7 +39,9 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path
 
 
 @pytest.fixture
-def serve(tiny_model: Callable[[str], Path], tmp_path: Path) -> Iterator[Serve]:
+def serve(
+    tiny_model: Callable[[str], Path], tmp_path: Path, log_lines: list[str]
+) -> Iterator[Serve]:
     """Serves a tiny model's pipeline, with options; unloaded after the test."""
     servers: list[StubServer] = []
 
@@ -78,3 +82,14 @@ def own_pipeline(tiny_model: Callable[[str], Path]) -> Callable[[str], Any]:
         return made[name]
 
     return pipe
+
+
+@pytest.fixture
+def log_lines(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The lines logged during a test, each after ``I``, ``W`` or ``E``."""
+
+    class Recorder(Logger):
+        lines: ClassVar[list[str]] = []
+
+    monkeypatch.setattr(log, "_triton_logger", lambda: Recorder)
+    return Recorder.lines

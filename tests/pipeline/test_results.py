@@ -59,7 +59,9 @@ def test_an_image_is_classified_however_it_is_sent(
 
 def test_images_of_one_request_are_answered_one_by_one(serve: Serve, own_pipeline: Own) -> None:
     server = serve("image-classification", batch_size=2)
-    found = answers(server, image=[png(seed) for seed in range(3)], parameters='{"top_k": 1}')
+    found = answers(
+        server, image=[png(seed) for seed in range(3)], pipeline_parameters='{"top_k": 1}'
+    )
     own = own_pipeline("image-classification")
     assert found == near([own(picture(seed), top_k=1) for seed in range(3)])
 
@@ -79,7 +81,7 @@ def test_an_images_labels_can_be_named_in_the_request(serve: Serve, own_pipeline
     [found] = answers(server, image=png(), candidate_labels=labels, hypothesis_template=template)
     assert found == near(expected)
     parameters = json.dumps({"candidate_labels": "a cat, the big house"})
-    [plain] = answers(server, image=png(), parameters=parameters)
+    [plain] = answers(server, image=png(), pipeline_parameters=parameters)
     assert plain == near(own(picture(), candidate_labels=labels))
 
 
@@ -106,7 +108,9 @@ def test_a_long_sound_is_cut_into_chunks(serve: Serve, own_pipeline: Own) -> Non
     own = own_pipeline("automatic-speech-recognition")
     parameters = {"chunk_length_s": 1.0, "stride_length_s": 0.2}
     server = serve("automatic-speech-recognition")
-    [found] = answers(server, audio=sound_file(tone(3.0)), parameters=json.dumps(parameters))
+    [found] = answers(
+        server, audio=sound_file(tone(3.0)), pipeline_parameters=json.dumps(parameters)
+    )
     assert found == own(tone(3.0), **parameters)
 
 
@@ -153,7 +157,7 @@ def test_a_chat_is_one_input(serve: Serve, own_pipeline: Own) -> None:
     chat = [{"role": "user", "content": "the cat"}]
     parameters = {"max_new_tokens": 4, "do_sample": False}
     server = serve("text-generation")
-    [found] = answers(server, inputs=json.dumps(chat), parameters=json.dumps(parameters))
+    [found] = answers(server, inputs=json.dumps(chat), pipeline_parameters=json.dumps(parameters))
     assert found == own_pipeline("text-generation")(chat, **parameters)
 
 

@@ -1,0 +1,201 @@
+"""The thread that calls the pipeline: what shares a call, who fails, what an unload leaves."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import pytest
+from hf_runtime.errors import (
+    EngineError,
+    LoadError,
+    OverloadedError,
+    RequestError,
+    RuntimeModelError,
+)
+from pipeline.engine import PipelineEngine, Work
+
+
+class Doubling:
+    """Doubles numbers; fails where one of them is negative, and waits while it is held up."""
+
+    name = "doubling"
+
+    def __init__(self) -> None:
+        self.calls: list[list[Any]] = []
+        self.go = threading.Event()
+        self.go.set()
+        self.entered = threading.Event()
+
+    def check(self, item: Any, parameters: Mapping[str, Any]) -> None:
+        if item == 0:
+            raise RequestError("zero")
+
+    def results(self, items: Sequence[Any], parameters: Mapping[str, Any]) -> list[Any]:
+        self.calls.append(list(items))
+        self.entered.set()
+        assert self.go.wait(20)
+        if min(items) < -10:
+            raise RuntimeError("secret")
+        if min(items) < 0:
+            raise ValueError("negative")
+        return [parameters.get("factor", 2) * item for item in items]
+
+    def failure(self, error: Exception) -> RuntimeModelError:
+        if isinstance(error, RuntimeModelError):
+            return error
+        fault = RequestError if isinstance(error, ValueError) else EngineError
+        return fault(f"{type(error).__name__}: {error}")
+
+
+class Caller:
+    """Somebody who submits numbers and waits for what comes back."""
+
+    def __init__(self, *items: int, factor: int = 2) -> None:
+        self.answer: list[Any] | Exception | None = None
+        self.num_answers = 0
+        self.has_left = False
+        self._answered = threading.Event()
+        self.work = Work(items, {"factor": factor}, str(factor), self._take, lambda: self.has_left)
+
+    def _take(self, answer: list[Any] | Exception) -> None:
+        self.answer = answer
+        self.num_answers += 1
+        self._answered.set()
+
+    def wait(self) -> list[Any] | Exception | None:
+        assert self._answered.wait(20)
+        return self.answer
+
+    def error(self) -> Exception:
+        found = self.wait()
+        assert isinstance(found, Exception)
+        return found
+
+
+Make = Callable[..., tuple[PipelineEngine, Doubling]]
+
+
+@pytest.fixture
+def make() -> Iterator[Make]:
+    made: list[tuple[PipelineEngine, Doubling]] = []
+
+    def start(batch_size: int = 1) -> tuple[PipelineEngine, Doubling]:
+        call = Doubling()
+        loaded: Any = call
+        engine = PipelineEngine(lambda: loaded, batch_size=batch_size, num_threads=1)
+        engine.start()
+        made.append((engine, call))
+        return engine, call
+
+    yield start
+    for engine, call in made:
+        call.go.set()
+        engine.stop()
+
+
+def submit_behind_one(engine: PipelineEngine, call: Doubling, *callers: Caller) -> None:
+    """Submits all while another call is under way, so that they wait together."""
+    call.go.clear()
+    first = Caller(1)
+    engine.submit(first.work)
+    assert call.entered.wait(20)
+    for caller in callers:
+        engine.submit(caller.work)
+    call.go.set()
+    first.wait()
+
+
+def test_requests_with_equal_parameters_share_a_call(make: Make) -> None:
+    engine, call = make(batch_size=8)
+    callers = [Caller(2), Caller(3, factor=3), Caller(4), Caller(5, 6)]
+    submit_behind_one(engine, call, *callers)
+    assert [caller.wait() for caller in callers] == [[4], [9], [8], [10, 12]]
+    assert call.calls == [[1], [2, 4, 5, 6], [3]]
+    assert engine.metrics.batch_size.sum == 6
+    assert engine.metrics.queue_time_s.counts[-1] == 0
+
+
+def test_without_batches_each_input_has_its_own_call(make: Make) -> None:
+    engine, call = make()
+    callers = [Caller(2), Caller(3)]
+    submit_behind_one(engine, call, *callers)
+    assert [caller.wait() for caller in callers] == [[4], [6]]
+    assert call.calls == [[1], [2], [3]]
+
+
+def test_a_long_request_takes_turns_with_a_short_one(make: Make) -> None:
+    engine, call = make(batch_size=2)
+    long, short = Caller(2, 3, 4, 5, 6), Caller(7, factor=3)
+    submit_behind_one(engine, call, long, short)
+    assert long.wait() == [4, 6, 8, 10, 12]
+    assert call.calls[1:3] == [[2, 3], [7]]
+
+
+def test_one_bad_input_does_not_fail_its_batch(make: Make) -> None:
+    engine, call = make(batch_size=8)
+    bad, zero, good, both = Caller(-1), Caller(0), Caller(3), Caller(4, -2)
+    submit_behind_one(engine, call, bad, zero, good, both)
+    assert good.wait() == [6]
+    assert str(bad.error()) == "ValueError: negative"
+    assert str(zero.error()) == "zero"
+    assert str(both.error()) == "input 1: ValueError: negative"
+    assert all(isinstance(one.error(), RequestError) for one in (bad, zero, both))
+    assert [one.num_answers for one in (bad, zero, good, both)] == [1, 1, 1, 1]
+
+
+def test_a_failure_of_its_own_is_logged_without_its_text(make: Make, log_lines: list[str]) -> None:
+    engine, _ = make()
+    caller = Caller(-99)
+    engine.submit(caller.work)
+    assert isinstance(caller.error(), EngineError)
+    [line] = log_lines
+    assert "RuntimeError at test_engine.py" in line
+    assert "secret" not in line
+
+
+def test_a_caller_who_has_left_is_not_computed(make: Make) -> None:
+    engine, call = make()
+    caller = Caller(2)
+    caller.has_left = True
+    caller.work.submitted_s -= 1
+    engine.submit(caller.work)
+    assert str(caller.error()) == "the caller has left"
+    assert call.calls == []
+
+
+def test_what_waits_is_finished_within_the_grace(make: Make) -> None:
+    engine, call = make()
+    callers = [Caller(2), Caller(3)]
+    submit_behind_one(engine, call, *callers)
+    engine.stop(10)
+    assert [caller.answer for caller in callers] == [[4], [6]]
+
+
+def test_an_unload_fails_what_it_can_not_wait_for(make: Make) -> None:
+    engine, call = make()
+    call.go.clear()
+    running, waiting = Caller(1), Caller(2)
+    engine.submit(running.work)
+    assert call.entered.wait(20)
+    engine.submit(waiting.work)
+    began_s = time.monotonic()
+    engine.stop()
+    assert time.monotonic() - began_s < 10
+    for caller in (running, waiting):
+        assert isinstance(caller.error(), OverloadedError)
+    call.go.set()
+    assert (running.num_answers, waiting.num_answers) == (1, 1)
+    with pytest.raises(OverloadedError, match="being unloaded"):
+        engine.submit(Caller(3).work)
+
+
+def test_a_pipeline_that_can_not_be_loaded_says_why() -> None:
+    def fail() -> Any:
+        raise LoadError("no such model")
+
+    engine = PipelineEngine(fail, batch_size=1, num_threads=1)
+    with pytest.raises(LoadError, match="no such model"):
+        engine.start()
