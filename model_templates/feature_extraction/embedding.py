@@ -50,6 +50,11 @@ class FeatureExtraction(EncoderTask):
                 f"dimensions: got {self._dimensions}, this model's embeddings have {self.size}"
             )
 
+    @classmethod
+    def auto_class_of(cls, config: Any) -> str:
+        """T5 and its like embed with their encoder alone."""
+        return "AutoModelForTextEncoding" if config.is_encoder_decoder else cls.auto_class
+
     def prepare(self, fields: RequestFields, wanted: frozenset[str]) -> Prepared:
         """Reads and tokenises the texts, each with its prompt before it."""
         request = read_request(fields, batched=self.setup.batched)

@@ -13,7 +13,7 @@ from hf_runtime.device import Placement
 from hf_runtime.errors import LoadError, reason
 from hf_runtime.prepacked_linear import prepack
 from hf_runtime.served_model import ServedModel
-from hf_runtime.weights import load_config, load_model, load_tokenizer, model_files
+from hf_runtime.weights import load_config, load_tokenizer, load_whole_model, model_files
 
 from .encoder_options import EncoderOptions
 from .engine import EncoderEngine
@@ -56,8 +56,8 @@ def load_encoder(
     files = model_files(served)
     config = load_config(served, files)
     tokenizer = load_tokenizer(served, files)
-    auto_class = getattr(transformers, task_class.auto_class)
-    model = load_model(served, files, auto_class, config, placement)
+    auto_class = getattr(transformers, task_class.auto_class_of(config))
+    model = load_whole_model(served, files, auto_class, config, placement)
     max_length = longest_input(model, tokenizer, options.max_length)
     has_token_types = takes_token_types(model, tokenizer)
     tokenization = Tokenization(

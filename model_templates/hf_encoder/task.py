@@ -61,6 +61,11 @@ class EncoderTask(ABC):
     def __init__(self, setup: TaskSetup) -> None:
         self.setup = setup
 
+    @classmethod
+    def auto_class_of(cls, config: Any) -> str:
+        """The class for a model with this configuration, where that is not the same for all."""
+        return cls.auto_class
+
     @abstractmethod
     def prepare(self, fields: RequestFields, wanted: frozenset[str]) -> Prepared:
         """Reads and tokenises one request; runs on a tokenizer thread, several at once.

@@ -70,10 +70,10 @@ def write_dense(
 class Reference:
     """A model and its tokenizer, called for one text alone."""
 
-    def __init__(self, model: Path) -> None:
+    def __init__(self, model: Path, model_class: Any = None) -> None:
         from transformers import AutoModel, AutoTokenizer
 
-        self.model: Any = AutoModel.from_pretrained(model).eval()
+        self.model: Any = (model_class or AutoModel).from_pretrained(model).eval()
         self.tokenizer: Any = AutoTokenizer.from_pretrained(model)
 
     @torch.inference_mode()

@@ -408,3 +408,26 @@ def test_sentence_transformers_itself_agrees(tmp_path: Path) -> None:
             tensors = {} if name is None else {"prompt_name": name}
             expected = reference.encode(TEXTS, prompt_name=name)
             assert_close(embeddings(server, TEXTS, **tensors), expected)
+
+
+def test_an_encoder_decoders_embedding_is_its_encoders(tmp_path: Path) -> None:
+    model = t5_model(tmp_path)
+    from transformers import T5EncoderModel
+
+    reference = Reference(model, T5EncoderModel)
+    with served(tmp_path, TASK, model) as server:
+        got = embeddings(server, TEXTS)
+    assert_close(got, [reference.embedding(text, "mean") for text in TEXTS])
+
+
+def t5_model(folder: Path) -> Path:
+    """A T5 saved whole, as sentence-T5's are not but T5's own are."""
+    from transformers import AutoConfig, AutoModelForSeq2SeqLM
+
+    model = tiny_encoder("bert", "AutoModel", folder / "model")  # for its tokenizer
+    shape = {"d_model": HIDDEN, "d_kv": 8, "d_ff": 64, "num_layers": 2, "num_heads": 4}
+    size = AutoConfig.from_pretrained(model).vocab_size
+    torch.manual_seed(4)
+    config = AutoConfig.for_model("t5", vocab_size=size, decoder_start_token_id=0, **shape)
+    AutoModelForSeq2SeqLM.from_config(config).save_pretrained(model)
+    return model

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from stub_server import StubServer
 from text_classification.options import Options
+from triton_python_backend_utils import TritonModelException
 from wire import Reply
 
 from tests.encoders.served_encoder import outputs_of, refused, request, rows, served
@@ -209,3 +210,13 @@ def test_a_clients_batch_has_a_row_for_each_text(model: Path, tmp_path: Path) ->
 def test_an_option_of_no_label_is_a_mistake() -> None:
     assert [name for name, _ in Options(top_k=0).problems()] == ["top_k"]
     assert not Options(top_k=-1).problems()
+
+
+def test_a_model_without_a_classifier_is_not_loaded(tmp_path: Path) -> None:
+    """Transformers would make one up, and answer at random."""
+    model = tiny_encoder("roberta", "AutoModelForMaskedLM", tmp_path / "model")
+    with (
+        pytest.raises(TritonModelException, match=r"no weights for classifier.* text-classif"),
+        served(tmp_path, "text-classification", model),
+    ):
+        pass
