@@ -23,11 +23,14 @@ NAMES = ("preprocess", "postprocess")
 class HookFile:
     """A loaded hooks file. ``name`` is what models.yaml calls it, for errors."""
 
-    def __init__(self, path: Path, name: str, observations: Observations) -> None:
+    def __init__(
+        self, path: Path, name: str, observations: Observations, *, model: str = ""
+    ) -> None:
         """Raises LoadError with one line that names the file and its line."""
         self.name = name
         self.observations = observations
         self._path = str(path)
+        self._log_prefix = f"{model}: " if model else ""
         module = self._loaded(path)
         self._functions: dict[str, Callable[[Any], Any]] = {
             wanted: getattr(module, wanted) for wanted in NAMES if hasattr(module, wanted)
@@ -53,15 +56,15 @@ class HookFile:
             self._take(returned, subject, function)
             subject.check()
         except HookError as error:
-            place = self._place(error)
-            log.error(f"{place}: {function}: {error}")
-            raise HookError(f"{place}: {function}: {error}") from None
+            message = f"{self._place(error)}: {function}: {error}"
+            log.error(self._log_prefix + message)
+            raise HookError(message) from None
         except RuntimeModelError:
             raise
         except BaseException as error:
             # SystemExit too: on a thread it would be lost, and its caller wait for ever.
             message = f"{self._place(error)}: {function} raised {type(error).__name__}"
-            log.error(message)
+            log.error(self._log_prefix + message)
             raise HookError(message) from error
 
     def _take(self, returned: object, subject: HookTensors, function: str) -> None:

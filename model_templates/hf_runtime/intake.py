@@ -50,7 +50,7 @@ class Intake:
         if served.hooks is not None:
             path = served.folder / args["model_version"] / HOOKS_FILE
             outputs = declared_tensors(config["output"])
-            file = HookFile(path, served.hooks, self._observations)
+            file = HookFile(path, served.hooks, self._observations, model=served.public_name)
             batched = served.max_batch_size > 0
             self._hooking = Hooking(file, self._inputs, outputs, batched=batched)
         if served.response_cache_mib is not None:
