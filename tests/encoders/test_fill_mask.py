@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+import triton_python_backend_utils as pb_utils
 from fill_mask.candidates import Choice, MaskedEncoding, best_tokens
 from fill_mask.options import Options
 from hf_encoder.encoding import Encoding
@@ -187,3 +188,15 @@ def test_rows_as_wide_as_the_vocabulary_do_not_leave_the_engine() -> None:
 def test_options_that_do_not_go_together_are_mistakes() -> None:
     assert [name for name, _ in Options(top_k=9, max_top_k=8).problems()] == ["top_k"]
     assert not Options().problems()
+
+
+def test_a_tokenizer_without_a_mask_token_is_said_when_it_loads(tmp_path: Path) -> None:
+    model = tiny_encoder("bert", AUTO_CLASS, tmp_path / "model")
+    path = model / "tokenizer_config.json"
+    config = {k: v for k, v in json.loads(path.read_text()).items() if k != "mask_token"}
+    path.write_text(json.dumps(config))
+    with (
+        pytest.raises(pb_utils.TritonModelException, match="needs a tokenizer with a mask token"),
+        served(tmp_path, TASK, model),
+    ):
+        pass

@@ -15,6 +15,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import triton_python_backend_utils as pb_utils
+from hf_encoder.json_output import json_text
+from hf_runtime.errors import EngineError
 from question_answering.options import Options
 from question_answering.spans import Scores, best_spans
 from stub_server import StubServer
@@ -312,6 +315,13 @@ def test_spans_are_the_best_of_all_within_the_longest_answer() -> None:
         assert scores.null > 0
 
 
+def test_a_score_that_is_no_number_is_the_models_fault() -> None:
+    with pytest.raises(EngineError, match="no number"):
+        Scores.of(np.array([[0.0, np.nan], [1.0, 2.0]]), has_null=True)
+    with pytest.raises(EngineError, match="no number"):
+        json_text({"score": math.nan})
+
+
 @pytest.mark.parametrize(
     "options, field",
     [
@@ -327,8 +337,6 @@ def test_options_that_do_not_go_together_are_mistakes(options: dict[str, Any], f
 
 
 def test_a_window_longer_than_the_model_is_said_when_it_loads(model: Path, tmp_path: Path) -> None:
-    import triton_python_backend_utils as pb_utils
-
     with (
         pytest.raises(pb_utils.TritonModelException, match=r"max_seq_len: got 129, .* at most 128"),
         served(tmp_path, TASK, model, options={"max_seq_len": 129}),

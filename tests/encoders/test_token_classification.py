@@ -5,17 +5,27 @@ from __future__ import annotations
 import json
 import warnings
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+import triton_python_backend_utils as pb_utils
+from hf_encoder.alone import forward_alone
+from hf_encoder.runner import RunnerSetup
+from hf_encoder.task import Prepared, TaskSetup
+from hf_encoder.tokenization import Tokenization
+from hf_runtime.errors import LoadError, RequestError
+from hf_runtime.tensors import RequestFields
 from stub_server import StubServer
 from token_classification.entities import STRATEGIES
 from token_classification.options import Options
-from wire import Reply
+from token_classification.tagging import TokenClassification
+from wire import Array, Reply
 
 from tests.encoders.other_tokenizers import KINDS, spelt_otherwise
-from tests.encoders.served_encoder import refused, request, rows, served
+from tests.encoders.served_encoder import refused, request, rows, served, tensor
 from tests.encoders.tiny_encoders import ARCHITECTURES, texts, tiny_encoder
 
 LABELS = {0: "O", 1: "B-PER", 2: "I-PER", 3: "B-LOC", 4: "I-LOC"}
@@ -156,6 +166,8 @@ def test_a_long_text_is_cut_where_the_request_says_so(server: StubServer, model:
         ({}, ["text_input: missing"]),
         ({"text_input": ""}, ["text_input: got an empty text"]),
         ({"text_input": b"a \xc3"}, ["text_input: not valid UTF-8 at byte 2"]),
+        ({"text_input": "\x01"}, ["text_input: the tokenizer makes no token of it"]),
+        ({"text_input": "\x01", "stride": 9}, ["text_input: the tokenizer makes no token of it"]),
         ({"text_input": LONG}, ["text_input: got ", "at most 128", "truncate"]),
         (
             {"text_input": "a", "aggregation_strategy": "simpel"},
@@ -255,10 +267,72 @@ def test_options_that_do_not_go_together_are_mistakes() -> None:
 def test_what_the_model_cannot_do_is_said_when_it_loads(
     options: dict[str, Any], part: str, model: Path, tmp_path: Path
 ) -> None:
-    import triton_python_backend_utils as pb_utils
-
     with (
         pytest.raises(pb_utils.TritonModelException, match=part),
         served(tmp_path, TASK, model, options=options),
     ):
         pass
+
+
+class WithoutOffsets:
+    """A model whose tokenizer is Python's own: it tells neither offsets nor words."""
+
+    def __init__(self, folder: Path) -> None:
+        import transformers
+        from transformers.models.bert.tokenization_bert_legacy import BertTokenizerLegacy
+
+        fast = transformers.AutoTokenizer.from_pretrained(folder)
+        words = sorted(fast.get_vocab().items(), key=lambda word: word[1])
+        (folder / "vocab.txt").write_text("\n".join(word for word, _ in words), encoding="utf-8")
+        self.tokenizer = BertTokenizerLegacy(str(folder / "vocab.txt"), model_max_length=128)
+        self.model = transformers.AutoModelForTokenClassification.from_pretrained(folder).eval()
+
+    def task(self, **options: Any) -> TokenClassification:
+        tokenization = Tokenization(
+            self.tokenizer, max_length=128, truncation=False, has_token_types=True
+        )
+        setup = TaskSetup(Options(**options), self.model.config, None, tokenization, batched=False)
+        return TokenClassification(setup)
+
+    def entities(self, prepared: Prepared) -> Any:
+        device = torch.device("cpu")
+        setup = RunnerSetup(self.model, device, "tokens", 128, has_token_types=True)
+        logits = [forward_alone(setup, encoding).numpy() for encoding in prepared.encodings]
+        return json.loads(prepared.answer(logits)["output"][0])
+
+
+def asked(**tensors: Any) -> RequestFields:
+    arrays = {name: tensor(value) for name, value in tensors.items()}
+    return RequestFields(PlainRequest(arrays), PlainRequest.tensor, batched=False)
+
+
+@dataclass(frozen=True)
+class PlainRequest:
+    arrays: dict[str, Array]
+
+    def parameters(self) -> str:
+        return ""
+
+    def tensor(self, name: str) -> pb_utils.Tensor | None:
+        return pb_utils.Tensor(name, self.arrays[name]) if name in self.arrays else None
+
+
+def test_a_tokenizer_without_offsets_gives_entities_without_them(tmp_path: Path) -> None:
+    import transformers
+
+    found = WithoutOffsets(tiny_encoder("bert", AUTO_CLASS, tmp_path / "model", **labelled()))
+    make: Any = transformers.pipeline
+    reference = make(TASK, model=found.model, tokenizer=found.tokenizer, device="cpu")
+    task = found.task()
+    for strategy in ("none", "simple"):
+        prepared = task.prepare(
+            asked(text_input=TEXTS[6], aggregation_strategy=strategy), frozenset()
+        )
+        got = found.entities(prepared)
+        assert got[0]["start"] is None
+        assert_same(got, reference(TEXTS[6], aggregation_strategy=strategy))
+    for wrong in ({"aggregation_strategy": "first"}, {"stride": 4}):
+        with pytest.raises(RequestError, match=r"no tokenizer\.json"):
+            task.prepare(asked(text_input="a cat", **wrong), frozenset())
+        with pytest.raises(LoadError, match=r"no tokenizer\.json"):
+            found.task(**wrong)
