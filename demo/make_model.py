@@ -7,8 +7,7 @@ The same settings on the same machine give the same bytes.
 from __future__ import annotations
 
 import argparse
-import math
-import os
+import itertools
 import random
 import sys
 from collections.abc import Sequence
@@ -29,6 +28,7 @@ from transformers import (
 )
 
 from demo.corpus.documents import document
+from demo.training import Batch, be_deterministic, train
 
 END, PAD = "<|endoftext|>", "<|pad|>"
 VOCAB_SIZE = 2048
@@ -146,47 +146,26 @@ def new_model(tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
     return model
 
 
-def train(model: LlamaForCausalLM, windows: Windows, settings: Settings) -> None:
+def train_on_windows(model: LlamaForCausalLM, windows: Windows, settings: Settings) -> None:
     """Train in place; short windows first, then windows as long as the context."""
     generator = torch.Generator().manual_seed(settings.seed)
-    optimizers = _optimizers(model, settings.learning_rate)
-    model.train()
-    progress = tqdm(range(settings.steps), "training", unit=" steps")
-    mean_loss = 0.0
-    for step in progress:
-        length = SHORT if step < settings.steps * (1 - LONG_SHARE) else CONTEXT
+    numbers = itertools.count()
+
+    def batch() -> Batch:
+        is_long = next(numbers) >= settings.steps * (1 - LONG_SHARE)
+        length = CONTEXT if is_long else SHORT
         ids = windows.batch(max(1, settings.tokens_per_step // length), length, generator)
-        with torch.autocast("cpu", torch.bfloat16):  # 1.7 times as fast where the CPU has it
-            loss = model(input_ids=ids, labels=ids).loss
-        model.zero_grad()
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        for optimizer in optimizers:
-            for group in optimizer.param_groups:
-                group["lr"] = settings.learning_rate * _schedule(step, settings.steps)
-            optimizer.step()
-        mean_loss += (loss.item() - mean_loss) * max(0.02, 1 / (step + 1))
-        progress.set_postfix(loss=f"{mean_loss:.3f}", refresh=False)
-    model.train(False)
+        return {"input_ids": ids, "labels": ids}
 
-
-def _optimizers(model: LlamaForCausalLM, learning_rate: float) -> list[torch.optim.Optimizer]:
-    """Muon for the matrices within the layers, AdamW for the embeddings and the norms."""
-    named = list(model.named_parameters())
-    matrices = [weight for name, weight in named if weight.ndim == 2 and "embed" not in name]
-    others = [weight for name, weight in named if weight.ndim == 1 or "embed" in name]
-    muon = torch.optim.Muon(
-        matrices, learning_rate, weight_decay=0.1, adjust_lr_fn="match_rms_adamw"
+    train(
+        model, batch, steps=settings.steps, learning_rate=settings.learning_rate, loss=_halved_loss
     )
-    return [muon, torch.optim.AdamW(others, learning_rate, betas=(0.9, 0.95), weight_decay=0.1)]
 
 
-def _schedule(step: int, steps: int) -> float:
-    """Factor of the learning rate: a linear warm-up, then half a cosine down to nothing."""
-    warm_up = min(100, steps // 10 + 1)
-    if step < warm_up:
-        return (step + 1) / warm_up
-    return 0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * (step - warm_up) / (steps - warm_up)))
+def _halved_loss(model: LlamaForCausalLM, batch: Batch) -> torch.Tensor:
+    with torch.autocast("cpu", torch.bfloat16):  # 1.7 times as fast where the CPU has it
+        loss: torch.Tensor = model(**batch).loss
+    return loss
 
 
 def show_samples(folder: Path, num_tokens: int) -> None:
@@ -201,11 +180,10 @@ def show_samples(folder: Path, num_tokens: int) -> None:
 def make(settings: Settings, folder: Path) -> None:
     """Compose, train and save to `folder`."""
     torch.manual_seed(settings.seed)
-    torch.use_deterministic_algorithms(True)
     documents = compose(settings)
     tokenizer = train_tokenizer(documents)
     model = new_model(tokenizer)
-    train(model, Windows(tokenizer, documents), settings)
+    train_on_windows(model, Windows(tokenizer, documents), settings)
     tokenizer.save_pretrained(folder)
     model.save_pretrained(folder)
     (folder / "model.safetensors").chmod(0o644)  # a server may run as another user
@@ -226,9 +204,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add("--seed", type=int, default=1, help="seed of the text, the weights and the order")
     add("--threads", type=int, default=1, help="CPU threads; another number, other bytes")
     options = parser.parse_args(arguments)
-    # One thread in the tokenizer's trainer too, so that its bytes never depend on timing.
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"
-    torch.set_num_threads(options.threads)
+    be_deterministic(options.threads)
     if not options.check:
         settings = Settings(
             options.documents,
