@@ -128,8 +128,12 @@ def number(
     return check
 
 
-def text(expected: str, pattern: str | None = None, *, may_be_empty: bool = False) -> Check:
-    """Text without control characters that matches ``pattern``; ``expected`` describes it."""
+def text(
+    expected: str, pattern: str | None = None, *, may_be_empty: bool = False, allowed: str = ""
+) -> Check:
+    """Text without control characters, but for those of ``allowed``, that matches ``pattern``;
+    ``expected`` describes it.
+    """
     compiled = re.compile(pattern) if pattern else None
 
     def check(node: Node, report: Report) -> str | None:
@@ -141,7 +145,7 @@ def text(expected: str, pattern: str | None = None, *, may_be_empty: bool = Fals
             report.expected(node, expected)
         elif len(value) > MAX_TEXT:
             report.add(node, f"got {len(value)} characters, expected at most {MAX_TEXT}")
-        elif any(unicodedata.category(character) in ("Cc", "Cs") for character in value):
+        elif any(unicodedata.category(one) in ("Cc", "Cs") for one in value if one not in allowed):
             report.expected(node, f"{expected}, without control characters")
         else:
             return value

@@ -55,7 +55,7 @@ class Option:
         if self.kind is bool:
             return schema.boolean
         if self.kind is str:
-            return schema.text("text", may_be_empty=True)
+            return schema.text("text", may_be_empty=True, allowed="\n\t")
         if self.kind is float:
             return schema.number(self.minimum, self.maximum, self.exclusive_min, self.unit)
         exclusive = self.exclusive_min

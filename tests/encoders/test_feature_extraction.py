@@ -213,6 +213,15 @@ def test_the_option_prompt_is_for_requests_that_name_none(
     assert_close([unnamed, named], [unit(reference.embedding(text, "mean")) for text in prompted])
 
 
+@pytest.mark.parametrize("prompt", ["", "who is\nit :\t"])
+def test_the_option_prompt_may_be_empty_or_have_lines(prompt: str, tmp_path: Path) -> None:
+    prompts = {**PROMPTS, "default_prompt_name": "query"}
+    model = sentence_model(tmp_path, {"pooling_mode": "mean"}, prompts=prompts)
+    with served(tmp_path, TASK, model, options={"prompt": prompt}) as server:
+        got = embeddings(server, TEXTS[:1])
+    assert_close(got, [Reference(model).embedding(prompt + TEXTS[0], "mean")])
+
+
 def test_dimensions_are_the_first_and_of_length_1_again(
     server: StubServer, reference: Reference
 ) -> None:

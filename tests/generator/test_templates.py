@@ -8,6 +8,8 @@ import pytest
 
 from generator.errors import TemplateError
 from generator.templates import find_tasks
+from tests.generator.conftest import Run
+from tests.generator.workspace import ONE_MODEL
 
 HEAD = """\
 from __future__ import annotations
@@ -91,7 +93,8 @@ def test_a_package_that_a_task_shares_is_copied_beside_its_model(work: Path) -> 
     )
     (task.folder / "options.py").write_text(
         "from dataclasses import dataclass\nfrom shared_package.base_options import Base\n"
-        "PACKAGES = ('shared_package',)\n\n@dataclass(frozen=True)\nclass Options(Base):\n    pass\n"
+        "PACKAGES = ('shared_package',)\n\n@dataclass(frozen=True)\n"
+        "class Options(Base):\n    pass\n"
     )
     assert list(task.options) == ["size"]
     assert "1/shared_package/base_options.py" in task.runtime_files
@@ -103,3 +106,14 @@ def test_a_package_that_is_not_there_is_named(work: Path) -> None:
     path.write_text(path.read_text() + "PACKAGES = ('nowhere',)\n")
     with pytest.raises(TemplateError, match="PACKAGES names 'nowhere', which is no package"):
         _ = task.runtime_files
+
+
+@pytest.mark.parametrize(
+    "text, code",
+    [("''", 0), ("'query: '", 0), (r'"first\nsecond:\t"', 0), (r'"a\ab"', 1), ("3", 1)],
+)
+def test_a_text_option_may_be_empty_and_have_lines(
+    text: str, code: int, work: Path, run: Run
+) -> None:
+    (work / "models.yaml").write_text(f"{ONE_MODEL}    options: {{label: {text}}}\n")
+    assert run("validate")[0] == code
