@@ -18,6 +18,8 @@ from .items import ChatMessages
 _CALLERS_FAULTS = (ValueError, TypeError, LookupError, AttributeError, AssertionError)
 # A list of one input is answered there without the list.
 _UNWRAPS_ONE = ("fill-mask", "keypoint-matching", "table-question-answering")
+# A list of {"images", "text"} is taken for a chat there.
+_ONE_BY_ONE = ("image-text-to-text", "any-to-any")
 _NO_LIMIT = 1_000_000  # tokenizers without one say 1e30
 _MAY_CUT = ("truncation", "tokenizer_kwargs", "tokenize_kwargs", "tokenizer_encode_kwargs")
 
@@ -46,6 +48,8 @@ class PipelineCall:
     def results(self, items: Sequence[Any], parameters: Mapping[str, Any]) -> list[Any]:
         """A result for each item, computed together."""
         given = [self._as_input(item) for item in items]
+        if self.name in _ONE_BY_ONE:
+            return [self._pipe(item, **self._arguments(parameters)) for item in given]
         found = self._pipe(given, batch_size=len(given), **self._arguments(parameters))
         if self.name in _UNWRAPS_ONE and len(given) == 1:
             return [found]

@@ -14,10 +14,11 @@ import torch
 import triton_python_backend_utils as pb_utils
 from hf_runtime import device, log
 from hf_runtime.errors import LoadError
+from hf_runtime.intake import Intake
 from hf_runtime.metrics import MetricsPublisher
+from hf_runtime.plain_request import DirectRequest
 from hf_runtime.responder import TritonResponder
 from hf_runtime.served_model import read_served_model
-from hf_runtime.tensors import RequestFields
 
 from .pipeline_metrics import families
 from .serving import ServedPipeline, serve_pipeline
@@ -42,10 +43,10 @@ class TritonPythonModel:
 
     def _load(self, args: dict[str, str]) -> None:
         served = read_served_model(Path(args["model_repository"]), args["model_version"])
+        self.intake = Intake(served, args, pb_utils)
         kind, device_id = args["model_instance_kind"], args["model_instance_device_id"]
         placement = device.placement(kind, device_id, served.device_map)
         num_threads = device.cpu_threads(json.loads(args["model_config"]))
-        self.batched = served.max_batch_size > 0
         self.pipeline: ServedPipeline = serve_pipeline(served, placement, num_threads)
         labels = {
             "model": served.public_name,
@@ -57,12 +58,10 @@ class TritonPythonModel:
     def execute(self, requests: list[Any]) -> None:
         """Takes the requests' response senders; they are answered from other threads."""
         for request in requests:
-            self.pipeline.reception.take(
-                lambda request=request: RequestFields(  # type: ignore[misc]
-                    request, pb_utils.get_input_tensor_by_name, batched=self.batched
-                ),
-                TritonResponder(request, pb_utils),
-            )
+            direct = DirectRequest(request, pb_utils)
+            listed = request.requested_output_names()
+            responder = TritonResponder(request, pb_utils)
+            self.intake.receive(direct, listed, responder, self.pipeline.reception.take)
 
     def is_ready(self) -> bool:
         """Whether requests get on; asked by servers from 26.04 on."""
@@ -74,7 +73,9 @@ class TritonPythonModel:
         """
         if not hasattr(self, "metrics"):
             return
+        self.intake.drain(self.pipeline.unload_grace_s)
         self.pipeline.stop()
+        self.intake.close()
         self.metrics.close()
 
     def _families(self) -> Any:

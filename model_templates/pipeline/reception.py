@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -23,6 +23,7 @@ from hf_runtime.errors import (
     RuntimeModelError,
     place,
 )
+from hf_runtime.plain_request import RequestLike, tensor_of
 from hf_runtime.responder import Array, Responder, strings
 from hf_runtime.tensors import RequestFields
 
@@ -66,14 +67,17 @@ class Reception:
         """Requests that are read, wait, are computed or are being answered."""
         return self._num_open
 
-    def take(self, fields: Callable[[], RequestFields], responder: Responder) -> None:
-        """Starts one request, or answers it with what is wrong with it; never raises."""
+    def take(self, request: RequestLike, listed: Iterable[str], responder: Responder) -> None:
+        """Starts one request, or answers it with what is wrong with it; never raises.
+
+        Its tensors are not read after this returns. There is one output, whatever is ``listed``.
+        """
         refusal = self._admit()
         if refusal:
             self._engine.metrics.num_refused += 1
             responder.fail(OverloadedError(f"{refusal}: try again later"))
             return
-        self._guarded(responder, lambda: self._accept(fields(), responder))
+        self._guarded(responder, lambda: self._accept(request, responder))
 
     def drain(self, grace_s: float) -> None:
         """Takes no more requests; those that it has are answered when this returns."""
@@ -97,7 +101,8 @@ class Reception:
             self._num_open += 1
             return ""
 
-    def _accept(self, fields: RequestFields, responder: Responder) -> None:
+    def _accept(self, request: RequestLike, responder: Responder) -> None:
+        fields = RequestFields(request, tensor_of, batched=self._batched)
         fields.check_parameters({*self._names, *requests.INPUTS})
         taken = requests.take(fields)
         if taken.num_bytes > self._max_input_mib * _MIB:

@@ -45,7 +45,9 @@ def serve(
     """Serves a tiny model's pipeline, with options; unloaded after the test."""
     servers: list[StubServer] = []
 
-    def start(name: str, max_batch_size: int = 0, **options: Any) -> StubServer:
+    def start(
+        name: str, max_batch_size: int = 0, model_keys: Any = None, **options: Any
+    ) -> StubServer:
         folder = tmp_path / str(len(servers))
         folder.mkdir()
         entry = {
@@ -54,6 +56,7 @@ def serve(
             "model": str(tiny_model(name)),
             "max_batch_size": max_batch_size,
             "options": {"pipeline": name, **options},
+            **(model_keys or {}),
         }
         (folder / "models.yaml").write_text(json.dumps({"models": [entry]}))
         generate(folder / "models.yaml", folder / "repository")

@@ -230,3 +230,10 @@ def test_no_pipeline_lets_callers_name_what_is_opened(own_pipeline: Callable[[st
     }
     for name in ("text-generation", "automatic-speech-recognition", "image-classification"):
         assert not CallParameters(name, own_pipeline(name)).names & loads
+
+
+def test_hooks_lead_requests_to_a_pipeline(serve: Serve, tmp_path: Path) -> None:
+    hooks = tmp_path / "hooks.py"
+    hooks.write_text("def preprocess(request):\n    request['inputs'] = 'the [MASK]'\n")
+    server = serve(MASKS, model_keys={"hooks": str(hooks)})
+    assert server.infer(texts("no mask at all")).ok

@@ -75,11 +75,12 @@ def test_a_json_list_is_answered_by_a_json_list(serve: Serve, own_pipeline: Own)
 
 def test_an_images_labels_can_be_named_in_the_request(serve: Serve, own_pipeline: Own) -> None:
     server = serve("zero-shot-image-classification")
-    labels, template = ["a cat", "the big house"], "this is {}"
+    labels, template = ["a cat", "the big house"], "this is {} ."
     own = own_pipeline("zero-shot-image-classification")
     expected = own(picture(), candidate_labels=labels, hypothesis_template=template)
     [found] = answers(server, image=png(), candidate_labels=labels, hypothesis_template=template)
     assert found == near(expected)
+    assert abs(found[0]["score"] - 0.5) > 0.01
     parameters = json.dumps({"candidate_labels": "a cat, the big house"})
     [plain] = answers(server, image=png(), pipeline_parameters=parameters)
     assert plain == near(own(picture(), candidate_labels=labels))
@@ -159,6 +160,31 @@ def test_a_chat_is_one_input(serve: Serve, own_pipeline: Own) -> None:
     server = serve("text-generation")
     [found] = answers(server, inputs=json.dumps(chat), pipeline_parameters=json.dumps(parameters))
     assert found == own_pipeline("text-generation")(chat, **parameters)
+
+
+def test_an_image_and_a_text_are_one_input(serve: Serve, own_pipeline: Own) -> None:
+    own, parameters = own_pipeline("image-text-to-text"), {"max_new_tokens": 4}
+    server = serve("image-text-to-text", parameters=json.dumps(parameters))
+    words = "<image> the cat"
+    expected = own(images=picture(), text=words, **parameters)
+    [found] = answers(server, image=png(), text_input=words)
+    assert found == expected
+    [found] = answers(server, inputs=json.dumps({"images": base64_text(png()), "text": words}))
+    assert found == expected
+
+
+def test_a_chat_with_an_image_is_one_input(serve: Serve, own_pipeline: Own) -> None:
+    own, parameters = own_pipeline("image-text-to-text"), {"max_new_tokens": 4}
+    server = serve("image-text-to-text", parameters=json.dumps(parameters))
+    words = {"type": "text", "text": "the cat"}
+
+    def chat(image: object) -> list[dict[str, Any]]:
+        return [{"role": "user", "content": [{"type": "image", "image": image}, words]}]
+
+    [[expected]] = [own(chat(picture()), **parameters)]
+    [[found]] = answers(server, inputs=json.dumps(chat(base64_text(png()))))
+    assert found["generated_text"][-1] == expected["generated_text"][-1]
+    assert found["input_text"] == [{"role": "user", "content": [{"type": "image"}, words]}]
 
 
 def test_an_image_is_answered_as_a_png(serve: Serve, own_pipeline: Own) -> None:

@@ -46,7 +46,7 @@ def clip(folder: Path) -> None:
         **shape,
         "vocab_size": len(tokenizer),
         "max_position_embeddings": 32,
-        "eos_token_id": tokenizer.sep_token_id,
+        "eos_token_id": tokenizer.convert_tokens_to_ids("."),  # a text is what stands at its end
     }
     vision = {**shape, "image_size": 32, "patch_size": 8}
     _save(CLIPModel, CLIPConfig(text_config=text, vision_config=vision, projection_dim=16), folder)
@@ -132,6 +132,43 @@ def depth(folder: Path) -> None:
     GLPNImageProcessor().save_pretrained(folder)
 
 
+def llava(folder: Path) -> None:
+    """A language model that sees, with a chat template."""
+    import transformers
+
+    tokenizer = tiny_tokenizer("distilbert")
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<image>"]})
+    shape: dict[str, Any] = {
+        "hidden_size": 32,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "intermediate_size": 64,
+    }
+    text: Any = transformers.LlamaConfig(
+        **shape, vocab_size=len(tokenizer), max_position_embeddings=128, pad_token_id=0
+    )
+    vision = transformers.CLIPVisionConfig(**shape, image_size=32, patch_size=8)
+    config = transformers.LlavaConfig(
+        vision_config=vision,
+        text_config=text,
+        image_token_index=tokenizer.convert_tokens_to_ids("<image>"),
+        vision_feature_layer=-1,
+    )
+    _save(transformers.LlavaForConditionalGeneration, config, folder)
+    crop = {"height": 32, "width": 32}
+    processor = transformers.LlavaProcessor(
+        transformers.CLIPImageProcessor(size={"shortest_edge": 32}, crop_size=crop),
+        tokenizer,
+        patch_size=8,
+        vision_feature_select_strategy="default",
+        num_additional_image_tokens=1,
+        chat_template="{% for m in messages %}{{ m['role'] }} : {% for c in m['content'] %}"
+        "{% if c['type'] == 'image' %}<image>{% else %}{{ c['text'] }}{% endif %}{% endfor %} . "
+        "{% endfor %}",
+    )
+    processor.save_pretrained(folder)
+
+
 MAKERS: dict[str, Callable[[Path], None]] = {
     "image-classification": vit,
     "zero-shot-image-classification": clip,
@@ -143,6 +180,7 @@ MAKERS: dict[str, Callable[[Path], None]] = {
     "fill-mask": bert_mask,
     "text-generation": llama,
     "depth-estimation": depth,
+    "image-text-to-text": llava,
 }
 
 
