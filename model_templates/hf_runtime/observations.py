@@ -10,7 +10,7 @@ import contextvars
 import math
 import threading
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, SupportsFloat
 
 from . import log
@@ -19,6 +19,7 @@ from .histogram import Histogram, histogram_families
 from .metrics import Family, Sample
 
 MAX_LABEL_SETS = 1000
+MAX_NUMBERS = 10_000  # of one metric: a histogram has several for each set of labels
 MAX_LABEL_CHARACTERS = 200
 # Stands for every label of what comes after so many different ones.
 OTHER = "other"
@@ -52,12 +53,17 @@ class _Series:
         if not self.metric.labels:  # from the first moment on, it is there
             self._start(())
 
+    @property
+    def limit(self) -> int:
+        """How many sets of labels are told apart."""
+        return min(MAX_LABEL_SETS, MAX_NUMBERS // (len(self.metric.buckets) + 3))
+
     def pairs(self, labels: Mapping[str, str]) -> Labels:
         """The labels to count under: OTHER for new ones where there are too many."""
         pairs = tuple(sorted(labels.items()))
         if pairs in self.numbers or pairs in self.histograms:
             return pairs
-        if len(self.numbers) + len(self.histograms) >= MAX_LABEL_SETS:
+        if len(self.numbers) + len(self.histograms) >= self.limit:
             pairs = tuple((name, OTHER) for name, _ in pairs)
             self._tell_once()
         if pairs not in self.numbers and pairs not in self.histograms:
@@ -75,7 +81,9 @@ class _Series:
     def families(self) -> Iterator[Family]:
         metric = self.metric
         if metric.type == "histogram":
-            yield from histogram_families(metric.name, metric.help, self.histograms)
+            for family in histogram_families(metric.name, metric.help, self.histograms):
+                # A sum of what may be negative can fall, which Triton's counters refuse.
+                yield replace(family, counter=not family.name.endswith("_sum"))
         else:
             samples = tuple(Sample(dict(pairs), n) for pairs, n in self.numbers.items())
             yield Family(metric.name, metric.help, metric.type == "counter", samples)
@@ -90,7 +98,7 @@ class _Series:
         if not self.is_full:
             self.is_full = True
             log.warn(
-                f"metric {self.metric.name} has {MAX_LABEL_SETS} sets of labels; more are counted "
+                f"metric {self.metric.name} has {self.limit} sets of labels; more are counted "
                 f"under {OTHER!r}"
             )
 

@@ -96,6 +96,18 @@ def test_too_many_labels_are_counted_together_and_told_of_once(
     assert log_lines == [f"W {message}"]
 
 
+def test_a_histogram_tells_fewer_labels_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(observations, "MAX_NUMBERS", 20)
+    counted = Observations(DECLARED)
+    with counted.active():
+        for number in range(10):
+            observe("score", 1, label=number)
+    assert numbers(counted)["score_count"] == {
+        **{(str(number),): 1 for number in range(5)},
+        ("other",): 5,
+    }
+
+
 def test_a_long_label_is_cut() -> None:
     counted = Observations(DECLARED)
     with counted.active():
@@ -130,10 +142,12 @@ def test_hooks_count_on_metrics_of_their_model(
         "    observe('hook_length', len(request.text('text_input')))\n"
         "def postprocess(response):\n"
         "    observe('hook_labels_total', label=response.text('text_output'))\n"
+        "    observe('hook_logit', -3)\n"
     )
     declared = {
         "hook_length": {"type": "histogram", "buckets": [2.0]},
         "hook_labels_total": {"type": "counter", "labels": ["label"]},
+        "hook_logit": {"type": "histogram", "buckets": [-5.0, 0.0]},
     }
     with driving(tmp_path, hooks, metrics=declared) as driver:
         for text in ("a", "bbb", "a"):
@@ -142,3 +156,6 @@ def test_hooks_count_on_metrics_of_their_model(
         assert eventually(lambda: value("hook_length_count", model="demo") == 3)
         assert value("hook_length_bucket", le="2", instance="demo_0", version="1") == 2
         assert eventually(lambda: value("hook_labels_total", label="a") == 2)
+        assert eventually(lambda: value("hook_logit_sum") == -9)
+        driver.ask("a")
+        assert eventually(lambda: value("hook_logit_sum") == -12), "it falls, and is published"
