@@ -140,9 +140,10 @@ def _log_what_may_surprise(name: str, parts: ModelParts, options: Options) -> No
     own_beams = parts.model.generation_config.num_beams or 1
     if own_beams > 1 and options.num_beams == 1:
         log.info(
-            f"{name}: answers are greedy; the model's own num_beams is {own_beams}, which options "
-            "can say too"
+            f"{name}: answers are greedy; the model's own settings search with {own_beams} beams, "
+            f"as the option num_beams: {own_beams} does"
         )
     known = getattr(parts.config, "task_specific_params", None) or {}
-    if len(known) > 1 and options.task_specific_params is None and options.prefix is None:
-        log.info(f"{name}: task_specific_params could be one of {', '.join(sorted(known))}")
+    if known and options.task_specific_params is None and options.prefix is None:
+        listed = ", ".join(sorted(known))
+        log.info(f"{name}: no prefix; the option task_specific_params can be {listed}")

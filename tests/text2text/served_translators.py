@@ -2,43 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 BATCHED = ("bart", "m2m100", "searching")
+# name -> the family of its model, and what else its entry says
+SERVED = {
+    "t5": ("t5", "options: {task_specific_params: summarization, max_model_len: 48}"),
+    "bart": ("bart", "max_batch_size: 8"),
+    "marian": ("marian", "streaming: false"),
+    "m2m100": ("m2m100", "max_batch_size: 8"),
+    "mbart": ("mbart", "streaming: false"),
+    "mbart50": ("mbart50", "options: {target_lang: fr_XX}"),
+    "nllb": ("nllb", "options: {source_lang: deu_Latn, truncation: true}"),
+    "searching": ("bart", "max_batch_size: 8\n    options: {num_beams: 4}"),
+}
 
 
-def models_yaml(folder: Callable[[str], Path]) -> str:
-    """A models.yaml of all of them; ``folder`` gives that of a family's model."""
-    return f"""\
-defaults:
-  task: text2text-generation
-models:
-  - name: t5
-    model: {folder("t5")}
-    options: {{task_specific_params: summarization, max_model_len: 48}}
-  - name: bart
-    model: {folder("bart")}
-    max_batch_size: 8
-  - name: marian
-    model: {folder("marian")}
-    streaming: false
-  - name: m2m100
-    model: {folder("m2m100")}
-    max_batch_size: 8
-  - name: mbart
-    model: {folder("mbart")}
-    streaming: false
-  - name: mbart50
-    model: {folder("mbart50")}
-    streaming: false
-    options: {{target_lang: fr_XX}}
-  - name: nllb
-    model: {folder("nllb")}
-    streaming: false
-    options: {{source_lang: deu_Latn, truncation: true}}
-  - name: searching
-    model: {folder("bart")}
-    max_batch_size: 8
-    options: {{num_beams: 4}}
-"""
+def models_yaml(folder: Callable[[str], Path], names: Iterable[str] = SERVED) -> str:
+    """A models.yaml of these; ``folder`` gives that of a family's model."""
+    entries = [
+        f"  - name: {name}\n    model: {folder(SERVED[name][0])}\n    {SERVED[name][1]}\n"
+        for name in names
+    ]
+    return f"defaults: {{task: text2text-generation}}\nmodels:\n{''.join(entries)}"
