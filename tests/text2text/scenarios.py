@@ -98,13 +98,14 @@ class Agreement:
         reply = model.infer(model.by_tensors(TEXT, repetition_penalty=1.8, **TARGETS.get(name, {})))
         assert reply.text() == expected(references, name, TEXT, repetition_penalty=1.8)
 
+    @pytest.mark.parametrize("name", ["t5", "bart", "marian", "m2m100", "mbart50", "nllb"])
     def test_a_stream_is_the_whole_text_in_pieces(
-        self, endpoint: Endpoint, references: References
+        self, endpoint: Endpoint, references: References, name: str
     ) -> None:
-        for name in ("t5", "bart"):
-            chunks = model_at(endpoint, name).engine.stream(TEXT)
-            assert joined(chunks) == expected(references, name, TEXT)
-            assert len(chunks) > 2
+        text = texts()[1]
+        chunks = model_at(endpoint, name).engine.stream(text, **TARGETS.get(name, {}))
+        assert joined(chunks) == expected(references, name, text)
+        assert len(chunks) > 2
 
     def test_generate_and_its_stream_take_flat_json(
         self, endpoint: Endpoint, references: References

@@ -10,7 +10,7 @@ BATCHED = ("bart", "m2m100", "searching")
 SERVED = {
     "t5": ("t5", "options: {task_specific_params: summarization, max_model_len: 48}"),
     "bart": ("bart", "max_batch_size: 8"),
-    "marian": ("marian", "streaming: false"),
+    "marian": ("marian", "options: {max_num_seqs: 4}"),
     "m2m100": ("m2m100", "max_batch_size: 8"),
     "mbart": ("mbart", "streaming: false"),
     "mbart50": ("mbart50", "options: {target_lang: fr_XX}"),
