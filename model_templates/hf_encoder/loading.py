@@ -51,6 +51,27 @@ def load_encoder(
     Raises:
         LoadError: with the one line that the operator reads.
     """
+    setup, task = load_setup(served, options, task_class, placement)
+    engine = EncoderEngine(
+        partial(ready_runner, setup, served, options),
+        task.reduce,
+        max_num_batched_tokens=options.max_num_batched_tokens,
+        num_threads=num_threads,
+    )
+    _start(engine)
+    dtype = str(setup.model.dtype).removeprefix("torch.")
+    assert engine.runner is not None
+    description = f"{served.source} ({dtype}) on {placement.device}, {engine.runner.name}"
+    return LoadedEncoder(engine, task, options, description)
+
+
+def load_setup(
+    served: ServedModel,
+    options: EncoderOptions,
+    task_class: type[EncoderTask],
+    placement: Placement,
+) -> tuple[RunnerSetup, EncoderTask]:
+    """The model as transformers loads it, and what the task makes of it. Raises LoadError."""
     import transformers
 
     files = model_files(served)
@@ -72,17 +93,7 @@ def load_encoder(
     setup = RunnerSetup(
         model, device, task.output, tokenization.max_length, has_token_types=has_token_types
     )
-    engine = EncoderEngine(
-        partial(ready_runner, setup, served, options),
-        task.reduce,
-        max_num_batched_tokens=options.max_num_batched_tokens,
-        num_threads=num_threads,
-    )
-    _start(engine)
-    dtype = str(model.dtype).removeprefix("torch.")
-    assert engine.runner is not None
-    description = f"{served.source} ({dtype}) on {placement.device}, {engine.runner.name}"
-    return LoadedEncoder(engine, task, options, description)
+    return setup, task
 
 
 def ready_runner(setup: RunnerSetup, served: ServedModel, options: EncoderOptions) -> Runner:
@@ -153,7 +164,9 @@ def _compiled(setup: RunnerSetup, served: ServedModel, options: EncoderOptions) 
 def _onnx(setup: RunnerSetup, served: ServedModel, options: EncoderOptions) -> Runner:
     from .onnx_runner import onnx_runner
 
-    return onnx_runner(setup, served, options)
+    runner = onnx_runner(setup, served, options)
+    setup.model.to("meta")  # its weights are no longer needed
+    return runner
 
 
 RUNNERS: dict[str, Callable[[RunnerSetup, ServedModel, EncoderOptions], Runner]] = {

@@ -7,13 +7,14 @@ padding change the answer: those get batches of equal length.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from typing import Any
 
 import torch
 
 from .alone import output_of
 from .encoding import Encoding
-from .runner import Runner, RunnerSetup
+from .runner import Runner, RunnerFactory, RunnerSetup
 
 _MAX_PADDING = 0.1  # of a batch's tokens
 _MIN_ROOM = 8  # tokens a text: below that padding costs less than another forward
@@ -102,3 +103,23 @@ class EqualLengthRunner(PaddedRunner):
     name = "batches of equal length"
     max_padding = 0.0
     min_room = 0
+
+
+def padded_runners(make_forward: Callable[[], Forward], name: str) -> tuple[RunnerFactory, ...]:
+    """The ways to run another engine's forward, the first to fit is best: padded, or where padding
+    changes the answer of a text, in batches of equal length. ``make_forward`` is called once.
+    """
+    forward = cache(make_forward)
+
+    def padded(setup: RunnerSetup) -> Runner:
+        return _named(PaddedRunner(setup, forward()), name)
+
+    def of_equal_length(setup: RunnerSetup) -> Runner:
+        return _named(EqualLengthRunner(setup, forward()), name)
+
+    return padded, of_equal_length
+
+
+def _named(runner: PaddedRunner, name: str) -> PaddedRunner:
+    runner.name = f"{name}, {runner.name}"
+    return runner

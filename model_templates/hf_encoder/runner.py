@@ -55,29 +55,36 @@ class Runner(ABC):
 RunnerFactory = Callable[[RunnerSetup], Runner]
 
 
-def fitting_runner(setup: RunnerSetup, candidates: Iterable[RunnerFactory]) -> Runner:
-    """The first candidate whose outputs agree with the model's own.
+def fitting_runner(
+    setup: RunnerSetup, candidates: Iterable[RunnerFactory], tolerance: float | None = None
+) -> Runner:
+    """The first candidate whose outputs agree with the model's own to ``tolerance``, by default
+    that of their dtype.
 
     Raises:
-        LoadError: none does, with each one's reason.
+        LoadError: none does, with each one's reason; or a candidate itself raised it.
     """
     from .alone import forward_alone
 
     scene = made_up_encodings(setup)
     expected = [forward_alone(setup, encoding) for encoding in scene]
+    allowed = TOLERANCE.get(expected[0].dtype, 1e-4) if tolerance is None else tolerance
     whys = []
     for candidate in candidates:
         try:
             runner = candidate(setup)
             difference = largest_difference(runner.forward(scene), expected)
+        except LoadError:
+            raise
         except Exception as error:
             whys.append(f"{_name(candidate)}: {type(error).__name__}: {reason(error)}")
             continue
-        if difference <= TOLERANCE.get(expected[0].dtype, 1e-4):
+        if difference <= allowed:
             for why in whys:
                 log.info(f"not taken: {why}")
             return runner
-        whys.append(f"{_name(candidate)}: differs from the model's own output by {difference:.2g}")
+        why = f"differs from the model's own output by {difference:.2g}, allowed is {allowed:g}"
+        whys.append(f"{_name(candidate)}: {why}")
     raise LoadError(f"no way to run this model was right: {'; '.join(whys)}")
 
 

@@ -1,0 +1,80 @@
+"""Encoders compiled by torch: ``torch.compile`` of the padded forward, for any batch and length.
+
+On a CPU the compiler is a C++ one, and the linear layers are prepacked as in the torch engine: they
+stay what they are, and what lies between them becomes few loops.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import shutil
+from typing import Any
+
+import torch
+from hf_runtime.errors import LoadError
+
+from .alone import output_of
+from .onnx_export import USE_TORCH, cause, example_inputs, quiet
+from .opaque_linear import make_opaque
+from .padded_runner import Forward, padded_runners
+from .runner import Runner, RunnerSetup, fitting_runner, made_up_encodings
+
+# One text and several are compiled apart, and a model's code may ask for a length once more: beyond
+# so many forms a batch is computed uncompiled.
+MAX_FORMS = 8
+_SHORTEST = 2  # torch.compile takes a length of 1 for a rule, and would compile it apart
+_LONGEST_WARM_UP = 512
+
+
+def compiled_runner(setup: RunnerSetup) -> Runner:
+    """Compiled, and warmed up for what can be seen ahead: one text and several, short and long.
+
+    Raises:
+        LoadError: there is no compiler, it fails, or the outputs differ from the model's own.
+    """
+    _check_compiler(setup.device)
+    forward = functools.partial(compiled_forward, setup)
+    with quiet():
+        runner = fitting_runner(setup, padded_runners(forward, "torch.compile"))
+        longest = min(setup.max_length, _LONGEST_WARM_UP)
+        for lengths in ([longest], [longest] * 2, [_SHORTEST], [_SHORTEST] * 3):
+            runner.forward(made_up_encodings(setup, lengths))
+    return runner
+
+
+def compiled_forward(setup: RunnerSetup) -> Forward:
+    """(batch, length) inputs -> the model's output. Raises LoadError where compiling fails."""
+    if setup.device.type == "cpu":
+        make_opaque(setup.model)
+    use_cache = getattr(setup.model.config, "use_cache", False)
+    options: dict[str, Any] = {"use_cache": False} if use_cache else {}
+
+    def run(inputs: dict[str, torch.Tensor]) -> torch.Tensor:
+        return output_of(setup, setup.model(**inputs, **options))
+
+    torch._dynamo.config.recompile_limit = MAX_FORMS  # noqa: SLF001
+    compiled = torch.compile(run, dynamic=True)
+
+    def forward(inputs: dict[str, torch.Tensor]) -> torch.Tensor:
+        if inputs["input_ids"].shape[1] < _SHORTEST:
+            return run(inputs)
+        return compiled(inputs)
+
+    try:
+        with torch.inference_mode():
+            forward(example_inputs(setup))
+    except Exception as error:
+        # Compiling can fail in every way that tracing, and a compiler, can.
+        raise LoadError(f"torch.compile failed: {cause(error)}; {USE_TORCH}") from error
+    return forward
+
+
+def _check_compiler(device: torch.device) -> None:
+    """Raises LoadError where the C++ compiler is missing that a CPU's kernels need."""
+    command = os.environ.get("CXX", "g++")
+    if device.type == "cpu" and shutil.which(command) is None:
+        raise LoadError(
+            f"engine: torch-compile needs a C++ compiler on a CPU, and there is no {command}: "
+            f"install one (Debian: apt-get install g++), or {USE_TORCH}"
+        )
