@@ -14,6 +14,7 @@ from stub_server import StubServer
 from triton_python_backend_utils import Logger
 
 from generator.generate import generate
+from tests.pipeline.more_tiny_pipelines import MORE_MAKERS
 from tests.pipeline.tiny_pipelines import MAKERS
 
 Serve = Callable[..., StubServer]
@@ -32,7 +33,7 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path
     def folder(name: str) -> Path:
         if name not in made:
             made[name] = tmp_path_factory.mktemp(name)
-            MAKERS[name](made[name])
+            {**MAKERS, **MORE_MAKERS}[name](made[name])
         return made[name]
 
     return folder

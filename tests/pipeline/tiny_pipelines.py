@@ -27,7 +27,7 @@ def vit(folder: Path) -> None:
         patch_size=8,
         id2label=dict(enumerate(["cat", "dog", "fox", "owl"])),
     )
-    _save(ViTForImageClassification, config, folder)
+    save(ViTForImageClassification, config, folder)
     ViTImageProcessor(size={"height": 32, "width": 32}).save_pretrained(folder)
 
 
@@ -49,7 +49,7 @@ def clip(folder: Path) -> None:
         "eos_token_id": tokenizer.convert_tokens_to_ids("."),  # a text is what stands at its end
     }
     vision = {**shape, "image_size": 32, "patch_size": 8}
-    _save(CLIPModel, CLIPConfig(text_config=text, vision_config=vision, projection_dim=16), folder)
+    save(CLIPModel, CLIPConfig(text_config=text, vision_config=vision, projection_dim=16), folder)
     tokenizer.save_pretrained(folder)
     size = {"height": 32, "width": 32}
     CLIPImageProcessor(size={"shortest_edge": 32}, crop_size=size).save_pretrained(folder)
@@ -63,7 +63,7 @@ def wav2vec2_ctc(folder: Path) -> None:
     vocabulary = folder / "vocab.json"
     vocabulary.write_text(json.dumps({word: index for index, word in enumerate(words)}))
     Wav2Vec2CTCTokenizer(str(vocabulary)).save_pretrained(folder)
-    _save(Wav2Vec2ForCTC, _wav2vec2_config(vocab_size=len(words)), folder)
+    save(Wav2Vec2ForCTC, _wav2vec2_config(vocab_size=len(words)), folder)
     _save_feature_extractor(folder)
 
 
@@ -73,7 +73,7 @@ def wav2vec2_classifier(folder: Path) -> None:
 
     labels = dict(enumerate(["yes", "no", "silence"]))
     config = _wav2vec2_config(id2label=labels, classifier_proj_size=16)
-    _save(Wav2Vec2ForSequenceClassification, config, folder)
+    save(Wav2Vec2ForSequenceClassification, config, folder)
     _save_feature_extractor(folder)
 
 
@@ -114,7 +114,7 @@ def llama(folder: Path) -> None:
         bos_token_id=tokenizer.cls_token_id,
         eos_token_id=tokenizer.sep_token_id,
     )
-    _save(LlamaForCausalLM, config, folder)
+    save(LlamaForCausalLM, config, folder)
 
 
 def depth(folder: Path) -> None:
@@ -128,7 +128,7 @@ def depth(folder: Path) -> None:
         num_attention_heads=[1, 1, 1, 1],
         decoder_hidden_size=8,
     )
-    _save(GLPNForDepthEstimation, config, folder)
+    save(GLPNForDepthEstimation, config, folder)
     GLPNImageProcessor().save_pretrained(folder)
 
 
@@ -154,7 +154,7 @@ def llava(folder: Path) -> None:
         image_token_index=tokenizer.convert_tokens_to_ids("<image>"),
         vision_feature_layer=-1,
     )
-    _save(transformers.LlavaForConditionalGeneration, config, folder)
+    save(transformers.LlavaForConditionalGeneration, config, folder)
     crop = {"height": 32, "width": 32}
     processor = transformers.LlavaProcessor(
         transformers.CLIPImageProcessor(size={"shortest_edge": 32}, crop_size=crop),
@@ -207,7 +207,7 @@ def _save_feature_extractor(folder: Path) -> None:
     Wav2Vec2FeatureExtractor(sampling_rate=SAMPLING_RATE).save_pretrained(folder)
 
 
-def _save(model_class: Any, config: Any, folder: Path) -> None:
+def save(model_class: Any, config: Any, folder: Path) -> None:
     """Weights large enough that answers differ from input to input."""
     torch.manual_seed(7)
     model = model_class(config).eval()
