@@ -107,6 +107,6 @@ def families(engine: Engine) -> Iterator[Family]:
     yield Family(f"{_PREFIX}finished_total", help_text, True, tuple(reasons))
     for name, help_text in _HISTOGRAMS.items():
         unit = "_seconds" if name.endswith("_s") else ""
-        histograms = {(): getattr(metrics, name)}
+        histograms: dict[tuple[tuple[str, str], ...], Histogram] = {(): getattr(metrics, name)}
         full_name = f"{_PREFIX}{name.removesuffix('_s')}{unit}"
         yield from histogram_families(full_name, help_text, histograms)

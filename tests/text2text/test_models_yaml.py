@@ -6,9 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from generator import model_config
 from generator.errors import SpecError
 from generator.models_yaml import load
+from generator.render import CONFIG_FILE, render
 from generator.templates import find_tasks
+from generator.triton_models import triton_models
 
 TASKS = find_tasks()
 
@@ -50,6 +53,21 @@ def test_a_wrong_option_is_named_with_what_is_allowed(
 ) -> None:
     found = problems(tmp_path, f"    task: text2text-generation\n    options: {{{options}}}\n")
     assert f"models[0].{message}" in found
+
+
+def test_tensors_are_text_generations_without_a_chats_and_with_languages() -> None:
+    configs = {}
+    for tag in ("text-generation", "text2text-generation"):
+        spec = load(TASKS[tag].folder / "example.yaml", TASKS)[0]
+        files = render(triton_models(spec)[-1], TASKS[tag], Path("model_repository"))
+        configs[tag] = model_config.parse(files[CONFIG_FILE].decode())
+    theirs, ours = configs.values()
+    chats = ("messages", "tools", "chat_template_kwargs")
+    shared = [tensor.name for tensor in theirs.input if tensor.name not in chats]
+    own = ["source_lang", "target_lang", "truncate"]
+    assert [tensor.name for tensor in ours.input] == [shared[0], *own, *shared[1:]]
+    assert [tensor.name for tensor in ours.input if not tensor.optional] == ["text_input"]
+    assert list(ours.output) == list(theirs.output)
 
 
 def test_an_empty_prefix_is_one(tmp_path: Path) -> None:
