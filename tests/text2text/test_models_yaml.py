@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -56,7 +57,7 @@ def test_a_wrong_option_is_named_with_what_is_allowed(
 
 
 def test_tensors_are_text_generations_without_a_chats_and_with_languages() -> None:
-    configs = {}
+    configs: dict[str, Any] = {}
     for tag in ("text-generation", "text2text-generation"):
         spec = load(TASKS[tag].folder / "example.yaml", TASKS)[0]
         files = render(triton_models(spec)[-1], TASKS[tag], Path("model_repository"))
