@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hf_runtime.errors import LoadError, RequestError
-from text_generation.json_text import short
+from hf_runtime.json_text import short
 from text_generation.sequence import DecoderStart
 
 from .frame import Frame, frame_of

@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Protocol
 
 from hf_runtime.errors import RequestError
+from hf_runtime.json_text import read_list, read_object
 from hf_runtime.tensors import RequestFields, shown
 
-from .json_text import read_list, read_object
 from .row_options import CHAT_FIELDS, RowFields, read_rows
 from .sampling_params import SamplingParams
 from .sequence import DecoderStart
