@@ -12,14 +12,18 @@ import functools
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
+from generator import ensemble_rules
 from generator.errors import TemplateError
 from generator.triton_models import (
     ENGINE_PARAMETER,
     ROLE_PARAMETER,
+    STEPS,
     TASK_PARAMETER,
+    Role,
     engine_name,
+    step_name,
 )
 
 if TYPE_CHECKING:
@@ -34,8 +38,9 @@ def check(text: str, name: str) -> None:
     # Parsing takes milliseconds and most models share a config but for its name: parsed once.
     line = f'name: "{name}"'
     found = re.search(r'^name: "[^"]*"$', text, re.MULTILINE)
-    engine, anonymous = (f'string_value: "{engine_name(of)}"' for of in (name, "model"))
-    shared = text.replace(line, 'name: "model"', 1).replace(engine, anonymous, 1)
+    shared = text.replace(line, 'name: "model"', 1)
+    for named, anonymous in zip(_other_names(name), _other_names("model"), strict=True):
+        shared = shared.replace(named, anonymous, 1)
     problems = _problems(shared if found else text)
     if found is None or found[0] != line:
         problems = (*problems, f"has no line {line}, its folder's name")
@@ -67,7 +72,7 @@ def as_dict(text: str) -> dict[str, Any]:
 
 def rules_broken(config: Any) -> Iterator[str]:
     """What Triton would refuse at load, one line each."""
-    if not config.backend:
+    if not config.backend and config.platform != "ensemble":
         yield "backend is missing"
     if config.max_batch_size < 0:
         yield f"max_batch_size is {config.max_batch_size}, must not be negative"
@@ -78,6 +83,14 @@ def rules_broken(config: Any) -> Iterator[str]:
         yield from _instance_group_rules(group)
     yield from _version_rules(config.version_policy)
     yield from _role_rules(config)
+    yield from ensemble_rules.rules_broken(config)
+
+
+def type_word(tensor: Any) -> str:
+    """The word that a ModelInput's or ModelOutput's data type has in config.pbtxt."""
+    data_types = tensor.DESCRIPTOR.fields_by_name["data_type"].enum_type
+    word: str = data_types.values_by_number[tensor.data_type].name
+    return word
 
 
 def parameters(config: Any) -> dict[str, str]:
@@ -87,11 +100,19 @@ def parameters(config: Any) -> dict[str, str]:
 
 def engine_of(config_file: Path) -> str | None:
     """The model that this one, a front, forwards to; None of any other, or where none is read."""
+    return parameters(_read(config_file)).get(ENGINE_PARAMETER)
+
+
+def steps_of(config_file: Path) -> list[str]:
+    """The models that this one, an ensemble, is made of; none of any other, or unread."""
+    return [step.model_name for step in _read(config_file).ensemble_scheduling.step]
+
+
+def _read(config_file: Path) -> Any:
     try:
-        found = parameters(parse(config_file.read_text(encoding="utf-8")))
+        return parse(config_file.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, TemplateError):
-        return None  # Triton says what is wrong with it
-    return found.get(ENGINE_PARAMETER)
+        return parse("")  # Triton says what is wrong with it
 
 
 @functools.lru_cache(maxsize=4096)
@@ -100,6 +121,12 @@ def _problems(text: str) -> tuple[str, ...]:
         return tuple(rules_broken(parse(text)))
     except TemplateError as error:
         return (str(error),)
+
+
+def _other_names(name: str) -> list[str]:
+    """How the folders that belong to a model stand in its config."""
+    engine = f'string_value: "{engine_name(name)}"'
+    return [engine, *(f'model_name: "{step_name(name, step)}"' for step in STEPS)]
 
 
 def _tensor_rules(what: str, tensors: Any) -> Iterator[str]:
@@ -149,8 +176,8 @@ def _role_rules(config: Any) -> Iterator[str]:
     role, engine = found.get(ROLE_PARAMETER), found.get(ENGINE_PARAMETER)
     if not found.get(TASK_PARAMETER):
         yield f"parameter {TASK_PARAMETER} is missing"
-    if role not in ("whole", "front", "engine"):
-        yield f"parameter {ROLE_PARAMETER} is {role}, must be whole, front or engine"
+    if role not in get_args(Role):
+        yield f"parameter {ROLE_PARAMETER} is {role}, must be {', '.join(get_args(Role))}"
     if config.model_transaction_policy.decoupled != (role == "engine"):
         yield f"a model is decoupled where it is an engine and only there; this one is {role}"
     if engine != (engine_name(config.name) if role == "front" else None):

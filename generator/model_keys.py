@@ -7,9 +7,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from generator import metric_keys, schema
+from generator import ensemble_keys, metric_keys, schema
 from generator.schema import Check, Report
-from generator.spec import DynamicBatching, InstanceGroup, ResponseCache, VersionPolicy
+from generator.spec import (
+    DynamicBatching,
+    Ensemble,
+    InstanceGroup,
+    ResponseCache,
+    VersionPolicy,
+)
 from generator.yaml_nodes import Node
 
 MAX_NAME = 128
@@ -107,5 +113,7 @@ KEYS: dict[str, Entry] = {
     "hooks": Entry(schema.nullable(schema.text("a Python file"))),
     "metrics": Entry(metric_keys.check, ()),
     "response_cache": Entry(_response_cache),
+    "layout": Entry(schema.choice("single", "ensemble"), "single"),
+    "ensemble": Entry(ensemble_keys.check, Ensemble()),
     "options": Entry(_anything),
 }

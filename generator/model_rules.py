@@ -6,7 +6,7 @@ They see values that are each right by themselves, and name the value that has t
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from generator import schema
 from generator.spec import DynamicBatching
@@ -14,12 +14,25 @@ from generator.templates import Task
 from generator.yaml_nodes import Node
 
 
+class Limit(NamedTuple):
+    """The key that says how many rows Triton may put together, and what it says."""
+
+    key: str
+    value: int
+
+
 def broken_rules(
     given: Mapping[str, Node], values: Mapping[str, Any], task: Task | None
 ) -> Iterator[tuple[Node, str]]:
     """Each rule that a model breaks: where, and what is wrong. Refused values are None."""
     if "dynamic_batching" in given and values.get("max_batch_size") is not None:
-        yield from _batching(given["dynamic_batching"], values)
+        if values.get("layout") != "ensemble":
+            limit = Limit("max_batch_size", values["max_batch_size"])
+            yield from _batching(given["dynamic_batching"], values, limit)
+        elif values["ensemble"].is_native:
+            rows = values["ensemble"].model_max_batch_size
+            limit = Limit("ensemble.model_max_batch_size", rows)
+            yield from _batching(given["dynamic_batching"], values, limit)
     if "instance_group" in given and values.get("device_map") is not None:
         yield from _instances(given["instance_group"], values)
     if values.get("metrics") and ("hooks" not in given or given["hooks"].value is None):
@@ -28,8 +41,8 @@ def broken_rules(
         yield from _response_cache(given["response_cache"], values, task)
 
 
-def _batching(node: Node, values: Mapping[str, Any]) -> Iterator[tuple[Node, str]]:
-    largest: int = values["max_batch_size"]
+def _batching(node: Node, values: Mapping[str, Any], limit: Limit) -> Iterator[tuple[Node, str]]:
+    largest = limit.value
     sizes = node.get("preferred_batch_size")
     if largest == 0 and values["dynamic_batching"] not in (None, DynamicBatching()):
         # Triton takes a delay there, and then hands over one request at a time all the same.
@@ -37,8 +50,8 @@ def _batching(node: Node, values: Mapping[str, Any]) -> Iterator[tuple[Node, str
     elif sizes is not None and isinstance(sizes.value, list):
         for item in sizes.value:
             if type(item.value) is int and item.value > largest:
-                limit = f"expected at most max_batch_size, which is {largest}"
-                yield item, f"got {schema.show(item)}, {limit}"
+                expected = f"expected at most {limit.key}, which is {largest}"
+                yield item, f"got {schema.show(item)}, {expected}"
 
 
 def _instances(node: Node, values: Mapping[str, Any]) -> Iterator[tuple[Node, str]]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from generator import metric_keys, schema, yaml_marks, yaml_nodes
+from generator import ensemble_keys, metric_keys, schema, yaml_marks, yaml_nodes
 from generator.errors import SpecError, looks_like_token
 from generator.hooks_file import find_hooks
 from generator.model_keys import KEYS
@@ -22,9 +22,10 @@ from generator.schema import Report
 from generator.source import Source, find_source
 from generator.spec import HooksFile, InstanceGroup, ModelSpec
 from generator.templates import Task
+from generator.triton_models import ENGINE_SUFFIX, STEP_SUFFIXES
 from generator.yaml_nodes import Key, Node
 
-_MERGED_MAPS = ("options", "dynamic_batching")
+_MERGED_MAPS = ("options", "dynamic_batching", "ensemble")
 _ONE_MODEL_ONLY = ("name",)
 # What pipelines of transformers were called that no longer are: one model, several names.
 _TEXT_TO_TEXT = re.compile(r"(summarization|translation)(_\w+)?")
@@ -109,11 +110,17 @@ class _Loader:
         values["streaming"] = self.streaming(given, values, task, node)
         named = own.get("name")
         if named is not None and isinstance(named.value, str):
-            self.claims.append(NameClaim(named, named.value, values["streaming"]))
+            self.claims.append(NameClaim(named, named.value, parts(values)))
         values["hooks"] = self.hooks(given, values)
         if values["metrics"]:
             self.metrics += metric_keys.claims(given["metrics"], values["metrics"])
-        for place, message in broken_rules(given, values, task):
+        if values.get("layout") == "single" and "ensemble" in own:
+            self.report.add(own["ensemble"], "is of no use without 'layout: ensemble'")
+        able = [tag for tag, known in self.tasks.items() if known.output]
+        for place, message in (
+            *broken_rules(given, values, task),
+            *ensemble_keys.broken_rules(given, values, task, able),
+        ):
             self.refuse(place, message, node)
         if len(self.report.problems) > before or task is None or source is None:
             return None
@@ -208,12 +215,21 @@ def _merge_maps(lower: Node, upper: Node) -> Node:
     return dataclasses.replace(upper, value={**kept, **upper.value})
 
 
+def parts(values: Mapping[str, Any]) -> tuple[str, ...]:
+    """What a model's name is followed by in the names of its further folders."""
+    if values.get("layout") == "ensemble":
+        return STEP_SUFFIXES
+    return (ENGINE_SUFFIX,) if values["streaming"] else ()
+
+
 def _spec(values: Mapping[str, Any], source: Source, options: Mapping[str, object]) -> ModelSpec:
     groups = values["instance_group"]
     if groups is None:
         # Where a device map spreads one copy over the GPUs, Triton must not make one on each.
         kind = "KIND_MODEL" if values["device_map"] else "KIND_AUTO"
         groups = (InstanceGroup(kind=kind),)
-    kept = ("model", "instance_group", "options")
+    if values["layout"] == "single":
+        values = {**values, "ensemble": None}
+    kept = ("model", "instance_group", "options", "layout")
     direct = {name: value for name, value in values.items() if name not in kept}
     return ModelSpec(source=source, instance_groups=groups, options=options, **direct)

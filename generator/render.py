@@ -11,17 +11,17 @@ import functools
 import json
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import jinja2
 from markupsafe import Markup
 
 from generator import model_config
+from generator.ensemble_tensors import NATIVE_FILES, ensemble_tensors
 from generator.errors import TemplateError
-from generator.spec import ModelSpec
-from generator.templates import CONFIG_TEMPLATE, VERSION_FOLDER, Task
-from generator.triton_models import TritonModel
+from generator.templates import CONFIG_TEMPLATE, ENSEMBLE_FOLDER, VERSION_FOLDER, Task
+from generator.triton_models import STEPS, TritonModel, step_name
 
 CONFIG_FILE = "config.pbtxt"
 VALUES_FILE = f"{VERSION_FOLDER}/model.json"
@@ -32,14 +32,13 @@ def render(model: TritonModel, task: Task, repository: Path) -> dict[str, bytes]
     """The model's files, sorted by path. Raises TemplateError where the task folder is broken."""
     config = render_config(model, task)
     model_config.check(config, model.name)
-    is_front = model.role == "front"
-    values = front_values(model) if is_front else model_values(model, repository)
+    values, runtime_files = _values_and_code(model, task, repository)
     files = {
         CONFIG_FILE: config.encode(),
         VALUES_FILE: (
             json.dumps(values, indent=2, sort_keys=True, allow_nan=False) + "\n"
         ).encode(),
-        **(task.front_files if is_front else _engine_files(model, task)),
+        **runtime_files,
     }
     return dict(sorted(files.items()))
 
@@ -54,12 +53,38 @@ def _engine_files(model: TritonModel, task: Task) -> dict[str, bytes]:
     return files
 
 
+def _values_and_code(
+    model: TritonModel, task: Task, repository: Path
+) -> tuple[dict[str, object], Mapping[str, bytes]]:
+    """What stands in model.json, and what runs beside it."""
+    if model.role == "front":
+        return front_values(model), task.front_files
+    if not model.runs_python:
+        return native_values(model), {}
+    return model_values(model, repository), _engine_files(model, task)
+
+
 def render_config(model: TritonModel, task: Task) -> str:
     """The text of config.pbtxt."""
+    if model.role == "ensemble" or model.is_step:
+        return _render_part(model, task)
+    return _rendered(task, f"{task.folder.name}/{CONFIG_TEMPLATE}", model=model)
+
+
+def _render_part(model: TritonModel, task: Task) -> str:
+    """The config of an ensemble or of its step: around the tensors that the task has alone."""
+    alone = TritonModel(model.spec.name, "whole", model.spec)
+    outer = model_config.parse(render_config(alone, task))
+    if model.spec.ensemble is None or task.output is None:
+        raise TemplateError(f"{task.folder / 'options.py'}: has no OUTPUT, which an ensemble needs")
+    tensors = ensemble_tensors(outer, model.spec.ensemble, task.output)
+    return _rendered(task, f"{ENSEMBLE_FOLDER}/{model.role}.pbtxt.j2", model=model, tensors=tensors)
+
+
+def _rendered(task: Task, name: str, **values: object) -> str:
     environment = _environment(task.folder.parent)
-    name = f"{task.folder.name}/{CONFIG_TEMPLATE}"
     try:
-        return environment.get_template(name).render(model=model)
+        return environment.get_template(name).render(**values)
     except jinja2.TemplateError as error:
         place = f"{getattr(error, 'name', None) or name}:{getattr(error, 'lineno', None) or '?'}"
         raise TemplateError(f"{place}: {error}") from error
@@ -86,13 +111,17 @@ def model_values(model: TritonModel, repository: Path) -> dict[str, object]:
         "trust_remote_code": spec.trust_remote_code,
         "max_batch_size": spec.max_batch_size,
         "options": dict(spec.options),
-        **_added_values(spec),
+        **_added_values(model),
     }
 
 
-def _added_values(spec: ModelSpec) -> dict[str, object]:
+def _added_values(model: TritonModel) -> dict[str, object]:
     """What stands in model.json only of models that have it."""
     added: dict[str, object] = {}
+    spec = model.spec
+    if spec.ensemble is not None:
+        added["role"] = model.role
+        added["pad_to_multiple_of"] = spec.ensemble.pad_to_multiple_of
     if spec.hooks is not None:
         added["hooks"] = spec.hooks.path.name
     if spec.metrics:
@@ -108,6 +137,13 @@ def _added_values(spec: ModelSpec) -> dict[str, object]:
     if spec.response_cache is not None:
         added["response_cache_mib"] = spec.response_cache.size_mib
     return added
+
+
+def native_values(model: TritonModel) -> dict[str, object]:
+    """What stands in model.json of a folder that runs no Python of ours: for whoever reads it."""
+    if model.role == "ensemble":
+        return {"name": model.name, "steps": [step_name(model.name, step) for step in STEPS]}
+    return {"name": model.name, "file": NATIVE_FILES[model.backend]}
 
 
 def front_values(model: TritonModel) -> dict[str, object]:

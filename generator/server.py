@@ -55,7 +55,7 @@ class TritonServer:
         self.verbose = verbose
         self.write_log = write_log or _write_to_stderr
         self.api = ServerApi(self.listen.client_host(), self.listen.http_port)
-        self.loader = ModelLoader(self.api, self._engine_of)
+        self.loader = ModelLoader(self.api, self._engine_of, self._steps_of)
         self._log = LogFilter()
         self._shared_memory_prefix = f"hf_triton_{os.getpid()}_{self.listen.http_port}_"
         self._started: tuple[subprocess.Popen[str], threading.Thread] | None = None
@@ -157,6 +157,9 @@ class TritonServer:
 
     def _engine_of(self, model: str) -> str | None:
         return model_config.engine_of(self.repository / model / "config.pbtxt")
+
+    def _steps_of(self, model: str) -> list[str]:
+        return model_config.steps_of(self.repository / model / "config.pbtxt")
 
     def exit_code(self) -> int | None:
         """How the server ended, negative for a signal; None while it runs."""

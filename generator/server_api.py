@@ -14,7 +14,8 @@ from dataclasses import dataclass
 # A Python model's exception ends in the place it came from, over several lines.
 _TRACEBACK = re.compile(r"\s*\n\s*At:\n.*", re.DOTALL)
 _PREFIXES = re.compile(
-    r"load failed for model '[^']*': |version \d+ is at UNAVAILABLE state: "
+    r"load failed for model '[^']*': |ensemble '[^']*' depends on '[^']*' which has no loaded "
+    r"version\. Model '[^']*' loading failed with error: |version \d+ is at UNAVAILABLE state: "
     r"|Internal: |(c_python_backend_utils\.)?TritonModelException: "
 )
 

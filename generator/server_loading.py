@@ -2,8 +2,8 @@
 
 Not by ``--load-model``: with that flag the server answers nobody until its slowest model is there,
 and one that hangs keeps all others away. A model that streams is two of Triton's, an engine and the
-front that has the model's name: they are loaded one after the other, and told of as one. Knows no
-process.
+front that has the model's name: they are loaded one after the other, and told of as one. An
+ensemble's steps are loaded by Triton itself, side by side, before the ensemble. Knows no process.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import contextlib
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from generator.server_api import ServerApi
@@ -38,17 +38,23 @@ class Loaded:
 class ModelLoader:
     """The loads of one server: how many are under way, which models are ready.
 
-    ``engine_of`` gives the engine of a model that is a front, None of any other.
+    ``engine_of`` gives the engine of a model that is a front, None of any other; ``steps_of`` the
+    steps of one that is an ensemble.
     """
 
     def __init__(
-        self, api: ServerApi, engine_of: Callable[[str], str | None] = lambda _model: None
+        self,
+        api: ServerApi,
+        engine_of: Callable[[str], str | None] = lambda _model: None,
+        steps_of: Callable[[str], Sequence[str]] = lambda _model: (),
     ) -> None:
         self.num_loading = 0
         self.ready: set[str] = set()
         self._api = api
         self._engine_of = engine_of
+        self._steps_of = steps_of
         self._engines: dict[str, str] = {}  # front -> engine
+        self._parts: dict[str, str] = {}  # engine or step -> model
         self._next_to_start = threading.Lock()
         self._outcomes: queue.SimpleQueue[Loaded] = queue.SimpleQueue()
 
@@ -57,10 +63,12 @@ class ModelLoader:
         models = list(models)
         engines = {model: self._engine_of(model) for model in models}
         self._engines.update({front: engine for front, engine in engines.items() if engine})
+        self._parts.update({engine: front for front, engine in self._engines.items()})
+        self._parts.update({step: model for model in models for step in self._steps_of(model)})
         waiting: queue.SimpleQueue[str] = queue.SimpleQueue()
         for model in models:
-            if model in engines.values():
-                continue  # comes with its front
+            if self._parts.get(model) in models:
+                continue  # comes with the model that it is a part of
             waiting.put(model)
             self.num_loading += 1
         for _ in range(min(NUM_LOADERS, waiting.qsize())):
@@ -79,8 +87,7 @@ class ModelLoader:
 
     def model_of(self, folder: str) -> str:
         """The model that Triton's ``folder`` is a part of."""
-        fronts = (front for front, engine in self._engines.items() if engine == folder)
-        return next(fronts, folder)
+        return self._parts.get(folder, folder)
 
     def _load_each(self, waiting: queue.SimpleQueue[str]) -> None:
         with contextlib.suppress(queue.Empty):

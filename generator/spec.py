@@ -62,6 +62,26 @@ class HooksFile:
 
 
 @dataclass(frozen=True)
+class Ensemble:
+    """How a model is cut into steps. All after ``postprocessing_instances`` is for a model step on
+    a backend of Triton's own: rows at once, the multiple of tokens that rows are padded to, and
+    whether the exported model takes ``token_type_ids``.
+    """
+
+    backend: str = "python"
+    tokenizer_instances: int = 1
+    postprocessing_instances: int = 1
+    model_max_batch_size: int = 64
+    pad_to_multiple_of: int = 1
+    token_type_ids: bool = True
+
+    @property
+    def is_native(self) -> bool:
+        """Whether the model step needs no Python."""
+        return self.backend != "python"
+
+
+@dataclass(frozen=True)
 class ModelSpec:
     """One entry of ``models:``, complete: defaults merged in, every value checked."""
 
@@ -80,4 +100,5 @@ class ModelSpec:
     hooks: HooksFile | None
     metrics: tuple[Metric, ...]
     response_cache: ResponseCache | None
+    ensemble: Ensemble | None
     options: Mapping[str, object]

@@ -24,7 +24,10 @@ from generator.errors import TemplateError
 CONFIG_TEMPLATE = "config.pbtxt.j2"
 SHARED_PACKAGE = "hf_runtime"
 FRONT_FOLDER = "front"
+ENSEMBLE_FOLDER = "ensemble"
 VERSION_FOLDER = "1"
+# As hf_encoder/task.py has them: of each token's last hidden state, of each token, of each row.
+OUTPUTS = ("hidden", "tokens", "sequences")
 _KINDS = (bool, int, float, str)
 
 
@@ -96,6 +99,17 @@ class Task:
         found = getattr(self._options_module, name, False)
         if not isinstance(found, bool):
             message = f"{name} is {found!r}, must be True or False"
+            raise TemplateError(f"{self.folder / 'options.py'}: {message}")
+        return found
+
+    @cached_property
+    def output(self) -> str | None:
+        """What a model of this task answers where it is a step of an ensemble: ``OUTPUT`` of the
+        folder's options.py. None where the task has no such steps.
+        """
+        found = getattr(self._options_module, "OUTPUT", None)
+        if found is not None and found not in OUTPUTS:
+            message = f"OUTPUT is {found!r}, must be one of {', '.join(OUTPUTS)}"
             raise TemplateError(f"{self.folder / 'options.py'}: {message}")
         return found
 

@@ -2,7 +2,8 @@
 
 Triton refuses /infer on a decoupled model and streams only from one. So a model that streams is
 two: ``<name>_stream`` is decoupled and holds the engine, ``<name>`` forwards to it and answers
-each request once. Knows nothing of templates or files.
+each request once. With ``layout: ensemble`` a model is four: three steps, and ``<name>``, through
+which Triton passes a request from one to the next. Knows nothing of templates or files.
 """
 
 from __future__ import annotations
@@ -12,9 +13,12 @@ from typing import Literal
 
 from generator.spec import InstanceGroup, ModelSpec
 
-Role = Literal["whole", "front", "engine"]
+Role = Literal["whole", "front", "engine", "ensemble", "tokenizer", "model", "postprocessing"]
 
 ENGINE_SUFFIX = "_stream"
+# The steps of an ensemble, in the order in which a request passes them.
+STEPS: tuple[Role, ...] = ("tokenizer", "model", "postprocessing")
+STEP_SUFFIXES = tuple(f"_{step}" for step in STEPS)
 TASK_PARAMETER = "hf_triton_task"
 ROLE_PARAMETER = "hf_triton_role"
 ENGINE_PARAMETER = "hf_triton_engine"
@@ -39,10 +43,42 @@ class TritonModel:
         return engine_name(self.spec.name) if self.role == "front" else None
 
     @property
+    def is_step(self) -> bool:
+        """Whether it is one of an ensemble's."""
+        return self.role in STEPS
+
+    @property
+    def backend(self) -> str:
+        """The backend of Triton's that runs it; an ensemble has none."""
+        ensemble = self.spec.ensemble
+        if self.role == "ensemble":
+            return ""
+        return ensemble.backend if ensemble and self.role == "model" else "python"
+
+    @property
+    def max_batch_size(self) -> int:
+        """The most rows that Triton puts together for it, 0 where it has no batch dimension."""
+        ensemble = self.spec.ensemble
+        if ensemble and self.is_step:
+            native = self.role == "model" and ensemble.is_native
+            return ensemble.model_max_batch_size if native else 0
+        return self.spec.max_batch_size
+
+    @property
+    def runs_python(self) -> bool:
+        """Whether it has a model.py."""
+        return self.backend == "python"
+
+    @property
     def instance_groups(self) -> tuple[InstanceGroup, ...]:
-        """The spec's, and for a front one process without a GPU."""
+        """The spec's; of what has no model to compute, processes without a GPU."""
+        ensemble = self.spec.ensemble
         if self.role == "front":
             return (InstanceGroup(1, "KIND_CPU"),)
+        if ensemble and self.role == "tokenizer":
+            return (InstanceGroup(ensemble.tokenizer_instances, "KIND_CPU"),)
+        if ensemble and self.role == "postprocessing":
+            return (InstanceGroup(ensemble.postprocessing_instances, "KIND_CPU"),)
         return self.spec.instance_groups
 
     @property
@@ -54,6 +90,9 @@ class TritonModel:
 
 def triton_models(spec: ModelSpec) -> tuple[TritonModel, ...]:
     """The folders of one entry of models.yaml; the first has its name."""
+    if spec.ensemble is not None:
+        steps = (TritonModel(step_name(spec.name, step), step, spec) for step in STEPS)
+        return TritonModel(spec.name, "ensemble", spec), *steps
     if not spec.streaming:
         return (TritonModel(spec.name, "whole", spec),)
     engine = TritonModel(engine_name(spec.name), "engine", spec)
@@ -63,3 +102,8 @@ def triton_models(spec: ModelSpec) -> tuple[TritonModel, ...]:
 def engine_name(name: str) -> str:
     """The folder of the engine of a model that streams."""
     return f"{name}{ENGINE_SUFFIX}"
+
+
+def step_name(name: str, step: Role) -> str:
+    """The folder of a step of an ensemble."""
+    return f"{name}_{step}"

@@ -13,6 +13,7 @@ from hf_encoder.encoder_options import EncoderOptions
 # Read by generator/templates.py.
 PACKAGES = ("hf_encoder",)
 DETERMINISTIC = True
+OUTPUT = "sequences"
 
 
 @dataclass(frozen=True)

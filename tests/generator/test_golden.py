@@ -39,6 +39,9 @@ def test_code_is_copied_byte_for_byte_and_never_bytecode(case: str, work: Path, 
     for folder in (work / "out").iterdir():
         made = {path: text for path, text in snapshot(folder).items() if path.endswith(".py")}
         values = json.loads((folder / "1/model.json").read_text())
+        if "steps" in values or "file" in values:
+            assert not made  # an ensemble, and a step on one of Triton's own backends
+            continue
         task = "front" if "engine" in values else values["task"].replace("-", "_")
         assert made == {
             **snapshot_of_sources(templates / task, "1"),

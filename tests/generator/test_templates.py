@@ -76,6 +76,14 @@ def test_a_word_for_whether_a_task_streams_is_named(work: Path) -> None:
         _ = task.streams
 
 
+def test_an_unknown_output_of_a_tasks_model_is_named(work: Path) -> None:
+    task = find_tasks()["fake-stream"]
+    path = task.folder / "options.py"
+    path.write_text(path.read_text() + "OUTPUT = 'images'\n")
+    with pytest.raises(TemplateError, match="OUTPUT is 'images', must be one of hidden, tokens"):
+        _ = task.output
+
+
 def test_a_missing_front_is_named(work: Path) -> None:
     (work.parent / "templates/front/model.py").unlink()
     with pytest.raises(TemplateError, match=r"front: no model.py; fake-stream streams and needs"):

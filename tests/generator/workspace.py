@@ -22,11 +22,12 @@ ONE_STREAMING_MODEL = ONE_MODEL.replace("fake-task", "fake-stream")
 
 
 def make_templates(target: Path) -> Path:
-    """The fake task, with the macros that real tasks use."""
+    """The fake tasks, with the macros and the ensemble's configs that real tasks use."""
     shutil.copytree(
         HERE / "fake_templates", target, ignore=shutil.ignore_patterns("__pycache__", "*.pyc")
     )
     shutil.copy(REAL_TEMPLATES / "_macros.pbtxt.j2", target)
+    shutil.copytree(REAL_TEMPLATES / "ensemble", target / "ensemble")
     return target
 
 

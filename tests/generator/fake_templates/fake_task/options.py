@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+# Read by generator/templates.py.
+OUTPUT = "sequences"
+
 
 @dataclass(frozen=True)
 class Options:
