@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -72,21 +73,12 @@ def load_setup(
     placement: Placement,
 ) -> tuple[RunnerSetup, EncoderTask]:
     """The model as transformers loads it, and what the task makes of it. Raises LoadError."""
-    import transformers
-
     files = model_files(served)
     config = load_config(served, files)
-    tokenizer = load_tokenizer(served, files)
-    auto_class = getattr(transformers, task_class.auto_class_of(config))
+    auto_class = auto_class_of(task_class, config)
     model = load_whole_model(served, files, auto_class, config, placement)
-    max_length = longest_input(model, tokenizer, options.max_length)
-    has_token_types = takes_token_types(model, tokenizer)
-    tokenization = Tokenization(
-        tokenizer,
-        max_length=max_length,
-        truncation=options.truncation,
-        has_token_types=has_token_types,
-    )
+    tokenization = make_tokenization(served, options, files, model)
+    has_token_types = tokenization.has_token_types
     batched = served.max_batch_size > 0
     task = task_class(TaskSetup(options, model.config, files, tokenization, batched))
     device = torch.device(placement.device)
@@ -94,6 +86,26 @@ def load_setup(
         model, device, task.output, tokenization.max_length, has_token_types=has_token_types
     )
     return setup, task
+
+
+def auto_class_of(task_class: type[EncoderTask], config: Any) -> Any:
+    """The class of transformers that loads a task's model of this configuration."""
+    import transformers
+
+    return getattr(transformers, task_class.auto_class_of(config))
+
+
+def make_tokenization(
+    served: ServedModel, options: EncoderOptions, files: Path, model: Any
+) -> Tokenization:
+    """The model's tokenizer, with what the model itself limits; its weights don't matter."""
+    tokenizer = load_tokenizer(served, files)
+    return Tokenization(
+        tokenizer,
+        max_length=longest_input(model, tokenizer, options.max_length),
+        truncation=options.truncation,
+        has_token_types=takes_token_types(model, tokenizer),
+    )
 
 
 def ready_runner(setup: RunnerSetup, served: ServedModel, options: EncoderOptions) -> Runner:

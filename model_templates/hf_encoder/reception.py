@@ -28,8 +28,9 @@ from hf_runtime.plain_request import SizedRequest, tensor_of
 from hf_runtime.responder import Responder
 from hf_runtime.tensors import RequestFields
 
-from .engine import Array, EncoderEngine, Work
-from .task import EncoderTask, Prepared
+from .engine import Array, Work
+from .parts import Engine, Preparing
+from .task import Prepared
 
 _LONG_TEXT_BYTES = 16 * 1024  # a millisecond or two of a tokenizer's time
 
@@ -39,8 +40,8 @@ class Reception:
 
     def __init__(
         self,
-        task: EncoderTask,
-        engine: EncoderEngine,
+        task: Preparing,
+        engine: Engine,
         *,
         max_queue_size: int,
         num_tokenizer_threads: int,

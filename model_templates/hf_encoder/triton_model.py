@@ -24,7 +24,7 @@ from hf_runtime.served_model import read_served_model
 from .encoder_metrics import families
 from .encoder_options import EncoderOptions
 from .held_request import HeldRequest
-from .loading import load_encoder
+from .parts import load_part
 from .reception import Reception
 from .task import EncoderTask
 
@@ -58,9 +58,10 @@ class EncoderModel:
         self.intake = Intake(served, args, pb_utils)
         kind, device_id = args["model_instance_kind"], args["model_instance_device_id"]
         placement = device.placement(kind, device_id, served.device_map)
-        self.loaded = loaded = load_encoder(
+        self.options = options = self.options_class(**served.options)
+        self.loaded = loaded = load_part(
             served,
-            self.options_class(**served.options),
+            options,
             self.task_class,
             placement,
             device.cpu_threads(json.loads(args["model_config"])),
@@ -68,12 +69,12 @@ class EncoderModel:
         self.reception = reception = Reception(
             loaded.task,
             loaded.engine,
-            max_queue_size=loaded.options.max_queue_size,
-            num_tokenizer_threads=loaded.options.num_tokenizer_threads,
+            max_queue_size=options.max_queue_size,
+            num_tokenizer_threads=options.num_tokenizer_threads,
             batched=served.max_batch_size > 0,
         )
         labels = {
-            "model": served.public_name,
+            "model": served.public_name if served.role == "whole" else served.name,
             "version": args["model_version"],
             "instance": args["model_instance_name"],
         }
@@ -100,8 +101,8 @@ class EncoderModel:
         """
         if not hasattr(self, "reception"):
             return
-        self.intake.drain(self.loaded.options.unload_grace_s)
-        self.reception.drain(self.loaded.options.unload_grace_s)
+        self.intake.drain(self.options.unload_grace_s)
+        self.reception.drain(self.options.unload_grace_s)
         self.loaded.engine.stop()
         self.reception.close()
         self.intake.close()

@@ -22,7 +22,8 @@ class ServedModel:
     ``public_name`` is what models.yaml calls it, which the engine's folder may add to;
     ``decoupled`` where it may answer a request with many responses. ``hooks`` is the name of the
     user's file that lies beside model.py as hooks.py; ``metrics`` what its hooks may observe, by
-    name: type, help, labels and buckets.
+    name: type, help, labels and buckets. ``role`` is which step of an ensemble this is, and
+    ``pad_to_multiple_of`` what the tokenizer's rows are padded to.
     """
 
     folder: Path
@@ -41,6 +42,8 @@ class ServedModel:
     hooks: str | None = None
     metrics: dict[str, dict[str, Any]] = field(default_factory=dict)
     response_cache_mib: int | None = None
+    role: str = "whole"
+    pad_to_multiple_of: int = 1
 
     @property
     def cache_dir(self) -> Path:

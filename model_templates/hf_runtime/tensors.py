@@ -69,6 +69,11 @@ class RequestFields:
         """All elements of each row as they came: bytes from a tensor, a text from a parameter."""
         return [list(row) for row in self._rows_of(name)]
 
+    def array(self, name: str) -> Any:
+        """The numpy array of a tensor, with all its dimensions; None where the request has none."""
+        tensor = self._get_tensor(self._request, name)
+        return None if tensor is None else tensor.as_numpy()
+
     def has_tensor(self, name: str) -> bool:
         """Whether the request has an input of that name."""
         return self._get_tensor(self._request, name) is not None

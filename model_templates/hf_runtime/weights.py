@@ -107,6 +107,22 @@ def _load_model(
     return model.eval(), set(report["missing_keys"])
 
 
+def load_weightless(served: ServedModel, auto_class: Any, config: Any) -> Any:
+    """The model's modules without numbers in them: enough to ask what it takes.
+
+    Raises:
+        LoadError: as ``load_model``.
+    """
+    import torch
+
+    try:
+        with torch.device("meta"):
+            return auto_class.from_config(config, trust_remote_code=served.trust_remote_code)
+    except Exception as error:
+        # Transformers raises many kinds; the operator gets one line for any of them.
+        raise LoadError(f"{served.source}: {_line(error)}") from error
+
+
 def resolve_dtype(dtype: str, config: Any, device: str) -> Any:
     """The torch dtype to load in. ``auto`` is the checkpoint's, but float32 for float16 on a CPU,
     which lacks it.

@@ -123,6 +123,8 @@ class Pending:
         read flat ones whatever max_batch_size is; LiteLLM, whose ``input_text`` is a list of texts
         to a model without batches, reads an output for each of them.
         """
+        if self._config.parameters["hf_triton_role"].string_value == "tokenizer":
+            return None  # its rows are its own
         tensors = self._request.tensors
         if not self._config.max_batch_size and "input_text" in tensors:
             return int(tensors["input_text"].shape[0])
