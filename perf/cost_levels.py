@@ -120,7 +120,7 @@ class Measuring:
             policy = Policy(effort.waiting_requests, effort.waiting_s, max_s=60)
             arguments = LevelArguments(clients, self.seed, policy)
             yield self.level(SSE, 1, arguments)
-            with long_prompts(self.command(FRONT), self.seed) as count:
+            with endless_load(self.command(FRONT), self.seed, "long-prompts") as count:
                 level = self.level(SSE, 1, arguments, count)
             yield level
 
@@ -159,14 +159,16 @@ class Measuring:
 
 
 @contextmanager
-def long_prompts(command: Sequence[str], seed: int) -> Iterator[Callable[[], int]]:
-    """One more client who sends a long prompt whenever the last one is answered.
+def endless_load(
+    command: Sequence[str], seed: int, load: str, clients: int = 1
+) -> Iterator[Callable[[], int]]:
+    """More clients who each send a request of ``load`` whenever their last one is answered.
 
     Gives a function that counts the answers so far. Raises ``subprocess.CalledProcessError`` when
-    the client ends by itself or gets a wrong answer.
+    the process of ``command`` ends by itself or gets a wrong answer.
     """
     endless = Policy(min_requests=10**9, min_s=0, max_s=3600)
-    words = LevelArguments(1, seed, endless, "long-prompts").command_line()
+    words = LevelArguments(clients, seed, endless, load).command_line()
     with tempfile.NamedTemporaryFile() as answers:
 
         def count() -> int:
@@ -193,6 +195,7 @@ def cores_taken(server: TritonServer, seconds: float) -> float:
 
 
 def cpu_seconds(pid: int) -> float:
-    """CPU time so far of the processes below ``pid``."""
-    times = (process.cpu_times() for process in psutil.Process(pid).children(recursive=True))
+    """CPU time so far of process ``pid`` and those below it."""
+    leader = psutil.Process(pid)
+    times = (process.cpu_times() for process in (leader, *leader.children(recursive=True)))
     return sum(spent.user + spent.system for spent in times)

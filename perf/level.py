@@ -21,17 +21,18 @@ def http_command(target: Target, port: int, model: str | None = None) -> list[st
     name there.
     """
     named = ["--target", target.name, "--model", model or target.name]
-    return _load_generator("perf.http_load", *named, "--port", str(port))
+    return load_generator("perf.http_load", *named, "--port", str(port))
 
 
 def stream_command(transport: str, port: int, model: str) -> list[str]:
     """The load generator that reads streams, over ``sse`` or ``grpc``."""
-    return _load_generator(
+    return load_generator(
         "perf.stream_load", "--transport", transport, "--model", model, "--port", str(port)
     )
 
 
-def _load_generator(module: str, *arguments: str) -> list[str]:
+def load_generator(module: str, *arguments: str) -> list[str]:
+    """The command line of one, with a lower priority than the servers'."""
     return ["nice", "-n", LOAD_NICENESS, sys.executable, "-m", module, *arguments]
 
 

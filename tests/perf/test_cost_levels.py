@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from perf.cost_levels import cpu_seconds, long_prompts
+from perf.cost_levels import cpu_seconds, endless_load
 
 ANSWERS = """
 import time
@@ -23,7 +23,7 @@ def client(problem: str, then: str = "") -> list[str]:
 
 
 def test_whole_lines_are_counted_and_the_client_is_ended() -> None:
-    with long_prompts(client("null"), seed=0) as count:
+    with endless_load(client("null"), 0, "long-prompts") as count:
         assert count() == 3
         begin_s = time.monotonic()
     assert time.monotonic() - begin_s < 30
@@ -31,18 +31,18 @@ def test_whole_lines_are_counted_and_the_client_is_ended() -> None:
 
 def test_a_wrong_answer_or_an_early_end_is_an_error() -> None:
     with (
-        long_prompts(client('"too short"'), seed=0) as count,
+        endless_load(client('"too short"'), 0, "long-prompts") as count,
         pytest.raises(subprocess.CalledProcessError),
     ):
         count()
     with (
-        long_prompts(client("", then="pass"), seed=0) as count,
+        endless_load(client("", then="pass"), 0, "long-prompts") as count,
         pytest.raises(subprocess.CalledProcessError),
     ):
         count()
 
 
-def test_cpu_time_is_of_the_processes_below() -> None:
+def test_cpu_time_is_of_the_processes_below_too() -> None:
     work = "import time\nwhile time.process_time() < 0.3: pass\nprint(flush=True)\ninput()"
     script = f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {work!r}])"
     with subprocess.Popen(
