@@ -30,7 +30,10 @@ class Cutter:
 
     def pieces(self, text: str) -> Pieces:
         """A text's tokens without special ones."""
-        return self._backend.encode(text, add_special_tokens=False)
+        # Unlike ``encode``, a batch is tokenised without the interpreter's lock: every other
+        # request would stand still for as long as a long text takes.
+        (found,) = self._backend.encode_batch([text], add_special_tokens=False)
+        return found
 
     def joined(self, first: Pieces, second: Pieces | None = None) -> Pieces:
         """One text or a pair with its special tokens."""

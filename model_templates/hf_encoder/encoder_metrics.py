@@ -1,6 +1,6 @@
 """What an encoder engine counts, and the names that Prometheus reads.
 
-Plain numbers, each written by one thread and read by any.
+Plain numbers, written by one thread at a time and read by any.
 """
 
 from __future__ import annotations

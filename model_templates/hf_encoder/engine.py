@@ -12,10 +12,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 import torch
 from hf_runtime import log
-from hf_runtime.errors import EngineError, OverloadedError, place, reason
+from hf_runtime.errors import CancelledError, EngineError, OverloadedError, place, reason
 
 from .encoder_metrics import EncoderMetrics
 from .encoding import Encoding
@@ -37,6 +38,7 @@ class Work:
     is_cancelled: Callable[[], bool]
     submitted_s: float = field(default_factory=time.monotonic)
     started: bool = False
+    ended: bool = False
     results: dict[int, Array] = field(default_factory=dict)
 
 
@@ -78,11 +80,17 @@ class EncoderEngine:
             self._thread.join()
             raise self._failure
 
+    def check_running(self) -> None:
+        """Raises OverloadedError where the engine is stopping or its thread has died."""
+        if self._stopping:
+            raise OverloadedError("the model is being unloaded: try again later")
+        if self._ended:
+            raise OverloadedError("the engine died, load the model anew: try again later")
+
     def submit(self, work: Work) -> None:
-        """Queues work. Raises OverloadedError where the engine is stopping."""
+        """Queues work. Raises OverloadedError as ``check_running`` does."""
         with self._condition:
-            if self._stopping or self._ended:
-                raise OverloadedError("the model is being unloaded: try again later")
+            self.check_running()
             self._submitted.append(work)
             self._condition.notify()
 
@@ -125,25 +133,42 @@ class EncoderEngine:
         taken = self._line.take()
         left = self._start({id(work): work for work, _ in taken if not work.started}.values())
         taken = [(work, index) for work, index in taken if id(work) not in left]
-        if not taken:
-            return
+        if taken:
+            self._compute(runner, taken)
+
+    def _compute(self, runner: Runner, taken: Sequence[tuple[Work, int]]) -> None:
+        """One forward of all; where that fails, one of each half, so that only those fail that are
+        to blame.
+        """
         encodings = [work.encodings[index] for work, index in taken]
         began_s = time.monotonic()
         try:
             results = self._computed(runner, encodings)
         except Exception as error:
-            self._failed([work for work, _ in taken], error)
+            if len(taken) == 1:
+                self._failed(taken[0][0], error)
+                return
+            half = len(taken) // 2
+            self._compute(runner, taken[:half])
+            self._compute(runner, taken[half:])
             return
         self.metrics.computed(encodings, time.monotonic() - began_s)
         for (work, index), result in zip(taken, results, strict=True):
-            work.results[index] = result
-            if len(work.results) == len(work.encodings):
-                work.done([work.results[i] for i in range(len(work.encodings))])
+            self._note(work, index, result)
+
+    def _note(self, work: Work, index: int, result: Array) -> None:
+        """Keeps one encoding's result; the last one ends the work."""
+        if not np.isfinite(result).all():
+            self._drop([work], EngineError("the model computed a score that is no number"))
+        work.results[index] = result
+        if len(work.results) == len(work.encodings):
+            _finish(work, [work.results[i] for i in range(len(work.encodings))])
 
     @torch.inference_mode()
     def _computed(self, runner: Runner, encodings: Sequence[Encoding]) -> list[Array]:
         """float32 arrays, one for each encoding."""
         reduced = self._reduce(runner.forward(encodings), encodings)
+        assert len(reduced) == len(encodings), "a task's reduce keeps one of each"
         if reduced and reduced[0].device.type != "cpu":
             shapes = [part.shape for part in reduced]
             flat = torch.cat([part.reshape(-1) for part in reduced]).float().cpu()
@@ -160,24 +185,23 @@ class EncoderEngine:
             waited_s = now - work.submitted_s
             self.metrics.queue_s.observe(waited_s)
             # To ask is a message to the server and back: not for what is answered at once.
-            if waited_s > 0.05 and work.is_cancelled():
+            if waited_s > 0.05 and _has_left(work):
                 left.append(work)
-        self._drop(left, None)
+        self._drop(left, CancelledError("the caller has left"))
         return set(map(id, left))
 
-    def _failed(self, works: Sequence[Work], error: Exception) -> None:
-        log.error(f"a step of the encoder engine failed: {place(error)}")
+    def _failed(self, work: Work, error: Exception) -> None:
+        log.error(f"computing an input failed: {place(error)}")
+        # The text may quote the caller's: it goes to the caller alone.
         text = f"computing failed: {type(error).__name__}: {reason(error)}"
-        self._drop(list({id(work): work for work in works}.values()), EngineError(text))
+        self._drop([work], EngineError(text))
 
-    def _drop(self, works: Sequence[Work], error: Exception | None) -> None:
+    def _drop(self, works: Sequence[Work], error: Exception) -> None:
         if not works:
             return
-        from hf_runtime.errors import CancelledError
-
         self._line.remove(works)
         for work in works:
-            work.done(error or CancelledError("the caller has left"))
+            _finish(work, error)
 
     def _end(self, error: Exception) -> None:
         with self._condition:
@@ -185,4 +209,24 @@ class EncoderEngine:
             submitted, self._submitted = self._submitted, []
         unfinished = {id(work): work for work in [*self._line.clear(), *submitted]}
         for work in unfinished.values():
-            work.done(error)
+            _finish(work, error)
+
+
+def _finish(work: Work, result: list[Array] | Exception) -> None:
+    """Calls ``done``, once; what that raises is not the others' end."""
+    if work.ended:
+        return
+    work.ended = True
+    try:
+        work.done(result)
+    except Exception as error:
+        log.error(f"a result could not be handed on: {place(error)}")
+
+
+def _has_left(work: Work) -> bool:
+    """Whether nobody waits for a work; a server that can't tell is taken for a no."""
+    try:
+        return work.is_cancelled()
+    except Exception as error:
+        log.warn(f"could not ask whether a caller has left: {place(error)}")
+        return False

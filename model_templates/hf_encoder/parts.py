@@ -35,6 +35,9 @@ class Engine(Protocol):
     def is_healthy(self) -> bool:
         """Whether it takes work."""
 
+    def check_running(self) -> None:
+        """Raises OverloadedError where it takes none."""
+
     def submit(self, work: Work) -> None:
         """Queues work; raises OverloadedError."""
 
@@ -49,6 +52,9 @@ class NoEngine:
 
     def __init__(self) -> None:
         self.metrics = EncoderMetrics()
+
+    def check_running(self) -> None:
+        """It never ends."""
 
     def submit(self, work: Work) -> None:
         """Never called."""

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 from hf_runtime import log
@@ -68,12 +69,11 @@ class Reception:
         """Starts one request, or answers it with what is wrong with it; never raises."""
         refusal = self._admit()
         if refusal:
-            self._engine.metrics.outcomes["refused"] += 1
             responder.fail(OverloadedError(f"{refusal}: try again later"))
             return
         lane = self._long if request.num_bytes > _LONG_TEXT_BYTES else self._short
         wanted = frozenset(listed)
-        lane.submit(self._guarded, responder, lambda: self._begin(request, wanted, responder))
+        self._run_on(lane, responder, lambda: self._begin(request, wanted, responder))
 
     def drain(self, grace_s: float) -> None:
         """Takes no more requests and waits until those it has are answered, at most so long."""
@@ -89,16 +89,29 @@ class Reception:
             pool.shutdown()
 
     def _admit(self) -> str:
-        """Counts one more open request; or says why not."""
+        """Counts one more open request; or a refused one, and says why."""
         with self._changed:
+            if not self._closing and self._open < self._max_queue_size:
+                self._open += 1
+                return ""
+            self._engine.metrics.outcomes["refused"] += 1
             if self._closing:
                 return "the model is being unloaded"
-            if self._open >= self._max_queue_size:
-                return f"the queue is full: {self._open} requests (max_queue_size)"
-            self._open += 1
-            return ""
+            return f"the queue is full: {self._open} requests (max_queue_size)"
+
+    def _run_on(
+        self, pool: ThreadPoolExecutor, responder: Responder, work: Callable[[], None]
+    ) -> None:
+        """Runs a request's part on a thread of ``pool``; on this one after ``close``, when all that
+        is left of it is to say so.
+        """
+        try:
+            pool.submit(self._guarded, responder, work)
+        except RuntimeError:
+            self._guarded(responder, work)
 
     def _begin(self, request: SizedRequest, wanted: frozenset[str], responder: Responder) -> None:
+        self._engine.check_running()  # what won't be computed need not be tokenised
         fields = RequestFields(request, tensor_of, batched=self._batched)
         prepared = self._task.prepare(fields, wanted)
         if not prepared.encodings:
@@ -106,9 +119,8 @@ class Reception:
             return
 
         def done(results: list[Array] | Exception) -> None:
-            self._delivery.submit(
-                self._guarded, responder, lambda: self._deliver(prepared, results, responder)
-            )
+            deliver = partial(self._deliver, prepared, results, responder)
+            self._run_on(self._delivery, responder, deliver)
 
         self._engine.submit(Work(prepared.encodings, done, responder.is_cancelled))
 
@@ -124,18 +136,24 @@ class Reception:
         """Runs one request's part; whatever goes wrong is its own answer."""
         try:
             work()
-        except Exception as error:
+        except BaseException as error:  # a panic of the tokenizers' Rust is no Exception
+            self._failed(responder, error)
+
+    def _failed(self, responder: Responder, error: BaseException) -> None:
+        try:
             responder.fail(_answerable(error))
-            self._ended(_outcome(error))
+        except Exception as another:
+            log.error(f"an error could not be sent: {place(another)}")
+        self._ended(_outcome(error))
 
     def _ended(self, outcome: str) -> None:
-        self._engine.metrics.outcomes[outcome] += 1
         with self._changed:
+            self._engine.metrics.outcomes[outcome] += 1
             self._open -= 1
             self._changed.notify_all()
 
 
-def _answerable(error: Exception) -> Exception:
+def _answerable(error: BaseException) -> Exception:
     if isinstance(error, RuntimeModelError):
         return error
     log.error(f"a request failed: {place(error)}")

@@ -12,6 +12,8 @@ from hf_runtime.errors import RequestError
 from .cutting import Cutter, Pieces
 from .encoding import Encoding
 
+_MANY_CHARACTERS = 16  # a token: few texts have as many
+
 
 class Tokenization:
     """A tokenizer with a longest input. May be used by several threads at once."""
@@ -60,6 +62,8 @@ class Tokenization:
         cuts = self.truncation if truncate is None else truncate
         if not cuts:
             self._check_characters(field, text, pair)
+        if cuts and self.cutter is not None and self._is_long(text, pair):
+            return self._cut(field, text, pair, truncation)
         if cuts and self.cutter is None:
             options = {"truncation": truncation, "max_length": self.max_length, **options}
         found = self.tokenizer(text, pair, verbose=False, **options)
@@ -100,6 +104,10 @@ class Tokenization:
             return self.as_found(self.cutter.cut(text, pair, self.max_length, truncation))
         except RequestError as error:
             raise RequestError(f"{field}: {error}") from None
+
+    def _is_long(self, text: str, pair: str | None) -> bool:
+        """Whether a text will be cut in all likelihood: it is tokenised once then, not twice."""
+        return len(text) + len(pair or "") > _MANY_CHARACTERS * self.max_length
 
     def _check_characters(self, field: str, text: str, pair: str | None) -> None:
         """Refuses what can't fit before it is tokenised: no token is longer than the longest."""

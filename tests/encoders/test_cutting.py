@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import random
 import threading
+import time
 from typing import Any
 
 import pytest
+from hf_encoder.cutting import Cutter
 from hf_encoder.tokenization import Tokenization
 from hf_runtime.errors import RequestError
 
 from tests.encoders.other_tokenizers import KINDS, other_tokenizer
-from tests.encoders.tiny_encoders import WORDS, tiny_tokenizer
+from tests.encoders.tiny_encoders import WORDS, texts, tiny_tokenizer
 
 MAX_LENGTH = 24
 
@@ -88,3 +90,22 @@ def test_a_text_that_may_not_be_cut_and_leaves_no_room_is_refused() -> None:
         tokenization("bert").tokens(
             "text_input", "cat " * 40, "dog", truncate=True, truncation="only_second"
         )
+
+
+def test_other_threads_go_on_while_a_long_text_is_tokenised() -> None:
+    cutter = Cutter(tiny_tokenizer("bert"))
+    text = " ".join(texts(20_000, longest=10))
+    done = threading.Event()
+
+    def cut() -> None:
+        cutter.cut(text, None, 64)
+        done.set()
+
+    thread = threading.Thread(target=cut)
+    num_turns = 0
+    thread.start()
+    while not done.is_set():
+        time.sleep(0.001)
+        num_turns += 1
+    thread.join()
+    assert num_turns > 50

@@ -1,0 +1,367 @@
+"""Whatever fails between a request's arrival and its answer: it is answered exactly once, nothing
+of it stays, and its neighbours don't notice.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hf_encoder.encoding import Encoding
+from hf_encoder.engine import EncoderEngine, Work
+from hf_encoder.reception import Reception
+from hf_encoder.runner import Runner
+from hf_encoder.task import Array, EncoderTask, Prepared, TaskSetup
+from hf_runtime.errors import EngineError, OverloadedError, RequestError
+from hf_runtime.plain_request import PlainRequest
+from hf_runtime.tensors import RequestFields, text
+
+SETUP = TaskSetup(None, None, None, None, False)  # type: ignore[arg-type]
+
+
+class Panic(BaseException):
+    """What a panic in Rust is in Python: no Exception."""
+
+
+class Lengths(EncoderTask):
+    """Answers how long each word of a text is. A word such as ``raise-in-answer`` fails there."""
+
+    auto_class = "AutoModel"
+    output = "hidden"
+
+    def __init__(self) -> None:
+        super().__init__(SETUP)
+        self.may_go = threading.Event()
+        self.may_go.set()
+
+    def prepare(self, fields: RequestFields, wanted: frozenset[str]) -> Prepared:
+        (words,) = (value.split() for value in fields.values("text_input", text, ""))
+        assert self.may_go.wait(10)
+        raise_if("raise-in-prepare", words, RequestError("text_input: refused"))
+        raise_if("panic-in-prepare", words, Panic("index out of range: secret"))
+        encodings = [Encoding([13 if word.startswith("unlucky") else len(word)]) for word in words]
+
+        def answer(results: list[Array]) -> Mapping[str, Array]:
+            raise_if("raise-in-answer", words, KeyError("secret"))
+            raise_if("panic-in-answer", words, Panic("secret"))
+            found = [array.reshape(1) for array in results]
+            return {"lengths": np.concatenate([np.zeros(0), *found])}
+
+        return Prepared(encodings, answer)
+
+    def reduce(
+        self, outputs: Sequence[torch.Tensor], encodings: Sequence[Encoding]
+    ) -> Sequence[torch.Tensor]:
+        if any(encoding.input_ids == [len("raise-within-reduce")] for encoding in encodings):
+            raise ValueError("reduced to nothing")
+        return outputs
+
+
+def raise_if(word: str, words: Sequence[str], error: BaseException) -> None:
+    if word in words:
+        raise error
+
+
+class Echo(Runner):
+    """Gives back token ids; fails where one is 13."""
+
+    def __init__(self) -> None:
+        self.may_go = threading.Event()
+        self.may_go.set()
+        self.steps: list[int] = []
+
+    def forward(self, batch: Sequence[Encoding]) -> list[torch.Tensor]:
+        assert self.may_go.wait(10)
+        self.steps.append(len(batch))
+        if any(13 in encoding.input_ids for encoding in batch):
+            raise RuntimeError("unlucky")
+        return [torch.tensor(encoding.input_ids) for encoding in batch]
+
+
+class Caller:
+    """A responder that keeps its answers."""
+
+    def __init__(self, *, breaks: str = "") -> None:
+        self.answers: list[Any] = []
+        self._breaks = breaks
+        self._done = threading.Event()
+
+    def send(self, outputs: Mapping[str, Array], *, final: bool) -> None:
+        assert final
+        if self._breaks == "send":
+            raise OSError("no shared memory left")
+        self._keep(outputs["lengths"].tolist())
+
+    def fail(self, error: Exception) -> None:
+        self._keep(error)
+        if self._breaks == "fail":
+            raise OSError("no shared memory left")
+
+    def is_cancelled(self) -> bool:
+        if self._breaks == "is_cancelled":
+            raise OSError("no shared memory left")
+        return False
+
+    def _keep(self, answer: Any) -> None:
+        self.answers.append(answer)
+        self._done.set()
+
+    def answer(self) -> Any:
+        assert self._done.wait(10), "never answered"
+        assert len(self.answers) == 1
+        return self.answers[0]
+
+
+class Served:
+    """A reception, its engine and what they are made of."""
+
+    def __init__(self, *, max_queue_size: int = 100) -> None:
+        self.runner, self.task = Echo(), Lengths()
+        self.engine = EncoderEngine(
+            lambda: self.runner, self.task.reduce, max_num_batched_tokens=64, num_threads=1
+        )
+        self.engine.start()
+        self.reception = Reception(
+            self.task,
+            self.engine,
+            max_queue_size=max_queue_size,
+            num_tokenizer_threads=2,
+            batched=False,
+        )
+
+    def ask(self, words: str, *, breaks: str = "") -> Caller:
+        caller = Caller(breaks=breaks)
+        self.reception.take(request(words), ("lengths",), caller)
+        return caller
+
+    def close(self, grace_s: float = 10.0) -> None:
+        self.reception.drain(grace_s)
+        self.engine.stop()
+        self.reception.close()
+
+    def is_idle(self) -> bool:
+        deadline_s = time.monotonic() + 5
+        while self.reception.num_open and time.monotonic() < deadline_s:
+            time.sleep(0.005)
+        return self.reception.num_open == 0
+
+
+def request(words: str) -> PlainRequest:
+    return PlainRequest({"text_input": np.array([words.encode()], dtype=np.object_)}, {})
+
+
+@contextmanager
+def serving(**options: Any) -> Iterator[Served]:
+    served = Served(**options)
+    try:
+        yield served
+    finally:
+        served.close()
+
+
+FAILURES: list[tuple[str, str, type[Exception], str]] = [
+    ("raise-in-prepare", "", RequestError, "text_input: refused"),
+    ("panic-in-prepare", "", EngineError, "internal error: Panic"),
+    ("raise-in-answer", "", EngineError, "internal error: KeyError"),
+    ("panic-in-answer", "", EngineError, "internal error: Panic"),
+    ("raise-within-reduce", "", EngineError, "computing failed: ValueError: reduced to nothing"),
+    ("unlucky", "", EngineError, "computing failed: RuntimeError: unlucky"),
+    ("fine", "send", EngineError, "internal error: OSError"),
+    ("raise-in-prepare", "fail", RequestError, "text_input: refused"),
+]
+
+
+@pytest.mark.parametrize("words, breaks, kind, message", FAILURES)
+def test_whatever_fails_is_its_own_answer_and_leaves_nothing_behind(
+    words: str, breaks: str, kind: type[Exception], message: str
+) -> None:
+    with serving() as served:
+        failed = served.ask(words, breaks=breaks)
+        error = failed.answer()
+        assert type(error) is kind
+        assert message in str(error)
+        assert served.is_idle()
+        assert served.ask("still here").answer() == [5, 4]
+        assert served.engine.is_healthy
+
+
+def test_neighbours_of_one_step_do_not_fail_with_one_of_them() -> None:
+    with serving() as served:
+        served.runner.may_go.clear()
+        served.ask("first")
+        callers = [
+            served.ask(words) for words in ("a bc", "unlucky too", "raise-within-reduce", "def")
+        ]
+        time.sleep(0.1)
+        served.runner.may_go.set()
+        assert callers[0].answer() == [1, 2]
+        assert callers[3].answer() == [3]
+        assert "unlucky" in str(callers[1].answer())
+        assert "reduced to nothing" in str(callers[2].answer())
+        assert max(served.runner.steps) > 2, "they were not computed together"
+        assert served.is_idle()
+
+
+def test_an_answer_that_is_no_number_is_an_error_of_its_own() -> None:
+    with serving() as served:
+        served.engine._reduce = lambda outputs, _: [one / (one - 7) * (one - 7) for one in outputs]
+        served.runner.may_go.clear()
+        served.ask("first")
+        callers = [served.ask(words) for words in ("four", "sevenon", "five5")]
+        time.sleep(0.1)
+        served.runner.may_go.set()
+        assert callers[0].answer() == [4]
+        error = callers[1].answer()
+        assert isinstance(error, EngineError)
+        assert "is no number" in str(error)
+        assert callers[2].answer() == [5]
+
+
+def test_a_caller_that_cannot_be_asked_whether_it_left_is_answered() -> None:
+    with serving() as served:
+        served.runner.may_go.clear()
+        served.ask("first")
+        odd = served.ask("second", breaks="is_cancelled")
+        time.sleep(0.1)
+        served.runner.may_go.set()
+        assert odd.answer() == [6]
+        assert served.engine.is_healthy
+
+
+def test_a_work_that_raises_when_done_does_not_end_the_engine() -> None:
+    with serving() as served:
+        called = threading.Event()
+
+        def done(_: object) -> None:
+            called.set()
+            raise RuntimeError("cannot schedule new futures after shutdown")
+
+        served.engine.submit(Work([Encoding([1])], done, lambda: False))
+        assert called.wait(10)
+        assert served.ask("still here").answer() == [5, 4]
+        assert served.engine.is_healthy
+
+
+def test_a_request_without_anything_to_compute_is_answered() -> None:
+    with serving() as served:
+        assert served.ask("").answer() == []
+        assert served.is_idle()
+
+
+def test_a_request_of_very_many_rows_lets_others_through() -> None:
+    with serving() as served:
+        served.runner.may_go.clear()
+        many = served.ask("word " * 20_000)
+        time.sleep(0.3)
+        few = served.ask("me too")
+        time.sleep(0.1)
+        served.runner.may_go.set()
+        assert few.answer() == [2, 3]
+        num_steps = len(served.runner.steps)
+        assert many.answer() == [4] * 20_000
+        assert num_steps < 100
+        assert len(served.runner.steps) > 20_000 / 64
+
+
+def test_a_full_queue_refuses_at_once_and_those_inside_are_answered() -> None:
+    with serving(max_queue_size=3) as served:
+        served.runner.may_go.clear()
+        inside = [served.ask("abc") for _ in range(3)]
+        refused = [served.ask("abc") for _ in range(20)]
+        for caller in refused:
+            assert isinstance(caller.answer(), OverloadedError)
+            assert "the queue is full: 3 requests (max_queue_size)" in str(caller.answers[0])
+        served.runner.may_go.set()
+        assert [caller.answer() for caller in inside] == [[3]] * 3
+        assert served.is_idle()
+        assert served.ask("again").answer() == [5]
+
+
+def test_after_the_end_a_request_is_told_so() -> None:
+    served = Served()
+    served.close()
+    assert isinstance(served.ask("late").answer(), OverloadedError)
+
+
+def test_what_slips_in_between_admission_and_the_end_is_answered() -> None:
+    served = Served()
+    admit = served.reception._admit
+
+    def admit_then_close() -> str:
+        refusal = admit()
+        served.close(grace_s=0.0)
+        return refusal
+
+    served.reception._admit = admit_then_close  # type: ignore[method-assign]
+    assert isinstance(served.ask("between").answer(), OverloadedError)
+    assert served.is_idle()
+
+
+def test_an_unload_does_not_tokenise_what_it_will_not_answer() -> None:
+    served = Served()
+    served.task.may_go.clear()
+    callers = [served.ask("abc") for _ in range(20)]
+    closing = threading.Thread(target=lambda: served.close(grace_s=0.0))
+    prepared = count_calls(served.task)
+    closing.start()
+    time.sleep(0.1)
+    served.task.may_go.set()
+    closing.join(10)
+    assert not closing.is_alive()
+    assert all(isinstance(caller.answer(), OverloadedError) for caller in callers)
+    assert prepared() <= 2
+    assert served.is_idle()
+
+
+def count_calls(task: Lengths) -> Callable[[], int]:
+    """How often ``prepare`` is called from now on."""
+    calls: list[int] = []
+    prepare = task.prepare
+
+    def counted(fields: RequestFields, wanted: frozenset[str]) -> Prepared:
+        calls.append(1)
+        return prepare(fields, wanted)
+
+    task.prepare = counted  # type: ignore[method-assign]
+    return lambda: len(calls)
+
+
+def test_no_thread_is_left_when_it_ends() -> None:
+    before = set(threading.enumerate())
+    with serving() as served:
+        callers = [served.ask(words) for words in ("fine", "unlucky", "raise-in-answer") * 20]
+        for caller in callers:
+            caller.answer()
+    assert not [t for t in threading.enumerate() if t not in before and t.is_alive()]
+
+
+def test_what_is_counted_adds_up() -> None:
+    with serving() as served:
+        words = ("fine", "unlucky", "raise-in-prepare", "raise-in-answer") * 200
+        callers: list[Caller] = []
+        lock = threading.Lock()
+
+        def ask_many(part: Sequence[str]) -> None:
+            for word in part:
+                caller = served.ask(word)
+                with lock:
+                    callers.append(caller)
+
+        askers = [threading.Thread(target=ask_many, args=(words,)) for _ in range(4)]
+        for asker in askers:
+            asker.start()
+        for asker in askers:
+            asker.join()
+        kinds = [type(caller.answer()) for caller in callers]
+        assert served.is_idle()
+        outcomes = served.engine.metrics.outcomes
+        assert outcomes["ok"] == kinds.count(list)
+        assert outcomes["error"] == kinds.count(EngineError)
+        assert outcomes["refused"] == kinds.count(RequestError) + kinds.count(OverloadedError)
+        assert outcomes.total() == len(callers) == 3200
