@@ -20,7 +20,7 @@ from .runner import Runner, RunnerSetup
 
 
 class PackedRunner(Runner):
-    """Leaves the model with its attention function; it is for this runner alone from then on."""
+    """Gives the model its attention function: until ``close`` it is for this runner alone."""
 
     name = "packed tokens"
 
@@ -29,8 +29,6 @@ class PackedRunner(Runner):
         model = setup.model
         if not getattr(model, "_supports_attention_backend", False):
             raise TypeError("the model does not use transformers' attention interface")
-        register()
-        self._implementation = model.config._attn_implementation  # noqa: SLF001
         self._body = model.base_model
         self._head = None if setup.output == "hidden" else Head(model)
         self._first_position = first_position(model)
@@ -38,21 +36,28 @@ class PackedRunner(Runner):
             self._first_position, self._first_position + setup.max_length, device=setup.device
         )
         self._options = {"use_cache": False} if getattr(model.config, "use_cache", False) else {}
+        register()
+        # set_attn_implementation would refuse models that have no such function of their own.
+        configs = {id(m.config): m.config for m in model.modules() if hasattr(m, "config")}
+        self._before = [(config, config._attn_implementation) for config in configs.values()]  # noqa: SLF001
+        for config, _ in self._before:
+            config._attn_implementation = ATTENTION_NAME  # noqa: SLF001
+
+    def close(self) -> None:
+        for config, name in self._before:
+            config._attn_implementation = name  # noqa: SLF001
 
     @torch.inference_mode()
     def forward(self, batch: Sequence[Encoding]) -> list[torch.Tensor]:
         order = sorted(range(len(batch)), key=lambda index: len(batch[index]))
         row = [batch[index] for index in order]
-        with self._own_attention(), attending(PackedRow([len(encoding) for encoding in row])):
+        with attending(PackedRow([len(encoding) for encoding in row])):
             hidden = self._body(**self._inputs(row), **self._options).last_hidden_state
             outputs = self._outputs(hidden, row)
         found: list[torch.Tensor] = [hidden] * len(batch)
         for index, output in zip(order, outputs, strict=True):
             found[index] = output
         return found
-
-    def _own_attention(self) -> Any:
-        return _Attention(self.setup.model, ATTENTION_NAME)
 
     def _inputs(self, row: Sequence[Encoding]) -> dict[str, torch.Tensor]:
         device = self.setup.device
@@ -80,28 +85,6 @@ class PackedRunner(Runner):
             hidden = hidden[:, wanted_tokens(row)]
         found = hidden if self._head is None else output_of(self.setup, self._head(hidden))
         return found[0].split([encoding.num_outputs for encoding in row])
-
-
-class _Attention:
-    """Sets the model's attention function and puts the old one back.
-
-    ``set_attn_implementation`` looks at every module, which takes longer than a short forward: the
-    name is set on the configurations, where the models read it.
-    """
-
-    def __init__(self, model: Any, name: str) -> None:
-        self._configs = {id(m.config): m.config for m in model.modules() if hasattr(m, "config")}
-        self._name = name
-        self._before: list[tuple[Any, str]] = []
-
-    def __enter__(self) -> None:
-        for config in self._configs.values():
-            self._before.append((config, config._attn_implementation))  # noqa: SLF001
-            config._attn_implementation = self._name  # noqa: SLF001
-
-    def __exit__(self, *_: object) -> None:
-        for config, name in self._before:
-            config._attn_implementation = name  # noqa: SLF001
 
 
 def wanted_tokens(row: Sequence[Encoding]) -> list[int]:

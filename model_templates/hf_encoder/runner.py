@@ -22,6 +22,8 @@ from .task import OutputKind
 
 TOLERANCE = {torch.float32: 1e-4, torch.float16: 3e-2, torch.bfloat16: 8e-2}
 _SCENE_LENGTHS = (5, 17, 9, 17, 3, 30)
+_WINDOWS = ("sliding_window", "local_attention")
+_LONGEST_WINDOW = 1024  # longer ones are taken on trust: the scene must stay short
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,9 @@ class Runner(ABC):
         (size,) where the kind is "sequences". An output does not depend on the others' texts.
         """
 
+    def close(self) -> None:  # noqa: B027, most have nothing to give back
+        """Gives the model back as it was."""
+
 
 RunnerFactory = Callable[[RunnerSetup], Runner]
 
@@ -66,14 +71,14 @@ def fitting_runner(
     """
     from .alone import forward_alone
 
-    scene = made_up_encodings(setup)
+    scene = made_up_encodings(setup, [*_SCENE_LENGTHS, *_beyond_windows(setup.model.config)])
     expected = [forward_alone(setup, encoding) for encoding in scene]
     allowed = TOLERANCE.get(expected[0].dtype, 1e-4) if tolerance is None else tolerance
     whys = []
     for candidate in candidates:
         try:
             runner = candidate(setup)
-            difference = largest_difference(runner.forward(scene), expected)
+            difference = _difference(runner, scene, expected)
         except LoadError:
             raise
         except Exception as error:
@@ -83,9 +88,26 @@ def fitting_runner(
             for why in whys:
                 log.info(f"not taken: {why}")
             return runner
+        runner.close()
         why = f"differs from the model's own output by {difference:.2g}, allowed is {allowed:g}"
         whys.append(f"{_name(candidate)}: {why}")
     raise LoadError(f"no way to run this model was right: {'; '.join(whys)}")
+
+
+def _difference(
+    runner: Runner, scene: Sequence[Encoding], expected: Sequence[torch.Tensor]
+) -> float:
+    try:
+        return largest_difference(runner.forward(scene), expected)
+    except Exception:
+        runner.close()
+        raise
+
+
+def _beyond_windows(config: Any) -> list[int]:
+    """A length at which attention that looks only so far shows, where the model has such."""
+    sizes = [getattr(config.get_text_config(), name, None) or 0 for name in _WINDOWS]
+    return [size + 8 for size in sizes if 0 < size <= _LONGEST_WINDOW]
 
 
 def made_up_encodings(

@@ -64,6 +64,7 @@ def test_texts_of_mixed_lengths_and_pairs_are_each_computed_as_if_alone(
     assert largest_difference(runner.forward(encodings), expected) < 1e-4
     prepack(setup.model)
     assert largest_difference(runner.forward(encodings), expected) < 1e-4
+    runner.close()
     assert largest_difference(PaddedRunner(setup).forward(encodings), expected) < 1e-4
 
 
@@ -105,11 +106,27 @@ def test_a_decoder_with_causal_attention_is_packed(tmp_path: Path) -> None:
     torch.manual_seed(3)
     model = transformers.Qwen3Model(config).eval()
     setup = RunnerSetup(model, torch.device("cpu"), "hidden", CONTEXT, has_token_types=False)
-    runner = fitting_runner(setup, CANDIDATES)
-    assert isinstance(runner, PackedRunner)
     encodings = made_up_encodings(setup, (3, 50, 50, 9))
     expected = [forward_alone(setup, encoding) for encoding in encodings]
+    runner = fitting_runner(setup, CANDIDATES)
+    assert isinstance(runner, PackedRunner)
     assert largest_difference(runner.forward(encodings), expected) < 1e-4
+
+
+def test_a_runner_that_is_not_taken_gives_the_model_back(tmp_path: Path) -> None:
+    setup, _ = loaded(tiny_encoder("bert", "AutoModel", tmp_path), "hidden")
+
+    class Wrong(PackedRunner):
+        def forward(self, batch: Any) -> list[torch.Tensor]:
+            return [output + 0.1 for output in super().forward(batch)]
+
+    class Fails(PackedRunner):
+        def forward(self, batch: Any) -> list[torch.Tensor]:
+            raise ValueError("no")
+
+    before = setup.model.config._attn_implementation
+    assert isinstance(fitting_runner(setup, (Wrong, Fails, PaddedRunner)), PaddedRunner)
+    assert setup.model.config._attn_implementation == before
 
 
 def test_the_longest_input_counts_the_positions_that_roberta_skips(tmp_path: Path) -> None:
