@@ -1,0 +1,101 @@
+"""Encoders compiled by torch: right, for any shape without compiling again, or refused."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from hf_encoder.alone import forward_alone
+from hf_encoder.compiled_runner import compiled_runner
+from hf_encoder.loading import longest_input, takes_token_types
+from hf_encoder.runner import Runner, RunnerSetup, largest_difference, made_up_encodings
+from hf_runtime.errors import LoadError
+
+from tests.encoders.tiny_encoders import tiny_encoder
+
+needs_compiler = pytest.mark.skipif(
+    shutil.which(os.environ.get("CXX", "g++")) is None, reason="there is no C++ compiler"
+)
+
+
+def small_setup(folder: Path) -> RunnerSetup:
+    files = tiny_encoder("bert", "AutoModel", folder, num_hidden_layers=1)
+    model = transformers.AutoModel.from_pretrained(files).eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(files)
+    types = takes_token_types(model, tokenizer)
+    longest = longest_input(model, tokenizer, None)
+    return RunnerSetup(model, torch.device("cpu"), "hidden", longest, types)
+
+
+@pytest.fixture(autouse=True)
+def nothing_compiled() -> Iterator[None]:
+    yield
+    torch.compiler.reset()
+
+
+@needs_compiler
+def test_every_shape_is_computed_as_the_model_does_without_compiling_again(tmp_path: Path) -> None:
+    setup = small_setup(tmp_path)
+    encodings = made_up_encodings(setup, (5, 17, 9, 17, 3, 60, 1, 100))
+    expected = [forward_alone(setup, one) for one in encodings]
+    runner: Runner = compiled_runner(setup)
+    assert runner.name == "torch.compile, batches cut by length"
+    with torch.compiler.set_stance("fail_on_recompile"):
+        assert largest_difference(runner.forward(encodings), expected) < 1e-4
+        for lengths in ((7,), (1,), (20, 20, 20), (128,), (3, 3, 3, 3, 3, 90, 80, 82)):
+            runner.forward(made_up_encodings(setup, lengths))
+
+
+class OtherWhenCompiled(torch.nn.Module):
+    """A model that a compiler would get wrong."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.model = model
+        self.config, self.dtype = model.config, model.dtype
+
+    def forward(self, **inputs: torch.Tensor) -> Any:
+        result = self.model(**inputs)
+        if torch.compiler.is_compiling():
+            result.last_hidden_state = result.last_hidden_state + 0.25
+        return result
+
+
+@needs_compiler
+def test_a_compiled_model_that_disagrees_is_refused(tmp_path: Path) -> None:
+    setup = small_setup(tmp_path)
+    setup = dataclasses.replace(setup, model=OtherWhenCompiled(setup.model).eval())
+    with pytest.raises(LoadError, match=r"own output by 0\.\d+, allowed is 0.0001"):
+        compiled_runner(setup)
+
+
+def test_a_missing_compiler_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    with pytest.raises(LoadError) as caught:
+        compiled_runner(small_setup(tmp_path))
+    assert str(caught.value) == (
+        "engine: torch-compile needs a C++ compiler on a CPU, and there is no no-such-compiler: "
+        "install one (Debian: apt-get install g++), or use engine: torch"
+    )
+
+
+@needs_compiler
+def test_a_compiler_that_fails_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    broken = tmp_path / "broken-compiler"
+    broken.write_text("#!/bin/sh\nexit 1\n")
+    broken.chmod(0o755)
+    monkeypatch.setenv("CXX", str(broken))
+    monkeypatch.setattr("torch._inductor.config.cpp.cxx", (None, str(broken)))
+    monkeypatch.setattr("torch._inductor.config.force_disable_caches", True)
+    with pytest.raises(LoadError) as caught:
+        compiled_runner(small_setup(tmp_path / "model"))
+    assert str(caught.value).startswith("torch.compile failed: ")
+    assert str(caught.value).endswith("; use engine: torch")
+    assert "\n" not in str(caught.value)
