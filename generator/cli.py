@@ -21,7 +21,7 @@ from generator.errors import (
     SpecError,
 )
 
-VERBS = ("validate", "generate", "diff", "prune", "tasks", "serve")
+VERBS = ("validate", "generate", "diff", "prune", "tasks", "optimize", "serve")
 
 
 DESCRIPTION = "Serve Hugging Face models on Triton Inference Server from one models.yaml."
@@ -36,6 +36,7 @@ example: a models.yaml with one model
   hf-triton validate            # is every key right?
   hf-triton generate            # write model_repository/: smollm2/, and smollm2_stream/
   hf-triton serve               # do both, start Triton, print a curl line that works
+  hf-triton optimize NAME       # of an embedding model or classifier: which engine is fastest here
 
 A model that streams is two of Triton's: /infer and /generate go to NAME, /generate_stream and gRPC
 streams to NAME_stream. `streaming: false` leaves the second one out.
