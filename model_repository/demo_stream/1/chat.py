@@ -12,9 +12,8 @@ from typing import Any
 
 from hf_runtime import log
 from hf_runtime.errors import RequestError, reason
+from hf_runtime.json_text import short
 from hf_runtime.tensors import kind_of
-
-from .json_text import short
 
 _ITSELF = {"messages", "tools"}
 _LONGEST_ROLE = 40  # characters

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from hf_runtime.cuda_capture import Capture, Replay, capture_on_stream
 from hf_runtime.errors import reason
 from hf_runtime.log import warn
 
@@ -24,9 +25,6 @@ from .scheduler import Step
 
 _SMALLEST_LENGTH = 256
 _ROW_STEP = 16
-
-Replay = Callable[[], torch.Tensor]
-Capture = Callable[[Callable[[], torch.Tensor]], Replay]
 
 
 def with_cuda_graphs(runner: Any, device: torch.device) -> Any:
@@ -40,30 +38,6 @@ def with_cuda_graphs(runner: Any, device: torch.device) -> Any:
     graphed = GraphedRunner(runner, capture_on_stream())
     graphed.warm_up()
     return graphed
-
-
-def capture_on_stream() -> Capture:
-    """Captures into one memory pool, after two runs on a side stream as torch asks."""
-    pool = torch.cuda.graph_pool_handle()
-
-    def capture(run: Callable[[], torch.Tensor]) -> Replay:
-        stream = torch.cuda.Stream()
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
-            run()
-            run()
-        torch.cuda.current_stream().wait_stream(stream)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=pool):
-            output = run()
-
-        def replay() -> torch.Tensor:
-            graph.replay()
-            return output
-
-        return replay
-
-    return capture
 
 
 class GraphedRunner:

@@ -6,12 +6,11 @@ Knows the names that Prometheus reads; hf_runtime/metrics.py publishes them.
 from __future__ import annotations
 
 import time
-from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from itertools import accumulate
 from typing import TYPE_CHECKING
 
+from hf_runtime.histogram import SECONDS, Histogram, histogram_families
 from hf_runtime.metrics import Family, Sample
 
 from .sequence import Sequence
@@ -41,22 +40,7 @@ _HISTOGRAMS = {
     "time_per_output_token_s": "Mean time between a sequence's tokens, after the first",
     "queue_time_s": "Time from a sequence's arrival to its first step",
 }
-_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 _TOKENS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
-
-
-class Histogram:
-    """Counts of observations by upper bound, as Prometheus' histograms have them."""
-
-    def __init__(self, bounds: tuple[float, ...]) -> None:
-        self.bounds = bounds
-        self.counts = [0] * (len(bounds) + 1)  # the last one is beyond every bound
-        self.sum = 0.0
-
-    def observe(self, value: float) -> None:
-        """Counts one observation."""
-        self.counts[bisect_left(self.bounds, value)] += 1
-        self.sum += value
 
 
 class EngineMetrics:
@@ -69,9 +53,9 @@ class EngineMetrics:
         self.num_refused = 0
         self.finish_reasons: Counter[str] = Counter()
         self.batch_size = Histogram(_TOKENS)
-        self.time_to_first_token_s = Histogram(_SECONDS)
-        self.time_per_output_token_s = Histogram(_SECONDS)
-        self.queue_time_s = Histogram(_SECONDS)
+        self.time_to_first_token_s = Histogram(SECONDS)
+        self.time_per_output_token_s = Histogram(SECONDS)
+        self.queue_time_s = Histogram(SECONDS)
 
     def computed(self, num_sequences: int, started: Iterable[Sequence]) -> None:
         """A step gave ``num_sequences`` a token and began with the prompts of ``started``."""
@@ -123,14 +107,6 @@ def families(engine: Engine) -> Iterator[Family]:
     yield Family(f"{_PREFIX}finished_total", help_text, True, tuple(reasons))
     for name, help_text in _HISTOGRAMS.items():
         unit = "_seconds" if name.endswith("_s") else ""
-        histogram = getattr(metrics, name)
-        yield from _histogram(f"{_PREFIX}{name.removesuffix('_s')}{unit}", help_text, histogram)
-
-
-def _histogram(name: str, help_text: str, histogram: Histogram) -> Iterator[Family]:
-    bounds = [*(f"{bound:g}" for bound in histogram.bounds), "+Inf"]
-    below = list(accumulate(histogram.counts))
-    samples = [Sample({"le": bound}, float(n)) for bound, n in zip(bounds, below, strict=True)]
-    yield Family(f"{name}_bucket", help_text, True, tuple(samples))
-    yield Family(f"{name}_sum", help_text, True, (Sample({}, histogram.sum),))
-    yield Family(f"{name}_count", help_text, True, (Sample({}, float(below[-1])),))
+        histograms: dict[tuple[tuple[str, str], ...], Histogram] = {(): getattr(metrics, name)}
+        full_name = f"{_PREFIX}{name.removesuffix('_s')}{unit}"
+        yield from histogram_families(full_name, help_text, histograms)

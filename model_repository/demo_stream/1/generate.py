@@ -2,35 +2,32 @@
 
 For what the in-flight engine can't hold: encoder-decoder models and architectures with other
 caches. A batch is held until its longest member is done, though each is answered when it is done
-itself. Tokens are chosen by the same Sampler as
-in flight, from inside ``generate`` as a logits processor, so options mean the same on both engines
-and requests with different ones share a batch. Some architectures let padding change the answer:
-that is tried at load, and they get batches of equal prompt lengths.
+itself. Tokens are chosen by the same Sampler as in flight, from inside ``generate`` as a logits
+processor, so options mean the same on both engines and requests with different ones share a batch.
+Those that ask for beams share one with their like and are answered when it is done. Some
+architectures let padding change the answer: that is tried at load, and they get batches of equal
+prompt lengths.
 """
 
 from __future__ import annotations
 
 import copy
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 from hf_runtime.errors import EngineError, LoadError, RequestError, reason
-from transformers import (
-    LogitsProcessor,
-    LogitsProcessorList,
-    StoppingCriteria,
-    StoppingCriteriaList,
-)
+from transformers import LogitsProcessorList, StoppingCriteriaList
 
+from .beam_search import BeamSearch
 from .engine import Engine, EngineSetup
-from .kv_cache import context_length
+from .lengths import lengths
 from .sampling import Sampler
 from .sequence import Sequence, Token
+from .token_choice import ChooseTokens, Finished, decoder_starts
 
 _DEFAULT_NUM_SEQS = 32
-_LEN_WITHOUT_LIMIT = 2048
 _PADDING_TOLERANCE = 2e-2
 
 
@@ -43,12 +40,7 @@ class GenerateEngine(Engine):
         super().__init__(setup)
         model, options = setup.model, setup.options
         self.is_encoder_decoder = bool(model.config.is_encoder_decoder)
-        limit = context_length(model.config.get_text_config())
-        self._max_model_len = options.max_model_len or limit or _LEN_WITHOUT_LIMIT
-        if limit is not None and self._max_model_len > limit:
-            raise LoadError(
-                f"max_model_len: got {self._max_model_len}, the model's own limit is {limit} tokens"
-            )
+        self._max_input_len, self._max_model_len = lengths(model.config, options.max_model_len)
         self._max_num_seqs = options.max_num_seqs or _DEFAULT_NUM_SEQS
         self._waiting: deque[Sequence] = deque()
         self._batch: list[Sequence] = []
@@ -63,6 +55,11 @@ class GenerateEngine(Engine):
         return self._max_model_len
 
     @property
+    def max_input_len(self) -> int:
+        """The most tokens of a prompt: an encoder-decoder's output does not count with it."""
+        return self._max_input_len
+
+    @property
     def description(self) -> str:
         batches = "padded batches" if self._pads_safely else "batches of equal prompt lengths"
         size = f"{self._max_num_seqs} sequences x {self._max_model_len} tokens"
@@ -73,17 +70,21 @@ class GenerateEngine(Engine):
         if not self.is_encoder_decoder:
             super().check_length(num_prompt_tokens, max_tokens)
             return
-        for field, got in (("text_input", num_prompt_tokens), ("max_tokens", max_tokens)):
-            if got > self._max_model_len:
-                raise RequestError(
-                    f"{field}: got {got} tokens, this model holds {self._max_model_len}"
-                )
+        for field, got, most in (
+            ("text_input", num_prompt_tokens, self._max_input_len),
+            ("max_tokens", max_tokens, self._max_model_len),
+        ):
+            if got > most:
+                raise RequestError(f"{field}: got {got} tokens, this model holds {most}")
 
     def default_max_tokens(self, num_prompt_tokens: int) -> int:
         return super().default_max_tokens(0 if self.is_encoder_decoder else num_prompt_tokens)
 
     def _prepare(self) -> None:
-        config = copy.deepcopy(self.setup.model.generation_config)
+        own = self.setup.model.generation_config
+        # Every call says its lengths; were they here too, transformers would warn at each.
+        own.max_length = own.max_new_tokens = own.min_length = own.min_new_tokens = None
+        config = copy.deepcopy(own)
         config.do_sample, config.num_beams, config.num_return_sequences = False, 1, 1
         # Neutral, not None, which generate would fill with the model's own: our sampler has these.
         config.temperature, config.top_k, config.top_p, config.repetition_penalty = (
@@ -92,6 +93,11 @@ class GenerateEngine(Engine):
             1.0,
             1.0,
         )
+        config.length_penalty, config.early_stopping = 1.0, False
+        if config.exponential_decay_length_penalty is not None:
+            raise LoadError(
+                "generation_config.json: exponential_decay_length_penalty is not supported here"
+            )
         pad = config.pad_token_id
         eos = min(self.setup.eos_token_ids, default=0)
         self._pad_token_id = pad if isinstance(pad, int) and pad >= 0 else eos
@@ -104,6 +110,9 @@ class GenerateEngine(Engine):
         config.forced_eos_token_id = None
         self._generation_config = config
         self._sampler = Sampler(sorted(self.setup.eos_token_ids))
+        self._beam_search = BeamSearch(
+            self.setup.model, self.setup.eos_token_ids, self._pad_token_id
+        )
         self.setup.prepare(self.setup.model)
         try:
             self._pads_safely = self._padding_changes_nothing()
@@ -145,7 +154,10 @@ class GenerateEngine(Engine):
         """One whole batch; each sequence is answered as soon as it is finished."""
         self._batch = self._next_batch()
         self._is_first_token = True
-        self._generate(self._batch)
+        if self._batch[0].params.num_beams > 1:
+            self._search(self._batch)
+        else:
+            self._generate(self._batch)
         left = self._drain_running()
         if left:
             self._fail(left, EngineError("generate ended before the sequence did"))
@@ -162,7 +174,7 @@ class GenerateEngine(Engine):
         """The sequences that waited longest and can be generated together."""
         batch: list[Sequence] = []
         for sequence in self._waiting:
-            if len(batch) == self._max_num_seqs:
+            if batch and (len(batch) + 1) * batch[0].params.num_beams > self._max_num_seqs:
                 break
             if not batch or self._fits(batch, sequence):
                 batch.append(sequence)
@@ -172,8 +184,12 @@ class GenerateEngine(Engine):
 
     def _fits(self, batch: list[Sequence], sequence: Sequence) -> bool:
         """Where padding is not safe all prompts are of one length. All rows of a decoder run on to
-        the longest prompt plus the longest output, which must stay within the context.
+        the longest prompt plus the longest output, which must stay within the context. Beams are
+        searched for with the same options in every row.
         """
+        searches = batch[0].params.num_beams > 1 or sequence.params.num_beams > 1
+        if searches and sequence.params != batch[0].params:
+            return False
         if not self._pads_safely and sequence.num_prompt_tokens != batch[0].num_prompt_tokens:
             return False
         if self.is_encoder_decoder:
@@ -185,17 +201,44 @@ class GenerateEngine(Engine):
     @torch.inference_mode()
     def _generate(self, batch: list[Sequence]) -> None:
         input_ids, attention_mask = self._pad([sequence.prompt_token_ids for sequence in batch])
-        choose = _ChooseTokens(
+        choose = ChooseTokens(
             batch, self._sampler, self.setup.eos_token_ids, self._pad_token_id, self._chosen
         )
         choose.last_token_id = self._last_token_id
         self.setup.model.generate(
             input_ids,
             attention_mask=attention_mask,
-            generation_config=self._config(max(s.params.max_tokens for s in batch)),
+            generation_config=self._config(
+                max(s.params.max_tokens for s in batch), **decoder_starts(batch)
+            ),
             logits_processor=LogitsProcessorList([choose]),
-            stopping_criteria=StoppingCriteriaList([_Finished(batch)]),
+            stopping_criteria=StoppingCriteriaList([Finished(batch)]),
         )
+
+    def _search(self, batch: list[Sequence]) -> None:
+        """Beam search of a whole batch, then all its tokens at once."""
+        inputs = self._pad([sequence.prompt_token_ids for sequence in batch])
+        outputs = self._beam_search.search(batch, *inputs, self._searched_step)
+        going = [
+            (sequence, output)
+            for sequence, output in zip(batch, outputs, strict=True)
+            if sequence.finish_reason is None
+        ]
+        for step in range(max((len(output) for _, output in going), default=0)):
+            rows = [(sequence, output[step]) for sequence, output in going if step < len(output)]
+            for sequence, token_id in rows:
+                sequence.append(Token(token_id), self.setup.eos_token_ids)
+            if step:
+                self.metrics.computed(len(rows), ())
+        self._publish([sequence for sequence, _ in going])
+
+    def _searched_step(self) -> None:
+        """Looks who has gone or is out of time; nothing is known of the outputs yet."""
+        if self._is_first_token:
+            self.metrics.computed(len(self._batch), self._batch)
+        self._is_first_token = False
+        self._watchdog.begin_step()
+        self._tend()
 
     def _pad(self, prompts: list[list[int]]) -> tuple[torch.Tensor, torch.Tensor]:
         """input_ids and attention_mask (batch, longest): decoders pad on the left, encoders on the
@@ -238,55 +281,3 @@ class GenerateEngine(Engine):
         config = copy.deepcopy(self._generation_config)
         config.update(max_new_tokens=max_new_tokens, **changes)
         return config
-
-
-class _ChooseTokens(LogitsProcessor):
-    """Samples with our sampler and leaves ``generate`` one token to choose per row.
-
-    ``last_token_id`` is forced as a row's last token where the model wants one (BART's
-    ``forced_eos_token_id``, which ``generate`` would force at the end of the longest row only).
-    """
-
-    last_token_id: int | None = None
-
-    def __init__(
-        self,
-        batch: list[Sequence],
-        sampler: Sampler,
-        eos_token_ids: frozenset[int],
-        pad_token_id: int,
-        chosen: Callable[[list[Sequence]], None],
-    ) -> None:
-        self.batch, self.sampler, self.chosen = batch, sampler, chosen
-        self.eos_token_ids, self.pad_token_id = eos_token_ids, pad_token_id
-
-    def __call__(self, input_ids: Any, scores: Any) -> Any:
-        """scores (batch, vocab) -> the same shape, 0 at each row's token and -inf elsewhere."""
-        rows = [row for row, sequence in enumerate(self.batch) if sequence.finish_reason is None]
-        token_ids = [self.pad_token_id] * len(self.batch)
-        sequences = [self.batch[row] for row in rows]
-        tokens = self.sampler.sample(scores[rows], sequences) if rows else []
-        for row, token in zip(rows, tokens, strict=True):
-            sequence = self.batch[row]
-            if self.last_token_id is not None and sequence.num_tokens_left == 1:
-                token_ids[row] = self.last_token_id
-                sequence.append(Token(self.last_token_id, token.logprobs), frozenset())
-            else:
-                token_ids[row] = token.id
-                sequence.append(token, self.eos_token_ids)
-        self.chosen(sequences)
-        chosen = torch.full_like(scores, float("-inf"))
-        chosen[torch.arange(len(self.batch)), token_ids] = 0
-        return chosen
-
-
-class _Finished(StoppingCriteria):
-    """Each row ends when its own sequence does."""
-
-    def __init__(self, batch: list[Sequence]) -> None:
-        self.batch = batch
-
-    def __call__(self, input_ids: Any, scores: Any, **kwargs: Any) -> Any:
-        """(batch,) bool: the rows that are done."""
-        done = [sequence.finish_reason is not None for sequence in self.batch]
-        return torch.tensor(done, device=input_ids.device)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +22,7 @@ from .holding import CannotHoldError
 from .in_flight import InFlightEngine
 from .options import Options
 from .request import PromptReader, Tokenize
+from .sequence import DecoderStart
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,25 @@ class LoadedModel:
     unload_grace_s: float
 
 
+@dataclass(frozen=True)
+class ModelParts:
+    """What a model's files hold."""
+
+    config: Any
+    tokenizer: Any
+    model: Any
+
+    @property
+    def decoder_start(self) -> DecoderStart | None:
+        """How the model's outputs begin; None for a decoder, or where nothing says it."""
+        if not self.config.is_encoder_decoder:
+            return None
+        own = self.model.generation_config
+        ids = [getattr(own, name, None) for name in ("decoder_start_token_id", "bos_token_id")]
+        token_id = next((token_id for token_id in ids if isinstance(token_id, int)), None)
+        return None if token_id is None else DecoderStart(token_id)
+
+
 def load_engine(served: ServedModel, placement: Placement, num_threads: int) -> LoadedModel:
     """Loads everything and starts the engine.
 
@@ -42,38 +63,77 @@ def load_engine(served: ServedModel, placement: Placement, num_threads: int) -> 
         LoadError: with the one line that the operator reads.
     """
     options = Options(**served.options)
+    parts = load_parts(served, placement)
+    engine = start_engine(served.name, parts, options, placement, num_threads)
+    reader = PromptReader(
+        tokenize=prompt_tokenizer(parts.tokenizer, engine),
+        tokenize_word=word_tokenizer(parts.tokenizer),
+        render_chat=ChatTemplate(parts.tokenizer).render,
+        decoder_start=parts.decoder_start,
+        **reading(parts, engine),
+    )
+    return loaded_model(served, placement, parts, engine, reader)
+
+
+def load_parts(
+    served: ServedModel, placement: Placement, check: Callable[[Any], object] = lambda config: None
+) -> ModelParts:
+    """Loads a model's files; ``check`` may refuse its configuration before the weights are read."""
     files = model_files(served)
     config = load_config(served, files)
+    check(config)
     tokenizer = load_tokenizer(served, files)
     model = load_model(served, files, _auto_class(config), config, placement)
+    return ModelParts(config, tokenizer, model)
+
+
+def start_engine(
+    name: str, parts: ModelParts, options: Options, placement: Placement, num_threads: int
+) -> Engine:
+    """The engine that ``options`` ask for, or the first that holds the model, serving."""
     device = torch.device(placement.device)
     setup = EngineSetup(
-        model=model,
+        model=parts.model,
         options=options,
         device=device,
-        eos_token_ids=eos_token_ids(model, tokenizer),
+        eos_token_ids=eos_token_ids(parts.model, parts.tokenizer),
         num_threads=num_threads,
         free_bytes=free_bytes,
         prepare=prepack if device.type == "cpu" else lambda model: None,
     )
-    engine = _start_engine(served.name, setup)
-    reader = PromptReader(
-        tokenize=prompt_tokenizer(tokenizer, engine),
-        default_max_tokens=engine.default_max_tokens,
-        check_length=engine.check_length,
-        tokenize_word=word_tokenizer(tokenizer),
-        render_chat=ChatTemplate(tokenizer).render,
-        default_repetition_penalty=getattr(model.generation_config, "repetition_penalty", None)
-        or 1.0,
-        default_timeout_ms=options.default_timeout_ms,
-        max_timeout_ms=options.max_timeout_ms,
-        vocab_size=vocab_size(model),
+    return _start_engine(name, setup)
+
+
+def reading(parts: ModelParts, engine: Engine) -> dict[str, Any]:
+    """The fields of a PromptReader that are alike for every task."""
+    own, options = parts.model.generation_config, engine.setup.options
+    return {
+        "default_max_tokens": engine.default_max_tokens,
+        "check_length": engine.check_length,
+        "default_repetition_penalty": getattr(own, "repetition_penalty", None) or 1.0,
+        "default_timeout_ms": options.default_timeout_ms,
+        "max_timeout_ms": options.max_timeout_ms,
+        "vocab_size": vocab_size(parts.model),
+    }
+
+
+def loaded_model(
+    served: ServedModel,
+    placement: Placement,
+    parts: ModelParts,
+    engine: Engine,
+    reader: PromptReader,
+) -> LoadedModel:
+    """All that serving needs, with its line for the log."""
+    dtype = str(parts.model.dtype).removeprefix("torch.")
+    return LoadedModel(
+        engine=engine,
+        tokenizer=parts.tokenizer,
+        reader=reader,
+        is_encoder_decoder=bool(parts.config.is_encoder_decoder),
+        description=f"{served.source} ({dtype}) on {placement.device}, {engine.description}",
+        unload_grace_s=engine.setup.options.unload_grace_s,
     )
-    dtype = str(model.dtype).removeprefix("torch.")
-    description = f"{served.source} ({dtype}) on {placement.device}, {engine.description}"
-    is_encoder_decoder = bool(config.is_encoder_decoder)
-    grace_s = options.unload_grace_s
-    return LoadedModel(engine, tokenizer, reader, is_encoder_decoder, description, grace_s)
 
 
 def _auto_class(config: Any) -> Any:
@@ -151,15 +211,19 @@ def prompt_tokenizer(tokenizer: Any, engine: Engine) -> Tokenize:
                 f"tokens; this model's context holds {engine.max_model_len}"
             )
         token_ids: list[int] = tokenizer(text, add_special_tokens=add_special_tokens).input_ids
-        if not token_ids:
-            raise RequestError(f"{field}: the tokenizer makes no token of it, a text is required")
-        if max(token_ids) >= num_known:
-            raise RequestError(
-                f"{field}: the tokenizer makes token {max(token_ids)} of it, this model has "
-                f"{num_known}"
-            )
+        check_tokens(field, token_ids, num_known)
         if unknown_id is not None:
             engine.metrics.num_unknown_tokens += token_ids.count(unknown_id)
         return token_ids
 
     return tokenize
+
+
+def check_tokens(field: str, token_ids: list[int], num_known: int) -> None:
+    """Raises RequestError for no tokens at all, or for one that the model has none of."""
+    if not token_ids:
+        raise RequestError(f"{field}: the tokenizer makes no token of it, a text is required")
+    if max(token_ids) >= num_known:
+        raise RequestError(
+            f"{field}: the tokenizer makes token {max(token_ids)} of it, this model has {num_known}"
+        )

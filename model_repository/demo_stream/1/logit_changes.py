@@ -82,8 +82,8 @@ class _Counts:
     def __init__(self, sequence: Sequence) -> None:
         self._sequence = sequence
         params = sequence.params
-        of_prompt = sequence.continues_prompt and params.repetition_penalty != 1
-        prompt = dict.fromkeys(sequence.prompt_token_ids if of_prompt else ())
+        penalises_before = params.repetition_penalty != 1
+        prompt = dict.fromkeys(sequence.continued_token_ids if penalises_before else ())
         self._places = {token: place for place, token in enumerate(prompt)}
         self._tokens = np.zeros(len(prompt) + params.max_tokens, dtype=np.int64)
         self._tokens[: len(prompt)] = list(prompt)

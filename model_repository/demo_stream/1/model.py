@@ -10,6 +10,8 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +20,10 @@ import triton_python_backend_utils as pb_utils
 from hf_runtime import device, log
 from hf_runtime.engine_listener import EngineListener, ForwardedRequest
 from hf_runtime.errors import LoadError
+from hf_runtime.intake import Intake
 from hf_runtime.metrics import MetricsPublisher
-from hf_runtime.responder import TritonResponder
+from hf_runtime.plain_request import DirectRequest, RequestLike, tensor_of
+from hf_runtime.responder import Responder, TritonResponder
 from hf_runtime.served_model import read_served_model
 from hf_runtime.tensors import RequestFields
 
@@ -33,7 +37,9 @@ _SWITCH_INTERVAL_S = 0.0005
 
 
 class TritonPythonModel:
-    """One instance of a served model."""
+    """One instance of a served model. A task with options of its own has a ``load`` of its own."""
+
+    load = staticmethod(load_engine)
 
     def initialize(self, args: dict[str, str]) -> None:
         """Loads weights, tokenizer and engine; raises one readable line where that fails."""
@@ -44,11 +50,12 @@ class TritonPythonModel:
         name = args["model_name"]
         try:
             served = read_served_model(Path(args["model_repository"]), args["model_version"])
+            self.intake = Intake(served, args, pb_utils)
             model_config = json.loads(args["model_config"])
             placement = device.placement(
                 args["model_instance_kind"], args["model_instance_device_id"], served.device_map
             )
-            self.loaded = load_engine(served, placement, device.cpu_threads(model_config))
+            self.loaded = self.load(served, placement, device.cpu_threads(model_config))
         except LoadError as error:
             log.error(f"{name}: {error}")
             raise pb_utils.TritonModelException(f"{name}: {error}") from None
@@ -68,13 +75,13 @@ class TritonPythonModel:
 
     def execute(self, requests: list[Any]) -> None:
         """Takes the requests' response senders; they are answered from other threads."""
+        take = partial(self._take, may_stream=self.decoupled)
         for request in requests:
-            fields = RequestFields(request, pb_utils.get_input_tensor_by_name, batched=self.batched)
-            self.reception.take(
-                fields,
+            self.intake.receive(
+                DirectRequest(request, pb_utils),
                 request.requested_output_names(),
                 TritonResponder(request, pb_utils),
-                may_stream=self.decoupled,
+                take,
             )
 
     def is_ready(self) -> bool:
@@ -89,14 +96,21 @@ class TritonPythonModel:
             return
         if self.listener is not None:
             self.listener.drain()
+        self.intake.drain(self.loaded.unload_grace_s)
         self.loaded.engine.stop(self.loaded.unload_grace_s)
         self.reception.close()
+        self.intake.close()
         if self.listener is not None:
             self.listener.close()
         self.metrics.close()
 
     def _take_forwarded(self, request: ForwardedRequest) -> None:
         """Takes a request that a front has passed on; it is answered once."""
-        fields = RequestFields(request, ForwardedRequest.tensor, batched=self.batched)
-        listed = request.requested_output_names()
-        self.reception.take(fields, listed, request.responder, may_stream=False)
+        take = partial(self._take, may_stream=False)
+        self.intake.receive(request, request.requested_output_names(), request.responder, take)
+
+    def _take(
+        self, request: RequestLike, listed: Iterable[str], responder: Responder, *, may_stream: bool
+    ) -> None:
+        fields = RequestFields(request, tensor_of, batched=self.batched)
+        self.reception.take(fields, listed, responder, may_stream=may_stream)

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from hf_runtime import log
-from hf_runtime.errors import RuntimeModelError, place
+from hf_runtime.errors import RequestError, RuntimeModelError, place
 from hf_runtime.responder import Responder
 from hf_runtime.tensors import RequestFields
 
@@ -90,6 +90,8 @@ class Reception:
             batched=batched,
         )
         with_logprobs = not wanted.isdisjoint(_LOGPROBS)
+        if with_logprobs and any(row.params.num_beams > 1 for row in request.rows):
+            raise RequestError("logprobs: beams have none; send beam_width 1 for them")
         answer.expect(
             [
                 self._sequence(row, index, answer, with_logprobs=with_logprobs)
@@ -127,6 +129,7 @@ class Reception:
             answer,
             detokenizer,
             continues_prompt=continues,
+            decoder_start=row.decoder_start,
             deadline_s=None if row.timeout_ms is None else now + row.timeout_ms / 1000,
             fails_on_timeout=row.on_timeout == "error",
         )

@@ -7,14 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from hf_runtime.errors import RequestError
+from hf_runtime.json_text import read_list, read_object
 from hf_runtime.tensors import RequestFields, shown
 
-from .json_text import read_list, read_object
-from .row_options import read_rows
+from .row_options import CHAT_FIELDS, RowFields, read_rows
 from .sampling_params import SamplingParams
+from .sequence import DecoderStart
 
 _RETURN = "return_"
 _LOGPROBS = frozenset(("logprobs", "cumulative_logprob"))
@@ -23,9 +24,20 @@ _UNKNOWN = 2**63
 
 
 @dataclass(frozen=True)
+class Prompt:
+    """What a row gives the model to read. ``text`` is what its caller sent, of a chat as its
+    template renders it; ``decoder_start`` is an encoder-decoder's, where it is not the model's own.
+    """
+
+    text: str
+    token_ids: list[int]
+    decoder_start: DecoderStart | None = None
+
+
+@dataclass(frozen=True)
 class Generation:
-    """One row of a request: what to continue and how. ``text`` is the prompt, of a chat as its
-    template renders it; ``on_timeout`` is ``partial`` or ``error``.
+    """One row of a request: what to continue and how. ``on_timeout`` is ``partial`` or ``error``;
+    text, tokens and start are those of its Prompt.
     """
 
     text: str
@@ -35,6 +47,7 @@ class Generation:
     n: int = 1
     timeout_ms: int | None = None
     on_timeout: str = "partial"
+    decoder_start: DecoderStart | None = None
 
 
 @dataclass(frozen=True)
@@ -65,8 +78,11 @@ class PromptReader:
     """What parsing needs of the model and its engine.
 
     ``tokenize_word`` gives the token sequences that spell a word. ``max_timeout_ms`` is also the
-    time of a request that sets none where ``default_timeout_ms`` is None.
+    time of a request that sets none where ``default_timeout_ms`` is None. A task with fields of its
+    own extends this.
     """
+
+    fields: ClassVar[RowFields] = CHAT_FIELDS
 
     tokenize: Tokenize
     default_max_tokens: Callable[[int], int]
@@ -74,9 +90,29 @@ class PromptReader:
     tokenize_word: Callable[[str], list[tuple[int, ...]]]
     render_chat: Callable[[list[Any], list[Any] | None, dict[str, Any]], str] = no_chat
     default_repetition_penalty: float = 1.0
+    default_min_tokens: int = 0
     default_timeout_ms: int | None = None
     max_timeout_ms: int | None = None
     vocab_size: int | None = None
+    decoder_start: DecoderStart | None = None
+
+    def read_prompt(self, row: dict[str, Any]) -> Prompt:
+        """The prompt of a row and its token ids. Raises RequestError for one that can't be."""
+        if not row["messages"]:
+            text = row["text_input"]
+            return Prompt(text, self.tokenize(text), self.decoder_start)
+        messages = read_list("messages", row["messages"])
+        tools = read_list("tools", row["tools"]) if row["tools"] else None
+        kwargs = row["chat_template_kwargs"]
+        kwargs = read_object("chat_template_kwargs", kwargs) if kwargs else {}
+        text = self.render_chat(messages, tools, kwargs)
+        token_ids = self.tokenize(text, add_special_tokens=False)
+        return Prompt(text, token_ids, self.decoder_start)
+
+    def num_beams(self, row: dict[str, Any]) -> int:
+        """How many beams a row asks for. Raises RequestError where it can't have them."""
+        require_no_beams(row)
+        return 1
 
 
 def parse_request(fields: RequestFields, reader: PromptReader) -> GenerationRequest:
@@ -86,7 +122,7 @@ def parse_request(fields: RequestFields, reader: PromptReader) -> GenerationRequ
     Raises:
         RequestError: names the field, what was got and what is allowed.
     """
-    rows = read_rows(fields)
+    rows = read_rows(fields, reader.fields)
     outputs = _outputs(rows)
     checked = [(_params(row, reader, outputs), _timeout_ms(row, reader)) for row in rows]
     numbers = sorted({row["n"] for row in rows})
@@ -111,13 +147,15 @@ def _outputs(rows: list[dict[str, Any]]) -> frozenset[str]:
 
 def _params(row: dict[str, Any], reader: PromptReader, outputs: frozenset[str]) -> SamplingParams:
     """All but the words' token ids and a default max_tokens."""
-    penalty = row["repetition_penalty"]
+    num_beams, penalty = reader.num_beams(row), row["repetition_penalty"]
+    max_tokens = _UNKNOWN if row["max_tokens"] is None else row["max_tokens"]
+    default_min_tokens = max(0, min(reader.default_min_tokens, max_tokens))
     num_logprobs = row["logprobs"]
     if num_logprobs is None and outputs & _LOGPROBS:
         num_logprobs = 0
     params = SamplingParams(
-        max_tokens=_UNKNOWN if row["max_tokens"] is None else row["max_tokens"],
-        min_tokens=row["min_tokens"],
+        max_tokens=max_tokens,
+        min_tokens=default_min_tokens if row["min_tokens"] is None else row["min_tokens"],
         temperature=_temperature(row),
         top_k=row["top_k"],
         top_p=row["top_p"],
@@ -132,6 +170,8 @@ def _params(row: dict[str, Any], reader: PromptReader, outputs: frozenset[str]) 
         ignore_eos=row["ignore_eos"],
         num_logprobs=num_logprobs,
         logit_bias=row["logit_bias"],
+        num_beams=num_beams,
+        length_penalty=row["length_penalty"] if num_beams > 1 else None,
     )
     _check_vocabulary(params, reader.vocab_size)
     return params
@@ -175,27 +215,32 @@ def _generation(
     row: dict[str, Any], params: SamplingParams, timeout_ms: int | None, reader: PromptReader
 ) -> Generation:
     """Makes the tokens of a row whose options are checked."""
-    text, prompt_token_ids = _prompt(row, reader)
+    prompt = reader.read_prompt(row)
     if row["max_tokens"] is None:
-        default = reader.default_max_tokens(len(prompt_token_ids))
+        default = reader.default_max_tokens(len(prompt.token_ids))
         params = params.with_max_tokens(max(default, params.min_tokens))
-    reader.check_length(len(prompt_token_ids), params.max_tokens)
+    reader.check_length(len(prompt.token_ids), params.max_tokens)
     if row["bad_words"]:
         spelt = (ids for word in row["bad_words"] for ids in reader.tokenize_word(word) if ids)
         params = replace(params, bad_token_ids=tuple(dict.fromkeys(spelt)))
     exclude_input = row["exclude_input_in_output"]
     return Generation(
-        text, prompt_token_ids, params, exclude_input, row["n"], timeout_ms, row["on_timeout"]
+        text=prompt.text,
+        prompt_token_ids=prompt.token_ids,
+        params=params,
+        exclude_input=exclude_input,
+        n=row["n"],
+        timeout_ms=timeout_ms,
+        on_timeout=row["on_timeout"],
+        decoder_start=prompt.decoder_start,
     )
 
 
-def _prompt(row: dict[str, Any], reader: PromptReader) -> tuple[str, list[int]]:
-    """The prompt and its token ids."""
-    if not row["messages"]:
-        return row["text_input"], reader.tokenize(row["text_input"])
-    messages = read_list("messages", row["messages"])
-    tools = read_list("tools", row["tools"]) if row["tools"] else None
-    kwargs = row["chat_template_kwargs"]
-    kwargs = read_object("chat_template_kwargs", kwargs) if kwargs else {}
-    text = reader.render_chat(messages, tools, kwargs)
-    return text, reader.tokenize(text, add_special_tokens=False)
+def require_no_beams(row: dict[str, Any]) -> None:
+    """Raises RequestError where a row asks for more than one beam."""
+    for name, allowed in (
+        ("beam_width", "1 (no beam search)"),
+        ("length_penalty", "1 (it only weighs beams)"),
+    ):
+        if row[name] not in (None, 1):
+            raise RequestError(f"{name}: got {shown(row[name])}, allowed: {allowed}")

@@ -6,7 +6,8 @@ A name means the same as a tensor and as a request parameter, whose number may c
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from hf_runtime.errors import RequestError
@@ -23,10 +24,10 @@ from .sampling_json import (
 
 MAX_CHOICES = 128
 
-_Convert = Callable[[str, Any], Any]
-_OPTIONS: dict[str, tuple[_Convert, Any]] = {
+Convert = Callable[[str, Any], Any]
+_OPTIONS: dict[str, tuple[Convert, Any]] = {
     "max_tokens": (lenient_integer, None),
-    "min_tokens": (lenient_integer, 0),
+    "min_tokens": (lenient_integer, None),
     "temperature": (lenient_number, None),
     "top_k": (lenient_integer, 0),
     "top_p": (lenient_number, 0.0),
@@ -40,8 +41,8 @@ _OPTIONS: dict[str, tuple[_Convert, Any]] = {
     "include_stop_str_in_output": (lenient_boolean, False),
     "logprobs": (lenient_integer, None),
     "n": (lenient_integer, 1),
-    "beam_width": (lenient_integer, 1),
-    "length_penalty": (lenient_number, 1.0),
+    "beam_width": (lenient_integer, None),
+    "length_penalty": (lenient_number, None),
     "timeout_ms": (lenient_integer, None),
     "on_timeout": (text, "partial"),
     "stream": (lenient_boolean, False),
@@ -53,11 +54,24 @@ _OPTIONS: dict[str, tuple[_Convert, Any]] = {
     "return_num_output_tokens": (lenient_boolean, False),
 }
 _WORDS = ("stop_words", "bad_words")
-_TEXTS = ("text_input", "messages", "tools", "chat_template_kwargs", "sampling_parameters")
 _JSON_ONLY: dict[str, Any] = {"best_of": None, "stop_token_ids": (), "logit_bias": ()}
 
 
-def read_rows(fields: RequestFields) -> list[dict[str, Any]]:
+@dataclass(frozen=True)
+class RowFields:
+    """The fields of a task's requests: ``prompts``, of which each row has one; the ``texts`` that
+    may stand beside it; and ``options``, a conversion and a default each, beside those of all.
+    """
+
+    prompts: tuple[str, ...]
+    texts: tuple[str, ...] = ()
+    options: Mapping[str, tuple[Convert, Any]] = field(default_factory=dict)
+
+
+CHAT_FIELDS = RowFields(("text_input", "messages"), ("tools", "chat_template_kwargs"))
+
+
+def read_rows(fields: RequestFields, known: RowFields = CHAT_FIELDS) -> list[dict[str, Any]]:
     """The values of each row by name, defaults filled in, prompts and choices checked.
 
     Raises:
@@ -66,17 +80,19 @@ def read_rows(fields: RequestFields) -> list[dict[str, Any]]:
     for given in fields.optional_texts(FIELD):
         # vLLM's own client sends each of them twice; here it wins, whatever the other looks like.
         fields.drop_parameters(names_in(given or "{}"))
-    fields.check_parameters((*_OPTIONS, *_WORDS, *_TEXTS))
-    num_rows = fields.count_rows("text_input", "messages")
+    options = {**_OPTIONS, **known.options}
+    texts = (*known.prompts, *known.texts, FIELD)
+    fields.check_parameters((*options, *_WORDS, *texts))
+    num_rows = fields.count_rows(*known.prompts)
     columns: dict[str, list[Any]] = {
-        **{name: fields.optional_texts(name) for name in _TEXTS},
-        **{name: fields.values(name, *option) for name, option in _OPTIONS.items()},
+        **{name: fields.optional_texts(name) for name in texts},
+        **{name: fields.values(name, *option) for name, option in options.items()},
         **{name: fields.text_lists(name) for name in _WORDS},
     }
     rows = []
     for index in range(num_rows):
         row = {**_JSON_ONLY, **{name: column[index] for name, column in columns.items()}}
-        _check_prompt(row, f" in row {index} of the batch" if num_rows > 1 else "")
+        _check_prompt(row, known, f" in row {index} of the batch" if num_rows > 1 else "")
         row["seed"] = _one_seed(row["seed"], row["random_seed"])
         row.update(read_sampling_parameters(row["sampling_parameters"] or "{}"))
         _check_choices(row)
@@ -84,14 +100,17 @@ def read_rows(fields: RequestFields) -> list[dict[str, Any]]:
     return rows
 
 
-def _check_prompt(row: dict[str, Any], where: str) -> None:
-    if row["text_input"] and row["messages"]:
-        raise RequestError(f"text_input and messages: both given{where}, send one of them")
-    if not row["text_input"] and not row["messages"]:
-        found = "missing" if row["text_input"] is None else "empty"
-        raise RequestError(f"text_input: {found}{where}, a text is required (or messages)")
+def _check_prompt(row: dict[str, Any], known: RowFields, where: str) -> None:
+    first, *others = known.prompts
+    given = [name for name in known.prompts if row[name]]
+    if len(given) > 1:
+        raise RequestError(f"{' and '.join(given)}: both given{where}, send one of them")
+    if not given:
+        found = "missing" if row[first] is None else "empty"
+        instead = f" (or {', '.join(others)})" if others else ""
+        raise RequestError(f"{first}: {found}{where}, a text is required{instead}")
     for name in ("tools", "chat_template_kwargs"):
-        if row[name] and not row["messages"]:
+        if row.get(name) and not row["messages"]:
             raise RequestError(f"{name}: given{where} without messages, which it is part of")
 
 
@@ -107,9 +126,6 @@ def _check_choices(row: dict[str, Any]) -> None:
     num = row["n"]
     _require(1 <= num <= MAX_CHOICES, "n", num, f"1 to {MAX_CHOICES}")
     _require(row["best_of"] in (None, 1, num), "best_of", row["best_of"], f"1 or n ({num})")
-    _require(row["beam_width"] == 1, "beam_width", row["beam_width"], "1 (no beam search)")
-    allowed = "1 (it only weighs beams)"
-    _require(row["length_penalty"] == 1, "length_penalty", row["length_penalty"], allowed)
     if row["on_timeout"] not in ("partial", "error"):
         raise RequestError("on_timeout: got another text, allowed: partial or error")
 

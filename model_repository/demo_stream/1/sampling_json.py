@@ -13,9 +13,8 @@ from collections.abc import Callable
 from typing import Any
 
 from hf_runtime.errors import RequestError
+from hf_runtime.json_text import read_object, short
 from hf_runtime.tensors import boolean, integer, kind_of, number
-
-from .json_text import read_object, short
 
 FIELD = "sampling_parameters"
 

@@ -25,7 +25,8 @@ class SamplingParams:
     ``frequency_penalty`` and ``presence_penalty`` look at the output only, ``repetition_penalty``
     at the prompt too. ``bad_token_ids`` are token sequences that are never completed.
     ``num_logprobs`` is None where no log-probabilities are computed, 0 for those of the sampled
-    token, k for those of the k likeliest too.
+    token, k for those of the k likeliest too. ``num_beams`` above 1 asks for beam search, whose
+    scores are divided by the length to the power of ``length_penalty``; None is the model's own.
     """
 
     max_tokens: int
@@ -45,6 +46,8 @@ class SamplingParams:
     ignore_eos: bool = False
     num_logprobs: int | None = None
     logit_bias: tuple[tuple[int, float], ...] = ()
+    num_beams: int = 1
+    length_penalty: float | None = None
 
     def __post_init__(self) -> None:
         """Raises RequestError that names the field, what was got and what is allowed."""
@@ -52,6 +55,7 @@ class SamplingParams:
         self._check_filters()
         self._check_penalties()
         self._check_tokens()
+        self._check_beams()
         _require(
             self.seed is None or 0 <= self.seed <= MAX_SEED, "seed", self.seed, f"0 to {MAX_SEED}"
         )
@@ -128,6 +132,11 @@ class SamplingParams:
             self.num_logprobs,
             f"0 to {MAX_LOGPROBS}",
         )
+
+    def _check_beams(self) -> None:
+        _require(self.num_beams >= 1, "beam_width", self.num_beams, "1 and more")
+        penalty = 1.0 if self.length_penalty is None else self.length_penalty
+        _require(math.isfinite(penalty), "length_penalty", penalty, "a finite number")
 
 
 def _require(condition: bool, field: str, got: object, allowed: str) -> None:

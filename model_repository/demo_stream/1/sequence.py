@@ -74,13 +74,23 @@ class Update:
         return detokenizer.release(final=self.finish_reason is not None)
 
 
+@dataclass(frozen=True)
+class DecoderStart:
+    """How the output of an encoder-decoder begins: after ``token_id``, which is no part of it, and
+    with ``forced_token_id`` where that is given, such as the language to translate to.
+    """
+
+    token_id: int
+    forced_token_id: int | None = None
+
+
 @dataclass(eq=False)
 class Sequence:
     """A prompt, its output so far, and where its keys and values lie.
 
     ``continues_prompt`` is False where an encoder read the prompt and the output is a text of its
-    own. ``deadline_s`` is on the monotonic clock. ``finish_reason`` is also ``cancelled`` or
-    ``error``, which no caller sees.
+    own, which begins as ``decoder_start`` says, else as the model does. ``deadline_s`` is on the
+    monotonic clock. ``finish_reason`` is also ``cancelled`` or ``error``, which no caller sees.
     """
 
     prompt_token_ids: list[int]
@@ -88,6 +98,7 @@ class Sequence:
     recipient: Recipient
     detokenizer: Detokenizer
     continues_prompt: bool = True
+    decoder_start: DecoderStart | None = None
     deadline_s: float | None = None
     fails_on_timeout: bool = False
     token_ids: list[int] = field(default_factory=list)
@@ -110,11 +121,16 @@ class Sequence:
         return len(self.prompt_token_ids)
 
     @property
+    def continued_token_ids(self) -> list[int]:
+        """The tokens that the output continues, which a repetition penalty looks at too."""
+        if self.continues_prompt:
+            return self.prompt_token_ids
+        return [] if self.decoder_start is None else [self.decoder_start.token_id]
+
+    @property
     def penalised_token_ids(self) -> list[int]:
-        """The tokens that a repetition penalty looks at: the output, and the prompt that it
-        continues.
-        """
-        return self.prompt_token_ids + self.token_ids if self.continues_prompt else self.token_ids
+        """The tokens that a repetition penalty looks at: the output, and what it continues."""
+        return self.continued_token_ids + self.token_ids
 
     @property
     def num_tokens_left(self) -> int:

@@ -15,21 +15,11 @@ from . import engine_link, log
 from .engine_connection import Connection
 from .engine_link import Array, Frame, FrameTooLargeError, LinkError
 from .errors import EngineError, OverloadedError, place
+from .plain_request import Tensor
 from .responder import Responder, status_and_text
 
 _BACKLOG = 16
 _FLUSH_S = 2.0
-
-
-class Tensor:
-    """An input, as Triton's tensors are read."""
-
-    def __init__(self, array: Array) -> None:
-        self._array = array
-
-    def as_numpy(self) -> Array:
-        """The values; texts are objects of bytes."""
-        return self._array
 
 
 class ForwardedRequest:

@@ -31,8 +31,13 @@ from torch import nn
 _ROWS = (1, 32)  # decode of one sequence, decode of many: the shapes that generation lives on
 _REPEATS = 5
 _MIN_GAIN = 1.05
-# Children that transformers' decoders give the same tensor, one after the other.
-_SHARED_INPUT = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
+# Children that transformers' models give the same tensor, one after the other.
+_SHARED_INPUT = (
+    ("q_proj", "k_proj", "v_proj"),
+    ("gate_proj", "up_proj"),
+    ("query", "key", "value"),
+    ("q_lin", "k_lin", "v_lin"),
+)
 
 
 class PrepackedLinear(nn.Module):
@@ -138,13 +143,14 @@ class _Layer:
         return (*self.weight.shape, self.weight.dtype, self.bias is not None)
 
 
-def prepack(model: nn.Module) -> int:
+def prepack(model: nn.Module, rows: tuple[int, ...] = _ROWS) -> int:
     """Replaces the linear layers of a CPU model by prepacked ones where that is faster; returns how
-    many. Layers that share their input are computed as one.
+    many. Layers that share their input are computed as one. ``rows``: the numbers of rows that
+    matter.
 
     Must run on the thread that will run the model, with its thread count: the choice is timed.
     """
-    choice = _Choice()
+    choice = _Choice(rows)
     replaced = 0
     joins = _SHARED_INPUT if _shares_inputs(model) else ()
     for parent in list(model.modules()):
@@ -177,7 +183,8 @@ def _shares_inputs(model: nn.Module) -> bool:
 class _Choice:
     """Times each kind of layer once in each form and remembers the seconds."""
 
-    def __init__(self) -> None:
+    def __init__(self, rows: tuple[int, ...]) -> None:
+        self._rows = rows
         self._seconds: dict[tuple[object, ...], float] = {}
         self._joins: dict[tuple[object, ...], bool] = {}
 
@@ -222,7 +229,7 @@ class _Choice:
 
     def _timed(self, key: tuple[object, ...], run: nn.Module, layer: _Layer) -> float:
         if key not in self._seconds:
-            self._seconds[key] = _seconds(run, layer.weight)
+            self._seconds[key] = _seconds(run, layer.weight, self._rows)
         return self._seconds[key]
 
 
@@ -261,13 +268,13 @@ def _linear_weight(module: nn.Module) -> tuple[torch.Tensor | None, torch.Tensor
 
 
 @torch.inference_mode()
-def _seconds(run: nn.Module, weight: torch.Tensor) -> float:
+def _seconds(run: nn.Module, weight: torch.Tensor, rows: tuple[int, ...]) -> float:
     """The geometric mean over the numbers of rows, so that a gain for one row weighs as much as one
     for many, of the best of a few runs; ``weight`` is (out, in).
     """
     best = []
-    for rows in _ROWS:
-        x = torch.ones(1, rows, weight.shape[1], dtype=weight.dtype)
+    for num_rows in rows:
+        x = torch.ones(1, num_rows, weight.shape[1], dtype=weight.dtype)
         run(x)
         best.append(min(_once(run, x) for _ in range(_REPEATS)))
     return statistics.geometric_mean(best)

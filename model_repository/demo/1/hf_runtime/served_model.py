@@ -8,7 +8,7 @@ Knows the file's keys; knows neither tasks nor their options (a task builds its 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,10 @@ class ServedModel:
     """One model of the repository. ``folder`` is its folder, ``model`` a Hub id or a local path.
 
     ``public_name`` is what models.yaml calls it, which the engine's folder may add to;
-    ``decoupled`` where it may answer a request with many responses.
+    ``decoupled`` where it may answer a request with many responses. ``hooks`` is the name of the
+    user's file that lies beside model.py as hooks.py; ``metrics`` what its hooks may observe, by
+    name: type, help, labels and buckets. ``role`` is which step of an ensemble this is, and
+    ``pad_to_multiple_of`` what the tokenizer's rows are padded to.
     """
 
     folder: Path
@@ -36,6 +39,11 @@ class ServedModel:
     options: dict[str, Any]
     public_name: str
     decoupled: bool
+    hooks: str | None = None
+    metrics: dict[str, dict[str, Any]] = field(default_factory=dict)
+    response_cache_mib: int | None = None
+    role: str = "whole"
+    pad_to_multiple_of: int = 1
 
     @property
     def cache_dir(self) -> Path:

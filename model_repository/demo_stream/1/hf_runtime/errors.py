@@ -7,6 +7,7 @@ RuntimeModelError
 ├── DeadlineError          UNAVAILABLE, HTTP 503: the request's own time is up
 ├── CancelledError         CANCELLED: its caller has gone
 ├── EngineError            INTERNAL, HTTP 500: computing the answer failed
+├── HookError              INTERNAL, HTTP 500: a hook failed, or made what the model can't take
 └── LoadError              the model can't be loaded; the text is the line that an operator reads
 """
 
@@ -54,6 +55,12 @@ class CancelledError(RuntimeModelError):
 
 class EngineError(RuntimeModelError):
     """The computation failed; the request was fine."""
+
+    status = "INTERNAL"
+
+
+class HookError(RuntimeModelError):
+    """A hook of the model failed; the text names it, and quotes nothing of the request."""
 
     status = "INTERNAL"
 

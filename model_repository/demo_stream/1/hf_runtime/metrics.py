@@ -1,8 +1,7 @@
 """Publishes what a model counts on Triton's own ``/metrics``.
 
 Setting a metric is a message to the server, so nothing is published where it is counted: a thread
-of its own looks once a second and sends what has changed. Histograms are counters with the label
-``le``, as Prometheus reads them anywhere: the Python backend knows none before 25.x.
+of its own looks once a second and sends what has changed.
 Knows Triton's metric families; knows nothing of what the numbers mean.
 """
 

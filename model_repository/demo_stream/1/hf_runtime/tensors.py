@@ -59,8 +59,20 @@ class RequestFields:
 
     def text_lists(self, name: str) -> list[tuple[str, ...]]:
         """All texts of each row; empty ones are left out. A parameter gives one text."""
-        rows = self._rows_of(name)
-        return [tuple(filter(None, (text(name, value) for value in row))) for row in rows]
+        return [tuple(filter(None, row)) for row in self.lists(name, text)]
+
+    def lists(self, name: str, convert: Callable[[str, Any], Any]) -> list[list[Any]]:
+        """All values of each row; none where neither tensor nor parameter gives one."""
+        return [[convert(name, value) for value in row] for row in self._rows_of(name)]
+
+    def raw_lists(self, name: str) -> list[list[Any]]:
+        """All elements of each row as they came: bytes from a tensor, a text from a parameter."""
+        return [list(row) for row in self._rows_of(name)]
+
+    def array(self, name: str) -> Any:
+        """The numpy array of a tensor, with all its dimensions; None where the request has none."""
+        tensor = self._get_tensor(self._request, name)
+        return None if tensor is None else tensor.as_numpy()
 
     def has_tensor(self, name: str) -> bool:
         """Whether the request has an input of that name."""
@@ -75,7 +87,7 @@ class RequestFields:
         """Raises RequestError for a parameter that is none of ``known``, with the nearest one."""
         names = sorted(known)
         for name in self.parameters:
-            if name not in names and name not in _TRITONS_OWN and not name.startswith("triton_"):
+            if name not in names and not is_tritons_own(name):
                 nearest = difflib.get_close_matches(name, names, 1)
                 hint = f", did you mean {nearest[0]}?" if nearest else ""
                 allowed = ", ".join(names)
@@ -94,6 +106,11 @@ class RequestFields:
         array = tensor.as_numpy()
         rows = array.reshape(array.shape[0], -1) if self._batched else array.reshape(1, -1)
         return list(rows.tolist())
+
+
+def is_tritons_own(parameter: str) -> bool:
+    """Whether a parameter says something to the server and nothing to a model."""
+    return parameter in _TRITONS_OWN or parameter.startswith("triton_")
 
 
 def text(name: str, value: Any) -> str:

@@ -31,7 +31,8 @@ _OTHER_FRAMEWORKS = [
     ),
     *("onnx/*", "openvino/*", "coreml/*", "original/*", "consolidated*", "*.png", "*.jpg", "*.mp4"),
 ]
-_PICKLES = ["*.bin", "*.pt", "*.pth", "*.ckpt"]
+# But 2_Dense/pytorch_model.bin and its like, which sentence-transformers' modules may have alone.
+_PICKLES = ["[!0-9]*.bin", "*.pt", "*.pth", "*.ckpt"]
 
 
 def model_files(served: ServedModel) -> Path:
@@ -66,12 +67,60 @@ def load_model(
     served: ServedModel, files: Path, auto_class: Any, config: Any, placement: Placement
 ) -> Any:
     """The model in evaluation mode, in its dtype, on its device or spread by ``device_map``."""
+    return _load_model(served, files, auto_class, config, placement)[0]
+
+
+def load_whole_model(
+    served: ServedModel, files: Path, auto_class: Any, config: Any, placement: Placement
+) -> Any:
+    """The same, of a model whose every layer has its weights among the files.
+
+    Transformers makes up what is missing, with a warning: a classifier loaded from a checkpoint
+    without one would answer at random. A pooler may be missing, as where only a language model
+    was saved: what needs it has a head of its own that is missing then too.
+
+    Raises:
+        LoadError: weights are missing.
+    """
+    model, missing = _load_model(served, files, auto_class, config, placement)
+    names = sorted(name for name in missing if "pooler." not in name)
+    if names:
+        more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+        raise LoadError(
+            f"{served.source} has no weights for {names[0]}{more}: it is no model for {served.task}"
+        )
+    return model
+
+
+def _load_model(
+    served: ServedModel, files: Path, auto_class: Any, config: Any, placement: Placement
+) -> tuple[Any, set[str]]:
+    """The model, and the names of its weights that are not among the files."""
     from transformers.utils.logging import disable_progress_bar
 
     disable_progress_bar()  # a bar in a server's log is a wall of lines
     device_map = None if placement.device_map == {"": "cpu"} else placement.device_map
     options = {"config": config, "dtype": resolve_dtype(served.dtype, config, placement.device)}
-    return _load(served, auto_class, files, device_map=device_map, **options).eval()
+    model, report = _load(
+        served, auto_class, files, device_map=device_map, output_loading_info=True, **options
+    )
+    return model.eval(), set(report["missing_keys"])
+
+
+def load_weightless(served: ServedModel, auto_class: Any, config: Any) -> Any:
+    """The model's modules without numbers in them: enough to ask what it takes.
+
+    Raises:
+        LoadError: as ``load_model``.
+    """
+    import torch
+
+    try:
+        with torch.device("meta"):
+            return auto_class.from_config(config, trust_remote_code=served.trust_remote_code)
+    except Exception as error:
+        # Transformers raises many kinds; the operator gets one line for any of them.
+        raise LoadError(f"{served.source}: {_line(error)}") from error
 
 
 def resolve_dtype(dtype: str, config: Any, device: str) -> Any:

@@ -9,8 +9,8 @@ import re
 from collections import Counter
 from typing import Any
 
-from hf_runtime.errors import RequestError
-from hf_runtime.tensors import kind_of
+from .errors import RequestError
+from .tensors import kind_of
 
 
 def read_json(field: str, text: str) -> Any:

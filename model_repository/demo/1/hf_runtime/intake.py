@@ -1,0 +1,136 @@
+"""What a request passes before its task reads it: the model's hooks, then its response cache.
+
+Where models.yaml asks for neither, nothing is between Triton and the task. Hooks come first: what
+they count is counted for every request, and a cached answer is one to what they made of it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import Any, TypeVar
+
+from . import log
+from .declared import declared_tensors
+from .errors import LoadError, place
+from .hook_file import HookFile
+from .hooking import Hooking, Take
+from .metrics import Family, MetricsPublisher
+from .observations import Metric, Observations
+from .plain_request import PlainRequest, RequestLike, read_plain
+from .responder import Responder
+from .response_cache import ResponseCache
+from .served_model import ServedModel
+
+HOOKS_FILE = "hooks.py"
+_R = TypeVar("_R", bound=RequestLike)
+_CLOSE_S = 5.0
+_MIB = 2**20
+
+
+class Intake:
+    """One instance's way in; made before the weights are loaded, for a bad hooks file shows
+    at once.
+    """
+
+    def __init__(self, served: ServedModel, args: Mapping[str, str], pb_utils: Any) -> None:
+        """``args`` are those of ``initialize``; ``pb_utils`` the module
+        ``triton_python_backend_utils``.
+
+        Raises:
+            LoadError: the hooks file can't be loaded; names it and its line.
+        """
+        config = json.loads(args["model_config"])
+        self._inputs = declared_tensors(config["input"])
+        self._observations = Observations(_metrics(served))
+        self._hooking: Hooking | None = None
+        self._cache: ResponseCache | None = None
+        if served.hooks is not None:
+            path = served.folder / args["model_version"] / HOOKS_FILE
+            outputs = declared_tensors(config["output"])
+            file = HookFile(path, served.hooks, self._observations, model=served.public_name)
+            batched = served.max_batch_size > 0
+            self._hooking = Hooking(file, self._inputs, outputs, batched=batched)
+        if served.response_cache_mib is not None:
+            self._cache = ResponseCache(served.response_cache_mib * _MIB)
+        self._publisher: MetricsPublisher | None = None
+        if self._cache is not None or served.metrics:
+            labels = {
+                "model": served.public_name,
+                "version": args["model_version"],
+                "instance": args["model_instance_name"],
+            }
+            self._publisher = MetricsPublisher(pb_utils, labels, self._families)
+
+    def receive(
+        self,
+        request: _R,
+        listed: Iterable[str],
+        responder: Responder,
+        take: Callable[[_R | PlainRequest, Iterable[str], Responder], None],
+    ) -> None:
+        """Calls ``take(request, listed, responder)`` with what the hooks made of them, now or from
+        another thread, unless the answer is known; never raises.
+
+        ``listed`` are the outputs that the request names.
+        """
+        if self._hooking is None and self._cache is None:
+            take(request, listed, responder)
+            return
+        try:
+            self._receive(read_plain(request, self._inputs), listed, responder, take)
+        except Exception as error:
+            # Our own fault, but one request's answer all the same.
+            log.error(f"a request failed: {place(error)}")
+            responder.fail(error)
+
+    def drain(self, timeout_s: float) -> None:
+        """Before the engine stops: lets hooks hand on the requests that they have."""
+        if self._hooking is not None:
+            self._hooking.drain(timeout_s)
+
+    def close(self) -> None:
+        """After the engine has stopped: sends what hooks still hold, and ends every thread."""
+        if self._hooking is not None:
+            self._hooking.close(_CLOSE_S)
+        if self._publisher is not None:
+            self._publisher.close()
+
+    def _receive(
+        self, plain: PlainRequest, listed: Iterable[str], responder: Responder, take: Take
+    ) -> None:
+        if self._cache is not None:
+            take = partial(self._through_cache, take)
+        if self._hooking is not None:
+            self._hooking.receive(plain, listed, responder, take)
+        else:
+            take(plain, listed, responder)
+
+    def _through_cache(
+        self, take: Take, request: PlainRequest, listed: Iterable[str], responder: Responder
+    ) -> None:
+        assert self._cache is not None
+        self._cache.receive(request, listed, responder, take)
+
+    def _families(self) -> Iterable[Family]:
+        cached = self._cache.families() if self._cache is not None else ()
+        return itertools.chain(cached, self._observations.families())
+
+
+def _metrics(served: ServedModel) -> list[Metric]:
+    try:
+        return [
+            Metric(
+                name,
+                values["type"],
+                values["help"],
+                tuple(values["labels"]),
+                tuple(values["buckets"]),
+            )
+            for name, values in served.metrics.items()
+        ]
+    except (KeyError, TypeError, AttributeError) as error:
+        message = "model.json: its metrics are not what the generator writes"
+        raise LoadError(f"{message}; write it anew with `hf-triton generate`") from error

@@ -1,0 +1,105 @@
+"""Requests as tasks read them, whichever way they came: ``parameters()`` and ``tensor(name)``.
+
+``DirectRequest`` reads Triton's own object; ``PlainRequest`` holds arrays that hooks may have
+changed. Knows neither hooks nor caches.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+
+
+class TensorLike(Protocol):
+    """An input."""
+
+    def as_numpy(self) -> Array:
+        """The values; texts are objects of bytes."""
+
+
+class RequestLike(Protocol):
+    """What every task reads of a request."""
+
+    def parameters(self) -> str:
+        """The request's parameters, a JSON object; empty where there are none."""
+
+    def tensor(self, name: str) -> TensorLike | None:
+        """The input of that name, or None."""
+
+
+class SizedRequest(RequestLike, Protocol):
+    """One that outlives Triton's own, and says how long its texts are."""
+
+    @property
+    def num_bytes(self) -> int:
+        """How much text there is."""
+
+
+def tensor_of(request: RequestLike, name: str) -> TensorLike | None:
+    """What RequestFields takes as ``get_tensor`` for any RequestLike."""
+    return request.tensor(name)
+
+
+class Tensor:
+    """An input, as Triton's tensors are read."""
+
+    def __init__(self, array: Array) -> None:
+        self._array = array
+
+    def as_numpy(self) -> Array:
+        """The values; texts are objects of bytes."""
+        return self._array
+
+
+class DirectRequest:
+    """Triton's own request; its tensors are valid until ``execute`` returns."""
+
+    def __init__(self, request: Any, pb_utils: Any) -> None:
+        """``pb_utils`` is the module ``triton_python_backend_utils``."""
+        self._request = request
+        self._get_tensor = pb_utils.get_input_tensor_by_name
+
+    def parameters(self) -> str:
+        parameters: str = self._request.parameters()
+        return parameters
+
+    def tensor(self, name: str) -> TensorLike | None:
+        tensor: TensorLike | None = self._get_tensor(self._request, name)
+        return tensor
+
+
+@dataclass(frozen=True)
+class PlainRequest:
+    """Named arrays, and parameters."""
+
+    inputs: Mapping[str, Array]
+    given: Mapping[str, Any]
+
+    def parameters(self) -> str:
+        return json.dumps(dict(self.given))
+
+    def tensor(self, name: str) -> Tensor | None:
+        array = self.inputs.get(name)
+        return None if array is None else Tensor(array)
+
+    @property
+    def num_bytes(self) -> int:
+        """How much text there is."""
+        texts = (array for array in self.inputs.values() if array.dtype == np.object_)
+        return sum(len(item) for array in texts for item in array.reshape(-1))
+
+
+def read_plain(request: RequestLike, names: Iterable[str]) -> PlainRequest:
+    """Those of the inputs ``names`` that a request has, copied: Triton's own memory ends with its
+    request.
+    """
+    tensors = ((name, request.tensor(name)) for name in names)
+    inputs = {name: tensor.as_numpy().copy() for name, tensor in tensors if tensor is not None}
+    return PlainRequest(inputs, json.loads(request.parameters() or "{}"))
