@@ -70,6 +70,9 @@ def _python(given: Mapping[str, Node], values: Mapping[str, Any]) -> Iterator[tu
 
 def _native(given: Mapping[str, Node], values: Mapping[str, Any]) -> Iterator[tuple[Node, str]]:
     backend = values["ensemble"].backend
+    if values["dtype"] not in (None, "auto", "float32"):
+        reason = f"the output of a model on {backend} is FP32; what it computes in, its file says"
+        yield given["dtype"], f"got {values['dtype']}, expected float32 or auto: {reason}"
     if values["device_map"] is not None:
         reason = f"{backend} computes on each device of instance_group by itself"
         yield given["device_map"], f"got {values['device_map']}, expected null: {reason}"

@@ -10,8 +10,10 @@ from pathlib import Path
 from generator import repository as writer
 from generator.compare import Action, ModelPlan
 from generator.errors import ConflictError
+from generator.native_model import place_models
 from generator.plan import Plan, make_plan
 from generator.progress import track
+from generator.templates import find_tasks
 
 MAX_LISTED = 5
 HELP = "write the model repository; only what changed, never over your own edits"
@@ -19,11 +21,12 @@ HELP = "write the model repository; only what changed, never over your own edits
 
 @dataclass(frozen=True)
 class Outcome:
-    """What was found, and which folders were written."""
+    """What was found, and which folders were written; ``notes`` on files that we don't write."""
 
     plan: Plan
     written: tuple[ModelPlan, ...]
     conflicts: tuple[str, ...]
+    notes: tuple[str, ...] = ()
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -43,6 +46,8 @@ def run(args: argparse.Namespace) -> int:
     for orphan in outcome.plan.orphans:
         message = "is no longer in models.yaml; hf-triton prune removes it"
         print(f"{orphan.folder}: {message}", file=sys.stderr)
+    for note in outcome.notes:
+        print(note, file=sys.stderr)
     refuse_conflicts(outcome)
     return 0
 
@@ -63,7 +68,8 @@ def generate(config: Path, repository: Path, force: bool = False) -> Outcome:
     with writer.locked(repository):
         for model in track(ready, "writing"):
             writer.apply(model)
-    return Outcome(plan, tuple(ready), tuple(conflicts))
+        notes = tuple(place_models(plan.specs, find_tasks(), repository)) if not conflicts else ()
+    return Outcome(plan, tuple(ready), tuple(conflicts), notes)
 
 
 def refuse_conflicts(outcome: Outcome) -> None:

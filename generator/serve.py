@@ -123,6 +123,8 @@ def _report(outcome: Outcome, repository: str) -> None:
     if outcome.written:
         names = ", ".join(model.name for model in outcome.written)
         print(f"hf-triton: generated in {repository}: {names}", file=sys.stderr)
+    for note in outcome.notes:
+        print(f"hf-triton: {note}", file=sys.stderr)
 
 
 def _port(text: str) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +83,12 @@ CASES: dict[str, tuple[str, dict[str, Any], list[dict[str, Any]]]] = {
 
 def test_every_task_that_can_be_an_ensemble_is_here() -> None:
     assert set(CASES) == {tag for tag, task in find_tasks().items() if task.output}
+
+
+@pytest.mark.parametrize("task", CASES)
+def test_the_generator_knows_what_each_tasks_model_answers(task: str) -> None:
+    module = importlib.import_module(f"{task.replace('-', '_')}.model")
+    assert find_tasks()[task].output == module.TritonPythonModel.task_class.output
 
 
 def model_of(task: str, folder: Path, architecture: str = "bert") -> Path:
