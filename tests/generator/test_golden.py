@@ -43,6 +43,9 @@ def test_code_is_copied_byte_for_byte_and_never_bytecode(case: str, work: Path, 
             assert not made  # an ensemble, and a step on one of Triton's own backends
             continue
         task = "front" if "engine" in values else values["task"].replace("-", "_")
+        if "hooks" in values:
+            hooks = (GOLDEN / values["hooks"]).read_bytes()
+            assert made.pop("1/hooks.py") == hooks
         assert made == {
             **snapshot_of_sources(templates / task, "1"),
             **snapshot_of_sources(templates / "hf_runtime", "1/hf_runtime"),
