@@ -26,8 +26,10 @@ from generator.server_loading import NUM_LOADERS, Loaded, ModelLoader
 from generator.server_log import LogFilter
 
 _START_TIMEOUT_S = 60.0
-# Triton itself waits up to 30 s (--exit-timeout-secs) for requests in flight and for models.
-_STOP_TIMEOUT_S = 35.0
+# Triton waits so long for requests in flight and for models: ten of them, each a Python that has
+# torch to let go of, take half a minute on two busy cores.
+_EXIT_TIMEOUT_S = 60
+_STOP_TIMEOUT_S = _EXIT_TIMEOUT_S + 5.0
 _STOP_TIMEOUT_ONLY_LOADS_S = 3.0
 _NUM_HTTP_THREADS = 8 + NUM_LOADERS  # 8 is Triton's default; a load keeps one to itself
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108
@@ -115,6 +117,7 @@ class TritonServer:
             # Without it every model is first imported in a process that only asks for its config:
             # torch twice, and a process that dies while loading hangs the load for ever (24.10).
             "--disable-auto-complete-config",
+            f"--exit-timeout-secs={_EXIT_TIMEOUT_S}",
             f"--http-address={listen.host}",
             f"--http-port={listen.http_port}",
             f"--http-thread-count={_NUM_HTTP_THREADS}",
