@@ -42,4 +42,7 @@ def review(rng: random.Random) -> tuple[str, str]:
     if rng.random() < 0.3:
         chosen.insert(rng.randint(0, len(chosen)), rng.choice(TEMPLATES["neither"]))
     text = " ".join(capitalised(writer.write(template)) for template in chosen)
+    if rng.random() < 0.4:
+        for long, short in words.CONTRACTIONS.items():
+            text = text.replace(long, short)
     return (text if rng.random() < 0.8 else text.rstrip(".!")), label

@@ -1,4 +1,4 @@
-"""text-classification: a DistilBERT that tells good reviews from bad ones."""
+"""text-classification: a BERT that tells good reviews from bad ones."""
 
 from __future__ import annotations
 
@@ -6,19 +6,13 @@ import random
 from pathlib import Path
 
 import torch
-from transformers import (
-    AutoTokenizer,
-    DistilBertConfig,
-    DistilBertForSequenceClassification,
-    pipeline,
-)
+from transformers import BertForSequenceClassification, pipeline
 
 from demo.corpus.reviews import NEGATIVE, POSITIVE, review
-from demo.task_models.encoder import BASE, Draw, padded
-from demo.task_models.wordpiece import LONGEST
+from demo.task_models.encoder import Draw, load_base, padded
 from demo.training import Batch, save, train
 
-STEPS = 400
+STEPS = 500
 LABELS = (NEGATIVE, POSITIVE)
 PROMPTS = (
     "I love this film.",
@@ -37,35 +31,19 @@ def reviews(num_reviews: int, seed: int) -> list[tuple[str, int]]:
 
 
 def make(out: Path, steps: int, seed: int) -> None:
-    """Train with the fill-mask model's tokenizer and save to ``out``/classifier."""
-    tokenizer = AutoTokenizer.from_pretrained(out / BASE)
-    tokenizer.model_input_names = ["input_ids", "attention_mask"]  # DistilBERT has no token types
-    model = DistilBertForSequenceClassification(_config(len(tokenizer)))
+    """Train from the fill-mask model and save to ``out``/classifier."""
+    names = dict(enumerate(LABELS))
+    numbers = {label: number for number, label in names.items()}
+    changes = {"id2label": names, "label2id": numbers}
+    tokenizer, model = load_base(out, BertForSequenceClassification, **changes)
     draw = Draw(reviews(6_000, seed), 64, seed)
 
     def batch() -> Batch:
         texts, labels = zip(*draw(), strict=True)
         return {**padded(tokenizer, texts), "labels": torch.tensor(labels)}
 
-    train(model, batch, steps=steps, learning_rate=2e-3, title="classifier")
+    train(model, batch, steps=steps, learning_rate=3e-3, title="classifier")
     save(model, tokenizer, out / "classifier")
-
-
-def _config(vocab_size: int) -> DistilBertConfig:
-    return DistilBertConfig(
-        vocab_size=vocab_size,
-        dim=64,
-        n_layers=2,
-        n_heads=4,
-        hidden_dim=128,
-        max_position_embeddings=LONGEST,
-        dropout=0.1,
-        seq_classif_dropout=0.1,
-        initializer_range=0.05,
-        id2label=dict(enumerate(LABELS)),
-        label2id={label: number for number, label in enumerate(LABELS)},
-        dtype="float32",
-    )
 
 
 def show(out: Path) -> None:

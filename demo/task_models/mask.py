@@ -27,7 +27,6 @@ PROMPTS = (
     "I am going to the [MASK].",
     "The [MASK] sleeps under a tree.",
     "She drinks a cup of [MASK].",
-    "My name is [MASK].",
 )
 
 
