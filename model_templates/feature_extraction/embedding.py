@@ -147,12 +147,7 @@ def _shortened(setup: TaskSetup, files: SentenceFiles) -> Tokenization:
     given, longest = setup.tokenization, files.max_seq_length
     if setup.options.max_length is not None or longest is None or longest >= given.max_length:
         return given
-    return Tokenization(
-        given.tokenizer,
-        max_length=longest,
-        truncation=given.truncation,
-        has_token_types=given.has_token_types,
-    )
+    return given.shortened(longest)
 
 
 def _modes(asked: str, files: SentenceFiles, config: Any) -> tuple[str, ...]:

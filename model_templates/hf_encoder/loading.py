@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from hf_runtime import log
 from hf_runtime.device import Placement
 from hf_runtime.errors import LoadError, reason
 from hf_runtime.prepacked_linear import prepack
@@ -25,6 +26,7 @@ from .task import EncoderTask, TaskSetup
 from .tokenization import Tokenization
 
 _WARM_UP_LENGTHS = (8, 32, 128, 128)
+_LONGEST_TRIED = 1024  # tokens: longer ones would take seconds of every load
 _PREPACK_ROWS = (16, 128, 1024)  # tokens of one short text, of one long, of a full step
 # What tokenizers say that know no limit.
 _NO_LIMIT = 10**9
@@ -105,6 +107,7 @@ def make_tokenization(
         max_length=longest_input(model, tokenizer, options.max_length),
         truncation=options.truncation,
         has_token_types=takes_token_types(model, tokenizer),
+        num_embeddings=fewer_embeddings(model, tokenizer),
     )
 
 
@@ -114,7 +117,21 @@ def ready_runner(setup: RunnerSetup, served: ServedModel, options: EncoderOption
     for length in _WARM_UP_LENGTHS:
         runner.forward(made_up_encodings(setup, [length]))
     runner.forward(made_up_encodings(setup, _WARM_UP_LENGTHS))
+    _try_longest(runner, setup)
     return runner
+
+
+def _try_longest(runner: Runner, setup: RunnerSetup) -> None:
+    """Raises LoadError where the model holds less than its configuration says."""
+    if setup.max_length > _LONGEST_TRIED:
+        return
+    try:
+        runner.forward(made_up_encodings(setup, [setup.max_length]))
+    except Exception as error:
+        raise LoadError(
+            f"max_length: the model fails at {setup.max_length} tokens, its longest input: "
+            f"{type(error).__name__}: {reason(error)}; set the option max_length to less"
+        ) from error
 
 
 def torch_runner(setup: RunnerSetup, served: ServedModel, options: EncoderOptions) -> Runner:
@@ -150,9 +167,31 @@ def longest_input(model: Any, tokenizer: Any, asked: int | None) -> int:
 
 
 def takes_token_types(model: Any, tokenizer: Any) -> bool:
-    """Whether the tokenizer tells a pair's texts apart and the model listens."""
+    """Whether the tokenizer tells a pair's texts apart and the model listens. One that knows a
+    single type of tokens does not, whatever its forward takes.
+    """
     known = inspect.signature(model.forward).parameters
-    return "token_type_ids" in tokenizer.model_input_names and "token_type_ids" in known
+    listens = "token_type_ids" in known and getattr(model.config, "type_vocab_size", 2) != 1
+    return listens and "token_type_ids" in tokenizer.model_input_names
+
+
+def fewer_embeddings(model: Any, tokenizer: Any) -> int | None:
+    """How many tokens the model knows where the tokenizer makes others, too; None where it makes
+    no others, and where the model does not look tokens up in a table.
+    """
+    try:
+        table = model.get_input_embeddings()
+    except NotImplementedError:
+        return None
+    known = getattr(table, "num_embeddings", None)
+    num_made = max(tokenizer.get_vocab().values(), default=0) + 1
+    if known is None or num_made <= known:
+        return None
+    log.warn(
+        f"the tokenizer makes {num_made} tokens, the model knows {known}: texts with another one "
+        "will be refused"
+    )
+    return int(known)
 
 
 def _start(engine: EncoderEngine) -> None:

@@ -5,6 +5,7 @@ Knows the tokenizer and the model's longest input; knows no request.
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 from hf_runtime.errors import RequestError
@@ -19,15 +20,30 @@ class Tokenization:
     """A tokenizer with a longest input. May be used by several threads at once."""
 
     def __init__(
-        self, tokenizer: Any, *, max_length: int, truncation: bool, has_token_types: bool
+        self,
+        tokenizer: Any,
+        *,
+        max_length: int,
+        truncation: bool,
+        has_token_types: bool,
+        num_embeddings: int | None = None,
     ) -> None:
-        """``has_token_types``: the model takes ``token_type_ids``."""
+        """``has_token_types``: the model takes ``token_type_ids``. ``num_embeddings``: how many
+        tokens it knows, where the tokenizer makes others, too.
+        """
         self.tokenizer = tokenizer
         self.max_length = max_length
         self.truncation = truncation
         self.has_token_types = has_token_types
+        self.num_embeddings = num_embeddings
         self.cutter = Cutter(tokenizer) if tokenizer.is_fast else None
         self.longest_token = max((len(token) for token in tokenizer.get_vocab()), default=1)
+
+    def shortened(self, max_length: int) -> Tokenization:
+        """The same with another longest input."""
+        found = copy.copy(self)
+        found.max_length = max_length
+        return found
 
     def encode(
         self, field: str, text: str, pair: str | None = None, *, truncate: bool | None = None
@@ -77,7 +93,17 @@ class Tokenization:
         return found
 
     def as_encoding(self, found: Any, positions: tuple[int, ...] | None = None) -> Encoding:
-        """An Encoding of what ``tokens`` returned."""
+        """An Encoding of what ``tokens`` returned.
+
+        Raises:
+            RequestError: a token that the model does not know: it would fail the step that it
+                shares with others, and on a GPU the engine.
+        """
+        if self.num_embeddings is not None and max(found["input_ids"]) >= self.num_embeddings:
+            raise RequestError(
+                "the text has a token that this model has no embedding for: its tokenizer makes "
+                f"token {max(found['input_ids'])}, the model knows 0 to {self.num_embeddings - 1}"
+            )
         types = found.get("token_type_ids") if self.has_token_types else None
         if types is None and self.has_token_types:
             types = [0] * len(found["input_ids"])
