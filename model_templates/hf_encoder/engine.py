@@ -24,6 +24,7 @@ from .runner import Runner
 from .waiting_line import WaitingLine
 
 Array = npt.NDArray[Any]
+_ASKED_AFTER_S = 0.05
 Reduce = Callable[[Sequence[torch.Tensor], Sequence[Encoding]], Sequence[torch.Tensor]]
 
 
@@ -184,8 +185,7 @@ class EncoderEngine:
             work.started = True
             waited_s = now - work.submitted_s
             self.metrics.queue_s.observe(waited_s)
-            # To ask is a message to the server and back: not for what is answered at once.
-            if waited_s > 0.05 and _has_left(work):
+            if has_left(work.is_cancelled, waited_s):
                 left.append(work)
         self._drop(left, CancelledError("the caller has left"))
         return set(map(id, left))
@@ -223,10 +223,13 @@ def _finish(work: Work, result: list[Array] | Exception) -> None:
         log.error(f"a result could not be handed on: {place(error)}")
 
 
-def _has_left(work: Work) -> bool:
-    """Whether nobody waits for a work; a server that can't tell is taken for a no."""
+def has_left(is_cancelled: Callable[[], bool], waited_s: float) -> bool:
+    """Whether nobody waits for an answer any more; a server that can't tell is taken for a no."""
+    # To ask is a message to the server and back: not for what is answered at once.
+    if waited_s < _ASKED_AFTER_S:
+        return False
     try:
-        return work.is_cancelled()
+        return is_cancelled()
     except Exception as error:
         log.warn(f"could not ask whether a caller has left: {place(error)}")
         return False

@@ -26,7 +26,8 @@ class HeldRequest:
     @property
     def num_bytes(self) -> int:
         """How much text there is."""
-        return sum(held.num_bytes for held in self._tensors.values())
+        texts = sum(held.num_bytes for held in self._tensors.values())
+        return texts + len(self._parameters)  # a text may be one of them
 
 
 class _Held:

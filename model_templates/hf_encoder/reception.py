@@ -29,7 +29,7 @@ from hf_runtime.plain_request import SizedRequest, tensor_of
 from hf_runtime.responder import Responder
 from hf_runtime.tensors import RequestFields
 
-from .engine import Array, Work
+from .engine import Array, Work, has_left
 from .parts import Engine, Preparing
 from .task import Prepared
 
@@ -72,8 +72,8 @@ class Reception:
             responder.fail(OverloadedError(f"{refusal}: try again later"))
             return
         lane = self._long if request.num_bytes > _LONG_TEXT_BYTES else self._short
-        wanted = frozenset(listed)
-        self._run_on(lane, responder, lambda: self._begin(request, wanted, responder))
+        begin = partial(self._begin, request, frozenset(listed), responder, time.monotonic())
+        self._run_on(lane, responder, begin)
 
     def drain(self, grace_s: float) -> None:
         """Takes no more requests and waits until those it has are answered, at most so long."""
@@ -110,8 +110,17 @@ class Reception:
         except RuntimeError:
             self._guarded(responder, work)
 
-    def _begin(self, request: SizedRequest, wanted: frozenset[str], responder: Responder) -> None:
-        self._engine.check_running()  # what won't be computed need not be tokenised
+    def _begin(
+        self,
+        request: SizedRequest,
+        wanted: frozenset[str],
+        responder: Responder,
+        arrived_s: float,
+    ) -> None:
+        # What won't be computed need not be tokenised.
+        self._engine.check_running()
+        if has_left(responder.is_cancelled, time.monotonic() - arrived_s):
+            raise CancelledError("the caller has left")
         fields = RequestFields(request, tensor_of, batched=self._batched)
         prepared = self._task.prepare(fields, wanted)
         if not prepared.encodings:

@@ -18,7 +18,7 @@ from hf_encoder.engine import EncoderEngine, Work
 from hf_encoder.reception import Reception
 from hf_encoder.runner import Runner
 from hf_encoder.task import Array, EncoderTask, Prepared, TaskSetup
-from hf_runtime.errors import EngineError, OverloadedError, RequestError
+from hf_runtime.errors import CancelledError, EngineError, OverloadedError, RequestError
 from hf_runtime.plain_request import PlainRequest
 from hf_runtime.tensors import RequestFields, text
 
@@ -37,12 +37,14 @@ class Lengths(EncoderTask):
 
     def __init__(self) -> None:
         super().__init__(SETUP)
+        self.held_may_go = threading.Event()
         self.may_go = threading.Event()
         self.may_go.set()
 
     def prepare(self, fields: RequestFields, wanted: frozenset[str]) -> Prepared:
         (words,) = (value.split() for value in fields.values("text_input", text, ""))
         assert self.may_go.wait(10)
+        assert "held" not in words or self.held_may_go.wait(10)
         raise_if("raise-in-prepare", words, RequestError("text_input: refused"))
         raise_if("panic-in-prepare", words, Panic("index out of range: secret"))
         encodings = [Encoding([13 if word.startswith("unlucky") else len(word)]) for word in words]
@@ -89,6 +91,7 @@ class Caller:
 
     def __init__(self, *, breaks: str = "") -> None:
         self.answers: list[Any] = []
+        self.has_left = False
         self._breaks = breaks
         self._done = threading.Event()
 
@@ -106,7 +109,7 @@ class Caller:
     def is_cancelled(self) -> bool:
         if self._breaks == "is_cancelled":
             raise OSError("no shared memory left")
-        return False
+        return self.has_left
 
     def _keep(self, answer: Any) -> None:
         self.answers.append(answer)
@@ -232,6 +235,33 @@ def test_a_caller_that_cannot_be_asked_whether_it_left_is_answered() -> None:
         served.runner.may_go.set()
         assert odd.answer() == [6]
         assert served.engine.is_healthy
+
+
+def test_who_left_before_its_text_was_tokenised_costs_nothing() -> None:
+    with serving() as served:
+        served.task.may_go.clear()
+        staying, leaving = served.ask("staying"), served.ask("leaving")
+        prepared = count_calls(served.task)
+        leaving.has_left = True
+        time.sleep(0.1)
+        served.task.may_go.set()
+        assert staying.answer() == [7]
+        assert isinstance(leaving.answer(), CancelledError)
+        assert prepared() <= 1
+        assert served.is_idle()
+        assert served.engine.metrics.outcomes["cancelled"] == 1
+
+
+@pytest.mark.parametrize("way", ["tensor", "parameter"])
+def test_a_long_text_never_stands_before_a_short_one(way: str) -> None:
+    with serving() as served:
+        caller, long = Caller(), "held " + "a " * 20_000
+        asked = request(long) if way == "tensor" else PlainRequest({}, {"text_input": long})
+        served.reception.take(asked, ("lengths",), caller)
+        assert served.ask("short").answer() == [5]
+        assert not caller.answers
+        served.task.held_may_go.set()
+        assert len(caller.answer()) == 20_001
 
 
 def test_a_work_that_raises_when_done_does_not_end_the_engine() -> None:
