@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 import torch
+from hf_runtime.cuda_capture import Replay
 from text_generation import cuda_graphs, in_flight
 from text_generation.cuda_graphs import (
     GraphedRunner,
-    Replay,
     length_buckets,
     row_buckets,
     with_cuda_graphs,
