@@ -22,8 +22,10 @@ from pathlib import Path
 from generator.errors import ModelError
 from generator.generate import generate, refuse_conflicts
 from generator.models_yaml import load
+from generator.native_model import place_models
 from generator.spec import ModelSpec
 from generator.templates import VERSION_FOLDER, Task, find_tasks
+from generator.triton_models import triton_models
 
 HELP = "compare a model's engines on this machine: check them, time them, say which to choose"
 ENGINES = ("torch", "torch-compile", "onnxruntime", "onnxruntime-int8")
@@ -80,7 +82,11 @@ def run(args: argparse.Namespace) -> int:
     _check_engines(spec, tasks)
     _check_packages()
     refuse_conflicts(generate(config, repository))
-    return _compare(repository / spec.name, spec, args)
+    # The last folder runs Python and knows the task, whatever the layout.
+    code = _compare(repository / triton_models(spec)[-1].name, spec, args)
+    for note in place_models([spec], tasks, repository):
+        print(f"hf-triton: {note}", file=sys.stderr)
+    return code
 
 
 def _spec(specs: Sequence[ModelSpec], args: argparse.Namespace) -> ModelSpec:

@@ -19,6 +19,8 @@ _PREFIXES = re.compile(
     r"|Internal: |(c_python_backend_utils\.)?TritonModelException: "
 )
 
+_NO_BACKEND = re.compile(r"unable to find backend library for backend '([^']*)'")
+
 
 @dataclass(frozen=True)
 class ServerApi:
@@ -69,6 +71,9 @@ def one_line(error: str) -> str:
     text = _TRACEBACK.sub("", _PREFIXES.sub("", error))
     if "failed to poll from model repository" in text:
         text = "its folder or config.pbtxt can't be read (see the log above)"
+    missing = _NO_BACKEND.search(text)
+    if missing:
+        text = f"this tritonserver has no backend '{missing[1]}'; NVIDIA's container has"
     if "is not healthy" in text:
         text = "its Python process died while loading (out of memory?)"
     return " ".join(text.split()).rstrip(" ;") or "no reason given"

@@ -58,7 +58,7 @@ class ModelStep(EncoderTask):
         has_types = setup.tokenization.has_token_types
         self._limits = RowLimits(
             setup.tokenization.max_length,
-            config.vocab_size,
+            setup.tokenization.num_embeddings or config.vocab_size,
             getattr(config, "type_vocab_size", 1) if has_types else 0,
         )
 

@@ -73,6 +73,14 @@ def test_the_tail_keeps_what_was_shown_and_the_hidden_errors() -> None:
 
 
 UNAVAILABLE = "load failed for model 'demo': version 1 is at UNAVAILABLE state: Internal: "
+STEP_FAILED = (
+    "load failed for model 'demo': ensemble 'demo' depends on 'demo_tokenizer' which has no loaded "
+    "version. Model 'demo_tokenizer' loading failed with error: version 1 is at UNAVAILABLE state: "
+)
+NO_BACKEND = (
+    "unable to find backend library for backend 'onnxruntime', try specifying runtime on the "
+    "model configuration.;"
+)
 
 
 @pytest.mark.parametrize(
@@ -93,6 +101,14 @@ UNAVAILABLE = "load failed for model 'demo': version 1 is at UNAVAILABLE state: 
         (
             "failed to load 'demo', failed to poll from model repository",
             "its folder or config.pbtxt can't be read (see the log above)",
+        ),
+        (
+            f"{STEP_FAILED}demo_tokenizer: org/name is gated\n\nAt:\n  /m.py(7): init\n;;",
+            "demo_tokenizer: org/name is gated",
+        ),
+        (
+            f"{STEP_FAILED}Invalid argument: {NO_BACKEND}",
+            "this tritonserver has no backend 'onnxruntime'; NVIDIA's container has",
         ),
         ("", "no reason given"),
     ],
