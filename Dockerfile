@@ -76,7 +76,7 @@ COPY pyproject.toml LICENSE ./
 RUN pin="$(sed -n 's/^ *"\(torch==[^";]*\)".*/\1/p' pyproject.toml)" \
     && python -m pip install "${pin}${TORCH_INDEX_URL:++cpu}" \
         ${TORCH_INDEX_URL:+--extra-index-url "$TORCH_INDEX_URL"} \
-    && python -m pip install '.[serve]' \
+    && python -m pip install '.[serve,onnx]' \
     && if [ -n "$TRANSFORMERS_SPEC" ]; then python -m pip install --upgrade "$TRANSFORMERS_SPEC"; fi
 COPY generator generator
 COPY model_templates model_templates
