@@ -21,6 +21,9 @@ models:
   - name: demo
   - name: batched
     max_batch_size: 8
+  - name: embedding
+    task: feature-extraction
+    model: {DEMO_MODEL.parent / "embedding"}
 """
 
 

@@ -11,10 +11,12 @@ import os
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.clients.installed import drive, environment_with, run_in
 from tests.clients.perf_analyzer import environment_of
+from tests.clients.test_litellm_embeddings import TEXTS, embed_as_litellm
 from tests.scenarios.reference import Reference
 from tests.support.triton import DEMO_MODEL, Triton
 
@@ -50,6 +52,16 @@ def test_litellm(triton: Triton, reference: Reference, environments: Path, model
         assert (text if isinstance(text, str) else "".join(text)) == expected, way
     if model.endswith("_stream"):
         assert len([piece for piece in texts["stream"] if piece]) > 1
+
+
+def test_litellm_embeddings(triton: Triton, environments: Path) -> None:
+    programs = environment_with(environments, "litellm==1.100.4")
+    script = SCRIPTS / "drive_litellm_embeddings.py"
+    url = triton.url("embedding", "infer")
+    done = drive(programs, script, url, LITELLM_LOCAL_MODEL_COST_MAP="True")
+
+    expected = embed_as_litellm(url, TEXTS[:2])
+    np.testing.assert_allclose(texts_of(done.stdout), expected, atol=1e-6)
 
 
 def test_llama_index(triton: Triton, reference: Reference, environments: Path) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import openai
 import pytest
 
@@ -27,6 +28,13 @@ models:
     max_batch_size: 8
   - name: tight
     options: {{max_num_seqs: 1, max_queue_size: 0}}
+  - name: embedding
+    task: feature-extraction
+    model: {DEMO_MODEL.parent / "embedding"}
+  - name: rows
+    task: feature-extraction
+    model: {DEMO_MODEL.parent / "embedding"}
+    max_batch_size: 2
 """
 LONG: dict[str, Any] = {"max_tokens": 900, "extra_body": {"ignore_eos": True}}
 
@@ -55,8 +63,24 @@ def client(url: str) -> Iterator[openai.OpenAI]:
         yield client
 
 
+@pytest.mark.parametrize("model", ["embedding", "rows"])
+def test_embeddings(client: openai.OpenAI, model: str) -> None:
+    """The package asks for base64, and decodes it."""
+    texts = ["A dog sleeps under a tree.", "A dog is sleeping below a tree.", "Prices rose again."]
+    answer = client.embeddings.create(model=model, input=texts)
+    vectors = np.array([row.embedding for row in answer.data])
+    assert answer.usage.prompt_tokens > 12
+    assert vectors[0] @ vectors[1] > vectors[0] @ vectors[2]
+
+    floats = client.embeddings.create(model=model, input=texts[0], encoding_format="float")
+    np.testing.assert_allclose(floats.data[0].embedding, vectors[0], atol=1e-5)
+    short = client.embeddings.create(model=model, input=texts[0], dimensions=8)
+    assert len(short.data[0].embedding) == 8
+
+
 def test_models(client: openai.OpenAI) -> None:
-    assert [model.id for model in client.models.list()] == ["batched", "demo", "tight", "whole"]
+    names = ["batched", "demo", "embedding", "rows", "tight", "whole"]
+    assert [model.id for model in client.models.list()] == names
     assert client.models.retrieve("demo").owned_by == "hf-triton"
     with pytest.raises(openai.NotFoundError):
         client.models.retrieve("demo_stream")
@@ -150,8 +174,10 @@ def test_errors_are_the_packages_own(client: openai.OpenAI, url: str) -> None:
     with pytest.raises(openai.NotFoundError) as missing:
         create(model="nobody", prompt="x")
     assert missing.value.code == "model_not_found"
-    with pytest.raises(openai.NotFoundError):
+    with pytest.raises(openai.NotFoundError, match="is a text-generation model"):
         client.embeddings.create(model="demo", input="x")
+    with pytest.raises(openai.BadRequestError, match="input: got an empty text"):
+        client.embeddings.create(model="embedding", input=["x", " "])
     with (
         openai.OpenAI(base_url=url, api_key="wrong", max_retries=0) as stranger,
         pytest.raises(openai.AuthenticationError),
