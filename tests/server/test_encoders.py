@@ -1,0 +1,354 @@
+"""Encoders on a real server while others ask for nonsense, ask too much, or leave: everyone gets
+exactly their own answer, or in words what is wrong.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from wire import Reply, Request, strings
+
+from tests.encoders.served_encoder import request, rows, tensor
+from tests.encoders.tiny_encoders import texts, tiny_encoder
+from tests.scenarios.triton_endpoints import GrpcEndpoint, HttpEndpoint
+from tests.support.triton import Triton, eventually, post, serving
+
+pytestmark = pytest.mark.server
+
+CLASSIFIER = "AutoModelForSequenceClassification"
+MAX_QUEUE_SIZE = 6
+HOOKS = """\
+from hf_runtime.hooks import observe
+
+
+def preprocess(request):
+    texts = request.texts("text_input")
+    observe("seen_texts_total", len(texts))
+    if "raise" in texts:
+        raise KeyError("raise")
+    if texts:
+        request["text_input"] = [text.replace("FELINE", "cat") for text in texts]
+
+
+def postprocess(response):
+    response["label"] = [label.lower() for label in response.texts("label")]
+"""
+# A megabyte: more than a second of a tokenizer's time.
+LONG = " ".join(texts(6_500, longest=60))
+MODELS: list[dict[str, Any]] = [
+    {"name": "embed", "task": "feature-extraction", "model": "./bert"},
+    {
+        "name": "rank",
+        "task": "text-classification",
+        "model": "./classifier",
+        "max_batch_size": 16,
+        "hooks": "my_hooks.py",
+        "metrics": {"seen_texts_total": {"type": "counter"}},
+        "options": {"max_queue_size": MAX_QUEUE_SIZE},
+    },
+    {"name": "reader", "task": "question-answering", "model": "./reader"},
+]
+
+
+@pytest.fixture(scope="module")
+def triton(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Triton]:
+    folder = tmp_path_factory.mktemp("encoders")
+    tiny_encoder("bert", "AutoModel", folder / "bert")
+    tiny_encoder("roberta", CLASSIFIER, folder / "classifier", num_labels=3)
+    tiny_encoder("deberta-v2", "AutoModelForQuestionAnswering", folder / "reader")
+    (folder / "my_hooks.py").write_text(HOOKS)
+    defaults = {"dtype": "float32"}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OMP_NUM_THREADS", "1")
+        models_yaml = json.dumps({"defaults": defaults, "models": MODELS})
+        with serving(models_yaml, folder) as running:
+            yield running
+
+
+def ask(triton: Triton, number: int, model: str, asked: Request) -> Reply:
+    """By HTTP and by gRPC in turns."""
+    endpoint = (HttpEndpoint if number % 2 else GrpcEndpoint)(triton)
+    return endpoint.infer(model, asked)
+
+
+def all_at_once(triton: Triton, asked: Sequence[tuple[str, Request]]) -> list[Reply]:
+    """A thread and a connection for each."""
+    with ThreadPoolExecutor(len(asked)) as pool:
+        waiting = [pool.submit(ask, triton, n, *one) for n, one in enumerate(asked)]
+        return [future.result() for future in waiting]
+
+
+def assert_same(one: Reply, other: Reply) -> None:
+    """Equal texts, and numbers but for float noise."""
+    assert one.ok, one.error
+    assert other.ok, other.error
+    assert one.outputs.keys() == other.outputs.keys()
+    for name, array in one.outputs.items():
+        if array.dtype != np.object_:
+            np.testing.assert_allclose(array, other.outputs[name], atol=1e-4)
+        elif name == "output":
+            found, expected = (json.loads(r.texts("output")[0]) for r in (one, other))
+            assert found["answer"] == expected["answer"]
+            assert found["score"] == pytest.approx(expected["score"], abs=1e-4)
+        else:
+            assert array.tolist() == other.outputs[name].tolist()
+
+
+def mixed(count: int, models: Sequence[str]) -> list[tuple[str, Request]]:
+    """Requests of all kinds; each has a text of its own."""
+    draw = random.Random(3)
+    found = []
+    for number, text in enumerate(texts(count, longest=100)):
+        model = models[number % len(models)]
+        if model == "embed":
+            found.append((model, request(text_input=text, truncate=True)))
+        elif model == "rank":
+            column = [text, "a cat", *texts(draw.randint(0, 3), seed=number)]
+            found.append((model, rows(text_input=column, truncate=[True] * len(column))))
+        else:
+            found.append((model, request(question="where is Anna", context=text)))
+    return found
+
+
+def test_64_clients_of_mixed_lengths_get_each_exactly_their_own_answer(triton: Triton) -> None:
+    asked = mixed(64, ("embed", "reader"))
+    alone = [GrpcEndpoint(triton).infer(*one) for one in asked]
+    for found, expected in zip(all_at_once(triton, asked), alone, strict=True):
+        assert_same(found, expected)
+
+
+BAD: list[tuple[str, Request, str]] = [
+    ("reader", request(question="who"), "context: missing, send context and question together"),
+    ("rank", rows(text_pair=["a cat"]), "text_input: missing, send text_input and text_pair"),
+    ("embed", request(text_input=" \n"), "text_input: got an empty text"),
+    ("embed", request(text_input="cat " * 200), "got 202 tokens, this model takes at most 128"),
+    ("embed", request(text_input=LONG), "tokens, this model takes at most 128; send truncate"),
+    ("embed", request(text_input=b"caf\xe9"), "text_input: not valid UTF-8 at byte 3"),
+    ("embed", Request({"text_input": strings("a", "b")}), "text_input"),
+    ("embed", Request({"text_input": np.array([1], dtype=np.int32)}), "data-type"),
+    ("embed", request(text_input="a", dimensions=99), "dimensions: got 99"),
+    ("embed", request(text_input="a", prompt_name="none"), "prompt_name: got the name of no"),
+    ("rank", rows(text_input=["a"], top_k=[0]), "top_k: got 0"),
+    ("embed", Request({"text_input": strings("a")}, {"trucate": True}), "did you mean truncate?"),
+    ("rank", rows(text_input=["a cat", "", "a dog"]), "text_input: got an empty text"),
+    ("reader", request(question="who", context="it", top_k=-1), "top_k: got -1"),
+]
+
+
+def test_every_kind_of_bad_request_is_refused_and_its_neighbours_are_right(triton: Triton) -> None:
+    good = mixed(2 * len(BAD), ("embed", "reader"))
+    alone = [GrpcEndpoint(triton).infer(*one) for one in good]
+    bad = [(model, asked) for model, asked, _ in BAD]
+    asked = [one for three in zip(good[::2], bad, good[1::2], strict=True) for one in three]
+
+    replies = all_at_once(triton, asked)
+
+    for (_, _, message), reply in zip(BAD, replies[1::3], strict=True):
+        assert (reply.status, message in reply.error) == (400, True), reply
+    neighbours = [one for pair in zip(replies[::3], replies[2::3], strict=True) for one in pair]
+    for found, expected in zip(neighbours, alone, strict=True):
+        assert_same(found, expected)
+
+
+def test_a_hook_and_a_batch_go_together_and_a_failing_hook_is_its_requests_own(
+    triton: Triton,
+) -> None:
+    asked = [rows(text_input=["a FELINE sat", "a dog"]), rows(text_input=["raise"])] * 2
+    replies = all_at_once(triton, [("rank", one) for one in asked])
+    own = GrpcEndpoint(triton).infer("rank", rows(text_input=["a cat sat", "a dog"]))
+    for good in replies[::2]:
+        assert_same(good, own)
+        assert all(label == label.lower() for label in good.texts("label"))
+    for failed in replies[1::2]:
+        assert failed.status == 500
+        assert "my_hooks.py:8: preprocess raised KeyError" in failed.error
+
+
+def test_generate_answers_as_infer_does(triton: Triton) -> None:
+    inferred = HttpEndpoint(triton).infer("embed", request(text_input="a cat"))
+    flat = triton.generate("embed", text_input="a cat", parameters={"truncate": True})
+    assert flat.status == 200
+    np.testing.assert_allclose(flat.body["embedding"], inferred.outputs["embedding"], atol=1e-4)
+    pair = triton.generate("rank", text_input="a cat", text_pair="a dog")
+    assert pair.status == 200, pair.body
+    refused = triton.generate("reader", question="who")
+    assert (refused.status, "context: missing" in refused.body["error"]) == (400, True)
+
+
+def test_short_texts_are_answered_while_long_ones_are_tokenised(triton: Triton) -> None:
+    long = request(text_input=LONG, truncate=True)
+    with ThreadPoolExecutor(4) as pool:
+        waiting = [pool.submit(GrpcEndpoint(triton).infer, "embed", long) for _ in range(4)]
+        eventually_open(triton, "embed", 4)
+        short = [GrpcEndpoint(triton).infer("embed", request(text_input=t)) for t in texts(20)]
+        assert not all(future.done() for future in waiting)
+        assert all(reply.ok for reply in short)
+        answers = [future.result() for future in waiting]
+    cut = " ".join(LONG.split()[:200])
+    expected = GrpcEndpoint(triton).infer("embed", request(text_input=cut, truncate=True))
+    for answer in answers:
+        assert_same(answer, expected)
+
+
+def eventually_open(triton: Triton, model: str, number: int) -> None:
+    assert eventually(
+        lambda: triton.metric("hf_triton_open_requests", model=model) >= number, timeout_s=5
+    )
+
+
+def hold(triton: Triton, pool: ThreadPoolExecutor, model: str, number: int) -> list[Future[Reply]]:
+    """Long requests that keep a model's tokenizer busy for seconds; all of them wait there."""
+    arrays = rows(text_input=[LONG], truncate=[True])
+    asked = arrays if model == "rank" else request(text_input=LONG, truncate=True)
+    return [pool.submit(GrpcEndpoint(triton).infer, model, asked) for _ in range(number)]
+
+
+def test_a_full_queue_refuses_at_once_while_those_inside_are_answered(triton: Triton) -> None:
+    with ThreadPoolExecutor(MAX_QUEUE_SIZE) as pool:
+        inside = hold(triton, pool, "rank", MAX_QUEUE_SIZE)
+        eventually_open(triton, "rank", MAX_QUEUE_SIZE)
+        refused = HttpEndpoint(triton).infer("rank", rows(text_input=["a cat"]))
+        assert not all(future.done() for future in inside)
+        assert refused.status == 503
+        assert f"the queue is full: {MAX_QUEUE_SIZE} requests (max_queue_size)" in refused.error
+        answers = [future.result() for future in inside]
+    assert [answer.status for answer in answers] == [200] * MAX_QUEUE_SIZE
+    assert HttpEndpoint(triton).infer("rank", rows(text_input=["a cat"])).ok
+
+
+def test_callers_that_cancel_while_they_wait_cost_nothing(triton: Triton) -> None:
+    name = "hf_triton_requests_total"
+    before = triton.metric(name, model="embed", outcome="cancelled")
+    with ThreadPoolExecutor(1) as pool:
+        staying = hold(triton, pool, "embed", 1)
+        for _ in range(4):
+            waiting = request(text_input=LONG, truncate=True)
+            with GrpcEndpoint(triton).cancelled_infer("embed", waiting):
+                time.sleep(0.1)
+        assert staying[0].result().ok
+    assert eventually(lambda: triton.metric(name, model="embed", outcome="cancelled") >= before + 3)
+    assert GrpcEndpoint(triton).infer("embed", request(text_input="a cat")).ok
+
+
+def test_what_is_counted_adds_up(triton: Triton) -> None:
+    assert eventually(lambda: triton.metric("hf_triton_open_requests", model="embed") == 0)
+    time.sleep(1.1)  # numbers are told once a second
+    before = counted(triton)
+    good = [("embed", request(text_input=text)) for text in texts(20)]
+    bad = [("embed", request(text_input=""))] * 5
+    replies = all_at_once(triton, [*good, *bad])
+    num_tokens = sum(
+        int(GrpcEndpoint(triton).infer(*counting(one)).outputs["num_input_tokens"][0])
+        for one in good
+    )
+    expected = {"ok": 40, "refused": 5, "error": 0, "tokens": 2 * num_tokens, "inputs": 40}
+    assert [reply.status for reply in replies] == [200] * 20 + [400] * 5
+    assert eventually(
+        lambda: {name: value - before[name] for name, value in counted(triton).items()} == expected
+    ), counted(triton)
+
+
+def counting(asked: tuple[str, Request]) -> tuple[str, Request]:
+    model, one = asked
+    flag = {"return_num_input_tokens": tensor(True)}
+    return model, Request({**one.tensors, **flag}, outputs=("num_input_tokens",))
+
+
+def counted(triton: Triton) -> dict[str, float]:
+    outcomes = {
+        word: triton.metric("hf_triton_requests_total", model="embed", outcome=word)
+        for word in ("ok", "refused", "error")
+    }
+    tokens = triton.metric("hf_triton_input_tokens_total", model="embed")
+    inputs = triton.metric("hf_triton_step_inputs_sum", model="embed")
+    return {**outcomes, "tokens": tokens, "inputs": inputs}
+
+
+def test_unloading_and_loading_under_load_leaves_nobody_without_an_answer(triton: Triton) -> None:
+    expected = GrpcEndpoint(triton).infer("reader", question())
+    with ThreadPoolExecutor(16) as pool:
+        waiting = [pool.submit(ask, triton, n, "reader", question()) for n in range(200)]
+        control(triton, "reader", "unload")
+        control(triton, "reader", "load")
+        replies = [future.result(timeout=60) for future in waiting]
+    # Not found, or not ready, is Triton's own word for a model that is unloaded.
+    refused = [reply for reply in replies if not reply.ok]
+    assert all(reply.status in (400, 404, 503) for reply in refused), refused[:3]
+    assert all(
+        "unload" in r.error
+        or "not ready" in r.error
+        or "not found" in r.error
+        or "unknown model" in r.error
+        for r in refused
+    ), refused[:3]
+    for reply in replies:
+        if reply.ok:
+            assert_same(reply, expected)
+    assert_same(GrpcEndpoint(triton).infer("reader", question()), expected)
+
+
+def question() -> Request:
+    return request(question="where is Anna", context="Anna lives in a big house in Paris. " * 8)
+
+
+def control(triton: Triton, model: str, action: str) -> None:
+    answer = post(f"http://{triton.http}/v2/repository/models/{model}/{action}", {}, 120)
+    assert answer.status == 200, answer
+
+
+def test_models_that_cannot_serve_say_why_in_one_line_while_others_serve(
+    triton: Triton, tmp_path: Path
+) -> None:
+    tiny_encoder("bert", "AutoModel", tmp_path / "no-head")
+    broken = tiny_encoder("bert", CLASSIFIER, tmp_path / "broken-tokenizer") / "tokenizer.json"
+    broken.write_text(broken.read_text()[:2000])
+    expected = {
+        "no-head": "it is no model for text-classification",
+        "broken-tokenizer": "its tokenizer: JSONDecodeError: ",
+    }
+    with ThreadPoolExecutor(len(expected)) as pool:
+        loading = {}
+        for name in expected:
+            add_copy(triton, "rank", name, tmp_path / name)
+            url = f"http://{triton.http}/v2/repository/models/{name}/load"
+            loading[name] = pool.submit(post, url, {}, 120)
+        while not all(answer.done() for answer in loading.values()):
+            assert GrpcEndpoint(triton).infer("embed", request(text_input="a cat")).ok
+    for name, text in expected.items():
+        answer = loading[name].result()
+        assert (answer.status, text in answer.body["error"]) == (400, True), answer
+        line = next(line for line in triton.log if f"{name}: " in line and text in line)
+        assert "Traceback" not in line
+
+
+def add_copy(triton: Triton, model: str, name: str, files: Path) -> None:
+    """A second model in the repository, of other files: a failed reload of one that is loaded
+    keeps 24.10 from stopping gracefully.
+    """
+    repository = triton.server.repository
+    shutil.copytree(repository / model, repository / name)
+    config = repository / name / "config.pbtxt"
+    config.write_text(config.read_text().replace(f'name: "{model}"', f'name: "{name}"', 1))
+    path = repository / name / "1" / "model.json"
+    values = json.loads(path.read_text())
+    path.write_text(json.dumps({**values, "model": str(files)}))
+
+
+def test_no_text_of_a_caller_reaches_the_servers_log(triton: Triton) -> None:
+    secret = "SecretThatNobodyMaySee"
+    for value in (secret, secret * 200, secret.encode() + b"\xff"):
+        GrpcEndpoint(triton).infer("embed", request(text_input=value))
+        GrpcEndpoint(triton).infer("reader", request(question="who", context=value))
+        GrpcEndpoint(triton).infer("rank", rows(text_input=[value, "raise"]))
+    log = "\n".join(triton.log)
+    assert "loaded in" in log, "the log is really there"
+    assert secret not in log
