@@ -22,6 +22,7 @@ MLSERVER = (
     # What it asks for leaves pip a long search; these are what that ends with.
     "transformers==4.53.3",
     "optimum==1.27.0",
+    "uvloop==0.21.0",  # its workers find no event loop with the next
 )
 
 

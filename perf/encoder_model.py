@@ -62,6 +62,9 @@ def make_encoder(folder: Path, seed: int) -> int:
     disable_progress_bar()
     torch.manual_seed(seed)
     model = BertModel(bert_config())
+    with torch.no_grad():
+        # Or embeddings would be made of places and types, and of all texts alike.
+        model.embeddings.word_embeddings.weight *= 10
     model.save_pretrained(folder)
     write_tokenizer(folder)
     return sum(p.numel() for p in model.parameters())

@@ -52,8 +52,11 @@ def check_app(request: Request, body: bytes, check: Check) -> None:
 
 
 def mlserver_body(request: Request) -> dict[str, Any]:
-    """A text under the name of the pipeline's argument, as MLServer's own examples have it."""
-    text = {**tensor("args", "BYTES", request.prompt), "parameters": {"content_type": "str"}}
+    """A text under the name that MLServer can batch: of ``args`` it would answer the first."""
+    text = {
+        **tensor("array_inputs", "BYTES", request.prompt),
+        "parameters": {"content_type": "str"},
+    }
     return {"inputs": [text]}
 
 
