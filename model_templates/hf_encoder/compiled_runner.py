@@ -6,7 +6,10 @@ stay what they are, and what lies between them becomes few loops.
 
 from __future__ import annotations
 
+import codecs
+import contextlib
 import functools
+import locale
 import os
 import shutil
 from typing import Any
@@ -34,6 +37,7 @@ def compiled_runner(setup: RunnerSetup) -> Runner:
         LoadError: there is no compiler, it fails, or the outputs differ from the model's own.
     """
     _check_compiler(setup.device)
+    _read_as_utf8()
     forward = functools.partial(compiled_forward, setup)
     with quiet():
         runner = fitting_runner(setup, padded_runners(forward, "torch.compile"))
@@ -53,21 +57,30 @@ def compiled_forward(setup: RunnerSetup) -> Forward:
     def run(inputs: dict[str, torch.Tensor]) -> torch.Tensor:
         return output_of(setup, setup.model(**inputs, **options))
 
-    torch._dynamo.config.recompile_limit = MAX_FORMS  # noqa: SLF001
-    compiled = torch.compile(run, dynamic=True)
+    try:
+        torch._dynamo.config.recompile_limit = MAX_FORMS  # noqa: SLF001
+        compiled = torch.compile(run, dynamic=True)
+        with torch.inference_mode():
+            compiled(example_inputs(setup))
+    except Exception as error:
+        # Compiling can fail in every way that tracing, and a compiler, can.
+        raise LoadError(f"torch.compile failed: {cause(error)}; {USE_TORCH}") from error
 
     def forward(inputs: dict[str, torch.Tensor]) -> torch.Tensor:
         if inputs["input_ids"].shape[1] < _SHORTEST:
             return run(inputs)
         return compiled(inputs)
 
-    try:
-        with torch.inference_mode():
-            forward(example_inputs(setup))
-    except Exception as error:
-        # Compiling can fail in every way that tracing, and a compiler, can.
-        raise LoadError(f"torch.compile failed: {cause(error)}; {USE_TORCH}") from error
     return forward
+
+
+def _read_as_utf8() -> None:
+    """Triton's embedded Python starts in the C locale, in which torch can't read the templates of
+    its own kernels.
+    """
+    if codecs.lookup(locale.getpreferredencoding(False)).name != "utf-8":
+        with contextlib.suppress(locale.Error):  # a system without it: compiling says what it lacks
+            locale.setlocale(locale.LC_CTYPE, "C.UTF-8")
 
 
 def _check_compiler(device: torch.device) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -99,3 +101,25 @@ def test_a_compiler_that_fails_is_one_line(tmp_path: Path, monkeypatch: pytest.M
     assert str(caught.value).startswith("torch.compile failed: ")
     assert str(caught.value).endswith("; use engine: torch")
     assert "\n" not in str(caught.value)
+
+
+@needs_compiler
+def test_tritons_c_locale_does_not_keep_torch_from_reading_its_templates() -> None:
+    code = (
+        "import locale, hf_encoder.compiled_runner as module\n"
+        "before = locale.getpreferredencoding(False)\n"
+        "module._read_as_utf8()\n"
+        "import torch._inductor.select_algorithm\n"
+        "print(before, locale.getpreferredencoding(False))\n"
+    )
+    # As an embedded Python starts: without the interpreter's own remedies.
+    changes = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    templates = str(Path(__file__).parents[2] / "model_templates")
+    result = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, **changes, "PYTHONPATH": templates},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.stdout.split() == ["ANSI_X3.4-1968", "UTF-8"], result.stderr
