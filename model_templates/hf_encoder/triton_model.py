@@ -101,8 +101,9 @@ class EncoderModel:
         """
         if not hasattr(self, "reception"):
             return
+        deadline_s = time.monotonic() + self.options.unload_grace_s
         self.intake.drain(self.options.unload_grace_s)
-        self.reception.drain(self.options.unload_grace_s)
+        self.reception.drain(max(0.0, deadline_s - time.monotonic()))
         self.loaded.engine.stop()
         self.reception.close()
         self.intake.close()

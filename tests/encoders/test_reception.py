@@ -4,169 +4,21 @@ of it stays, and its neighbours don't notice.
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import Any
+import weakref
+from collections.abc import Callable, Sequence
 
-import numpy as np
 import pytest
-import torch
 from hf_encoder.encoding import Encoding
-from hf_encoder.engine import EncoderEngine, Work
-from hf_encoder.reception import Reception
-from hf_encoder.runner import Runner
-from hf_encoder.task import Array, EncoderTask, Prepared, TaskSetup
+from hf_encoder.engine import Work
+from hf_encoder.task import Prepared
 from hf_runtime.errors import CancelledError, EngineError, OverloadedError, RequestError
 from hf_runtime.plain_request import PlainRequest
-from hf_runtime.tensors import RequestFields, text
+from hf_runtime.tensors import RequestFields
 
-SETUP = TaskSetup(None, None, None, None, False)  # type: ignore[arg-type]
-
-
-class Panic(BaseException):
-    """What a panic in Rust is in Python: no Exception."""
-
-
-class Lengths(EncoderTask):
-    """Answers how long each word of a text is. A word such as ``raise-in-answer`` fails there."""
-
-    auto_class = "AutoModel"
-    output = "hidden"
-
-    def __init__(self) -> None:
-        super().__init__(SETUP)
-        self.held_may_go = threading.Event()
-        self.may_go = threading.Event()
-        self.may_go.set()
-
-    def prepare(self, fields: RequestFields, wanted: frozenset[str]) -> Prepared:
-        (words,) = (value.split() for value in fields.values("text_input", text, ""))
-        assert self.may_go.wait(10)
-        assert "held" not in words or self.held_may_go.wait(10)
-        raise_if("raise-in-prepare", words, RequestError("text_input: refused"))
-        raise_if("panic-in-prepare", words, Panic("index out of range: secret"))
-        encodings = [Encoding([13 if word.startswith("unlucky") else len(word)]) for word in words]
-
-        def answer(results: list[Array]) -> Mapping[str, Array]:
-            raise_if("raise-in-answer", words, KeyError("secret"))
-            raise_if("panic-in-answer", words, Panic("secret"))
-            found = [array.reshape(1) for array in results]
-            return {"lengths": np.concatenate([np.zeros(0), *found])}
-
-        return Prepared(encodings, answer)
-
-    def reduce(
-        self, outputs: Sequence[torch.Tensor], encodings: Sequence[Encoding]
-    ) -> Sequence[torch.Tensor]:
-        if any(encoding.input_ids == [len("raise-within-reduce")] for encoding in encodings):
-            raise ValueError("reduced to nothing")
-        return outputs
-
-
-def raise_if(word: str, words: Sequence[str], error: BaseException) -> None:
-    if word in words:
-        raise error
-
-
-class Echo(Runner):
-    """Gives back token ids; fails where one is 13."""
-
-    def __init__(self) -> None:
-        self.may_go = threading.Event()
-        self.may_go.set()
-        self.steps: list[int] = []
-
-    def forward(self, batch: Sequence[Encoding]) -> list[torch.Tensor]:
-        assert self.may_go.wait(10)
-        self.steps.append(len(batch))
-        if any(13 in encoding.input_ids for encoding in batch):
-            raise RuntimeError("unlucky")
-        return [torch.tensor(encoding.input_ids) for encoding in batch]
-
-
-class Caller:
-    """A responder that keeps its answers."""
-
-    def __init__(self, *, breaks: str = "") -> None:
-        self.answers: list[Any] = []
-        self.has_left = False
-        self._breaks = breaks
-        self._done = threading.Event()
-
-    def send(self, outputs: Mapping[str, Array], *, final: bool) -> None:
-        assert final
-        if self._breaks == "send":
-            raise OSError("no shared memory left")
-        self._keep(outputs["lengths"].tolist())
-
-    def fail(self, error: Exception) -> None:
-        self._keep(error)
-        if self._breaks == "fail":
-            raise OSError("no shared memory left")
-
-    def is_cancelled(self) -> bool:
-        if self._breaks == "is_cancelled":
-            raise OSError("no shared memory left")
-        return self.has_left
-
-    def _keep(self, answer: Any) -> None:
-        self.answers.append(answer)
-        self._done.set()
-
-    def answer(self) -> Any:
-        assert self._done.wait(10), "never answered"
-        assert len(self.answers) == 1
-        return self.answers[0]
-
-
-class Served:
-    """A reception, its engine and what they are made of."""
-
-    def __init__(self, *, max_queue_size: int = 100) -> None:
-        self.runner, self.task = Echo(), Lengths()
-        self.engine = EncoderEngine(
-            lambda: self.runner, self.task.reduce, max_num_batched_tokens=64, num_threads=1
-        )
-        self.engine.start()
-        self.reception = Reception(
-            self.task,
-            self.engine,
-            max_queue_size=max_queue_size,
-            num_tokenizer_threads=2,
-            batched=False,
-        )
-
-    def ask(self, words: str, *, breaks: str = "") -> Caller:
-        caller = Caller(breaks=breaks)
-        self.reception.take(request(words), ("lengths",), caller)
-        return caller
-
-    def close(self, grace_s: float = 10.0) -> None:
-        self.reception.drain(grace_s)
-        self.engine.stop()
-        self.reception.close()
-
-    def is_idle(self) -> bool:
-        deadline_s = time.monotonic() + 5
-        while self.reception.num_open and time.monotonic() < deadline_s:
-            time.sleep(0.005)
-        return self.reception.num_open == 0
-
-
-def request(words: str) -> PlainRequest:
-    return PlainRequest({"text_input": np.array([words.encode()], dtype=np.object_)}, {})
-
-
-@contextmanager
-def serving(**options: Any) -> Iterator[Served]:
-    served = Served(**options)
-    try:
-        yield served
-    finally:
-        served.close()
-
+from tests.encoders.failing_encoder import Caller, Lengths, Served, request, serving
 
 FAILURES: list[tuple[str, str, type[Exception], str]] = [
     ("raise-in-prepare", "", RequestError, "text_input: refused"),
@@ -192,6 +44,21 @@ def test_whatever_fails_is_its_own_answer_and_leaves_nothing_behind(
         assert served.is_idle()
         assert served.ask("still here").answer() == [5, 4]
         assert served.engine.is_healthy
+
+
+@pytest.mark.parametrize("words, breaks, kind, message", FAILURES)
+def test_nothing_holds_a_failed_request_in_memory(
+    words: str, breaks: str, kind: type[Exception], message: str
+) -> None:
+    with serving() as served:
+        callers = [served.ask(words, breaks=breaks) for _ in range(5)]
+        for caller in callers:
+            caller.answer()
+        assert served.is_idle()
+        held = [weakref.ref(caller) for caller in callers]
+        del caller, callers
+        gc.collect()
+        assert not [one for one in held if one() is not None]
 
 
 def test_neighbours_of_one_step_do_not_fail_with_one_of_them() -> None:
