@@ -39,11 +39,14 @@ def compiled_runner(setup: RunnerSetup) -> Runner:
     _check_compiler(setup.device)
     _read_as_utf8()
     forward = functools.partial(compiled_forward, setup)
-    with quiet():
-        runner = fitting_runner(setup, padded_runners(forward, "torch.compile"))
-        longest = min(setup.max_length, _LONGEST_WARM_UP)
-        for lengths in ([longest], [longest] * 2, [_SHORTEST], [_SHORTEST] * 3):
-            runner.forward(made_up_encodings(setup, lengths))
+    try:
+        with quiet():
+            runner = fitting_runner(setup, padded_runners(forward, "torch.compile"))
+            longest = min(setup.max_length, _LONGEST_WARM_UP)
+            for lengths in ([longest], [longest] * 2, [_SHORTEST], [_SHORTEST] * 3):
+                runner.forward(made_up_encodings(setup, lengths))
+    except LoadError as error:
+        raise LoadError(f"engine: torch-compile can't serve it: {error}; {USE_TORCH}") from error
     return runner
 
 
@@ -64,7 +67,7 @@ def compiled_forward(setup: RunnerSetup) -> Forward:
             compiled(example_inputs(setup))
     except Exception as error:
         # Compiling can fail in every way that tracing, and a compiler, can.
-        raise LoadError(f"torch.compile failed: {cause(error)}; {USE_TORCH}") from error
+        raise LoadError(f"torch.compile failed: {cause(error)}") from error
 
     def forward(inputs: dict[str, torch.Tensor]) -> torch.Tensor:
         if inputs["input_ids"].shape[1] < _SHORTEST:
