@@ -9,6 +9,7 @@ whole, cut, and given their special tokens afterwards, which is what it would do
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import tokenizers
@@ -64,10 +65,31 @@ class Cutter:
         first = self.pieces(text)
         second = None if pair is None else self.pieces(pair)
         longest = _longest(strategy, len(first), 0 if second is None else len(second), space)
-        for pieces, length in zip((first, second), longest, strict=True):
-            if pieces is not None and len(pieces) > length:
-                pieces.truncate(length, direction=self._side)
-        return self.joined(first, second)
+        return self.joined(
+            self._shortened(first, longest[0]),
+            None if second is None else self._shortened(second, longest[1]),
+        )
+
+    def pairs(
+        self, text: str, seconds: Iterable[str], max_length: int, strategy: str
+    ) -> Iterator[Pieces]:
+        """The pair of a text and each of ``seconds``, as ``cut`` makes it. The text is tokenised
+        once, and once more for every length that it is cut to.
+        """
+        space = self.room(max_length, pair=True)
+        whole = self.pieces(text)
+        firsts = {len(whole): whole}
+        for second in map(self.pieces, seconds):
+            longest = _longest(strategy, len(whole), len(second), space)
+            if longest[0] not in firsts:
+                firsts[longest[0]] = self._shortened(self.pieces(text), longest[0])
+            yield self.joined(firsts[longest[0]], self._shortened(second, longest[1]))
+
+    def _shortened(self, pieces: Pieces, length: int) -> Pieces:
+        """Cut in place."""
+        if len(pieces) > length:
+            pieces.truncate(length, direction=self._side)
+        return pieces
 
 
 def _joiner(backend: tokenizers.Tokenizer) -> tokenizers.Tokenizer:

@@ -6,6 +6,7 @@ Knows the tokenizer and the model's longest input; knows no request.
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from typing import Any
 
 from hf_runtime.errors import RequestError
@@ -13,6 +14,7 @@ from hf_runtime.errors import RequestError
 from .cutting import Cutter, Pieces
 from .encoding import Encoding
 
+_NO_LIMIT = 10**9  # tokens
 _MANY_CHARACTERS = 16  # a token: few texts have as many
 
 
@@ -60,6 +62,37 @@ class Tokenization:
             RequestError: longer than ``max_length`` and not to be cut, or nothing to compute.
         """
         return self.as_encoding(self.tokens(field, text, pair, truncate=truncate))
+
+    def pairs(
+        self, field: str, text: str, seconds: Sequence[str], *, truncate: bool | None = None
+    ) -> list[Encoding]:
+        """A text paired with each of ``seconds``, as ``encode`` makes it, but only the text is ever
+        cut, and it is tokenised once: of one with many labels each would take as long as the first.
+
+        Raises:
+            RequestError: a pair is longer than ``max_length`` and not to be cut.
+        """
+        cuts = self.truncation if truncate is None else truncate
+        if self.cutter is None:
+            found = [
+                self.tokens(field, text, second, truncate=truncate, truncation="only_first")
+                for second in seconds
+            ]
+            return [self.as_encoding(one) for one in found]
+        if not cuts:
+            self._check_characters(field, text, max(seconds, key=len))
+        longest = self.max_length if cuts else _NO_LIMIT
+        try:
+            pairs = [*self.cutter.pairs(text, seconds, longest, "only_first")]
+        except RequestError as error:
+            raise RequestError(f"{field}: {error}") from None
+        num_tokens = max(map(len, pairs))
+        if num_tokens > self.max_length:
+            raise self._too_long(field, str(num_tokens))
+        return [
+            self.as_encoding({"input_ids": pair.ids, "token_type_ids": pair.type_ids})
+            for pair in pairs
+        ]
 
     def tokens(
         self,

@@ -56,7 +56,7 @@ class ZeroShotClassification(EncoderTask):
         fields.check_parameters(INPUTS)
         fields.count_rows(*INPUTS)
         rows = self._rows(fields)
-        encodings = [self._encode(row, label) for row in rows for label in row.labels]
+        encodings = [encoding for row in rows for encoding in self._encode(row)]
         return Prepared(encodings, partial(self._answer, rows, wanted))
 
     def _rows(self, fields: RequestFields) -> list[_Row]:
@@ -71,17 +71,14 @@ class ZeroShotClassification(EncoderTask):
         )
         return [_Row(*values) for values in columns]
 
-    def _encode(self, row: _Row, label: str) -> Encoding:
-        """The pair of a text and a label; only the text is ever cut."""
-        tokenization = self.setup.tokenization
-        found = tokenization.tokens(
+    def _encode(self, row: _Row) -> list[Encoding]:
+        """The pair of a text and each label; only the text is ever cut."""
+        return self.setup.tokenization.pairs(
             "text_input with candidate_labels",
             row.text,
-            row.template.replace("{}", label),
+            [row.template.replace("{}", label) for label in row.labels],
             truncate=row.truncate,
-            truncation="only_first",
         )
-        return tokenization.as_encoding(found)
 
     def _answer(
         self, rows: list[_Row], wanted: frozenset[str], logits: list[Array]

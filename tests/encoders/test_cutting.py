@@ -109,3 +109,40 @@ def test_other_threads_go_on_while_a_long_text_is_tokenised() -> None:
         num_turns += 1
     thread.join()
     assert num_turns > 50
+
+
+@pytest.mark.parametrize("truncate", [True, False])
+@pytest.mark.parametrize("kind", ["bert", "roberta", *KINDS])
+def test_a_text_paired_with_each_of_several_is_what_each_pair_alone_is(
+    kind: str, truncate: bool
+) -> None:
+    tokens, draw = tokenization(kind), random.Random(8)
+    tokens.max_length = MAX_LENGTH if truncate else 1000
+    for most in (4, 12, 40):
+        text = words(draw, most)
+        seconds = [words(draw, 4) for _ in range(6)]
+        expected = [
+            tokens.as_encoding(
+                tokens.tokens("a", text, second, truncate=truncate, truncation="only_first")
+            )
+            for second in seconds
+        ]
+        found = tokens.pairs("a", text, seconds, truncate=truncate)
+        assert [one.input_ids for one in found] == [one.input_ids for one in expected]
+        assert [one.token_type_ids for one in found] == [one.token_type_ids for one in expected]
+
+
+def test_a_text_is_tokenised_once_however_many_it_is_paired_with() -> None:
+    tokens = tokenization("bert")
+    assert tokens.cutter is not None
+    pieces, asked = tokens.cutter.pieces, []
+    tokens.cutter.pieces = lambda text: (asked.append(text), pieces(text))[1]  # type: ignore[method-assign, func-returns-value]
+    tokens.pairs("a", "a long text", [f"label {number}" for number in range(50)])
+    assert asked.count("a long text") == 1
+
+
+def test_a_text_too_long_for_one_of_several_is_refused() -> None:
+    with pytest.raises(
+        RequestError, match=f"a: got .* tokens, this model takes at most {MAX_LENGTH}"
+    ):
+        tokenization("bert").pairs("a", "cat " * 12, ["dog", "dog " * 12])
