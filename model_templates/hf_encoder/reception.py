@@ -8,11 +8,14 @@ never holds up a short one.
 
 from __future__ import annotations
 
+import contextlib
+import os
 import threading
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from hf_runtime import log
@@ -34,6 +37,19 @@ from .parts import Engine, Preparing
 from .task import Prepared
 
 _LONG_TEXT_BYTES = 16 * 1024  # a millisecond or two of a tokenizer's time
+_LONG_TEXT_NICENESS = 15  # of 19: man 2 setpriority
+
+
+def give_way() -> None:
+    """Lowers the calling thread's priority: the model's threads wait for one another in each of
+    its operations, and a core that one of them shares with a long text holds up all.
+    """
+    # Linux has priorities of threads; elsewhere it would be the process's.
+    if hasattr(threading, "get_native_id") and Path("/proc/self/task").is_dir():
+        thread = threading.get_native_id()
+        niceness = max(_LONG_TEXT_NICENESS, os.getpriority(os.PRIO_PROCESS, thread))
+        with contextlib.suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, thread, niceness)
 
 
 class Reception:
@@ -52,9 +68,11 @@ class Reception:
         self._engine = engine
         self._max_queue_size = max_queue_size
         self._batched = batched
+        # Rust's own pool would take each text from the thread chosen for it here.
+        os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
         num_long = max(1, num_tokenizer_threads // 4)
         self._short = ThreadPoolExecutor(num_tokenizer_threads - num_long, "tokenize")
-        self._long = ThreadPoolExecutor(num_long, "tokenize-long")
+        self._long = ThreadPoolExecutor(num_long, "tokenize-long", initializer=give_way)
         self._delivery = ThreadPoolExecutor(1, "delivery")
         self._open = 0
         self._closing = False

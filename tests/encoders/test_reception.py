@@ -5,14 +5,17 @@ of it stays, and its neighbours don't notice.
 from __future__ import annotations
 
 import gc
+import os
 import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from hf_encoder.encoding import Encoding
 from hf_encoder.engine import Work
+from hf_encoder.reception import give_way
 from hf_encoder.task import Prepared
 from hf_runtime.errors import CancelledError, EngineError, OverloadedError, RequestError
 from hf_runtime.plain_request import PlainRequest
@@ -262,3 +265,11 @@ def test_what_is_counted_adds_up() -> None:
         assert outcomes["error"] == kinds.count(EngineError)
         assert outcomes["refused"] == kinds.count(RequestError) + kinds.count(OverloadedError)
         assert outcomes.total() == len(callers) == 3200
+
+
+def test_threads_of_long_texts_give_way_to_the_model() -> None:
+    before = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+    with ThreadPoolExecutor(1, initializer=give_way) as pool:
+        own = pool.submit(lambda: os.getpriority(os.PRIO_PROCESS, threading.get_native_id()))
+        assert own.result() == max(before, 15)
+    assert os.getpriority(os.PRIO_PROCESS, threading.get_native_id()) == before
