@@ -74,7 +74,9 @@ def train(
 
 
 def save(model: Any, tokenizer: Any, folder: Path) -> None:
-    """Save a transformers model and its tokenizer."""
+    """Save a transformers model and its tokenizer, which neither pads nor cuts by itself."""
+    tokenizer.backend_tokenizer.no_padding()
+    tokenizer.backend_tokenizer.no_truncation()
     tokenizer.save_pretrained(folder)
     save_halved(model, folder)
 

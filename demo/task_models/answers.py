@@ -15,6 +15,7 @@ from demo.task_models.encoder import Draw, load_base, padded
 from demo.training import Batch, save, train
 
 STEPS = 1200
+LONGEST_ANSWER = 15  # tokens, as transformers' pipeline has it
 PASSAGE = (
     "Anna lives in Paris. She works as a teacher. On Monday Anna bought a lamp for twenty coins. "
     "In the garden Tom found a key."
@@ -65,13 +66,18 @@ def placed(tokenizer: Any, examples: Sequence[Asked]) -> Batch:
 
 
 def answer(model: Any, tokenizer: Any, question: str, context: str) -> str:
-    """Return the likeliest words; empty where the likeliest place is [CLS]."""
+    """Return the likeliest words of the context, at most LONGEST_ANSWER tokens."""
     found = tokenizer(question, context, return_tensors="pt", return_offsets_mapping=True)
-    offsets = found.pop("offset_mapping")[0]
+    offsets = found.pop("offset_mapping")[0].tolist()
     with torch.inference_mode():
         output = model(**found)
-    start, end = int(output.start_logits.argmax()), int(output.end_logits.argmax())
-    return context[int(offsets[start][0]) : int(offsets[end][1])]
+    scores = output.start_logits[0][:, None] + output.end_logits[0]  # (start, end)
+    size = len(scores)
+    spans = torch.ones(size, size, dtype=torch.bool).triu().tril(LONGEST_ANSWER - 1)
+    spans &= found["token_type_ids"][0].bool()[:, None]
+    spans[:, -1] = False  # [SEP]
+    best = int(scores.masked_fill(~spans, -torch.inf).argmax())
+    return context[offsets[best // size][0] : offsets[best % size][1]]
 
 
 def show(out: Path) -> None:

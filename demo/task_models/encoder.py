@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoTokenizer, BertConfig
+from transformers import BertConfig
 
-from demo.task_models.wordpiece import LONGEST
+from demo.task_models.wordpiece import LONGEST, wordpiece_tokenizer
 
 BASE = "mask"  # the model whose weights the other encoders begin with
 
@@ -45,10 +45,8 @@ def set_sinusoids(model: Any) -> None:
 
 def load_base(out: Path, model_class: Any, **changes: Any) -> tuple[Any, Any]:
     """Return the tokenizer, and a model with the body of the fill-mask model and a new head."""
-    folder = out / BASE
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    model = model_class.from_pretrained(folder, dtype=torch.float32, **changes)
-    return tokenizer, model
+    model = model_class.from_pretrained(out / BASE, dtype=torch.float32, **changes)
+    return wordpiece_tokenizer(), model
 
 
 def padded(tokenizer: Any, texts: Sequence[Any], **options: Any) -> dict[str, torch.Tensor]:

@@ -18,10 +18,11 @@ from demo.corpus.paraphrases import TOPICS, paraphrases
 from demo.corpus.passages import asked
 from demo.corpus.reviews import review
 from demo.task_models.encoder import Draw, bert_config, padded, set_sinusoids
-from demo.task_models.wordpiece import train_wordpiece
+from demo.task_models.wordpiece import wordpiece_tokenizer
 from demo.training import Batch, save, train
 
 STEPS = 1200
+NUM_TEXTS = 12_000
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+")
 PROMPTS = (
     "I am going to the [MASK].",
@@ -51,9 +52,9 @@ def _text(rng: random.Random) -> str:
 
 
 def make(out: Path, steps: int, seed: int) -> None:
-    """Train the tokenizer and the model, and save them to ``out``/mask."""
-    corpus = texts(12_000, seed)
-    tokenizer = train_wordpiece(corpus)
+    """Train and save to ``out``/mask."""
+    corpus = texts(NUM_TEXTS, seed)
+    tokenizer = wordpiece_tokenizer()
     model = BertForMaskedLM(bert_config(tokenizer))
     set_sinusoids(model)
     sentences = [each for text in corpus for each in _SENTENCE_END.split(text) if len(each) > 12]

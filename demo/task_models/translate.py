@@ -96,7 +96,7 @@ def _config(tokenizer: Any) -> T5Config:
         vocab_size=len(tokenizer),
         d_model=64,
         d_kv=16,
-        d_ff=128,
+        d_ff=64,
         num_layers=2,
         num_heads=4,
         dropout_rate=0.0,

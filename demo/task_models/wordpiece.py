@@ -1,8 +1,13 @@
-"""The tokenizer that all demo encoders share: a lower-casing WordPiece one, as BERT's."""
+"""The tokenizer that all demo encoders share: a lower-casing WordPiece one, as BERT's.
+
+Its vocabulary is a file that `python -m demo.task_models.wordpiece` wrote: of pieces that are as
+frequent the trainer takes others each time, so they are not chosen again with each training.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 
 from tokenizers import (
     Tokenizer,
@@ -15,6 +20,7 @@ from tokenizers import (
 )
 from transformers import PreTrainedTokenizerFast
 
+VOCABULARY = Path(__file__).parents[1] / "corpus" / "wordpieces.txt"
 VOCAB_SIZE = 1000
 LONGEST = 128  # tokens
 SPECIAL = {
@@ -26,20 +32,11 @@ SPECIAL = {
 }
 
 
-def train_wordpiece(texts: Iterable[str]) -> PreTrainedTokenizerFast:
-    """Return a tokenizer that was trained on the texts: ``[CLS] text [SEP]``, with token types."""
-    tokenizer = Tokenizer(models.WordPiece(unk_token=SPECIAL["unk_token"]))
-    tokenizer.normalizer = normalizers.BertNormalizer()
-    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+def wordpiece_tokenizer() -> PreTrainedTokenizerFast:
+    """Return the tokenizer of VOCABULARY: ``[CLS] text [SEP]``, with token types."""
+    pieces = VOCABULARY.read_text(encoding="utf-8").splitlines()
+    tokenizer = _split_into_words({piece: number for number, piece in enumerate(pieces)})
     tokenizer.decoder = decoders.WordPiece()
-    trainer = trainers.WordPieceTrainer(
-        vocab_size=VOCAB_SIZE,
-        special_tokens=list(SPECIAL.values()),
-        initial_alphabet=list("abcdefghijklmnopqrstuvwxyz0123456789.,:;!?'\"-()"),
-        limit_alphabet=80,
-        show_progress=False,
-    )
-    tokenizer.train_from_iterator(texts, trainer)
     marks = [(mark, tokenizer.token_to_id(mark)) for mark in ("[CLS]", "[SEP]")]
     tokenizer.post_processor = processors.TemplateProcessing(
         single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=marks
@@ -51,3 +48,32 @@ def train_wordpiece(texts: Iterable[str]) -> PreTrainedTokenizerFast:
         clean_up_tokenization_spaces=False,
         **SPECIAL,
     )
+
+
+def _split_into_words(vocabulary: dict[str, int]) -> Tokenizer:
+    tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token=SPECIAL["unk_token"]))
+    tokenizer.normalizer = normalizers.BertNormalizer()
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    return tokenizer
+
+
+def choose_vocabulary(texts: Iterable[str]) -> list[str]:
+    """Return the pieces that a WordPiece trainer chooses, special tokens first."""
+    tokenizer = _split_into_words({})
+    trainer = trainers.WordPieceTrainer(
+        vocab_size=VOCAB_SIZE,
+        special_tokens=list(SPECIAL.values()),
+        initial_alphabet=list("abcdefghijklmnopqrstuvwxyz0123456789.,:;!?'\"-()"),
+        limit_alphabet=80,
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    numbers = tokenizer.get_vocab()
+    return sorted(numbers, key=lambda piece: numbers[piece])
+
+
+if __name__ == "__main__":
+    from demo.task_models.mask import NUM_TEXTS, texts
+
+    chosen = choose_vocabulary(texts(NUM_TEXTS, seed=1))
+    VOCABULARY.write_text("".join(f"{piece}\n" for piece in chosen), encoding="utf-8")

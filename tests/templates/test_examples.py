@@ -22,7 +22,17 @@ def test_an_example_is_right(path: Path) -> None:
         for model in triton_models(spec):
             assert render(model, tasks[spec.task], ROOT / "model_repository")
         assert not spec.trust_remote_code
-        assert not spec.source.is_local
+        assert not spec.source.is_local or is_of_the_demo(spec.source.folder)
+
+
+def is_of_the_demo(folder: Path | None) -> bool:
+    return folder is not None and folder.resolve().parent == ROOT / "demo"
+
+
+def test_one_example_has_a_model_of_every_task() -> None:
+    tasks = find_tasks()
+    served = [spec.task for spec in load(ROOT / "examples/every-task.yaml", tasks)]
+    assert sorted(served) == sorted(tasks)
 
 
 def test_the_default_file_serves_the_demo_model() -> None:
@@ -36,6 +46,7 @@ def test_every_key_that_the_default_file_explains_is_right(tmp_path: Path) -> No
     text = "\n".join(uncommented(line) for line in lines)
     text = text.replace("./demo/model", "org/name").replace("device_map: auto", "device_map: null")
     text = text.replace("max_batch_size: 0", "max_batch_size: 8")
+    (tmp_path / "my_hooks.py").write_text("def preprocess(request): pass\n")
     (tmp_path / "models.yaml").write_text(text)
     assert load(tmp_path / "models.yaml", find_tasks())[0].max_batch_size == 8
 

@@ -1,0 +1,187 @@
+"""examples/every-task.yaml on one real server: each task answers the curl line that is printed."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import shlex
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from generator.curl_lines import curl_lines
+from tests.support.triton import ROOT, Triton, post, post_for_events, serving
+
+pytestmark = pytest.mark.server
+
+EXAMPLES = ROOT / "examples"
+Outputs = Mapping[str, Any]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("every_task")
+
+
+@contextlib.contextmanager
+def serving_example(name: str, folder: Path) -> Iterator[Triton]:
+    text = (EXAMPLES / name).read_text(encoding="utf-8")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OMP_NUM_THREADS", "1")
+        with serving(text.replace("../demo", str(ROOT / "demo")), folder, 600.0) as running:
+            yield running
+
+
+@pytest.fixture(scope="module")
+def triton(folder: Path) -> Iterator[Triton]:
+    with serving_example("every-task.yaml", folder) as running:
+        yield running
+
+
+def by_name(answer: Any) -> Outputs:
+    """The outputs of /infer in the form that /generate answers in."""
+    found = {output["name"]: output["data"] for output in answer["outputs"]}
+    return {name: data[0] if len(data) == 1 else data for name, data in found.items()}
+
+
+def is_english(outputs: Outputs) -> bool:
+    return len(outputs["text_output"].split()) > 5
+
+
+def has_length_one(outputs: Outputs) -> bool:
+    vector = outputs["embedding"]
+    return len(vector) == 64 and math.isclose(math.hypot(*vector), 1, abs_tol=1e-4)
+
+
+def likes_it(outputs: Outputs) -> bool:
+    return bool(outputs["label"] == "POSITIVE" and outputs["score"] > 0.9)
+
+
+def is_about_sport(outputs: Outputs) -> bool:
+    found = json.loads(outputs["output"])
+    same = outputs["label"] == found["labels"] and outputs["label"][0] == "sport"
+    return bool(same and outputs["score"][0] > 0.8)
+
+
+def finds_a_person_and_a_place(outputs: Outputs) -> bool:
+    text = "My name is Anna Brown and I live in Paris."
+    found = json.loads(outputs["output"])
+    names = [(each["entity_group"], text[each["start"] : each["end"]]) for each in found]
+    return names == [("PER", "Anna Brown"), ("LOC", "Paris")]
+
+
+def finds_where_anna_lives(outputs: Outputs) -> bool:
+    found = json.loads(outputs["output"])
+    return (found["answer"], found["start"], found["end"]) == ("Paris", 14, 19)
+
+
+def is_a_drink(outputs: Outputs) -> bool:
+    best = json.loads(outputs["output"])[0]
+    return best["token_str"] in {"tea", "coffee", "milk", "water"}
+
+
+def is_german(outputs: Outputs) -> bool:
+    return bool(outputs["text_output"] == "Der kleine Hund schläft im Garten.")
+
+
+def is_red(outputs: Outputs) -> bool:
+    return bool(json.loads(outputs["output"])[0]["label"] == "red")
+
+
+CHECKS: dict[str, Callable[[Outputs], bool]] = {
+    "text": is_english,
+    "embedding": has_length_one,
+    "classifier": likes_it,
+    "zero-shot": is_about_sport,
+    "entities": finds_a_person_and_a_place,
+    "answers": finds_where_anna_lives,
+    "mask": is_a_drink,
+    "translate": is_german,
+    "image": is_red,
+}
+
+
+@pytest.mark.parametrize("model", CHECKS)
+def test_the_printed_curl_lines_work_and_the_answers_are_right(
+    triton: Triton, folder: Path, model: str
+) -> None:
+    base = triton.url(model, "").rsplit("/", 2)[0]
+    lines = [shlex.split(line) for line in curl_lines(folder / "model_repository", model, base)]
+    for _, url, _, data in lines[:2]:
+        answer = post(url, data.encode())
+        assert answer.status == 200, answer.body
+        outputs = by_name(answer.body) if url.endswith("/infer") else answer.body
+        assert CHECKS[model](outputs), outputs
+
+
+@pytest.mark.parametrize("model", ["text", "translate"])
+def test_a_model_that_streams_answers_its_third_line_piece_by_piece(
+    triton: Triton, folder: Path, model: str
+) -> None:
+    base = triton.url(model, "").rsplit("/", 2)[0]
+    line = curl_lines(folder / "model_repository", model, base)[2]
+    _, _, url, _, data = shlex.split(line)
+    status, events = post_for_events(url, json.loads(data))
+    assert status == 200
+    assert len(events) > 2
+    assert CHECKS[model]({"text_output": "".join(event["text_output"] for event in events)})
+
+
+def test_similar_sentences_are_nearer_than_unrelated_ones(triton: Triton) -> None:
+    def vector(text: str) -> Any:
+        return triton.generate("embedding", text_input=text).body["embedding"]
+
+    one, near, far = map(
+        vector, ("It is raining hard.", "Heavy rain falls from the clouds.", "I lost my key.")
+    )
+    cosine = sum(a * b for a, b in zip(one, near, strict=True))
+    assert cosine > 0.6
+    assert cosine > sum(a * b for a, b in zip(one, far, strict=True)) + 0.2
+
+
+def test_the_other_way_round_a_review_is_negative(triton: Triton) -> None:
+    answer = triton.generate("classifier", text_input="What a terrible day!")
+    assert answer.body["label"] == "NEGATIVE"
+
+
+def test_a_prompt_of_the_model_and_fewer_dimensions_change_the_embedding(triton: Triton) -> None:
+    text = "It is raining hard."
+    plain = triton.generate("embedding", text_input=text).body["embedding"]
+    query = triton.generate("embedding", text_input=text, prompt_name="query").body["embedding"]
+    short = triton.generate("embedding", text_input=text, dimensions=16).body["embedding"]
+    assert plain != query
+    assert len(short) == 16
+    assert math.isclose(math.hypot(*short), 1, abs_tol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "model, body, words",
+    [
+        ("answers", {"question": "Where?"}, "context: missing"),
+        ("zero-shot", {"text_input": "Hello."}, "candidate_labels: missing"),
+        ("mask", {"text_input": "No gap."}, "[MASK]"),
+        ("image", {"image": "bm8gaW1hZ2U="}, "no image"),
+        ("embedding", {"text_input": "word " * 400}, "truncate: true"),
+        ("classifier", {"text_input": "I love it.", "top_k": 0}, "top_k"),
+    ],
+)
+def test_a_mistake_is_told_by_its_name(
+    triton: Triton, model: str, body: dict[str, Any], words: str
+) -> None:
+    answer = post(triton.url(model, "generate"), body)
+    assert answer.status == 400
+    assert words in answer.body["error"]
+
+
+def test_an_embedding_and_a_classifier_model_take_several_texts_at_once(tmp_path: Path) -> None:
+    texts = ["I love this film.", "What a terrible day!", "It is raining. " * 60]  # the last is cut
+    tensor = {"name": "text_input", "datatype": "BYTES", "shape": [3, 1], "data": texts}
+    with serving_example("embedding-and-classifier.yaml", tmp_path) as running:
+        outputs = running.infer("embedding", tensor).body["outputs"]
+        assert outputs[0]["shape"] == [3, 64]
+        outputs = running.infer("classifier", tensor).body["outputs"]
+        labels = next(output for output in outputs if output["name"] == "label")
+        assert labels["data"][:2] == ["POSITIVE", "NEGATIVE"]
