@@ -178,7 +178,12 @@ def test_a_mistake_is_told_by_its_name(
 
 def test_an_embedding_and_a_classifier_model_take_several_texts_at_once(tmp_path: Path) -> None:
     texts = ["I love this film.", "What a terrible day!", "It is raining. " * 60]  # the last is cut
-    tensor = {"name": "text_input", "datatype": "BYTES", "shape": [3, 1], "data": texts}
+    tensor: dict[str, object] = {
+        "name": "text_input",
+        "datatype": "BYTES",
+        "shape": [3, 1],
+        "data": texts,
+    }
     with serving_example("embedding-and-classifier.yaml", tmp_path) as running:
         outputs = running.infer("embedding", tensor).body["outputs"]
         assert outputs[0]["shape"] == [3, 64]
