@@ -93,7 +93,9 @@ class PlainRequest:
     def num_bytes(self) -> int:
         """How much text there is."""
         texts = (array for array in self.inputs.values() if array.dtype == np.object_)
-        return sum(len(item) for array in texts for item in array.reshape(-1))
+        items = (item for array in texts for item in array.reshape(-1))
+        given = (value for value in self.given.values() if isinstance(value, str))
+        return sum(map(len, items)) + sum(map(len, given))
 
 
 def read_plain(request: RequestLike, names: Iterable[str]) -> PlainRequest:

@@ -60,7 +60,7 @@ def load_tokenizer(served: ServedModel, files: Path) -> Any:
     """The model's tokenizer."""
     from transformers import AutoTokenizer
 
-    return _load(served, AutoTokenizer, files)
+    return _load(served, AutoTokenizer, files, part="its tokenizer: ")
 
 
 def load_model(
@@ -201,7 +201,7 @@ def _download_failure(served: ServedModel, error: Exception) -> str:
     return f"{source} could not be downloaded into {served.cache_dir.name}/: {_line(error)}"
 
 
-def _load(served: ServedModel, auto_class: Any, files: Path, **options: Any) -> Any:
+def _load(served: ServedModel, auto_class: Any, files: Path, part: str = "", **options: Any) -> Any:
     try:
         return auto_class.from_pretrained(
             files, local_files_only=True, trust_remote_code=served.trust_remote_code, **options
@@ -213,7 +213,7 @@ def _load(served: ServedModel, auto_class: Any, files: Path, **options: Any) -> 
                 f"{served.source} runs code of its own: read it, and set trust_remote_code: true "
                 "to allow it"
             ) from error
-        raise LoadError(f"{served.source}: {_line(error)}") from error
+        raise LoadError(f"{served.source}: {part}{_line(error)}") from error
 
 
 def _token() -> str | None:
