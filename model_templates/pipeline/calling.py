@@ -58,7 +58,7 @@ class PipelineCall:
             raise EngineError(f"{self.name} gave {len(found)} results for {len(given)} inputs")
         return found
 
-    def failure(self, error: Exception) -> RuntimeModelError:
+    def failure(self, error: BaseException) -> RuntimeModelError:
         """What the caller of a failed call is told."""
         if isinstance(error, RuntimeModelError):
             return error

@@ -98,12 +98,18 @@ class PipelineEngine:
             self._thread.join()
             raise self._failure
 
-    def submit(self, work: Work) -> None:
-        """Queues work. Raises OverloadedError where the engine is stopping."""
+    def check_running(self) -> None:
+        """Raises OverloadedError where the engine is stopping or its thread has died."""
+        if self._stop_at_s is not None:
+            raise OverloadedError("the model is being unloaded: try again later")
+        if self._ended:
+            raise OverloadedError("the engine died, load the model anew: try again later")
+
+    def submit(self, *works: Work) -> None:
+        """Queues all, or none: raises OverloadedError as ``check_running`` does."""
         with self._condition:
-            if not self.is_healthy:
-                raise OverloadedError("the model is being unloaded: try again later")
-            self._waiting.append(work)
+            self.check_running()
+            self._waiting.extend(works)
             self._condition.notify()
 
     def stop(self, grace_s: float = 0.0) -> None:
@@ -180,7 +186,7 @@ class PipelineEngine:
         if not work.started:
             work.started = True
             self.metrics.queue_time_s.observe(waited_s)
-        if waited_s > _ASK_AFTER_S and work.is_cancelled():
+        if waited_s > _ASK_AFTER_S and _has_left(work):
             self._end(work, CancelledError("the caller has left"))
             return False
         return True
@@ -189,7 +195,7 @@ class PipelineEngine:
         for index, item in enumerate(chunk, start):
             try:
                 self._call.check(item, work.parameters)
-            except Exception as error:
+            except BaseException as error:  # a panic of the tokenizers' Rust is no Exception
                 self._end(work, self._told(work, index, error))
                 return False
         return True
@@ -199,7 +205,7 @@ class PipelineEngine:
         began_s = time.monotonic()
         try:
             results = self._call.results([item for _, item in ready], parameters)
-        except Exception as error:
+        except BaseException as error:
             if len(ready) == 1:
                 work = ready[0][0]
                 self._end(work, self._told(work, len(work.results), error))
@@ -217,7 +223,7 @@ class PipelineEngine:
             if not work.ended:
                 self._compute([(work, item)])
 
-    def _told(self, work: Work, index: int, error: Exception) -> Exception:
+    def _told(self, work: Work, index: int, error: BaseException) -> Exception:
         """The error that the caller reads, with the place in a list of inputs."""
         found = self._call.failure(error)
         if not isinstance(found, RequestError):
@@ -239,7 +245,10 @@ class PipelineEngine:
             if work.ended:
                 return
             work.ended = True
-        work.done(work.results if error is None else error)
+        try:
+            work.done(work.results if error is None else error)
+        except Exception as failure:  # not the others' end
+            log.error(f"a result could not be handed on: {place(failure)}")
 
     def _fail_all(self, why: str) -> None:
         with self._condition:
@@ -248,6 +257,15 @@ class PipelineEngine:
             self._waiting.clear()
         for work in left:
             self._end(work, OverloadedError(f"{why}: try again later"))
+
+
+def _has_left(work: Work) -> bool:
+    """Whether its caller has gone; one that can't be asked is taken for a no."""
+    try:
+        return work.is_cancelled()
+    except Exception as error:
+        log.warn(f"could not ask whether a caller has left: {place(error)}")
+        return False
 
 
 def load_failure(error: Exception) -> LoadError:

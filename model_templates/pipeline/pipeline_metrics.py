@@ -25,6 +25,14 @@ class PipelineMetrics:
         self.queue_time_s = Histogram(SECONDS)
         self.step_s = Histogram(SECONDS)
 
+    def ended(self, outcome: str) -> None:
+        """A request ended: ok, refused, cancelled or error."""
+        self.finish_reasons["stop" if outcome == "ok" else outcome] += 1
+
+    def turned_away(self) -> None:
+        """A request had no room."""
+        self.num_refused += 1
+
 
 def families(metrics: PipelineMetrics, *, running: int, waiting: int) -> Iterator[Family]:
     """Everything, as Prometheus names it: seconds and totals."""

@@ -8,21 +8,14 @@ engine as a place to submit work to.
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import torch
-from hf_runtime import log
-from hf_runtime.errors import (
-    CancelledError,
-    EngineError,
-    OverloadedError,
-    RequestError,
-    RuntimeModelError,
-    place,
-)
+from hf_runtime.errors import RequestError
+from hf_runtime.open_requests import OpenRequests
 from hf_runtime.plain_request import RequestLike, tensor_of
 from hf_runtime.responder import Array, Responder, strings
 from hf_runtime.tensors import RequestFields
@@ -53,53 +46,37 @@ class Reception:
         ``batched`` where max_batch_size is above 0.
         """
         self._reader, self._engine, self._names = reader, engine, names
-        self._max_queue_size, self._max_input_mib = max_queue_size, max_input_mib
+        self._max_input_mib = max_input_mib
         self._batched = batched
         self._pool = ThreadPoolExecutor(
             num_threads, "pipeline-reader", initializer=torch.set_num_threads, initargs=(1,)
         )
-        self._num_open = 0
-        self._closing = False
-        self._changed = threading.Condition()
+        self._requests = OpenRequests(
+            max_queue_size,
+            on_end=engine.metrics.ended,
+            on_turned_away=engine.metrics.turned_away,
+        )
 
     @property
     def num_open(self) -> int:
         """Requests that are read, wait, are computed or are being answered."""
-        return self._num_open
+        return len(self._requests)
 
     def take(self, request: RequestLike, listed: Iterable[str], responder: Responder) -> None:
         """Starts one request, or answers it with what is wrong with it; never raises.
 
         Its tensors are not read after this returns. There is one output, whatever is ``listed``.
         """
-        refusal = self._admit()
-        if refusal:
-            self._engine.metrics.num_refused += 1
-            responder.fail(OverloadedError(f"{refusal}: try again later"))
-            return
-        self._guarded(responder, lambda: self._accept(request, responder))
+        if self._requests.admit(responder):
+            self._requests.run(responder, lambda: self._accept(request, responder))
 
     def drain(self, grace_s: float) -> None:
         """Takes no more requests; those that it has are answered when this returns."""
-        with self._changed:
-            self._closing = True
-            deadline_s = time.monotonic() + grace_s
-            while self._num_open and time.monotonic() < deadline_s:
-                self._changed.wait(max(0.0, deadline_s - time.monotonic()))
+        self._requests.drain(grace_s)
 
     def close(self) -> None:
         """Ends the threads once everything that they were given is done."""
         self._pool.shutdown()
-
-    def _admit(self) -> str:
-        """Counts one more open request, or says why not."""
-        with self._changed:
-            if self._closing or not self._engine.is_healthy:
-                return "the model is being unloaded"
-            if self._num_open >= self._max_queue_size:
-                return f"the queue is full: {self._num_open} requests (max_queue_size)"
-            self._num_open += 1
-            return ""
 
     def _accept(self, request: RequestLike, responder: Responder) -> None:
         fields = RequestFields(request, tensor_of, batched=self._batched)
@@ -110,9 +87,12 @@ class Reception:
                 f"got {taken.num_bytes / _MIB:.1f} MiB of input, at most {self._max_input_mib:g} "
                 "(max_input_mib)"
             )
-        self._pool.submit(self._guarded, responder, lambda: self._begin(taken, responder))
+        begin = partial(self._begin, taken, responder)
+        self._requests.run_on(self._pool, responder, begin)
 
     def _begin(self, taken: Taken, responder: Responder) -> None:
+        # What won't be computed need not be decoded.
+        self._engine.check_running()
         rows = [self._reader.read(row, taken.parameters) for row in taken.rows]
         answer = _Answer(rows, lambda results: self._finish(rows, results, responder))
         works = []
@@ -120,14 +100,14 @@ class Reception:
             items = [item for query in row.queries for item in query.items]
             done = answer.part(index)
             works.append(Work(items, row.parameters, row.key, done, responder.is_cancelled))
-        for work in works:
-            self._engine.submit(work)
+        self._engine.submit(*works)
 
     def _finish(
         self, rows: list[ReadRow], results: list[list[Any]] | Exception, responder: Responder
     ) -> None:
-        """Called on the engine's thread."""
-        self._pool.submit(self._guarded, responder, lambda: self._deliver(rows, results, responder))
+        """Called on the engine's thread, and on the one that stops it."""
+        deliver = partial(self._deliver, rows, results, responder)
+        self._requests.run_on(self._pool, responder, deliver)
 
     def _deliver(
         self, rows: list[ReadRow], results: list[list[Any]] | Exception, responder: Responder
@@ -139,21 +119,7 @@ class Reception:
         output: Array = strings(texts)
         shaped = output.reshape(len(rows), -1) if self._batched else output
         responder.send({"output": shaped}, final=True)
-        self._ended("stop")
-
-    def _guarded(self, responder: Responder, work: Callable[[], None]) -> None:
-        """Does a part of one request; whatever goes wrong is its own answer."""
-        try:
-            work()
-        except Exception as error:
-            responder.fail(_answerable(error))
-            self._ended(_finish_reason(error))
-
-    def _ended(self, finish_reason: str) -> None:
-        with self._changed:
-            self._engine.metrics.finish_reasons[finish_reason] += 1
-            self._num_open -= 1
-            self._changed.notify_all()
+        self._requests.end()
 
 
 class _Answer:
@@ -164,23 +130,27 @@ class _Answer:
     ) -> None:
         self._results: dict[int, list[Any]] = {}
         self._num_rows, self._done, self._ended = len(rows), done, False
+        self._lock = threading.Lock()
 
     def part(self, index: int) -> Callable[[list[Any] | Exception], None]:
-        """Where the results of one row go; called on the engine's thread."""
+        """Where the results of one row go; called on the engine's thread, or on the one that stops
+        it.
+        """
+        return partial(self._take, index)
 
-        def done(results: list[Any] | Exception) -> None:
+    def _take(self, index: int, results: list[Any] | Exception) -> None:
+        with self._lock:
             if self._ended:
                 return
             if isinstance(results, Exception):
                 self._ended = True
-                self._done(results)
+            else:
+                self._results[index] = results
+                self._ended = len(self._results) == self._num_rows
+            if not self._ended:
                 return
-            self._results[index] = results
-            if len(self._results) == self._num_rows:
-                self._ended = True
-                self._done([self._results[i] for i in range(self._num_rows)])
-
-        return done
+        failed = isinstance(results, Exception)
+        self._done(results if failed else [self._results[i] for i in range(self._num_rows)])
 
 
 def _texts(row: ReadRow, results: list[Any]) -> list[str]:
@@ -191,16 +161,3 @@ def _texts(row: ReadRow, results: list[Any]) -> list[str]:
         own = [next(left) for _ in query.items]
         found.append(to_json(own if query.is_list else own[0]))
     return found
-
-
-def _answerable(error: Exception) -> Exception:
-    if isinstance(error, RuntimeModelError):
-        return error
-    log.error(f"a request failed: {place(error)}")
-    return EngineError(f"internal error: {type(error).__name__}")
-
-
-def _finish_reason(error: Exception) -> str:
-    if isinstance(error, CancelledError):
-        return "cancelled"
-    return "refused" if isinstance(error, RequestError | OverloadedError) else "error"

@@ -19,6 +19,7 @@ from hf_encoder.reception import give_way
 from hf_encoder.task import Prepared
 from hf_runtime.errors import CancelledError, EngineError, OverloadedError, RequestError
 from hf_runtime.plain_request import PlainRequest
+from hf_runtime.responder import Responder
 from hf_runtime.tensors import RequestFields
 
 from tests.encoders.failing_encoder import Caller, Lengths, Served, request, serving
@@ -191,14 +192,15 @@ def test_after_the_end_a_request_is_told_so() -> None:
 
 def test_what_slips_in_between_admission_and_the_end_is_answered() -> None:
     served = Served()
-    admit = served.reception._admit
+    requests = served.reception._requests
+    admit = requests.admit
 
-    def admit_then_close() -> str:
-        refusal = admit()
+    def admit_then_close(responder: Responder) -> bool:
+        admitted = admit(responder)
         served.close(grace_s=0.0)
-        return refusal
+        return admitted
 
-    served.reception._admit = admit_then_close  # type: ignore[method-assign]
+    requests.admit = admit_then_close  # type: ignore[method-assign]
     assert isinstance(served.ask("between").answer(), OverloadedError)
     assert served.is_idle()
 

@@ -43,7 +43,7 @@ class Doubling:
             raise ValueError("negative")
         return [parameters.get("factor", 2) * item for item in items]
 
-    def failure(self, error: Exception) -> RuntimeModelError:
+    def failure(self, error: BaseException) -> RuntimeModelError:
         if isinstance(error, RuntimeModelError):
             return error
         fault = RequestError if isinstance(error, ValueError) else EngineError

@@ -1,0 +1,252 @@
+"""Whatever fails between a request's arrival and its answer: it is answered exactly once, and
+nothing of it stays.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+from hf_runtime.errors import EngineError, OverloadedError, RequestError
+from hf_runtime.plain_request import PlainRequest, RequestLike
+from hf_runtime.responder import Array, Responder
+from pipeline.engine import PipelineEngine
+from pipeline.reception import Reception
+from pipeline.request import Query, ReadRow, Row
+
+from tests.pipeline.test_engine import Doubling
+
+
+class Panic(BaseException):
+    """What a panic in Rust is in Python: no Exception."""
+
+
+class Numbers:
+    """Reads numbers, one for each row; fails where a word says so, and can be held up."""
+
+    def __init__(self) -> None:
+        self.may_go = threading.Event()
+        self.may_go.set()
+        self.num_read = 0
+
+    def read(self, row: Row, parameters: Mapping[str, Any]) -> ReadRow:
+        assert self.may_go.wait(10)
+        self.num_read += 1
+        (word,) = (element.decode() for element in row["inputs"])
+        if word == "raise":
+            raise RequestError("inputs: refused")
+        if word == "panic":
+            raise Panic("index out of range: secret")
+        item: Any = object() if word == "unwritable" else int(word)
+        return ReadRow([Query([item], is_list=False)], {}, "")
+
+
+class Caller:
+    """A responder that keeps its answers."""
+
+    def __init__(self, breaks: str = "") -> None:
+        self.answers: list[Any] = []
+        self._breaks = breaks
+        self._done = threading.Event()
+
+    def send(self, outputs: Mapping[str, Array], *, final: bool) -> None:
+        assert final
+        if self._breaks == "send":
+            raise OSError("no shared memory left")
+        self._keep([int(text) for text in outputs["output"].reshape(-1)])
+
+    def fail(self, error: Exception) -> None:
+        self._keep(error)
+        if self._breaks == "fail":
+            raise OSError("no shared memory left")
+
+    def is_cancelled(self) -> bool:
+        if self._breaks == "is_cancelled":
+            raise OSError("no shared memory left")
+        return False
+
+    def _keep(self, answer: Any) -> None:
+        self.answers.append(answer)
+        self._done.set()
+
+    def answer(self) -> Any:
+        assert self._done.wait(10), "never answered"
+        assert len(self.answers) == 1
+        return self.answers[0]
+
+
+class Served:
+    """A reception, its engine and what they are made of."""
+
+    def __init__(self) -> None:
+        self.reader, self.call = Numbers(), Doubling()
+        reader: Any = self.reader
+        loaded: Any = self.call
+        self.engine = PipelineEngine(lambda: loaded, batch_size=4, num_threads=1)
+        self.engine.start()
+        self.reception = Reception(
+            reader,
+            self.engine,
+            names=frozenset(),
+            max_queue_size=100,
+            max_input_mib=1.0,
+            num_threads=1,
+            batched=True,
+        )
+
+    def ask(self, *words: str, breaks: str = "") -> Caller:
+        caller = Caller(breaks)
+        array = np.array([[word.encode()] for word in words], dtype=np.object_)
+        self.reception.take(PlainRequest({"inputs": array}, {}), ("output",), caller)
+        return caller
+
+    def close(self) -> None:
+        self.reception.drain(0.0)
+        self.engine.stop()
+        self.reception.close()
+
+    def is_idle(self) -> bool:
+        deadline_s = time.monotonic() + 2
+        while self.reception.num_open and time.monotonic() < deadline_s:
+            time.sleep(0.005)
+        return self.reception.num_open == 0
+
+
+@contextmanager
+def serving() -> Iterator[Served]:
+    served = Served()
+    try:
+        yield served
+    finally:
+        served.close()
+
+
+@pytest.mark.parametrize(
+    "words, breaks, kind, message",
+    [
+        (["2", "raise"], "", RequestError, "inputs: refused"),
+        (["2", "panic"], "", EngineError, "internal error: Panic"),
+        (["2", "-99"], "", EngineError, "RuntimeError: secret"),
+        (["2"], "send", EngineError, "internal error: OSError"),
+        (["raise"], "fail", RequestError, "inputs: refused"),
+        (["-99", "-99"], "fail", EngineError, "RuntimeError: secret"),
+    ],
+)
+def test_whatever_fails_is_its_own_answer_and_leaves_nothing_behind(
+    words: list[str], breaks: str, kind: type[Exception], message: str
+) -> None:
+    with serving() as served:
+        error = served.ask(*words, breaks=breaks).answer()
+        assert type(error) is kind
+        assert message in str(error)
+        assert served.is_idle()
+        assert served.ask("3", "4").answer() == [6, 8]
+        assert served.engine.is_healthy
+
+
+def test_a_panic_of_a_call_is_its_own_error_and_ends_nothing() -> None:
+    with serving() as served:
+        results = served.call.results
+
+        def panic_once(items: Any, parameters: Any) -> Any:
+            served.call.results = results  # type: ignore[method-assign]
+            raise Panic("secret")
+
+        served.call.results = panic_once  # type: ignore[method-assign]
+        assert isinstance(served.ask("2").answer(), EngineError)
+        assert served.is_idle()
+        assert served.ask("3").answer() == [6]
+
+
+def test_a_caller_that_cannot_be_asked_whether_it_left_is_answered() -> None:
+    with serving() as served:
+        served.call.go.clear()
+        served.ask("1")
+        odd = served.ask("2", breaks="is_cancelled")
+        time.sleep(0.1)
+        served.call.go.set()
+        assert odd.answer() == [4]
+        assert served.engine.is_healthy
+
+
+def test_a_request_of_many_rows_that_meets_the_unload_is_answered_once() -> None:
+    served = Served()
+    served.reader.may_go.clear()
+    callers = [served.ask("1", "2", "3") for _ in range(5)]
+    closing = threading.Thread(target=served.close)
+    closing.start()
+    time.sleep(0.1)
+    served.reader.may_go.set()
+    closing.join(10)
+    assert not closing.is_alive()
+    assert all(isinstance(caller.answer(), OverloadedError) for caller in callers)
+    assert served.is_idle()
+    assert served.reader.num_read <= 3, "read what was not to be answered"
+
+
+def test_an_engine_that_stops_between_two_rows_answers_once() -> None:
+    with serving() as served:
+        stop_before(served, "2")
+        assert isinstance(served.ask("1", "2", "3").answer(), OverloadedError)
+        assert served.is_idle()
+
+
+def test_what_slips_in_between_admission_and_the_end_is_answered() -> None:
+    served = Served()
+    accept = served.reception._accept
+
+    def close_then_accept(request: RequestLike, responder: Responder) -> None:
+        served.close()
+        accept(request, responder)
+
+    served.reception._accept = close_then_accept  # type: ignore[method-assign]
+    assert isinstance(served.ask("1").answer(), OverloadedError)
+    assert served.is_idle()
+
+
+def test_a_call_that_ends_after_the_unload_is_still_answered_once() -> None:
+    served = Served()
+    served.call.go.clear()
+    caller = served.ask("1")
+    assert served.call.entered.wait(10)
+    served.close()
+    served.call.go.set()
+    assert isinstance(caller.answer(), OverloadedError)
+    served.engine._thread.join(10)
+    assert len(caller.answers) == 1
+    assert served.is_idle()
+
+
+def test_no_thread_is_left_when_it_ends() -> None:
+    before = set(threading.enumerate())
+    with serving() as served:
+        callers = [served.ask(word) for word in ("1", "raise", "panic", "-99") * 10]
+        for caller in callers:
+            caller.answer()
+    assert not [t for t in threading.enumerate() if t not in before and t.is_alive()]
+
+
+def test_what_is_counted_adds_up() -> None:
+    with serving() as served:
+        for word in ("1", "raise", "panic", "-99") * 25:
+            served.ask(word).answer()
+        assert served.is_idle()
+        reasons = served.engine.metrics.finish_reasons
+        assert reasons == {"stop": 25, "refused": 25, "error": 50}
+
+
+def stop_before(served: Served, word: str) -> None:
+    """Stops the engine when the row of ``word`` is submitted, or all rows are."""
+    submit: Callable[..., None] = served.engine.submit
+
+    def stop_then_submit(*works: Any) -> None:
+        if any(list(work.items) == [int(word)] for work in works):
+            served.engine.stop()
+        submit(*works)
+
+    served.engine.submit = stop_then_submit  # type: ignore[method-assign]
