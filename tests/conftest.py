@@ -1,9 +1,11 @@
-"""What all tests share: one thread for each computation, and the demo model's own answers."""
+"""What all tests share: one thread for each computation, the demo model's own answers, and what
+the runtime logs.
+"""
 
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import pytest
 
@@ -23,3 +25,17 @@ def reference() -> Reference:
     from tests.support.triton import DEMO_MODEL
 
     return Reference(DEMO_MODEL)
+
+
+@pytest.fixture
+def log_lines(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The lines logged during a test, each after ``I``, ``W`` or ``E``."""
+
+    from hf_runtime import log
+    from triton_python_backend_utils import Logger
+
+    class Recorder(Logger):
+        lines: ClassVar[list[str]] = []
+
+    monkeypatch.setattr(log, "_triton_logger", lambda: Recorder)
+    return Recorder.lines

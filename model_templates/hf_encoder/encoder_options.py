@@ -67,6 +67,15 @@ class EncoderOptions:
             "max": 64,
         },
     )
+    watchdog_s: float = field(
+        default=300.0,
+        metadata={
+            "help": "a step that takes longer is given up: its requests fail and the model is not "
+            "ready until it ends",
+            "unit": "seconds",
+            "exclusive_min": 0,
+        },
+    )
     unload_grace_s: float = field(
         default=20.0,
         metadata={

@@ -9,42 +9,36 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from hf_runtime import log
-from hf_runtime.errors import CancelledError, EngineError, OverloadedError, place, reason
+from hf_runtime.errors import (
+    CancelledError,
+    DeviceLostError,
+    EngineError,
+    OverloadedError,
+    place,
+    reason,
+)
+from hf_runtime.watchdog import Watchdog
 
 from .encoder_metrics import EncoderMetrics
 from .encoding import Encoding
 from .runner import Runner
 from .waiting_line import WaitingLine
+from .work import Array, Unfinished, Work, has_left
 
-Array = npt.NDArray[Any]
-_ASKED_AFTER_S = 0.05
+_STOP_GRACE_S = 5.0  # for the step under way: one of max_num_batched_tokens takes a second or two
 Reduce = Callable[[Sequence[torch.Tensor], Sequence[Encoding]], Sequence[torch.Tensor]]
 
 
-@dataclass(eq=False)
-class Work:
-    """A request's encodings, and where their results go: ``done`` is called exactly once, on the
-    engine's thread, with an array for each encoding or with an error.
-    """
-
-    encodings: Sequence[Encoding]
-    done: Callable[[list[Array] | Exception], None]
-    is_cancelled: Callable[[], bool]
-    submitted_s: float = field(default_factory=time.monotonic)
-    started: bool = False
-    ended: bool = False
-    results: dict[int, Array] = field(default_factory=dict)
-
-
 class EncoderEngine:
-    """``make_runner`` builds the runner, on the engine's thread; ``reduce`` is the task's."""
+    """``make_runner`` builds the runner, on the engine's thread; ``reduce`` is the task's.
+
+    ``check_device`` is asked after a failed step; the engine ends where that raises. Requests of a
+    step that takes longer than ``watchdog_s`` fail, and so do others until it ends.
+    """
 
     def __init__(
         self,
@@ -53,25 +47,30 @@ class EncoderEngine:
         *,
         max_num_batched_tokens: int,
         num_threads: int,
+        watchdog_s: float = 300.0,
+        check_device: Callable[[], None] = lambda: None,
     ) -> None:
         self.metrics = EncoderMetrics()
         self._make_runner = make_runner
         self._reduce = reduce
+        self._check_device = check_device
         self._num_threads = num_threads
         self._line: WaitingLine[Work] = WaitingLine(max_num_batched_tokens)
         self._condition = threading.Condition()
-        self._submitted: list[Work] = []  # these two are guarded by the condition
+        self._unfinished = Unfinished()
+        self._submitted: list[Work] = []  # these three are guarded by the condition
         self._stopping = False
         self._ended = False
         self._ready = threading.Event()
         self._failure: Exception | None = None
         self._thread = threading.Thread(target=self._run, name="encoder-engine", daemon=True)
+        self._watchdog = Watchdog(watchdog_s, self._give_up)
         self.runner: Runner | None = None
 
     @property
     def is_healthy(self) -> bool:
-        """Whether the engine takes work and its thread is alive."""
-        return not (self._ended or self._stopping)
+        """Whether the engine takes work and its thread gets on with it."""
+        return not (self._ended or self._stopping or self._watchdog.is_stuck)
 
     def start(self) -> None:
         """Starts the thread, waits until it can compute; raises what preparing raised."""
@@ -80,28 +79,40 @@ class EncoderEngine:
         if self._failure is not None:
             self._thread.join()
             raise self._failure
+        self._watchdog.start()
 
     def check_running(self) -> None:
-        """Raises OverloadedError where the engine is stopping or its thread has died."""
+        """Raises OverloadedError where the engine is stopping, its thread has died or is stuck."""
         if self._stopping:
             raise OverloadedError("the model is being unloaded: try again later")
         if self._ended:
             raise OverloadedError("the engine died, load the model anew: try again later")
+        if self._watchdog.is_stuck:
+            raise OverloadedError("the engine is stuck in a step: try again later")
 
     def submit(self, work: Work) -> None:
         """Queues work. Raises OverloadedError as ``check_running`` does."""
         with self._condition:
             self.check_running()
             self._submitted.append(work)
+            self._unfinished.add(work)
             self._condition.notify()
 
-    def stop(self) -> None:
-        """Ends the thread after its step; what waits fails with OverloadedError."""
+    def stop(self, grace_s: float = _STOP_GRACE_S) -> None:
+        """Ends the thread after its step; what waits fails with OverloadedError, and so does the
+        step where it takes longer than ``grace_s``: it is left to itself.
+        """
         with self._condition:
             self._stopping = True
             self._condition.notify()
         if self._thread.is_alive():
-            self._thread.join()
+            self._thread.join(grace_s)
+        if self._thread.is_alive():
+            log.error(
+                f"a step did not end within {grace_s:g} s of the unload: it is left to itself"
+            )
+        self._watchdog.stop()
+        self._end("the model was unloaded before it answered")
 
     def _run(self) -> None:
         torch.set_num_threads(self._num_threads)
@@ -115,11 +126,15 @@ class EncoderEngine:
         why = "the model was unloaded before it answered"
         try:
             while self._wait():
-                self._step(self.runner)
+                self._watched_step(self.runner)
+        except DeviceLostError as error:
+            log.error(f"the encoder engine ends: {error}")
+            why = f"the engine died: {error}"
         except BaseException as error:
             log.error(f"the encoder engine's thread died: {place(error)}")
             why = f"the engine died: {type(error).__name__}"
-        self._end(OverloadedError(f"{why}: try again later"))
+        self._line.clear()
+        self._end(why)
 
     def _wait(self) -> bool:
         """Takes what was submitted; False when the engine is to stop."""
@@ -130,8 +145,16 @@ class EncoderEngine:
             self._line.add(submitted)
             return not self._stopping
 
+    def _watched_step(self, runner: Runner) -> None:
+        self._watchdog.begin_step()
+        try:
+            self._step(runner)
+        finally:
+            self._watchdog.end_step()
+
     def _step(self, runner: Runner) -> None:
-        taken = self._line.take()
+        # Those of a step that was given up have been answered.
+        taken = [entry for entry in self._line.take() if entry[0] in self._unfinished]
         left = self._start({id(work): work for work, _ in taken if not work.started}.values())
         taken = [(work, index) for work, index in taken if id(work) not in left]
         if taken:
@@ -139,13 +162,14 @@ class EncoderEngine:
 
     def _compute(self, runner: Runner, taken: Sequence[tuple[Work, int]]) -> None:
         """One forward of all; where that fails, one of each half, so that only those fail that are
-        to blame.
+        to blame. Raises DeviceLostError where all would.
         """
         encodings = [work.encodings[index] for work, index in taken]
         began_s = time.monotonic()
         try:
             results = self._computed(runner, encodings)
         except Exception as error:
+            self._check_device()
             if len(taken) == 1:
                 self._failed(taken[0][0], error)
                 return
@@ -163,7 +187,7 @@ class EncoderEngine:
             self._drop([work], EngineError("the model computed a score that is no number"))
         work.results[index] = result
         if len(work.results) == len(work.encodings):
-            _finish(work, [work.results[i] for i in range(len(work.encodings))])
+            self._unfinished.finish(work, [work.results[i] for i in range(len(work.encodings))])
 
     @torch.inference_mode()
     def _computed(self, runner: Runner, encodings: Sequence[Encoding]) -> list[Array]:
@@ -201,35 +225,16 @@ class EncoderEngine:
             return
         self._line.remove(works)
         for work in works:
-            _finish(work, error)
+            self._unfinished.finish(work, error)
 
-    def _end(self, error: Exception) -> None:
+    def _give_up(self, stuck_s: float) -> None:
+        """Called by the watchdog: nobody waits for a step that may never end."""
+        text = f"the engine is stuck: its step takes longer than {stuck_s:g} s (watchdog_s)"
+        log.error(text)
+        self._unfinished.fail_all(OverloadedError(f"{text}: try again later"))
+
+    def _end(self, why: str) -> None:
         with self._condition:
             self._ended = True
-            submitted, self._submitted = self._submitted, []
-        unfinished = {id(work): work for work in [*self._line.clear(), *submitted]}
-        for work in unfinished.values():
-            _finish(work, error)
-
-
-def _finish(work: Work, result: list[Array] | Exception) -> None:
-    """Calls ``done``, once; what that raises is not the others' end."""
-    if work.ended:
-        return
-    work.ended = True
-    try:
-        work.done(result)
-    except Exception as error:
-        log.error(f"a result could not be handed on: {place(error)}")
-
-
-def has_left(is_cancelled: Callable[[], bool], waited_s: float) -> bool:
-    """Whether nobody waits for an answer any more; a server that can't tell is taken for a no."""
-    # To ask is a message to the server and back: not for what is answered at once.
-    if waited_s < _ASKED_AFTER_S:
-        return False
-    try:
-        return is_cancelled()
-    except Exception as error:
-        log.warn(f"could not ask whether a caller has left: {place(error)}")
-        return False
+            self._submitted.clear()
+        self._unfinished.fail_all(OverloadedError(f"{why}: try again later"))

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 from hf_runtime import log
-from hf_runtime.device import Placement
+from hf_runtime.device import Placement, check_computes
 from hf_runtime.errors import LoadError, reason
 from hf_runtime.prepacked_linear import prepack
 from hf_runtime.served_model import ServedModel
@@ -60,6 +60,8 @@ def load_encoder(
         task.reduce,
         max_num_batched_tokens=options.max_num_batched_tokens,
         num_threads=num_threads,
+        watchdog_s=options.watchdog_s,
+        check_device=partial(check_computes, setup.device),
     )
     _start(engine)
     dtype = str(setup.model.dtype).removeprefix("torch.")

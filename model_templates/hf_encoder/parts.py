@@ -13,10 +13,10 @@ from hf_runtime.weights import load_config, load_weightless, model_files
 
 from .encoder_metrics import EncoderMetrics
 from .encoder_options import EncoderOptions
-from .engine import Work
 from .loading import auto_class_of, load_encoder, make_tokenization
 from .steps import PostprocessingStep, TokenizerStep, model_step
 from .task import EncoderTask, Prepared, TaskSetup
+from .work import Work
 
 
 class Preparing(Protocol):

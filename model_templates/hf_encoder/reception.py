@@ -23,9 +23,9 @@ from hf_runtime.plain_request import SizedRequest, tensor_of
 from hf_runtime.responder import Responder
 from hf_runtime.tensors import RequestFields
 
-from .engine import Array, Work, has_left
 from .parts import Engine, Preparing
 from .task import Prepared
+from .work import Array, Work, has_left
 
 _LONG_TEXT_BYTES = 16 * 1024  # a millisecond or two of a tokenizer's time
 _LONG_TEXT_NICENESS = 15  # of 19: man 2 setpriority

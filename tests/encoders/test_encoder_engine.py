@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from hf_encoder.encoding import Encoding
-from hf_encoder.engine import EncoderEngine, Work
+from hf_encoder.engine import EncoderEngine
 from hf_encoder.runner import Runner
-from hf_runtime.errors import CancelledError, EngineError, OverloadedError
+from hf_encoder.work import Work
+from hf_runtime.device import check_computes
+from hf_runtime.errors import CancelledError, DeviceLostError, EngineError, OverloadedError
 
 
 class Echo(Runner):
@@ -21,9 +24,11 @@ class Echo(Runner):
     def __init__(self) -> None:
         self.may_go = threading.Event()
         self.may_go.set()
+        self.entered = threading.Event()
         self.steps: list[int] = []
 
     def forward(self, batch: Sequence[Encoding]) -> list[torch.Tensor]:
+        self.entered.set()
         self.may_go.wait(10)
         self.steps.append(len(batch))
         if any(13 in encoding.input_ids for encoding in batch):
@@ -50,9 +55,13 @@ class Caller:
         return self.results[0]
 
 
-def started(runner: Echo) -> EncoderEngine:
+def started(runner: Echo, **options: Any) -> EncoderEngine:
     engine = EncoderEngine(
-        lambda: runner, lambda outputs, _: outputs, max_num_batched_tokens=40, num_threads=1
+        lambda: runner,
+        lambda outputs, _: outputs,
+        max_num_batched_tokens=40,
+        num_threads=1,
+        **options,
     )
     engine.start()
     return engine
@@ -137,3 +146,85 @@ def test_what_preparing_raises_is_raised_by_start() -> None:
     engine = EncoderEngine(fails, lambda o, _: o, max_num_batched_tokens=40, num_threads=1)
     with pytest.raises(MemoryError, match="no room"):
         engine.start()
+
+
+def test_a_step_that_hangs_is_given_up_and_the_engine_recovers_when_it_ends(
+    log_lines: list[str],
+) -> None:
+    runner = Echo()
+    engine = started(runner, watchdog_s=0.3)
+    runner.may_go.clear()
+    callers = [Caller(*range(20, 40)), Caller(41), Caller(42)]
+    for caller in callers:
+        engine.submit(caller.work)
+    for caller in callers:
+        error = caller.result()
+        assert isinstance(error, OverloadedError)
+        assert "its step takes longer than 0.3 s (watchdog_s)" in str(error)
+    assert not engine.is_healthy
+    with pytest.raises(OverloadedError, match="stuck in a step"):
+        engine.submit(Caller(43).work)
+    runner.may_go.set()
+    assert eventually(lambda: engine.is_healthy)
+    late = Caller(44)
+    engine.submit(late.work)
+    assert late.result()[0].tolist() == [44] * 4
+    assert [len(caller.results) for caller in callers] == [1, 1, 1]
+    assert sum(runner.steps) < 20, "computed what was given up"
+    assert [line for line in log_lines if "stuck" in line]
+    engine.stop()
+
+
+def test_a_step_that_never_ends_does_not_hold_up_the_unload(log_lines: list[str]) -> None:
+    runner = Echo()
+    engine = started(runner)
+    runner.may_go.clear()
+    callers = [Caller(number) for number in range(30, 60)]
+    for caller in callers:
+        engine.submit(caller.work)
+    assert runner.entered.wait(10)
+    began_s = time.monotonic()
+    engine.stop(0.2)
+    assert time.monotonic() - began_s < 5
+    assert all(isinstance(caller.result(), OverloadedError) for caller in callers)
+    assert [line for line in log_lines if "left to itself" in line]
+    runner.may_go.set()
+    engine._thread.join(10)
+    assert all(len(caller.results) == 1 for caller in callers)
+
+
+def test_an_engine_whose_device_is_lost_ends_and_answers_everyone(log_lines: list[str]) -> None:
+    runner = Echo()
+
+    def check_device() -> None:
+        raise DeviceLostError("cuda:0 computes nothing any more")
+
+    engine = started(runner, check_device=check_device)
+    runner.may_go.clear()
+    callers = [Caller(number) for number in (30, 31, 13, 32, 13, 33)]
+    for caller in callers:
+        engine.submit(caller.work)
+    runner.may_go.set()
+    for caller in callers[1:]:
+        error = caller.result()
+        assert isinstance(error, OverloadedError)
+        assert "the engine died: cuda:0 computes nothing any more" in str(error)
+    assert not engine.is_healthy
+    with pytest.raises(OverloadedError, match="load the model anew"):
+        engine.submit(Caller(1).work)
+    assert len([line for line in log_lines if "computes nothing any more" in line]) == 1
+    engine.stop()
+
+
+def test_a_device_that_computes_is_no_reason_to_end() -> None:
+    check_computes(torch.device("cpu"))
+    with pytest.raises(DeviceLostError, match=r"^meta computes nothing any more: "):
+        check_computes(torch.device("meta"))
+
+
+def eventually(holds: Callable[[], bool]) -> bool:
+    """Whether it comes true within a few seconds."""
+    deadline_s = time.monotonic() + 5
+    while not holds() and time.monotonic() < deadline_s:
+        time.sleep(0.01)
+    return holds()

@@ -15,12 +15,12 @@ import transformers
 from hf_encoder.alone import forward_alone
 from hf_encoder.encoder_options import EncoderOptions
 from hf_encoder.encoding import Encoding
-from hf_encoder.engine import Work
 from hf_encoder.loading import load_encoder, longest_input, takes_token_types
 from hf_encoder.onnx_quantization import TOLERANCE
 from hf_encoder.onnx_runner import onnx_runner
 from hf_encoder.runner import RunnerSetup, largest_difference, made_up_encodings
 from hf_encoder.task import EncoderTask, OutputKind, Prepared
+from hf_encoder.work import Work
 from hf_runtime.device import Placement
 from hf_runtime.errors import LoadError
 from hf_runtime.served_model import ServedModel

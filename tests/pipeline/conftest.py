@@ -5,13 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 import torch
-from hf_runtime import log
 from stub_server import StubServer
-from triton_python_backend_utils import Logger
 
 from generator.generate import generate
 from tests.pipeline.more_tiny_pipelines import MORE_MAKERS
@@ -86,14 +84,3 @@ def own_pipeline(tiny_model: Callable[[str], Path]) -> Callable[[str], Any]:
         return made[name]
 
     return pipe
-
-
-@pytest.fixture
-def log_lines(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The lines logged during a test, each after ``I``, ``W`` or ``E``."""
-
-    class Recorder(Logger):
-        lines: ClassVar[list[str]] = []
-
-    monkeypatch.setattr(log, "_triton_logger", lambda: Recorder)
-    return Recorder.lines
