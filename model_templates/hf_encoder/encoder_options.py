@@ -30,7 +30,7 @@ class EncoderOptions:
     max_length: int | None = field(
         default=None,
         metadata={
-            "help": "longest input; default: the model's own limit",
+            "help": "longest input; default: the model's own limit, 8192 where it has none",
             "unit": "tokens",
             "min": 4,
         },

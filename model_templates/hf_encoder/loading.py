@@ -30,6 +30,7 @@ _LONGEST_TRIED = 1024  # tokens: longer ones would take seconds of every load
 _PREPACK_ROWS = (16, 128, 1024)  # tokens of one short text, of one long, of a full step
 # What tokenizers say that know no limit.
 _NO_LIMIT = 10**9
+_LONGEST_UNTOLD = 8192  # tokens, where nobody knows a limit: attention takes time with their square
 
 
 @dataclass(frozen=True)
@@ -157,15 +158,25 @@ def longest_input(model: Any, tokenizer: Any, asked: int | None) -> int:
     Raises:
         LoadError: more is asked for than the model holds.
     """
-    config = model.config.get_text_config()
-    limit = getattr(config, "max_position_embeddings", None) or _NO_LIMIT
-    if limit < _NO_LIMIT:
-        limit -= first_position(model)
+    limit = _positions(model)
     if asked is not None:
-        if asked > limit:
+        if limit is not None and asked > limit:
             raise LoadError(f"max_length: got {asked}, the model's own limit is {limit} tokens")
         return asked
-    return int(min(limit, getattr(tokenizer, "model_max_length", _NO_LIMIT), 2**20))
+    # Relative positions never end: T5's files say how long its texts were in n_positions.
+    trained = getattr(model.config.get_text_config(), "n_positions", None)
+    told = (limit or trained, getattr(tokenizer, "model_max_length", None))
+    return min((int(n) for n in told if n and 0 < n < _NO_LIMIT), default=_LONGEST_UNTOLD)
+
+
+def _positions(model: Any) -> int | None:
+    """The tokens that a model has positions for; None where it counts none."""
+    config = model.config.get_text_config()
+    for name in ("max_position_embeddings", "max_encoder_position_embeddings"):
+        number = getattr(config, name, None) or 0
+        if 0 < number < _NO_LIMIT:  # XLNet says -1
+            return int(number) - first_position(model)
+    return None
 
 
 def takes_token_types(model: Any, tokenizer: Any) -> bool:

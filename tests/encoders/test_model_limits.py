@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from hf_encoder.loading import longest_input
+from hf_runtime.errors import LoadError
 from triton_python_backend_utils import TritonModelException
 
 from tests.encoders.served_encoder import outputs_of, refused, request, served
@@ -114,3 +116,44 @@ def test_a_model_of_broken_weights_answers_with_an_error_instead_of_no_number(
         replies = [one.reply() for one in server.send_together([good, bad, good])]
     assert [reply.status for reply in replies] == [200, 500, 200]
     assert "is no number" in replies[1].error
+
+
+class Unlimited:
+    """A model whose positions never end, as far as ``longest_input`` looks at it."""
+
+    def __init__(self, config: transformers.PretrainedConfig) -> None:
+        self.config = config
+
+    def modules(self) -> list[Any]:
+        return []
+
+
+class Reader:
+    """A tokenizer that knows this limit; by default none, as tokenizers say that."""
+
+    def __init__(self, model_max_length: int = int(1e30)) -> None:
+        self.model_max_length = model_max_length
+
+
+@pytest.mark.parametrize(
+    "config, tokenizer, longest",
+    [
+        (transformers.T5Config(), Reader(), 8192),
+        (transformers.T5Config(), Reader(512), 512),
+        (transformers.T5Config.from_dict({"n_positions": 1024}), Reader(), 1024),
+        (transformers.XLNetConfig(), Reader(), 8192),
+        (transformers.LEDConfig(max_encoder_position_embeddings=4096), Reader(), 4096),
+        (transformers.BertConfig(), Reader(), 512),
+        (transformers.BertConfig(), Reader(128), 128),
+    ],
+)
+def test_the_longest_input_has_a_bound_where_the_models_positions_have_none(
+    config: transformers.PretrainedConfig, tokenizer: Reader, longest: int
+) -> None:
+    assert longest_input(Unlimited(config), tokenizer, None) == longest
+
+
+def test_max_length_goes_beyond_the_default_of_a_model_without_a_limit() -> None:
+    assert longest_input(Unlimited(transformers.T5Config()), Reader(512), 20_000) == 20_000
+    with pytest.raises(LoadError, match="max_length: got 20000, the model's own limit is 512"):
+        longest_input(Unlimited(transformers.BertConfig()), Reader(), 20_000)
