@@ -14,7 +14,7 @@ from hf_encoder.rows import of_rows
 from hf_encoder.task import Array, EncoderTask, Prepared, TaskSetup
 from hf_encoder.tokenization import Tokenization
 from hf_runtime.errors import LoadError, RequestError
-from hf_runtime.tensors import RequestFields
+from hf_runtime.tensors import RequestFields, each_row
 from torch import nn
 
 from .later_steps import Normalize, module_of
@@ -60,7 +60,7 @@ class FeatureExtraction(EncoderTask):
         request = read_request(fields, batched=self.setup.batched)
         dimensions = self._asked_dimensions(request)
         names = _outputs(wanted, request)
-        encodings = [self._encode(row) for row in request.rows]
+        encodings = each_row(self._encode, request.rows)
         lengths = [len(encoding) for encoding in encodings]
         return Prepared(
             encodings,

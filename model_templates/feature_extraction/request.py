@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from hf_encoder.request_texts import filled, required_texts
 from hf_runtime.errors import RequestError
-from hf_runtime.tensors import RequestFields, boolean, integer, text
+from hf_runtime.tensors import RequestFields, boolean, each_row, integer, text
 
 INPUTS = (
     *("text_input", "input_text", "prompt_name", "dimensions"),
@@ -70,7 +71,7 @@ def _listed_texts(fields: RequestFields) -> list[str]:
     (texts,) = fields.lists("input_text", text)
     if not texts:
         raise RequestError("input_text: got an empty list, allowed: at least one text")
-    return [filled("input_text", one) for one in texts]
+    return each_row(partial(filled, "input_text"), texts)
 
 
 def _dimensions(name: str, value: Any) -> int:

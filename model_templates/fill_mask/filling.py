@@ -13,7 +13,7 @@ from hf_encoder.request_texts import required_texts
 from hf_encoder.row_values import integer_in
 from hf_encoder.task import Array, EncoderTask, Prepared, TaskSetup
 from hf_runtime.errors import LoadError, RequestError
-from hf_runtime.tensors import RequestFields, boolean
+from hf_runtime.tensors import RequestFields, boolean, each_row
 
 from .candidates import Choice, MaskedEncoding, best_tokens
 
@@ -50,7 +50,7 @@ class FillMask(EncoderTask):
             fields.values("truncate", boolean, None),
             strict=True,
         )
-        rows = [self._row(text, choice, truncate) for text, choice, truncate in columns]
+        rows = each_row(lambda values: self._row(*values), columns)
         return json_request(rows, batched=self.setup.batched)
 
     def reduce(
@@ -89,7 +89,7 @@ class FillMask(EncoderTask):
         rows = fields.text_lists("targets")
         if not any(rows) and self._has_targets(fields):
             raise RequestError("targets: got empty texts, allowed: words, at least one")
-        return [tuple(sorted({self._target(word) for word in row})) for row in rows]
+        return each_row(lambda row: tuple(sorted({self._target(word) for word in row})), rows)
 
     def _has_targets(self, fields: RequestFields) -> bool:
         return fields.has_tensor("targets") or "targets" in fields.parameters

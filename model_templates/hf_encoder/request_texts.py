@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hf_runtime.errors import RequestError
-from hf_runtime.tensors import RequestFields
+from hf_runtime.tensors import RequestFields, each_row
 
 
 def required_texts(fields: RequestFields, name: str, *partners: str) -> list[str]:
@@ -14,7 +14,10 @@ def required_texts(fields: RequestFields, name: str, *partners: str) -> list[str
     Raises:
         RequestError: missing, empty, or no UTF-8.
     """
-    return [_present(name, found, partners) for found in fields.optional_texts(name)]
+    texts = fields.optional_texts(name)
+    if None in texts:
+        raise RequestError(f"{name}: missing, {_wanted(name, partners)}")
+    return each_row(lambda text: filled(name, text or ""), texts)
 
 
 def filled(name: str, text: str) -> str:
@@ -28,9 +31,6 @@ def filled(name: str, text: str) -> str:
     return text
 
 
-def _present(name: str, found: str | None, partners: tuple[str, ...]) -> str:
-    if found is not None:
-        return filled(name, found)
-    if partners:
-        raise RequestError(f"{name}: missing, send {' and '.join((name, *partners))} together")
-    raise RequestError(f"{name}: missing, a text is required")
+def _wanted(name: str, partners: tuple[str, ...]) -> str:
+    together = " and ".join((name, *partners))
+    return f"send {together} together" if partners else "a text is required"

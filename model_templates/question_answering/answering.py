@@ -14,7 +14,7 @@ from hf_encoder.json_output import JsonRow, json_request
 from hf_encoder.task import Array, EncoderTask, Prepared, TaskSetup
 from hf_encoder.windows import WindowCutter
 from hf_runtime.errors import LoadError, RequestError
-from hf_runtime.tensors import RequestFields
+from hf_runtime.tensors import RequestFields, each_row
 
 from .request import Question, QuestionReader
 from .spans import Scores, Span, best_spans
@@ -45,7 +45,7 @@ class QuestionAnswering(EncoderTask):
 
     def prepare(self, fields: RequestFields, wanted: frozenset[str]) -> Prepared:
         """Reads questions and contexts: one encoding for each window of each context."""
-        rows = [self._row(question) for question in self._reader.read(fields)]
+        rows = each_row(self._row, self._reader.read(fields))
         return json_request(rows, batched=self.setup.batched)
 
     def _row(self, row: Question) -> JsonRow:

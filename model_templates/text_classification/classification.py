@@ -13,7 +13,7 @@ from hf_encoder.request_texts import filled, required_texts
 from hf_encoder.rows import number_rows, text_rows
 from hf_encoder.task import Array, EncoderTask, Prepared, TaskSetup
 from hf_runtime.errors import RequestError
-from hf_runtime.tensors import RequestFields, boolean, integer, text
+from hf_runtime.tensors import RequestFields, boolean, each_row, integer, text
 
 from .scores import FUNCTIONS, best, default_function
 
@@ -48,7 +48,7 @@ class TextClassification(EncoderTask):
         fields.check_parameters(INPUTS)
         fields.count_rows(*INPUTS)
         rows = self._rows(fields)
-        return Prepared([self._encode(row) for row in rows], partial(self._answer, rows, wanted))
+        return Prepared(each_row(self._encode, rows), partial(self._answer, rows, wanted))
 
     def _rows(self, fields: RequestFields) -> list[_Row]:
         pairs = self._pairs(fields)
@@ -68,7 +68,7 @@ class TextClassification(EncoderTask):
         if self.setup.options.pairs == "required":
             return [*required_texts(fields, "text_pair", "text_input")]
         found = fields.optional_texts("text_pair")
-        return [None if pair is None else filled("text_pair", pair) for pair in found]
+        return each_row(lambda pair: None if pair is None else filled("text_pair", pair), found)
 
     def _encode(self, row: _Row) -> Encoding:
         field = "text_input" if row.pair is None else "text_input and text_pair"

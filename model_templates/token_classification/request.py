@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from hf_encoder.request_texts import required_texts
 from hf_encoder.row_values import integer_in, one_of
 from hf_runtime.errors import LoadError, RequestError
-from hf_runtime.tensors import RequestFields, boolean
+from hf_runtime.tensors import RequestFields, boolean, each_row
 
 from .entities import STRATEGIES
 from .options import Options
@@ -70,7 +70,7 @@ class TaggingReader:
             fields.values("truncate", boolean, None),
             strict=True,
         )
-        return [self._checked(Tagging(*values)) for values in columns]
+        return each_row(lambda values: self._checked(Tagging(*values)), columns)
 
     def _checked(self, row: Tagging) -> Tagging:
         """Fills in the model's own stride; refuses what does not go together."""

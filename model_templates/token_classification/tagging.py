@@ -10,7 +10,7 @@ from hf_encoder.json_output import JsonRow, json_request
 from hf_encoder.task import Array, EncoderTask, Prepared, TaskSetup
 from hf_encoder.windows import WindowCutter
 from hf_runtime.errors import RequestError
-from hf_runtime.tensors import RequestFields
+from hf_runtime.tensors import RequestFields, each_row
 
 from .entities import Entity, EntityMaker, merged
 from .request import Tagging, TaggingReader
@@ -38,7 +38,7 @@ class TokenClassification(EncoderTask):
 
     def prepare(self, fields: RequestFields, wanted: frozenset[str]) -> Prepared:
         """Reads and tokenises texts: one encoding each, or one for each window."""
-        rows = [self._row(row) for row in self._reader.read(fields)]
+        rows = each_row(self._row, self._reader.read(fields))
         return json_request(rows, batched=self.setup.batched)
 
     def _row(self, row: Tagging) -> JsonRow:

@@ -19,7 +19,7 @@ from hf_encoder.rows import number_rows, text_rows
 from hf_encoder.task import Array, EncoderTask, Prepared, TaskSetup
 from hf_runtime import log
 from hf_runtime.errors import LoadError, RequestError
-from hf_runtime.tensors import RequestFields, boolean, text
+from hf_runtime.tensors import RequestFields, boolean, each_row, text
 
 INPUTS = ("text_input", "candidate_labels", "hypothesis_template", "multi_label", "truncate")
 
@@ -56,14 +56,14 @@ class ZeroShotClassification(EncoderTask):
         fields.check_parameters(INPUTS)
         fields.count_rows(*INPUTS)
         rows = self._rows(fields)
-        encodings = [encoding for row in rows for encoding in self._encode(row)]
+        encodings = [encoding for own in each_row(self._encode, rows) for encoding in own]
         return Prepared(encodings, partial(self._answer, rows, wanted))
 
     def _rows(self, fields: RequestFields) -> list[_Row]:
         options = self.setup.options
         columns = zip(
             required_texts(fields, "text_input", "candidate_labels"),
-            map(candidate_labels, fields.text_lists("candidate_labels")),
+            each_row(candidate_labels, fields.text_lists("candidate_labels")),
             fields.values("hypothesis_template", _template, options.hypothesis_template),
             fields.values("multi_label", boolean, options.multi_label),
             fields.values("truncate", boolean, None),

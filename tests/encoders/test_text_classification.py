@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 from stub_server import StubServer
 from text_classification.options import Options
 from triton_python_backend_utils import TritonModelException
-from wire import Reply
+from wire import Reply, Request
 
 from tests.encoders.served_encoder import outputs_of, refused, request, rows, served
 from tests.encoders.tiny_encoders import ARCHITECTURES, texts, tiny_encoder
@@ -205,6 +206,33 @@ def test_a_clients_batch_has_a_row_for_each_text(model: Path, tmp_path: Path) ->
         scores = [one["score"] for one in expected] + [0.0] * (3 - top_k)
         np.testing.assert_allclose(outputs["score"][row], scores, atol=1e-4)
     assert missing.status == 400
+
+
+def test_a_bad_row_of_a_clients_batch_is_named(model: Path, tmp_path: Path) -> None:
+    two = TEXTS[:2]
+    bad: list[tuple[str, int, dict[str, Any]]] = [
+        ("text_input: got an empty text", 1, {"text_input": ["a cat", " "]}),
+        ("text_input: got 20", 2, {"text_input": [*two, "cat " * 200]}),
+        ("text_pair: got an empty text", 0, {"text_input": two, "text_pair": ["", "a"]}),
+        ("top_k: got 0, allowed", 1, {"text_input": two, "top_k": [1, 0]}),
+        ("text_input: not valid UTF-8", 1, {"text_input": ["a", b"\xff"]}),
+    ]
+    whole: list[tuple[str, Request]] = [
+        ("text_input: missing, send text_input and text_pair together", rows(text_pair=two)),
+        ("text_input: got an empty text", rows(text_input=[""])),
+        ("top_k: got 0, allowed", replace(rows(text_input=two), parameters={"top_k": 0})),
+    ]
+    with served(tmp_path, "text-classification", model, max_batch_size=8) as server:
+        for said, row, tensors in bad:
+            reply = server.infer(rows(**tensors))
+            assert reply.status == 400
+            assert reply.error.startswith(said)
+            assert reply.error.endswith(f" (row {row} of the batch)")
+        for said, asked in whole:
+            reply = server.infer(asked)
+            assert reply.status == 400
+            assert reply.error.startswith(said)
+            assert "of the batch" not in reply.error
 
 
 def test_an_option_of_no_label_is_a_mistake() -> None:
