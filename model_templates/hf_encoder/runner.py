@@ -67,12 +67,14 @@ def fitting_runner(
     that of their dtype.
 
     Raises:
-        LoadError: none does, with each one's reason; or a candidate itself raised it.
+        LoadError: none does, with each one's reason; or a candidate itself raised it; or the
+            model's own outputs are no numbers.
     """
     from .alone import forward_alone
 
     scene = made_up_encodings(setup, [*_SCENE_LENGTHS, *_beyond_windows(setup.model.config)])
     expected = [forward_alone(setup, encoding) for encoding in scene]
+    _check_numbers(expected)
     allowed = TOLERANCE.get(expected[0].dtype, 1e-4) if tolerance is None else tolerance
     whys = []
     for candidate in candidates:
@@ -92,6 +94,17 @@ def fitting_runner(
         why = f"differs from the model's own output by {difference:.2g}, allowed is {allowed:g}"
         whys.append(f"{_name(candidate)}: {why}")
     raise LoadError(f"no way to run this model was right: {'; '.join(whys)}")
+
+
+def _check_numbers(outputs: Sequence[torch.Tensor]) -> None:
+    """Raises LoadError where an output is no number: nothing could agree with that."""
+    if all(bool(output.isfinite().all()) for output in outputs):
+        return
+    dtype = str(outputs[0].dtype).removeprefix("torch.")
+    instead = "" if dtype == "float32" else f", or {dtype} too narrow for them: try dtype: float32"
+    raise LoadError(
+        f"the model itself computes NaN or infinity: its weights may be broken{instead}"
+    )
 
 
 def _difference(

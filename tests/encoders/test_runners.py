@@ -151,6 +151,19 @@ def test_a_runner_that_is_wrong_is_not_taken(tmp_path: Path) -> None:
         fitting_runner(setup, (OffByALot,))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_model_that_computes_no_numbers_is_refused_as_such(
+    tmp_path: Path, dtype: torch.dtype
+) -> None:
+    setup, _ = loaded(tiny_encoder("bert", "AutoModel", tmp_path), "hidden")
+    setup.model.to(dtype)
+    with torch.no_grad():
+        setup.model.embeddings.position_embeddings.weight[2] = float("nan")
+    with pytest.raises(LoadError, match=r"^the model itself computes NaN or infinity: ") as caught:
+        fitting_runner(setup, CANDIDATES)
+    assert ("try dtype: float32" in str(caught.value)) == (dtype == torch.bfloat16)
+
+
 def test_batches_are_cut_where_padding_would_be_a_tenth(tmp_path: Path) -> None:
     setup, _ = loaded(tiny_encoder("bert", "AutoModel", tmp_path), "hidden")
     lengths = [100, 98, 3, 97, 4, 60, 5]
