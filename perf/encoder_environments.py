@@ -39,8 +39,8 @@ class Environment:
     finish: Callable[[Path], None]
 
     def program(self, name: str) -> str:
-        """The path of one of its programs."""
-        return str(self.folder / "bin" / name)
+        """The absolute path of one of its programs."""
+        return str(self.folder.absolute() / "bin" / name)
 
     def ensure(self) -> None:
         """Makes it unless it is there. Raises ``EnvironmentMissingError``."""

@@ -94,13 +94,16 @@ def write_json(file: Path, content: object) -> None:
 def running(
     command: list[str], environment: Mapping[str, str], log: Path
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """A process with all it starts, ended at the end; what it prints goes to ``log``."""
+    """A process with all it starts, ended at the end; what it prints goes to ``log``, and beside it
+    what it writes where it is started, as MLServer does its metrics.
+    """
     # PYTHONPATH would show it our packages.
     inherited = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     with (
         log.open("wb") as output,
         subprocess.Popen(
             command,
+            cwd=log.parent,
             env={**inherited, **environment},
             stdin=subprocess.DEVNULL,
             stdout=output,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from tqdm import tqdm  # type: ignore[import-untyped]
 
 from perf.encoder_environments import Environment, EnvironmentMissingError, make_importable
 from perf.encoder_rounds import EncoderEffort, Measuring, Service, num_levels
+from perf.encoder_servers import running
 from perf.encoders import effort_of, parse_args
 from perf.level_process import LevelArguments
 from perf.measure import Record
@@ -95,3 +97,18 @@ def test_mlserver_is_made_to_import(tmp_path: Path) -> None:
     namespace: dict[str, object] = {}
     exec(pipelines.read_text(encoding="utf-8"), namespace)
     assert isinstance(namespace["Conversation"], type)
+
+
+def test_what_a_peer_writes_where_it_is_started_lands_beside_its_log(tmp_path: Path) -> None:
+    writes = "from pathlib import Path; Path('.metrics').mkdir()"
+    with running([sys.executable, "-c", writes], {}, tmp_path / "peer.log") as process:
+        process.wait(20)
+    assert (tmp_path / ".metrics").is_dir()
+
+
+def test_a_program_of_an_environment_is_found_from_any_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    environment = Environment(Path("peers"), (), lambda _: None)
+    assert environment.program("uvicorn") == str(tmp_path / "peers" / "bin" / "uvicorn")
