@@ -73,8 +73,9 @@ class TritonPythonModel:
         """
         if not hasattr(self, "metrics"):
             return
+        deadline_s = time.monotonic() + self.pipeline.unload_grace_s
         self.intake.drain(self.pipeline.unload_grace_s)
-        self.pipeline.stop()
+        self.pipeline.stop(max(0.0, deadline_s - time.monotonic()))
         self.intake.close()
         self.metrics.close()
 

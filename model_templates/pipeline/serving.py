@@ -34,9 +34,9 @@ class ServedPipeline:
     description: str
     unload_grace_s: float
 
-    def stop(self) -> None:
-        """Finishes what is here within the grace, fails the rest, ends every thread."""
-        self.reception.drain(self.unload_grace_s)
+    def stop(self, grace_s: float) -> None:
+        """Finishes what is here within ``grace_s``, fails the rest, ends every thread."""
+        self.reception.drain(grace_s)
         self.engine.stop()
         self.reception.close()
 
