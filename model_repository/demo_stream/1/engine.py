@@ -17,13 +17,13 @@ from typing import Any
 import torch
 from hf_runtime import log
 from hf_runtime.errors import EngineError, OverloadedError, RequestError, place, reason
+from hf_runtime.watchdog import Watchdog
 
 from .deadlines import Deadlines
 from .delivery import Delivery
 from .engine_metrics import EngineMetrics
 from .options import Options
 from .sequence import Sequence
-from .watchdog import Watchdog
 
 
 @dataclass(frozen=True)

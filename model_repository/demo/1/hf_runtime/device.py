@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .errors import LoadError
+from .errors import DeviceLostError, LoadError, reason
 
 if TYPE_CHECKING:
     import torch
@@ -66,6 +66,25 @@ def cpu_threads(model_config: Mapping[str, Any]) -> int:
         len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     )
     return max(1, cores // instances)
+
+
+def check_computes(device: torch.device) -> None:
+    """Asks a device to compute something trivial: after an illegal address or a failed assertion
+    a GPU answers everything with the same error, until its process ends.
+
+    Raises:
+        DeviceLostError: it can't.
+    """
+    import torch
+
+    try:
+        (torch.ones(1, device=device) + 1).item()
+    except torch.OutOfMemoryError:
+        return  # somebody else's tensors; they go
+    except Exception as error:
+        raise DeviceLostError(
+            f"{device} computes nothing any more: {type(error).__name__}: {reason(error, 120)}"
+        ) from error
 
 
 def free_bytes(device: torch.device) -> int:

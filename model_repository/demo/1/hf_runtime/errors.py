@@ -7,6 +7,7 @@ RuntimeModelError
 ├── DeadlineError          UNAVAILABLE, HTTP 503: the request's own time is up
 ├── CancelledError         CANCELLED: its caller has gone
 ├── EngineError            INTERNAL, HTTP 500: computing the answer failed
+├── DeviceLostError        INTERNAL, HTTP 500: the GPU computes nothing any more
 ├── HookError              INTERNAL, HTTP 500: a hook failed, or made what the model can't take
 └── LoadError              the model can't be loaded; the text is the line that an operator reads
 """
@@ -55,6 +56,12 @@ class CancelledError(RuntimeModelError):
 
 class EngineError(RuntimeModelError):
     """The computation failed; the request was fine."""
+
+    status = "INTERNAL"
+
+
+class DeviceLostError(RuntimeModelError):
+    """A GPU answers everything with an error, until its process ends."""
 
     status = "INTERNAL"
 

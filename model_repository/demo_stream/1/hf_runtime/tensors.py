@@ -10,9 +10,12 @@ from __future__ import annotations
 import difflib
 import json
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from .errors import RequestError
+
+Row = TypeVar("Row")
+Read = TypeVar("Read")
 
 # What Triton itself puts among the parameters, or reads from them.
 _TRITONS_OWN = {
@@ -55,7 +58,7 @@ class RequestFields:
         """One value per row from the tensor or the parameter ``name``; ``default`` where neither is
         given.
         """
-        return [default if not len(row) else convert(name, row[0]) for row in self._rows_of(name)]
+        return self._read(name, lambda row: convert(name, row[0]) if len(row) else default)
 
     def text_lists(self, name: str) -> list[tuple[str, ...]]:
         """All texts of each row; empty ones are left out. A parameter gives one text."""
@@ -63,7 +66,7 @@ class RequestFields:
 
     def lists(self, name: str, convert: Callable[[str, Any], Any]) -> list[list[Any]]:
         """All values of each row; none where neither tensor nor parameter gives one."""
-        return [[convert(name, value) for value in row] for row in self._rows_of(name)]
+        return self._read(name, lambda row: [convert(name, value) for value in row])
 
     def raw_lists(self, name: str) -> list[list[Any]]:
         """All elements of each row as they came: bytes from a tensor, a text from a parameter."""
@@ -93,6 +96,11 @@ class RequestFields:
                 allowed = ", ".join(names)
                 raise RequestError(f"{name}: unknown parameter{hint or ';'} allowed: {allowed}")
 
+    def _read(self, name: str, read: Callable[[Sequence[Any]], Any]) -> list[Any]:
+        rows = self._rows_of(name)
+        # A parameter is every row's.
+        return [read(row) for row in rows] if name in self.parameters else each_row(read, rows)
+
     def _rows_of(self, name: str) -> list[Sequence[Any]]:
         tensor = self._get_tensor(self._request, name)
         given = self.parameters.get(name)
@@ -106,6 +114,25 @@ class RequestFields:
         array = tensor.as_numpy()
         rows = array.reshape(array.shape[0], -1) if self._batched else array.reshape(1, -1)
         return list(rows.tolist())
+
+
+def each_row(read: Callable[[Row], Read], rows: Iterable[Row]) -> list[Read]:
+    """``read`` of each row of a request.
+
+    Raises:
+        RequestError: what ``read`` raises; where there are several rows, with the row in its text.
+    """
+    rows = list(rows)
+    found = []
+    for index, row in enumerate(rows):
+        try:
+            found.append(read(row))
+        except RequestError as error:
+            if len(rows) == 1:
+                raise
+            # Its first words are the field's, which the OpenAI API looks for.
+            raise type(error)(f"{error} (row {index} of the batch)") from None
+    return found
 
 
 def is_tritons_own(parameter: str) -> bool:
