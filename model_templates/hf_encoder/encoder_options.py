@@ -43,7 +43,7 @@ class EncoderOptions:
         },
     )
     max_num_batched_tokens: int = field(
-        default=2048,
+        default=1024,
         metadata={
             "help": "most tokens computed in one step, of as many requests as fit",
             "unit": "tokens",
