@@ -6,13 +6,12 @@ Knows tasks only by their tags and options, nothing of templates, output or serv
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from generator import ensemble_keys, metric_keys, schema, yaml_marks, yaml_nodes
+from generator import ensemble_keys, metric_keys, schema, task_names, yaml_marks, yaml_nodes
 from generator.errors import SpecError, looks_like_token
 from generator.hooks_file import find_hooks
 from generator.model_keys import KEYS
@@ -27,8 +26,6 @@ from generator.yaml_nodes import Key, Node
 
 _MERGED_MAPS = ("options", "dynamic_batching", "ensemble")
 _ONE_MODEL_ONLY = ("name",)
-# What pipelines of transformers were called that no longer are: one model, several names.
-_TEXT_TO_TEXT = re.compile(r"(summarization|translation)(_\w+)?")
 
 
 def load(path: Path, tasks: Mapping[str, Task]) -> list[ModelSpec]:
@@ -132,7 +129,9 @@ class _Loader:
             return None
         if tag not in self.tasks:
             node = given["task"]
-            hint = _served_by(tag, self.tasks) or schema.did_you_mean(tag, self.tasks, "tasks")
+            hint = task_names.meant(tag, self.tasks) or schema.did_you_mean(
+                tag, self.tasks, "tasks"
+            )
             self.report.add(node, f"unknown task {schema.show(node)}{hint}")
         return self.tasks.get(tag)
 
@@ -187,12 +186,6 @@ class _Loader:
         """Notes a problem of one model, which it names where the value comes from the defaults."""
         inherited = not place.where.startswith(model.where)
         self.report.add(place, f"{message} (in {model.where})" if inherited else message)
-
-
-def _served_by(tag: str, tasks: Mapping[str, Task]) -> str:
-    """``; did you mean ...`` for another name of a task that does not look like it."""
-    found = "text2text-generation" in tasks and _TEXT_TO_TEXT.fullmatch(tag)
-    return "; did you mean 'text2text-generation'?" if found else ""
 
 
 def merge(defaults: Mapping[str, Node], own: Mapping[str, Node]) -> dict[str, Node]:

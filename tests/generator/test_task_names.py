@@ -1,0 +1,34 @@
+"""Names that are not ours lead to the task that serves them."""
+
+from __future__ import annotations
+
+import pytest
+
+from generator.task_names import meant
+from generator.templates import find_tasks
+
+
+@pytest.mark.parametrize(
+    "tag, hint",
+    [
+        ("sentence-similarity", "'feature-extraction'?"),
+        ("text-ranking", "'text-classification'?"),
+        ("sentiment-analysis", "'text-classification'?"),
+        ("ner", "'token-classification'?"),
+        ("summarization", "'text2text-generation'?"),
+        ("translation_en_to_de", "'text2text-generation'?"),
+        ("image-classification", "'pipeline', with options: {pipeline: image-classification}?"),
+        ("automatic-speech-recognition", "{pipeline: automatic-speech-recognition}?"),
+        ("visual-question-answering", "{pipeline: visual-question-answering}?"),
+    ],
+)
+def test_another_name_of_a_task_is_understood(tag: str, hint: str) -> None:
+    found = meant(tag, find_tasks())
+    assert found.startswith("; did you mean ")
+    assert found.endswith(hint)
+
+
+def test_what_means_nothing_gets_no_hint_and_no_task_that_is_not_there() -> None:
+    assert meant("nonsense", find_tasks()) == ""
+    assert meant("ner", ["text-generation"]) == ""
+    assert meant("image-classification", ["text-generation"]) == ""
