@@ -14,7 +14,7 @@ from typing import NoReturn
 
 from generator.curl_lines import curl_lines
 from generator.errors import EXIT_INTERRUPTED, EXIT_OK, ServerError
-from generator.openai_api.beside import OpenAiProcess, is_for_openai
+from generator.openai_api.beside import OpenAiProcess
 from generator.server import TritonServer
 from generator.server_loading import Loaded
 from generator.server_stubs import StubWatch
@@ -135,8 +135,9 @@ def _announce(
     _say(f"{outcome.model} is ready after {outcome.seconds:.1f} s{others}")
     url = f"http://{server.listen.address(server.listen.http_port)}/v2/models"
     lines = curl_lines(server.repository, outcome.model, url)
-    if openai_api and is_for_openai(server.repository / outcome.model / "config.pbtxt"):
-        lines.append(openai_api.curl_line(outcome.model))
+    if openai_api:
+        config_file = server.repository / outcome.model / "config.pbtxt"
+        lines += openai_api.curl_lines(outcome.model, config_file)
     print("\n".join([f"# {outcome.model}", *lines]), flush=True)
 
 

@@ -35,9 +35,12 @@ class WriteChoice(Protocol):
 
 @dataclass(frozen=True)
 class Api:
-    """One of OpenAI's two; ``opening`` are the choices' own first chunks, before any text."""
+    """One of OpenAI's two, for models of ``tasks``; ``opening`` are the choices' own first chunks,
+    before any text.
+    """
 
     path: str
+    tasks: Sequence[str]
     id_prefix: str
     object: str
     chunk_object: str

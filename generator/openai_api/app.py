@@ -29,7 +29,7 @@ from generator.openai_api.errors import ApiError
 from generator.openai_api.json_body import read_object
 from generator.openai_api.key import is_authorized
 from generator.openai_api.merging import merged, only
-from generator.openai_api.tasks import EMBEDDING_TASKS, TEXT_TASKS
+from generator.openai_api.tasks import EMBEDDING_TASKS
 from generator.openai_api.triton import Triton
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -123,7 +123,7 @@ class OpenAiApp:
     def _generating(self, api: Api) -> Handler:
         async def generate(request: web.Request) -> web.StreamResponse:
             asked = api.read(read_object(await _body(request)))
-            model = await self._catalog.find(asked.model, TEXT_TASKS)
+            model = await self._catalog.find(asked.model, api.tasks)
             answer = Answer(api, asked, f"{api.id_prefix}{uuid.uuid4().hex}")
             chunks = self._chunks(model, asked, answer.answer_id)
             try:

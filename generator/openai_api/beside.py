@@ -21,7 +21,7 @@ from typing import Any
 from generator import model_config
 from generator.errors import ServerError
 from generator.openai_api.key import VARIABLE
-from generator.openai_api.tasks import TEXT_TASKS
+from generator.openai_api.tasks import ALL_TASKS, COMPLETION_TASKS, EMBEDDING_TASKS
 from generator.server_listen import Listen
 from generator.triton_models import TASK_PARAMETER
 
@@ -99,22 +99,25 @@ class OpenAiProcess:
             if stream:
                 stream.close()
 
-    def curl_line(self, model: str) -> str:
-        """A request that works."""
-        return curl_line(self._listen.address(self._listen.openai_port), model, self._key)
+    def curl_lines(self, model: str, config_file: Path) -> list[str]:
+        """A request that works, none where the model of this config.pbtxt is not for this API."""
+        config: Any = model_config.parse(config_file.read_text(encoding="utf-8"))
+        task = model_config.parameters(config).get(TASK_PARAMETER)
+        if task not in ALL_TASKS:
+            return []
+        address = self._listen.address(self._listen.openai_port)
+        return [curl_line(address, model, self._key, task)]
 
 
-def curl_line(address: str, model: str, key: str | None) -> str:
-    """A completion from ``model``; with a key, from the environment that has it."""
+def curl_line(address: str, model: str, key: str | None, task: str = COMPLETION_TASKS[0]) -> str:
+    """A completion from ``model``, or an embedding where that is its task; with a key, from the
+    environment that has it.
+    """
     header = f' -H "Authorization: Bearer ${VARIABLE}"' if key is not None else ""
-    body = json.dumps({"model": model, "prompt": "I am going"})
-    return f"curl http://{address}/v1/completions{header} -d '{body}'"
-
-
-def is_for_openai(config_file: Path) -> bool:
-    """Whether a model of this config.pbtxt is served by OpenAI's API."""
-    config: Any = model_config.parse(config_file.read_text(encoding="utf-8"))
-    return model_config.parameters(config).get(TASK_PARAMETER) in TEXT_TASKS
+    embeds = task in EMBEDDING_TASKS
+    path, field = ("embeddings", "input") if embeds else ("completions", "prompt")
+    body = json.dumps({"model": model, field: "I am going"})
+    return f"curl http://{address}/v1/{path}{header} -d '{body}'"
 
 
 _COMMAND: Sequence[str] = (sys.executable, "-m", "generator.openai_api")

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from generator.openai_api.errors import ApiError, model_not_found, wrong_task
-from generator.openai_api.tasks import EMBEDDING_TASKS, TEXT_TASKS
+from generator.openai_api.tasks import ALL_TASKS
 from generator.triton_models import ENGINE_SUFFIX, ROLE_PARAMETER, TASK_PARAMETER
 
 _GOOD_FOR_S = 2.0
@@ -109,8 +109,7 @@ def served_model(config: Any) -> ServedModel | None:
     parameters = {name: value.string_value for name, value in config.parameters.items()}
     role = parameters.get(ROLE_PARAMETER)
     task = parameters.get(TASK_PARAMETER)
-    known = (*TEXT_TASKS, *EMBEDDING_TASKS)
-    if task is None or task not in known or role not in ("engine", "whole", "ensemble"):
+    if task is None or task not in ALL_TASKS or role not in ("engine", "whole", "ensemble"):
         return None
     streams = role == "engine"
     name = config.name.removesuffix(ENGINE_SUFFIX) if streams else config.name

@@ -16,6 +16,7 @@ from generator.openai_api.asked import Asked, TensorValue, asked, check_names, f
 from generator.openai_api.errors import bad_field
 from generator.openai_api.json_body import kind_of
 from generator.openai_api.logprobs import for_chat
+from generator.openai_api.tasks import CHAT_TASKS
 
 _OWN_FIELDS = (
     *("messages", "tools", "tool_choice", "chat_template_kwargs"),
@@ -102,6 +103,7 @@ def _num_logprobs(body: Mapping[str, Any]) -> int | None:
 
 CHAT = Api(
     path="/v1/chat/completions",
+    tasks=CHAT_TASKS,
     id_prefix="chatcmpl-",
     object="chat.completion",
     chunk_object="chat.completion.chunk",

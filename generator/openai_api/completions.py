@@ -11,6 +11,7 @@ from generator.openai_api.asked import Asked, TensorValue, asked, check_names, f
 from generator.openai_api.errors import bad_field
 from generator.openai_api.json_body import kind_of
 from generator.openai_api.logprobs import for_completion
+from generator.openai_api.tasks import COMPLETION_TASKS
 
 DEFAULT_MAX_TOKENS = 16  # OpenAI's
 MAX_PROMPTS = 256
@@ -70,6 +71,7 @@ def _lengths(body: Mapping[str, Any]) -> dict[str, int]:
 
 COMPLETIONS = Api(
     path="/v1/completions",
+    tasks=COMPLETION_TASKS,
     id_prefix="cmpl-",
     object="text_completion",
     chunk_object="text_completion",

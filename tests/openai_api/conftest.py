@@ -28,6 +28,7 @@ MODELS = (
     Model("batched_stream", "engine", max_batch_size=8),
     Model("labels", "whole", task="text-classification"),
     Model("stranger", None),
+    Model("translator", "whole", task="text2text-generation"),
     Model("vectors", "whole", task="feature-extraction"),
     Model("rows", "whole", max_batch_size=4, task="feature-extraction"),
 )

@@ -15,7 +15,7 @@ from tests.openai_api.fake_triton import Model
 def test_models_are_listed_under_their_users_names(api: Translator) -> None:
     listed = api.get("/v1/models").body
     assert listed["object"] == "list"
-    names = ["batched", "echo", "rows", "vectors", "whole"]
+    names = ["batched", "echo", "rows", "translator", "vectors", "whole"]
     assert [model["id"] for model in listed["data"]] == names
     assert api.get("/v1/models/echo").body == listed["data"][1]
     assert set(listed["data"][1]) == {"id", "object", "created", "owned_by"}
@@ -24,12 +24,20 @@ def test_models_are_listed_under_their_users_names(api: Translator) -> None:
 @pytest.mark.parametrize("name", ["nobody", "echo_stream", "labels", "stranger"])
 def test_an_unknown_model_is_a_404_that_names_the_known(name: str, api: Translator) -> None:
     for reply, known in (
-        (api.get(f"/v1/models/{name}"), "batched, echo, rows, vectors, whole"),
-        (api.completion(model=name), "batched, echo, whole"),
+        (api.get(f"/v1/models/{name}"), "batched, echo, rows, translator, vectors, whole"),
+        (api.completion(model=name), "batched, echo, translator, whole"),
     ):
         assert reply.status == 404
         assert (reply.error["param"], reply.error["code"]) == ("model", "model_not_found")
         assert known in reply.error["message"]
+
+
+def test_a_translator_completes_and_does_not_chat(api: Translator) -> None:
+    assert api.completion(model="translator").body["choices"][0]["text"] == "a b c"
+    reply = api.chat(model="translator")
+    assert reply.status == 404
+    message = "'translator' is a text2text-generation model, allowed here: batched, echo, whole"
+    assert message in reply.error["message"]
 
 
 def test_models_come_and_go(api: Translator) -> None:
