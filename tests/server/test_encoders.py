@@ -26,6 +26,7 @@ pytestmark = pytest.mark.server
 
 CLASSIFIER = "AutoModelForSequenceClassification"
 MAX_QUEUE_SIZE = 6
+NUM_LONG = 12
 HOOKS = """\
 from hf_runtime.hooks import observe
 
@@ -186,9 +187,9 @@ def test_generate_answers_as_infer_does(triton: Triton) -> None:
 
 def test_short_texts_are_answered_while_long_ones_are_tokenised(triton: Triton) -> None:
     long = request(text_input=LONG, truncate=True)
-    with ThreadPoolExecutor(4) as pool:
-        waiting = [pool.submit(GrpcEndpoint(triton).infer, "embed", long) for _ in range(4)]
-        eventually_open(triton, "embed", 4)
+    with ThreadPoolExecutor(NUM_LONG) as pool:
+        waiting = [pool.submit(GrpcEndpoint(triton).infer, "embed", long) for _ in range(NUM_LONG)]
+        eventually_open(triton, "embed")
         short = [GrpcEndpoint(triton).infer("embed", request(text_input=t)) for t in texts(20)]
         assert not all(future.done() for future in waiting)
         assert all(reply.ok for reply in short)
@@ -199,10 +200,18 @@ def test_short_texts_are_answered_while_long_ones_are_tokenised(triton: Triton) 
         assert_same(answer, expected)
 
 
-def eventually_open(triton: Triton, model: str, number: int) -> None:
-    assert eventually(
-        lambda: triton.metric("hf_triton_open_requests", model=model) >= number, timeout_s=5
-    )
+def eventually_open(triton: Triton, model: str) -> None:
+    """Until a request of the model's is seen to be open: metrics are told once a second."""
+    assert eventually(lambda: triton.metric("hf_triton_open_requests", model=model) > 0)
+
+
+def first_refused(triton: Triton, inside: list[Future[Reply]]) -> Reply:
+    """A short request's answer once there is no room for it; fails where all ``inside`` end."""
+    while not all(future.done() for future in inside):
+        reply = HttpEndpoint(triton).infer("rank", rows(text_input=["a cat"]))
+        if not reply.ok:
+            return reply
+    raise AssertionError("there was always room")
 
 
 def hold(triton: Triton, pool: ThreadPoolExecutor, model: str, number: int) -> list[Future[Reply]]:
@@ -213,15 +222,16 @@ def hold(triton: Triton, pool: ThreadPoolExecutor, model: str, number: int) -> l
 
 
 def test_a_full_queue_refuses_at_once_while_those_inside_are_answered(triton: Triton) -> None:
-    with ThreadPoolExecutor(MAX_QUEUE_SIZE) as pool:
-        inside = hold(triton, pool, "rank", MAX_QUEUE_SIZE)
-        eventually_open(triton, "rank", MAX_QUEUE_SIZE)
-        refused = HttpEndpoint(triton).infer("rank", rows(text_input=["a cat"]))
-        assert not all(future.done() for future in inside)
+    full = f"the queue is full: {MAX_QUEUE_SIZE} requests (max_queue_size)"
+    with ThreadPoolExecutor(2 * MAX_QUEUE_SIZE) as pool:
+        inside = hold(triton, pool, "rank", 2 * MAX_QUEUE_SIZE)
+        refused = first_refused(triton, inside)
         assert refused.status == 503
-        assert f"the queue is full: {MAX_QUEUE_SIZE} requests (max_queue_size)" in refused.error
+        assert full in refused.error
         answers = [future.result() for future in inside]
-    assert [answer.status for answer in answers] == [200] * MAX_QUEUE_SIZE
+    accepted = [answer for answer in answers if answer.ok]
+    assert len(accepted) >= MAX_QUEUE_SIZE - 1  # one place may have been the short request's
+    assert all(full in answer.error for answer in answers if not answer.ok)
     assert HttpEndpoint(triton).infer("rank", rows(text_input=["a cat"])).ok
 
 
