@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 
 from hf_runtime.histogram import SECONDS, Histogram, histogram_families
-from hf_runtime.metrics import Family, Sample
+from hf_runtime.metrics import Family, Sample, one_number
 
 from .encoding import Encoding
 
@@ -40,8 +40,10 @@ class EncoderMetrics:
 
 def families(metrics: EncoderMetrics, num_open: Callable[[], int]) -> Iterator[Family]:
     """Everything, as Prometheus names it: seconds and totals."""
-    yield _one("hf_triton_open_requests", "Requests that wait or are worked on", num_open())
-    yield _one("hf_triton_input_tokens_total", "Tokens computed", metrics.num_tokens, counter=True)
+    yield one_number("hf_triton_open_requests", "Requests that wait or are worked on", num_open())
+    yield one_number(
+        "hf_triton_input_tokens_total", "Tokens computed", metrics.num_tokens, counter=True
+    )
     samples = [Sample({"outcome": word}, float(metrics.outcomes[word])) for word in OUTCOMES]
     yield Family("hf_triton_requests_total", "Answered requests", True, tuple(samples))
     for name, help_text, histogram in (
@@ -51,7 +53,3 @@ def families(metrics: EncoderMetrics, num_open: Callable[[], int]) -> Iterator[F
         ("engine_queue_seconds", "Time from tokenised to its first step", metrics.queue_s),
     ):
         yield from histogram_families(f"hf_triton_{name}", help_text, {(): histogram})
-
-
-def _one(name: str, help_text: str, value: float, *, counter: bool = False) -> Family:
-    return Family(name, help_text, counter, (Sample({}, float(value)),))

@@ -21,13 +21,14 @@ from hf_runtime.errors import (
     place,
     reason,
 )
+from hf_runtime.open_requests import has_left
 from hf_runtime.watchdog import Watchdog
 
 from .encoder_metrics import EncoderMetrics
 from .encoding import Encoding
 from .runner import Runner
 from .waiting_line import WaitingLine
-from .work import Array, Unfinished, Work, has_left
+from .work import Array, Unfinished, Work
 
 _STOP_GRACE_S = 5.0  # for the step under way: one of max_num_batched_tokens takes a second or two
 Reduce = Callable[[Sequence[torch.Tensor], Sequence[Encoding]], Sequence[torch.Tensor]]

@@ -17,13 +17,13 @@ import triton_python_backend_utils as pb_utils
 from hf_runtime import device, log
 from hf_runtime.errors import LoadError
 from hf_runtime.intake import Intake
-from hf_runtime.metrics import MetricsPublisher
+from hf_runtime.metrics import MetricsPublisher, instance_labels
+from hf_runtime.plain_request import DirectRequest, read_plain
 from hf_runtime.responder import TritonResponder
 from hf_runtime.served_model import read_served_model
 
 from .encoder_metrics import families
 from .encoder_options import EncoderOptions
-from .held_request import HeldRequest
 from .parts import load_part
 from .reception import Reception
 from .task import EncoderTask
@@ -56,6 +56,8 @@ class EncoderModel:
     def _load(self, args: dict[str, str]) -> None:
         served = read_served_model(Path(args["model_repository"]), args["model_version"])
         self.intake = Intake(served, args, pb_utils)
+        model_config = json.loads(args["model_config"])
+        self.inputs = [tensor["name"] for tensor in model_config["input"]]
         kind, device_id = args["model_instance_kind"], args["model_instance_device_id"]
         placement = device.placement(kind, device_id, served.device_map)
         self.options = options = self.options_class(**served.options)
@@ -64,7 +66,7 @@ class EncoderModel:
             options,
             self.task_class,
             placement,
-            device.cpu_threads(json.loads(args["model_config"])),
+            device.cpu_threads(model_config),
         )
         self.reception = reception = Reception(
             loaded.task,
@@ -73,23 +75,21 @@ class EncoderModel:
             num_tokenizer_threads=options.num_tokenizer_threads,
             batched=served.max_batch_size > 0,
         )
-        labels = {
-            "model": served.public_name if served.role == "whole" else served.name,
-            "version": args["model_version"],
-            "instance": args["model_instance_name"],
-        }
+        name = served.public_name if served.role == "whole" else served.name
         metrics = loaded.engine.metrics
         self.metrics = MetricsPublisher(
-            pb_utils, labels, lambda: families(metrics, lambda: reception.num_open)
+            pb_utils,
+            instance_labels(name, args),
+            lambda: families(metrics, lambda: reception.num_open),
         )
 
     def execute(self, requests: list[Any]) -> None:
         """Takes the requests' response senders; they are answered from other threads."""
         for request in requests:
-            held = HeldRequest(request, request.inputs())
+            plain = read_plain(DirectRequest(request, pb_utils), self.inputs)
             listed = request.requested_output_names()
             responder = TritonResponder(request, pb_utils)
-            self.intake.receive(held, listed, responder, self.reception.take)
+            self.intake.receive(plain, listed, responder, self.reception.take)
 
     def is_ready(self) -> bool:
         """Whether requests get on; asked by servers from 26.04 on."""

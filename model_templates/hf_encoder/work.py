@@ -18,7 +18,6 @@ from hf_runtime.errors import place
 from .encoding import Encoding
 
 Array = npt.NDArray[Any]
-_ASKED_AFTER_S = 0.05
 
 
 @dataclass(eq=False)
@@ -67,15 +66,3 @@ class Unfinished:
             works = list(self._works)
         for work in works:
             self.finish(work, error)
-
-
-def has_left(is_cancelled: Callable[[], bool], waited_s: float) -> bool:
-    """Whether nobody waits for an answer any more; a server that can't tell is taken for a no."""
-    # To ask is a message to the server and back: not for what is answered at once.
-    if waited_s < _ASKED_AFTER_S:
-        return False
-    try:
-        return is_cancelled()
-    except Exception as error:
-        log.warn(f"could not ask whether a caller has left: {place(error)}")
-        return False

@@ -24,11 +24,10 @@ from hf_runtime.errors import (
     place,
     reason,
 )
+from hf_runtime.open_requests import has_left
 
 from .calling import PipelineCall
 from .pipeline_metrics import PipelineMetrics
-
-_ASK_AFTER_S = 0.05  # to ask whether a caller has gone is a message to the server and back
 
 
 @dataclass(eq=False)
@@ -186,7 +185,7 @@ class PipelineEngine:
         if not work.started:
             work.started = True
             self.metrics.queue_time_s.observe(waited_s)
-        if waited_s > _ASK_AFTER_S and _has_left(work):
+        if has_left(work.is_cancelled, waited_s):
             self._end(work, CancelledError("the caller has left"))
             return False
         return True
@@ -257,15 +256,6 @@ class PipelineEngine:
             self._waiting.clear()
         for work in left:
             self._end(work, OverloadedError(f"{why}: try again later"))
-
-
-def _has_left(work: Work) -> bool:
-    """Whether its caller has gone; one that can't be asked is taken for a no."""
-    try:
-        return work.is_cancelled()
-    except Exception as error:
-        log.warn(f"could not ask whether a caller has left: {place(error)}")
-        return False
 
 
 def load_failure(error: Exception) -> LoadError:

@@ -15,7 +15,7 @@ import triton_python_backend_utils as pb_utils
 from hf_runtime import device, log
 from hf_runtime.errors import LoadError
 from hf_runtime.intake import Intake
-from hf_runtime.metrics import MetricsPublisher
+from hf_runtime.metrics import MetricsPublisher, instance_labels
 from hf_runtime.plain_request import DirectRequest
 from hf_runtime.responder import TritonResponder
 from hf_runtime.served_model import read_served_model
@@ -48,11 +48,7 @@ class TritonPythonModel:
         placement = device.placement(kind, device_id, served.device_map)
         num_threads = device.cpu_threads(json.loads(args["model_config"]))
         self.pipeline: ServedPipeline = serve_pipeline(served, placement, num_threads)
-        labels = {
-            "model": served.public_name,
-            "version": args["model_version"],
-            "instance": args["model_instance_name"],
-        }
+        labels = instance_labels(served.public_name, args)
         self.metrics = MetricsPublisher(pb_utils, labels, self._families)
 
     def execute(self, requests: list[Any]) -> None:

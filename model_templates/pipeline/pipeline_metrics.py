@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from hf_runtime.histogram import SECONDS, Histogram, histogram_families
-from hf_runtime.metrics import Family, Sample
+from hf_runtime.metrics import Family, Sample, one_number
 
 FINISH_REASONS = ("stop", "refused", "cancelled", "error")
 _SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
@@ -36,10 +36,10 @@ class PipelineMetrics:
 
 def families(metrics: PipelineMetrics, *, running: int, waiting: int) -> Iterator[Family]:
     """Everything, as Prometheus names it: seconds and totals."""
-    yield _one("running", "Requests that the pipeline computes", running)
-    yield _one("waiting", "Requests that wait to be started", waiting)
+    yield one_number("hf_triton_running", "Requests that the pipeline computes", running)
+    yield one_number("hf_triton_waiting", "Requests that wait to be started", waiting)
     help_text = "Requests refused because the queue was full or the engine could not take them"
-    yield _one("refused_total", help_text, metrics.num_refused, counter=True)
+    yield one_number("hf_triton_refused_total", help_text, metrics.num_refused, counter=True)
     reasons = metrics.finish_reasons
     samples = [Sample({"finish_reason": word}, float(reasons[word])) for word in FINISH_REASONS]
     help_text = "Finished requests, by how they ended"
@@ -50,7 +50,3 @@ def families(metrics: PipelineMetrics, *, running: int, waiting: int) -> Iterato
         ("step_seconds", "Time that a call of the pipeline took", metrics.step_s),
     ):
         yield from histogram_families(f"hf_triton_{name}", help_text, {(): histogram})
-
-
-def _one(name: str, help_text: str, value: float, *, counter: bool = False) -> Family:
-    return Family(f"hf_triton_{name}", help_text, counter, (Sample({}, float(value)),))

@@ -21,7 +21,7 @@ from hf_runtime import device, log
 from hf_runtime.engine_listener import EngineListener, ForwardedRequest
 from hf_runtime.errors import LoadError
 from hf_runtime.intake import Intake
-from hf_runtime.metrics import MetricsPublisher
+from hf_runtime.metrics import MetricsPublisher, instance_labels
 from hf_runtime.plain_request import DirectRequest, RequestLike, tensor_of
 from hf_runtime.responder import Responder, TritonResponder
 from hf_runtime.served_model import read_served_model
@@ -62,11 +62,7 @@ class TritonPythonModel:
         self.decoupled = served.decoupled
         self.batched = served.max_batch_size > 0
         self.reception = Reception(self.loaded, batched=self.batched)
-        labels = {
-            "model": served.public_name,
-            "version": args["model_version"],
-            "instance": args["model_instance_name"],
-        }
+        labels = instance_labels(served.public_name, args)
         engine = self.loaded.engine
         self.metrics = MetricsPublisher(pb_utils, labels, lambda: families(engine))
         self.listener = EngineListener(name, self._take_forwarded) if served.decoupled else None

@@ -100,8 +100,10 @@ class PlainRequest:
 
 def read_plain(request: RequestLike, names: Iterable[str]) -> PlainRequest:
     """Those of the inputs ``names`` that a request has, copied: Triton's own memory ends with its
-    request.
+    request. One that is plain already is given back as it is.
     """
+    if isinstance(request, PlainRequest):
+        return request
     tensors = ((name, request.tensor(name)) for name in names)
     inputs = {name: tensor.as_numpy().copy() for name, tensor in tensors if tensor is not None}
     return PlainRequest(inputs, json.loads(request.parameters() or "{}"))

@@ -17,7 +17,7 @@ from .declared import declared_tensors
 from .errors import LoadError, place
 from .hook_file import HookFile
 from .hooking import Hooking, Take
-from .metrics import Family, MetricsPublisher
+from .metrics import Family, MetricsPublisher, instance_labels
 from .observations import Metric, Observations
 from .plain_request import PlainRequest, RequestLike, read_plain
 from .responder import Responder
@@ -57,11 +57,7 @@ class Intake:
             self._cache = ResponseCache(served.response_cache_mib * _MIB)
         self._publisher: MetricsPublisher | None = None
         if self._cache is not None or served.metrics:
-            labels = {
-                "model": served.public_name,
-                "version": args["model_version"],
-                "instance": args["model_instance_name"],
-            }
+            labels = instance_labels(served.public_name, args)
             self._publisher = MetricsPublisher(pb_utils, labels, self._families)
 
     def receive(

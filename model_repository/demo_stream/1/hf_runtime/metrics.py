@@ -37,6 +37,20 @@ class Family:
     samples: tuple[Sample, ...]
 
 
+def instance_labels(model: str, args: Mapping[str, str]) -> dict[str, str]:
+    """What tells an instance's numbers from others'; ``args`` are those of ``initialize``."""
+    return {
+        "model": model,
+        "version": args["model_version"],
+        "instance": args["model_instance_name"],
+    }
+
+
+def one_number(name: str, help_text: str, value: float, *, counter: bool = False) -> Family:
+    """A family without labels of its own."""
+    return Family(name, help_text, counter, (Sample({}, float(value)),))
+
+
 class MetricsPublisher:
     """Publishes ``collect()`` once a second until it is closed, and once more then."""
 
