@@ -9,7 +9,7 @@ from statistics import median
 
 from perf.cost_levels import GRPC, SSE, CostLevel, Costs
 from perf.cost_repository import DIRECT, FRONT, TWIN, UNCOUNTED
-from perf.report import joined
+from perf.report import circumstances
 
 SCHEMA_VERSION = 1
 WAYS = {
@@ -74,16 +74,7 @@ def to_json(report: CostReport) -> str:
 def to_markdown(report: CostReport) -> str:
     """The tables, then what they were measured on and with."""
     costs = report.costs
-    context = {
-        "command": f"`{report.command}`",
-        "commit": report.commit,
-        "measured": report.created,
-        "hardware": joined(report.hardware),
-        "versions": joined(report.versions),
-        "model": report.model,
-        "load": joined(report.load),
-        "all engines loaded, no requests": f"{costs.idle_cores:.2f} cores",
-    }
+    idle = {"all engines loaded, no requests": f"{costs.idle_cores:.2f} cores"}
     parts = [
         *throughput_table(costs.rounds),
         "",
@@ -91,7 +82,7 @@ def to_markdown(report: CostReport) -> str:
         "",
         *waiting_table(costs.waiting),
         "",
-        *(f"- {name}: {value}" for name, value in context.items()),
+        *circumstances(report, idle),
         *(f"- **problem**: {problem}" for problem in report.problems()),
     ]
     return "\n".join(parts) + "\n"

@@ -10,7 +10,7 @@ from statistics import median
 from perf.cost_report import spread
 from perf.encoder_rounds import Case, EncoderLevel, Measured
 from perf.encoder_targets import APP, BFLOAT16, IN_PROCESS, MLSERVER, OURS
-from perf.report import joined
+from perf.report import circumstances
 
 SCHEMA_VERSION = 1
 NAMES = {
@@ -64,21 +64,12 @@ def to_json(report: EncoderReport) -> str:
 
 def to_markdown(report: EncoderReport) -> str:
     """The tables, then what they were measured on and with."""
-    context = {
-        "command": f"`{report.command}`",
-        "commit": report.commit,
-        "measured": report.created,
-        "hardware": joined(report.hardware),
-        "versions": joined(report.versions),
-        "model": report.model,
-        "load": joined(report.load),
-        "all loaded, no requests": f"{report.measured.idle_cores:.2f} cores",
-    }
+    idle = {"all loaded, no requests": f"{report.measured.idle_cores:.2f} cores"}
     lines = [
         *table(report.measured.rounds),
         "",
         *document_table(report.measured.documents),
-        *(f"- {name}: {value}" for name, value in context.items()),
+        *circumstances(report, idle),
         *(f"- {NAMES[target]} was left out: {why}" for target, why in report.skipped.items()),
         *(f"- **problem**: {problem}" for problem in report.problems()),
     ]

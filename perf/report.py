@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
+from typing import Protocol
 
 from perf.measure import Level
 
@@ -58,6 +59,32 @@ def to_json(report: Report) -> str:
 
 def to_markdown(report: Report) -> str:
     """The table, then what it was measured on and with."""
+    lines = [to_table(report), "", *circumstances(report)]
+    lines += [f"- **problem**: {problem}" for problem in report.problems()]
+    return "\n".join(lines) + "\n"
+
+
+class Measurement(Protocol):
+    """What every report says of how it came about."""
+
+    @property
+    def created(self) -> str: ...
+    @property
+    def command(self) -> str: ...
+    @property
+    def commit(self) -> str: ...
+    @property
+    def hardware(self) -> Mapping[str, str | int | float]: ...
+    @property
+    def versions(self) -> Mapping[str, str]: ...
+    @property
+    def model(self) -> str: ...
+    @property
+    def load(self) -> Mapping[str, str | int | float]: ...
+
+
+def circumstances(report: Measurement, more: Mapping[str, str] | None = None) -> Iterator[str]:
+    """A line for each thing that a report was measured on and with."""
     context = {
         "command": f"`{report.command}`",
         "commit": report.commit,
@@ -66,10 +93,9 @@ def to_markdown(report: Report) -> str:
         "versions": joined(report.versions),
         "model": report.model,
         "load": joined(report.load),
+        **(more or {}),
     }
-    lines = [to_table(report), "", *(f"- {name}: {value}" for name, value in context.items())]
-    lines += [f"- **problem**: {problem}" for problem in report.problems()]
-    return "\n".join(lines) + "\n"
+    return (f"- {name}: {value}" for name, value in context.items())
 
 
 def to_table(report: Report) -> str:
