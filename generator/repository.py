@@ -32,11 +32,7 @@ from generator.manifest import MANIFEST_FILE, WEIGHTS_FOLDER, Manifest
 @contextlib.contextmanager
 def locked(repository: Path) -> Iterator[None]:
     """Makes the repository's folder and keeps other runs out of it. Raises RepositoryError."""
-    try:
-        repository.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(repository, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except OSError as error:
-        raise RepositoryError(f"{repository}: can't be used: {error.strerror}") from None
+    descriptor = _opened(repository)
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -48,6 +44,29 @@ def locked(repository: Path) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
+
+
+@contextlib.contextmanager
+def locked_model(folder: Path) -> Iterator[None]:
+    """Keeps everybody else from loading, unloading or changing a model of a running server; waits
+    for whoever does it now. Raises RepositoryError.
+    """
+    descriptor = _opened(folder)
+    try:
+        with contextlib.suppress(OSError):  # a file system without locks
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _opened(folder: Path) -> int:
+    """A descriptor of the folder, which is made where it is missing."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        return os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        raise RepositoryError(f"{folder}: can't be used: {error.strerror}") from None
 
 
 def apply(plan: ModelPlan) -> None:

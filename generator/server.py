@@ -20,7 +20,7 @@ from types import TracebackType
 
 from generator import model_config, server_binary, server_guard
 from generator.errors import GeneratorError, ServerError
-from generator.server_api import ServerApi
+from generator.server_api import ADMIN_KEY_HEADER, ServerApi
 from generator.server_listen import Listen
 from generator.server_loading import NUM_LOADERS, Loaded, ModelLoader
 from generator.server_log import LogFilter
@@ -32,6 +32,8 @@ _EXIT_TIMEOUT_S = 60
 _STOP_TIMEOUT_S = _EXIT_TIMEOUT_S + 5.0
 _STOP_TIMEOUT_ONLY_LOADS_S = 3.0
 _NUM_HTTP_THREADS = 8 + NUM_LOADERS  # 8 is Triton's default; a load keeps one to itself
+# What changes a server or reaches into its memory; a client needs none of it.
+ADMIN_APIS = "model-repository,shared-memory,trace,logging"
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108
 
 
@@ -50,13 +52,15 @@ class TritonServer:
         arguments: Sequence[str] = (),
         verbose: bool = False,
         write_log: Callable[[str], None] | None = None,
+        admin_key: str = "",
     ) -> None:
+        """With an ``admin_key`` the APIs that change the server answer only who sends it."""
         self.repository = repository
         self.listen = listen or Listen()
         self.arguments = arguments
         self.verbose = verbose
         self.write_log = write_log or _write_to_stderr
-        self.api = ServerApi(self.listen.client_host(), self.listen.http_port)
+        self.api = ServerApi(self.listen.client_host(), self.listen.http_port, admin_key)
         self.loader = ModelLoader(self.api, self._engine_of, self._steps_of)
         self._log = LogFilter()
         self._shared_memory_prefix = f"hf_triton_{os.getpid()}_{self.listen.http_port}_"
@@ -126,8 +130,15 @@ class TritonServer:
             f"--metrics-address={listen.host}",
             f"--metrics-port={listen.metrics_port}",
             f"--backend-config=python,shm-region-prefix-name={self._shared_memory_prefix}",
+            *self._restrictions(),
             *self.arguments,
         ]
+
+    def _restrictions(self) -> list[str]:
+        if not self.api.admin_key:
+            return []
+        rule = f"{ADMIN_APIS}:{ADMIN_KEY_HEADER}={self.api.admin_key}"
+        return [f"--http-restricted-api={rule}", f"--grpc-restricted-protocol={rule}"]
 
     def _wait_live(self, deadline: float) -> None:
         while True:

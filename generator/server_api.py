@@ -1,4 +1,4 @@
-"""The few calls of Triton's HTTP API that starting a server needs; knows no process.
+"""The few calls of Triton's HTTP API that running a server needs; knows no process.
 
 https://github.com/triton-inference-server/server/tree/main/docs/protocol
 """
@@ -9,7 +9,13 @@ import http.client
 import json
 import re
 import urllib.parse
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
+
+from generator.errors import ServerError
+
+# The header that opens the calls which `serve` closes to everybody else.
+ADMIN_KEY_HEADER = "hf-triton-admin-key"
 
 # A Python model's exception ends in the place it came from, over several lines.
 _TRACEBACK = re.compile(r"\s*\n\s*At:\n.*", re.DOTALL)
@@ -23,36 +29,95 @@ _NO_BACKEND = re.compile(r"unable to find backend library for backend '([^']*)'"
 
 
 @dataclass(frozen=True)
+class ModelVersion:
+    """One version in the server's index; ``state`` is READY, UNLOADING, UNAVAILABLE or LOADING."""
+
+    model: str
+    version: str
+    state: str
+    reason: str
+
+
+@dataclass(frozen=True)
 class ServerApi:
     """A server's HTTP endpoint. Every call raises OSError where the server can't be reached."""
 
     host: str
     port: int
+    admin_key: str = field(default="", repr=False)
 
     def is_live(self) -> bool:
         """Whether the server answers at all."""
         return self._call("GET", "/v2/health/live", timeout_s=2)[0] == 200
 
-    def is_model_ready(self, name: str) -> bool:
-        """Whether a model answers requests."""
-        return self._call("GET", f"/v2/models/{_quoted(name)}/ready", timeout_s=2)[0] == 200
+    def is_model_ready(self, name: str, version: str = "") -> bool:
+        """Whether a model, or one version of it, answers requests."""
+        part = f"/versions/{version}" if version else ""
+        return self._call("GET", f"/v2/models/{_quoted(name)}{part}/ready", timeout_s=2)[0] == 200
 
     def load(self, name: str) -> str | None:
         """Loads a model, however long it takes; the reason in one line where that fails."""
-        path = f"/v2/repository/models/{_quoted(name)}/load"
+        return self._control(name, "load")
+
+    def unload(self, name: str) -> str | None:
+        """Asks for a model to be unloaded once its requests are answered, and does not wait for
+        that; the reason in one line where it is refused.
+        """
+        return self._control(name, "unload")
+
+    def index(self) -> list[ModelVersion]:
+        """Every version that the server knows, loaded or not any more. Raises ServerError."""
+        versions = self._json("POST", "/v2/repository/index")
+        return [
+            ModelVersion(
+                str(entry["name"]),
+                str(entry["version"]),
+                str(entry.get("state", "")),
+                str(entry.get("reason", "")),
+            )
+            for entry in versions
+            if "version" in entry
+        ]
+
+    def model_config(self, name: str) -> dict[str, Any] | None:
+        """The configuration that a loaded model runs with; None of one that is not loaded."""
+        status, body = self._call("GET", f"/v2/models/{_quoted(name)}/config", timeout_s=10)
+        return _parsed(body) if status == 200 else None
+
+    def metadata(self) -> dict[str, Any]:
+        """The server's name, version and extensions. Raises ServerError."""
+        found: dict[str, Any] = self._json("GET", "/v2")
+        return found
+
+    def _control(self, name: str, action: str) -> str | None:
+        path = f"/v2/repository/models/{_quoted(name)}/{action}"
         status, body = self._call("POST", path, timeout_s=None)
         return None if status == 200 else one_line(_error(body) or f"HTTP status {status}")
 
+    def _json(self, method: str, path: str) -> Any:
+        status, body = self._call(method, path, timeout_s=10)
+        if status != 200:
+            raise ServerError(f"{path}: {one_line(_error(body) or f'HTTP status {status}')}")
+        return _parsed(body)
+
     def _call(self, method: str, path: str, timeout_s: float | None) -> tuple[int, bytes]:
         connection = http.client.HTTPConnection(self.host, self.port, timeout=timeout_s)
+        headers = {ADMIN_KEY_HEADER: self.admin_key} if self.admin_key else {}
         try:
-            connection.request(method, path)
+            connection.request(method, path, headers=headers)
             response = connection.getresponse()
             return response.status, response.read()
         except http.client.HTTPException as error:  # the server went away in the middle
             raise ConnectionError(str(error)) from error
         finally:
             connection.close()
+
+
+def _parsed(body: bytes) -> Any:
+    try:
+        return json.loads(body)
+    except ValueError as error:
+        raise ServerError("the server's answer is not JSON: it is no tritonserver") from error
 
 
 def _quoted(name: str) -> str:

@@ -11,13 +11,16 @@ from generator.errors import ServerError
 
 @dataclass(frozen=True)
 class Listen:
-    """One address and its ports; ``openai_port`` is 0 where OpenAI's API is not served."""
+    """One address and its ports; ``openai_port`` and ``health_port`` are 0 where OpenAI's API and
+    the supervisor's health are not served.
+    """
 
     host: str = "127.0.0.1"
     http_port: int = 8000
     grpc_port: int = 8001
     metrics_port: int = 8002
     openai_port: int = 0
+    health_port: int = 0
 
     def ports(self) -> dict[str, int]:
         """The ports by the flag that sets each."""
@@ -26,7 +29,8 @@ class Listen:
             "--grpc-port": self.grpc_port,
             "--metrics-port": self.metrics_port,
         }
-        return {**ports, "--openai-port": self.openai_port} if self.openai_port else ports
+        further = {"--openai-port": self.openai_port, "--health-port": self.health_port}
+        return {**ports, **{flag: port for flag, port in further.items() if port}}
 
     def client_host(self) -> str:
         """An address at which a client on this machine reaches the server."""

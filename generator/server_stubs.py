@@ -1,4 +1,4 @@
-"""The Python stubs of a server, by their models: which of them have died.
+"""The Python stubs of a server, by their models: which of them are there.
 
 Triton 24.10 does not tell: a model whose stub was killed, by the kernel when memory runs out for
 one, still counts as ready. Linux only, as the server is.
@@ -7,10 +7,20 @@ one, still counts as ready. Linux only, as the server is.
 from __future__ import annotations
 
 import contextlib
+from dataclasses import dataclass
 from pathlib import Path
 
 _PROCESSES = Path("/proc")
 _STUB = "triton_python_backend_stub"
+
+
+@dataclass(frozen=True, order=True)
+class Stub:
+    """One process: an instance of a version of a model."""
+
+    model: str
+    version: str
+    pid: int
 
 
 class StubWatch:
@@ -18,24 +28,25 @@ class StubWatch:
 
     def __init__(self, group: int) -> None:
         self._group = group
-        self._seen = _find_stubs(group)
+        self._seen = find_stubs(group)
 
-    def newly_dead(self) -> set[str]:
-        """The models that have lost a stub since the last look."""
-        before, self._seen = self._seen, _find_stubs(self._group)
-        return {model for pid, model in before.items() if pid not in self._seen}
+    def newly_gone(self) -> frozenset[Stub]:
+        """The stubs that have ended since the last look: died, or were unloaded."""
+        before, self._seen = self._seen, find_stubs(self._group)
+        return before - self._seen
 
 
-def _find_stubs(group: int) -> dict[int, str]:
-    """Process id -> model, of every stub alive in the process group."""
-    found = {}
+def find_stubs(group: int) -> frozenset[Stub]:
+    """Every stub alive in the process group."""
+    found = set()
     for folder in _PROCESSES.glob("[0-9]*"):
         with contextlib.suppress(OSError):  # it ended between two reads
             # pid (name) state parent group ...: the name may hold spaces, and parentheses
             fields = (folder / "stat").read_text(errors="replace").rpartition(")")[2].split()
-            if int(fields[2]) != group:
+            if int(fields[2]) != group or fields[0] in "ZX":
                 continue
             command = (folder / "cmdline").read_bytes().decode(errors="replace").split("\0")
             if command[0].endswith(_STUB):  # <backend>/triton_python_backend_stub <model.py> ...
-                found[int(folder.name)] = Path(command[1]).parent.parent.name
-    return found
+                version = Path(command[1]).parent
+                found.add(Stub(version.parent.name, version.name, int(folder.name)))
+    return frozenset(found)

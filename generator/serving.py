@@ -112,7 +112,7 @@ def _watch(server: TritonServer, openai_api: OpenAiProcess | None) -> NoReturn:
     stubs = StubWatch(server.pid)
     while True:
         outcome = server.next_outcome(_WATCH_EVERY_S)
-        lost = {server.loader.model_of(folder) for folder in stubs.newly_dead()}
+        lost = {server.loader.model_of(stub.model) for stub in stubs.newly_gone()}
         for model in sorted(lost & server.loader.ready):
             _say(f"model '{model}': its Python process died (out of memory?); start serve again")
         if outcome:
