@@ -1,0 +1,26 @@
+"""The Hub's token: from the environment alone (``HF_TOKEN``, or ``PRIVATE_REPO_TOKEN`` as NVIDIA's
+tutorial names it), and never in a log or an error.
+"""
+
+from __future__ import annotations
+
+import os
+
+from .errors import LoadError, reason
+
+TOKEN_VARIABLES = ("HF_TOKEN", "PRIVATE_REPO_TOKEN")
+
+
+def hub_token() -> str | bool:
+    """The environment's token; False, unlike None, keeps huggingface_hub from looking for more."""
+    return next((os.environ[name] for name in TOKEN_VARIABLES if os.environ.get(name)), False)
+
+
+def error_line(error: BaseException) -> str:
+    """An error's kind and text, without any token that the text may carry."""
+    text = str(error) or type(error).__name__
+    for name in TOKEN_VARIABLES:
+        if os.environ.get(name):
+            text = text.replace(os.environ[name], f"${name}")
+    # Cut last, so that no half of a token stays.
+    return f"{type(error).__name__}: {reason(LoadError(text))}"
