@@ -28,6 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for flag, port in (("--http-port", 8000), ("--grpc-port", 8001), ("--metrics-port", 8002)):
         parser.add_argument(flag, type=_port, default=port, metavar="PORT", help=f"default: {port}")
     _add_openai(parser)
+    _add_admin(parser)
     parser.add_argument(
         "--load-timeout-s",
         type=_seconds,
@@ -73,6 +74,33 @@ def _add_openai(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _add_admin(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group(
+        "changing the running server",
+        "Loading and unloading models, shared memory, tracing and logging are open only to who "
+        "sends the admin key: `hf-triton apply` does. It is the one in HF_TRITON_ADMIN_KEY or "
+        "--admin-key-file, else a new one for every start, which only this user can read.",
+    ).add_mutually_exclusive_group()
+    group.add_argument(
+        "--admin-key-file", type=Path, metavar="FILE", help="a file that holds the admin key"
+    )
+    group.add_argument(
+        "--open-admin-apis",
+        action="store_true",
+        help="open all of that to every client, as a bare tritonserver does",
+    )
+
+
+def _admin_key(args: argparse.Namespace) -> str:
+    """Empty where all is open. Raises ServerError or UsageError."""
+    from generator.admin_key import new_admin_key, take_admin_key
+    from generator.server_restrictions import refuse_clashes
+
+    refuse_clashes(args.arguments, has_key=not args.open_admin_apis)
+    given = take_admin_key(args.admin_key_file, os.environ)
+    return "" if args.open_admin_apis else given or new_admin_key()
+
+
 def _check_openai(args: argparse.Namespace) -> None:
     """Raises UsageError for options that would be ignored."""
     for flag, value in (
@@ -81,10 +109,11 @@ def _check_openai(args: argparse.Namespace) -> None:
     ):
         if value is not None and args.openai_port is None:
             raise UsageError(f"{flag} needs --openai-port")
-    if args.triton_url and (args.arguments or args.load_timeout_s or args.verbose):
+    ignored = (args.arguments, args.load_timeout_s, args.verbose, args.admin_key_file)
+    if args.triton_url and (any(ignored) or args.open_admin_apis):
         raise UsageError(
-            "with --triton-url no tritonserver is started: leave out --load-timeout-s, --verbose "
-            "and arguments for tritonserver"
+            "with --triton-url no tritonserver is started: leave out --load-timeout-s, --verbose, "
+            "--admin-key-file, --open-admin-apis and arguments for tritonserver"
         )
 
 
@@ -108,12 +137,19 @@ def run(args: argparse.Namespace) -> int:
         from generator.openai_api.alone import serve_alone
 
         return serve_alone(listen, args.triton_url, key)
+    admin_key = _admin_key(args)
     listen.check()  # before anything is written
     repository = Path(args.repository)
     outcome = generate(Path(args.config), repository)
     _report(outcome, args.repository)
     refuse_conflicts(outcome)
-    server = TritonServer(repository, listen, arguments=args.arguments, verbose=args.verbose)
+    server = TritonServer(
+        repository,
+        listen,
+        arguments=args.arguments,
+        verbose=args.verbose,
+        admin_key=admin_key,
+    )
     openai_api = OpenAiProcess(listen, key) if args.openai_port else None
     models = [spec.name for spec in outcome.plan.specs]
     return serve(server, models, args.load_timeout_s, openai_api)

@@ -18,9 +18,10 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
 
-from generator import model_config, server_binary, server_guard
+from generator import admin_key as keys
+from generator import model_config, server_binary, server_guard, server_restrictions
 from generator.errors import GeneratorError, ServerError
-from generator.server_api import ADMIN_KEY_HEADER, ServerApi
+from generator.server_api import ServerApi
 from generator.server_listen import Listen
 from generator.server_loading import NUM_LOADERS, Loaded, ModelLoader
 from generator.server_log import LogFilter
@@ -32,8 +33,6 @@ _EXIT_TIMEOUT_S = 60
 _STOP_TIMEOUT_S = _EXIT_TIMEOUT_S + 5.0
 _STOP_TIMEOUT_ONLY_LOADS_S = 3.0
 _NUM_HTTP_THREADS = 8 + NUM_LOADERS  # 8 is Triton's default; a load keeps one to itself
-# What changes a server or reaches into its memory; a client needs none of it.
-ADMIN_APIS = "model-repository,shared-memory,trace,logging"
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108
 
 
@@ -54,7 +53,9 @@ class TritonServer:
         write_log: Callable[[str], None] | None = None,
         admin_key: str = "",
     ) -> None:
-        """With an ``admin_key`` the APIs that change the server answer only who sends it."""
+        """With an ``admin_key`` the APIs that change the server answer only who sends it; it is in
+        no log, and on no command line once the server is up.
+        """
         self.repository = repository
         self.listen = listen or Listen()
         self.arguments = arguments
@@ -108,10 +109,19 @@ class TritonServer:
         self._started = (process, reader)
         reader.start()
         try:
+            self._tell_guard(f"{self.api.admin_key}\n")
             self._wait_live(time.monotonic() + timeout_s)
+            self._tell_guard("\n")  # its arguments are read: the key can go from its command line
         except BaseException:
             self.kill()
             raise
+
+    def _tell_guard(self, text: str) -> None:
+        pipe = self._process.stdin
+        with contextlib.suppress(BrokenPipeError):  # it has ended, and that is told elsewhere
+            if pipe:
+                pipe.write(text)
+                pipe.flush()
 
     def _flags(self) -> list[str]:
         listen = self.listen
@@ -130,15 +140,9 @@ class TritonServer:
             f"--metrics-address={listen.host}",
             f"--metrics-port={listen.metrics_port}",
             f"--backend-config=python,shm-region-prefix-name={self._shared_memory_prefix}",
-            *self._restrictions(),
+            *(server_restrictions.flags(server_guard.SECRET) if self.api.admin_key else ()),
             *self.arguments,
         ]
-
-    def _restrictions(self) -> list[str]:
-        if not self.api.admin_key:
-            return []
-        rule = f"{ADMIN_APIS}:{ADMIN_KEY_HEADER}={self.api.admin_key}"
-        return [f"--http-restricted-api={rule}", f"--grpc-restricted-protocol={rule}"]
 
     def _wait_live(self, deadline: float) -> None:
         while True:
@@ -218,7 +222,7 @@ class TritonServer:
 
     def _pass_log_on(self, process: subprocess.Popen[str]) -> None:
         for line in process.stdout or ():
-            text = line.rstrip("\n")
+            text = keys.mask(line.rstrip("\n"), self.api.admin_key)
             if self._log.show(text) or self.verbose:
                 with contextlib.suppress(OSError):  # nobody reads it; the server must not block
                     self.write_log(text)

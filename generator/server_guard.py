@@ -6,9 +6,13 @@ The leader of a process group whose stdin is a pipe from its starter: when that 
 starter ended, the whole group is killed and its shared memory removed. The kernel's own way
 (PR_SET_PDEATHSIG) reaches only the child: a stub of Triton's that can't take Python's interpreter
 lock outlives its server. SIGINT and SIGTERM go on to the program, and it ends as the program does.
-Run by its path, imports nothing of ours.
+
+The first line of stdin is a secret, or empty: it stands in for SECRET in the arguments. A command
+line can be read by every user of the machine, so a later byte on stdin says that the program has
+read its own, and the secret is overwritten there. Run by its path, imports nothing of ours.
 """
 
+import contextlib
 import ctypes
 import os
 import signal
@@ -19,28 +23,40 @@ from types import FrameType
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _NOT_RUN = 127
+SECRET = "@secret@"  # noqa: S105, what stands for it
+_ARGUMENTS_START, _ARGUMENTS_END = 48 - 3, 49 - 3  # man 5 proc_pid_stat, after the name
 
 
 def main(shared_memory_prefix: str, program: str, *arguments: str) -> None:
     """Runs ``program`` to its end."""
     prctl = ctypes.CDLL(None).prctl
+    secret = _first_line()
     child = os.fork()
     if child == 0:
         prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # should this process be killed
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-        _become(program, arguments)
+        _become(program, [argument.replace(SECRET, secret) for argument in arguments])
 
     def pass_on(number: int, _frame: FrameType | None) -> None:
         os.kill(child, number)
 
     signal.signal(signal.SIGTERM, pass_on)
     signal.signal(signal.SIGINT, pass_on)
-    watch = threading.Thread(target=_end_with_input, args=(shared_memory_prefix,), daemon=True)
+    watch = threading.Thread(
+        target=_follow_input, args=(shared_memory_prefix, child, secret.encode()), daemon=True
+    )
     watch.start()
     _end_like(os.waitpid(child, 0)[1])
 
 
-def _become(program: str, arguments: tuple[str, ...]) -> None:
+def _first_line() -> str:
+    line = b""
+    while (byte := os.read(0, 1)) not in (b"", b"\n"):
+        line += byte
+    return line.decode()
+
+
+def _become(program: str, arguments: list[str]) -> None:
     try:
         os.execv(program, [program, *arguments])  # noqa: S606
     except OSError as error:
@@ -48,12 +64,25 @@ def _become(program: str, arguments: tuple[str, ...]) -> None:
         os._exit(_NOT_RUN)
 
 
-def _end_with_input(shared_memory_prefix: str) -> None:
+def _follow_input(shared_memory_prefix: str, child: int, secret: bytes) -> None:
     while os.read(0, 1):
-        pass
+        if secret:
+            _overwrite_arguments(child, secret)
     for region in Path("/dev/shm").glob(f"{shared_memory_prefix}*"):  # noqa: S108
         region.unlink(missing_ok=True)
     os.killpg(0, signal.SIGKILL)
+
+
+def _overwrite_arguments(pid: int, secret: bytes) -> None:
+    """A kernel that lets nobody do that (Yama's ptrace_scope 2) leaves them as they are."""
+    with contextlib.suppress(OSError):
+        stat = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+        start, end = int(stat[_ARGUMENTS_START]), int(stat[_ARGUMENTS_END])
+        with Path(f"/proc/{pid}/mem").open("r+b", buffering=0) as memory:
+            memory.seek(start)
+            arguments = memory.read(end - start)
+            memory.seek(start)
+            memory.write(arguments.replace(secret, b"*" * len(secret)))
 
 
 def _end_like(status: int) -> None:

@@ -56,11 +56,14 @@ class Triton:
         return None
 
     async def ready_models(self) -> list[str]:
-        """Every model of Triton's that is ready. Raises ApiError."""
-        request = service_pb2.RepositoryIndexRequest(ready=True)
+        """Every model of Triton's that is ready. Raises ApiError.
+
+        By their statistics, which are open to everybody: the index needs the admin key.
+        """
+        request = service_pb2.ModelStatisticsRequest()
         with _errors_translated():
-            index = await self._stub.RepositoryIndex(request, timeout=_QUESTION_TIMEOUT_S)
-        return sorted({entry.name for entry in index.models})
+            found = await self._stub.ModelStatistics(request, timeout=_QUESTION_TIMEOUT_S)
+        return sorted({entry.name for entry in found.model_stats})
 
     async def config(self, model: str) -> Any:
         """A model's ModelConfig; None where it is gone meanwhile. Raises ApiError."""

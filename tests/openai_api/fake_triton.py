@@ -65,12 +65,12 @@ class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
     async def ServerLive(self, request: Any, context: Any) -> Any:  # noqa: N802
         return service_pb2.ServerLiveResponse(live=True)
 
-    async def RepositoryIndex(self, request: Any, context: Any) -> Any:  # noqa: N802
-        assert request.ready
+    async def ModelStatistics(self, request: Any, context: Any) -> Any:  # noqa: N802
+        assert not request.name
         self.num_indexed += 1
-        answer = service_pb2.RepositoryIndexResponse()
+        answer = service_pb2.ModelStatisticsResponse()
         for name in self.models:
-            answer.models.add(name=name, version="1", state="READY")
+            answer.model_stats.add(name=name, version="1")
         return answer
 
     async def ModelConfig(self, request: Any, context: Any) -> Any:  # noqa: N802
