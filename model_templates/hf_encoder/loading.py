@@ -13,9 +13,10 @@ import torch
 from hf_runtime import log
 from hf_runtime.device import Placement, check_computes
 from hf_runtime.errors import LoadError, reason
+from hf_runtime.model_files import model_files
 from hf_runtime.prepacked_linear import prepack
 from hf_runtime.served_model import ServedModel
-from hf_runtime.weights import load_config, load_tokenizer, load_whole_model, model_files
+from hf_runtime.weights import load_config, load_tokenizer, load_whole_model
 
 from .encoder_options import EncoderOptions
 from .engine import EncoderEngine

@@ -19,8 +19,8 @@ from pathlib import Path
 
 from hf_runtime import log
 from hf_runtime.errors import LoadError, reason
+from hf_runtime.model_files import model_files
 from hf_runtime.served_model import ServedModel
-from hf_runtime.weights import model_files
 
 from .onnx_export import OPSET, export, missing_packages
 from .onnx_quantization import has_vnni, quantize

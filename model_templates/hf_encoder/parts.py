@@ -7,9 +7,10 @@ from typing import Protocol
 
 from hf_runtime.device import Placement
 from hf_runtime.errors import LoadError
+from hf_runtime.model_files import model_files
 from hf_runtime.served_model import ServedModel
 from hf_runtime.tensors import RequestFields
-from hf_runtime.weights import load_config, load_weightless, model_files
+from hf_runtime.weights import load_config, load_weightless
 
 from .encoder_metrics import EncoderMetrics
 from .encoder_options import EncoderOptions

@@ -16,8 +16,9 @@ from hf_runtime import log
 from hf_runtime.device import Placement
 from hf_runtime.errors import LoadError, reason
 from hf_runtime.json_text import read_object
+from hf_runtime.model_files import model_files
 from hf_runtime.served_model import ServedModel
-from hf_runtime.weights import load_config, load_model, model_files
+from hf_runtime.weights import load_config, load_model
 
 from .kinds import ELSEWHERE, KINDS, OWN_TASKS, Kind
 

@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 from hf_runtime.errors import LoadError
+from hf_runtime.model_files import model_files
 from hf_runtime.served_model import ServedModel
-from hf_runtime.weights import load_config, model_files
+from hf_runtime.weights import load_config
 from huggingface_hub import constants
 
-from tests.engine.fake_hub import COMMIT, FakeHub, Repository, running_hub
+from tests.support.fake_hub import COMMIT, FakeHub, Repository, running_hub
 
 SECRET = "hf_SecretTokenThatMustNotBeSeen"
 FILES = {"config.json": b"{}", "model.safetensors": b"weights", "tokenizer.json": b"words"}
@@ -120,16 +121,48 @@ def test_a_sentence_transformers_modules_weights_are_taken(hub: FakeHub, tmp_pat
     dense = {"2_Dense/config.json": b"{}", "2_Dense/pytorch_model.bin": b"d"}
     others = {"pytorch_model.bin": b"p", "checkpoint-5/optimizer.bin": b"o"}
     hub.repositories["org/tiny"].files.update({**dense, **others})
-    assert names(model_files(served(tmp_path))) == {*FILES, *dense}
+    assert names(model_files(served(tmp_path, allow_pickle=True))) == {*FILES, *dense}
+    assert "2_Dense/pytorch_model.bin" in load_error(served(tmp_path))
 
 
-def test_pickles_are_taken_where_there_is_nothing_else(hub: FakeHub, tmp_path: Path) -> None:
+def test_pickles_are_taken_where_they_are_allowed_and_nothing_else_is_there(
+    hub: FakeHub, tmp_path: Path
+) -> None:
     hub.repositories["org/tiny"].files = {"config.json": b"{}", "pytorch_model.bin": b"p"}
     expected = {"config.json", "pytorch_model.bin"}
-    assert names(model_files(served(tmp_path))) == expected
+    assert names(model_files(served(tmp_path, allow_pickle=True))) == expected
     hub.paths.clear()
-    assert names(model_files(served(tmp_path))) == expected
+    assert names(model_files(served(tmp_path, allow_pickle=True))) == expected
     assert hub.paths == []
+
+
+@pytest.mark.parametrize("cached", [False, True])
+def test_pickles_that_are_not_allowed_are_never_taken(
+    hub: FakeHub, tmp_path: Path, cached: bool
+) -> None:
+    hub.repositories["org/tiny"].files = {"config.json": b"{}", "pytorch_model.bin": b"p"}
+    if cached:
+        model_files(served(tmp_path, allow_pickle=True))
+    assert load_error(served(tmp_path)) == (
+        "org/tiny has weights only as pickles (pytorch_model.bin), and loading one can run code of "
+        "its author: set allow_pickle: true to allow it, or a revision that has safetensors"
+    )
+    assert not any("resolve" in path and "bin" in path for path in hub.paths) or cached
+
+
+def test_a_local_models_pickles_need_to_be_allowed_too(tmp_path: Path) -> None:
+    (tmp_path / "weights").mkdir()
+    for name in ("config.json", "pytorch_model.bin"):
+        (tmp_path / "weights" / name).write_text("{}")
+    assert "set allow_pickle: true" in load_error(served(tmp_path, "../weights", local=True))
+    model = served(tmp_path, "../weights", local=True, allow_pickle=True)
+    assert model_files(model) == tmp_path / "weights"
+
+
+def test_a_model_without_weights_is_one_line(hub: FakeHub, tmp_path: Path) -> None:
+    hub.repositories["org/tiny"].files = {"config.json": b"{}", "tf_model.h5": b"t"}
+    expected = "org/tiny has no weights to serve: neither *.safetensors nor pytorch_model.bin"
+    assert load_error(served(tmp_path)) == expected
 
 
 @pytest.mark.parametrize("missing", ["model-2.safetensors", "tokenizer.json"])
@@ -146,9 +179,9 @@ def test_a_download_that_broke_off_is_completed(hub: FakeHub, tmp_path: Path, mi
 def test_a_download_of_pickles_that_broke_off_is_completed(hub: FakeHub, tmp_path: Path) -> None:
     files = {"config.json": b"{}", "pytorch_model.bin": b"p"}
     hub.repositories["org/tiny"] = Repository(files, broken={"pytorch_model.bin"})
-    load_error(served(tmp_path))
+    load_error(served(tmp_path, allow_pickle=True))
     hub.repositories["org/tiny"].broken.clear()
-    assert names(model_files(served(tmp_path))) == set(files)
+    assert names(model_files(served(tmp_path, allow_pickle=True))) == set(files)
 
 
 @pytest.mark.parametrize("variable", ["HF_TOKEN", "PRIVATE_REPO_TOKEN"])
