@@ -7,6 +7,7 @@
     ├── SpecError           1  models.yaml: every mistake in it, each with its place
     ├── RepositoryError     1  the model repository can't be read or written as asked
     ├── ConflictError       1  files edited by hand stand where generated ones belong
+    ├── FetchError          1  weights could not be had from the Hub, or are not what was locked
     ├── ModelError          1  the model that the command line names can't be used so
     ├── ServerError         1  tritonserver is missing, did not start, or a model failed to load
     └── TemplateError       3  a task folder of ours is broken: its options, template or config
@@ -88,6 +89,10 @@ class ConflictError(GeneratorError):
 
 class ModelError(GeneratorError):
     """The model that the command line names is not there, or can't be used so."""
+
+
+class FetchError(GeneratorError):
+    """Weights could not be had from the Hub, or are not what was locked."""
 
 
 class ServerError(GeneratorError):

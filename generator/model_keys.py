@@ -103,6 +103,7 @@ KEYS: dict[str, Entry] = {
     "dtype": Entry(schema.choice(*DTYPES), "auto"),
     "device_map": Entry(schema.nullable(schema.choice(*DEVICE_MAPS))),
     "trust_remote_code": Entry(schema.boolean, False),
+    "allow_pickle": Entry(schema.boolean, False),
     "max_batch_size": Entry(schema.integer(0, schema.INT32_MAX), 0),
     "dynamic_batching": Entry(_dynamic_batching, DynamicBatching()),
     "instance_group": Entry(

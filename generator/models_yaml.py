@@ -11,7 +11,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from generator import ensemble_keys, metric_keys, schema, task_names, yaml_marks, yaml_nodes
+from generator import (
+    ensemble_keys,
+    metric_keys,
+    models_lock,
+    schema,
+    task_names,
+    yaml_marks,
+    yaml_nodes,
+)
 from generator.errors import SpecError, looks_like_token
 from generator.hooks_file import find_hooks
 from generator.model_keys import KEYS
@@ -29,6 +37,15 @@ _ONE_MODEL_ONLY = ("name",)
 
 
 def load(path: Path, tasks: Mapping[str, Task]) -> list[ModelSpec]:
+    """The models of a models.yaml, in its order, pinned by the models.lock beside it, if any.
+
+    Raises:
+        SpecError: with every mistake in it, or every model that is not locked as it is asked for.
+    """
+    return models_lock.pin(load_unpinned(path, tasks), models_lock.read_lock(path), path)
+
+
+def load_unpinned(path: Path, tasks: Mapping[str, Task]) -> list[ModelSpec]:
     """The models of a models.yaml, in its order. Raises SpecError with every mistake in it."""
     root = yaml_marks.read(path)
     report = Report()
@@ -121,7 +138,7 @@ class _Loader:
             self.refuse(place, message, node)
         if len(self.report.problems) > before or task is None or source is None:
             return None
-        return _spec(values, source, options)
+        return dataclasses.replace(_spec(values, source, options), places=given)
 
     def task(self, given: Mapping[str, Node], values: Mapping[str, Any]) -> Task | None:
         tag = values.get("task")

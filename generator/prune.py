@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from generator import repository as writer
-from generator.models_yaml import load
+from generator.models_yaml import load_unpinned
 from generator.plan import find_orphans
 from generator.templates import find_tasks
 
@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Removes what is ours in those folders; says what stays and why."""
     repository = Path(args.repository)
-    specs = load(Path(args.config), find_tasks())
+    specs = load_unpinned(Path(args.config), find_tasks())
     removals = list(find_orphans(repository, specs, args.weights, args.force))
     for removal in removals:
         print(describe(removal, args.dry_run))

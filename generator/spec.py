@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from generator.hub_rules import LockedFile
 from generator.source import Source
+from generator.yaml_nodes import Node
 
 
 @dataclass(frozen=True)
@@ -82,8 +84,25 @@ class Ensemble:
 
 
 @dataclass(frozen=True)
+class LockedSnapshot:
+    """A commit on the Hub, and those of its files that are served, by path."""
+
+    commit: str
+    files: Mapping[str, LockedFile]
+
+    @property
+    def size(self) -> int:
+        """Bytes of all files."""
+        return sum(file.size for file in self.files.values())
+
+
+@dataclass(frozen=True)
 class ModelSpec:
-    """One entry of ``models:``, complete: defaults merged in, every value checked."""
+    """One entry of ``models:``, complete: defaults merged in, every value checked.
+
+    ``locked`` is what models.lock has of a Hub model; ``places`` are the keys that were given, each
+    where it stands, for errors that only show later.
+    """
 
     name: str
     task: str
@@ -92,6 +111,7 @@ class ModelSpec:
     dtype: str
     device_map: str | None
     trust_remote_code: bool
+    allow_pickle: bool
     max_batch_size: int
     dynamic_batching: DynamicBatching | None
     instance_groups: tuple[InstanceGroup, ...]
@@ -102,3 +122,5 @@ class ModelSpec:
     response_cache: ResponseCache | None
     ensemble: Ensemble | None
     options: Mapping[str, object]
+    locked: LockedSnapshot | None = None
+    places: Mapping[str, Node] = field(default_factory=dict, compare=False, repr=False)

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from generator import model_config, templates
 from generator.errors import SpecError, UsageError
-from generator.models_yaml import load
+from generator.models_yaml import load_unpinned
 from generator.render import render_config
 from generator.spec import ModelSpec
 from generator.triton_models import triton_models
@@ -112,7 +112,7 @@ def load_hooks(config: str | Path, model: str) -> HooksUnderTest:
         UsageError: there is no such model, or it has no hooks.
     """
     tasks = templates.find_tasks()
-    specs = {spec.name: spec for spec in load(Path(config), tasks)}
+    specs = {spec.name: spec for spec in load_unpinned(Path(config), tasks)}
     spec = specs.get(model)
     if spec is None:
         raise UsageError(f"{config} has no model {model!r}; it has {', '.join(specs)}")
