@@ -69,7 +69,8 @@ class Peer:
     def ask(self, number: int, **inputs: Any) -> None:
         packed = {name: engine_link.pack_tensor(array) for name, array in inputs.items()}
         frame = {"inputs": packed, "parameters": "{}", "outputs": ["text_output"]}
-        self.send({"kind": "request", "id": number, **frame})
+        more = {"request_id": "", "may_stream": False, "is_routed": False}
+        self.send({"kind": "request", "id": number, **frame, **more})
 
     def read(self) -> dict[str, Any]:
         frame = engine_link.read_frame(self._stream)
@@ -294,7 +295,7 @@ def test_garbage_ends_its_own_connection_only(
         bad.socket.sendall(garbage)
         assert bad.is_hung_up_on()
         assert eventually(lambda: len(log_lines) == 1)
-        assert log_lines[0].startswith("W a front's connection was ended: ")
+        assert log_lines[0].startswith("W a caller's connection was ended: ")
         peer.ask(1)
         assert eventually(lambda: len(taken) == 1)
 
@@ -314,6 +315,44 @@ def test_another_users_process_is_refused(
         assert other.recv(1) == b""
     wanted = f"W a connection to the engine was refused: peer is of user {uid}, allowed: {uid + 1}"
     assert eventually(lambda: wanted in log_lines)
+
+
+def test_a_stream_travels_piece_by_piece_and_ends_once(
+    listener: EngineListener, taken: list[ForwardedRequest], identity: str
+) -> None:
+    with Peer(identity) as peer:
+        for number in (1, 2):
+            peer.ask(number)
+        assert eventually(lambda: len(taken) == 2)
+        first, second = (request.responder for request in taken)
+        first.send({"x": np.array([1])}, final=False)
+        second.send({"x": np.array([2])}, final=False)
+        first.send({"x": np.array([3])}, final=True)
+        first.send({"x": np.array([4])}, final=False)  # too late, and ignored
+        second.fail(ValueError("broke off"))
+        frames = [peer.read() for _ in range(4)]
+    assert [(frame["kind"], frame["id"], frame.get("final")) for frame in frames] == [
+        ("answer", 1, False),
+        ("answer", 2, False),
+        ("answer", 1, True),
+        ("error", 2, None),
+    ]
+
+
+def test_a_stream_that_is_cancelled_sends_no_more(
+    listener: EngineListener, taken: list[ForwardedRequest], identity: str
+) -> None:
+    with Peer(identity) as peer:
+        for number in (1, 2):
+            peer.ask(number)
+        assert eventually(lambda: len(taken) == 2)
+        taken[0].responder.send({}, final=False)
+        assert peer.read()["id"] == 1
+        peer.send({"kind": "cancel", "id": 1})
+        assert eventually(taken[0].responder.is_cancelled)
+        taken[0].responder.send({}, final=False)
+        taken[1].responder.send({}, final=True)
+        assert peer.read()["id"] == 2
 
 
 def test_a_handler_that_raises_costs_one_request(identity: str, log_lines: list[str]) -> None:

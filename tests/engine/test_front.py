@@ -19,8 +19,7 @@ import numpy as np
 import pytest
 import triton_python_backend_utils as pb_utils
 from front import model as front_model
-from front.engines import Engines
-from front.forwarding import Forwarder
+from front.forwarding import Front
 from hf_runtime import engine_link
 from hf_runtime.engine_listener import EngineListener, ForwardedRequest
 from hf_runtime.errors import (
@@ -83,6 +82,9 @@ class AskedRequest:
     def requested_output_names(self) -> list[str]:
         return self._outputs
 
+    def request_id(self) -> str:
+        return "r-7"
+
     def get_response_sender(self) -> Sender:
         return self.sender
 
@@ -112,7 +114,7 @@ class Engine:
     def vanish(self) -> None:
         """Dies, as far as its peers can see."""
         self.listener._stop_listening()
-        for peer in list(self.listener._fronts):
+        for peer in list(self.listener._callers):
             peer.connection.close()
 
 
@@ -140,20 +142,20 @@ def engine() -> Iterator[Engine]:
 
 
 @pytest.fixture
-def front() -> Iterator[Forwarder]:
-    forwarder = Forwarder(Engines("m_stream"), pb_utils)
+def front() -> Iterator[Front]:
+    forwarder = Front("m_stream", pb_utils)
     yield forwarder
     forwarder.close()
 
 
-def ask(front: Forwarder, *texts: str) -> list[AskedRequest]:
+def ask(front: Front, *texts: str) -> list[AskedRequest]:
     requests = [AskedRequest(text) for text in texts]
     for request in requests:
         front.forward(request)
     return requests
 
 
-def test_a_request_is_passed_on_as_it_is_and_answered(engine: Engine, front: Forwarder) -> None:
+def test_a_request_is_passed_on_as_it_is_and_answered(engine: Engine, front: Front) -> None:
     (request,) = ask(front, "ü€😀")
     engine.waits_for(1)
     (taken,) = engine.taken
@@ -163,11 +165,14 @@ def test_a_request_is_passed_on_as_it_is_and_answered(engine: Engine, front: For
     assert seed.as_numpy().tolist() == [2**64 - 1]
     assert taken.parameters() == '{"top_p":NaN}'
     assert taken.requested_output_names() == ["text_output"]
+    assert taken.request_id == "r-7"
+    assert not taken.may_stream
+    assert not taken.is_routed
     echo(taken)
     assert request.result() == "ü€😀"
 
 
-def test_an_output_that_was_not_asked_for_is_left_out(engine: Engine, front: Forwarder) -> None:
+def test_an_output_that_was_not_asked_for_is_left_out(engine: Engine, front: Front) -> None:
     (request,) = ask(front, "x")
     engine.waits_for(1)
     text = np.array([b"y"], dtype=np.object_)
@@ -187,7 +192,7 @@ def test_an_output_that_was_not_asked_for_is_left_out(engine: Engine, front: For
     ],
 )
 def test_errors_keep_their_status_and_text(
-    error: Exception, expected: tuple[str, str], engine: Engine, front: Forwarder
+    error: Exception, expected: tuple[str, str], engine: Engine, front: Front
 ) -> None:
     (request,) = ask(front, "x")
     engine.waits_for(1)
@@ -195,14 +200,14 @@ def test_errors_keep_their_status_and_text(
     assert request.result() == expected
 
 
-def test_without_an_engine_the_answer_says_what_to_load(front: Forwarder) -> None:
+def test_without_an_engine_the_answer_says_what_to_load(front: Front) -> None:
     (request,) = ask(front, "x")
     wanted = "no engine runs that could answer: load the model m_stream"
     assert request.result() == ("UNAVAILABLE", wanted)
     assert not front.engines.is_any_reachable()
 
 
-def test_an_engine_that_starts_later_is_found_at_once(front: Forwarder) -> None:
+def test_an_engine_that_starts_later_is_found_at_once(front: Front) -> None:
     engine = Engine(echo)
     assert ask(front, "x")[0].result() == "x"
     assert front.engines.is_any_reachable()
@@ -210,7 +215,7 @@ def test_an_engine_that_starts_later_is_found_at_once(front: Forwarder) -> None:
 
 
 def test_when_the_engine_goes_away_all_that_waits_is_answered_at_once(
-    engine: Engine, front: Forwarder
+    engine: Engine, front: Front
 ) -> None:
     requests = ask(front, *"abc")
     engine.waits_for(3)
@@ -224,7 +229,7 @@ def test_when_the_engine_goes_away_all_that_waits_is_answered_at_once(
 
 
 def test_a_cancelled_request_is_answered_and_the_engine_is_told(
-    engine: Engine, front: Forwarder
+    engine: Engine, front: Front
 ) -> None:
     request, other = ask(front, "a", "b")
     engine.waits_for(2)
@@ -238,7 +243,7 @@ def test_a_cancelled_request_is_answered_and_the_engine_is_told(
 
 
 def test_a_draining_engine_finishes_and_another_takes_what_is_new(
-    engine: Engine, front: Forwarder
+    engine: Engine, front: Front
 ) -> None:
     (old,) = ask(front, "old")
     engine.waits_for(1)
@@ -254,7 +259,7 @@ def test_a_draining_engine_finishes_and_another_takes_what_is_new(
 
 
 def test_what_a_draining_engine_gives_back_goes_to_another_once(
-    engine: Engine, front: Forwarder
+    engine: Engine, front: Front
 ) -> None:
     requests = ask(front, "a", "b")
     engine.waits_for(2)
@@ -270,7 +275,7 @@ def test_what_a_draining_engine_gives_back_goes_to_another_once(
     second.listener.close()
 
 
-def test_a_request_that_went_again_can_still_be_cancelled(engine: Engine, front: Forwarder) -> None:
+def test_a_request_that_went_again_can_still_be_cancelled(engine: Engine, front: Front) -> None:
     (request,) = ask(front, "a")
     engine.waits_for(1)
     second = Engine()
@@ -284,11 +289,11 @@ def test_a_request_that_went_again_can_still_be_cancelled(engine: Engine, front:
 
 
 def test_an_engine_that_hangs_holds_up_one_request_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("front.engine_client._CONNECT_TIMEOUT_S", 0.2)
+    monkeypatch.setattr("hf_runtime.engine_client._CONNECT_TIMEOUT_S", 0.2)
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as hanging:
         hanging.bind(f"\0{engine_link.new_address('m_stream')}")
         hanging.listen()
-        front = Forwarder(Engines("m_stream"), pb_utils)
+        front = Front("m_stream", pb_utils)
         began = time.monotonic()
         results = [request.result() for request in ask(front, *"x" * 20)]
         assert time.monotonic() - began < 2
@@ -298,7 +303,7 @@ def test_an_engine_that_hangs_holds_up_one_request_only(monkeypatch: pytest.Monk
 
 
 def test_what_a_draining_engine_gives_back_is_refused_where_there_is_no_other(
-    engine: Engine, front: Forwarder
+    engine: Engine, front: Front
 ) -> None:
     (request,) = ask(front, "a")
     engine.waits_for(1)
@@ -307,7 +312,7 @@ def test_what_a_draining_engine_gives_back_is_refused_where_there_is_no_other(
     assert request.result() == ("UNAVAILABLE", "the model is being unloaded: try again")
 
 
-def test_requests_go_to_the_least_busy_engine(engine: Engine, front: Forwarder) -> None:
+def test_requests_go_to_the_least_busy_engine(engine: Engine, front: Front) -> None:
     second = Engine()
     ask(front, "x")
     assert eventually(lambda: _num_usable(front) == 2)
@@ -330,19 +335,19 @@ def test_requests_go_to_the_least_busy_engine(engine: Engine, front: Forwarder) 
     second.listener.close()
 
 
-def _num_usable(front: Forwarder) -> int:
+def _num_usable(front: Front) -> int:
     return sum(client.is_usable for client in front.engines.clients())
 
 
 def test_an_engine_of_another_version_is_named_with_what_to_do(
-    front: Forwarder, monkeypatch: pytest.MonkeyPatch, log_lines: list[str]
+    front: Front, monkeypatch: pytest.MonkeyPatch, log_lines: list[str]
 ) -> None:
     newer = {"kind": "hello", "version": engine_link.VERSION + 1}
     monkeypatch.setattr("hf_runtime.engine_listener.engine_link.hello", lambda: newer)
     engine = Engine()
     (request,) = ask(front, "x")
     wanted = (
-        "the engine m_stream can't be reached (version 2 of the link, here: 1): if this lasts, "
+        "the engine m_stream can't be reached (version 3 of the link, here: 2): if this lasts, "
         "write both models anew with `hf-triton generate` and load both"
     )
     assert request.result() == ("UNAVAILABLE", wanted)
@@ -356,7 +361,7 @@ def test_another_users_process_is_never_sent_a_request(
 ) -> None:
     uid = os.geteuid()
     monkeypatch.setattr(os, "geteuid", lambda: uid + 1)
-    front = Forwarder(Engines("m_stream"), pb_utils)
+    front = Front("m_stream", pb_utils)
     (request,) = ask(front, "x")
     status, text = request.result()
     assert status == "UNAVAILABLE"
@@ -366,12 +371,12 @@ def test_another_users_process_is_never_sent_a_request(
 
 
 def test_an_answer_that_does_not_hold_together_ends_the_connection_and_a_new_one_is_made(
-    engine: Engine, front: Forwarder, log_lines: list[str]
+    engine: Engine, front: Front, log_lines: list[str]
 ) -> None:
     (request,) = ask(front, "x")
     engine.waits_for(1)
-    (peer,) = engine.listener._fronts
-    peer.send({"kind": "answer", "id": 0, "outputs": {"text_output": {}}})
+    (peer,) = engine.listener._callers
+    peer.send({"kind": "answer", "id": 0, "final": True, "outputs": {"text_output": {}}})
     assert request.result()[0] == "UNAVAILABLE"
     (again,) = ask(front, "y")
     engine.waits_for(2)
@@ -381,7 +386,7 @@ def test_an_answer_that_does_not_hold_together_ends_the_connection_and_a_new_one
 
 
 def test_a_request_too_large_is_its_callers_fault(
-    engine: Engine, front: Forwarder, monkeypatch: pytest.MonkeyPatch
+    engine: Engine, front: Front, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (first,) = ask(front, "x")
     monkeypatch.setattr(engine_link, "MAX_FRAME_BYTES", 1000)
@@ -395,7 +400,7 @@ def test_a_request_too_large_is_its_callers_fault(
     assert first.result() == "x"
 
 
-def test_a_thousand_requests_wait_without_a_thread_each(engine: Engine, front: Forwarder) -> None:
+def test_a_thousand_requests_wait_without_a_thread_each(engine: Engine, front: Front) -> None:
     ask(front, "first")
     engine.waits_for(1)
     before = threading.active_count()
@@ -410,7 +415,7 @@ def test_a_thousand_requests_wait_without_a_thread_each(engine: Engine, front: F
 
 
 def test_looking_for_cancellations_leaves_most_of_the_time_to_others(
-    engine: Engine, front: Forwarder, monkeypatch: pytest.MonkeyPatch
+    engine: Engine, front: Front, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spent_s = 0.0
 
@@ -427,7 +432,7 @@ def test_looking_for_cancellations_leaves_most_of_the_time_to_others(
     assert 0 < spent_s < 0.35 * (time.monotonic() - began)
 
 
-def test_nobody_is_asked_while_nothing_waits(engine: Engine, front: Forwarder) -> None:
+def test_nobody_is_asked_while_nothing_waits(engine: Engine, front: Front) -> None:
     (request,) = ask(front, "x")
     engine.waits_for(1)
     echo(engine.taken[0])
@@ -438,7 +443,7 @@ def test_nobody_is_asked_while_nothing_waits(engine: Engine, front: Forwarder) -
 
 
 def test_closing_answers_what_waits(engine: Engine) -> None:
-    front = Forwarder(Engines("m_stream"), pb_utils)
+    front = Front("m_stream", pb_utils)
     requests = ask(front, "a", "b")
     engine.waits_for(2)
     front.close()
@@ -449,7 +454,7 @@ def test_closing_answers_what_waits(engine: Engine) -> None:
 
 
 def test_every_request_is_answered_once_through_reloads_and_cancellations(
-    front: Forwarder,
+    front: Front,
 ) -> None:
     chance = random.Random(1)
     delays = threading.Semaphore(0)
