@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from generator import manifest
+from generator import manifest, versions
 from generator.errors import RepositoryError
 from generator.manifest import MANIFEST_FILE, WEIGHTS_FOLDER, Manifest
 
@@ -44,7 +44,10 @@ class Change:
 
 @dataclass(frozen=True)
 class ModelPlan:
-    """What generating one model means; ``blocked`` says why its folder can't be taken at all."""
+    """What generating one model means; ``blocked`` says why its folder can't be taken at all.
+
+    ``version`` is the one that is compared and written; the files of older ones stay as they are.
+    """
 
     folder: Path
     changes: tuple[Change, ...]
@@ -52,6 +55,7 @@ class ModelPlan:
     interrupted: bool
     blocked: str = ""
     force_helps: bool = True
+    version: int = versions.RENDERED_VERSION
 
     @property
     def name(self) -> str:
@@ -70,7 +74,8 @@ class ModelPlan:
     def final(self) -> Manifest:
         """The manifest when all is done."""
         new = {change.path: change.new for change in self.changes if change.new is not None}
-        return Manifest({path: manifest.digest(content) for path, content in new.items()})
+        hashes = {path: manifest.digest(content) for path, content in new.items()}
+        return Manifest({**versions.older_files(self.known, self.version), **hashes})
 
     @property
     def is_current(self) -> bool:
@@ -85,19 +90,21 @@ class ModelPlan:
 
 
 def compare(folder: Path, files: Mapping[str, bytes]) -> ModelPlan:
-    """What has to change for ``folder`` to hold ``files``."""
+    """What has to change for ``folder`` to hold the rendered ``files`` as its current version."""
     blocked = _not_a_folder(folder)
     if blocked:
         return ModelPlan(folder, (), Manifest(), False, blocked, force_helps=False)
     with readable_errors():
         known, blocked, interrupted = _known(folder, files)
+    version = versions.current_version(known.files)
+    files = versions.at_version(files, version)
     linked = linked_parent(folder, known.paths.union(files))
     if linked:
         return ModelPlan(folder, (), known, False, linked, force_helps=False)
     changes = [_change(folder, path, new, known) for path, new in files.items()]
-    stale = sorted(known.paths - set(files))
+    stale = sorted(known.paths - set(files) - set(versions.older_files(known, version)))
     changes += filter(None, (_stale_change(folder, path, known) for path in stale))
-    return ModelPlan(folder, tuple(changes), known, interrupted, blocked)
+    return ModelPlan(folder, tuple(changes), known, interrupted, blocked, version=version)
 
 
 def owned_folders(repository: Path) -> Iterator[Path]:
@@ -118,6 +125,13 @@ def read_manifest(folder: Path) -> Manifest:
         return manifest.parse(read_file(folder / MANIFEST_FILE) or b"")
     except (ValueError, NotAFileError) as error:
         raise RepositoryError(f"{folder / MANIFEST_FILE}: damaged: {error}") from None
+
+
+def folder_version(folder: Path) -> int:
+    """The version that generating writes into ``folder``. Raises RepositoryError where its manifest
+    is damaged.
+    """
+    return versions.current_version(read_manifest(folder).files)
 
 
 class NotAFileError(Exception):

@@ -5,17 +5,18 @@ from __future__ import annotations
 import argparse
 import difflib
 from collections.abc import Iterator
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from generator.compare import Action, Change, ModelPlan
+from generator.digest import CONFIG_FILE
 from generator.errors import EXIT_INPUT, EXIT_OK
 from generator.plan import make_plan
-from generator.render import CONFIG_FILE, VALUES_FILE
+from generator.render import VALUES_FILE
 from generator.repository import Removal
 
 HELP = "show what generate would change; exit 1 when the repository is stale"
 # Of a new model these are worth reading; the rest are copies of model_templates/.
-_RENDERED = (CONFIG_FILE, VALUES_FILE)
+_RENDERED = (CONFIG_FILE, PurePosixPath(VALUES_FILE).name)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -43,7 +44,8 @@ def show_model(model: ModelPlan) -> Iterator[str]:
     for change in changes:
         reason = f": {change.reason}" if change.reason else ""
         yield f"{change.action.value} {model.folder / change.path}{reason}"
-        if change.action is not Action.CREATE or change.path in _RENDERED:
+        is_rendered = PurePosixPath(change.path).name in _RENDERED
+        if change.action is not Action.CREATE or is_rendered:
             yield from show_change(change, f"{model.folder.name}/{change.path}")
     if not changes and not model.blocked:
         yield f"update {model.folder}: its manifest"

@@ -11,11 +11,11 @@ import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-from generator.compare import readable_errors
+from generator.compare import folder_version, readable_errors
 from generator.ensemble_tensors import NATIVE_FILES
 from generator.manifest import WEIGHTS_FOLDER
 from generator.spec import ModelSpec
-from generator.templates import VERSION_FOLDER, Task
+from generator.templates import Task
 from generator.triton_models import step_name
 
 
@@ -33,7 +33,8 @@ def place_models(
 def model_file(spec: ModelSpec, repository: Path) -> Path:
     """Where Triton looks for the file."""
     backend = spec.ensemble.backend if spec.ensemble else ""
-    return repository / step_name(spec.name, "model") / VERSION_FOLDER / NATIVE_FILES[backend]
+    folder = repository / step_name(spec.name, "model")
+    return folder / str(folder_version(folder)) / NATIVE_FILES[backend]
 
 
 def _place(spec: ModelSpec, task: Task, repository: Path, target: Path) -> str:

@@ -19,12 +19,13 @@ from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 
+from generator.compare import folder_version
 from generator.errors import ModelError
 from generator.generate import generate, refuse_conflicts
 from generator.models_yaml import load
 from generator.native_model import place_models
 from generator.spec import ModelSpec
-from generator.templates import VERSION_FOLDER, Task, find_tasks
+from generator.templates import Task, find_tasks
 from generator.triton_models import triton_models
 
 HELP = "compare a model's engines on this machine: check them, time them, say which to choose"
@@ -163,6 +164,7 @@ def _command(folder: Path, spec: ModelSpec, args: argparse.Namespace) -> list[st
     }
     return [
         *(sys.executable, "-m", f"{_PACKAGE}.optimize", str(folder)),
+        *("--version", str(folder_version(folder))),
         *("--kind", groups[0].kind if groups else "KIND_AUTO"),
         *("--instances", str(sum(group.count for group in groups) or 1)),
         *("--engines", json.dumps(args.engines)),
@@ -174,7 +176,8 @@ def _command(folder: Path, spec: ModelSpec, args: argparse.Namespace) -> list[st
 
 def _environment(folder: Path) -> dict[str, str]:
     """The packages that were generated with the model come first, as in the server."""
-    paths = [str(folder / VERSION_FOLDER), os.environ.get("PYTHONPATH", "")]
+    version = folder / str(folder_version(folder))
+    paths = [str(version), os.environ.get("PYTHONPATH", "")]
     joined = os.pathsep.join(path for path in paths if path)
     return {**os.environ, "PYTHONPATH": joined, "PYTHONUTF8": "1", "PYTHONUNBUFFERED": "1"}
 

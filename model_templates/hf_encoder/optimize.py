@@ -33,7 +33,6 @@ from .optimize_report import Report, to_json, to_text
 from .optimize_timing import Timing, timings
 from .runner import RunnerSetup
 
-_VERSION = "1"
 _LENGTHS, _BATCH_SIZES = (16, 128), (1, 8, 32)
 
 
@@ -67,8 +66,8 @@ def main(arguments: Sequence[str]) -> int:
 
 def compare(args: argparse.Namespace) -> int:
     """Makes the engines, times them, and tells; returns the exit code. Raises LoadError."""
-    served = read_served_model(args.folder, _VERSION)
-    options_class, task_class = served_classes(args.folder)
+    served = read_served_model(args.folder, args.version)
+    options_class, task_class = served_classes(args.folder, args.version)
     options = options_class(**served.options)
     placement = device.placement(_kind(args.kind), "0", served.device_map)
     torch.set_num_threads(device.cpu_threads({"instance_group": [{"count": args.instances}]}))
@@ -112,7 +111,7 @@ def _fill(
     found.complete = True
 
 
-def served_classes(folder: Path) -> tuple[type[Any], type[Any]]:
+def served_classes(folder: Path, version: str) -> tuple[type[Any], type[Any]]:
     """The options and the task of a generated model, from its own model.py.
 
     That is written for Triton, whose module of helpers is not here: nothing of it is needed.
@@ -121,7 +120,7 @@ def served_classes(folder: Path) -> tuple[type[Any], type[Any]]:
         "triton_python_backend_utils", types.ModuleType("triton_python_backend_utils")
     )
     sys.path.insert(0, str(folder))  # as Triton does: the model is the module "1.model"
-    model = importlib.import_module(f"{_VERSION}.model").TritonPythonModel
+    model = importlib.import_module(f"{version}.model").TritonPythonModel
     return model.options_class, model.task_class
 
 
@@ -214,6 +213,7 @@ def _say(text: str) -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("hf_encoder.optimize", allow_abbrev=False)
     parser.add_argument("folder", type=Path)
+    parser.add_argument("--version", default="1", help="the version folder in it")
     parser.add_argument("--kind", default="KIND_AUTO")
     parser.add_argument("--instances", type=int, default=1)
     parser.add_argument("--engines", type=json.loads, default=list(ENGINES))

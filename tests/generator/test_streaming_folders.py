@@ -42,7 +42,7 @@ def test_a_change_of_the_engine_alone_leaves_the_front_alone(
     made: Path, work: Path, run: Run
 ) -> None:
     (work / "models.yaml").write_text(ONE_STREAMING_MODEL + "    dtype: float16\n")
-    expected = "update     demo_stream: 1/model.json\nmodel_repository: 1 written, 1 identical\n"
+    expected = "update     demo_stream: 1/model.json, config.pbtxt\nmodel_repository: 1 written, 1 identical\n"
     assert run("generate") == (0, expected, "")
 
 
