@@ -18,12 +18,12 @@ import jinja2
 from markupsafe import Markup
 
 from generator import model_config
+from generator.digest import CONFIG_FILE, with_digest
 from generator.ensemble_tensors import NATIVE_FILES, ensemble_tensors
 from generator.errors import TemplateError
 from generator.templates import CONFIG_TEMPLATE, ENSEMBLE_FOLDER, VERSION_FOLDER, Task
 from generator.triton_models import STEPS, TritonModel, step_name
 
-CONFIG_FILE = "config.pbtxt"
 VALUES_FILE = f"{VERSION_FOLDER}/model.json"
 HOOKS_FILE = f"{VERSION_FOLDER}/hooks.py"
 
@@ -40,7 +40,7 @@ def render(model: TritonModel, task: Task, repository: Path) -> dict[str, bytes]
         ).encode(),
         **runtime_files,
     }
-    return dict(sorted(files.items()))
+    return dict(sorted(with_digest(files).items()))
 
 
 def _engine_files(model: TritonModel, task: Task) -> dict[str, bytes]:
