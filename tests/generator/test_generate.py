@@ -49,7 +49,10 @@ def test_only_what_changed_is_written(made: Path, work: Path, run: Run) -> None:
     before = untouched.stat().st_mtime_ns
     (work / "models.yaml").write_text(ONE_MODEL + "    dtype: float16\n")
     _, out, _ = run("generate")
-    assert out == "update     demo: 1/model.json, config.pbtxt\nmodel_repository: 1 written, 0 identical\n"
+    assert (
+        out
+        == "update     demo: 1/model.json, config.pbtxt\nmodel_repository: 1 written, 0 identical\n"
+    )
     assert untouched.stat().st_mtime_ns == before
     assert json.loads((made / "demo/1/model.json").read_text())["dtype"] == "float16"
 
