@@ -21,7 +21,7 @@ from generator.errors import (
     SpecError,
 )
 
-VERBS = ("validate", "generate", "diff", "prune", "tasks", "optimize", "serve")
+VERBS = ("validate", "generate", "diff", "prune", "tasks", "fetch", "verify", "optimize", "serve")
 
 
 DESCRIPTION = "Serve Hugging Face models on Triton Inference Server from one models.yaml."
@@ -35,6 +35,7 @@ example: a models.yaml with one model
 
   hf-triton validate            # is every key right?
   hf-triton generate            # write model_repository/: smollm2/, and smollm2_stream/
+  hf-triton fetch               # download the weights ahead, and lock their commits and hashes
   hf-triton serve               # do both, start Triton, print a curl line that works
   hf-triton optimize NAME       # of an embedding model or classifier: which engine is fastest here
 

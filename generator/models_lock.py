@@ -6,14 +6,17 @@ knows no Hub and no cache.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import fcntl
 import json
+import os
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TypeAlias
 
 from generator import schema, yaml_marks
-from generator.errors import Problem, SpecError
+from generator.errors import Problem, RepositoryError, SpecError
 from generator.hub_rules import LockedFile, NotServableError, choose, is_safe
 from generator.schema import Report
 from generator.spec import LockedSnapshot, ModelSpec
@@ -49,7 +52,7 @@ def read_lock(config: Path) -> Lock | None:
     report = Report()
     lock = _lock(yaml_marks.read(path), report)
     if report.problems:
-        hint = Problem(0, 0, "", f"delete it, or {_fetch('--update')} to write it anew")
+        hint = Problem(0, 0, "", "delete it and run hf-triton fetch to write it anew")
         raise SpecError(str(path), [*report.problems, hint])
     return lock
 
@@ -63,6 +66,47 @@ def to_bytes(lock: Lock) -> bytes:
         models.setdefault(repository, {})[revision] = entry
     value = {"version": _VERSION, "models": models}
     return (json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False) + "\n").encode()
+
+
+def update(config: Path, named: Iterable[Key], fetched: Lock) -> None:
+    """Puts what was fetched into the lock beside ``config``, and drops what is no longer ``named``.
+
+    Raises:
+        RepositoryError: it can't be written.
+    """
+    path = lock_path(config)
+    with _alone(path):
+        old = read_lock(config) or {}
+        entries = {key: old[key] for key in named if key in old}
+        for key, snapshot in fetched.items():
+            before = entries.get(key)
+            same = before is not None and before.commit == snapshot.commit
+            files = {**before.files, **snapshot.files} if before and same else snapshot.files
+            entries[key] = LockedSnapshot(snapshot.commit, files)
+        content = to_bytes(entries)
+        if (entries or path.exists()) and not (path.exists() and path.read_bytes() == content):
+            _write(path, content)
+
+
+@contextlib.contextmanager
+def _alone(path: Path) -> Iterator[None]:
+    """Keeps other fetches from the lock meanwhile; without, where the folder has no locks."""
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(OSError):
+            descriptor = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            stack.callback(os.close, descriptor)
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+
+
+def _write(path: Path, content: bytes) -> None:
+    scratch = path.with_name(f".{path.name}.hf-triton-tmp")
+    try:
+        scratch.write_bytes(content)
+        scratch.replace(path)
+    except OSError as error:
+        scratch.unlink(missing_ok=True)
+        raise RepositoryError(f"{path}: can't be written: {error.strerror}") from None
 
 
 def pin(specs: Iterable[ModelSpec], lock: Lock | None, config: Path) -> list[ModelSpec]:
@@ -92,7 +136,7 @@ def _pinned(spec: ModelSpec, lock: Lock, config: Path, report: Report) -> ModelS
         key = "revision" if others else "model"
         message = f"{repository} at {revision} is not in {name}{has}; {_fetch(spec.name)}"
         _disagree(report, spec, key, message)
-    elif _is_commit(revision) and found.commit != revision:
+    elif is_commit(revision) and found.commit != revision:
         message = f"{name} has commit {found.commit} for it; {_fetch(f'--update {spec.name}')}"
         _disagree(report, spec, "revision", message)
     else:
@@ -122,7 +166,8 @@ def _fetch(arguments: str) -> str:
     return f"run hf-triton fetch {arguments}"
 
 
-def _is_commit(revision: str) -> bool:
+def is_commit(revision: str) -> bool:
+    """Whether a revision is a commit itself, which can't move."""
     return len(revision) == 40 and not set(revision) - set("0123456789abcdef")
 
 

@@ -1,0 +1,137 @@
+"""``hf-triton fetch``: downloads what models.yaml names ahead of serving, and locks it."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from generator import models_lock
+from generator.errors import FetchError
+from generator.fetch_names import chosen_models, hub_models
+from generator.models_yaml import load_unpinned
+from generator.spec import ModelSpec
+from generator.templates import find_tasks
+
+if TYPE_CHECKING:
+    from generator.fetch_run import Fetching
+
+HELP = "download what models.yaml names into each model's cache, and lock it in models.lock"
+NUM_WORKERS = 8
+EPILOG = """\
+  hf-triton fetch --dry-run     # what would be downloaded, and does it fit on the disk?
+  hf-triton fetch               # download; what is here already is checked, not fetched again
+  hf-triton fetch --locked      # the same elsewhere: exactly the files of models.lock, or an error
+  hf-triton fetch --update NAME # move NAME's branch to its newest commit
+  hf-triton verify              # hash everything again
+
+Files go to model_repository/NAME/hf_cache/. models.lock, beside models.yaml, records the commit
+and the SHA-256 of every file: keep it under version control. Where it exists, `generate` pins the
+commit and the server loads nothing that differs; delete it to serve without. An interrupted fetch
+(Ctrl-C, kill, a lost connection) goes on where it was. Weights are safetensors; pickles, which can
+run code of their author, are fetched only for models with `allow_pickle: true`.
+
+A private or gated model needs HF_TOKEN (or PRIVATE_REPO_TOKEN) in the environment; HF_ENDPOINT
+names another Hub, HF_HUB_DOWNLOAD_TIMEOUT the seconds until a silent connection is given up (10).
+exit codes: 0 all is here, 1 something is not (the others are), 2 usage, 130 interrupted
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds which models, how, and how many at once."""
+    parser.epilog = EPILOG
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument(
+        "names", nargs="*", metavar="NAME", help="models of models.yaml (default: all)"
+    )
+    how = parser.add_mutually_exclusive_group()
+    how.add_argument(
+        "--locked",
+        action="store_true",
+        help="fetch exactly what models.lock has; an error where models.yaml asks for more",
+    )
+    how.add_argument(
+        "--update",
+        action="store_true",
+        help="look branches and tags up anew, instead of taking the commits in models.lock",
+    )
+    parser.add_argument(
+        "--dry-run", action="store_true", help="only say what would be fetched, and if it fits"
+    )
+    parser.add_argument(
+        "--max-workers",
+        type=_count,
+        default=NUM_WORKERS,
+        metavar="N",
+        help=f"files downloaded at once (default: {NUM_WORKERS})",
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Raises GeneratorError where a model can't be had, after all others are here."""
+    # Imported here: the other verbs need no Hub.
+    from generator.fetch_run import Fetching
+
+    config, repository = Path(args.config), Path(args.repository)
+    specs = load_unpinned(config, find_tasks())
+    chosen = chosen_models(specs, args.names, config)
+    lock = _lock_to_follow(config, chosen, args)
+    fetching = Fetching(repository, chosen, lock, args.max_workers)
+    with contextlib.ExitStack() as stack:
+        if not args.dry_run:
+            fetching.lock_caches(stack)
+        fetching.prepare(share_files=not args.dry_run)
+        fetching.preview()
+        if not args.dry_run:
+            try:
+                _fetch(fetching)
+            finally:
+                if not args.locked:
+                    named = [models_lock.lock_key(spec) for spec in hub_models(specs)]
+                    models_lock.update(config, named, fetching.locked())
+    fetching.refuse_failures()
+    if not args.dry_run:
+        _report(config, specs, args.locked)
+    return 0
+
+
+def _fetch(fetching: Fetching) -> None:
+    try:
+        fetching.fetch()
+    except KeyboardInterrupt:
+        print("hf-triton: what came is kept; the same command goes on from there", file=sys.stderr)
+        raise
+
+
+def _report(config: Path, specs: Sequence[ModelSpec], locked: bool) -> None:
+    lock = models_lock.read_lock(config)
+    if lock is None:
+        return
+    name = models_lock.lock_path(config)
+    print(f"all is here, as in {name}" if locked else f"all is here, locked in {name}")
+    others = [spec.name for spec in hub_models(specs) if models_lock.lock_key(spec) not in lock]
+    if others:
+        message = f"not in {name} yet, and generate will ask for it"
+        print(f"{', '.join(others)}: {message}: run hf-triton fetch", file=sys.stderr)
+
+
+def _lock_to_follow(
+    config: Path, chosen: Sequence[ModelSpec], args: argparse.Namespace
+) -> models_lock.Lock:
+    """The entries that decide which commits are fetched."""
+    lock = models_lock.read_lock(config)
+    if args.locked:
+        if lock is None:
+            name = models_lock.lock_path(config)
+            raise FetchError(f"{name}: no such file; run hf-triton fetch once to make it")
+        models_lock.pin(chosen, lock, config)
+    return {} if lock is None or args.update else lock
+
+
+def _count(text: str) -> int:
+    if not (text.isdecimal() and 1 <= int(text) <= 64):
+        raise argparse.ArgumentTypeError(f"got '{text}', expected a number from 1 to 64")
+    return int(text)

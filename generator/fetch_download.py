@@ -1,0 +1,114 @@
+"""Downloads one file into a cache, however often the connection is cut.
+
+Goes on where it was: within a run, and where an earlier run was interrupted or killed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from threading import Event
+
+from generator import hub_client
+from generator.fetch_part import Part
+from generator.hub_client import HubFile, InterruptedFetchError, WrongContentError
+from generator.model_cache import ModelCache
+
+
+@dataclass(frozen=True)
+class Download:
+    """A file of a commit, and the caches that lack it; the first is downloaded into."""
+
+    repository: str
+    commit: str
+    path: str
+    file: HubFile
+    caches: tuple[ModelCache, ...]
+
+
+@dataclass(frozen=True)
+class Watcher:
+    """Who hears of a download: bytes that came, bytes that had to be dropped, and waiting."""
+
+    stop: Event
+    on_bytes: Callable[[int], None]
+    on_wait: Callable[[BaseException, float], None]
+
+
+def download(wanted: Download, watcher: Watcher) -> str:
+    """The file's SHA-256, once it is whole, right and in every cache.
+
+    Raises:
+        FetchError: it can't be written, or is not what the Hub or the lock says.
+        Exception: whatever huggingface_hub raises of a Hub that refuses or stays out of reach.
+    """
+    first, *others = wanted.caches
+    with Part(first.part(wanted.file), wanted.file) as part:
+        watcher.on_bytes(part.size)
+        resumed = part.size > 0
+        _complete(part, wanted, watcher)
+        if not part.is_right and resumed:  # perhaps by what was there before
+            _restart(part, watcher)
+            _complete(part, wanted, watcher)
+        if not part.is_right:
+            _refuse(part, wanted)
+        part.finish(first.blob(wanted.file))
+        found = first.note(wanted.file, part.sha256)
+    for other in others:
+        other.take(found, wanted.file)
+    return found.sha256
+
+
+def _complete(part: Part, wanted: Download, watcher: Watcher) -> None:
+    waits = list(hub_client.WAITS_S)
+    while not part.is_complete:
+        before = part.size
+        try:
+            _receive(part, wanted, watcher)
+            cut: BaseException = ConnectionError("the connection ended early")
+        except WrongContentError:
+            part.discard()
+            raise
+        except Exception as error:
+            if not hub_client.is_temporary(error):
+                raise
+            cut = error
+        if part.is_complete:
+            return
+        if part.size > before:
+            waits = list(hub_client.WAITS_S)
+        elif not waits:
+            raise cut
+        hub_client.pause(cut, waits.pop(0), watcher.stop, watcher.on_wait)
+
+
+def _receive(part: Part, wanted: Download, watcher: Watcher) -> None:
+    """One request: from where the part ends, as far as the connection lasts."""
+    size = wanted.file.size
+    with hub_client.open_file(wanted.repository, wanted.commit, wanted.path, part.size, size) as (
+        start,
+        blocks,
+    ):
+        if start != part.size:  # a server without ranges
+            _restart(part, watcher)
+        for block in blocks:
+            if watcher.stop.is_set():
+                raise InterruptedFetchError("interrupted")
+            part.write(block)
+            watcher.on_bytes(len(block))
+
+
+def _restart(part: Part, watcher: Watcher) -> None:
+    watcher.on_bytes(-part.size)
+    part.restart()
+
+
+def _refuse(part: Part, wanted: Download) -> None:
+    part.discard()
+    file = wanted.file
+    kind, expected = ("SHA-256", file.sha256) if file.sha256 else ("git object", file.git_oid)
+    got = f", got SHA-256 {part.sha256}" if file.sha256 else ""
+    raise WrongContentError(
+        f"{wanted.path} as the Hub sends it is not the expected file ({kind} {expected}{got}); it "
+        "was discarded"
+    )

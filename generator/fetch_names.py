@@ -1,0 +1,27 @@
+"""Which models a command line means."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from generator.errors import ModelError
+from generator.schema import did_you_mean
+from generator.spec import ModelSpec
+
+
+def chosen_models(
+    specs: Sequence[ModelSpec], names: Sequence[str], config: Path
+) -> list[ModelSpec]:
+    """The models of these names, all without any. Raises ModelError for a name that is none."""
+    known = [spec.name for spec in specs]
+    for name in names:
+        if name not in known:
+            hint = did_you_mean(name, known, "models")
+            raise ModelError(f"{config} has no model named {name!r}{hint}")
+    return [spec for spec in specs if not names or spec.name in names]
+
+
+def hub_models(specs: Iterable[ModelSpec]) -> list[ModelSpec]:
+    """Those that come from the Hub."""
+    return [spec for spec in specs if not spec.source.is_local]

@@ -1,0 +1,123 @@
+"""A file on its way in: what is there of it, and the hashes of that.
+
+Every piece is on disk before the next is asked for, so that what a killed fetch leaves behind is
+where the next one goes on. Nothing takes its place in the cache before its hash is right.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+
+from generator.hub_client import HubFile, WrongContentError, disk_trouble
+
+_BLOCK = 1 << 20
+
+
+class Part:
+    """``size`` bytes of ``expected`` lie in ``path``. Raises FetchError where they can't."""
+
+    def __init__(self, path: Path, expected: HubFile) -> None:
+        self.path = path
+        self.expected = expected
+        self.size = 0
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+            self._descriptor = os.open(path, flags, 0o666)
+        except OSError as error:
+            raise disk_trouble(error, path) from error
+        self._start_hashes()
+        self._take_up()
+        self.found = self.size
+
+    def _start_hashes(self) -> None:
+        self._sha256 = hashlib.sha256()
+        # https://git-scm.com/book/en/v2/Git-Internals-Git-Objects: how git names a file's content
+        header = b"blob %d\0" % self.expected.size
+        self._git_oid = hashlib.sha1(header, usedforsecurity=False)
+
+    def _take_up(self) -> None:
+        """Hashes what an earlier fetch left."""
+        while block := os.pread(self._descriptor, _BLOCK, self.size):
+            self._hash(block)
+        if self.size > self.expected.size:
+            self.restart()
+
+    def _hash(self, block: bytes) -> None:
+        self._sha256.update(block)
+        if self.expected.git_oid is not None:
+            self._git_oid.update(block)
+        self.size += len(block)
+
+    def restart(self) -> None:
+        """Drops what is there."""
+        os.ftruncate(self._descriptor, 0)
+        self.size = self.found = 0
+        self._start_hashes()
+
+    def write(self, block: bytes) -> None:
+        """Appends. Raises WrongContentError beyond the expected size, FetchError of a full disk."""
+        if self.size + len(block) > self.expected.size:
+            raise WrongContentError(f"more than the expected {self.expected.size} bytes came")
+        view = memoryview(block)
+        try:
+            while view:
+                written = os.pwrite(self._descriptor, view, self.size)
+                self._hash(view[:written].tobytes())
+                view = view[written:]
+        except OSError as error:
+            raise disk_trouble(error, self.path) from error
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all bytes are there, right or not."""
+        return self.size == self.expected.size
+
+    @property
+    def is_right(self) -> bool:
+        """Whether the content is the expected one."""
+        expected = self.expected
+        if not self.is_complete:
+            return False
+        if expected.sha256 is not None:
+            return self._sha256.hexdigest() == expected.sha256
+        return self._git_oid.hexdigest() == expected.git_oid
+
+    @property
+    def sha256(self) -> str:
+        """Of what is there, in hex."""
+        return self._sha256.hexdigest()
+
+    def finish(self, target: Path) -> None:
+        """Puts the file in its place. Raises FetchError."""
+        try:
+            os.fsync(self._descriptor)
+            self.path.replace(target)
+        except OSError as error:
+            raise disk_trouble(error, target) from error
+
+    def discard(self) -> None:
+        """Removes the file."""
+        self.path.unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """Lets go of the file; what is there stays."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def __enter__(self) -> Part:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def part_size(path: Path) -> int:
+    """How many bytes an earlier fetch left."""
+    try:
+        return path.lstat().st_size
+    except OSError:
+        return 0

@@ -1,0 +1,164 @@
+"""What a fetch means before it begins: per model the commit, its files, what is here of them, and
+whether the rest fits on the disk.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Event
+
+from generator import hub_client
+from generator.errors import FetchError
+from generator.fetch_download import Download
+from generator.fetch_part import part_size
+from generator.hub_client import HubFile, Listing
+from generator.hub_rules import LockedFile, NotServableError, choose
+from generator.model_cache import Found, ModelCache
+from generator.models_lock import Lock, is_commit, lock_key
+from generator.spec import LockedSnapshot, ModelSpec
+
+
+@dataclass
+class ModelFetch:
+    """One Hub model on its way: ``files`` are those it needs, ``here`` those it has.
+
+    ``error`` says why it can't be had.
+    """
+
+    spec: ModelSpec
+    cache: ModelCache
+    commit: str = ""
+    files: Mapping[str, HubFile] = field(default_factory=dict)
+    here: dict[str, Found] = field(default_factory=dict)
+    error: str = ""
+
+    @property
+    def source(self) -> str:
+        """The model as messages name it."""
+        return "@".join(filter(None, (self.spec.source.text, self.spec.revision)))
+
+    @property
+    def lacking(self) -> dict[str, HubFile]:
+        """The files that are still to come, by path."""
+        return {path: file for path, file in self.files.items() if path not in self.here}
+
+    @property
+    def num_bytes(self) -> int:
+        """Of all files."""
+        return sum(file.size for file in self.files.values())
+
+    @property
+    def num_bytes_here(self) -> int:
+        """Of those that are here, and what is here of the others."""
+        parts = (part_size(self.cache.part(file)) for file in self.lacking.values())
+        whole = sum(self.files[path].size for path in self.here)
+        return min(whole + sum(parts), self.num_bytes)
+
+
+def resolve(fetch: ModelFetch, lock: Lock, list_files: Callable[[str, str], Listing]) -> None:
+    """Finds the model's commit and files: in the lock, else at the Hub.
+
+    Raises:
+        FetchError: it has no files that may be served.
+        Exception: whatever ``list_files`` raises.
+    """
+    repository, revision = lock_key(fetch.spec)
+    locked = lock.get((repository, revision))
+    if locked is not None and (not is_commit(revision) or locked.commit == revision):
+        fetch.commit = locked.commit
+        known = {path: HubFile(file.size, file.sha256) for path, file in locked.files.items()}
+    else:
+        listing = list_files(repository, revision)
+        fetch.commit, known = listing.commit, dict(listing.files)
+    try:
+        names = choose(known, fetch.spec.allow_pickle)
+    except NotServableError as error:
+        raise FetchError(f"it {error}") from None
+    fetch.files = {name: known[name] for name in names}
+
+
+def survey(fetch: ModelFetch, on_bytes: Callable[[int], None], stop: Event) -> None:
+    """Finds what is already here; hashes what is not known to be right."""
+    for path, file in fetch.files.items():
+        if stop.is_set():
+            raise hub_client.InterruptedFetchError("interrupted")
+        found = fetch.cache.find(fetch.commit, path, file, on_bytes)
+        if found is not None:
+            fetch.here[path] = found
+
+
+def downloads(fetches: Iterable[ModelFetch]) -> list[Download]:
+    """What has to come, each content of a repository once, the largest first."""
+    wanted: dict[tuple[str, str], list[tuple[ModelFetch, str, HubFile]]] = defaultdict(list)
+    for fetch in fetches:
+        for path, file in fetch.lacking.items():
+            wanted[fetch.cache.hub_id, file.name].append((fetch, path, file))
+    found = []
+    for (repository, _), places in wanted.items():
+        fetch, path, file = places[0]
+        caches = tuple(dict.fromkeys(place[0].cache for place in places))
+        found.append(Download(repository, fetch.commit, path, file, caches))
+    return sorted(found, key=lambda one: (-one.file.size, one.path))
+
+
+def share(fetches: Iterable[ModelFetch]) -> None:
+    """Takes what one model lacks from another model's cache, where that has it."""
+    having = list(fetches)
+    for fetch in having:
+        for path, file in fetch.lacking.items():
+            for other in having:
+                same = other.cache.hub_id == fetch.cache.hub_id and other.files.get(path) == file
+                if same and path in other.here:
+                    fetch.here[path] = fetch.cache.take(other.here[path], file)
+                    break
+
+
+@dataclass(frozen=True)
+class Room:
+    """Bytes that a fetch needs and that are free, on one file system."""
+
+    folder: Path
+    needed: int
+    free: int
+
+    @property
+    def fits(self) -> bool:
+        """Whether there is room."""
+        return self.needed <= self.free
+
+
+def rooms(wanted: Iterable[Download]) -> list[Room]:
+    """What each file system has to hold: a file that two models share there is kept once."""
+    folders: dict[int, Path] = {}
+    needed: dict[int, int] = defaultdict(int)
+    for one in wanted:
+        devices: dict[int, tuple[Path, ModelCache]] = {}
+        for cache in one.caches:
+            folder = existing(cache.folder)
+            devices.setdefault(folder.stat().st_dev, (folder, cache))
+        for device, (folder, cache) in devices.items():
+            folders.setdefault(device, folder)
+            needed[device] += max(0, one.file.size - part_size(cache.part(one.file)))
+    return [Room(folders[device], needed[device], free(folders[device])) for device in folders]
+
+
+def existing(folder: Path) -> Path:
+    """The folder, or what of its path exists."""
+    return next(path for path in (folder, *folder.absolute().parents) if path.exists())
+
+
+def free(folder: Path) -> int:
+    """Free bytes there, for who is not root."""
+    return shutil.disk_usage(folder).free
+
+
+def locked_snapshot(fetch: ModelFetch) -> LockedSnapshot:
+    """What goes into the lock for a model that is all here."""
+    files = {
+        path: LockedFile(file.size, fetch.here[path].sha256) for path, file in fetch.files.items()
+    }
+    return LockedSnapshot(fetch.commit, files)

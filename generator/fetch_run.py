@@ -1,0 +1,225 @@
+"""One run of ``hf-triton fetch``: find out what is wanted, show it, get it, account for it."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+
+from generator import hub_client
+from generator.errors import FetchError
+from generator.fetch_download import Download, Watcher, download
+from generator.fetch_names import hub_models
+from generator.fetch_plan import (
+    ModelFetch,
+    downloads,
+    locked_snapshot,
+    resolve,
+    rooms,
+    share,
+    survey,
+)
+from generator.fetch_progress import Progress, size
+from generator.fetch_threads import run_all
+from generator.hub_client import HubFile, InterruptedFetchError, Listing
+from generator.hub_rules import LockedFile
+from generator.model_cache import Found, ModelCache
+from generator.models_lock import Key, Lock, lock_key
+from generator.spec import LockedSnapshot, ModelSpec
+
+
+class Fetching:
+    """The models of one run; a model that fails has its ``error`` set, the others go on."""
+
+    def __init__(
+        self, repository: Path, specs: Sequence[ModelSpec], lock: Lock, num_workers: int
+    ) -> None:
+        self._repository = repository
+        self._local = [spec for spec in specs if spec.source.is_local]
+        self._lock = lock
+        self._num_workers = num_workers
+        self._fetches = [
+            ModelFetch(spec, ModelCache(repository, spec.name, spec.source.text))
+            for spec in hub_models(specs)
+        ]
+        self._stop = threading.Event()
+        self._progress = Progress()
+        self._listings: dict[Key, Listing] = {}
+        self._listing: dict[Key, threading.Lock] = {
+            lock_key(fetch.spec): threading.Lock() for fetch in self._fetches
+        }
+        self._began = 0.0
+
+    @property
+    def _good(self) -> list[ModelFetch]:
+        return [fetch for fetch in self._fetches if not fetch.error]
+
+    @property
+    def _failed(self) -> list[ModelFetch]:
+        return [fetch for fetch in self._fetches if fetch.error]
+
+    def lock_caches(self, stack: contextlib.ExitStack) -> None:
+        """Keeps other fetches out of the models' caches. Raises GeneratorError."""
+        for fetch in self._fetches:
+            stack.enter_context(fetch.cache.locked())
+
+    def prepare(self, share_files: bool) -> None:
+        """Finds each model's files, and which of them are here."""
+        self._each(self._resolve)
+        self._each(self._survey)
+        if share_files:
+            share(self._good)
+
+    def _each(self, action: Callable[[ModelFetch], None]) -> None:
+        """Does something with every model that has not failed, several at once."""
+
+        def guarded(fetch: ModelFetch) -> None:
+            try:
+                action(fetch)
+            except InterruptedFetchError:
+                pass
+            except Exception as error:  # noqa: BLE001, huggingface_hub raises many kinds
+                fetch.error = hub_client.explain(error, fetch.source, fetch.commit)
+
+        run_all(self._good, guarded, self._num_workers, self._stop, self._progress.draw)
+        self._progress.erase()
+
+    def _resolve(self, fetch: ModelFetch) -> None:
+        resolve(fetch, self._lock, partial(self._list, fetch.spec.name))
+
+    def _list(self, name: str, repository: str, revision: str) -> Listing:
+        """A revision's files, asked for once: models that share it get the same commit."""
+        with self._listing[repository, revision]:
+            if (repository, revision) not in self._listings:
+                ask = partial(hub_client.list_files, repository, revision)
+                found = hub_client.retried(ask, self._stop, partial(self._on_wait, name))
+                self._listings[repository, revision] = found
+        return self._listings[repository, revision]
+
+    def _survey(self, fetch: ModelFetch) -> None:
+        title = f"{fetch.spec.name}: checking"
+        self._progress.begin(title, fetch.num_bytes)
+        try:
+            survey(fetch, partial(self._progress.add, title), self._stop)
+        finally:
+            self._progress.end(title)
+
+    def preview(self) -> None:
+        """Says what is to come, and what room there is. Raises FetchError where it does not fit."""
+        for spec in self._local:
+            print(f"{spec.name}: {spec.source.text} is a local folder, nothing to fetch")
+        for fetch in self._good:
+            print(_described(fetch))
+        crowded = []
+        for room in rooms(downloads(self._good)):
+            print(f"{size(room.needed)} to fetch, {size(room.free)} free in {room.folder}")
+            if not room.fits:
+                crowded.append(room)
+        if crowded:
+            lacking = "; ".join(
+                f"{room.folder} needs {size(room.needed)} and has {size(room.free)} free, "
+                f"{size(room.needed - room.free)} too little"
+                for room in crowded
+            )
+            failures = "".join(f"\n{fetch.spec.name}: {fetch.error}" for fetch in self._failed)
+            raise FetchError(f"does not fit on the disk: {lacking}{failures}")
+
+    def fetch(self) -> None:
+        """Downloads what is not here, and completes each model as its last file comes."""
+        for fetch in self._good:
+            if fetch.lacking:
+                self._progress.begin(fetch.spec.name, fetch.num_bytes, _whole(fetch))
+        for fetch in [one for one in self._good if not one.lacking]:
+            self._complete(fetch)
+        self._began = time.monotonic()
+        wanted = downloads(self._good)
+        run_all(wanted, self._download, self._num_workers, self._stop, self._progress.draw)
+        self._progress.erase()
+
+    def _download(self, wanted: Download) -> None:
+        """One file, for every model that needs it."""
+        takers = [
+            fetch
+            for fetch in self._good
+            if fetch.cache in wanted.caches and wanted.file in fetch.lacking.values()
+        ]
+        if not takers:  # each has failed with another file
+            return
+        try:
+            sha256 = download(wanted, self._watcher(takers))
+        except InterruptedFetchError:
+            return
+        except Exception as error:  # noqa: BLE001, huggingface_hub raises many kinds
+            for fetch in takers:
+                self._fail(fetch, error)
+            return
+        for fetch in takers:
+            self._take(fetch, wanted.file, sha256)
+
+    def _watcher(self, takers: Sequence[ModelFetch]) -> Watcher:
+        def on_bytes(num_bytes: int) -> None:
+            for fetch in takers:
+                self._progress.add(fetch.spec.name, num_bytes)
+
+        return Watcher(self._stop, on_bytes, partial(self._on_wait, takers[0].spec.name))
+
+    def _take(self, fetch: ModelFetch, file: HubFile, sha256: str) -> None:
+        found = Found(sha256, fetch.cache.blob(file))
+        with self._progress.lock:  # two workers may bring the last two files at once
+            fetch.here.update({path: found for path, one in fetch.lacking.items() if one == file})
+            is_last = not fetch.lacking and not fetch.error
+        if is_last:
+            self._complete(fetch)
+            self._progress.end(fetch.spec.name)
+            seconds = time.monotonic() - self._began
+            self._progress.say(f"{fetch.spec.name}: all of {fetch.source} is here, {seconds:.0f} s")
+
+    def _complete(self, fetch: ModelFetch) -> None:
+        files = {
+            path: (file, LockedFile(file.size, fetch.here[path].sha256))
+            for path, file in fetch.files.items()
+        }
+        try:
+            fetch.cache.complete(fetch.commit, lock_key(fetch.spec)[1], files)
+        except FetchError as error:
+            self._fail(fetch, error)
+
+    def _fail(self, fetch: ModelFetch, error: BaseException) -> None:
+        if not fetch.error:
+            fetch.error = hub_client.explain(error, fetch.source, fetch.commit)
+            self._progress.end(fetch.spec.name)
+            self._progress.say(f"{fetch.spec.name}: failed: {fetch.error}")
+
+    def _on_wait(self, name: str, error: BaseException, seconds: float) -> None:
+        reason = hub_client.brief(error)
+        self._progress.say(f"{name}: {reason}; trying again in {seconds:.0f} s")
+
+    def locked(self) -> dict[Key, LockedSnapshot]:
+        """What is all here, as it goes into the lock."""
+        found: dict[Key, LockedSnapshot] = {}
+        for fetch in [one for one in self._good if one.files and not one.lacking]:
+            key, snapshot = lock_key(fetch.spec), locked_snapshot(fetch)
+            others = found[key].files if key in found else {}
+            found[key] = LockedSnapshot(snapshot.commit, {**others, **snapshot.files})
+        return found
+
+    def refuse_failures(self) -> None:
+        """Raises FetchError where a model could not be had."""
+        failed = self._failed
+        if failed:
+            lines = [f"{fetch.spec.name}: {fetch.error}" for fetch in failed]
+            raise FetchError("\n".join([f"{len(failed)} of {len(self._fetches)} failed", *lines]))
+
+
+def _described(fetch: ModelFetch) -> str:
+    here, total = fetch.num_bytes_here, fetch.num_bytes
+    state = "all here" if not fetch.lacking else f"{size(here)} here, {size(total - here)} to fetch"
+    files = f"{len(fetch.files)} files, {size(total)}"
+    return f"{fetch.spec.name}: {fetch.source} ({fetch.commit[:12]}), {files}: {state}"
+
+
+def _whole(fetch: ModelFetch) -> int:
+    return sum(fetch.files[path].size for path in fetch.here)

@@ -1,0 +1,214 @@
+"""Asks the Hub which commit and files a revision has, and for a file's bytes from an offset on.
+
+``huggingface_hub`` does the asking. Its own downloads, 2.4 included, check a file's size but not
+its hash, and throw away what they have when they fail; so bytes come by plain HTTP ranges here
+(never by xet, which can't go on where it was cut off), and others keep and check them. Knows no
+cache.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from threading import Event
+from typing import Any, TypeVar
+
+from generator.errors import FetchError, mask_tokens
+from generator.hub_rules import error_line, hub_token, is_safe
+
+WAITS_S = (1.0, 2.0, 4.0, 8.0)
+"""Pauses between attempts that got nowhere; after the last the fetch fails."""
+MAX_WAIT_S = 120.0
+_TEMPORARY = (408, 429, 500, 502, 503, 504)
+
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class HubFile:
+    """A file on the Hub: bytes, and one of its SHA-256 (LFS, or locked) and its name in git."""
+
+    size: int
+    sha256: str | None = None
+    git_oid: str | None = None
+
+    @property
+    def name(self) -> str:
+        """Under what huggingface_hub's cache keeps it."""
+        return self.sha256 or self.git_oid or ""
+
+
+@dataclass(frozen=True)
+class Listing:
+    """A commit and all of its files."""
+
+    commit: str
+    files: Mapping[str, HubFile]
+
+
+class WrongContentError(FetchError):
+    """The Hub sent something else than it listed."""
+
+
+class InterruptedFetchError(FetchError):
+    """The fetch was stopped from outside."""
+
+
+def list_files(repository: str, revision: str) -> Listing:
+    """What a revision holds. Raises what huggingface_hub raises, and WrongContentError."""
+    from huggingface_hub import HfApi
+    from huggingface_hub.hf_api import RepoFile
+
+    api = HfApi(token=hub_token())
+    commit = api.model_info(repository, revision=revision).sha
+    if commit is None:
+        raise WrongContentError("the Hub names no commit")
+    files: dict[str, HubFile] = {}
+    for entry in api.list_repo_tree(repository, recursive=True, revision=commit):
+        if isinstance(entry, RepoFile):
+            if not is_safe(entry.path):
+                raise WrongContentError(f"{entry.path!r} is not a path inside a repository")
+            files[entry.path] = _hub_file(entry)
+    return Listing(commit, files)
+
+
+def _hub_file(entry: Any) -> HubFile:
+    if entry.lfs is not None:
+        return HubFile(entry.lfs.size, sha256=entry.lfs.sha256)
+    return HubFile(entry.size, git_oid=entry.blob_id)
+
+
+@contextmanager
+def open_file(
+    repository: str, commit: str, path: str, offset: int, size: int
+) -> Iterator[tuple[int, Iterator[bytes]]]:
+    """Where the bytes that follow begin, ``offset`` or 0, and the bytes as they come.
+
+    Raises:
+        WrongContentError: the file has another size than ``size``.
+    """
+    from huggingface_hub import constants, get_session, hf_hub_url
+    from huggingface_hub.utils import (  # type: ignore[attr-defined]  # documented, not in __all__
+        build_hf_headers,
+        hf_raise_for_status,
+    )
+
+    headers = {**build_hf_headers(token=hub_token()), "Accept-Encoding": "identity"}
+    if offset:
+        headers["Range"] = f"bytes={offset}-"
+    url = hf_hub_url(repository, path, revision=commit)
+    timeout = constants.HF_HUB_DOWNLOAD_TIMEOUT
+    # To the CDN, another host, a redirect carries the range on and the token not.
+    with get_session().stream(
+        "GET", url, headers=headers, timeout=timeout, follow_redirects=True
+    ) as response:
+        hf_raise_for_status(response)
+        start = offset if response.status_code == 206 else 0
+        total = _total(response.headers, start)
+        if total is not None and total != size:
+            raise WrongContentError(
+                f"{path} has {total} bytes at the Hub where {size} are expected"
+            )
+        yield start, response.iter_bytes()
+
+
+def _total(headers: Mapping[str, str], start: int) -> int | None:
+    """A whole file's bytes, as the headers of a part of it say."""
+    if headers.get("Content-Encoding", "identity") != "identity":
+        return None
+    length = headers.get("Content-Length", "")
+    return start + int(length) if length.isdecimal() else None
+
+
+def retried(
+    action: Callable[[], Result], stop: Event, on_wait: Callable[[BaseException, float], None]
+) -> Result:
+    """What ``action`` returns, tried again while the Hub can't be reached or says to come later."""
+    waits = list(WAITS_S)
+    while True:
+        try:
+            return action()
+        except Exception as error:  # noqa: PERF203, one request costs far more
+            if not (waits and is_temporary(error)):
+                raise
+            pause(error, waits.pop(0), stop, on_wait)
+
+
+def pause(
+    error: BaseException,
+    wait_s: float,
+    stop: Event,
+    on_wait: Callable[[BaseException, float], None],
+) -> None:
+    """Waits, longer where the Hub asks for it. Raises InterruptedFetchError."""
+    asked = getattr(getattr(error, "response", None), "headers", {}).get("Retry-After", "")
+    seconds = min(max(wait_s, float(asked) if asked.isdecimal() else 0.0), MAX_WAIT_S)
+    on_wait(error, seconds)
+    if stop.wait(seconds):
+        raise InterruptedFetchError("interrupted")
+
+
+def is_temporary(error: BaseException) -> bool:
+    """Whether trying again may help: no connection, a cut one, or a Hub that is busy."""
+    from huggingface_hub.errors import HfHubHTTPError
+
+    if isinstance(error, HfHubHTTPError):
+        return error.response.status_code in _TEMPORARY
+    # httpx in huggingface_hub 1, httpx2 in 2; both errors' base is the first of HfHubHTTPError's.
+    return isinstance(error, HfHubHTTPError.__bases__[0])
+
+
+def brief(error: BaseException) -> str:
+    """What went wrong for now, in a few words."""
+    status = getattr(getattr(error, "response", None), "status_code", None)
+    return f"HTTP {status}" if status else mask_tokens(error_line(error))
+
+
+def explain(error: BaseException, source: str, commit: str | None = None) -> str:
+    """The one line that a failed fetch of a model ends in: what is wrong and what to do."""
+    from huggingface_hub import constants, errors
+
+    if isinstance(error, FetchError):
+        return f"{source}: {error}"
+    if isinstance(error, errors.OfflineModeIsEnabled):
+        return f"{source}: not in the cache, and HF_HUB_OFFLINE is set: unset it to fetch"
+    if isinstance(error, errors.GatedRepoError):
+        terms = f"accept its terms on {constants.ENDPOINT}/{source.partition('@')[0]}"
+        return f"{source} is gated: {terms} and set HF_TOKEN to a token that may read it"
+    if isinstance(error, errors.RevisionNotFoundError):
+        if commit:
+            return f"{source}: the Hub no longer has commit {commit}; lock another with --update"
+        return f"{source}: the Hub has no such revision; check 'revision' in models.yaml"
+    if isinstance(error, errors.RepositoryNotFoundError):
+        private = "it is private and HF_TOKEN is not set to a token that may read it"
+        return f"{source}: the Hub has no such model (check 'model'), or {private}"
+    if isinstance(error, errors.EntryNotFoundError):
+        return f"{source}: the Hub lists a file that it does not have; try again later"
+    if isinstance(error, errors.HfHubHTTPError):
+        return f"{source}: {_refusal(error.response.status_code)}"
+    if is_temporary(error):
+        where = "check the network, proxy settings and HF_ENDPOINT"
+        return f"{source}: {constants.ENDPOINT} can't be reached ({brief(error)}): {where}"
+    return f"{source}: {brief(error)}"
+
+
+def _refusal(status: int) -> str:
+    if status == 401:
+        return "the Hub refuses the token in HF_TOKEN (HTTP 401): set a valid one, or none"
+    if status == 403:
+        return "the token in HF_TOKEN may not read it (HTTP 403): give it the permission"
+    if status == 429:
+        return "the Hub asks to slow down (HTTP 429): run again later, or set HF_TOKEN"
+    if status in _TEMPORARY:
+        return f"the Hub has trouble (HTTP {status}): run again later; what is here is kept"
+    return f"the Hub answers HTTP {status}"
+
+
+def disk_trouble(error: OSError, path: object) -> FetchError:
+    """What the operating system refused while writing."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        room = "make room and run again; what is here is kept"
+        return FetchError(f"{path} can't be written: {error.strerror}: {room}")
+    return FetchError(f"{path} can't be written: {error.strerror}")

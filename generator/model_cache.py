@@ -1,0 +1,182 @@
+"""A model's cache of one Hub repository, laid out as ``huggingface_hub`` does it: contents in
+``blobs/``, and under ``snapshots/<commit>/`` a link for each file.
+
+A snapshot appears as a whole, once each of its files is there and right.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from generator.errors import FetchError, RepositoryError
+from generator.hub_client import HubFile, disk_trouble
+from generator.hub_rules import (
+    FileHashes,
+    LockedFile,
+    added_files,
+    repository_folder,
+    snapshot_folder,
+)
+from generator.manifest import WEIGHTS_FOLDER
+
+LOCK_FILE = ".hf-triton-fetch.lock"
+
+
+class Found(NamedTuple):
+    """A file that is here and right."""
+
+    sha256: str
+    place: Path
+
+
+class ModelCache:
+    """The cache of the model ``name`` of ``repository``, of one Hub repository in it."""
+
+    def __init__(self, repository: Path, name: str, hub_id: str) -> None:
+        self.name = name
+        self.hub_id = hub_id
+        self.folder = repository / name / WEIGHTS_FOLDER
+        self.hashes = FileHashes(self.folder)
+        self._blobs = repository_folder(self.folder, hub_id) / "blobs"
+
+    def snapshot(self, commit: str) -> Path:
+        """Where a commit's files lie."""
+        return snapshot_folder(self.folder, self.hub_id, commit)
+
+    def blob(self, file: HubFile) -> Path:
+        """Where a file's content lies."""
+        return self._blobs / file.name
+
+    def part(self, file: HubFile) -> Path:
+        """Where what is there of a file lies until it is whole."""
+        return self._blobs / f"{file.name}.incomplete"
+
+    def find(
+        self, commit: str, path: str, file: HubFile, on_bytes: Callable[[int], None]
+    ) -> Found | None:
+        """Where the file is here and right, else None."""
+        for place in (self.snapshot(commit) / path, self.blob(file)):
+            with contextlib.suppress(OSError):
+                if place.is_file() and place.stat().st_size == file.size:
+                    sha256 = self.hashes.sha256(place, on_bytes)
+                    if sha256 == file.sha256 or file.git_oid == _git_oid(place, file):
+                        return Found(sha256, place)
+        return None
+
+    def forget(self, place: Path) -> None:
+        """Drops what is recorded of a file that is wrong, also where it really lies."""
+        self.hashes.forget(place)
+        with contextlib.suppress(ValueError):  # a link out of the cache
+            self.hashes.forget(self.folder / place.resolve().relative_to(self.folder.resolve()))
+
+    def note(self, file: HubFile, sha256: str) -> Found:
+        """Remembers the hash of a file that has just come."""
+        self.hashes.add(self.blob(file), sha256)
+        return Found(sha256, self.blob(file))
+
+    def take(self, found: Found, file: HubFile) -> Found:
+        """A file that another cache has: a second name for it, or a copy. Raises FetchError."""
+        target = self.blob(file)
+        scratch = self.part(file)
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            scratch.unlink(missing_ok=True)
+            try:
+                os.link(found.place.resolve(), scratch)
+            except OSError:  # another file system, or one without links
+                shutil.copyfile(found.place, scratch)
+            scratch.replace(target)
+        except OSError as error:
+            scratch.unlink(missing_ok=True)
+            raise disk_trouble(error, target) from error
+        return self.note(file, found.sha256)
+
+    def complete(
+        self, commit: str, revision: str, files: Mapping[str, tuple[HubFile, LockedFile]]
+    ) -> None:
+        """Makes a snapshot of files that are all here, and nothing else. Raises FetchError."""
+        folder = self.snapshot(commit)
+        try:
+            if not folder.exists():
+                self._make(folder, files)
+            for path, (file, locked) in files.items():
+                self._mend(folder / path, file, locked)
+            locked_files = {path: locked for path, (_, locked) in files.items()}
+            for path in added_files(folder, locked_files):
+                (folder / path).unlink()
+            if revision != commit:
+                _write(repository_folder(self.folder, self.hub_id) / "refs" / revision, commit)
+            for path, (_, locked) in files.items():
+                self.hashes.add(folder / path, locked.sha256)
+        except OSError as error:
+            raise disk_trouble(error, folder) from error
+        self.hashes.save()
+
+    def _make(self, folder: Path, files: Mapping[str, tuple[HubFile, LockedFile]]) -> None:
+        scratch = folder.with_name(f".{folder.name}.hf-triton-tmp")
+        shutil.rmtree(scratch, ignore_errors=True)
+        for path, (file, _) in files.items():
+            self._link(scratch / path, folder / path, self.blob(file))
+        scratch.rename(folder)
+
+    def _mend(self, place: Path, file: HubFile, locked: LockedFile) -> None:
+        """Links a file that was fetched now over one that was missing or wrong."""
+        blob = self.blob(file)
+        if self.hashes.recorded(place) == locked.sha256 or not blob.is_file():
+            return
+        wrong = place.resolve()
+        if wrong != blob.resolve() and wrong.parent == self._blobs.resolve():
+            wrong.unlink(missing_ok=True)  # or huggingface_hub would find it there, and link it
+        scratch = place.with_name(f".{place.name}.hf-triton-tmp")
+        scratch.unlink(missing_ok=True)
+        self._link(scratch, place, blob)
+        scratch.replace(place)
+
+    def _link(self, link: Path, place: Path, blob: Path) -> None:
+        """A link that leads from ``place`` to the blob, for now made at ``link``."""
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.symlink_to(os.path.relpath(blob, place.parent))
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Makes the folder and keeps other fetches out of it. Raises RepositoryError."""
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+            descriptor = os.open(self.folder / LOCK_FILE, flags, 0o666)
+        except OSError as error:
+            raise RepositoryError(f"{self.folder}: can't be written: {error.strerror}") from None
+        try:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                message = f"another hf-triton is fetching {self.name}; wait for that one"
+                raise FetchError(f"{self.folder}: {message}") from None
+            except OSError:
+                pass  # a file system without locks, such as some NFS mounts
+            yield
+        finally:
+            os.close(descriptor)
+
+
+def _git_oid(place: Path, file: HubFile) -> str | None:
+    """Git's name for the file's content, where the Hub knows it by that."""
+    if file.git_oid is None:
+        return ""
+    content = place.read_bytes()
+    header = b"blob %d\0" % len(content)
+    return hashlib.sha1(header + content, usedforsecurity=False).hexdigest()
+
+
+def _write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    scratch = path.with_name(f".{path.name}.hf-triton-tmp")
+    scratch.write_text(text, encoding="utf-8")
+    scratch.replace(path)

@@ -1,0 +1,120 @@
+"""``hf-triton verify``: hashes the caches again and holds them against models.lock."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import threading
+from functools import partial
+from pathlib import Path
+
+from generator import models_lock
+from generator.errors import FetchError
+from generator.fetch_names import chosen_models, hub_models
+from generator.fetch_progress import Progress, size
+from generator.fetch_threads import run_all
+from generator.hub_rules import Difference, differences, hash_file
+from generator.model_cache import ModelCache
+from generator.models_yaml import load
+from generator.spec import LockedSnapshot, ModelSpec
+from generator.templates import find_tasks
+
+HELP = "hash every downloaded file again and compare it with models.lock"
+EPILOG = """\
+  hf-triton verify              # names each missing, short, altered or added file; exit code 1
+  hf-triton verify --repair     # and fetches those files again, from the locked commit
+
+Reads every byte, unlike the server, which hashes a file once and knows it again by its size, time
+and inode. Needs no network without --repair.
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds which models, and --repair."""
+    parser.epilog = EPILOG
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument(
+        "names", nargs="*", metavar="NAME", help="models of models.yaml (default: all)"
+    )
+    parser.add_argument(
+        "--repair", action="store_true", help="fetch what is wrong again, as fetch --locked does"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Raises FetchError where a file is not as locked."""
+    config = Path(args.config)
+    if models_lock.read_lock(config) is None:
+        name = models_lock.lock_path(config)
+        raise FetchError(f"{name}: no such file; run hf-triton fetch once to make it")
+    specs = hub_models(chosen_models(load(config, find_tasks()), args.names, config))
+    wrong = _verify(specs, Path(args.repository))
+    if not wrong:
+        print(f"{len(specs)} model{'s' * (len(specs) != 1)} as in {models_lock.lock_path(config)}")
+        return 0
+    names = " ".join(spec.name for spec in specs if spec.name in wrong)
+    if args.repair:
+        return _repair(args, wrong)
+    raise FetchError(
+        f"{sum(map(len, wrong.values()))} files are not as in {models_lock.lock_path(config)}: run "
+        f"hf-triton verify --repair {names}"
+    )
+
+
+def _verify(specs: list[ModelSpec], repository: Path) -> dict[str, list[Difference]]:
+    """What is wrong with each model, said as it is found; the models without fault are left out."""
+    progress, stop = Progress(), threading.Event()
+    wrong: dict[str, list[Difference]] = {}
+
+    def check(spec: ModelSpec) -> None:
+        cache = ModelCache(repository, spec.name, spec.source.text)
+        found = _check(spec, cache, progress)
+        if found:
+            wrong[spec.name] = found
+
+    run_all(specs, check, 2, stop, progress.draw)  # one reads while the other hashes
+    progress.erase()
+    return wrong
+
+
+def _check(spec: ModelSpec, cache: ModelCache, progress: Progress) -> list[Difference]:
+    locked = spec.locked or LockedSnapshot("", {})
+    folder = cache.snapshot(locked.commit)
+    progress.begin(spec.name, locked.size)
+    try:
+        found = list(differences(folder, locked.files, partial(_hash, cache, progress, spec.name)))
+    except OSError as error:
+        raise FetchError(f"{error.filename}: can't be read: {error.strerror}") from None
+    finally:
+        progress.end(spec.name)
+    for difference in found:
+        progress.say(f"{spec.name}: {difference}")
+        cache.forget(folder / difference.path)
+    cache.hashes.save()
+    if not found:
+        print(f"{spec.name}: {len(locked.files)} files, {size(locked.size)}: as locked")
+    return found
+
+
+def _hash(cache: ModelCache, progress: Progress, title: str, path: Path) -> str:
+    """The hash of what is on the disk now, whatever is recorded."""
+    sha256 = hash_file(path, partial(progress.add, title))
+    cache.hashes.add(path, sha256)
+    return sha256
+
+
+def _repair(args: argparse.Namespace, wrong: dict[str, list[Difference]]) -> int:
+    from generator import fetch
+
+    print(f"hf-triton: fetching again: {' '.join(wrong)}", file=sys.stderr)
+    return fetch.run(
+        argparse.Namespace(
+            config=args.config,
+            repository=args.repository,
+            names=list(wrong),
+            locked=True,
+            update=False,
+            dry_run=False,
+            max_workers=fetch.NUM_WORKERS,
+        )
+    )
