@@ -7,6 +7,7 @@ value from models.yaml can end a string early.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import json
 import os
@@ -105,7 +106,7 @@ def model_values(model: TritonModel, repository: Path) -> dict[str, object]:
         "task": spec.task,
         "model": source,
         "local": spec.source.is_local,
-        "revision": spec.revision,
+        "revision": spec.locked.commit if spec.locked else spec.revision,
         "dtype": spec.dtype,
         "device_map": spec.device_map,
         "trust_remote_code": spec.trust_remote_code,
@@ -122,6 +123,11 @@ def _added_values(model: TritonModel) -> dict[str, object]:
     if spec.ensemble is not None:
         added["role"] = model.role
         added["pad_to_multiple_of"] = spec.ensemble.pad_to_multiple_of
+    if spec.allow_pickle:
+        added["allow_pickle"] = True
+    if spec.locked is not None:
+        files = sorted(spec.locked.files.items())
+        added["locked_files"] = {path: dataclasses.asdict(file) for path, file in files}
     if spec.hooks is not None:
         added["hooks"] = spec.hooks.path.name
     if spec.metrics:
