@@ -21,7 +21,18 @@ from generator.errors import (
     SpecError,
 )
 
-VERBS = ("validate", "generate", "diff", "prune", "tasks", "fetch", "verify", "optimize", "serve")
+VERBS = (
+    "validate",
+    "generate",
+    "diff",
+    "prune",
+    "tasks",
+    "fetch",
+    "verify",
+    "optimize",
+    "serve",
+    "deploy",
+)
 
 
 DESCRIPTION = "Serve Hugging Face models on Triton Inference Server from one models.yaml."
@@ -37,6 +48,7 @@ example: a models.yaml with one model
   hf-triton generate            # write model_repository/: smollm2/, and smollm2_stream/
   hf-triton fetch               # download the weights ahead, and lock their commits and hashes
   hf-triton serve               # do both, start Triton, print a curl line that works
+  hf-triton deploy kubernetes   # write what runs them elsewhere: compose, kubernetes, kserve
   hf-triton optimize NAME       # of an embedding model or classifier: which engine is fastest here
 
 A model that streams is two of Triton's: /infer and /generate go to NAME, /generate_stream and gRPC

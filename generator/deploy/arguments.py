@@ -1,0 +1,315 @@
+"""The flags of ``hf-triton deploy``: what can be said of each target, each value checked alone.
+
+What values mean together is settings.py's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+
+TARGETS = ("compose", "kubernetes", "kserve")
+_EXAMPLES = """\
+examples:
+  hf-triton deploy compose --device cpu      # Triton, Prometheus, Grafana on this machine
+  hf-triton deploy kubernetes --image my-registry/hf-triton:gpu --max-replicas 8
+  hf-triton deploy kubernetes --per-model --storage-class fast --namespace models
+  hf-triton deploy kserve --image my-registry/hf-triton:gpu
+  hf-triton deploy kubernetes --diff         # exit 1 when the folder is stale
+
+Files edited by hand are never overwritten without --force. No file holds a secret: tokens and keys
+come by environment (Compose) or as Secrets (Kubernetes); the commands to make those are printed.
+"""
+_ABOUT = {
+    "compose": "Triton, Prometheus and Grafana with our dashboard and alert rules",
+    "kubernetes": "a Deployment for all models, or one for each, ready for `kubectl apply -k`",
+    "kserve": "an InferenceService for all models, or one for each, for `kubectl apply -k`",
+}
+_DNS = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?")
+_SIZE = re.compile(r"([1-9][0-9]{0,6})(Mi|Gi|Ti)")
+_MEBIBYTES = {"Mi": 1, "Gi": 1024, "Ti": 1024**2}
+_IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@-]{0,254}")
+_LABEL = re.compile(
+    r"([A-Za-z0-9][A-Za-z0-9._-]*/)?[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?"
+    r"=([A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?)?"
+)
+_ADDRESS = re.compile(r"[0-9A-Fa-f.:]{2,45}")
+MAX_NAME = 40  # a model's name, and what kind of thing it is, still follow
+
+
+def add_targets(parser: argparse.ArgumentParser) -> None:
+    """Adds compose, kubernetes and kserve."""
+    parser.epilog = _EXAMPLES
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    targets = parser.add_subparsers(dest="target", required=True, metavar="TARGET")
+    for name in TARGETS:
+        about = _ABOUT[name]
+        sentence = f"{about[0].upper()}{about[1:]}."
+        target = targets.add_parser(name, help=about, description=sentence)
+        _add_common(target, name)
+        if name == "compose":
+            _add_compose(target)
+        else:
+            _add_cluster(target)
+
+
+def _add_common(parser: argparse.ArgumentParser, target: str) -> None:
+    parser.add_argument(
+        "--config", default=argparse.SUPPRESS, metavar="FILE", help="default: models.yaml"
+    )
+    parser.add_argument(
+        "--output",
+        default=f"deploy/{target}",
+        metavar="FOLDER",
+        help=f"where the files go (default: deploy/{target})",
+    )
+    parser.add_argument(
+        "--diff", action="store_true", help="write nothing; show what would change, exit 1 if so"
+    )
+    parser.add_argument("--force", action="store_true", help="overwrite files edited by hand")
+    parser.add_argument(
+        "--name", type=_name, default="hf-triton", help="of the whole (default: hf-triton)"
+    )
+    parser.add_argument(
+        "--image",
+        type=_image,
+        help="what the Dockerfile builds (default: hf-triton:gpu, or :cpu without GPUs)",
+    )
+    parser.add_argument(
+        "--device",
+        choices=("gpu", "cpu"),
+        help="what models run on (default: gpu, unless all instance groups are KIND_CPU)",
+    )
+    parser.add_argument(
+        "--gpus",
+        type=_count,
+        metavar="N",
+        help="GPUs of each server (default: as many as its instance groups name, else 1)",
+    )
+    parser.add_argument("--cpu", type=_cores, default="2", metavar="CORES", help="default: 2")
+    parser.add_argument(
+        "--memory",
+        type=_size,
+        metavar="SIZE",
+        help="of each server, such as 16Gi (default: 2Gi, 1Gi for each Python process, and the "
+        "weights where models.lock has their size; caches of keys and values come on top)",
+    )
+    parser.add_argument(
+        "--shm-size",
+        type=_size,
+        metavar="SIZE",
+        help="shared memory, through which tensors pass, such as 1Gi (default: by the number of "
+        "Python processes)",
+    )
+    parser.add_argument(
+        "--openai", action="store_true", help="also serve OpenAI's API, on port 9000"
+    )
+
+
+def _add_compose(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--listen",
+        type=_address,
+        default="127.0.0.1",
+        metavar="ADDRESS",
+        help="address of this machine that ports are bound to; 0.0.0.0 is every one "
+        "(default: 127.0.0.1)",
+    )
+    parser.add_argument(
+        "--prometheus-image", type=_image, default="prom/prometheus:v3.5.0", metavar="IMAGE"
+    )
+    parser.add_argument(
+        "--grafana-image", type=_image, default="grafana/grafana:12.1.0", metavar="IMAGE"
+    )
+
+
+def _add_cluster(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--namespace", type=_dns_label, help="default: that of kubectl's context")
+    parser.add_argument(
+        "--per-model",
+        action="store_true",
+        help="each model on servers of its own; models that share a canary stay together",
+    )
+    _add_scaling(parser)
+    _add_storage(parser)
+    _add_placing(parser)
+    _add_reaching(parser)
+
+
+def _add_scaling(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("scaling")
+    group.add_argument("--replicas", type=_positive, default=1, metavar="N", help="default: 1")
+    group.add_argument(
+        "--max-replicas",
+        type=_positive,
+        metavar="N",
+        help="scale up to so many by queue and slots, where prometheus-adapter runs with the rules "
+        "that are written for it; as many as --replicas: never (default: 4)",
+    )
+    group.add_argument(
+        "--waiting-target",
+        type=_positive,
+        default=4,
+        metavar="N",
+        help="scale up beyond so many waiting requests in each server (default: 4)",
+    )
+    group.add_argument(
+        "--open-target",
+        type=_positive,
+        default=32,
+        metavar="N",
+        help="likewise of encoders, which count the requests that they work on (default: 32)",
+    )
+
+
+def _add_storage(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group(
+        "weights",
+        "They are fetched before the server starts, into a volume that each pod gets for itself, "
+        "or once into a claim that all pods share.",
+    )
+    group.add_argument(
+        "--storage-size",
+        type=_size,
+        metavar="SIZE",
+        help="default: 20Gi, or by models.lock, which has the files' sizes",
+    )
+    group.add_argument("--storage-class", type=_dns_name, metavar="CLASS")
+    group.add_argument(
+        "--shared-claim",
+        action="store_true",
+        help="one ReadWriteMany claim for all pods: a model is downloaded once",
+    )
+    group.add_argument(
+        "--hf-token-secret",
+        type=_dns_name,
+        default="hf-token",
+        metavar="SECRET",
+        help="a Secret whose key `token` is the Hub's; it may be missing (default: hf-token)",
+    )
+    group.add_argument(
+        "--local-models",
+        type=_folder,
+        metavar="FOLDER",
+        help="folder in the image, or in --local-claim, from which relative `model:` paths start "
+        "there: what is a folder on this machine does not travel",
+    )
+    group.add_argument(
+        "--local-claim",
+        type=_dns_name,
+        metavar="CLAIM",
+        help="a PersistentVolumeClaim to mount at --local-models, read-only",
+    )
+
+
+def _add_placing(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("where pods run")
+    group.add_argument("--image-pull-secret", type=_dns_name, metavar="SECRET")
+    group.add_argument(
+        "--node-selector",
+        type=_label,
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="a label that nodes must have; may be given more than once",
+    )
+    group.add_argument(
+        "--load-minutes",
+        type=_positive,
+        default=30,
+        metavar="N",
+        help="how long weights may take to load before a rollout counts as failed (default: 30)",
+    )
+
+
+def _add_reaching(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("who reaches them")
+    group.add_argument(
+        "--host", type=_dns_name, help="make an Ingress for this host name (default: none)"
+    )
+    group.add_argument("--ingress-class", type=_dns_name, metavar="CLASS")
+    group.add_argument(
+        "--tls-secret", type=_dns_name, metavar="SECRET", help="the host's certificate"
+    )
+    group.add_argument(
+        "--network-policy",
+        action="store_true",
+        help="let only this namespace in, others for metrics alone",
+    )
+    group.add_argument(
+        "--monitoring",
+        choices=("files", "operator"),
+        default="files",
+        help="operator: a PodMonitor and a PrometheusRule, for the Prometheus operator; files: "
+        "Prometheus' own configuration and rules (default: files)",
+    )
+
+
+def _matching(pattern: re.Pattern[str], text: str, expected: str, longest: int = 253) -> str:
+    if len(text) > longest or not pattern.fullmatch(text):
+        raise argparse.ArgumentTypeError(f"got {text[:80]!r}, expected {expected}")
+    return text
+
+
+def _name(text: str) -> str:
+    wanted = f"lower-case letters, digits and -, at most {MAX_NAME}, a letter first"
+    if text[:1].isdigit():
+        raise argparse.ArgumentTypeError(f"got {text[:80]!r}, expected {wanted}")
+    return _matching(_DNS, text, wanted, MAX_NAME)
+
+
+def _dns_label(text: str) -> str:
+    return _matching(_DNS, text, "lower-case letters, digits and -, at most 63", 63)
+
+
+def _dns_name(text: str) -> str:
+    expected = "a name of lower-case letters, digits, - and ."
+    for part in text.split("."):
+        _matching(_DNS, part, expected, 63)
+    return _matching(re.compile(".+"), text, expected)
+
+
+def _image(text: str) -> str:
+    return _matching(_IMAGE, text, "an image's name, such as my-registry/hf-triton:gpu", 255)
+
+
+def _label(text: str) -> str:
+    return _matching(_LABEL, text, "a label such as pool=gpu")
+
+
+def _address(text: str) -> str:
+    return _matching(_ADDRESS, text, "an IP address, such as 127.0.0.1 or 0.0.0.0")
+
+
+def _folder(text: str) -> str:
+    if not re.fullmatch(r"/[A-Za-z0-9._/-]*", text) or ".." in text.split("/"):
+        raise argparse.ArgumentTypeError(f"got {text[:80]!r}, expected an absolute path")
+    return text.rstrip("/") or "/"
+
+
+def _size(text: str) -> int:
+    """Mebibytes."""
+    found = _SIZE.fullmatch(text)
+    if not found:
+        raise argparse.ArgumentTypeError(
+            f"got {text[:80]!r}, expected a whole number of Mi, Gi or Ti, such as 16Gi"
+        )
+    return int(found[1]) * _MEBIBYTES[found[2]]
+
+
+def _cores(text: str) -> str:
+    if not re.fullmatch(r"[0-9]{1,4}(\.[0-9]{1,3})?", text) or float(text) == 0:
+        raise argparse.ArgumentTypeError(f"got {text[:80]!r}, expected cores, such as 4 or 0.5")
+    return text
+
+
+def _count(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and int(text) <= 64):
+        raise argparse.ArgumentTypeError(f"got {text[:80]!r}, expected a number from 0 to 64")
+    return int(text)
+
+
+def _positive(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and 1 <= int(text[:9]) <= 10_000):
+        raise argparse.ArgumentTypeError(f"got {text[:80]!r}, expected a number from 1 to 10000")
+    return int(text)

@@ -1,0 +1,106 @@
+"""Docker Compose: Triton, Prometheus and Grafana on one machine, around the user's own models.yaml.
+
+That file, its lock, hooks and local models are mounted where they are on this machine, seen from
+each other. Knows paths; knows nothing of clusters.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import posixpath
+from collections.abc import Iterator
+from pathlib import Path
+
+from markupsafe import Markup
+
+from generator import models_lock
+from generator.deploy import monitoring
+from generator.deploy.rendering import quote, render
+from generator.deploy.servers import Server
+from generator.errors import UsageError
+
+_FOLDER = "/srv/hf-triton/config"  # stands for the folder of models.yaml
+_HOME = "/tmp"  # noqa: S108, in the container, and its own
+_STOP_S = 80  # Triton has 65 s, OpenAI's API 5 more
+_PORTS = (("HTTP_PORT", 8000), ("GRPC_PORT", 8001), ("METRICS_PORT", 8002), ("HEALTH_PORT", 8003))
+
+
+def files(server: Server, args: argparse.Namespace) -> dict[str, bytes]:
+    """Everything that `docker compose` reads. Raises UsageError for files it can't mount."""
+    settings = {**vars(args), "stop_s": _STOP_S}
+    binds = sorted(set(_binds(server, args)), key=lambda bind: bind[1])
+    rendered = {
+        "compose.yaml": render(
+            "compose.yaml.j2", server=server, s=settings, binds=binds, ports=_ports(args)
+        ),
+        "prometheus/prometheus.yaml": render("prometheus-compose.yaml.j2"),
+        "prometheus/rules.yaml": monitoring.rules(),
+        "grafana/dashboards/hf-triton.json": monitoring.dashboard(),
+    }
+    for kind in ("datasource", "dashboards"):
+        folder = "datasources" if kind == "datasource" else kind
+        rendered[f"grafana/provisioning/{folder}/hf-triton.yaml"] = render(
+            f"grafana-{kind}.yaml.j2"
+        )
+    return rendered
+
+
+def next_steps(server: Server, args: argparse.Namespace) -> list[str]:
+    """Commands that bring it up."""
+    image = server.image
+    target = "gpu" if server.gpus else "cpu"
+    build = [] if args.image else [f"docker build --target {target} -t {image} ."]
+    file = Path(args.output) / "compose.yaml"
+    up = f'GRAFANA_ADMIN_PASSWORD="$(openssl rand -hex 16)" docker compose -f {file} up -d'
+    return [*build, up]
+
+
+def _ports(args: argparse.Namespace) -> dict[str, object]:
+    openai = (("OPENAI_PORT", 9000),) if args.openai else ()
+    return {
+        "triton": [_port(args.listen, *port) for port in (*_PORTS, *openai)],
+        "prometheus": _port(args.listen, "PROMETHEUS_PORT", 9090),
+        "grafana": _port(args.listen, "GRAFANA_PORT", 3000),
+    }
+
+
+def _port(address: str, variable: str, port: int) -> Markup:
+    host = f"[{address}]" if ":" in address else address
+    return quote(f"{host}:${{{variable}:-{port}}}:{port}")
+
+
+def _binds(server: Server, args: argparse.Namespace) -> Iterator[tuple[str, str]]:
+    """(from the Compose file's folder, in the container) of each file and folder."""
+    config, output = Path(args.config), Path(args.output)
+    yield _seen_from(output, config), f"{_FOLDER}/models.yaml"
+    lock = models_lock.lock_path(config)
+    if lock.exists():
+        yield _seen_from(output, lock), f"{_FOLDER}/models.lock"
+    for spec in server.unit.specs:
+        if spec.source.folder is not None:
+            written = str(spec.places["model"].value)
+            yield _seen_from(output, spec.source.folder), _inside(written, spec.name)
+        if spec.hooks is not None:
+            written = str(spec.places["hooks"].value)
+            yield _seen_from(output, spec.hooks.path), _inside(written, spec.name)
+
+
+def _inside(written: str, model: str) -> str:
+    """Where the container looks for a path of models.yaml."""
+    if written.startswith("~"):
+        home, _, rest = written.partition("/")
+        if home != "~" or not rest:
+            raise UsageError(
+                f"model '{model}': {written!r} is in another user's home, which can't be mounted: "
+                "write an absolute path"
+            )
+        return posixpath.normpath(f"{_HOME}/{rest}")
+    path = posixpath.normpath(posixpath.join(_FOLDER, written))
+    return path if path.startswith("/") else f"{_FOLDER}/{path}"
+
+
+def _seen_from(output: Path, path: Path) -> str:
+    """Relative, so that the files are the same in every checkout; with a dot, as Compose wants."""
+    relative = Path(os.path.relpath(path.absolute(), output.absolute())).as_posix()
+    return relative if relative.startswith("..") else f"./{relative}"

@@ -1,0 +1,51 @@
+"""KServe: for each server an InferenceService whose predictor is our container.
+
+In KServe's Standard mode (RawDeployment until 0.15, a name that it still takes): no Knative, so
+gRPC and metrics have ports too and loading may take its time. Pods are those of kubernetes.py.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+
+from generator.deploy.kubernetes import (
+    configmap,
+    contents_of,
+    next_steps,
+    settings_of,
+    shared_files,
+    with_kustomization,
+)
+from generator.deploy.rendering import render
+from generator.deploy.servers import Server
+from generator.errors import UsageError
+
+__all__ = ["files", "next_steps"]
+
+
+def files(servers: Sequence[Server], args: argparse.Namespace) -> dict[str, bytes]:
+    """Everything, with the kustomization that names what `kubectl apply -k` sends."""
+    if args.host:
+        raise UsageError("--host: KServe makes an InferenceService's Ingress itself; leave it out")
+    settings = settings_of(args)
+    sent: dict[str, bytes] = {}
+    for server in servers:
+        folder = f"{server.name}/" if server.unit.model else ""
+        for name, content in _server_files(server, settings).items():
+            sent[f"{folder}{name}"] = content
+    sent.update(shared_files(servers, settings))
+    return with_kustomization(sent, settings)
+
+
+def _server_files(server: Server, settings: Mapping[str, object]) -> dict[str, bytes]:
+    values = {"server": server, "s": settings, "digest": contents_of(server).digest}
+    found = {
+        "configmap.yaml": configmap(server, settings),
+        "inferenceservice.yaml": render("inferenceservice.yaml.j2", **values),
+        "disruption.yaml": render("disruption.yaml.j2", **values),
+    }
+    if settings["scales"]:
+        scaled = f"{server.name}-predictor"
+        found["autoscaler.yaml"] = render("autoscaler.yaml.j2", scaled=scaled, **values)
+    return found

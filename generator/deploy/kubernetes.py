@@ -1,0 +1,158 @@
+"""Kubernetes: for each server a Deployment and what belongs to it, and a kustomization of all.
+
+Knows which file holds what; what stands in them is in the templates.
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from generator.deploy import monitoring
+from generator.deploy.rendering import render
+from generator.deploy.servers import Server, quantity
+from generator.errors import UsageError
+
+DRAIN_S = 10
+# Triton has 65 s to end what is in flight, OpenAI's API 5 more; some for the rest.
+_STOP_S = 80
+_MAX_CONFIG_BYTES = 2**20 - 2**14  # what a ConfigMap may hold, less its own names
+_DEFAULT_MAX_REPLICAS = 4
+
+
+@dataclass(frozen=True)
+class Contents:
+    """A server's files, as a ConfigMap takes them."""
+
+    texts: tuple[tuple[str, str], ...]
+    binaries: tuple[tuple[str, str], ...]
+    digest: str
+
+
+def settings_of(args: argparse.Namespace) -> dict[str, object]:
+    """What the templates know of the command line."""
+    most = args.max_replicas or max(_DEFAULT_MAX_REPLICAS, args.replicas)
+    return {
+        **vars(args),
+        "max_replicas": most,
+        "scales": most > args.replicas,
+        "drain_s": DRAIN_S,
+        "grace_s": DRAIN_S + _STOP_S,
+        "node_labels": [label.split("=", 1) for label in args.node_selector],
+    }
+
+
+def files(servers: Sequence[Server], args: argparse.Namespace) -> dict[str, bytes]:
+    """Everything, with the kustomization that names what `kubectl apply -k` sends."""
+    settings = settings_of(args)
+    sent: dict[str, bytes] = {}
+    for server in servers:
+        folder = f"{server.name}/" if server.unit.model else ""
+        for name, content in _server_files(server, settings).items():
+            sent[f"{folder}{name}"] = content
+    sent.update(shared_files(servers, settings))
+    return with_kustomization(sent, settings)
+
+
+def next_steps(servers: Sequence[Server], args: argparse.Namespace) -> list[str]:
+    """Commands that bring it up: secrets first."""
+    space = f" -n {args.namespace}" if args.namespace else ""
+    steps = [f"kubectl create namespace {args.namespace}"] if args.namespace else []
+    if any(server.unit.from_hub for server in servers):
+        steps.append(
+            f"kubectl{space} create secret generic {args.hf_token_secret} "
+            '--from-literal=token="$HF_TOKEN"   # for gated models'
+        )
+    openai = ' --from-literal=openai="$(openssl rand -hex 32)"' if args.openai else ""
+    steps.append(
+        f"kubectl{space} create secret generic {args.name}-keys "
+        f'--from-literal=admin="$(openssl rand -hex 32)"{openai}'
+    )
+    return [*steps, f"kubectl apply -k {args.output}"]
+
+
+def shared_files(servers: Sequence[Server], settings: Mapping[str, object]) -> dict[str, bytes]:
+    """What all servers have in common and is sent."""
+    shared: dict[str, bytes] = {}
+    wanted = {
+        "networkpolicy.yaml": settings["network_policy"],
+        "ingress.yaml": settings["host"],
+    }
+    for name, is_wanted in wanted.items():
+        if is_wanted:
+            shared[name] = render(f"{name}.j2", servers=servers, s=settings)
+    if settings["shared_claim"] and any(server.unit.from_hub for server in servers):
+        storage = quantity(sum(server.storage_mib for server in servers if server.unit.from_hub))
+        if settings["storage_size"]:
+            storage = servers[0].storage
+        shared["claim.yaml"] = render("claim.yaml.j2", s=settings, storage=storage)
+    if settings["monitoring"] == "operator":
+        shared["podmonitor.yaml"] = render("podmonitor.yaml.j2", s=settings)
+        shared["prometheusrule.yaml"] = render(
+            "prometheusrule.yaml.j2", s=settings, groups=monitoring.rule_groups()
+        )
+    return shared
+
+
+def with_kustomization(
+    sent: Mapping[str, bytes], settings: Mapping[str, object]
+) -> dict[str, bytes]:
+    """What is sent, the kustomization that lists it, and the files for who watches and scales."""
+    kustomization = render("kustomization.yaml.j2", resources=sorted(sent), s=settings)
+    beside = {"monitoring/dashboard.json": monitoring.dashboard()}
+    if settings["scales"]:
+        beside["monitoring/prometheus-adapter.yaml"] = render("prometheus-adapter.yaml.j2")
+    if settings["monitoring"] == "files":
+        beside["monitoring/rules.yaml"] = monitoring.rules()
+        beside["monitoring/prometheus.yaml"] = render("prometheus-kubernetes.yaml.j2", s=settings)
+    return {**sent, "kustomization.yaml": kustomization, **beside}
+
+
+def configmap(server: Server, settings: Mapping[str, object]) -> bytes:
+    """The ConfigMap of a server's files. Raises UsageError where they are too large for one."""
+    size = sum(len(content) for content in server.files.values())
+    if size > _MAX_CONFIG_BYTES:
+        largest = max(server.files, key=lambda name: len(server.files[name]))
+        raise UsageError(
+            f"the files of '{server.name}' have {size} bytes, of which a ConfigMap holds "
+            f"{_MAX_CONFIG_BYTES}; the largest is {largest}: deploy fewer models together "
+            "(--per-model), or shorten it"
+        )
+    return render("configmap.yaml.j2", server=server, contents=contents_of(server), s=settings)
+
+
+def contents_of(server: Server) -> Contents:
+    """Text as it is, what is none in base64; and a hash that changes with either."""
+    texts, binaries = [], []
+    for name, content in sorted(server.files.items()):
+        text = _decoded(content)
+        if text is None:
+            binaries.append((name, base64.b64encode(content).decode()))
+        else:
+            texts.append((name, text))
+    digest = hashlib.sha256(json.dumps([texts, binaries]).encode()).hexdigest()
+    return Contents(tuple(texts), tuple(binaries), digest)
+
+
+def _decoded(content: bytes) -> str | None:
+    try:
+        return content.decode()
+    except UnicodeDecodeError:
+        return None
+
+
+def _server_files(server: Server, settings: Mapping[str, object]) -> dict[str, bytes]:
+    values = {"server": server, "s": settings, "digest": contents_of(server).digest}
+    found = {
+        "configmap.yaml": configmap(server, settings),
+        "deployment.yaml": render("deployment.yaml.j2", **values),
+        "service.yaml": render("service.yaml.j2", **values),
+        "disruption.yaml": render("disruption.yaml.j2", **values),
+    }
+    if settings["scales"]:
+        found["autoscaler.yaml"] = render("autoscaler.yaml.j2", scaled=server.name, **values)
+    return found

@@ -1,0 +1,155 @@
+"""The models.yaml that a server elsewhere is given: of some models, with paths that are right
+there.
+
+Files that it names come along under flat names, as a ConfigMap holds them. GPUs are numbered from
+0, as a container sees those it has been given. Knows the tree of the YAML; knows no target.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from generator import models_lock
+from generator.deploy.units import Unit
+from generator.spec import ModelSpec
+from generator.yaml_nodes import Node
+
+MODELS_FILE = "models.yaml"
+LOCK_FILE = "models.lock"
+_HEADER = (
+    "# Made by `hf-triton deploy`: change the models.yaml that it came from, and deploy again.\n"
+)
+_PLAIN = re.compile(r"(\./|/)?[A-Za-z][A-Za-z0-9_./-]*")
+_KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+_REFERENCES = ("canary", "shadow")  # keys that may name other models
+
+
+@dataclass(frozen=True)
+class Source:
+    """The models.yaml as it is on this machine, and its lock. ``local_base`` is the folder that
+    relative model paths start from elsewhere, None where models can't be local.
+    """
+
+    root: Node
+    local_base: str | None = None
+    lock: models_lock.Lock | None = None
+
+    def files_of(self, unit: Unit) -> dict[str, bytes]:
+        """models.yaml and what it needs beside it, by name."""
+        hooks = _hooks_names(unit.specs)
+        files = {MODELS_FILE: _dump(self._tree(unit, hooks)).encode()}
+        for spec in unit.specs:
+            if spec.hooks is not None:
+                files[hooks[spec.name]] = spec.hooks.content
+        if self.lock is not None and unit.from_hub:
+            keys = {models_lock.lock_key(spec) for spec in unit.specs if not spec.source.is_local}
+            mine = {key: self.lock[key] for key in sorted(keys)}
+            files[LOCK_FILE] = models_lock.to_bytes(mine)
+        return files
+
+    def _tree(self, unit: Unit, hooks: Mapping[str, str]) -> dict[str, Any]:
+        """The top of the YAML with the unit's models: what changes stands with each of them."""
+        top: dict[str, Any] = plain(self.root)
+        defaults = top.pop("defaults", {})
+        defaults.pop("hooks", None)
+        entries = {entry["name"]: entry for entry in top.pop("models")}
+        gpus = {gpu: index for index, gpu in enumerate(unit.gpu_ids)}
+        for spec in unit.specs:
+            entry = entries[spec.name]
+            if spec.source.is_local and self.local_base is not None:
+                entry["model"] = local_path(spec, self.local_base)
+            if spec.name in hooks:
+                entry["hooks"] = hooks[spec.name]
+            if any(group.gpus for group in spec.instance_groups):
+                groups = plain(spec.places["instance_group"])
+                entry["instance_group"] = [_renumbered(group, gpus) for group in groups]
+        shared = {"defaults": defaults} if defaults else {}
+        return {**top, **shared, "models": [entries[name] for name in unit.names]}
+
+
+def local_path(spec: ModelSpec, base: str) -> str:
+    """Where a local model lies elsewhere: a relative path starts at ``base``."""
+    return posixpath.normpath(posixpath.join(base, str(spec.places["model"].value)))
+
+
+def references(root: Node) -> Iterator[set[str]]:
+    """The names of models that send each other requests, each model's with its own."""
+    tree = plain(root)
+    names = {entry["name"] for entry in tree["models"]}
+    for entry in tree["models"]:
+        found = {text for key in _REFERENCES for text in _texts(entry.get(key))} & names
+        if found:
+            yield {entry["name"], *found}
+
+
+def plain(node: Node) -> Any:
+    """The tree's values, without their places."""
+    if isinstance(node.value, dict):
+        return {key.name: plain(child) for key, child in node.value.items()}
+    if isinstance(node.value, list):
+        return [plain(child) for child in node.value]
+    return node.value
+
+
+def _texts(tree: Any) -> Iterator[str]:
+    """Every text of the tree, keys included: where it names a model, either may."""
+    if isinstance(tree, dict):
+        for key, child in tree.items():
+            yield from (key, *_texts(child))
+    elif isinstance(tree, list):
+        for child in tree:
+            yield from _texts(child)
+    elif isinstance(tree, str):
+        yield tree
+
+
+def _renumbered(group: Mapping[str, Any], gpus: Mapping[int, int]) -> dict[str, Any]:
+    if not group.get("gpus"):
+        return dict(group)
+    return {**group, "gpus": [gpus[gpu] for gpu in group["gpus"]]}
+
+
+def _hooks_names(specs: Sequence[ModelSpec]) -> dict[str, str]:
+    """Model -> its hooks file's name elsewhere: its own, after the model's where another has it."""
+    found: dict[str, str] = {}
+    taken: dict[str, Path] = {}
+    for spec in specs:
+        if spec.hooks is not None:
+            path = spec.hooks.path
+            is_key = _KEY.fullmatch(path.name) and path.name not in (MODELS_FILE, LOCK_FILE)
+            name = path.name if is_key else f"{spec.name}.py"
+            if taken.setdefault(name, path) != path:
+                name = f"{spec.name}.{name}"
+                taken[name] = path
+            found[spec.name] = name
+    return found
+
+
+class _Dumper(yaml.SafeDumper):
+    """Quotes what our own reader, which is YAML 1.2's, would not read back as text."""
+
+    def ignore_aliases(self, data: Any) -> bool:  # noqa: ARG002
+        return True
+
+    def increase_indent(self, flow: bool = False, indentless: bool = False) -> Any:  # noqa: ARG002
+        return super().increase_indent(flow, False)
+
+
+def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    is_plain = _PLAIN.fullmatch(text) and text.lower() not in ("null", "true", "false")
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=None if is_plain else '"')
+
+
+_Dumper.add_representer(str, _represent_text)
+
+
+def _dump(tree: Mapping[str, Any]) -> str:
+    dumped = yaml.dump(dict(tree), Dumper=_Dumper, sort_keys=False, width=10_000)
+    return _HEADER + str(dumped)

@@ -1,0 +1,112 @@
+"""Alert rules, and Grafana's dashboard, whose JSON is made from a short list of its panels.
+
+The queries are those of templates/rules.yaml and templates/dashboard.yaml; this module knows
+Grafana's format and no metric.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from markupsafe import Markup
+
+from generator.deploy.rendering import parse, read, to_json
+
+_RULES, _DASHBOARD = "rules.yaml", "dashboard.yaml"
+_QUANTILES = (0.5, 0.95, 0.99)
+_COLUMNS, _WIDTH, _HEIGHT = 24, 8, 8  # Grafana's grid
+_SOURCE = {"type": "prometheus", "uid": "${datasource}"}
+_MODELS = 'label_values({__name__=~"hf_triton_(model_up|running|open_requests)"}, model)'
+
+
+def rules() -> bytes:
+    """Prometheus' rule file."""
+    return read(_RULES).encode()
+
+
+def rule_groups() -> Markup:
+    """``groups:`` of the same, as a PrometheusRule has it; the comment above it left out."""
+    text = read(_RULES)
+    return Markup(text[text.index("groups:") :])  # noqa: S704
+
+
+def dashboard() -> bytes:
+    """Grafana's JSON of the dashboard."""
+    (short,) = parse(read(_DASHBOARD).encode(), _DASHBOARD)
+    panels = list(_panels(short["rows"]))
+    return to_json(
+        {
+            "uid": "hf-triton",
+            "title": short["title"],
+            "tags": ["hf-triton"],
+            "schemaVersion": 39,
+            "editable": True,
+            "refresh": "10s",
+            "time": {"from": "now-30m", "to": "now"},
+            "templating": {"list": [_source_variable(), _model_variable()]},
+            "panels": [{"id": number, **panel} for number, panel in enumerate(panels, 1)],
+        }
+    )
+
+
+def _source_variable() -> dict[str, Any]:
+    return {"name": "datasource", "type": "datasource", "query": "prometheus", "label": "Source"}
+
+
+def _model_variable() -> dict[str, Any]:
+    return {
+        "name": "model",
+        "label": "Model",
+        "type": "query",
+        "datasource": _SOURCE,
+        "query": {"query": _MODELS, "refId": "models"},
+        "refresh": 2,
+        "sort": 1,
+        "multi": True,
+        "includeAll": True,
+        "allValue": ".*",
+        "current": {"text": "All", "value": "$__all"},
+    }
+
+
+def _panels(rows: list[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Rows one below the other, their panels three abreast."""
+    y = 0
+    for row in rows:
+        place = {"x": 0, "y": y, "w": _COLUMNS, "h": 1}
+        yield {"type": "row", "title": row["title"], "collapsed": False, "gridPos": place}
+        y += 1
+        for index, panel in enumerate(row["panels"]):
+            line, column = divmod(index, _COLUMNS // _WIDTH)
+            place = {"x": column * _WIDTH, "y": y + line * _HEIGHT, "w": _WIDTH, "h": _HEIGHT}
+            yield {**_panel(panel), "gridPos": place}
+        y += _HEIGHT * -(-len(row["panels"]) // (_COLUMNS // _WIDTH))
+
+
+def _panel(panel: Mapping[str, Any]) -> dict[str, Any]:
+    queries = panel.get("queries") or list(_quantiles(panel["quantiles"]))
+    return {
+        "type": panel.get("kind", "timeseries"),
+        "title": panel["title"],
+        "description": panel.get("about", ""),
+        "datasource": _SOURCE,
+        "fieldConfig": {"defaults": {"unit": panel["unit"], "min": 0}, "overrides": []},
+        "targets": [
+            {
+                "refId": chr(ord("A") + index),
+                "datasource": _SOURCE,
+                "expr": query["expr"],
+                "legendFormat": query["legend"],
+            }
+            for index, query in enumerate(queries)
+        ],
+    }
+
+
+def _quantiles(buckets: str) -> Iterator[dict[str, str]]:
+    """p50, p95 and p99 of a histogram, for each model."""
+    rate = f"sum by (model, le) (rate({buckets}[$__rate_interval]))"
+    for quantile in _QUANTILES:
+        expression = f"histogram_quantile({quantile}, {rate})"
+        yield {"expr": expression, "legend": f"{{{{model}}}} p{quantile * 100:.0f}"}

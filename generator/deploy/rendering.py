@@ -1,0 +1,136 @@
+"""Renders the templates of a deployment, and reads back what came out.
+
+Every text passes a filter that quotes it, or printing it is refused: nothing that a flag or a
+models.yaml says can end a string early. Knows YAML; knows nothing of what is deployed.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import string
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import yaml
+from markupsafe import Markup
+
+from generator.errors import TemplateError
+
+_TEMPLATES = Path(__file__).parent / "templates"
+_SAFE = frozenset(string.ascii_letters + string.digits + string.punctuation + " ") - {'"', "\\"}
+
+
+def render(name: str, **values: object) -> bytes:
+    """The text of a template. Raises TemplateError where it is broken, or not YAML in the end."""
+    try:
+        text = _environment().get_template(name).render(**values)
+    except jinja2.TemplateError as error:
+        place = f"{getattr(error, 'name', None) or name}:{getattr(error, 'lineno', None) or '?'}"
+        raise TemplateError(f"{place}: {error}") from error
+    parse(text.encode(), name)
+    return text.encode()
+
+
+def read(name: str) -> str:
+    """A file beside the templates, as it is."""
+    return (_TEMPLATES / name).read_text(encoding="utf-8")
+
+
+def parse(content: bytes, name: str) -> list[Any]:
+    """The YAML documents in ``content``. Raises TemplateError, for keys given twice too."""
+    try:
+        return list(yaml.load_all(content, _UniqueLoader))
+    except yaml.YAMLError as error:
+        raise TemplateError(f"{name}: is not YAML: {' '.join(str(error).split())}") from error
+
+
+def quote(text: str) -> Markup:
+    """``text`` as a double-quoted string of YAML, in ASCII: what it holds stays inside."""
+    return Markup('"{}"').format(Markup("".join(map(_escape, text))))  # noqa: S704
+
+
+def quote_for_compose(text: str) -> Markup:
+    """The same where Compose replaces ``$NAME``: a dollar is written twice."""
+    return quote(text.replace("$", "$$"))
+
+
+def block(text: str, indent: int) -> Markup:
+    """``text`` as a literal block indented by so many spaces, or quoted where none can hold it."""
+    lines = text.split("\n")
+    printable = all(_is_plain(character) for line in lines for character in line)
+    has_edge = text[:1] in (" ", "\n") or any(line != line.rstrip() for line in lines)
+    if not printable or has_edge or not text.endswith("\n") or text.endswith("\n\n"):
+        return quote(text)
+    margin = " " * indent
+    body = "\n".join(f"{margin}{line}" if line else "" for line in lines[:-1])
+    return Markup("|\n{}").format(Markup(body))  # noqa: S704
+
+
+def lines(text: Markup, indent: int) -> Markup:
+    """What a macro made, as lines indented by so many spaces, the last one without its end."""
+    margin = " " * indent
+    made = (f"{margin}{line}" if line else "" for line in str(text).rstrip("\n").split("\n"))
+    return Markup("\n".join(made))  # noqa: S704
+
+
+def _escape(character: str) -> str:
+    if character in _SAFE:
+        return character
+    if character in '"\\':
+        return f"\\{character}"
+    code = ord(character)
+    return "\\n" if code == 10 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+def _is_plain(character: str) -> bool:
+    return character in _SAFE or character in '"\\'
+
+
+def _printable(value: object) -> object:
+    """What may be printed as it is: whole numbers, and text that a filter or macro made safe."""
+    if isinstance(value, jinja2.Undefined):
+        str(value)  # raises, and says what is undefined
+    if isinstance(value, Markup) or (isinstance(value, int) and not isinstance(value, bool)):
+        return value
+    raise TemplateError(f"a template prints {value!r} unquoted")
+
+
+@functools.lru_cache
+def _environment() -> jinja2.Environment:
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(_TEMPLATES),
+        undefined=jinja2.StrictUndefined,
+        autoescape=True,  # for its bookkeeping of which text is safe; no HTML is made here
+        finalize=_printable,
+        auto_reload=False,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters.update(yaml=quote, compose=quote_for_compose, block=block, lines=lines)
+    return environment
+
+
+class _UniqueLoader(yaml.SafeLoader):
+    """Refuses a key given twice, of which YAML readers silently keep one."""
+
+
+def _unique_mapping(loader: _UniqueLoader, node: yaml.MappingNode) -> dict[Any, Any]:
+    keys = [loader.construct_object(key) for key, _ in node.value]
+    twice = {str(key) for key in keys if keys.count(key) > 1}
+    if twice:
+        raise yaml.constructor.ConstructorError(
+            problem=f"key given twice: {', '.join(sorted(twice))}", problem_mark=node.start_mark
+        )
+    return loader.construct_mapping(node, deep=True)
+
+
+_UniqueLoader.add_constructor("tag:yaml.org,2002:map", _unique_mapping)
+
+
+def to_json(value: Mapping[str, Any]) -> bytes:
+    """JSON as a person reads it."""
+    return (json.dumps(value, indent=2, ensure_ascii=True, allow_nan=False) + "\n").encode()

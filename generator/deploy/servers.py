@@ -1,0 +1,178 @@
+"""What each server gets: image, GPUs, memory, shared memory, storage, and its files.
+
+Holds flags against the models; every combination that can't work is refused here. Knows no target.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from generator.deploy.models_file import Source
+from generator.deploy.units import Unit
+from generator.errors import UsageError
+from generator.spec import ModelSpec
+from generator.triton_models import triton_models
+
+_GIB = 1024  # in MiB
+_BASE_MEMORY_MIB = 2 * _GIB
+_MEMORY_PER_PROCESS_MIB = _GIB  # torch and transformers alone hold 0.4
+_SHM_PER_PROCESS_MIB = 64
+_LEAST_SHM_MIB = 256
+_UNKNOWN_STORAGE_MIB = 20 * _GIB
+_SPARE_STORAGE = 1.5  # a new revision is fetched while the old one is still there
+
+_WEIGHTS = (".safetensors", ".bin")
+_WAITING_TASKS = {"text-generation", "text2text-generation", "pipeline"}
+
+
+@dataclass(frozen=True)
+class Server:
+    """One unit's needs; sizes in MiB."""
+
+    unit: Unit
+    files: Mapping[str, bytes]
+    image: str
+    gpus: int
+    cpu: str
+    memory_mib: int
+    shm_mib: int
+    storage_mib: int
+
+    @property
+    def name(self) -> str:
+        """Of its objects."""
+        return self.unit.name
+
+    @property
+    def memory(self) -> str:
+        """As Kubernetes writes it."""
+        return quantity(self.memory_mib)
+
+    @property
+    def shm(self) -> str:
+        """As Kubernetes writes it."""
+        return quantity(self.shm_mib)
+
+    @property
+    def storage(self) -> str:
+        """As Kubernetes writes it."""
+        return quantity(self.storage_mib)
+
+    @property
+    def num_threads(self) -> str:
+        """Threads of each computation: its cores, and not all of the machine's."""
+        return str(max(1, int(float(self.cpu))))
+
+    @property
+    def has_slots(self) -> bool:
+        """Whether any of its models has slots, whose use is measured."""
+        return "text-generation" in self.unit.tasks
+
+    @property
+    def has_waiting(self) -> bool:
+        """Whether any of its models counts the requests that wait."""
+        return bool(self.unit.tasks & _WAITING_TASKS)
+
+    @property
+    def has_open(self) -> bool:
+        """Whether any of its models counts the requests that it works on: encoders."""
+        return bool(self.unit.tasks - _WAITING_TASKS)
+
+
+def quantity(mib: int) -> str:
+    """``8Gi``, or ``1536Mi``."""
+    return f"{mib // _GIB}Gi" if mib % _GIB == 0 else f"{mib}Mi"
+
+
+def device_of(units: list[Unit], args: argparse.Namespace) -> str:
+    """``gpu`` or ``cpu``. Raises UsageError where the flags forbid what models.yaml asks for."""
+    able = any(unit.can_use_gpu for unit in units)
+    device = str(args.device or ("gpu" if able and args.gpus != 0 else "cpu"))
+    if device == "cpu":
+        bound = [spec.name for unit in units for spec in unit.specs if _is_bound_to_gpu(spec)]
+        if args.gpus:
+            raise UsageError(f"--device cpu with --gpus {args.gpus}: leave one of them out")
+        if bound:
+            raise UsageError(
+                f"without GPUs (--device cpu, or --gpus 0), but instance groups of "
+                f"{_list(bound)} are KIND_GPU: leave the flag out, or change them"
+            )
+    elif args.gpus == 0:
+        raise UsageError("--device gpu with --gpus 0: leave one of them out")
+    return device
+
+
+def server_of(unit: Unit, source: Source, device: str, args: argparse.Namespace) -> Server:
+    """The server of a unit. Raises UsageError."""
+    gpus = _gpus(unit, device, args.gpus)
+    shm_mib = args.shm_size or _shared_memory(unit)
+    return Server(
+        unit=unit,
+        files=source.files_of(unit),
+        image=args.image or f"hf-triton:{device}",
+        gpus=gpus,
+        cpu=args.cpu,
+        memory_mib=args.memory or _memory(unit, shm_mib),
+        shm_mib=shm_mib,
+        storage_mib=getattr(args, "storage_size", None) or _storage(unit),
+    )
+
+
+def _gpus(unit: Unit, device: str, asked: int | None) -> int:
+    if device == "cpu" or not unit.can_use_gpu:
+        return 0
+    named = len(unit.gpu_ids)
+    if asked is not None and asked < named:
+        raise UsageError(
+            f"got --gpus {asked}, but the instance groups of {_list(unit.names)} name {named} GPUs"
+        )
+    return asked or named or 1
+
+
+def _shared_memory(unit: Unit) -> int:
+    return max(_LEAST_SHM_MIB, _SHM_PER_PROCESS_MIB * (1 + unit.num_processes))
+
+
+def _memory(unit: Unit, shm_mib: int) -> int:
+    """Shared memory counts as the container's."""
+    weights = sum(_weights_mib(spec) * _num_copies(spec) for spec in unit.specs)
+    wanted = _BASE_MEMORY_MIB + unit.num_processes * _MEMORY_PER_PROCESS_MIB + weights + shm_mib
+    return math.ceil(wanted / _GIB) * _GIB
+
+
+def _storage(unit: Unit) -> int:
+    sizes = [_weights_mib(spec) for spec in unit.specs if not spec.source.is_local]
+    if not sizes or not all(sizes):
+        return _UNKNOWN_STORAGE_MIB
+    return math.ceil((sum(sizes) * _SPARE_STORAGE + _GIB) / _GIB) * _GIB
+
+
+def unknown_weights(unit: Unit) -> list[str]:
+    """The models whose weights nobody has the size of yet."""
+    return [spec.name for spec in unit.specs if not spec.source.is_local and not spec.locked]
+
+
+def _weights_mib(spec: ModelSpec) -> int:
+    """0 where it isn't known: of a Hub model that is not locked."""
+    folder = spec.source.folder
+    if folder is not None:
+        size = sum(path.stat().st_size for path in folder.rglob("*") if path.suffix in _WEIGHTS)
+    else:
+        size = spec.locked.size if spec.locked else 0
+    return math.ceil(size / 2**20)
+
+
+def _num_copies(spec: ModelSpec) -> int:
+    engine = triton_models(spec)[-1]
+    return sum(group.count * max(1, len(group.gpus)) for group in engine.instance_groups)
+
+
+def _is_bound_to_gpu(spec: ModelSpec) -> bool:
+    return any(group.kind == "KIND_GPU" for group in spec.instance_groups)
+
+
+def _list(names: list[str]) -> str:
+    return ", ".join(f"'{name}'" for name in names)

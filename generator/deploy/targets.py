@@ -1,0 +1,85 @@
+"""From the command line to the files of a deployment: reads models.yaml, and asks the target."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from generator import models_lock, yaml_marks
+from generator.deploy import compose, kserve, kubernetes
+from generator.deploy.local_models import refuse_local
+from generator.deploy.models_file import Source, references
+from generator.deploy.servers import Server, device_of, server_of, unknown_weights
+from generator.deploy.units import one_unit, unit_for_each
+from generator.errors import UsageError
+from generator.models_yaml import load
+from generator.templates import find_tasks
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """Files by their path in the folder, sorted; what there is to say, and what to do next."""
+
+    files: Mapping[str, bytes]
+    notes: tuple[str, ...]
+    next_steps: tuple[str, ...]
+
+
+def render(args: argparse.Namespace) -> Deployment:
+    """Writes nothing. Raises SpecError for models.yaml, UsageError for flags."""
+    _check(args)
+    config = Path(args.config)
+    specs = load(config, find_tasks())
+    root = yaml_marks.read(config)
+    per_model = getattr(args, "per_model", False)
+    units = (
+        unit_for_each(args.name, specs, references(root))
+        if per_model
+        else one_unit(args.name, specs)
+    )
+    local_base = getattr(args, "local_models", None)
+    if args.target != "compose":
+        refuse_local(config, specs, local_base, args.local_claim)
+    device = device_of(units, args)
+    source = Source(root, local_base, models_lock.read_lock(config))
+    servers = [server_of(unit, source, device, args) for unit in units]
+    if args.target == "compose":
+        files = compose.files(servers[0], args)
+        steps = compose.next_steps(servers[0], args)
+    else:
+        target = kubernetes if args.target == "kubernetes" else kserve
+        files = target.files(servers, args)
+        steps = target.next_steps(servers, args)
+    return Deployment(dict(sorted(files.items())), tuple(_notes(servers, args)), tuple(steps))
+
+
+def _notes(servers: Sequence[Server], args: argparse.Namespace) -> Iterator[str]:
+    """What was assumed, where it may be wrong."""
+    for server in servers:
+        models = unknown_weights(server.unit)
+        if models and args.memory is None:
+            yield (
+                f"{server.name} gets {server.memory} of memory, in which the weights of "
+                f"{', '.join(models)} are not counted: set --memory, or run hf-triton fetch first, "
+                "which notes their size"
+            )
+
+
+def _check(args: argparse.Namespace) -> None:
+    """Raises UsageError for flags that would be ignored."""
+    if args.target == "compose":
+        return
+    for flag, value, needed, given in (
+        ("--ingress-class", args.ingress_class, "--host", args.host),
+        ("--tls-secret", args.tls_secret, "--host", args.host),
+        ("--local-claim", args.local_claim, "--local-models", args.local_models),
+    ):
+        if value is not None and given is None:
+            raise UsageError(f"{flag} needs {needed}")
+    if args.max_replicas is not None and args.max_replicas < args.replicas:
+        raise UsageError(
+            f"got --max-replicas {args.max_replicas} with --replicas {args.replicas}, expected at "
+            "least as many"
+        )
