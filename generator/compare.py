@@ -15,10 +15,13 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from generator import manifest, versions
+from generator.digest import CONFIG_FILE
 from generator.errors import RepositoryError
 from generator.manifest import MANIFEST_FILE, WEIGHTS_FOLDER, Manifest
 
 TEMPORARY_SUFFIX = ".hf-triton-tmp"
+# In a model's folder: where a version is put together before it gets its number.
+STAGE = f".version{TEMPORARY_SUFFIX}"
 
 
 class Action(enum.Enum):
@@ -98,7 +101,8 @@ def compare(folder: Path, files: Mapping[str, bytes]) -> ModelPlan:
         known, blocked, interrupted = _known(folder, files)
     version = versions.current_version(known.files)
     files = versions.at_version(files, version)
-    linked = linked_parent(folder, known.paths.union(files))
+    left_out = versions.leaves_out(files.get(CONFIG_FILE, b""), version)
+    linked = left_out or linked_parent(folder, known.paths.union(files))
     if linked:
         return ModelPlan(folder, (), known, False, linked, force_helps=False)
     changes = [_change(folder, path, new, known) for path, new in files.items()]
@@ -216,7 +220,8 @@ def _known(folder: Path, files: Mapping[str, bytes]) -> tuple[Manifest, str, boo
         raw = read_file(folder / MANIFEST_FILE)
         if raw is not None:
             known = manifest.parse(raw)
-            leftover = os.path.lexists(temporary(f"{folder}/{MANIFEST_FILE}"))
+            leftovers = (temporary(f"{folder}/{MANIFEST_FILE}"), f"{folder}/{STAGE}")
+            leftover = any(map(os.path.lexists, leftovers))
             return known, "", leftover or raw != known.to_bytes() or bool(known.replacing)
     except (ValueError, NotAFileError) as error:
         return Manifest(), f"{MANIFEST_FILE} is damaged: {error}", False

@@ -10,12 +10,12 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from generator.compare import (
+    STAGE,
     Action,
     ModelPlan,
     NotAFileError,
@@ -25,8 +25,11 @@ from generator.compare import (
     readable_errors,
     temporary,
 )
+from generator.digest import CONFIG_FILE
 from generator.errors import RepositoryError
 from generator.manifest import MANIFEST_FILE, WEIGHTS_FOLDER, Manifest
+from generator.versions import version_of
+from generator.writing import remove_empty_folders, remove_file, remove_tree, write
 
 
 @contextlib.contextmanager
@@ -77,17 +80,17 @@ def apply(plan: ModelPlan) -> None:
         plan.folder.mkdir(exist_ok=True)
         known = {change.path: plan.known.hashes(change.path) for change in touched}
         journal = Manifest(final.files, {path: kept for path, kept in known.items() if kept})
-        _write(f"{plan.folder}/{MANIFEST_FILE}", journal.to_bytes())
+        write(f"{plan.folder}/{MANIFEST_FILE}", journal.to_bytes())
         _remove_leftovers(plan)
         for change in touched:
             if change.new is None:
-                _remove_file(plan.folder / change.path)
+                remove_file(plan.folder / change.path)
             else:
-                _write(f"{plan.folder}/{change.path}", change.new)
+                write(f"{plan.folder}/{change.path}", change.new)
         gone = [change.path for change in touched if change.new is None]
-        _remove_empty_folders(plan.folder, gone)
+        remove_empty_folders(plan.folder, gone)
         if journal != final:
-            _write(f"{plan.folder}/{MANIFEST_FILE}", final.to_bytes())
+            write(f"{plan.folder}/{MANIFEST_FILE}", final.to_bytes())
 
 
 @dataclass(frozen=True)
@@ -133,86 +136,43 @@ def remove(removal: Removal) -> None:
     folder, known = removal.folder, removal.known
     edited = {path for path, _ in removal.kept} & known.paths
     with readable_errors():
+        remove_tree(folder / STAGE)
         for path in removal.removed:
-            _remove_file(folder / path)
+            remove_file(folder / path)
         if removal.removes_weights:
-            _remove_tree(folder / WEIGHTS_FOLDER)
-        _remove_empty_folders(folder, removal.removed)
+            remove_tree(folder / WEIGHTS_FOLDER)
+        remove_empty_folders(folder, removal.removed)
         if edited or os.path.lexists(folder / WEIGHTS_FOLDER):
             # Still ours in part: a later prune has to know.
             left = {path: known.hashes(path)[0] for path in edited}
-            _write(f"{folder}/{MANIFEST_FILE}", Manifest(left).to_bytes())
+            write(f"{folder}/{MANIFEST_FILE}", Manifest(left).to_bytes())
             return
         (folder / MANIFEST_FILE).unlink(missing_ok=True)
         with contextlib.suppress(OSError):  # not empty: the rest is the user's
             folder.rmdir()
 
 
-# Below, strings and os rather than pathlib: for a thousand models it halves the time.
-
-
-def _write(path: str, content: bytes) -> None:
-    """Puts ``content`` at ``path`` so that nobody ever sees half of it."""
-    scratch = temporary(path)
-    try:
-        descriptor = _create(scratch)
-    except FileNotFoundError:
-        Path(path).parent.mkdir(parents=True, exist_ok=True)
-        descriptor = _create(scratch)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
-        os.replace(scratch, path)  # noqa: PTH105
-    except BaseException:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(scratch)  # noqa: PTH108
-        raise
-
-
-def _create(path: str) -> int:
-    """A new file, never through a link; one that an interrupted run left behind is removed."""
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-    try:
-        return os.open(path, flags, 0o666)
-    except FileExistsError:
-        os.unlink(path)  # noqa: PTH108
-        return os.open(path, flags, 0o666)
-
-
 def _remove_leftovers(plan: ModelPlan) -> None:
     """Removes the temporary files of an interrupted run."""
     if plan.interrupted:
+        _finish_stage(plan)
         for path in {*plan.known.paths, *(change.path for change in plan.changes), MANIFEST_FILE}:
             with contextlib.suppress(FileNotFoundError, NotADirectoryError):
                 os.unlink(temporary(f"{plan.folder}/{path}"))  # noqa: PTH108
 
 
-def _remove_empty_folders(folder: Path, paths: Iterable[str]) -> None:
-    """Removes the folders that these files stood in, where nothing is left in them."""
-    parents = {parent for path in paths for parent in PurePosixPath(path).parents}
-    for parent in sorted(parents, key=lambda parent: len(parent.parts), reverse=True):
-        if parent.parts:
-            with contextlib.suppress(OSError):
-                (folder / parent).rmdir()
-
-
-def _remove_file(path: Path) -> None:
-    """Removes a file of ours, and what Python compiled from it while it was served."""
-    path.unlink(missing_ok=True)
-    if path.suffix == ".py":
-        cache = path.parent / "__pycache__"
-        for compiled in cache.glob(f"{path.stem}.*.pyc"):
-            compiled.unlink(missing_ok=True)
-        with contextlib.suppress(OSError):
-            cache.rmdir()
-
-
-def _remove_tree(path: Path) -> None:
-    """Removes a folder; of a link only the link."""
-    if path.is_symlink() or not path.is_dir():
-        path.unlink()
-    else:
-        shutil.rmtree(path)
+def _finish_stage(plan: ModelPlan) -> None:
+    """A version that was complete but for its number gets it; any other that was begun goes, with
+    the copy of the config.pbtxt before it.
+    """
+    stage, current = plan.folder / STAGE, plan.folder / str(plan.version)
+    has_files = any(version_of(path) == plan.version for path in plan.known.files)
+    if stage.is_dir() and has_files and not current.exists():
+        stage.rename(current)
+    remove_tree(stage)
+    copy = f"{plan.version}/{CONFIG_FILE}"
+    if copy not in plan.known.files:
+        (plan.folder / copy).unlink(missing_ok=True)
 
 
 def _reason_to_keep(folder: Path, path: str, known: Manifest, force: bool) -> str | None:
@@ -233,6 +193,6 @@ def _foreign_entry(folder: Path, known: Manifest) -> str:
     """Something directly in the model's folder that is neither ours nor its weights."""
     ours = {PurePosixPath(path).parts[0] for path in known.paths}
     found = sorted(
-        {entry.name for entry in folder.iterdir()} - ours - {MANIFEST_FILE, WEIGHTS_FOLDER}
+        {entry.name for entry in folder.iterdir()} - ours - {MANIFEST_FILE, WEIGHTS_FOLDER, STAGE}
     )
     return found[0] if found else ""

@@ -13,6 +13,8 @@ from collections.abc import Iterable, Mapping
 from generator.manifest import Manifest
 
 RENDERED_VERSION = 1
+_SPECIFIC = re.compile(rb"specific \{ versions: \[ ([0-9, ]+) \]")
+_LATEST = re.compile(rb"latest \{ num_versions: ([0-9]+)")
 # Triton ignores folders with a leading zero, and everything else that is no number.
 _VERSION = re.compile(r"[1-9][0-9]{0,17}")
 
@@ -51,3 +53,29 @@ def older_files(known: Manifest, version: int) -> dict[str, str]:
         for path, hash_ in known.files.items()
         if (found := version_of(path)) and found < version
     }
+
+
+def leaves_out(config: bytes, version: int) -> str:
+    """Why Triton would not serve ``version`` with this config.pbtxt of ours; empty where it would.
+
+    The parser is left out for speed: a thousand models are compared in a second.
+    """
+    found = _SPECIFIC.search(config)
+    if not found or version in map(int, found[1].split(b",")):
+        return ""
+    return (
+        f"version_policy specific [{found[1].decode()}] leaves out version {version}, which the "
+        "model has come to: a changed model gets the next number. Leave version_policy out of "
+        "models.yaml, or use latest or all"
+    )
+
+
+def served_by(config: bytes, versions: Iterable[int]) -> set[int]:
+    """Those of the versions that Triton serves under the policy in this config.pbtxt of ours."""
+    found = sorted(versions, reverse=True)
+    if b"  all { }" in config:
+        return set(found)
+    specific, latest = _SPECIFIC.search(config), _LATEST.search(config)
+    if specific:
+        return set(found) & set(map(int, specific[1].split(b",")))
+    return set(found[: int(latest[1]) if latest else 1])

@@ -9,7 +9,7 @@ import pytest
 from generator.compare import folder_version
 from generator.digest import digest_in, digest_of_served, with_digest
 from generator.manifest import MANIFEST_FILE, Manifest, digest
-from generator.versions import at_version, current_version, version_of
+from generator.versions import at_version, current_version, served_by, version_of
 from tests.generator.conftest import Run
 from tests.generator.workspace import ONE_MODEL, snapshot
 
@@ -108,3 +108,30 @@ def test_pruning_takes_every_version(folder: Path, run: Run) -> None:
     (folder.parents[1] / "models.yaml").write_text(ONE_MODEL.replace("demo", "other"))
     run("prune")
     assert not folder.exists()
+
+
+@pytest.mark.parametrize(
+    "policy, versions",
+    [
+        ("", {3}),
+        ("    version_policy: {latest: {num_versions: 2}}\n", {2, 3}),
+        ("    version_policy: {all: {}}\n", {1, 2, 3}),
+        ("    version_policy: {specific: {versions: [1, 9]}}\n", {1}),
+    ],
+)
+def test_what_a_rendered_policy_serves(
+    work: Path, run: Run, policy: str, versions: set[int]
+) -> None:
+    (work / "models.yaml").write_text(ONE_MODEL + policy)
+    assert run("generate")[0] == 0
+    config = (work / "model_repository/demo/config.pbtxt").read_bytes()
+    assert served_by(config, [1, 2, 3]) == versions
+
+
+def test_a_policy_that_leaves_the_current_version_out_is_refused(folder: Path, run: Run) -> None:
+    renumber(folder, 2)
+    policy = "    version_policy: {specific: {versions: [1]}}\n"
+    (folder.parents[1] / "models.yaml").write_text(ONE_MODEL + policy)
+    code, _, err = run("generate", "--force")
+    assert code == 1
+    assert "version_policy specific [1] leaves out version 2" in err

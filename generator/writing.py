@@ -1,0 +1,73 @@
+"""Files put in place and taken away, each in one step that nobody sees half of.
+
+Knows no manifest: what may be written and removed is decided in repository.py and
+version_folders.py.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from collections.abc import Iterable
+from pathlib import Path, PurePosixPath
+
+from generator.compare import temporary
+
+# Strings and os rather than pathlib below: for a thousand models it halves the time.
+
+
+def write(path: str, content: bytes) -> None:
+    """Puts ``content`` at ``path`` so that nobody ever sees half of it."""
+    scratch = temporary(path)
+    try:
+        descriptor = _create(scratch)
+    except FileNotFoundError:
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        descriptor = _create(scratch)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+        os.replace(scratch, path)  # noqa: PTH105
+    except BaseException:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(scratch)  # noqa: PTH108
+        raise
+
+
+def _create(path: str) -> int:
+    """A new file, never through a link; one that an interrupted run left behind is removed."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+    try:
+        return os.open(path, flags, 0o666)
+    except FileExistsError:
+        os.unlink(path)  # noqa: PTH108
+        return os.open(path, flags, 0o666)
+
+
+def remove_empty_folders(folder: Path, paths: Iterable[str]) -> None:
+    """Removes the folders that these files stood in, where nothing is left in them."""
+    parents = {parent for path in paths for parent in PurePosixPath(path).parents}
+    for parent in sorted(parents, key=lambda parent: len(parent.parts), reverse=True):
+        if parent.parts:
+            with contextlib.suppress(OSError):
+                (folder / parent).rmdir()
+
+
+def remove_file(path: Path) -> None:
+    """Removes a file of ours, and what Python compiled from it while it was served."""
+    path.unlink(missing_ok=True)
+    if path.suffix == ".py":
+        cache = path.parent / "__pycache__"
+        for compiled in cache.glob(f"{path.stem}.*.pyc"):
+            compiled.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            cache.rmdir()
+
+
+def remove_tree(path: Path) -> None:
+    """Removes a folder, if it is there; of a link only the link."""
+    if path.is_symlink() or not path.is_dir():
+        path.unlink(missing_ok=True)
+    else:
+        shutil.rmtree(path)
