@@ -1,0 +1,77 @@
+"""What ``serve`` and ``apply`` last brought up: a file in the repository, ``.hf-triton-served.json``.
+
+A restarted tritonserver loads these models, whatever models.yaml says by then; ``apply --rollback``
+takes back the last change. Reading and writing only: knows neither a server nor models.yaml.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from generator.compare import readable_errors
+from generator.writing import write as write_file
+
+RECORD_FILE = ".hf-triton-served.json"
+
+
+@dataclass(frozen=True)
+class LastChange:
+    """What the last apply did. ``changed`` has the version that each folder served before, and
+    ``routing`` its routing.json from before, None where it had none; ``added`` and ``removed`` are
+    models' public names.
+    """
+
+    changed: Mapping[str, int] = field(default_factory=dict)
+    routing: Mapping[str, str | None] = field(default_factory=dict)
+    added: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to take back."""
+        return not (self.changed or self.routing or self.added or self.removed)
+
+
+@dataclass(frozen=True)
+class ServedRecord:
+    """``models`` are the public names of the models that are to be served, sorted."""
+
+    models: tuple[str, ...] = ()
+    last: LastChange = LastChange()
+
+
+def read(repository: Path) -> ServedRecord | None:
+    """The record; None where there is none, or what is there is none of ours."""
+    with contextlib.suppress(OSError, ValueError, TypeError, KeyError, AttributeError):
+        value = json.loads((repository / RECORD_FILE).read_text(encoding="utf-8"))
+        last = value["last"]
+        return ServedRecord(
+            tuple(map(str, value["models"])),
+            LastChange(
+                {str(folder): int(version) for folder, version in last["changed"].items()},
+                {str(folder): text for folder, text in last["routing"].items()},
+                tuple(map(str, last["added"])),
+                tuple(map(str, last["removed"])),
+            ),
+        )
+    return None
+
+
+def write(repository: Path, record: ServedRecord) -> None:
+    """Writes it in one step. Raises RepositoryError."""
+    text = json.dumps(dataclasses.asdict(record), indent=2, sort_keys=True)
+    with readable_errors():
+        write_file(f"{repository}/{RECORD_FILE}", f"{text}\n".encode())
+
+
+def write_models(repository: Path, models: Iterable[str]) -> None:
+    """Says which models are to be served from here on; the last change stays what it was. Raises
+    RepositoryError.
+    """
+    before = read(repository) or ServedRecord()
+    write(repository, dataclasses.replace(before, models=tuple(sorted(models))))
