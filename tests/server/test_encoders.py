@@ -20,7 +20,7 @@ from wire import Reply, Request, strings
 from tests.encoders.served_encoder import request, rows, tensor
 from tests.encoders.tiny_encoders import texts, tiny_encoder
 from tests.scenarios.triton_endpoints import GrpcEndpoint, HttpEndpoint
-from tests.support.triton import Triton, eventually, post, serving
+from tests.support.triton import Triton, eventually, serving
 
 pytestmark = pytest.mark.server
 
@@ -311,7 +311,7 @@ def question() -> Request:
 
 
 def control(triton: Triton, model: str, action: str) -> None:
-    answer = post(f"http://{triton.http}/v2/repository/models/{model}/{action}", {}, 120)
+    answer = triton.control(model, action)
     assert answer.status == 200, answer
 
 
@@ -329,8 +329,7 @@ def test_models_that_cannot_serve_say_why_in_one_line_while_others_serve(
         loading = {}
         for name in expected:
             add_copy(triton, "rank", name, tmp_path / name)
-            url = f"http://{triton.http}/v2/repository/models/{name}/load"
-            loading[name] = pool.submit(post, url, {}, 120)
+            loading[name] = pool.submit(triton.control, name, "load")
         while not all(answer.done() for answer in loading.values()):
             assert GrpcEndpoint(triton).infer("embed", request(text_input="a cat")).ok
     for name, text in expected.items():

@@ -243,7 +243,7 @@ def test_a_hooks_file_that_cannot_be_imported_says_so_in_one_line(hooked: Triton
     config = repository / "broken" / "config.pbtxt"
     config.write_text(config.read_text().replace('name: "both"', 'name: "broken"'))
     (repository / "broken" / "1" / "hooks.py").write_text(f"import no_such_module\n{HOOKS}")
-    answer = post(f"http://{hooked.http}/v2/repository/models/broken/load", {})
+    answer = hooked.control("broken", "load")
     expected = "hooks: my_hooks.py:1: ModuleNotFoundError: No module named 'no_such_module'"
     assert answer.status == 400
     assert expected in answer.body["error"]

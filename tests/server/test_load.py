@@ -16,7 +16,7 @@ from tests.scenarios.endpoint import Endpoint, Model, joined, rows
 from tests.scenarios.reference import Reference
 from tests.scenarios.served_models import is_batched
 from tests.scenarios.triton_endpoints import GrpcEndpoint, HttpEndpoint
-from tests.support.triton import Triton, eventually, post
+from tests.support.triton import Triton, eventually
 
 pytestmark = pytest.mark.server
 
@@ -138,7 +138,7 @@ def answered(reply: Reply) -> Reply:
 
 
 def control(triton: Triton, folder: str, action: str) -> None:
-    answer = post(f"http://{triton.http}/v2/repository/models/{folder}/{action}", {})
+    answer = triton.control(folder, action)
     assert answer.status == 200, answer
 
 

@@ -16,7 +16,7 @@ import pytest
 from tests.scenarios.endpoint import Model, joined
 from tests.scenarios.reference import Reference
 from tests.scenarios.triton_endpoints import GrpcEndpoint
-from tests.support.triton import Triton, eventually, post
+from tests.support.triton import Triton, eventually
 
 pytestmark = pytest.mark.server
 
@@ -64,12 +64,12 @@ def _process_group(pid: int) -> int:
 
 def control(triton: Triton, action: str, *folders: str) -> None:
     for folder in folders:
-        answer = post(f"http://{triton.http}/v2/repository/models/{folder}/{action}", {}, 120)
+        answer = triton.control(folder, action)
         assert answer.status == 200, answer
 
 
 def is_unloaded(triton: Triton, folder: str) -> bool:
-    index = post(f"http://{triton.http}/v2/repository/index", {}).body
+    index = triton.admin("repository/index").body
     return not [model for model in index if model["name"] == folder and model["state"] == "READY"]
 
 

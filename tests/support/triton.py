@@ -16,10 +16,12 @@ from typing import Any
 
 from generator.generate import generate
 from generator.server import TritonServer
+from generator.server_api import ADMIN_KEY_HEADER
 from generator.server_listen import Listen
 
 ROOT = Path(__file__).parents[2]
 DEMO_MODEL = ROOT / "demo" / "model"
+ADMIN_KEY = "the-admin-key-of-tests"
 
 
 def free_ports() -> Listen:
@@ -108,6 +110,16 @@ class Triton:
         assert lines, f"{name} {labels} is not among the metrics"
         return sum(float(line.rsplit(" ", 1)[1]) for line in lines)
 
+    def control(self, model: str, action: str) -> Answer:
+        """Loads or unloads a model, with the admin key."""
+        return self.admin(f"repository/models/{model}/{action}")
+
+    def admin(self, path: str) -> Answer:
+        """A POST to an API that needs the admin key."""
+        headers = {ADMIN_KEY_HEADER: ADMIN_KEY}
+        request = urllib.request.Request(f"http://{self.http}/v2/{path}", b"{}", headers)
+        return _open(request, 120)
+
     def generate(self, model: str, **body: object) -> Answer:
         return post(self.url(model, "generate"), body)
 
@@ -119,7 +131,8 @@ class Triton:
 def serving(models_yaml: str, folder: Path, timeout_s: float = 300.0) -> Iterator[Triton]:
     """Generates ``models_yaml`` below ``folder``, serves all its models, and stops gracefully.
 
-    The whole log is in ``log``, and on stdout for pytest to show with a failure.
+    As ``hf-triton serve`` does: what changes the server needs a key. The whole log is in ``log``,
+    and on stdout for pytest to show with a failure.
     """
     config = folder / "models.yaml"
     config.write_text(models_yaml, encoding="utf-8")
@@ -131,7 +144,9 @@ def serving(models_yaml: str, folder: Path, timeout_s: float = 300.0) -> Iterato
         log.append(line)
         print(line)
 
-    server = TritonServer(repository, free_ports(), verbose=True, write_log=keep)
+    server = TritonServer(
+        repository, free_ports(), verbose=True, write_log=keep, admin_key=ADMIN_KEY
+    )
     server.start()
     try:
         server.wait_ready([model.name for model in outcome.plan.models], timeout_s)
