@@ -27,6 +27,7 @@ from generator.compare import (
 )
 from generator.digest import CONFIG_FILE
 from generator.errors import RepositoryError
+from generator.lock_holder import lock_holder
 from generator.manifest import MANIFEST_FILE, WEIGHTS_FOLDER, Manifest
 from generator.versions import version_of
 from generator.writing import remove_empty_folders, remove_file, remove_tree, write
@@ -40,10 +41,23 @@ def locked(repository: Path) -> Iterator[None]:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            message = "another hf-triton is writing to it; wait for that one"
+            who = lock_holder(descriptor)
+            message = f"another hf-triton{who} is writing to it; wait for that one"
             raise RepositoryError(f"{repository}: {message}") from None
         except OSError:
             pass  # a file system without locks, such as some NFS mounts
+        yield
+    finally:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def locked_when_free(repository: Path) -> Iterator[None]:
+    """As ``locked``, after whoever has it now. Raises RepositoryError."""
+    descriptor = _opened(repository)
+    try:
+        with contextlib.suppress(OSError):  # a file system without locks
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
     finally:
         os.close(descriptor)
@@ -54,13 +68,8 @@ def locked_model(folder: Path) -> Iterator[None]:
     """Keeps everybody else from loading, unloading or changing a model of a running server; waits
     for whoever does it now. Raises RepositoryError.
     """
-    descriptor = _opened(folder)
-    try:
-        with contextlib.suppress(OSError):  # a file system without locks
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
+    with locked_when_free(folder):
         yield
-    finally:
-        os.close(descriptor)
 
 
 def _opened(folder: Path) -> int:

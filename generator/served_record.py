@@ -1,4 +1,4 @@
-"""What ``serve`` and ``apply`` last brought up: a file in the repository, ``.hf-triton-served.json``.
+"""What ``serve`` and ``apply`` last brought up: ``.hf-triton-served.json`` in the repository.
 
 A restarted tritonserver loads these models, whatever models.yaml says by then; ``apply --rollback``
 takes back the last change. Reading and writing only: knows neither a server nor models.yaml.
