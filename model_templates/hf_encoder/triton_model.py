@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 import torch
 import triton_python_backend_utils as pb_utils
 from hf_runtime import device, log
+from hf_runtime.engine_listener import ForwardedRequest
 from hf_runtime.errors import LoadError
 from hf_runtime.intake import Intake
 from hf_runtime.metrics import MetricsPublisher, instance_labels
@@ -82,6 +83,8 @@ class EncoderModel:
             instance_labels(name, args),
             lambda: families(metrics, lambda: reception.num_open),
         )
+        if served.role == "whole":  # an ensemble's steps are asked by Triton alone
+            self.intake.open(self._take_forwarded)
 
     def execute(self, requests: list[Any]) -> None:
         """Takes the requests' response senders; they are answered from other threads."""
@@ -90,6 +93,13 @@ class EncoderModel:
             listed = request.requested_output_names()
             responder = TritonResponder(request, pb_utils)
             self.intake.receive(plain, listed, responder, self.reception.take)
+
+    def _take_forwarded(self, request: ForwardedRequest) -> None:
+        """Takes a request that a model whose arm this is has passed on."""
+        plain = read_plain(request, self.inputs)
+        listed = request.requested_output_names()
+        take, is_routed = self.reception.take, request.is_routed
+        self.intake.receive(plain, listed, request.responder, take, is_routed=is_routed)
 
     def is_ready(self) -> bool:
         """Whether requests get on; asked by servers from 26.04 on."""

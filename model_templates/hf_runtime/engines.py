@@ -32,8 +32,11 @@ class Engines:
         self._scout = threading.Thread(target=self._look_often, name="engine scout", daemon=True)
 
     def start(self, retry: Retry) -> None:
-        """Starts to look; ``retry`` gets each request that an engine gave back."""
+        """Connects to what there is, and goes on looking; ``retry`` gets each request that an
+        engine gave back.
+        """
         self._retry = retry
+        self._look()
         self._scout.start()
 
     def pass_on(self, waiting: Waiting) -> None:
@@ -80,9 +83,9 @@ class Engines:
 
     def _look_often(self) -> None:
         while not self._closing:
-            self._look()
             self._look_now.wait(_LOOK_EVERY_S)
             self._look_now.clear()
+            self._look()
 
     def _look(self) -> None:
         """Connects to every engine that listens and is not connected to."""

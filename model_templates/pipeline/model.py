@@ -13,6 +13,7 @@ from typing import Any
 import torch
 import triton_python_backend_utils as pb_utils
 from hf_runtime import device, log
+from hf_runtime.engine_listener import ForwardedRequest
 from hf_runtime.errors import LoadError
 from hf_runtime.intake import Intake
 from hf_runtime.metrics import MetricsPublisher, instance_labels
@@ -50,6 +51,7 @@ class TritonPythonModel:
         self.pipeline: ServedPipeline = serve_pipeline(served, placement, num_threads)
         labels = instance_labels(served.public_name, args)
         self.metrics = MetricsPublisher(pb_utils, labels, self._families)
+        self.intake.open(self._take_forwarded)
 
     def execute(self, requests: list[Any]) -> None:
         """Takes the requests' response senders; they are answered from other threads."""
@@ -58,6 +60,12 @@ class TritonPythonModel:
             listed = request.requested_output_names()
             responder = TritonResponder(request, pb_utils)
             self.intake.receive(direct, listed, responder, self.pipeline.reception.take)
+
+    def _take_forwarded(self, request: ForwardedRequest) -> None:
+        """Takes a request that a model whose arm this is has passed on."""
+        listed = request.requested_output_names()
+        take, is_routed = self.pipeline.reception.take, request.is_routed
+        self.intake.receive(request, listed, request.responder, take, is_routed=is_routed)
 
     def is_ready(self) -> bool:
         """Whether requests get on; asked by servers from 26.04 on."""

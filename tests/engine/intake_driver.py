@@ -100,18 +100,24 @@ class Driver:
         text: str | Array = "hello",
         listed: Iterable[str] = OUTPUTS,
         parameters: Mapping[str, Any] | None = None,
+        request_id: str = "",
+        may_stream: bool = False,
+        is_routed: bool = False,
         **inputs: Array,
     ) -> Caller:
         """Sends a request and does not wait."""
         caller = Caller()
         array = strings(text) if isinstance(text, str) else text
-        request = PlainRequest({"text_input": array, **inputs}, dict(parameters or {}))
+        given = dict(parameters or {})
+        request = PlainRequest({"text_input": array, **inputs}, given, request_id)
 
         def take(plain: PlainRequest, names: Iterable[str], responder: Responder) -> None:
             self.taken.append(plain)
             self.take(plain, names, responder)
 
-        self.intake.receive(request, tuple(listed), caller, take)
+        self.intake.receive(
+            request, tuple(listed), caller, take, may_stream=may_stream, is_routed=is_routed
+        )
         return caller
 
     def ask(self, text: str | Array = "hello", **options: Any) -> Caller:
