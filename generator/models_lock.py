@@ -12,11 +12,12 @@ import fcntl
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeAlias
 
 from generator import schema, yaml_marks
-from generator.errors import Problem, RepositoryError, SpecError
+from generator.errors import RepositoryError, SpecError
 from generator.hub_rules import LockedFile, NotServableError, choose, is_safe
 from generator.schema import Report
 from generator.spec import LockedSnapshot, ModelSpec
@@ -50,10 +51,14 @@ def read_lock(config: Path) -> Lock | None:
     if not path.exists():
         return None
     report = Report()
-    lock = _lock(yaml_marks.read(path), report)
+    try:
+        lock = _lock(yaml_marks.read(path), report)
+    except SpecError as error:
+        report.problems += error.problems
     if report.problems:
-        hint = Problem(0, 0, "", "delete it and run hf-triton fetch to write it anew")
-        raise SpecError(str(path), [*report.problems, hint])
+        hint = "; delete the file and run hf-triton fetch to write it anew"
+        found = (replace(problem, message=problem.message + hint) for problem in report.problems)
+        raise SpecError(str(path), found)
     return lock
 
 
@@ -141,7 +146,7 @@ def _pinned(spec: ModelSpec, lock: Lock, config: Path, report: Report) -> ModelS
         _disagree(report, spec, "revision", message)
     else:
         with_choice = _with_choice(spec, found, name, report)
-        return dataclasses.replace(spec, locked=with_choice)
+        return replace(spec, locked=with_choice)
     return spec
 
 
