@@ -1,0 +1,89 @@
+"""Where the admin key comes from, and what is refused as one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from generator import admin_key
+from generator.admin_key import VARIABLE, new_admin_key, take_admin_key
+from generator.errors import ServerError, UsageError
+from generator.server_restrictions import refuse_clashes
+
+KEY = "a-key-of-twenty-char"
+
+
+def test_the_admin_key_comes_from_the_file_before_the_environment(tmp_path: Path) -> None:
+    file = tmp_path / "key"
+    file.write_text(f"{KEY}\n")
+    environment = {VARIABLE: "another-key-0123456"}
+    assert take_admin_key(file, environment) == KEY
+    assert environment == {}, "models have no business with it"
+    assert take_admin_key(None, {VARIABLE: f" {KEY} "}) == KEY
+    assert take_admin_key(None, {}) is None
+
+
+def test_every_start_has_a_new_key_that_would_do_as_a_given_one() -> None:
+    keys = {new_admin_key() for _ in range(20)}
+    assert len(keys) == 20
+    for key in keys:
+        assert take_admin_key(None, {VARIABLE: key}) == key
+        assert len(key) > 40
+
+
+@pytest.mark.parametrize(
+    "key", ["c2VjcmV0IHNlY3JldA==", "0123456789abcdef", "a.b_c~d+e/f=g-hi" * 16]
+)
+def test_keys_of_the_usual_tools_are_taken(key: str) -> None:
+    assert take_admin_key(None, {VARIABLE: key}) == key
+
+
+@pytest.mark.parametrize(
+    "key", ["", "  ", "short", "two words of it.....", "comma,comma,comma,", "é" * 20, "x" * 257]
+)
+def test_an_admin_key_that_can_not_be_one_is_refused_unquoted(key: str) -> None:
+    with pytest.raises(ServerError, match=f"{VARIABLE}: expected one word of 16 to 256") as caught:
+        take_admin_key(None, {VARIABLE: key})
+    assert not key.strip() or key not in str(caught.value)
+
+
+def test_an_admin_key_file_that_can_not_be_read_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ServerError, match=r"--admin-key-file .*none: can't be read: No such file"):
+        take_admin_key(tmp_path / "none", {})
+    (tmp_path / "binary").write_bytes(b"\xff\xfe")
+    with pytest.raises(ServerError, match="not a text"):
+        take_admin_key(tmp_path / "binary", {})
+
+
+def test_the_key_is_masked_wherever_it_stands() -> None:
+    assert admin_key.mask(f"header {KEY}, {KEY}", KEY) == "header ***, ***"
+    assert admin_key.mask("as it is", "") == "as it is"
+
+
+@pytest.mark.parametrize(
+    "argument,said",
+    [
+        (
+            "--http-restricted-api=model-repository:k=v",
+            "--http-restricted-api: model-repository is",
+        ),
+        ("--http-restricted=inference,trace:k=v", "trace is restricted already"),
+        ("--grpc-restricted-protocol=logging:k=v", "--grpc-restricted-protocol: logging is"),
+        ("--grpc-restricted-protocol=health:k=v", "health is what serve itself asks"),
+    ],
+)
+def test_restrictions_of_ones_own_that_clash_are_a_wrong_command_line(
+    argument: str, said: str
+) -> None:
+    with pytest.raises(UsageError, match=said) as caught:
+        refuse_clashes([argument.replace("k=v", f"k={KEY}")], has_key=True)
+    assert KEY not in str(caught.value)
+
+
+def test_restrictions_of_ones_own_that_do_not_clash_go_on_to_tritonserver() -> None:
+    further = ["--http-restricted-api=inference:k=v", "--grpc-restricted-protocol=statistics:k=v"]
+    refuse_clashes([*further, "--log-verbose=1", "--h"], has_key=True)
+    refuse_clashes(["--http-restricted-api=shared-memory,trace:k=v"], has_key=False)
+    with pytest.raises(UsageError, match="is what serve loads models through"):
+        refuse_clashes(["--http-restricted-api=model-repository:k=v"], has_key=False)
