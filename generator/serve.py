@@ -27,6 +27,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     for flag, port in (("--http-port", 8000), ("--grpc-port", 8001), ("--metrics-port", 8002)):
         parser.add_argument(flag, type=_port, default=port, metavar="PORT", help=f"default: {port}")
+    parser.add_argument(
+        "--health-port",
+        type=_port_or_none,
+        default=8003,
+        metavar="PORT",
+        help="where /live, /ready and /metrics tell how the server and its models are; 0: nowhere "
+        "(default: 8003)",
+    )
     _add_openai(parser)
     _add_admin(parser)
     parser.add_argument(
@@ -128,10 +136,10 @@ def run(args: argparse.Namespace) -> int:
     from generator.openai_api.key import take_key
     from generator.server import TritonServer
     from generator.server_listen import Listen
-    from generator.serving import serve
+    from generator.serving import ServeOptions, serve
 
     ports = (args.http_port, args.grpc_port, args.metrics_port, args.openai_port or 0)
-    listen = Listen(args.host, *ports)
+    listen = Listen(args.host, *ports, health_port=args.health_port)
     key = take_key(args.openai_key_file, os.environ)
     if args.triton_url:
         from generator.openai_api.alone import serve_alone
@@ -152,7 +160,8 @@ def run(args: argparse.Namespace) -> int:
     )
     openai_api = OpenAiProcess(listen, key) if args.openai_port else None
     models = [spec.name for spec in outcome.plan.specs]
-    return serve(server, models, args.load_timeout_s, openai_api)
+    options = ServeOptions(Path(args.config), args.load_timeout_s)
+    return serve(server, models, options, openai_api)
 
 
 def _report(outcome: Outcome, repository: str) -> None:
@@ -167,6 +176,10 @@ def _port(text: str) -> int:
     if not (text.isdecimal() and 1 <= int(text) <= 65535):
         raise argparse.ArgumentTypeError(f"got '{text}', expected a port from 1 to 65535")
     return int(text)
+
+
+def _port_or_none(text: str) -> int:
+    return 0 if text == "0" else _port(text)
 
 
 def _address(text: str) -> str:

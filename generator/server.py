@@ -91,7 +91,7 @@ class TritonServer:
 
     def start(self, timeout_s: float = _START_TIMEOUT_S) -> None:
         """Starts the server, with no model yet, and waits until it answers. Raises ServerError."""
-        self.listen.check()
+        self.listen.check_triton()
         binary = server_binary.find()
         guard = [sys.executable, "-IS", server_guard.__file__, self._shared_memory_prefix]
         process = subprocess.Popen(

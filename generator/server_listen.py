@@ -24,13 +24,16 @@ class Listen:
 
     def ports(self) -> dict[str, int]:
         """The ports by the flag that sets each."""
-        ports = {
+        further = {"--openai-port": self.openai_port, "--health-port": self.health_port}
+        return {**self.triton_ports(), **{flag: port for flag, port in further.items() if port}}
+
+    def triton_ports(self) -> dict[str, int]:
+        """Those that tritonserver itself listens on."""
+        return {
             "--http-port": self.http_port,
             "--grpc-port": self.grpc_port,
             "--metrics-port": self.metrics_port,
         }
-        further = {"--openai-port": self.openai_port, "--health-port": self.health_port}
-        return {**ports, **{flag: port for flag, port in further.items() if port}}
 
     def client_host(self) -> str:
         """An address at which a client on this machine reaches the server."""
@@ -48,6 +51,11 @@ class Listen:
             if port in seen:
                 raise ServerError(f"{seen[port]} and {flag} are both {port}: each needs its own")
             seen[port] = flag
+            self._check_port(port, flag)
+
+    def check_triton(self) -> None:
+        """The same for tritonserver's ports alone, while what runs beside it may have its own."""
+        for flag, port in self.triton_ports().items():
             self._check_port(port, flag)
 
     def _check_port(self, port: int, flag: str) -> None:

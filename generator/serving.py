@@ -5,19 +5,26 @@ Results (curl lines) go to stdout, everything else to stderr. Knows nothing of m
 
 from __future__ import annotations
 
+import contextlib
+import os
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
 from generator.curl_lines import curl_lines
-from generator.errors import EXIT_INTERRUPTED, EXIT_OK, ServerError
+from generator.errors import EXIT_INTERRUPTED, EXIT_OK, RepositoryError, ServerError
 from generator.openai_api.beside import OpenAiProcess
 from generator.server import TritonServer
 from generator.server_loading import Loaded
+from generator.server_state import ServerState, remove_state, write_state
 from generator.server_stubs import StubWatch
+from generator.supervision.health import Health
+from generator.supervision.health_port import health_port
 
 _REMIND_EVERY_S = 10.0
 _POLL_S = 0.5
@@ -35,10 +42,18 @@ def stop_signals() -> list[signal.Signals]:
     return [number for number in _STOP_SIGNALS if not _is_ignored_hangup(number)]
 
 
+@dataclass(frozen=True)
+class ServeOptions:
+    """How to serve: ``config`` is the models.yaml, of which only the path is told."""
+
+    config: Path
+    load_timeout_s: float | None = None
+
+
 def serve(
     server: TritonServer,
     models: Sequence[str],
-    load_timeout_s: float | None,
+    options: ServeOptions,
     openai_api: OpenAiProcess | None = None,
 ) -> int:
     """Starts ``server``, loads ``models`` and watches it until a signal; returns the exit code.
@@ -46,9 +61,13 @@ def serve(
     Raises ServerError when it does not start, dies, or no model loads; nothing is left behind.
     """
     before = {number: signal.signal(number, _raise_stop) for number in stop_signals()}
+    health = Health()
     try:
-        server.start()
-        return _serve_until_stopped(server, models, load_timeout_s, openai_api)
+        with health_port(server.listen, health):
+            server.start()
+            health.set_server_up(True)
+            with _findable(server, options.config):
+                return _serve_until_stopped(server, models, options, health, openai_api)
     finally:
         if openai_api:
             openai_api.kill()
@@ -56,18 +75,48 @@ def serve(
             signal.signal(number, handler)
 
 
+@contextlib.contextmanager
+def _findable(server: TritonServer, config: Path) -> Iterator[None]:
+    """Leaves word in the repository of how to reach the server, for ``apply``."""
+    listen = server.listen
+    state = ServerState(
+        pid=os.getpid(),
+        host=listen.client_host(),
+        http_port=listen.http_port,
+        grpc_port=listen.grpc_port,
+        metrics_port=listen.metrics_port,
+        health_port=listen.health_port,
+        config=str(config.resolve()),
+        admin_key=server.api.admin_key,
+    )
+    try:
+        write_state(server.repository, state)
+    except RepositoryError as error:
+        _say(f"{error}; `hf-triton apply` will need --url and the admin key")
+    try:
+        yield
+    finally:
+        remove_state(server.repository, listen.http_port)
+
+
 def _serve_until_stopped(
     server: TritonServer,
     models: Sequence[str],
-    load_timeout_s: float | None,
+    options: ServeOptions,
+    health: Health,
     openai_api: OpenAiProcess | None,
 ) -> int:
     try:
         if openai_api:
             openai_api.start()
-        _load(server, models, load_timeout_s, openai_api)
+        health.set_models(dict.fromkeys(models, "is being loaded"))
+        _load(server, models, options.load_timeout_s, openai_api)
+        reasons = {model: "" if model in server.loader.ready else "not ready" for model in models}
+        health.set_models(reasons)
+        health.enter("serving")
         _watch(server, openai_api)
     except StopRequested:
+        health.enter("stopping")
         return _stop(server, openai_api)
     except BaseException:
         server.kill()

@@ -25,10 +25,11 @@ ADMIN_KEY = "the-admin-key-of-tests"
 
 
 def free_ports() -> Listen:
-    """Three ports that nobody listens on."""
+    """Four ports that nobody listens on: Triton's three, and one for the supervisor's health."""
     with contextlib.ExitStack() as stack:
-        probes = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(3)]
-        return Listen("127.0.0.1", *(probe.getsockname()[1] for probe in probes))
+        probes = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(4)]
+        http, grpc, metrics, health = (probe.getsockname()[1] for probe in probes)
+        return Listen("127.0.0.1", http, grpc, metrics, health_port=health)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,160 @@
+"""What a supervisor knows of its server and models, for probes and for Prometheus.
+
+Written by the supervisor, read by the health port's threads. Knows no HTTP and no process.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+Phase = Literal["starting", "serving", "restarting", "stopping"]
+
+_PHASE_REASONS: Mapping[Phase, str] = {
+    "starting": "models are being loaded",
+    "restarting": "tritonserver died and is being restarted",
+    "stopping": "the server is being stopped",
+}
+# So long may a server that should run leave us without an answer until it counts as hung. A load
+# can keep one of its HTTP threads, and a question that lands there, waiting for seconds.
+_HUNG_AFTER_S = 60.0
+_METRICS = {
+    "hf_triton_model_up": ("gauge", "Whether the model is ready and all its processes live."),
+    "hf_triton_model_deaths_total": ("counter", "Processes of the model that died."),
+    "hf_triton_model_restarts_total": ("counter", "Times the model was loaded after a death."),
+    "hf_triton_model_given_up": ("gauge", "Whether it died too often to be loaded again."),
+    "hf_triton_server_up": ("gauge", "Whether tritonserver runs and answers."),
+    "hf_triton_server_restarts_total": ("counter", "Times tritonserver was started anew."),
+    "hf_triton_last_apply_success": ("gauge", "Whether the last apply changed all it had to."),
+    "hf_triton_last_apply_timestamp_seconds": ("gauge", "When the last apply ended."),
+}
+
+
+@dataclass
+class ModelHealth:
+    """One model of models.yaml; ``reason`` is why it is not ready, "" where it is."""
+
+    reason: str = "waits to be loaded"
+    num_deaths: int = 0
+    num_restarts: int = 0
+    is_given_up: bool = False
+
+
+@dataclass
+class Health:
+    """The state of one server. Every method may be called from any thread."""
+
+    clock: Callable[[], float] = time.monotonic
+    _phase: Phase = "starting"
+    _models: dict[str, ModelHealth] = field(default_factory=dict)
+    _is_server_up: bool = False
+    _answered_at_s: float | None = None
+    _num_server_restarts: int = 0
+    _last_apply: tuple[bool, float] | None = None
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def enter(self, phase: Phase) -> None:
+        """Tells which phase of its life the server is in; there is none after stopping."""
+        with self._lock:
+            if self._phase != "stopping":
+                self._phase = phase
+            self._answered_at_s = None if phase == "restarting" else self._answered_at_s
+
+    def set_models(self, reasons: Mapping[str, str]) -> None:
+        """The models to be served, each with why it is not ready, "" where it is."""
+        with self._lock:
+            kept = {name: self._models.get(name) or ModelHealth() for name in reasons}
+            for name, reason in reasons.items():
+                kept[name].reason = reason
+            self._models = kept
+
+    def died(self, model: str) -> None:
+        """A process of the model has died."""
+        with self._lock:
+            if model in self._models:
+                self._models[model].num_deaths += 1
+
+    def restarted(self, model: str) -> None:
+        """The model was loaded again."""
+        with self._lock:
+            if model in self._models:
+                self._models[model].num_restarts += 1
+
+    def set_given_up(self, model: str, given_up: bool) -> None:
+        """Whether nobody tries to load the model again."""
+        with self._lock:
+            if model in self._models:
+                self._models[model].is_given_up = given_up
+
+    def set_server_up(self, is_up: bool) -> None:
+        """Whether tritonserver has answered just now."""
+        with self._lock:
+            self._is_server_up = is_up
+            if is_up or self._answered_at_s is None:
+                self._answered_at_s = self.clock()
+
+    def server_restarted(self) -> None:
+        """The tritonserver was started anew."""
+        with self._lock:
+            self._num_server_restarts += 1
+
+    def applied(self, success: bool, at_s: float) -> None:
+        """How the last apply ended, and when, in seconds since 1970."""
+        with self._lock:
+            self._last_apply = (success, at_s)
+
+    def given_up(self) -> list[str]:
+        """The models that nobody tries to load again."""
+        with self._lock:
+            return [name for name, model in self._models.items() if model.is_given_up]
+
+    def is_live(self) -> bool:
+        """False where tritonserver should answer and has not for a minute: it hangs."""
+        with self._lock:
+            since = self._answered_at_s
+            return since is None or self.clock() - since < _HUNG_AFTER_S
+
+    def readiness(self) -> dict[str, Any]:
+        """``ready``, ``phase``, ``reason`` where it is the server's, ``not_ready`` by model."""
+        with self._lock:
+            not_ready = {name: model.reason for name, model in self._models.items() if model.reason}
+            reason = _PHASE_REASONS.get(self._phase, "")
+            if not reason and not self._is_server_up:
+                reason = "tritonserver does not answer"
+            found: dict[str, Any] = {"ready": not (reason or not_ready), "phase": self._phase}
+            if reason:
+                found["reason"] = reason
+            return {**found, "not_ready": not_ready}
+
+    def metrics_text(self) -> str:
+        """Everything in Prometheus' text format, version 0.0.4."""
+        with self._lock:
+            samples = list(self._samples())
+        lines = []
+        for name, (kind, help_text) in _METRICS.items():
+            own = [(labels, value) for family, labels, value in samples if family == name]
+            if own:
+                lines += [f"# HELP {name} {help_text}", f"# TYPE {name} {kind}"]
+                lines += [f"{name}{labels} {value!r}" for labels, value in own]
+        return "".join(f"{line}\n" for line in lines)
+
+    def _samples(self) -> Iterator[tuple[str, str, float]]:
+        for name, model in self._models.items():
+            labels = f'{{model="{escaped(name)}"}}'
+            yield "hf_triton_model_up", labels, int(not model.reason and self._is_server_up)
+            yield "hf_triton_model_deaths_total", labels, model.num_deaths
+            yield "hf_triton_model_restarts_total", labels, model.num_restarts
+            yield "hf_triton_model_given_up", labels, int(model.is_given_up)
+        yield "hf_triton_server_up", "", int(self._is_server_up)
+        yield "hf_triton_server_restarts_total", "", self._num_server_restarts
+        if self._last_apply:
+            yield "hf_triton_last_apply_success", "", int(self._last_apply[0])
+            yield "hf_triton_last_apply_timestamp_seconds", "", self._last_apply[1]
+
+
+def escaped(label: str) -> str:
+    """A label's value as the text format wants it."""
+    return label.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
