@@ -114,7 +114,11 @@ def _environment() -> jinja2.Environment:
     return environment
 
 
-class _UniqueLoader(yaml.SafeLoader):
+# libyaml's own parser where PyYAML was built with it.
+_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+class _UniqueLoader(_Loader):  # type: ignore[misc]
     """Refuses a key given twice, of which YAML readers silently keep one."""
 
 
@@ -125,7 +129,7 @@ def _unique_mapping(loader: _UniqueLoader, node: yaml.MappingNode) -> dict[Any, 
         raise yaml.constructor.ConstructorError(
             problem=f"key given twice: {', '.join(sorted(twice))}", problem_mark=node.start_mark
         )
-    return loader.construct_mapping(node, deep=True)
+    return dict(loader.construct_mapping(node, deep=True))
 
 
 _UniqueLoader.add_constructor("tag:yaml.org,2002:map", _unique_mapping)

@@ -57,6 +57,12 @@ def render(args: argparse.Namespace) -> Deployment:
 
 def _notes(servers: Sequence[Server], args: argparse.Namespace) -> Iterator[str]:
     """What was assumed, where it may be wrong."""
+    hub = [name for server in servers for name in unknown_weights(server.unit)]
+    if hub and args.target != "compose":
+        yield (
+            f"{', '.join(hub)}: without a models.lock every pod takes what the Hub has when it "
+            "starts: run hf-triton fetch to pin commits and hashes, then deploy again"
+        )
     for server in servers:
         models = unknown_weights(server.unit)
         if models and args.memory is None:

@@ -1,0 +1,75 @@
+"""The KServe target. Its own schema is not on PyPI: the pod in it is Kubernetes' and is held
+against that; of what KServe adds, the fields are listed here as the v1beta1 API has them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import kubernetes_validate
+import pytest
+
+from tests.deploy.conftest import Deploy
+
+# https://github.com/kserve/kserve, pkg/apis/serving/v1beta1/component.go: ComponentExtensionSpec.
+COMPONENT: dict[str, type] = {
+    "minReplicas": int,
+    "maxReplicas": int,
+    "labels": dict,
+    "annotations": dict,
+    "deploymentStrategy": dict,
+}
+VARIANTS = {
+    "plain": (),
+    "per model": ("--per-model", "--openai", "--network-policy"),
+    "shared claim": ("--shared-claim", "--namespace", "models"),
+}
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_every_object_is_right_by_the_schema(deploy: Deploy, variant: str) -> None:
+    rendered = deploy("kserve", *VARIANTS[variant])
+    assert rendered.code == 0, rendered.err
+    services = 0
+    for entry in rendered.objects():
+        if entry["kind"] == "InferenceService":
+            check_inference_service(entry)
+            services += 1
+        else:
+            kubernetes_validate.validate(entry, "1.31", strict=True)
+    assert services == (3 if variant == "per model" else 1)
+
+
+def check_inference_service(entry: dict[str, Any]) -> None:
+    assert entry["apiVersion"] == "serving.kserve.io/v1beta1"
+    assert set(entry) == {"apiVersion", "kind", "metadata", "spec"}
+    assert set(entry["spec"]) == {"predictor"}
+    predictor = dict(entry["spec"]["predictor"])
+    for name, kind in COMPONENT.items():
+        assert isinstance(predictor.pop(name), kind)
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": predictor}
+    kubernetes_validate.validate(pod, "1.31", strict=True)
+
+
+def test_the_container_is_the_one_that_kserve_looks_for(deploy: Deploy) -> None:
+    service = deploy("kserve").object("InferenceService")
+    (container,) = service["spec"]["predictor"]["containers"]
+    assert container["name"] == "kserve-container"
+    # The first port is the one that KServe's Service leads to: the open inference protocol's, v2.
+    assert container["ports"][0] == {"name": "http", "containerPort": 8000}
+
+
+def test_what_scales_is_the_deployment_that_kserve_makes(deploy: Deploy) -> None:
+    rendered = deploy("kserve")
+    scaled = rendered.object("HorizontalPodAutoscaler")["spec"]["scaleTargetRef"]
+    assert scaled["name"] == "hf-triton-predictor"
+    annotations = rendered.object("InferenceService")["metadata"]["annotations"]
+    assert annotations["serving.kserve.io/autoscalerClass"] == "external"
+
+
+def test_an_ingress_is_left_to_kserve(deploy: Deploy) -> None:
+    refused = deploy("kserve", "--host", "models.example.org")
+    assert refused.code == 2
+    assert refused.err == (
+        "hf-triton: --host: KServe makes an InferenceService's Ingress itself; leave it out\n"
+    )

@@ -1,0 +1,68 @@
+"""The models.yaml that travels says what the user's own says."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from generator.deploy.models_file import Source, _dump, plain
+from generator.deploy.rendering import block, parse, quote
+from generator.deploy.units import one_unit, slugs_of
+from generator.models_yaml import load
+from generator.templates import find_tasks
+from generator.yaml_marks import parse as parse_marks
+from generator.yaml_marks import read
+from tests.support.triton import ROOT
+
+TEXTS = st.text(max_size=30)
+TREES = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats(allow_nan=False) | TEXTS,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(TEXTS, inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@given(st.dictionaries(TEXTS, TREES, min_size=1, max_size=4))
+def test_what_is_written_is_read_back_the_same(tree: dict[str, Any]) -> None:
+    text = _dump(tree)
+    assert text.isascii()
+    assert plain(parse_marks(text.encode(), "models.yaml")) == tree
+
+
+@given(st.text())
+def test_a_quoted_text_is_read_back_the_same(text: str) -> None:
+    assert parse(f"a: {quote(text)}".encode(), "x") == [{"a": text}]
+
+
+@given(st.text() | st.from_regex(r"([ -~]{0,9}\n){0,5}", fullmatch=True))
+def test_a_block_is_read_back_the_same(text: str) -> None:
+    assert parse(f"a:\n  b: {block(text, 4)}\n  c: 1\n".encode(), "x") == [
+        {"a": {"b": text, "c": 1}}
+    ]
+
+
+def test_every_example_means_the_same_elsewhere(tmp_path: Path) -> None:
+    tasks = find_tasks()
+    for path in sorted((ROOT / "examples").glob("*.yaml")):
+        specs = load(path, tasks)
+        base = str(path.parent)
+        (unit,) = one_unit("hf-triton", specs)
+        for name, content in Source(read(path), base).files_of(unit).items():
+            (tmp_path / name).write_bytes(content)
+        again = load(tmp_path / "models.yaml", tasks)
+        for one, other in zip(specs, again, strict=True):
+            assert one.source.folder == other.source.folder
+            same = dataclasses.replace(other, source=one.source, hooks=one.hooks)
+            assert same == one
+
+
+def test_names_become_ones_that_kubernetes_takes_and_stay_apart() -> None:
+    names = ["demo", "Demo", "de.mo", "de-mo", "de_mo", "x" * 128, "x" * 127, "a-b"]
+    slugs = list(slugs_of(names).values())
+    assert slugs[0] == "demo"
+    assert len(set(slugs)) == len(names)
+    assert all(len(slug) <= 20 and slug.strip("-") == slug for slug in slugs)
