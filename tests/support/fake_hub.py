@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import socket
+import sys
 import threading
 import time
 from collections import Counter
@@ -89,7 +90,7 @@ class FakeHub:
 @contextmanager
 def running_hub(port: int = 0) -> Iterator[FakeHub]:
     """A hub on a port, a free one if none is given."""
-    server = ThreadingHTTPServer(("127.0.0.1", port), _Handler)
+    server = _Server(("127.0.0.1", port), _Handler)
     server.daemon_threads = True
     hub = FakeHub(f"http://127.0.0.1:{server.server_address[1]}")
     server.hub = hub  # type: ignore[attr-defined]
@@ -106,6 +107,13 @@ def running_hub(port: int = 0) -> Iterator[FakeHub]:
 def is_lfs(name: str) -> bool:
     """Whether the Hub keeps a file in LFS."""
     return name.endswith((".safetensors", ".bin", ".h5", ".onnx"))
+
+
+class _Server(ThreadingHTTPServer):
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Silence where the client has gone."""
+        if not isinstance(sys.exc_info()[1], OSError):
+            super().handle_error(request, client_address)
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -212,7 +220,8 @@ class _Handler(BaseHTTPRequestHandler):
             for start in range(0, len(body[:due]), self.hub.chunk):
                 piece = body[:due][start : start + self.hub.chunk]
                 self.wfile.write(piece)
-                self.hub.sent[name] += len(piece)
+                with self.hub.lock:
+                    self.hub.sent[name] += len(piece)
                 time.sleep(self.hub.seconds_between_chunks)
         except OSError:  # the client has gone
             self.close_connection = True
