@@ -116,5 +116,7 @@ KEYS: dict[str, Entry] = {
     "response_cache": Entry(_response_cache),
     "layout": Entry(schema.choice("single", "ensemble"), "single"),
     "ensemble": Entry(ensemble_keys.check, Ensemble()),
+    "canary": Entry(_anything),
+    "shadow": Entry(_anything),
     "options": Entry(_anything),
 }

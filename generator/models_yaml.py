@@ -6,12 +6,13 @@ Knows tasks only by their tags and options, nothing of templates, output or serv
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from generator import (
+    canary_keys,
     ensemble_keys,
     metric_keys,
     models_lock,
@@ -20,8 +21,11 @@ from generator import (
     yaml_marks,
     yaml_nodes,
 )
+from generator.canary_keys import Branch
+from generator.canary_targets import Target, refuse_targets
 from generator.errors import SpecError, looks_like_token
 from generator.hooks_file import find_hooks
+from generator.merged_keys import merge
 from generator.model_keys import KEYS
 from generator.model_names import NameClaim, refuse_clashes
 from generator.model_rules import broken_rules
@@ -30,10 +34,9 @@ from generator.source import Source, find_source
 from generator.spec import HooksFile, InstanceGroup, ModelSpec
 from generator.templates import Task
 from generator.triton_models import ENGINE_SUFFIX, STEP_SUFFIXES
-from generator.yaml_nodes import Key, Node
+from generator.yaml_nodes import Node
 
-_MERGED_MAPS = ("options", "dynamic_batching", "ensemble")
-_ONE_MODEL_ONLY = ("name",)
+_ONE_MODEL_ONLY = ("name", "canary", "shadow")
 
 
 def load(path: Path, tasks: Mapping[str, Task]) -> list[ModelSpec]:
@@ -68,6 +71,7 @@ class _Loader:
     report: Report
     claims: list[NameClaim] = field(default_factory=list)
     metrics: list[metric_keys.MetricClaim] = field(default_factory=list)
+    targets: list[Target] = field(default_factory=list)
 
     def models(self, root: Node) -> list[ModelSpec]:
         expected = "a map with 'models:' and, if you like, 'defaults:'"
@@ -83,10 +87,12 @@ class _Loader:
             message = f"got {shown}, expected a list with an entry for every model"
             self.report.add(entries, message)
             return []
-        specs = [self.model(node, defaults) for node in entries.value]
+        specs = [spec for node in entries.value for spec in self.entry(node, defaults)]
         refuse_clashes(self.claims, self.report)
         metric_keys.refuse_differences(self.metrics, self.report)
-        return [spec for spec in specs if spec is not None]
+        names = [claim.name for claim in self.claims]
+        refuse_targets(self.targets, names, specs, self.report)
+        return specs
 
     def defaults(self, node: Node) -> dict[str, Node]:
         """The defaults' nodes; their values are checked here too, for a model may override each."""
@@ -98,7 +104,40 @@ class _Loader:
                 self.report.expected(child, "a map of options")
             else:
                 KEYS[name].check(child, self.report)
-        return entries
+        return {name: node for name, node in entries.items() if name not in ("canary", "shadow")}
+
+    def entry(self, node: Node, defaults: Mapping[str, Node]) -> Iterator[ModelSpec]:
+        """A model, and the arms of it that are generated as models of their own."""
+        before = len(self.report.problems)
+        spec = self.model(node, defaults)
+        own = node.value.items() if isinstance(node.value, dict) else ()
+        given = merge(defaults, {key.name: child for key, child in own})
+        name = given.get("name")
+        routes = canary_keys.read(given, KEYS, self.report)
+        if name is None or not isinstance(name.value, str):
+            return
+        self.targets += [Target(arm.to, name.value) for arm in routes.all if arm.to is not None]
+        if spec is not None and len(self.report.problems) == before:
+            canary, shadow = routes.canary(spec.name), routes.shadowed(spec.name)
+            yield dataclasses.replace(spec, canary=canary, shadow=shadow)
+        if "task" not in given or "model" not in given:
+            return  # told of already
+        for branch in routes.all:
+            arm = self.arm(branch, given, name.value) if branch.overrides else None
+            if arm is not None:
+                yield dataclasses.replace(arm, arm_of=name.value)
+
+    def arm(self, branch: Branch, given: Mapping[str, Node], owner: str) -> ModelSpec | None:
+        """An arm that is a version of the model ``owner``; the same mistake is told of once."""
+        told = {(problem.line, problem.column) for problem in self.report.problems}
+        before = len(self.report.problems)
+        arm = self.model(branch.entry(owner), branch.inherited(given))
+        self.report.problems[before:] = [
+            problem
+            for problem in self.report.problems[before:]
+            if (problem.line, problem.column) not in told
+        ]
+        return arm
 
     def model(self, node: Node, defaults: Mapping[str, Node]) -> ModelSpec | None:
         before = len(self.report.problems)
@@ -205,26 +244,6 @@ class _Loader:
         self.report.add(place, f"{message} (in {model.where})" if inherited else message)
 
 
-def merge(defaults: Mapping[str, Node], own: Mapping[str, Node]) -> dict[str, Node]:
-    """``own`` over ``defaults``: options and dynamic_batching key by key, everything else whole."""
-    merged = {**defaults, **own}
-    for name in _MERGED_MAPS:
-        lower, upper = defaults.get(name), own.get(name)
-        if lower is not None and upper is not None:
-            merged[name] = _merge_maps(lower, upper)
-    return merged
-
-
-def _merge_maps(lower: Node, upper: Node) -> Node:
-    if not isinstance(lower.value, dict) or not isinstance(upper.value, dict):
-        return upper
-    overridden = {key.name for key in upper.value}
-    kept: dict[Key, Node] = {
-        key: node for key, node in lower.value.items() if key.name not in overridden
-    }
-    return dataclasses.replace(upper, value={**kept, **upper.value})
-
-
 def parts(values: Mapping[str, Any]) -> tuple[str, ...]:
     """What a model's name is followed by in the names of its further folders."""
     if values.get("layout") == "ensemble":
@@ -240,6 +259,6 @@ def _spec(values: Mapping[str, Any], source: Source, options: Mapping[str, objec
         groups = (InstanceGroup(kind=kind),)
     if values["layout"] == "single":
         values = {**values, "ensemble": None}
-    kept = ("model", "instance_group", "options", "layout")
+    kept = ("model", "instance_group", "options", "layout", "canary", "shadow")
     direct = {name: value for name, value in values.items() if name not in kept}
     return ModelSpec(source=source, instance_groups=groups, options=options, **direct)

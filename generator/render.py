@@ -22,6 +22,7 @@ from generator import model_config
 from generator.digest import CONFIG_FILE, with_digest
 from generator.ensemble_tensors import NATIVE_FILES, ensemble_tensors
 from generator.errors import TemplateError
+from generator.routing import routing_files
 from generator.templates import CONFIG_TEMPLATE, ENSEMBLE_FOLDER, VERSION_FOLDER, Task
 from generator.triton_models import STEPS, TritonModel, step_name
 
@@ -40,6 +41,7 @@ def render(model: TritonModel, task: Task, repository: Path) -> dict[str, bytes]
             json.dumps(values, indent=2, sort_keys=True, allow_nan=False) + "\n"
         ).encode(),
         **runtime_files,
+        **routing_files(model),
     }
     return dict(sorted(with_digest(files).items()))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from fractions import Fraction
 from pathlib import Path
 
 from generator.hub_rules import LockedFile
@@ -97,11 +98,38 @@ class LockedSnapshot:
 
 
 @dataclass(frozen=True)
+class Arm:
+    """``weight`` percent of a model's requests, and the entry that answers them."""
+
+    name: str
+    model: str
+    weight: Fraction
+
+
+@dataclass(frozen=True)
+class Canary:
+    """Who shares a model's requests; ``sticky`` names what keeps like requests with one arm."""
+
+    arms: tuple[Arm, ...]
+    sticky: str | None = None
+
+
+@dataclass(frozen=True)
+class Shadow:
+    """The entry that gets copies of ``percent`` of a model's requests, and its name in metrics."""
+
+    name: str
+    model: str
+    percent: Fraction
+
+
+@dataclass(frozen=True)
 class ModelSpec:
     """One entry of ``models:``, complete: defaults merged in, every value checked.
 
     ``locked`` is what models.lock has of a Hub model; ``places`` are the keys that were given, each
-    where it stands, for errors that only show later.
+    where it stands, for errors that only show later. ``arm_of`` is the model that has this one as
+    an arm or a shadow of its own, where it is no entry by itself.
     """
 
     name: str
@@ -124,3 +152,6 @@ class ModelSpec:
     options: Mapping[str, object]
     locked: LockedSnapshot | None = None
     places: Mapping[str, Node] = field(default_factory=dict, compare=False, repr=False)
+    canary: Canary | None = None
+    shadow: Shadow | None = None
+    arm_of: str | None = None

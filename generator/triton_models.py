@@ -22,6 +22,7 @@ STEP_SUFFIXES = tuple(f"_{step}" for step in STEPS)
 TASK_PARAMETER = "hf_triton_task"
 ROLE_PARAMETER = "hf_triton_role"
 ENGINE_PARAMETER = "hf_triton_engine"
+ARM_PARAMETER = "hf_triton_arm_of"
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,11 @@ class TritonModel:
     def parameters(self) -> dict[str, str]:
         """What programs that read config.pbtxt can know of it."""
         found = {TASK_PARAMETER: self.spec.task, ROLE_PARAMETER: self.role}
-        return found if self.engine is None else {**found, ENGINE_PARAMETER: self.engine}
+        if self.engine is not None:
+            found[ENGINE_PARAMETER] = self.engine
+        if self.spec.arm_of is not None:
+            found[ARM_PARAMETER] = self.spec.arm_of
+        return found
 
 
 def triton_models(spec: ModelSpec) -> tuple[TritonModel, ...]:
