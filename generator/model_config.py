@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, get_args
 from generator import ensemble_rules
 from generator.errors import TemplateError
 from generator.triton_models import (
+    ARM_PARAMETER,
     ENGINE_PARAMETER,
     ROLE_PARAMETER,
     STEPS,
@@ -101,6 +102,11 @@ def parameters(config: Any) -> dict[str, str]:
 def engine_of(config_file: Path) -> str | None:
     """The model that this one, a front, forwards to; None of any other, or where none is read."""
     return parameters(_read(config_file)).get(ENGINE_PARAMETER)
+
+
+def arm_of(config_file: Path) -> str | None:
+    """The model that has this one as an arm or a shadow of its own; None of any other, or unread."""
+    return parameters(_read(config_file)).get(ARM_PARAMETER)
 
 
 def steps_of(config_file: Path) -> list[str]:

@@ -16,6 +16,7 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
+from generator import model_config
 from generator.curl_lines import curl_lines
 from generator.errors import EXIT_INTERRUPTED, EXIT_OK, RepositoryError, ServerError
 from generator.openai_api.beside import OpenAiProcess
@@ -182,10 +183,12 @@ def _announce(
         _say(f"model '{outcome.model}' failed to load: {outcome.failure}{others}")
         return
     _say(f"{outcome.model} is ready after {outcome.seconds:.1f} s{others}")
+    config_file = server.repository / outcome.model / "config.pbtxt"
+    if model_config.arm_of(config_file):
+        return  # asked through the model whose arm it is
     url = f"http://{server.listen.address(server.listen.http_port)}/v2/models"
     lines = curl_lines(server.repository, outcome.model, url)
     if openai_api:
-        config_file = server.repository / outcome.model / "config.pbtxt"
         lines += openai_api.curl_lines(outcome.model, config_file)
     print("\n".join([f"# {outcome.model}", *lines]), flush=True)
 
