@@ -105,7 +105,7 @@ def engine_of(config_file: Path) -> str | None:
 
 
 def arm_of(config_file: Path) -> str | None:
-    """The model that has this one as an arm or a shadow of its own; None of any other, or unread."""
+    """The model that has this one as an arm or a shadow of its own; None of any other."""
     return parameters(_read(config_file)).get(ARM_PARAMETER)
 
 
