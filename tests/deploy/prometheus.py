@@ -1,0 +1,153 @@
+"""Debian's prometheus and promtool: found on PATH, or unpacked into the user's cache without root.
+
+Neither is on PyPI. Where they can't be had, the tests that need them are skipped, and say why.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.triton import eventually
+
+_PACKAGE = "prometheus"
+_TIMEOUT_S = 300
+
+
+@functools.cache
+def program(name: str) -> str:
+    """The path of prometheus or promtool; skips the test where there is none."""
+    found = shutil.which(name) or _cached(name)
+    if isinstance(found, str):
+        return found
+    pytest.skip(f"no {name}: not on PATH, and {found.reason}")
+
+
+class _MissingError(Exception):
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+@functools.cache
+def _cached(name: str) -> str | _MissingError:
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    folder = cache / "hf-triton" / "debian-prometheus"
+    try:
+        if not (folder / "usr/bin" / name).is_file():
+            _unpack(folder)
+    except _MissingError as missing:
+        return missing
+    return str(folder / "usr/bin" / name)
+
+
+def _unpack(folder: Path) -> None:
+    """Downloads the package and unpacks it, after asking for new lists of packages if need be."""
+    if not (shutil.which("apt-get") and shutil.which("dpkg")):
+        raise _MissingError("this is no Debian to take its package from")
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
+        state = Path(scratch, "apt")
+        (state / "lists/partial").mkdir(parents=True)
+        own = [
+            f"-oDir::State={state}",
+            f"-oDir::State::lists={state}/lists",
+            f"-oDir::Cache={state}",
+        ]
+        try:
+            _run("apt-get", "download", _PACKAGE, folder=scratch)
+        except _MissingError:
+            _run("apt-get", *own, "update", folder=scratch)
+            _run("apt-get", *own, "download", _PACKAGE, folder=scratch)
+        (package,) = Path(scratch).glob("*.deb")
+        _run("dpkg", "-x", str(package), f"{scratch}/unpacked", folder=scratch)
+        with contextlib.suppress(OSError):  # another run was faster
+            Path(scratch, "unpacked").rename(folder)
+
+
+def _run(*command: str, folder: str) -> None:
+    try:
+        done = subprocess.run(
+            command, cwd=folder, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False
+        )
+    except subprocess.TimeoutExpired:
+        raise _MissingError(f"{' '.join(command[:2])} took more than {_TIMEOUT_S} s") from None
+    if done.returncode:
+        last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
+        raise _MissingError(f"{' '.join(command[:2])}: {last}")
+
+
+def promtool(*arguments: str, folder: Path) -> str:
+    """What promtool said; fails the test where it found a mistake."""
+    command = [program("promtool"), *arguments]
+    done = subprocess.run(
+        command, cwd=folder, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    return done.stdout + done.stderr
+
+
+class Prometheus:
+    """A running Prometheus that is asked by HTTP."""
+
+    def __init__(self, port: int) -> None:
+        self.url = f"http://127.0.0.1:{port}"
+
+    def ask(self, path: str, **parameters: str) -> Any:
+        """The ``data`` of an answer of its API."""
+        query = urllib.parse.urlencode(parameters)
+        with urllib.request.urlopen(f"{self.url}/api/v1/{path}?{query}", timeout=30) as answer:
+            return json.load(answer)["data"]
+
+    def query(self, expression: str) -> list[Any]:
+        """The samples of an instant query."""
+        found: list[Any] = self.ask("query", query=expression)["result"]
+        return found
+
+
+@contextlib.contextmanager
+def running(config: Path, port: int) -> Iterator[Prometheus]:
+    """A Prometheus with this configuration, its database in a folder beside it."""
+    command = [
+        program("prometheus"),
+        f"--config.file={config}",
+        f"--storage.tsdb.path={config.parent / 'tsdb'}",
+        f"--web.listen-address=127.0.0.1:{port}",
+        "--log.level=warn",
+    ]
+    with (config.parent / "prometheus.log").open("w") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log)
+    try:
+        found = Prometheus(port)
+        assert eventually(lambda: _is_ready(found), 60), (
+            config.parent / "prometheus.log"
+        ).read_text()
+        yield found
+    finally:
+        process.terminate()
+        try:
+            process.wait(30)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _is_ready(prometheus: Prometheus) -> bool:
+    with (
+        contextlib.suppress(OSError),
+        urllib.request.urlopen(f"{prometheus.url}/-/ready", timeout=2) as answer,
+    ):
+        return bool(answer.status == 200)
+    return False
