@@ -11,7 +11,7 @@ import threading
 import time
 from dataclasses import dataclass, field
 
-_BAR_WIDTH = 24
+_BAR_WIDTH = 16
 _RATE_OVER_S = 5.0
 
 

@@ -191,7 +191,8 @@ class Fetching:
         if not fetch.error:
             fetch.error = hub_client.explain(error, fetch.source, fetch.commit)
             self._progress.end(fetch.spec.name)
-            self._progress.say(f"{fetch.spec.name}: failed: {fetch.error}")
+            if len(self._fetches) > 1:  # it is told again, in full, when the others are here
+                self._progress.say(f"{fetch.spec.name}: failed: {fetch.error}")
 
     def _on_wait(self, name: str, error: BaseException, seconds: float) -> None:
         reason = hub_client.brief(error)

@@ -55,9 +55,10 @@ def run(args: argparse.Namespace) -> int:
     names = " ".join(spec.name for spec in specs if spec.name in wrong)
     if args.repair:
         return _repair(args, wrong)
+    count = sum(map(len, wrong.values()))
+    files = "1 file is" if count == 1 else f"{count} files are"
     raise FetchError(
-        f"{sum(map(len, wrong.values()))} files are not as in {models_lock.lock_path(config)}: run "
-        f"hf-triton verify --repair {names}"
+        f"{files} not as in {models_lock.lock_path(config)}: run hf-triton verify --repair {names}"
     )
 
 

@@ -45,9 +45,10 @@ class FileHashes:
     def recorded(self, path: Path) -> str | None:
         """The hash of this very file where it was computed before."""
         entry = self._known.get(self._key(path))
-        if entry is None or entry[:3] != _identity(path):
-            return None
-        return str(entry[3])
+        with contextlib.suppress(OSError):  # gone meanwhile
+            if entry is not None and entry[:3] == _identity(path):
+                return str(entry[3])
+        return None
 
     def sha256(self, path: Path, on_bytes: Callable[[int], None] = lambda _: None) -> str:
         """The file's hash: recorded, else computed and then recorded by ``save``."""

@@ -8,7 +8,7 @@ Knows the file's keys; knows neither tasks nor their options (a task builds its 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -80,8 +80,9 @@ def read_served_model(folder: Path, version: str) -> ServedModel:
     path = folder / version / "model.json"
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
-        locked = values.pop("locked_files", None)
+        served = ServedModel(folder=folder, **values)
+        locked = values.get("locked_files")
         files = locked and {name: LockedFile(**file) for name, file in locked.items()}
-        return ServedModel(folder=folder, locked_files=files, **values)
+        return replace(served, locked_files=files)
     except (OSError, ValueError, TypeError, AttributeError) as error:
         raise LoadError(f"{path.name}: {error}; write it anew with `hf-triton generate`") from error

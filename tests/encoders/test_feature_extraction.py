@@ -151,7 +151,7 @@ def test_dense_layers_are_computed_with_their_own_weights(
     linear = write_dense(model / "2_Dense", HIDDEN, 12, pickled=pickled, **config)
     activation = getattr(torch.nn, function)()
     reference = Reference(model)
-    with served(tmp_path, TASK, model) as server:
+    with served(tmp_path, TASK, model, allow_pickle=pickled) as server:
         got = embeddings(server, TEXTS[:3])
     with torch.inference_mode():
         pooled = [reference.embedding(text, "mean") for text in TEXTS[:3]]
@@ -382,7 +382,10 @@ def test_code_in_a_pickle_is_not_run(tmp_path: Path) -> None:
     model = sentence_model(tmp_path, {"pooling_mode": "mean"}, "Dense")
     write_dense(model / "2_Dense", HIDDEN, 4, pickled=True)
     torch.save({"linear.weight": _Harmful()}, model / "2_Dense/pytorch_model.bin")
-    with pytest.raises(TritonModelException, match="2_Dense"), served(tmp_path, TASK, model):
+    with (
+        pytest.raises(TritonModelException, match="2_Dense"),
+        served(tmp_path, TASK, model, allow_pickle=True),
+    ):
         pass
 
 

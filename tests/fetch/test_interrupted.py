@@ -18,6 +18,14 @@ from tests.support.fake_hub import FakeHub
 from tests.support.triton import ROOT
 
 WEIGHTS = random.Random(7).randbytes(4_000_000)
+# The command line, and proof that it needs no torch.
+FETCH = """
+import sys
+from generator import cli
+code = cli.main(["fetch", *sys.argv[1:]])
+assert not {"torch", "transformers"} & set(sys.modules)
+raise SystemExit(code)
+"""
 BIG = {"model.safetensors": WEIGHTS}
 
 
@@ -85,7 +93,7 @@ def start(work: Workplace, hub: FakeHub, *arguments: str) -> subprocess.Popen[st
     known = ("PATH", "HOME", "LANG", "PYTHONPATH")
     environment = {name: os.environ[name] for name in known if name in os.environ}
     return subprocess.Popen(
-        [sys.executable, "-m", "generator", "fetch", *arguments],
+        [sys.executable, "-c", FETCH, *arguments],
         cwd=work.folder,
         env={**environment, "HF_ENDPOINT": hub.url, "PYTHONPATH": str(ROOT)},
         stdout=subprocess.PIPE,

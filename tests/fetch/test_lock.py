@@ -10,7 +10,7 @@ import pytest
 from tests.fetch.workplace import Workplace
 from tests.support.fake_hub import COMMIT, FakeHub, Repository
 
-RENDERING = [["validate"], ["generate"], ["diff"], ["serve"], ["fetch", "--locked"], ["verify"]]
+RENDERING = [["validate"], ["generate"], ["diff"], ["fetch", "--locked"], ["verify"]]
 
 
 @pytest.mark.parametrize("command", RENDERING, ids=lambda command: command[0])

@@ -53,7 +53,7 @@ def test_a_damaged_file_is_named_and_repaired(work: Workplace, hub: FakeHub, wha
         assert ran.code == 1
         assert ran.err == (
             f"tiny: model.safetensors {what}\n"
-            "hf-triton: 1 files are not as in models.lock: run hf-triton verify --repair tiny\n"
+            "hf-triton: 1 file is not as in models.lock: run hf-triton verify --repair tiny\n"
         )
     hub.sent.clear()
     assert work.run("verify", "--repair").code == 0
