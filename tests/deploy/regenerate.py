@@ -1,0 +1,55 @@
+"""Rewrites golden/: ``python -m tests.deploy.regenerate``. Read what changed before committing."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+from generator import cli
+from tests.deploy.workspace import GOLDEN, read_folder, write_lock, write_workspace
+
+# The dashboard and the rules are long, the same everywhere, and tested by themselves.
+LEFT_OUT = ("dashboard.json", "hf-triton.json", "rules.yaml", "prometheusrule.yaml")
+CASES: dict[str, tuple[str, ...]] = {
+    "compose": ("compose", "--openai"),
+    "compose-local": ("compose", "--config", "local.yaml", "--device", "cpu"),
+    "kubernetes": ("kubernetes", "--openai", "--host", "models.example.org", "--network-policy"),
+    "kubernetes-per-model": (
+        *("kubernetes", "--per-model", "--shared-claim", "--namespace", "models"),
+        *("--monitoring", "operator"),
+    ),
+    "kserve": ("kserve", "--max-replicas", "8"),
+}
+
+
+def main() -> None:
+    for case in CASES:
+        shutil.rmtree(GOLDEN / case, ignore_errors=True)
+        for path, text in rendered(case).items():
+            target = GOLDEN / case / path
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_text(text, encoding="utf-8")
+
+
+def rendered(case: str) -> dict[str, str]:
+    """What ``deploy`` writes, but for LEFT_OUT."""
+    before = Path.cwd()
+    with tempfile.TemporaryDirectory() as scratch:
+        write_workspace(Path(scratch))
+        write_lock(Path(scratch))
+        os.chdir(scratch)  # contextlib.chdir is not in Python 3.10
+        try:
+            with contextlib.redirect_stdout(io.StringIO()):
+                assert cli.main(["deploy", *CASES[case], "--output", "out"]) == 0
+        finally:
+            os.chdir(before)
+        found = read_folder(Path(scratch, "out"))
+    return {path: text for path, text in found.items() if Path(path).name not in LEFT_OUT}
+
+
+if __name__ == "__main__":
+    main()
