@@ -31,6 +31,7 @@ VERBS = (
     "verify",
     "optimize",
     "serve",
+    "apply",
     "deploy",
 )
 
@@ -48,6 +49,7 @@ example: a models.yaml with one model
   hf-triton generate            # write model_repository/: smollm2/, and smollm2_stream/
   hf-triton fetch               # download the weights ahead, and lock their commits and hashes
   hf-triton serve               # do both, start Triton, print a curl line that works
+  hf-triton apply               # models.yaml has changed: bring the running server to it
   hf-triton deploy kubernetes   # write what runs them elsewhere: compose, kubernetes, kserve
   hf-triton optimize NAME       # of an embedding model or classifier: which engine is fastest here
 

@@ -23,7 +23,7 @@ RECORD_FILE = ".hf-triton-served.json"
 class LastChange:
     """What the last apply did. ``changed`` has the version that each folder served before, and
     ``routing`` its routing.json from before, None where it had none; ``added`` and ``removed`` are
-    models' public names.
+    the folders that it loaded and unloaded.
     """
 
     changed: Mapping[str, int] = field(default_factory=dict)

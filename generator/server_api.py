@@ -45,6 +45,7 @@ class ServerApi:
     host: str
     port: int
     admin_key: str = field(default="", repr=False)
+    answer_timeout_s: float = 10.0
 
     def is_live(self) -> bool:
         """Whether the server answers at all."""
@@ -67,7 +68,7 @@ class ServerApi:
 
     def index(self) -> list[ModelVersion]:
         """Every version that the server knows, loaded or not any more. Raises ServerError."""
-        versions = self._json("POST", "/v2/repository/index")
+        versions = self._index()
         return [
             ModelVersion(
                 str(entry["name"]),
@@ -79,14 +80,26 @@ class ServerApi:
             if "version" in entry
         ]
 
-    def model_config(self, name: str) -> dict[str, Any] | None:
-        """The configuration that a loaded model runs with; None of one that is not loaded."""
-        status, body = self._call("GET", f"/v2/models/{_quoted(name)}/config", timeout_s=10)
+    def lists_folder(self, name: str) -> bool:
+        """Whether a folder is there where the server's models come from. Raises ServerError."""
+        return any(entry["name"] == name for entry in self._index())
+
+    def model_config(self, name: str, version: str = "") -> dict[str, Any] | None:
+        """The configuration that a loaded model runs with, or one version of it; None of one that
+        is not loaded.
+        """
+        part = f"/versions/{version}" if version else ""
+        path = f"/v2/models/{_quoted(name)}{part}/config"
+        status, body = self._call("GET", path, timeout_s=self.answer_timeout_s)
         return _parsed(body) if status == 200 else None
 
     def metadata(self) -> dict[str, Any]:
         """The server's name, version and extensions. Raises ServerError."""
         found: dict[str, Any] = self._json("GET", "/v2")
+        return found
+
+    def _index(self) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = self._json("POST", "/v2/repository/index")
         return found
 
     def _control(self, name: str, action: str) -> str | None:
@@ -95,7 +108,7 @@ class ServerApi:
         return None if status == 200 else one_line(_error(body) or f"HTTP status {status}")
 
     def _json(self, method: str, path: str) -> Any:
-        status, body = self._call(method, path, timeout_s=10)
+        status, body = self._call(method, path, timeout_s=self.answer_timeout_s)
         if status != 200:
             raise ServerError(f"{path}: {one_line(_error(body) or f'HTTP status {status}')}")
         return _parsed(body)

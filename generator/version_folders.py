@@ -24,7 +24,7 @@ from generator.compare import (
 from generator.digest import CONFIG_FILE, ROUTING_FILE
 from generator.errors import RepositoryError
 from generator.manifest import MANIFEST_FILE, Manifest
-from generator.versions import RENDERED_VERSION, is_version, version_of
+from generator.versions import RENDERED_VERSION, current_version, is_version, version_of
 from generator.writing import remove_empty_folders, remove_file, remove_tree, write
 
 _BYTECODE = "__pycache__"
@@ -104,6 +104,21 @@ def files_of_version(folder: Path, version: int) -> dict[str, bytes] | None:
             inner = path.removeprefix(prefix)
             found[CONFIG_FILE if inner == CONFIG_FILE else f"{RENDERED_VERSION}/{inner}"] = content
     return found if CONFIG_FILE in found else None
+
+
+def current_files(folder: Path) -> dict[str, bytes]:
+    """What lies in the folder as its current version, under the paths of a rendering. Raises
+    RepositoryError where a file of ours is missing.
+    """
+    known = read_manifest(folder)
+    current = f"{current_version(known.files)}/"
+    found = {}
+    for path in known.files:
+        if path.startswith(current) or version_of(path) is None:
+            inner = path.removeprefix(current)
+            at = path if inner == path else f"{RENDERED_VERSION}/{inner}"
+            found[at] = _read(folder / path)
+    return found
 
 
 def _files_at(plan: ModelPlan, number: int) -> dict[str, bytes]:

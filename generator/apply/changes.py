@@ -1,0 +1,191 @@
+"""What has to be done for a server to run what is wanted: decided here, done elsewhere.
+
+A model of models.yaml is one folder, or several of use only together. Each folder's wanted digest
+is held against the one that the server runs, its wanted files against those on disk.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+
+from generator.apply.control import ServedFolder
+from generator.compare import Action, ModelPlan
+from generator.digest import CONFIG_FILE, ROUTING_FILE, digest_in
+from generator.triton_models import ENGINE_SUFFIX, STEP_SUFFIXES
+from generator.version_folders import next_version
+from generator.versions import RENDERED_VERSION, leaves_out
+
+PART_SUFFIXES = (ENGINE_SUFFIX, *STEP_SUFFIXES)
+
+
+class Need(enum.Enum):
+    """What is to be done about a folder."""
+
+    NOTHING = "nothing"
+    WRITE = "write"  # the server runs the like already
+    LOAD = "load"  # none of its versions answers
+    REPLACE = "replace"  # a new version beside the one that answers
+
+
+@dataclass(frozen=True)
+class FolderChange:
+    """One of Triton's models; ``number`` is the version that it is going to be."""
+
+    plan: ModelPlan
+    served: ServedFolder
+    need: Need
+    number: int
+
+    @property
+    def name(self) -> str:
+        """The folder's."""
+        return self.plan.name
+
+    @property
+    def is_load(self) -> bool:
+        """Whether the server is told to load it."""
+        return self.need in (Need.LOAD, Need.REPLACE)
+
+    @property
+    def config(self) -> bytes:
+        """The wanted config.pbtxt."""
+        return wanted_file(self.plan, CONFIG_FILE) or b""
+
+
+@dataclass(frozen=True)
+class GroupChange:
+    """One model: its folders, the public one first; ``obsolete`` are those that it had before, and
+    has no more; ``refusal`` says why it is left alone.
+    """
+
+    folders: tuple[FolderChange, ...]
+    obsolete: tuple[str, ...] = ()
+    refusal: str = ""
+
+    @property
+    def name(self) -> str:
+        """The model's, as in models.yaml."""
+        return self.folders[0].name
+
+    @property
+    def loads(self) -> list[FolderChange]:
+        """The folders to load, in that order: the parts come before what needs them."""
+        parts = [folder for folder in self.folders[1:] if folder.is_load]
+        return [*parts, *(folder for folder in self.folders[:1] if folder.is_load)]
+
+    @property
+    def is_addition(self) -> bool:
+        """Whether nobody could ask the model so far."""
+        return self.folders[0].need is Need.LOAD
+
+    @property
+    def needs_server(self) -> bool:
+        """Whether there is something to load or unload."""
+        return bool(self.loads or self.obsolete)
+
+    @property
+    def is_nothing(self) -> bool:
+        """Whether all is as it is wanted."""
+        nothing = all(folder.need is Need.NOTHING for folder in self.folders)
+        return nothing and not self.obsolete and not self.refusal
+
+
+@dataclass(frozen=True)
+class RemovedModel:
+    """A model that is served and no longer wanted; its folders in the order to unload them."""
+
+    folders: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        """The model's, as models.yaml had it."""
+        return self.folders[0]
+
+
+def decide_group(
+    plans: Iterable[ModelPlan],
+    served: Mapping[str, ServedFolder],
+    obsolete: Collection[str] = (),
+    *,
+    force: bool,
+) -> GroupChange:
+    """What has to be done about one model. With ``force`` edited files are overwritten."""
+    plans = tuple(plans)
+    folders = tuple(_decide(plan, served.get(plan.name, ServedFolder())) for plan in plans)
+    stands = [plan for plan in plans if plan.conflicts and not (force and plan.force_helps)]
+    refusal = "; ".join(conflict for plan in stands for conflict in plan.conflicts)
+    if not refusal:
+        refusal = next(filter(None, map(_why_not_replaced, folders)), "")
+    return GroupChange(folders, tuple(sorted(obsolete)), refusal)
+
+
+def split_unwanted(
+    unwanted: Iterable[str], models: Collection[str]
+) -> tuple[dict[str, list[str]], list[RemovedModel]]:
+    """Of the folders that are served and not wanted: which were parts of each of ``models``, and
+    the models that go as a whole.
+    """
+    names = set(unwanted)
+    obsolete: dict[str, list[str]] = {}
+    removed: dict[str, list[str]] = {}
+    for name in sorted(names):
+        whole = whole_of(name, {*names, *models})
+        parts = obsolete if whole in models else removed
+        parts.setdefault(whole, []).append(name)
+    ordered = (_whole_first(whole, parts) for whole, parts in removed.items())
+    return obsolete, [RemovedModel(parts) for parts in ordered]
+
+
+def _whole_first(whole: str, parts: list[str]) -> tuple[str, ...]:
+    """What needs the others is unloaded before them."""
+    return tuple(sorted(parts, key=lambda part: part != whole))
+
+
+def wanted_file(plan: ModelPlan, path: str) -> bytes | None:
+    """The content that a file is to have."""
+    found = (change.new for change in plan.changes if change.path == path)
+    return next(found, None)
+
+
+def rendered_files(plan: ModelPlan) -> dict[str, bytes]:
+    """What the plan wants under the paths of a rendering, whatever version it is for."""
+    old, new = f"{plan.version}/", f"{RENDERED_VERSION}/"
+    return {
+        new + change.path.removeprefix(old) if change.path.startswith(old) else change.path: (
+            change.new
+        )
+        for change in plan.changes
+        if change.new is not None
+    }
+
+
+def changes_routing(plan: ModelPlan) -> bool:
+    """Whether the folder's routing.json is to change."""
+    found = (change for change in plan.changes if change.path == ROUTING_FILE)
+    return any(change.action is not Action.IDENTICAL for change in found)
+
+
+def whole_of(name: str, others: Collection[str]) -> str:
+    """The model that a folder is a part of, by its name; itself where it is none."""
+    bases = (name.removesuffix(suffix) for suffix in PART_SUFFIXES if name.endswith(suffix))
+    return next((base for base in bases if base in others), name)
+
+
+def _decide(plan: ModelPlan, served: ServedFolder) -> FolderChange:
+    wanted = digest_in(wanted_file(plan, CONFIG_FILE) or b"")
+    if not served.ready:
+        return FolderChange(plan, served, Need.LOAD, plan.version)
+    if served.digest == wanted:
+        need = Need.NOTHING if plan.is_current else Need.WRITE
+        return FolderChange(plan, served, need, plan.version)
+    number = max(next_version(plan.folder), 1 + max(served.active))
+    return FolderChange(plan, served, Need.REPLACE, number)
+
+
+def _why_not_replaced(folder: FolderChange) -> str:
+    if folder.need is not Need.REPLACE:
+        return ""
+    reason = leaves_out(folder.config, folder.number)
+    return reason and f"{folder.name}: {reason}"

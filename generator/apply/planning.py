@@ -1,0 +1,111 @@
+"""models.yaml, the repository on disk and the running server, held against each other: what an
+apply would do. Reads only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from generator.apply.changes import (
+    FolderChange,
+    GroupChange,
+    Need,
+    RemovedModel,
+    changes_routing,
+    decide_group,
+    split_unwanted,
+)
+from generator.apply.control import Control
+from generator.compare import Action, ModelPlan, owned_folders
+from generator.plan import Plan
+from generator.versions import is_version
+
+_MAX_LISTED = 4
+
+
+@dataclass(frozen=True)
+class ApplyPlan:
+    """What has to be done about each model that is wanted, and those that are not any more."""
+
+    groups: tuple[GroupChange, ...]
+    removed: tuple[RemovedModel, ...]
+
+    @property
+    def is_nothing(self) -> bool:
+        """Whether the server runs what is wanted, and so says the disk."""
+        return not self.removed and all(group.is_nothing for group in self.groups)
+
+    def lines(self) -> Iterator[str]:
+        """One line on each model that something is to be done about, and one on all others."""
+        for group in self.groups:
+            if not group.is_nothing:
+                yield from _group_lines(group)
+        for removed in self.removed:
+            yield f"remove     {removed.name}: {', '.join(removed.folders)}"
+        same = sum(group.is_nothing for group in self.groups)
+        if same:
+            yield f"unchanged  {same} model{'s' * (same != 1)}"
+
+
+def plan_apply(plan: Plan, repository: Path, control: Control, *, force: bool) -> ApplyPlan:
+    """Asks the server what it runs. Raises ServerError, RepositoryError."""
+    wanted = [model.name for model in plan.models]
+    active = control.active_folders()
+    served = control.served({*wanted, *active})
+    ours = {folder.name for folder in owned_folders(repository)}
+    unwanted = [
+        name
+        for name in active
+        if name not in wanted
+        # On disk with our manifest; or gone from it, where its own config says that we made it.
+        and (name in ours or (served[name].digest and not (repository / name).exists()))
+    ]
+    models = [group[0].name for group in plan.groups]
+    obsolete, removed = split_unwanted(unwanted, models)
+    groups = tuple(
+        decide_group(group, served, obsolete.get(group[0].name, ()), force=force)
+        for group in plan.groups
+    )
+    return ApplyPlan(groups, tuple(removed))
+
+
+def _group_lines(group: GroupChange) -> Iterator[str]:
+    if group.refusal:
+        yield f"conflict   {group.refusal}"
+        return
+    for folder in group.folders:
+        if folder.need is not Need.NOTHING:
+            yield f"{_verb(group, folder):<10} {folder.name}{_details(folder)}"
+    if group.obsolete:
+        yield f"unload     {', '.join(group.obsolete)}: {group.name} has it no more"
+
+
+def _verb(group: GroupChange, folder: FolderChange) -> str:
+    if folder.need is Need.LOAD:
+        return "add" if group.is_addition else "load"
+    if folder.need is Need.WRITE and changes_routing(folder.plan):
+        return "route"
+    return "write" if folder.need is Need.WRITE else "change"
+
+
+def _details(folder: FolderChange) -> str:
+    changed = _changed(folder.plan)
+    listed = ", ".join(changed) if len(changed) <= _MAX_LISTED else f"{len(changed)} files"
+    if folder.need is Need.REPLACE:
+        versions = f": version {max(folder.served.ready)} -> {folder.number}"
+        return f"{versions} ({listed})" if listed else f"{versions} (as it lies on disk)"
+    return f": {listed}" if listed else ""
+
+
+def _changed(plan: ModelPlan) -> list[str]:
+    """The files that differ, without the number of their version."""
+    paths = [change.path for change in plan.changes if change.action is not Action.IDENTICAL]
+    parts = (path.partition("/") for path in paths)
+    return sorted(
+        {
+            rest if is_version(first) else path
+            for path, (first, _, rest) in zip(paths, parts, strict=True)
+        }
+    )

@@ -1,0 +1,73 @@
+"""What takes back the last apply: the version before of what it changed comes up anew, what it
+added goes, what it removed comes back. Reads only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from generator import served_record
+from generator.apply.changes import decide_group, split_unwanted, whole_of
+from generator.apply.control import Control
+from generator.apply.planning import ApplyPlan
+from generator.compare import ModelPlan, compare
+from generator.digest import ROUTING_FILE
+from generator.errors import RepositoryError
+from generator.served_record import LastChange, ServedRecord
+from generator.version_folders import current_files, files_of_version
+
+
+def plan_rollback(repository: Path, control: Control) -> ApplyPlan:
+    """Raises RepositoryError where there is nothing to take back, or it is not there any more."""
+    last = (served_record.read(repository) or ServedRecord()).last
+    if last.is_empty:
+        raise RepositoryError(
+            f"{repository}: nothing to roll back: no apply has changed anything, or the last one "
+            "is rolled back already"
+        )
+    active = [name for name in control.active_folders() if (repository / name).is_dir()]
+    groups = _groups(last, set(active) - set(last.added))
+    obsolete, removed = split_unwanted(set(last.added) & set(active), groups)
+    served = control.served({name for folders in groups.values() for name in folders})
+    decided = tuple(
+        decide_group(_plans(folders, repository, last), served, obsolete.get(name, ()), force=True)
+        for name, folders in groups.items()
+    )
+    return ApplyPlan(decided, tuple(removed))
+
+
+def _groups(last: LastChange, active: set[str]) -> dict[str, list[str]]:
+    """Every folder of the models that were changed or removed, the public one first."""
+    touched = {*last.changed, *last.routing, *last.removed}
+    folders = touched | active
+    models = sorted({whole_of(name, folders) for name in touched})
+    return {
+        model: [
+            model,
+            *sorted(name for name in folders if name != model and whole_of(name, folders) == model),
+        ]
+        for model in models
+    }
+
+
+def _plans(folders: Iterable[str], repository: Path, last: LastChange) -> list[ModelPlan]:
+    return [_plan(repository / name, last) for name in folders]
+
+
+def _plan(folder: Path, last: LastChange) -> ModelPlan:
+    files = current_files(folder)
+    routing = files.pop(ROUTING_FILE, None)
+    if folder.name in last.changed:
+        version = last.changed[folder.name]
+        before = files_of_version(folder, version)
+        if before is None:
+            raise RepositoryError(
+                f"{folder}: version {version}, which ran before the last apply, is not there any "
+                "more as it was: change models.yaml back instead, and apply that"
+            )
+        files = before
+    if folder.name in last.routing:
+        text = last.routing[folder.name]
+        routing = None if text is None else text.encode()
+    return compare(folder, files if routing is None else {**files, ROUTING_FILE: routing})

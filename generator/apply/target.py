@@ -1,0 +1,120 @@
+"""The running server that an apply is for: found, and seen to be one that we may change.
+
+Nothing is changed before all of that is known.
+"""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass
+from pathlib import Path
+
+from generator.admin_key import FLAG, VARIABLE
+from generator.errors import RepositoryError, ServerError
+from generator.server_api import ServerApi
+from generator.server_state import ServerState, running_servers
+
+_EXTENSION = "model_repository"
+_RESTRICTED = "restricted"
+
+
+@dataclass(frozen=True)
+class Target:
+    """``name`` tells which server it is, in messages; ``config`` the models.yaml it began with."""
+
+    api: ServerApi
+    name: str
+    config: str = ""
+
+
+def running_target(repository: Path, http_port: int | None) -> Target:
+    """The server that runs on ``repository`` on this machine. Raises ServerError where there is
+    none, or several of which ``http_port`` chooses none.
+    """
+    found = running_servers(repository)
+    chosen = [state for state in found if http_port in (None, state.http_port)]
+    if not found:
+        raise ServerError(
+            f"no server runs on {repository}: start one with hf-triton serve, or name one that "
+            "reads the same files with --url HOST:PORT"
+        )
+    if len(chosen) != 1:
+        ports = ", ".join(_told(state) for state in found)
+        what = "several servers run" if http_port is None else f"none with --http-port {http_port}"
+        raise ServerError(f"{repository}: {what}; choose one with --http-port: {ports}")
+    state = chosen[0]
+    api = ServerApi(state.host, state.http_port, state.admin_key)
+    return Target(api, f"{_host(state.host)}:{state.http_port}", state.config)
+
+
+def distant_target(address: str, admin_key: str) -> Target:
+    """The server at ``HOST:PORT``."""
+    host, _, port = address.rpartition(":")
+    return Target(ServerApi(host.strip("[]"), int(port), admin_key), address)
+
+
+def check(target: Target, repository: Path) -> None:
+    """Raises ServerError unless the server is a Triton that lets us load and unload models, and
+    reads them from ``repository``; RepositoryError where that can't be written.
+    """
+    try:
+        _check_kind(target)
+        _check_repository(target, repository)
+    except OSError as error:
+        reason = error.strerror or str(error) or type(error).__name__
+        raise ServerError(f"{target.name}: no server answers there: {reason}") from None
+
+
+def _check_kind(target: Target) -> None:
+    try:
+        extensions = target.api.metadata().get("extensions", ())
+    except (ServerError, AttributeError):
+        extensions = ()
+    if _EXTENSION not in extensions:
+        raise ServerError(f"{target.name}: what answers there is no tritonserver")
+    try:
+        target.api.index()
+    except ServerError as error:
+        if _RESTRICTED in str(error):
+            raise ServerError(_key_message(target)) from None
+        raise ServerError(f"{target.name}: {error}") from None
+
+
+def _check_repository(target: Target, repository: Path) -> None:
+    """A folder that is there for a moment: the server's index lists it where both mean the same."""
+    probe = repository / f".hf-triton-probe-{secrets.token_hex(8)}"
+    try:
+        probe.mkdir()
+    except OSError as error:
+        raise RepositoryError(f"{repository}: can't be written: {error.strerror}") from None
+    try:
+        if not target.api.lists_folder(probe.name):
+            raise ServerError(
+                f"{target.name}: this server reads its models from another repository than "
+                f"{repository}: nothing was changed"
+            )
+        refusal = target.api.unload(probe.name)  # does nothing, where it is allowed
+    finally:
+        probe.rmdir()
+    if refusal is not None:
+        raise ServerError(
+            f"{target.name}: this server loads and unloads nothing on demand ({refusal}): start it "
+            "with hf-triton serve, or with --model-control-mode=explicit"
+        )
+
+
+def _key_message(target: Target) -> str:
+    if target.api.admin_key:
+        return f"{target.name}: the server has another admin key than the one in use here"
+    return (
+        f"{target.name}: the server changes nothing without its admin key: give the one it was "
+        f"started with in {VARIABLE} or with {FLAG} FILE"
+    )
+
+
+def _told(state: ServerState) -> str:
+    return f"{state.http_port} (process {state.pid})"
+
+
+def _host(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
