@@ -33,8 +33,10 @@ SAMPLING: dict[str, Check] = {
     **dict.fromkeys(("ignore_eos", "include_stop_str_in_output"), json_body.boolean),
 }
 _READ_HERE = ("model", "stream", "stream_options", "timeout_ms")
-# OpenAI's own bookkeeping: it changes no answer.
+# OpenAI's own bookkeeping: it changes no answer. Whoever asks is passed on all the same, as USER:
+# a canary can be sticky by it.
 _BOOKKEEPING = ("user", "metadata", "store", "safety_identifier", "prompt_cache_key")
+USER = "user"
 # Names that only some values are allowed of: those that ask for nothing beyond what is done anyway.
 _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "response_format": ({"type": "text"},),
@@ -92,6 +94,8 @@ def asked(
         common["timeout_ms"] = timeout_ms
     if num_logprobs is not None:
         parameters["logprobs"] = num_logprobs
+    if user := user_of(body):
+        common[USER] = user
     common["sampling_parameters"] = json.dumps(parameters)
     return Asked(
         model=_model(body),
@@ -101,6 +105,12 @@ def asked(
         include_usage=_include_usage(body, stream=stream),
         num_logprobs=num_logprobs,
     )
+
+
+def user_of(body: Mapping[str, Any]) -> str:
+    """Whom the request is for, under OpenAI's old or new name of it; empty where it doesn't say."""
+    given = (body.get("user"), body.get("safety_identifier"))
+    return next((value for value in given if isinstance(value, str) and value), "")
 
 
 def field(body: Mapping[str, Any], name: str, check: Check) -> Any:

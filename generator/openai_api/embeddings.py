@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from generator.openai_api import json_body
-from generator.openai_api.asked import field
+from generator.openai_api.asked import USER, field, user_of
 from generator.openai_api.catalog import ServedModel
 from generator.openai_api.errors import ApiError, bad_field
 from generator.openai_api.json_body import kind_of, short
@@ -36,12 +36,15 @@ _KNOWN = ("model", "input", "encoding_format", "user", *_OPTIONS)
 
 @dataclass(frozen=True)
 class EmbeddingsAsked:
-    """``options`` are the model's inputs beside the texts; ``is_base64`` how vectors are sent."""
+    """``options`` are the model's inputs beside the texts; ``is_base64`` how vectors are sent;
+    ``user`` is empty where the request does not say.
+    """
 
     model: str
     texts: tuple[str, ...]
     options: Mapping[str, Any]
     is_base64: bool
+    user: str = ""
 
 
 @dataclass(frozen=True)
@@ -68,6 +71,7 @@ def read(body: Mapping[str, Any]) -> EmbeddingsAsked:
         texts=tuple(_texts(body.get("input"))),
         options={name: value for name, value in options.items() if value is not None},
         is_base64=encoding_format == "base64",
+        user=user_of(body),
     )
 
 
@@ -76,7 +80,10 @@ def requests(model: ServedModel, asked: EmbeddingsAsked, request_id: str) -> Ite
     size = model.max_batch_size or len(asked.texts)
     for first in range(0, len(asked.texts), size):
         texts = asked.texts[first : first + size]
-        yield _request(model, request_id, texts, asked.options)
+        request = _request(model, request_id, texts, asked.options)
+        if asked.user:
+            request.parameters[USER].string_param = asked.user
+        yield request
 
 
 def read_vectors(response: Any) -> Vectors:

@@ -128,6 +128,7 @@ class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
             for tensor, data in zip(request.inputs, request.raw_input_contents, strict=True)
         }
         inputs["sampling_parameters"] = json.loads(inputs["sampling_parameters"])
+        inputs.update({name: one.string_param for name, one in request.parameters.items()})
         self.seen.append({**inputs, "model": request.model_name})
         self.shapes += [list(tensor.shape) for tensor in request.inputs]
         return inputs

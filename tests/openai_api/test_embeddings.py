@@ -39,6 +39,7 @@ def test_a_text_and_a_list_of_texts_are_one_request(api: Translator) -> None:
     last = api.triton.embedding_requests[-1]
     shapes = [(tensor.name, list(tensor.shape)) for tensor in last.inputs]
     assert shapes == [("input_text", [3]), ("return_num_input_tokens", [1])]
+    assert last.parameters["user"].string_param == "somebody"
 
 
 def test_base64_is_the_vectors_own_bytes(api: Translator) -> None:

@@ -90,6 +90,17 @@ def test_nulls_and_bookkeeping_change_nothing(api: Translator) -> None:
     assert api.triton.seen[0]["sampling_parameters"] == {"temperature": 1, "max_tokens": 16}
 
 
+def test_who_asks_is_a_parameter_that_a_canary_can_be_sticky_by(api: Translator) -> None:
+    for fields, expected in (
+        ({"user": "ann"}, "ann"),
+        ({"safety_identifier": "bob"}, "bob"),
+        ({"user": ["ann"]}, None),
+        ({"user": ""}, None),
+    ):
+        assert api.completion(**fields).status == 200
+        assert api.triton.seen[-1].get("user") == expected
+
+
 def test_min_tokens_lifts_the_default_length(api: Translator) -> None:
     api.completion(min_tokens=40)
     assert api.triton.seen[0]["sampling_parameters"]["max_tokens"] == 40
