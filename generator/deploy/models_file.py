@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import yaml
 
@@ -28,7 +28,7 @@ _HEADER = (
 )
 _PLAIN = re.compile(r"(\./|/)?[A-Za-z][A-Za-z0-9_./-]*")
 _KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
-_REFERENCES = ("canary", "shadow")  # keys that may name other models
+Place: TypeAlias = tuple[int, int]  # line and column
 
 
 @dataclass(frozen=True)
@@ -55,23 +55,26 @@ class Source:
         return files
 
     def _tree(self, unit: Unit, hooks: Mapping[str, str]) -> dict[str, Any]:
-        """The top of the YAML with the unit's models: what changes stands with each of them."""
-        top: dict[str, Any] = plain(self.root)
-        defaults = top.pop("defaults", {})
-        defaults.pop("hooks", None)
-        entries = {entry["name"]: entry for entry in top.pop("models")}
+        """The YAML with the unit's models only, and what is otherwise elsewhere changed in it."""
+        tree: dict[str, Any] = plain(self.root, dict(self._changes(unit, hooks)))
+        models = [entry for entry in tree.pop("models") if entry["name"] in unit.names]
+        return {**tree, "models": models}
+
+    def _changes(self, unit: Unit, hooks: Mapping[str, str]) -> Iterator[tuple[Place, Any]]:
+        """What to write in place of a value, by where that stands: with a model, in an arm of its
+        canary, or in the defaults.
+        """
         gpus = {gpu: index for index, gpu in enumerate(unit.gpu_ids)}
         for spec in unit.specs:
-            entry = entries[spec.name]
+            places = spec.places
             if spec.source.is_local and self.local_base is not None:
-                entry["model"] = local_path(spec, self.local_base)
+                yield _place(places["model"]), local_path(spec, self.local_base)
             if spec.name in hooks:
-                entry["hooks"] = hooks[spec.name]
+                yield _place(places["hooks"]), hooks[spec.name]
             if any(group.gpus for group in spec.instance_groups):
-                groups = plain(spec.places["instance_group"])
-                entry["instance_group"] = [_renumbered(group, gpus) for group in groups]
-        shared = {"defaults": defaults} if defaults else {}
-        return {**top, **shared, "models": [entries[name] for name in unit.names]}
+                groups = plain(places["instance_group"])
+                renumbered = [_renumbered(group, gpus) for group in groups]
+                yield _place(places["instance_group"]), renumbered
 
 
 def local_path(spec: ModelSpec, base: str) -> str:
@@ -79,35 +82,20 @@ def local_path(spec: ModelSpec, base: str) -> str:
     return posixpath.normpath(posixpath.join(base, str(spec.places["model"].value)))
 
 
-def references(root: Node) -> Iterator[set[str]]:
-    """The names of models that send each other requests, each model's with its own."""
-    tree = plain(root)
-    names = {entry["name"] for entry in tree["models"]}
-    for entry in tree["models"]:
-        found = {text for key in _REFERENCES for text in _texts(entry.get(key))} & names
-        if found:
-            yield {entry["name"], *found}
-
-
-def plain(node: Node) -> Any:
-    """The tree's values, without their places."""
+def plain(node: Node, changes: Mapping[Place, Any] | None = None) -> Any:
+    """The tree's values without their places, but for what ``changes`` has for a place."""
+    changes = changes or {}
+    if _place(node) in changes and not isinstance(node.value, dict):
+        return changes[_place(node)]
     if isinstance(node.value, dict):
-        return {key.name: plain(child) for key, child in node.value.items()}
+        return {key.name: plain(child, changes) for key, child in node.value.items()}
     if isinstance(node.value, list):
-        return [plain(child) for child in node.value]
+        return [plain(child, changes) for child in node.value]
     return node.value
 
 
-def _texts(tree: Any) -> Iterator[str]:
-    """Every text of the tree, keys included: where it names a model, either may."""
-    if isinstance(tree, dict):
-        for key, child in tree.items():
-            yield from (key, *_texts(child))
-    elif isinstance(tree, list):
-        for child in tree:
-            yield from _texts(child)
-    elif isinstance(tree, str):
-        yield tree
+def _place(node: Node) -> Place:
+    return node.line, node.column
 
 
 def _renumbered(group: Mapping[str, Any], gpus: Mapping[int, int]) -> dict[str, Any]:
@@ -125,10 +113,11 @@ def _hooks_names(specs: Sequence[ModelSpec]) -> dict[str, str]:
             path = spec.hooks.path
             is_key = _KEY.fullmatch(path.name) and path.name not in (MODELS_FILE, LOCK_FILE)
             name = path.name if is_key else f"{spec.name}.py"
-            if taken.setdefault(name, path) != path:
+            known = next((key for key, other in taken.items() if other == path), None)
+            if known is None and name in taken:
                 name = f"{spec.name}.{name}"
-                taken[name] = path
-            found[spec.name] = name
+            found[spec.name] = known or name
+            taken[found[spec.name]] = path
     return found
 
 

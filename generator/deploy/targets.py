@@ -10,7 +10,7 @@ from pathlib import Path
 from generator import models_lock, yaml_marks
 from generator.deploy import compose, kserve, kubernetes
 from generator.deploy.local_models import refuse_local
-from generator.deploy.models_file import Source, references
+from generator.deploy.models_file import Source
 from generator.deploy.servers import Server, device_of, server_of, unknown_weights
 from generator.deploy.units import one_unit, unit_for_each
 from generator.errors import UsageError
@@ -34,11 +34,7 @@ def render(args: argparse.Namespace) -> Deployment:
     specs = load(config, find_tasks())
     root = yaml_marks.read(config)
     per_model = getattr(args, "per_model", False)
-    units = (
-        unit_for_each(args.name, specs, references(root))
-        if per_model
-        else one_unit(args.name, specs)
-    )
+    units = unit_for_each(args.name, specs) if per_model else one_unit(args.name, specs)
     local_base = getattr(args, "local_models", None)
     if args.target != "compose":
         refuse_local(config, specs, local_base, args.local_claim)

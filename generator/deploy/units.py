@@ -33,8 +33,9 @@ class Unit:
 
     @property
     def folders(self) -> list[str]:
-        """All names under which Triton answers."""
-        return [model.name for spec in self.specs for model in triton_models(spec)]
+        """The names that clients ask Triton for; what only a canary sends on to is none."""
+        public = [spec for spec in self.specs if spec.arm_of is None]
+        return [model.name for spec in public for model in triton_models(spec)]
 
     @property
     def gpu_ids(self) -> list[int]:
@@ -70,11 +71,9 @@ def one_unit(name: str, specs: Sequence[ModelSpec]) -> list[Unit]:
     return [Unit(name, None, tuple(specs))]
 
 
-def unit_for_each(
-    name: str, specs: Sequence[ModelSpec], together: Iterable[set[str]]
-) -> list[Unit]:
-    """A server for each model, but one for those whose names stand together in a set."""
-    merged = _merged([{spec.name} for spec in specs], together)
+def unit_for_each(name: str, specs: Sequence[ModelSpec]) -> list[Unit]:
+    """A server for each model, but one for those of which one sends requests to another."""
+    merged = _merged([{spec.name} for spec in specs], [_reached_by(spec) for spec in specs])
     groups = [[spec for spec in specs if spec.name in names] for names in merged]
     slugs = slugs_of([group[0].name for group in groups])
     return [Unit(f"{name}-{slugs[group[0].name]}", group[0].name, tuple(group)) for group in groups]
@@ -91,6 +90,13 @@ def _slug(name: str) -> str:
         return plain
     mark = hashlib.sha256(name.encode()).hexdigest()[:4]
     return f"{plain[: _MAX_SLUG - 5].strip('-')}-{mark}"
+
+
+def _reached_by(spec: ModelSpec) -> set[str]:
+    """The model and those that its canary and its shadow send requests to."""
+    arms = spec.canary.arms if spec.canary else ()
+    shadow = {spec.shadow.model} if spec.shadow else set()
+    return {spec.name, *(arm.model for arm in arms), *shadow}
 
 
 def _merged(sets: list[set[str]], together: Iterable[set[str]]) -> list[set[str]]:

@@ -7,14 +7,13 @@ from typing import Any
 
 import kubernetes_validate
 import pytest
-import yaml
 
 from generator import server
 from generator.cli import make_parser
 from generator.deploy import kubernetes
 from generator.openai_api import beside
 from tests.deploy.conftest import Deploy
-from tests.deploy.workspace import Rendered, write_lock
+from tests.deploy.workspace import Rendered, read_yaml, write_lock
 
 # The oldest that the package knows, one that many run, and the newest.
 VERSIONS = ("1.25", "1.31", "1.37")
@@ -128,7 +127,7 @@ def test_gpus_are_those_that_the_instance_groups_name_numbered_anew(deploy: Depl
     rendered = deploy("kubernetes")
     resources = rendered.server()["resources"]
     assert resources["requests"]["nvidia.com/gpu"] == resources["limits"]["nvidia.com/gpu"] == 2
-    served = yaml.safe_load(rendered.object("ConfigMap")["data"]["models.yaml"])
+    served = read_yaml(rendered.object("ConfigMap")["data"]["models.yaml"])
     assert served["models"][0]["instance_group"] == [{"kind": "KIND_GPU", "gpus": [0, 1]}]
 
 
@@ -150,7 +149,7 @@ def test_a_model_of_its_own_gets_a_gpu_only_where_it_uses_one(deploy: Deploy) ->
 def test_each_server_has_the_models_and_the_files_that_it_serves(deploy: Deploy) -> None:
     files = deploy("kubernetes", "--per-model").object("ConfigMap", "hf-triton-embedding")["data"]
     assert set(files) == {"models.yaml", "mine.py"}
-    served = yaml.safe_load(files["models.yaml"])
+    served = read_yaml(files["models.yaml"])
     assert [model["name"] for model in served["models"]] == ["embedding"]
     assert served["models"][0]["hooks"] == "mine.py"
     assert served["defaults"] == {"dtype": "bfloat16"}
@@ -214,26 +213,44 @@ def test_pods_are_replaced_when_what_they_serve_changes(deploy: Deploy, work: Pa
     assert annotations() != before
 
 
-def test_models_that_send_each_other_requests_stay_together(deploy: Deploy, work: Path) -> None:
-    # The key's own rules are not this module's: only that it names another model.
-    from generator.deploy.models_file import references
-    from generator.deploy.units import unit_for_each
-    from generator.models_yaml import load
-    from generator.templates import find_tasks
-    from generator.yaml_marks import parse
+CANARY = """\
+defaults: {instance_group: [{kind: KIND_GPU, gpus: [5]}]}
+models:
+  - name: a
+    task: text-generation
+    model: org/a
+    canary:
+      arms:
+        - {name: stable, weight: 85}
+        - {name: new, weight: 10, model: ./weights/demo, hooks: hooks/mine.py,
+           instance_group: [{gpus: [7]}]}
+        - {name: other, weight: 5, to: b}
+  - {name: b, task: text-generation, model: org/b}
+  - {name: c, task: text-generation, model: org/c}
+"""
 
-    specs = load(work / "models.yaml", find_tasks())
-    tree = parse(
-        b"models: [{name: Chat_7B, canary: {model: picture}}, {name: embedding}, {name: picture}]",
-        "models.yaml",
-    )
-    units = unit_for_each("hf-triton", specs, references(tree))
-    assert [unit.names for unit in units] == [["Chat_7B", "picture"], ["embedding"]]
+
+def test_models_that_send_each_other_requests_stay_together(deploy: Deploy, work: Path) -> None:
+    (work / "models.yaml").write_text(CANARY)
+    rendered = deploy("kubernetes", "--per-model", "--local-models", "/srv/m", "--host", "x.y")
+    assert rendered.code == 0, rendered.err
+    served = read_yaml(rendered.object("ConfigMap", "hf-triton-a")["data"]["models.yaml"])
+    assert [model["name"] for model in served["models"]] == ["a", "b"]
+    arm = served["models"][0]["canary"]["arms"][1]
+    assert (arm["model"], arm["hooks"]) == ("/srv/m/weights/demo", "mine.py")
+    assert served["defaults"]["instance_group"][0]["gpus"] == [0]
+    assert arm["instance_group"][0]["gpus"] == [1]
+    assert rendered.server("hf-triton-a")["resources"]["limits"]["nvidia.com/gpu"] == 2
+    assert rendered.server("hf-triton-c")["resources"]["limits"]["nvidia.com/gpu"] == 1
+    rules = rendered.object("Ingress")["spec"]["rules"][0]["http"]["paths"]
+    assert [rule["path"] for rule in rules] == [
+        f"/v2/models/{name}{part}" for name in "abc" for part in ("", "_stream")
+    ]
 
 
 def test_local_models_are_found_where_the_flag_says(deploy: Deploy) -> None:
     rendered = deploy("kubernetes", *VARIANTS["local"])
-    served = yaml.safe_load(rendered.object("ConfigMap")["data"]["models.yaml"])
+    served = read_yaml(rendered.object("ConfigMap")["data"]["models.yaml"])
     assert served["models"][0]["model"] == "/srv/m/weights/demo"
     assert {"name": "local", "mountPath": "/srv/m", "readOnly": True} in (
         rendered.server()["volumeMounts"]
