@@ -6,7 +6,7 @@ Grafana's format and no metric.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from markupsafe import Markup
@@ -85,7 +85,8 @@ def _panels(rows: list[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
 
 
 def _panel(panel: Mapping[str, Any]) -> dict[str, Any]:
-    queries = panel.get("queries") or list(_quantiles(panel["quantiles"]))
+    labels = ["model", panel["by"]] if "by" in panel else ["model"]
+    queries = panel.get("queries") or list(_quantiles(panel["quantiles"], labels))
     return {
         "type": panel.get("kind", "timeseries"),
         "title": panel["title"],
@@ -104,9 +105,10 @@ def _panel(panel: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _quantiles(buckets: str) -> Iterator[dict[str, str]]:
-    """p50, p95 and p99 of a histogram, for each model."""
-    rate = f"sum by (model, le) (rate({buckets}[$__rate_interval]))"
+def _quantiles(buckets: str, labels: Sequence[str]) -> Iterator[dict[str, str]]:
+    """p50, p95 and p99 of a histogram, for each value of these labels."""
+    rate = f"sum by ({', '.join(labels)}, le) (rate({buckets}[$__rate_interval]))"
+    shown = " ".join(f"{{{{{label}}}}}" for label in labels)
     for quantile in _QUANTILES:
         expression = f"histogram_quantile({quantile}, {rate})"
-        yield {"expr": expression, "legend": f"{{{{model}}}} p{quantile * 100:.0f}"}
+        yield {"expr": expression, "legend": f"{shown} p{quantile * 100:.0f}"}

@@ -105,6 +105,18 @@ CASES = {
         "10% of the requests to a fail",
         {"model": "a"},
     ),
+    "HfTritonArmFails": Case(
+        {
+            'hf_triton_arm_requests_total{model="a",arm="new",outcome="answered"}': "0+75x30",
+            'hf_triton_arm_requests_total{model="a",arm="new",outcome="failed"}': "0x3 0+25x30",
+            'hf_triton_arm_requests_total{model="a",arm="old",outcome="answered"}': "0+75x30",
+            'hf_triton_arm_requests_total{model="a",arm="old",outcome="failed"}': "0x30",
+        },
+        "4m",
+        "20m",
+        "25% of the requests to arm new of a fail",
+        {"model": "a", "arm": "new"},
+    ),
     "HfTritonRefused": Case(
         {'hf_triton_refused_total{model="a"}': "0x5 0+60x30"},
         "5m",

@@ -30,7 +30,12 @@ pytestmark = pytest.mark.server
 MODELS = f"""\
 models:
   - {{name: text, task: text-generation, model: {ROOT}/demo/model}}
-  - {{name: embedding, task: feature-extraction, model: {ROOT}/demo/embedding}}
+  - name: embedding
+    task: feature-extraction
+    model: {ROOT}/demo/embedding
+    canary: {{arms: [{{name: stable, weight: 50}}, {{name: new, weight: 50, to: other}}]}}
+    shadow: {{to: other}}
+  - {{name: other, task: feature-extraction, model: {ROOT}/demo/embedding}}
 """
 # Of a machine with a GPU, as Triton names them.
 GPU_METRICS = """\
@@ -205,7 +210,7 @@ def test_models_can_be_chosen(watched: Watched) -> None:
         found = watched.prometheus.query(f"group by (model) ({selector})")
         return {sample["metric"]["model"] for sample in found}
 
-    assert eventually(lambda: names() == {"text", "embedding"}, DATA_TIMEOUT_S), names()
+    assert eventually(lambda: names() == {"text", "embedding", "other"}, DATA_TIMEOUT_S), names()
 
 
 def test_no_alert_fires_and_each_can_be_evaluated(watched: Watched) -> None:
