@@ -30,6 +30,7 @@ from generator.model_keys import KEYS
 from generator.model_names import NameClaim, refuse_clashes
 from generator.model_rules import broken_rules
 from generator.schema import Report
+from generator.server_settings import ServerSettings, read_settings
 from generator.source import Source, find_source
 from generator.spec import HooksFile, InstanceGroup, ModelSpec
 from generator.templates import Task
@@ -57,9 +58,19 @@ def load_unpinned(path: Path, tasks: Mapping[str, Task]) -> list[ModelSpec]:
             hint = "set HF_TOKEN in the environment and leave it out here"
             report.add(node, f"got what looks like a Hugging Face token; {hint}")
     specs = _Loader(path.parent.resolve(), tasks, report).models(root)
+    read_settings(root.get("server"), report)
     if report.problems:
         raise SpecError(str(path), report.problems)
     return specs
+
+
+def load_settings(path: Path) -> ServerSettings:
+    """What a models.yaml says of the whole server. Raises SpecError for mistakes in that."""
+    report = Report()
+    settings = read_settings(yaml_marks.read(path).get("server"), report)
+    if report.problems:
+        raise SpecError(str(path), report.problems)
+    return settings
 
 
 @dataclass
@@ -74,8 +85,8 @@ class _Loader:
     targets: list[Target] = field(default_factory=list)
 
     def models(self, root: Node) -> list[ModelSpec]:
-        expected = "a map with 'models:' and, if you like, 'defaults:'"
-        top = schema.keys_of(root, ("models", "defaults"), self.report, expected)
+        expected = "a map with 'models:' and, if you like, 'defaults:' and 'server:'"
+        top = schema.keys_of(root, ("models", "defaults", "server"), self.report, expected)
         defaults = self.defaults(top["defaults"]) if "defaults" in top else {}
         entries = top.get("models")
         if entries is None:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from generator.errors import UsageError
 from generator.generate import Outcome, generate, refuse_conflicts
+from generator.models_yaml import load_settings
 
 HELP = "generate, start Triton, wait until every model is ready, and print the curl lines"
 
@@ -151,10 +152,11 @@ def run(args: argparse.Namespace) -> int:
     outcome = generate(Path(args.config), repository)
     _report(outcome, args.repository)
     refuse_conflicts(outcome)
+    settings = load_settings(Path(args.config))
     server = TritonServer(
         repository,
         listen,
-        arguments=args.arguments,
+        arguments=[*settings.flags(), *args.arguments],
         verbose=args.verbose,
         admin_key=admin_key,
     )
