@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 _BAR_WIDTH = 16
 _RATE_OVER_S = 5.0
+_LINE_EVERY_S = 30.0
 
 
 @dataclass
@@ -32,6 +33,7 @@ class Progress:
         self.lock = threading.RLock()
         self._num_drawn = 0
         self._on_terminal = sys.stderr.isatty()
+        self._due = time.monotonic() + _LINE_EVERY_S
 
     def begin(self, title: str, total: int, done: int = 0) -> None:
         """Adds a bar of ``total`` bytes."""
@@ -57,8 +59,9 @@ class Progress:
             print(line, file=sys.stderr, flush=True)
 
     def draw(self) -> None:
-        """Draws the bars where they were drawn before."""
+        """Draws the bars where they were drawn before; without a terminal, a line now and then."""
         if not self._on_terminal:
+            self._tell()
             return
         with self.lock:
             width = shutil.get_terminal_size().columns - 1
@@ -66,6 +69,13 @@ class Progress:
             self.erase()
             print("\n".join(lines), end="\n" if lines else "", file=sys.stderr, flush=True)
             self._num_drawn = len(lines)
+
+    def _tell(self) -> None:
+        with self.lock:
+            if self._rows and time.monotonic() >= self._due:
+                self._due = time.monotonic() + _LINE_EVERY_S
+                for row in self._rows.values():
+                    self.say(f"{row.title}: {size(row.done)} of {size(row.total)}{_rate(row)}")
 
     def erase(self) -> None:
         """Takes the bars off the terminal."""

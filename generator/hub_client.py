@@ -16,11 +16,12 @@ from threading import Event
 from typing import Any, TypeVar
 
 from generator.errors import FetchError, mask_tokens
-from generator.hub_rules import error_line, hub_token, is_safe
+from generator.hub_rules import error_line, hub_token, is_safe, without_credentials
 
 WAITS_S = (1.0, 2.0, 4.0, 8.0)
 """Pauses between attempts that got nowhere; after the last the fetch fails."""
 MAX_WAIT_S = 120.0
+LISTING_S = 60.0
 _TEMPORARY = (408, 429, 500, 502, 503, 504)
 
 Result = TypeVar("Result")
@@ -59,24 +60,22 @@ class InterruptedFetchError(FetchError):
 def list_files(repository: str, revision: str) -> Listing:
     """What a revision holds. Raises what huggingface_hub raises, and WrongContentError."""
     from huggingface_hub import HfApi
-    from huggingface_hub.hf_api import RepoFile
 
     api = HfApi(token=hub_token())
-    commit = api.model_info(repository, revision=revision).sha
-    if commit is None:
+    # Not list_repo_tree, which waits for ever for a Hub that does not answer.
+    info = api.model_info(repository, revision=revision, files_metadata=True, timeout=LISTING_S)
+    if info.sha is None:
         raise WrongContentError("the Hub names no commit")
-    files: dict[str, HubFile] = {}
-    for entry in api.list_repo_tree(repository, recursive=True, revision=commit):
-        if isinstance(entry, RepoFile):
-            if not is_safe(entry.path):
-                raise WrongContentError(f"{entry.path!r} is not a path inside a repository")
-            files[entry.path] = _hub_file(entry)
-    return Listing(commit, files)
+    return Listing(info.sha, {one.rfilename: _hub_file(one) for one in info.siblings or []})
 
 
 def _hub_file(entry: Any) -> HubFile:
+    if not is_safe(entry.rfilename):
+        raise WrongContentError(f"{entry.rfilename!r} is not a path inside a repository")
     if entry.lfs is not None:
         return HubFile(entry.lfs.size, sha256=entry.lfs.sha256)
+    if entry.size is None or entry.blob_id is None:
+        raise WrongContentError(f"the Hub does not say what {entry.rfilename} is")
     return HubFile(entry.size, git_oid=entry.blob_id)
 
 
@@ -168,14 +167,14 @@ def brief(error: BaseException) -> str:
 
 def explain(error: BaseException, source: str, commit: str | None = None) -> str:
     """The one line that a failed fetch of a model ends in: what is wrong and what to do."""
-    from huggingface_hub import constants, errors
+    from huggingface_hub import errors
 
     if isinstance(error, FetchError):
         return f"{source}: {error}"
     if isinstance(error, errors.OfflineModeIsEnabled):
         return f"{source}: not in the cache, and HF_HUB_OFFLINE is set: unset it to fetch"
     if isinstance(error, errors.GatedRepoError):
-        terms = f"accept its terms on {constants.ENDPOINT}/{source.partition('@')[0]}"
+        terms = f"accept its terms on {_endpoint()}/{source.partition('@')[0]}"
         return f"{source} is gated: {terms} and set HF_TOKEN to a token that may read it"
     if isinstance(error, errors.RevisionNotFoundError):
         if commit:
@@ -190,8 +189,15 @@ def explain(error: BaseException, source: str, commit: str | None = None) -> str
         return f"{source}: {_refusal(error.response.status_code)}"
     if is_temporary(error):
         where = "check the network, proxy settings and HF_ENDPOINT"
-        return f"{source}: {constants.ENDPOINT} can't be reached ({brief(error)}): {where}"
+        return f"{source}: {_endpoint()} can't be reached ({brief(error)}): {where}"
     return f"{source}: {brief(error)}"
+
+
+def _endpoint() -> str:
+    """The Hub's address, without what may be secret in it."""
+    from huggingface_hub import constants
+
+    return without_credentials(constants.ENDPOINT)
 
 
 def _refusal(status: int) -> str:

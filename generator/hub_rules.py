@@ -15,7 +15,7 @@ if _TEMPLATES not in sys.path:
 
 from hf_runtime.file_hashes import RECORD_FILE, FileHashes, hash_file  # noqa: E402
 from hf_runtime.hub_files import NotServableError, choose, is_safe  # noqa: E402
-from hf_runtime.hub_token import TOKEN_VARIABLES, error_line, hub_token  # noqa: E402
+from hf_runtime.hub_token import error_line, hub_token, without_credentials  # noqa: E402
 from hf_runtime.locked_files import (  # noqa: E402
     Difference,
     LockedFile,
@@ -28,7 +28,6 @@ from hf_runtime.locked_files import (  # noqa: E402
 
 __all__ = [
     "RECORD_FILE",
-    "TOKEN_VARIABLES",
     "Difference",
     "FileHashes",
     "LockedFile",
@@ -43,4 +42,5 @@ __all__ = [
     "missing_files",
     "repository_folder",
     "snapshot_folder",
+    "without_credentials",
 ]

@@ -5,6 +5,7 @@ tutorial names it), and never in a log or an error.
 from __future__ import annotations
 
 import os
+import re
 
 from .errors import LoadError, reason
 
@@ -22,5 +23,11 @@ def error_line(error: BaseException) -> str:
     for name in TOKEN_VARIABLES:
         if os.environ.get(name):
             text = text.replace(os.environ[name], f"${name}")
+    text = without_credentials(text)
     # Cut last, so that no half of a token stays.
     return f"{type(error).__name__}: {reason(LoadError(text))}"
+
+
+def without_credentials(text: str) -> str:
+    """``text`` without the user and password of addresses in it."""
+    return re.sub(r"://[^/@\s]+@", "://***@", text)

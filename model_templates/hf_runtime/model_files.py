@@ -20,6 +20,7 @@ from .log import info
 from .served_model import ServedModel
 
 _NUM_DOWNLOADS = 8
+_LISTING_S = 60.0
 
 
 def model_files(served: ServedModel) -> Path:
@@ -87,7 +88,9 @@ def _download(served: ServedModel) -> Path:
     disable_progress_bars()
     info(f"{served.name}: downloading {served.source}")
     try:
-        listed = HfApi(token=hub_token()).model_info(served.model, revision=served.revision)
+        listed = HfApi(token=hub_token()).model_info(
+            served.model, revision=served.revision, timeout=_LISTING_S
+        )
         names = [file.rfilename for file in listed.siblings or []]
         return _snapshot(served, _chosen(served, names))
     except LoadError:

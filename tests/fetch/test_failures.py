@@ -250,3 +250,24 @@ def test_nothing_that_failed_looks_complete_to_the_server(work: Workplace, hub: 
     work.refused("fetch")
     assert not work.snapshots()
     assert not list(Path(work.cache()).glob("models--*/refs/*"))
+
+
+def test_credentials_in_the_hubs_address_are_not_shown(
+    work: Workplace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(constants, "ENDPOINT", "http://user:secret@127.0.0.1:9")
+    ran = work.run("fetch")
+    assert "http://***@127.0.0.1:9 can't be reached" in ran.err
+    assert "secret" not in ran.out + ran.err
+
+
+def test_a_connection_that_falls_silent_is_given_up_and_gone_on_with(
+    work: Workplace, hub: FakeHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(constants, "HF_HUB_DOWNLOAD_TIMEOUT", 0.3)
+    hub.chunk = 3_500
+    hub.seconds_between_chunks = 1.0
+    ran = work.fetch()
+    assert "tiny: ReadTimeout: " in ran.err
+    assert "bytes=3500-" in hub.ranges
+    assert work.files() == FILES

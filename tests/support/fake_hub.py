@@ -167,7 +167,7 @@ class _Handler(BaseHTTPRequestHandler):
         if kind == "tree":
             described: Any = [_described(name, content) for name, content in files.items()]
         else:
-            siblings = [{"rfilename": name} for name in files]
+            siblings = [_sibling(name, content) for name, content in files.items()]
             described = {"id": "a/b", "sha": commit, "siblings": siblings}
         self._answer(200, json.dumps(described).encode())
 
@@ -270,6 +270,15 @@ def _described(name: str, content: bytes) -> dict[str, Any]:
     else:
         described["oid"] = git_oid(content)
     return described
+
+
+def _sibling(name: str, content: bytes) -> dict[str, Any]:
+    """A file as the API has it where it is asked for ``blobs``."""
+    described = _described(name, content)
+    sibling = {"rfilename": name, "size": len(content), "blobId": described["oid"]}
+    if "lfs" in described:
+        sibling["lfs"] = {**described["lfs"], "sha256": described["lfs"]["oid"]}
+    return sibling
 
 
 def git_oid(content: bytes) -> str:
