@@ -89,6 +89,23 @@ def drop_version(folder: Path) -> None:
         write(f"{folder}/{MANIFEST_FILE}", Manifest(final).to_bytes())
 
 
+def drop_last_version(folder: Path, version: int) -> None:
+    """As ``drop_version``, where ``version`` is the current one. Raises RepositoryError."""
+    if current_version(read_manifest(folder).paths) == version:
+        drop_version(folder)
+
+
+def replace_config(folder: Path, config: bytes) -> None:
+    """Writes another config.pbtxt, for a while, beside the same files. Raises RepositoryError."""
+    known = read_manifest(folder)
+    final = {**known.files, CONFIG_FILE: manifest.digest(config)}
+    replacing = {CONFIG_FILE: known.hashes(CONFIG_FILE)}
+    with readable_errors():
+        write(f"{folder}/{MANIFEST_FILE}", Manifest(final, replacing).to_bytes())
+        write(f"{folder}/{CONFIG_FILE}", config)
+        write(f"{folder}/{MANIFEST_FILE}", Manifest(final).to_bytes())
+
+
 def files_of_version(folder: Path, version: int) -> dict[str, bytes] | None:
     """An older version's files under the paths of a rendering, with its config.pbtxt; None where
     it is not whole any more. Raises RepositoryError.

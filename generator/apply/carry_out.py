@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from generator import repository as writer
+from generator.apply import ensemble_switch
 from generator.apply.changes import (
     FolderChange,
     GroupChange,
@@ -22,9 +23,9 @@ from generator.apply.changes import (
     rendered_files,
 )
 from generator.apply.control import Control
-from generator.compare import ModelPlan, compare, read_manifest
+from generator.compare import ModelPlan, compare
 from generator.errors import GeneratorError, RepositoryError, ServerError
-from generator.version_folders import add_version, drop_version
+from generator.version_folders import add_version, drop_last_version, drop_version
 from generator.versions import served_by, version_of
 
 _LOAD_BY_OTHERS_TIMEOUT_S = 600.0
@@ -104,11 +105,21 @@ def _change(
 
 def _bring_up(group: GroupChange, control: Control, settings: Settings, outcome: Outcome) -> None:
     """Writes and loads; raises after everything is as it was."""
-    replaced: list[FolderChange] = []
+    replaced = [folder for folder in group.loads if folder.need is Need.REPLACE]
+    try:
+        if ensemble_switch.is_needed(group):
+            _switch(group, control, settings, outcome)
+        else:
+            _load_each(group, control, settings, outcome)
+    except (GeneratorError, OSError) as error:
+        raise ServerError(_told(error, replaced)) from error
+    outcome.loaded = {folder.name: folder.number for folder in group.loads}
+    outcome.before = {folder.name: max(folder.served.ready) for folder in replaced}
+
+
+def _load_each(group: GroupChange, control: Control, settings: Settings, outcome: Outcome) -> None:
     try:
         for folder in group.loads:
-            if folder.need is Need.REPLACE:
-                replaced.append(folder)
             write_folder(folder)
         settings.place(group.name)
         for folder in group.loads:
@@ -116,10 +127,22 @@ def _bring_up(group: GroupChange, control: Control, settings: Settings, outcome:
             if failure is not None:
                 raise ServerError(failure)
             outcome.loaded[folder.name] = folder.number
-    except (GeneratorError, OSError) as error:
-        _take_back(group, replaced, control, outcome)
-        raise ServerError(_told(error, replaced)) from error
-    outcome.before = {folder.name: max(folder.served.ready) for folder in replaced}
+    except (GeneratorError, OSError):
+        _take_back(group, control, outcome)
+        raise
+
+
+def _switch(group: GroupChange, control: Control, settings: Settings, outcome: Outcome) -> None:
+    def write(folder: FolderChange) -> None:
+        write_folder(folder)
+        settings.place(group.name)
+
+    switch = ensemble_switch.Switch(group, control, write)
+    switch.go_over()
+    try:
+        switch.leave_old()
+    except GeneratorError as error:  # not worth going back: what is wanted answers
+        outcome.failure = f"the new steps answer, but the old ones stay loaded too: {error}"
 
 
 def write_folder(folder: FolderChange) -> None:
@@ -133,7 +156,9 @@ def write_folder(folder: FolderChange) -> None:
         drop_version(plan.folder)  # begun once, and never served
         plan = compare(plan.folder, rendered_files(plan))
     versions = {of for path in plan.known.files if (of := version_of(path))}
-    keep = served_by(folder.config, {folder.number, *versions}) | folder.served.active
+    # What ran before the last change stays, should this one fail.
+    before = {max((of for of in versions if of < plan.version), default=plan.version)}
+    keep = served_by(folder.config, {folder.number, *versions}) | folder.served.active | before
     add_version(plan, folder.number, keep)
 
 
@@ -142,25 +167,18 @@ def _has_older(plan: ModelPlan, served: set[int]) -> bool:
     return any(version in served for version in found if version < plan.version)
 
 
-def _take_back(
-    group: GroupChange, replaced: list[FolderChange], control: Control, outcome: Outcome
-) -> None:
+def _take_back(group: GroupChange, control: Control, outcome: Outcome) -> None:
     """Puts disk and server back to what they were, as far as either still answers."""
     for folder in reversed(group.loads):
-        with contextlib.suppress(ServerError):  # it went away: what is on disk is what it will load
-            if folder in replaced:
-                _drop(folder)
-                if folder.name in outcome.loaded:
+        loaded = outcome.loaded.pop(folder.name, None) is not None
+        # A server that went away loads what is on disk; a disk that is full, the next apply mends.
+        with contextlib.suppress(GeneratorError):
+            if folder.need is Need.REPLACE:
+                drop_last_version(folder.plan.folder, folder.number)
+                if loaded:
                     control.load(folder.name, max(folder.served.ready))
-            elif folder.name in outcome.loaded:
+            elif loaded:
                 control.unload(folder.name)
-    outcome.loaded.clear()
-
-
-def _drop(folder: FolderChange) -> None:
-    known = read_manifest(folder.plan.folder)
-    if any(version_of(path) == folder.number for path in known.paths):
-        drop_version(folder.plan.folder)
 
 
 def _told(error: Exception, replaced: list[FolderChange]) -> str:

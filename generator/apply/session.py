@@ -45,7 +45,7 @@ def apply_now(config: Path, repository: Path, target: Target, options: ApplyOpti
         plan = make_plan(config, repository)
         wanted = plan_apply(plan, repository, control, force=options.force)
         _show(wanted, target)
-        if options.dry_run:
+        if options.dry_run or wanted.is_nothing:
             return EXIT_OK if wanted.is_nothing else EXIT_INPUT
         settings = Settings(options.drain_timeout_s, options.force, _placer(plan, repository))
         applied = Applying(control, settings, tell, warn).run(wanted, repository)

@@ -1,0 +1,135 @@
+"""Changes several steps of an ensemble at once: no request passes from an old step to a new one.
+
+Triton takes each step's highest version as soon as that is ready, and steps take different times to
+load: for that long, texts would be cut by one tokenizer and computed by another's model. So the
+ensemble is pinned to the old versions first; both versions of every changed step are loaded; the
+ensemble goes over to the new ones, which takes a moment; then the old ones are left out.
+
+Triton 24.10 reloads every version of a model whose config changes: for a while a step is there
+three times.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from generator.apply.changes import FolderChange, GroupChange, Need
+from generator.apply.control import Control
+from generator.digest import CONFIG_FILE, without_digest
+from generator.errors import GeneratorError, ServerError
+from generator.version_folders import drop_last_version, replace_config
+
+_ENSEMBLE = b'platform: "ensemble"'
+_STEP = re.compile(rb'(model_name: "([^"]+)"\s+model_version: )-?\d+')
+_POLICY = re.compile(rb"version_policy \{\n.*\n\}\n")
+_Write = Callable[[FolderChange], None]
+
+
+def is_needed(group: GroupChange) -> bool:
+    """Whether the model was an ensemble and stays one, and several of its folders change."""
+    whole, *steps = group.folders
+    replaced = [step for step in steps if step.need is Need.REPLACE]
+    several = len(replaced) > 1 or (replaced and whole.need is Need.REPLACE)
+    return bool(
+        several
+        and whole.served.ready
+        and all(step.served.ready for step in steps)
+        and _ENSEMBLE in whole.config
+        and _ENSEMBLE in _config_on_disk(whole)
+    )
+
+
+@dataclass(frozen=True)
+class Switch:
+    """One ensemble's. ``write`` writes what a folder is to be, as a new version."""
+
+    group: GroupChange
+    control: Control
+    write: _Write
+
+    @property
+    def whole(self) -> FolderChange:
+        """The ensemble itself."""
+        return self.group.folders[0]
+
+    @property
+    def steps(self) -> list[FolderChange]:
+        """Those that change."""
+        return [step for step in self.group.folders[1:] if step.need is Need.REPLACE]
+
+    def go_over(self) -> None:
+        """The ensemble runs the new steps; or everything is as it was, and ServerError or
+        RepositoryError raised.
+        """
+        config = _config_on_disk(self.whole)
+        try:
+            self._load_pinned(config)
+            for step in self.steps:
+                self.write(step)
+                self._load_both(step)
+            replace_config(self.whole.plan.folder, config)
+            if self.whole.need is Need.REPLACE:
+                self.write(self.whole)
+            self._load(self.whole, self.whole.number)
+        except (GeneratorError, OSError):
+            self._go_back(config)
+            raise
+
+    def leave_old(self) -> None:
+        """Each step keeps its new version alone. Raises ServerError, RepositoryError."""
+        for step in self.steps:
+            replace_config(step.plan.folder, step.config)
+            self._load(step, step.number)
+
+    def _load_pinned(self, config: bytes) -> None:
+        folders = self.group.folders[1:]
+        pins = {folder.name: max(folder.served.ready) for folder in folders}
+        replace_config(self.whole.plan.folder, pinned(config, pins))
+        self._load(self.whole, max(self.whole.served.ready))
+
+    def _load_both(self, step: FolderChange) -> None:
+        versions = max(step.served.ready), step.number
+        replace_config(step.plan.folder, with_versions(step.config, *versions))
+        self._load(step, step.number)
+
+    def _load(self, folder: FolderChange, version: int) -> None:
+        failure = self.control.load(folder.name, version)
+        if failure is not None:
+            raise ServerError(f"{folder.name}: {failure}")
+
+    def _go_back(self, config: bytes) -> None:
+        """The steps first: the ensemble is pinned to their old versions so long."""
+        for step in self.steps:
+            drop_last_version(step.plan.folder, step.number)
+        if self.whole.need is Need.REPLACE:
+            drop_last_version(self.whole.plan.folder, self.whole.number)
+        replace_config(self.whole.plan.folder, config)
+        with contextlib.suppress(ServerError):  # it went away, and loads what is on disk
+            for folder in (*self.steps, self.whole):
+                self.control.load(folder.name, max(folder.served.ready))
+
+
+def pinned(config: bytes, versions: Mapping[str, int]) -> bytes:
+    """An ensemble's config.pbtxt with each step's version. It has no digest: a server that runs it
+    does not run what is wanted.
+    """
+
+    def pin(found: re.Match[bytes]) -> bytes:
+        return found[1] + str(versions[found[2].decode()]).encode()
+
+    return without_digest(_STEP.sub(pin, config))
+
+
+def with_versions(config: bytes, *versions: int) -> bytes:
+    """A config.pbtxt that serves exactly these versions; without a digest, as ``pinned``."""
+    listed = ", ".join(map(str, sorted(versions)))
+    policy = f"version_policy {{\n  specific {{ versions: [ {listed} ] }}\n}}\n"
+    return without_digest(_POLICY.sub(b"", config)) + policy.encode()
+
+
+def _config_on_disk(folder: FolderChange) -> bytes:
+    found = (change.old for change in folder.plan.changes if change.path == CONFIG_FILE)
+    return next(found, None) or b""
