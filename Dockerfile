@@ -38,9 +38,11 @@ ENV VIRTUAL_ENV=/opt/hf-triton \
     PIP_NO_CACHE_DIR=1 \
     PYTHONUTF8=1 \
     HF_HOME=/var/cache/huggingface \
-    HTTP_PORT=8000
+    HTTP_PORT=8000 \
+    HEALTH_PORT=8003
 RUN python3 -m venv --without-pip --system-site-packages /opt/hf-triton \
-    && install --directory --mode=1777 /var/cache/huggingface
+    && install --directory --mode=1777 /var/cache/huggingface \
+    && install --directory --owner=1000 --group=1000 /models
 # Packages before sources: a change of ours rebuilds seconds, not gigabytes.
 COPY pyproject.toml LICENSE ./
 RUN python -m pip install ${TORCH_INDEX_URL:+--extra-index-url "$TORCH_INDEX_URL"} '.[runtime]' \
@@ -50,14 +52,14 @@ COPY model_templates model_templates
 RUN python -m pip install --no-deps --force-reinstall . \
     && rm -rf ./* \
     && chown 1000:1000 /workspace
-COPY --chown=1000:1000 models.yaml ./
+COPY --chown=1000:1000 models.yaml models.loc[k] ./
 COPY --chown=1000:1000 demo/model demo/model
 COPY --chown=1000:1000 model_repository model_repository
 USER 1000:1000
-EXPOSE 8000 8001 8002
+EXPOSE 8000 8001 8002 8003
 STOPSIGNAL SIGTERM
 HEALTHCHECK --interval=15s --timeout=5s --start-period=10m --retries=3 \
-    CMD ["python", "-c", "import os, urllib.request as r; r.urlopen('http://127.0.0.1:%s/v2/health/ready' % os.environ['HTTP_PORT'], timeout=4)"]
+    CMD ["python", "-m", "generator.deploy.healthcheck"]
 CMD ["hf-triton", "serve", "--host", "0.0.0.0"]
 
 
@@ -88,7 +90,8 @@ ENV VIRTUAL_ENV=/opt/hf-triton \
     PATH=/opt/hf-triton/bin:${PATH} \
     PYTHONUTF8=1 \
     HF_HOME=/var/cache/huggingface \
-    HTTP_PORT=8000
+    HTTP_PORT=8000 \
+    HEALTH_PORT=8003
 COPY --from=cpu-packages /opt/hf-triton /opt/hf-triton
 # `tritonserver` as NVIDIA's container has it; the arguments are the server's own.
 RUN printf '#!/bin/sh\nexec /opt/hf-triton/bin/python -m generator.server "$@"\n' \
@@ -96,16 +99,16 @@ RUN printf '#!/bin/sh\nexec /opt/hf-triton/bin/python -m generator.server "$@"\n
     && chmod 755 /usr/local/bin/tritonserver \
     && useradd --uid 1000 --user-group --create-home triton-server \
     && install --directory --mode=1777 /var/cache/huggingface \
-    && install --directory --owner=1000 --group=1000 /workspace
+    && install --directory --owner=1000 --group=1000 /workspace /models
 WORKDIR /workspace
-COPY --chown=1000:1000 models.yaml ./
+COPY --chown=1000:1000 models.yaml models.loc[k] ./
 COPY --chown=1000:1000 demo/model demo/model
 COPY --chown=1000:1000 model_repository model_repository
 USER 1000:1000
 # The server runs here at all: its libraries and this Python's are found. (Its --help exits with 1.)
 RUN case "$(tritonserver --help 2>&1)" in *--model-repository*) ;; *) tritonserver --help ;; esac
-EXPOSE 8000 8001 8002
+EXPOSE 8000 8001 8002 8003
 STOPSIGNAL SIGTERM
 HEALTHCHECK --interval=15s --timeout=5s --start-period=10m --retries=3 \
-    CMD ["python", "-c", "import os, urllib.request as r; r.urlopen('http://127.0.0.1:%s/v2/health/ready' % os.environ['HTTP_PORT'], timeout=4)"]
+    CMD ["python", "-m", "generator.deploy.healthcheck"]
 CMD ["hf-triton", "serve", "--host", "0.0.0.0"]

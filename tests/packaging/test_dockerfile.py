@@ -66,14 +66,15 @@ def test_no_secret_enters_a_layer() -> None:
 @pytest.mark.parametrize("target", TARGETS)
 def test_health_is_asked_at_the_port_that_the_environment_names(target: str) -> None:
     (check,) = STAGES[target].values("HEALTHCHECK")
-    assert "/v2/health/ready" in check
-    assert "HTTP_PORT" in check
-    assert _environment(STAGES[target])["HTTP_PORT"] == "8000"
+    _, _, command = check.partition("CMD ")
+    assert json.loads(command) == ["python", "-m", "generator.deploy.healthcheck"]
+    environment = _environment(STAGES[target])
+    assert (environment["HEALTH_PORT"], environment["HTTP_PORT"]) == ("8003", "8000")
 
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_triton_ports_are_exposed_and_a_stop_is_graceful(target: str) -> None:
-    assert STAGES[target].values("EXPOSE") == ["8000 8001 8002"]
+    assert STAGES[target].values("EXPOSE") == ["8000 8001 8002 8003"]
     assert STAGES[target].values("STOPSIGNAL") == ["SIGTERM"]
 
 
@@ -81,6 +82,14 @@ def test_triton_ports_are_exposed_and_a_stop_is_graceful(target: str) -> None:
 def test_the_command_needs_no_shell(target: str) -> None:
     (command,) = STAGES[target].values("CMD")
     assert json.loads(command)[:2] == ["hf-triton", "serve"]
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_volume_at_models_belongs_to_the_user(target: str) -> None:
+    # A named volume takes the owner of the folder that it is mounted over.
+    made = [command for value in STAGES[target].values("RUN") for command in value.split("&&")]
+    owned = [command for command in made if "--owner=1000" in command]
+    assert any("/models" in shlex.split(command) for command in owned)
 
 
 def test_only_the_cpu_image_gets_our_tritonserver() -> None:

@@ -1,0 +1,72 @@
+"""The images' health check, against servers that answer as ours do."""
+
+from __future__ import annotations
+
+import contextlib
+import http.server
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+
+from generator.deploy.healthcheck import why_unready
+
+
+@contextlib.contextmanager
+def answering(statuses: Mapping[str, int]) -> Iterator[str]:
+    """A server that answers these paths; its port."""
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(statuses.get(self.path, 404))
+            self.end_headers()
+            self.wfile.write(b'{"reason": "models are being loaded"}')
+
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+            """Nobody reads it."""
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield str(server.server_address[1])
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def unused_port() -> str:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return str(probe.getsockname()[1])
+
+
+def test_the_supervisor_is_believed_before_triton() -> None:
+    with answering({"/ready": 503}) as health, answering({"/v2/health/ready": 200}) as triton:
+        reason = why_unready({"HEALTH_PORT": health, "HTTP_PORT": triton})
+    assert reason.endswith('/ready: 503 {"reason": "models are being loaded"}')
+
+
+def test_ready_is_healthy() -> None:
+    with answering({"/ready": 200}) as health:
+        assert why_unready({"HEALTH_PORT": health, "HTTP_PORT": unused_port()}) == ""
+
+
+def test_triton_is_asked_where_it_runs_alone() -> None:
+    health = unused_port()
+    with answering({"/v2/health/ready": 200}) as triton:
+        assert why_unready({"HEALTH_PORT": health, "HTTP_PORT": triton}) == ""
+    with answering({"/v2/health/ready": 400}) as triton:
+        assert "400" in why_unready({"HEALTH_PORT": health, "HTTP_PORT": triton})
+
+
+def test_the_command_ends_with_1_where_nothing_answers() -> None:
+    health, triton = unused_port(), unused_port()
+    done = subprocess.run(
+        [sys.executable, "-m", "generator.deploy.healthcheck"],
+        env={"HEALTH_PORT": health, "HTTP_PORT": triton},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert done.stdout.startswith(f"neither port {health} nor {triton} answers")
