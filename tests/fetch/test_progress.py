@@ -10,17 +10,16 @@ from generator import fetch_progress
 from generator.fetch_progress import Progress, size
 
 
-@pytest.fixture
-def terminal(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """stderr, as capsys has put it in place, passes for one."""
+def progress_on_terminal(monkeypatch: pytest.MonkeyPatch) -> Progress:
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     monkeypatch.setenv("COLUMNS", "100")
+    return Progress()
 
 
 def test_a_terminal_gets_a_bar_for_each_model_drawn_in_place(
-    terminal: None, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    progress = Progress()
+    progress = progress_on_terminal(monkeypatch)
     progress.begin("a", 1000)
     progress.begin("b", 10, 10)
     progress.add("a", 250)
@@ -34,9 +33,9 @@ def test_a_terminal_gets_a_bar_for_each_model_drawn_in_place(
 
 
 def test_a_long_title_does_not_break_the_line(
-    terminal: None, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    progress = Progress()
+    progress = progress_on_terminal(monkeypatch)
     progress.begin("x" * 300, 1)
     progress.draw()
     assert len(capsys.readouterr().err) == 100
