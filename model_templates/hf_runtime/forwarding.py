@@ -78,16 +78,16 @@ class Forwarder:
         return Waiting(number, data, request.outputs, responder, give_back)
 
     def _pass_on_again(self, waiting: Waiting, error: EngineAnswerError) -> None:
-        """To another engine, where there is one, after the first gave it back."""
-        if waiting.may_go_again:
-            waiting.may_go_again = False
-            try:
-                self.engines.pass_on(waiting)
-                self._wake.set()
-                return
-            except RuntimeModelError:
-                pass  # there is no other
-        waiting.lose(error)
+        """To another engine, where there is one, after one gave it back because it is unloaded.
+
+        As often as that happens, for a model may change again and again while it is answered; an
+        engine that has given one back gets none any more, so this ends.
+        """
+        try:
+            self.engines.pass_on(waiting)
+            self._wake.set()
+        except RuntimeModelError:  # there is no other
+            waiting.lose(error)
 
     def _watch(self) -> None:
         """Cancels the requests of callers that have gone."""

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from . import log
 from .engine_link import Array
 from .errors import RuntimeModelError, place
+from .request_ids import labelled
 from .responder import Responder
 
 
@@ -42,7 +43,6 @@ class Waiting:
         """
         self.number = number
         self.data = data
-        self.may_go_again = True
         self.has_begun = False
         self._listed = frozenset(listed)
         self._responder = responder
@@ -55,7 +55,8 @@ class Waiting:
             wanted = {name: array for name, array in outputs.items() if name in self._listed}
             self._responder.send(wanted, final=final)
         except Exception as error:
-            log.error(f"an answer was not sent: {place(error)}")
+            text = f"an answer was not sent: {place(error)}"
+            log.error(labelled(self._responder.request_id, text))
             self._responder.fail(error)
 
     def fail(self, error: RuntimeModelError) -> None:

@@ -258,7 +258,7 @@ def test_a_draining_engine_finishes_and_another_takes_what_is_new(
     second.listener.close()
 
 
-def test_what_a_draining_engine_gives_back_goes_to_another_once(
+def test_what_draining_engines_give_back_goes_to_others_while_there_are_any(
     engine: Engine, front: Front
 ) -> None:
     requests = ask(front, "a", "b")
@@ -268,11 +268,17 @@ def test_what_a_draining_engine_gives_back_goes_to_another_once(
     for taken in engine.taken:
         taken.responder.fail(OverloadedError("unloading"))
     second.waits_for(2)
-    echo(second.taken[0])
+    third = Engine()
     second.listener.drain()
-    second.taken[1].responder.fail(OverloadedError("unloading, too"))
-    assert {request.result() for request in requests} == {"a", ("UNAVAILABLE", "unloading, too")}
+    for taken in second.taken:
+        taken.responder.fail(OverloadedError("unloading, too"))
+    third.waits_for(2)
+    echo(third.taken[0])
+    third.listener.drain()
+    third.taken[1].responder.fail(OverloadedError("the last"))
+    assert {request.result() for request in requests} == {"a", ("UNAVAILABLE", "the last")}
     second.listener.close()
+    third.listener.close()
 
 
 def test_a_request_that_went_again_can_still_be_cancelled(engine: Engine, front: Front) -> None:
