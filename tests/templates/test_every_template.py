@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -109,10 +111,22 @@ RUN_TIME = templates.default_directory()
 def test_build_time_never_imports_run_time(path: Path) -> None:
     run_time = {folder.name for folder in RUN_TIME.iterdir() if folder.is_dir()}
     heavy = {"torch", "transformers", "accelerate", "numpy", "triton_python_backend_utils"}
-    if path.name == "testing_hooks.py":  # for users' tests: runs their hooks as the server does
+    # For users' tests, which run hooks as the server does, and what both must do alike.
+    if path.name in ("testing_hooks.py", "hub_rules.py"):
         run_time -= {"hf_runtime"}
     assert not imported_by(path) & (run_time | heavy)
     assert "testing_hooks" not in path.read_text() or path.name == "testing_hooks.py"
+
+
+def test_what_both_times_share_needs_only_the_standard_library() -> None:
+    text = (GENERATOR / "hub_rules.py").read_text(encoding="utf-8")
+    names = set(re.findall(r"from hf_runtime\.(\w+) import", text)) | {"errors"}
+    assert {"hub_files", "locked_files", "errors"} <= names
+    for name in names:
+        path = RUN_TIME / "hf_runtime" / f"{name}.py"
+        assert imported_by(path) <= set(sys.stdlib_module_names)
+        inner = set(re.findall(r"from \.(\w+) import", path.read_text(encoding="utf-8")))
+        assert inner <= names
 
 
 @pytest.mark.parametrize("path", modules(RUN_TIME), ids=lambda path: path.name)
