@@ -28,14 +28,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     for flag, port in (("--http-port", 8000), ("--grpc-port", 8001), ("--metrics-port", 8002)):
         parser.add_argument(flag, type=_port, default=port, metavar="PORT", help=f"default: {port}")
-    parser.add_argument(
-        "--health-port",
-        type=_port_or_none,
-        default=8003,
-        metavar="PORT",
-        help="where /live, /ready and /metrics tell how the server and its models are; 0: nowhere "
-        "(default: 8003)",
-    )
     _add_openai(parser)
     _add_admin(parser)
     parser.add_argument(
@@ -44,6 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help="serve without the models that take longer to load (default: wait for all)",
     )
+    _add_supervision(parser)
     parser.add_argument(
         "--verbose", action="store_true", help="pass the whole of tritonserver's log through"
     )
@@ -52,6 +45,38 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="*",
         metavar="-- ARGUMENT",
         help="arguments for tritonserver itself, such as -- --log-verbose=1",
+    )
+
+
+def _add_supervision(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group(
+        "staying alive",
+        "A model whose Python process dies is loaded again, and a tritonserver that dies is "
+        "started again: at once, then after 1, 2, 4 ... 60 seconds. The health port has /live and "
+        "/ready for probes, and /metrics for Prometheus.",
+    )
+    group.add_argument(
+        "--max-restarts",
+        type=_count,
+        default=5,
+        metavar="N",
+        help="give up a model that dies more often within ten minutes, and go on with the others; "
+        "end with exit code 1 where the server does (default: 5)",
+    )
+    group.add_argument(
+        "--health-port",
+        type=_port_or_none,
+        default=8003,
+        metavar="PORT",
+        help="where to tell of health; 0: nowhere (default: 8003)",
+    )
+    group.add_argument(
+        "--drain-s",
+        type=_seconds_or_none,
+        default=0.0,
+        metavar="SECONDS",
+        help="when asked to stop, be not ready for so long before stopping, so that load balancers "
+        "send no more (default: 0)",
     )
 
 
@@ -138,6 +163,7 @@ def run(args: argparse.Namespace) -> int:
     from generator.server import TritonServer
     from generator.server_listen import Listen
     from generator.serving import ServeOptions, serve
+    from generator.supervision.restarts import RestartPolicy
 
     ports = (args.http_port, args.grpc_port, args.metrics_port, args.openai_port or 0)
     listen = Listen(args.host, *ports, health_port=args.health_port)
@@ -162,7 +188,8 @@ def run(args: argparse.Namespace) -> int:
     )
     openai_api = OpenAiProcess(listen, key) if args.openai_port else None
     models = [spec.name for spec in outcome.plan.specs]
-    options = ServeOptions(Path(args.config), args.load_timeout_s)
+    policy = RestartPolicy(max_restarts=args.max_restarts)
+    options = ServeOptions(Path(args.config), args.load_timeout_s, policy, args.drain_s)
     return serve(server, models, options, openai_api)
 
 
@@ -191,6 +218,16 @@ def _address(text: str) -> str:
             f"got '{text}', expected HOST:PORT of Triton's gRPC, such as 127.0.0.1:8001"
         )
     return text
+
+
+def _count(text: str) -> int:
+    if not (text.isdecimal() and int(text) <= 1000):
+        raise argparse.ArgumentTypeError(f"got '{text}', expected a number from 0 to 1000")
+    return int(text)
+
+
+def _seconds_or_none(text: str) -> float:
+    return 0.0 if text == "0" else _seconds(text)
 
 
 def _seconds(text: str) -> float:

@@ -32,6 +32,7 @@ _START_TIMEOUT_S = 60.0
 _EXIT_TIMEOUT_S = 60
 _STOP_TIMEOUT_S = _EXIT_TIMEOUT_S + 5.0
 _STOP_TIMEOUT_ONLY_LOADS_S = 3.0
+_STOP_POLL_S = 0.25
 _NUM_HTTP_THREADS = 8 + NUM_LOADERS  # 8 is Triton's default; a load keeps one to itself
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108
 
@@ -92,6 +93,7 @@ class TritonServer:
     def start(self, timeout_s: float = _START_TIMEOUT_S) -> None:
         """Starts the server, with no model yet, and waits until it answers. Raises ServerError."""
         self.listen.check_triton()
+        self.loader = ModelLoader(self.api, self._engine_of, self._steps_of)
         binary = server_binary.find()
         guard = [sys.executable, "-IS", server_guard.__file__, self._shared_memory_prefix]
         process = subprocess.Popen(
@@ -183,6 +185,10 @@ class TritonServer:
         """How the server ended, negative for a signal; None while it runs."""
         return self._process.poll()
 
+    def log_tail(self) -> list[str]:
+        """The last lines of its log that are worth a look, oldest first."""
+        return self._log.tail()
+
     def last_words(self, what: str) -> str:
         """``what``, how the process ended, and the last lines of its log."""
         code = self.exit_code()
@@ -192,19 +198,23 @@ class TritonServer:
             self._reader.join(timeout=2)  # its last lines may still be on their way
             killer = signal.Signals(-code).name if code < 0 else ""
             how = f" (killed by {killer})" if killer else f" (exit code {code})"
-        lines = "".join(f"\n    {line}" for line in self._log.tail())
+        lines = "".join(f"\n    {line}" for line in self.log_tail())
         return f"{what}{how}{'; its last lines:' if lines else ''}{lines}"
 
-    def stop(self) -> int:
-        """Ends the server after the requests in flight; forces it after a while.
+    def stop(self, is_hopeless: Callable[[], bool] = lambda: False) -> int:
+        """Ends the server after the requests in flight; forces it after a while, or as soon as
+        ``is_hopeless`` says that what it waits for never comes.
 
         Triton also waits for loads: where there is nothing but those, it is soon forced.
         Returns the server's exit code, 0 after a graceful stop.
         """
         self._process.terminate()
         only_loads = self.loader.num_loading and not self.loader.ready
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(_STOP_TIMEOUT_ONLY_LOADS_S if only_loads else _STOP_TIMEOUT_S)
+        timeout_s = _STOP_TIMEOUT_ONLY_LOADS_S if only_loads else _STOP_TIMEOUT_S
+        deadline = time.monotonic() + timeout_s
+        while self.exit_code() is None and time.monotonic() < deadline and not is_hopeless():
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(_STOP_POLL_S)
         return self.kill()
 
     def kill(self) -> int:

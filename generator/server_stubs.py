@@ -7,6 +7,9 @@ one, still counts as ready. Linux only, as the server is.
 from __future__ import annotations
 
 import contextlib
+import os
+import signal
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,30 +26,47 @@ class Stub:
     pid: int
 
 
-class StubWatch:
-    """Remembers the stubs of a process group from one look to the next."""
-
-    def __init__(self, group: int) -> None:
-        self._group = group
-        self._seen = find_stubs(group)
-
-    def newly_gone(self) -> frozenset[Stub]:
-        """The stubs that have ended since the last look: died, or were unloaded."""
-        before, self._seen = self._seen, find_stubs(self._group)
-        return before - self._seen
-
-
 def find_stubs(group: int) -> frozenset[Stub]:
     """Every stub alive in the process group."""
     found = set()
+    for folder, fields in _processes(group):
+        with contextlib.suppress(OSError):  # it ended between two reads
+            command = (folder / "cmdline").read_bytes().decode(errors="replace").split("\0")
+            if fields[0] not in "ZX" and command[0].endswith(_STUB):
+                version = Path(command[1]).parent  # .../triton_python_backend_stub <model.py> ...
+                found.add(Stub(version.parent.name, version.name, int(folder.name)))
+    return frozenset(found)
+
+
+def cpu_seconds(group: int) -> dict[int, float]:
+    """What each process of the group has used of the processor so far, in seconds."""
+    ticks = os.sysconf("SC_CLK_TCK")
+    return {
+        int(folder.name): (int(fields[11]) + int(fields[12])) / ticks
+        for folder, fields in _processes(group)
+    }
+
+
+def _processes(group: int) -> Iterator[tuple[Path, list[str]]]:
+    """Each process's folder, and the fields of its ``stat`` from the state on."""
     for folder in _PROCESSES.glob("[0-9]*"):
         with contextlib.suppress(OSError):  # it ended between two reads
             # pid (name) state parent group ...: the name may hold spaces, and parentheses
             fields = (folder / "stat").read_text(errors="replace").rpartition(")")[2].split()
-            if int(fields[2]) != group or fields[0] in "ZX":
-                continue
-            command = (folder / "cmdline").read_bytes().decode(errors="replace").split("\0")
-            if command[0].endswith(_STUB):  # <backend>/triton_python_backend_stub <model.py> ...
-                version = Path(command[1]).parent
-                found.add(Stub(version.parent.name, version.name, int(folder.name)))
-    return frozenset(found)
+            if int(fields[2]) == group:
+                yield folder, fields
+
+
+def how_it_ended(pid: int) -> str:
+    """Such as ``killed by SIGKILL: out of memory?``; "" where nobody can tell any more."""
+    try:
+        fields = (_PROCESSES / str(pid) / "stat").read_text(errors="replace").rpartition(")")[2]
+        state, status = fields.split()[0], int(fields.split()[-1])
+    except (OSError, ValueError, IndexError):
+        return ""
+    if state != "Z":  # another process has its number
+        return ""
+    if not os.WIFSIGNALED(status):
+        return f"exit code {os.WEXITSTATUS(status)}"
+    name = signal.Signals(os.WTERMSIG(status)).name
+    return f"killed by {name}{': out of memory?' * (name == 'SIGKILL')}"

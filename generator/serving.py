@@ -1,37 +1,42 @@
-"""A started server from its first model to its end: progress, curl lines, signals, exit code.
+"""A server from its start to its end: signals, what is left for others to find it, exit code.
 
-Results (curl lines) go to stdout, everything else to stderr. Knows nothing of models.yaml.
+What keeps it alive in between is in supervision/. Knows nothing of models.yaml.
 """
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import signal
-import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
-from generator import model_config
-from generator.curl_lines import curl_lines
-from generator.errors import EXIT_INTERRUPTED, EXIT_OK, RepositoryError, ServerError
+from generator.errors import EXIT_INPUT, EXIT_INTERRUPTED, EXIT_OK, RepositoryError
 from generator.openai_api.beside import OpenAiProcess
 from generator.server import TritonServer
-from generator.server_loading import Loaded
 from generator.server_state import ServerState, remove_state, write_state
-from generator.server_stubs import StubWatch
+from generator.server_stubs import find_stubs
+from generator.supervision.healing import Healer
 from generator.supervision.health import Health
 from generator.supervision.health_port import health_port
+from generator.supervision.idleness import Idleness
+from generator.supervision.loop import ServeOptions, Supervisor
+from generator.supervision.news import say
+from generator.supervision.served_models import ServedModels
+from generator.supervision.stub_deaths import StubDeaths
 
-_REMIND_EVERY_S = 10.0
-_POLL_S = 0.5
-_WATCH_EVERY_S = 1.0
+__all__ = ["ServeOptions", "StopRequested", "serve", "stop_signals"]
+
 # What ends a program in the foreground: Ctrl-C, `docker stop`, a closed terminal.
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+# The supervisor looks four times a second, and must not wait long for one answer.
+_ANSWER_TIMEOUT_S = 2.0
+# Requests of a process that died are never answered, and Triton waits for them (24.10).
+_HOPELESS_AFTER_IDLE_S = 5.0
 
 
 class StopRequested(KeyboardInterrupt):
@@ -43,23 +48,17 @@ def stop_signals() -> list[signal.Signals]:
     return [number for number in _STOP_SIGNALS if not _is_ignored_hangup(number)]
 
 
-@dataclass(frozen=True)
-class ServeOptions:
-    """How to serve: ``config`` is the models.yaml, of which only the path is told."""
-
-    config: Path
-    load_timeout_s: float | None = None
-
-
 def serve(
     server: TritonServer,
     models: Sequence[str],
     options: ServeOptions,
     openai_api: OpenAiProcess | None = None,
 ) -> int:
-    """Starts ``server``, loads ``models`` and watches it until a signal; returns the exit code.
+    """Starts ``server``, loads ``models`` and keeps them alive until a signal; returns the exit
+    code.
 
-    Raises ServerError when it does not start, dies, or no model loads; nothing is left behind.
+    Raises ServerError when it does not start, nothing is left to serve, or it dies too often;
+    nothing is left behind.
     """
     before = {number: signal.signal(number, _raise_stop) for number in stop_signals()}
     health = Health()
@@ -93,7 +92,7 @@ def _findable(server: TritonServer, config: Path) -> Iterator[None]:
     try:
         write_state(server.repository, state)
     except RepositoryError as error:
-        _say(f"{error}; `hf-triton apply` will need --url and the admin key")
+        say(f"{error}; `hf-triton apply` will need --url and the admin key")
     try:
         yield
     finally:
@@ -107,105 +106,65 @@ def _serve_until_stopped(
     health: Health,
     openai_api: OpenAiProcess | None,
 ) -> int:
+    served = ServedModels(server.repository, models)
+    with contextlib.suppress(RepositoryError):  # said by who wrote the state
+        served.record()
+    healer = _healer(server, served, health, options)
+    supervisor = Supervisor(server, served, health, healer, options, openai_api)
     try:
         if openai_api:
             openai_api.start()
-        health.set_models(dict.fromkeys(models, "is being loaded"))
-        _load(server, models, options.load_timeout_s, openai_api)
-        reasons = {model: "" if model in server.loader.ready else "not ready" for model in models}
-        health.set_models(reasons)
-        health.enter("serving")
-        _watch(server, openai_api)
+        supervisor.run()
     except StopRequested:
-        health.enter("stopping")
-        return _stop(server, openai_api)
+        code = _stop(server, health, healer, options.drain_s, openai_api)
+        return code if supervisor.has_served else EXIT_INTERRUPTED
     except BaseException:
+        healer.end()
         server.kill()
         raise
 
 
-def _load(
+def _healer(
+    server: TritonServer, served: ServedModels, health: Health, options: ServeOptions
+) -> Healer:
+    api = dataclasses.replace(server.api, answer_timeout_s=_ANSWER_TIMEOUT_S)
+    deaths = StubDeaths(api, lambda: find_stubs(server.pid))
+    return Healer(api, deaths, served, health, options.policy, say, server.log_tail)
+
+
+def _stop(
     server: TritonServer,
-    models: Sequence[str],
-    timeout_s: float | None,
+    health: Health,
+    healer: Healer,
+    drain_s: float,
     openai_api: OpenAiProcess | None,
-) -> None:
-    """Returns when every model is ready, has failed, or is too late. Raises ServerError."""
-    began = time.monotonic()
-    remind_at = began + _REMIND_EVERY_S
-    loading = list(models)
-    _say(f"tritonserver is up, loading {_count(models)}: {', '.join(models)}")
-    server.loader.begin(models)
-    while loading:
-        outcome = server.next_outcome(_POLL_S)
-        now = time.monotonic()
-        if outcome:
-            loading.remove(outcome.model)
-            _announce(server, outcome, loading, openai_api)
-        elif timeout_s is not None and now - began > timeout_s:
-            _say(f"still loading after {timeout_s:g} s, no longer waiting: {', '.join(loading)}")
-            break
-        elif now > remind_at:
-            remind_at = now + _REMIND_EVERY_S
-            _say(f"still loading after {now - began:.0f} s: {', '.join(loading)}")
-    if not server.loader.ready:
-        raise ServerError("no model is ready, so there is nothing to serve")
-    listen = server.listen
-    where = f"http {listen.address(listen.http_port)}, grpc {listen.address(listen.grpc_port)}"
-    if openai_api:
-        where += f", OpenAI's API http://{listen.address(listen.openai_port)}/v1"
-    _say(f"serving {len(server.loader.ready)} of {_count(models)} on {where}; Ctrl-C stops")
-
-
-def _watch(server: TritonServer, openai_api: OpenAiProcess | None) -> NoReturn:
-    """Never returns; tells of late and lost models. Raises ServerError when the server dies."""
-    stubs = StubWatch(server.pid)
-    while True:
-        outcome = server.next_outcome(_WATCH_EVERY_S)
-        lost = {server.loader.model_of(stub.model) for stub in stubs.newly_gone()}
-        for model in sorted(lost & server.loader.ready):
-            _say(f"model '{model}': its Python process died (out of memory?); start serve again")
-        if outcome:
-            _announce(server, outcome, [], openai_api)
-        news = openai_api.revive() if openai_api else None
-        if news:
-            _say(news)
-
-
-def _announce(
-    server: TritonServer,
-    outcome: Loaded,
-    loading: Sequence[str],
-    openai_api: OpenAiProcess | None,
-) -> None:
-    others = f"; still loading: {', '.join(loading)}" if loading else ""
-    if outcome.failure:
-        _say(f"model '{outcome.model}' failed to load: {outcome.failure}{others}")
-        return
-    _say(f"{outcome.model} is ready after {outcome.seconds:.1f} s{others}")
-    config_file = server.repository / outcome.model / "config.pbtxt"
-    if model_config.arm_of(config_file):
-        return  # asked through the model whose arm it is
-    url = f"http://{server.listen.address(server.listen.http_port)}/v2/models"
-    lines = curl_lines(server.repository, outcome.model, url)
-    if openai_api:
-        lines += openai_api.curl_lines(outcome.model, config_file)
-    print("\n".join([f"# {outcome.model}", *lines]), flush=True)
-
-
-def _stop(server: TritonServer, openai_api: OpenAiProcess | None) -> int:
-    _say("stopping after the requests in flight; Ctrl-C again forces it")
+) -> int:
+    health.enter("stopping")
+    after = f", in {drain_s:g} s" if drain_s else ""
+    say(f"stopping after the requests in flight{after}; Ctrl-C again forces it")
     try:
+        time.sleep(drain_s)  # who asks for our health stops sending
+        healer.end()
         if openai_api:
             openai_api.begin_stop()
-        code = server.stop()
+        idleness = Idleness(server.pid)
+        code = server.stop(
+            lambda: healer.has_deaths and idleness.seconds() > _HOPELESS_AFTER_IDLE_S
+        )
         if openai_api:
             openai_api.end()
     except StopRequested:
         server.kill()
         return EXIT_INTERRUPTED
-    _say("stopped" if code == 0 else "stopped by force")
-    return EXIT_OK if code == 0 and server.loader.ready else EXIT_INTERRUPTED
+    if code and healer.has_deaths:
+        say("stopped; what was left were requests of processes that had died")
+    else:
+        say("stopped" if code == 0 else "stopped by force")
+    given_up = health.given_up()
+    if given_up:
+        say(f"exit code {EXIT_INPUT}, for models were given up: {', '.join(given_up)}")
+        return EXIT_INPUT
+    return EXIT_OK if code == 0 or healer.has_deaths else EXIT_INTERRUPTED
 
 
 def _is_ignored_hangup(number: signal.Signals) -> bool:
@@ -215,12 +174,3 @@ def _is_ignored_hangup(number: signal.Signals) -> bool:
 
 def _raise_stop(signum: int, _frame: FrameType | None) -> NoReturn:
     raise StopRequested(signal.Signals(signum).name)
-
-
-def _count(models: Sequence[str]) -> str:
-    return f"{len(models)} model{'s' * (len(models) != 1)}"
-
-
-def _say(text: str) -> None:
-    sys.stderr.write(f"hf-triton: {text}\n")  # in one piece: the log is written from a thread
-    sys.stderr.flush()

@@ -70,8 +70,12 @@ class Served:
         return found[-1]  # started after its guard
 
     def stub_pid(self, model: str) -> int:
+        return self.stub_pids(model)[0]
+
+    def stub_pids(self, model: str) -> list[int]:
+        """Its Python processes, the oldest first."""
         marks = (f"/{model}/1/model.py", f"_{self.listen.http_port}_")
-        return next(pid for pid, line in _command_lines() if all(mark in line for mark in marks))
+        return [pid for pid, line in _command_lines() if all(mark in line for mark in marks)]
 
     def leaves_nothing(self) -> bool:
         """Whether all processes and all shared memory are gone, or go within seconds."""

@@ -1,0 +1,268 @@
+"""Brings models back whose processes died: unloads, waits, loads, and gives up what dies too often.
+
+A thread for each of Triton's models that is being brought back, so that others are untouched.
+Changes a model only under its lock: whoever else changes it goes first, and may have healed it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterable
+from functools import partial
+from pathlib import Path
+from typing import Protocol
+
+from generator.errors import GeneratorError
+from generator.repository import locked_model
+from generator.server_api import ModelVersion
+from generator.supervision.health import Health
+from generator.supervision.restarts import RestartPolicy, Restarts
+from generator.supervision.served_models import ServedModels
+from generator.supervision.stub_deaths import Death, StubDeaths
+
+_POLL_S = 0.1
+# An unloaded model's other processes end at once, unless they have requests to answer: they may, as
+# long as the new ones have room beside them.
+_SURVIVORS_END_S = 3.0
+_SURVIVORS_MAY_ANSWER_S = 30.0
+_NUM_LOG_LINES = 8
+
+
+class Server(Protocol):
+    """What is done to a server. Every call raises OSError where it can't be reached."""
+
+    def index(self) -> list[ModelVersion]: ...  # noqa: D102
+    def load(self, name: str) -> str | None: ...  # noqa: D102
+    def unload(self, name: str) -> str | None: ...  # noqa: D102
+
+
+class Healer:
+    """Brings back the models of one server. ``say`` gets a line for the reader; ``log_tail`` gives
+    the last lines of the server's log.
+    """
+
+    def __init__(
+        self,
+        server: Server,
+        deaths: StubDeaths,
+        served: ServedModels,
+        health: Health,
+        policy: RestartPolicy,
+        say: Callable[[str], None],
+        log_tail: Callable[[], list[str]] = list,
+    ) -> None:
+        self._server, self._deaths, self._served, self._health = server, deaths, served, health
+        self._policy, self._say, self._log_tail = policy, say, log_tail
+        self._restarts: dict[str, Restarts] = {}
+        self._lock = threading.Lock()
+        self._healing: dict[str, str] = {}  # folder -> why it is not ready
+        self._given_up: dict[str, str] = {}
+        self._loading: dict[str, frozenset[int]] = {}  # folder -> processes that are not loading
+        self._ended = threading.Event()  # of the server that the threads work on
+        self.has_deaths = False
+
+    def look(self, sweep: bool = False) -> None:
+        """Begins to bring back what has died since the last look."""
+        for death in self._deaths.look(sweep):
+            self.has_deaths = True
+            self._begin(death, partial(self._bring_back, death))
+
+    def bring_back(self, model: str, failure: str) -> None:
+        """Begins to load a model that failed to come back with a server that was started anew."""
+        lost = Death(model, "", f"failed to load: {failure}", frozenset())
+        self._begin(lost, partial(self._load_again, lost))
+
+    def _begin(self, death: Death, work: Callable[[threading.Event], None]) -> None:
+        with self._lock:
+            if death.folder in self._healing:
+                return
+            self._healing[death.folder] = death.reason
+            self._given_up.pop(death.folder, None)
+        thread = threading.Thread(target=self._heal, args=(death, work, self._ended), daemon=True)
+        thread.start()
+
+    def reasons(self) -> dict[str, str]:
+        """Why a model of Triton's is not ready, of each that is being brought back or given up."""
+        with self._lock:
+            return {**self._given_up, **self._healing}
+
+    def given_up(self) -> set[str]:
+        """The models of Triton's that nobody tries to bring back."""
+        with self._lock:
+            return set(self._given_up)
+
+    def is_healing(self) -> bool:
+        """Whether any model is being brought back."""
+        with self._lock:
+            return bool(self._healing)
+
+    def notice_ready(self, folders: Iterable[str]) -> None:
+        """Takes back that it gave up a model which somebody else has loaded."""
+        with self._lock:
+            revived = self._given_up.keys() & set(folders)
+            for folder in revived:
+                del self._given_up[folder]
+        for folder in revived:
+            self._health.set_given_up(self._model_of(folder), False)
+
+    def end(self) -> None:
+        """Brings nothing back any more: the server is being stopped, or has died. Processes that
+        are loading have nobody to serve, and a server waits for them.
+        """
+        self._ended.set()
+        with self._lock:
+            loading, self._loading = self._loading, {}
+            self._healing.clear()
+        for folder, survivors in loading.items():
+            self._kill(self._deaths.living(folder) - survivors, folder)
+
+    def begin(self) -> None:
+        """The server has been started anew, with all its models."""
+        self._ended = threading.Event()
+        self.has_deaths = False
+
+    def _heal(
+        self, death: Death, work: Callable[[threading.Event], None], ended: threading.Event
+    ) -> None:
+        try:
+            work(ended)
+        except OSError:
+            pass  # the server went away, which is noticed elsewhere
+        except GeneratorError as error:
+            self._say(f"model '{self._model_of(death.folder)}': {error}")
+        finally:
+            if not ended.is_set():
+                with self._lock:
+                    self._healing.pop(death.folder, None)
+
+    def _bring_back(self, death: Death, ended: threading.Event) -> None:
+        with self._locked(death.folder):
+            if ended.is_set() or not self._deaths.is_dead(death):
+                return
+            self._health.died(self._model_of(death.folder))
+            self._server.unload(death.folder)
+        self._load_again(death, ended)
+
+    def _load_again(self, death: Death, ended: threading.Event) -> None:
+        restarts = self._restarts.setdefault(death.folder, Restarts(self._policy))
+        reason = death.reason
+        while (delay_s := restarts.died()) is not None:
+            self._tell(death.folder, reason, delay_s, restarts)
+            if ended.wait(delay_s):
+                return
+            began = time.monotonic()
+            failure = self._load(death, ended)
+            if failure is None:
+                restarts.lives()
+                self._welcome(death.folder, time.monotonic() - began)
+                return
+            if ended.is_set():
+                return
+            reason = f"failed to load: {failure}"
+        self._give_up(death.folder, reason, restarts)
+
+    def _load(self, death: Death, ended: threading.Event) -> str | None:
+        """The reason in one line where it fails; None also where somebody else has loaded it, or
+        it is not to be served any more.
+        """
+        folder = death.folder
+        with self._locked(folder):
+            self._wait_for_end(death.survivors, folder, _SURVIVORS_END_S)
+            if self._served.model_of(folder) is None or folder in self._ready():
+                return None
+            failure = self._load_parts(death, ended)
+        if failure is not None:
+            self._kill(death.survivors, folder)  # there may be no room beside them
+        elif self._deaths.living(folder) & death.survivors:
+            threading.Thread(target=self._reap, args=(death,), daemon=True).start()
+        return failure
+
+    def _load_parts(self, death: Death, ended: threading.Event) -> str | None:
+        """Loads a folder: before it the engine that it lacks where it is a front, and after it the
+        ensemble that it is a step of where Triton has not done that itself.
+        """
+        folder = death.folder
+        model = self._model_of(folder)
+        parts = self._served.folders(model)
+        ready = self._ready()
+        wanted = [part for part in parts if part not in ready] if folder == model else [folder]
+        for part in wanted:
+            failure = self._load_one(part, death.survivors, ended)
+            if failure is not None:
+                return failure
+        ready = self._ready()
+        if model in ready or not set(parts) - {model} <= ready:
+            return None
+        return self._load_one(model, frozenset(), ended)
+
+    def _load_one(
+        self, folder: str, survivors: frozenset[int], ended: threading.Event
+    ) -> str | None:
+        with self._lock:
+            if ended.is_set():
+                return "the server is being stopped"
+            self._loading[folder] = survivors
+        try:
+            failure = self._server.load(folder)
+        finally:
+            with self._lock:
+                self._loading.pop(folder, None)
+        return None if failure is None else failure.removeprefix(f"{folder}: ")
+
+    def _reap(self, death: Death) -> None:
+        """Ends what is left of the old processes, after a while: requests of the one that died are
+        never answered, and the model they belong to is never let go of.
+        """
+        self._wait_for_end(death.survivors, death.folder, _SURVIVORS_MAY_ANSWER_S)
+        self._kill(death.survivors, death.folder)
+
+    def _wait_for_end(self, pids: frozenset[int], folder: str, timeout_s: float) -> None:
+        deadline = time.monotonic() + timeout_s
+        while pids & self._deaths.living(folder) and time.monotonic() < deadline:
+            time.sleep(_POLL_S)
+
+    def _kill(self, pids: frozenset[int], folder: str) -> None:
+        for pid in pids & self._deaths.living(folder):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    def _tell(self, folder: str, reason: str, delay_s: float, restarts: Restarts) -> None:
+        when = f" in {delay_s:g} s" if delay_s else ""
+        count = f"{restarts.num_recent} of at most {self._policy.max_restarts}"
+        text = f"{reason}; it is loaded again{when} ({count})"
+        with self._lock:
+            self._healing[folder] = text
+        self._say(f"model '{self._model_of(folder)}': {text}")
+
+    def _welcome(self, folder: str, seconds: float) -> None:
+        model = self._model_of(folder)
+        self._health.restarted(model)
+        self._health.set_given_up(model, False)
+        self._say(f"model '{model}' is back after {seconds:.1f} s")
+
+    def _give_up(self, folder: str, reason: str, restarts: Restarts) -> None:
+        model = self._model_of(folder)
+        minutes = self._policy.window_s / 60
+        text = f"{reason}; given up after {restarts.num_recent} deaths within {minutes:g} minutes"
+        with self._lock:
+            self._given_up[folder] = text
+        self._health.set_given_up(model, True)
+        lines = [f"\n    {line}" for line in self._log_tail()[-_NUM_LOG_LINES:]]
+        self._say(
+            f"model '{model}': {text}. The others are served on. Mend it (less to hold, more "
+            "memory, another model) and run `hf-triton apply`, or start serve again. The log's "
+            f"last lines:{''.join(lines)}"
+        )
+
+    def _ready(self) -> set[str]:
+        return {entry.model for entry in self._server.index() if entry.state == "READY"}
+
+    def _model_of(self, folder: str) -> str:
+        return self._served.model_of(folder) or folder
+
+    def _locked(self, folder: str) -> contextlib.AbstractContextManager[None]:
+        return locked_model(Path(self._served.repository) / folder)

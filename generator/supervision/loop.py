@@ -1,0 +1,247 @@
+"""A started server from its first model on: loads what is to be served, and looks four times a
+second for what has died. Never returns by itself; knows neither signals nor the end.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NoReturn
+
+from generator.errors import ServerError
+from generator.openai_api.beside import OpenAiProcess
+from generator.server import TritonServer
+from generator.server_api import ModelVersion
+from generator.server_loading import Loaded
+from generator.supervision.healing import Healer
+from generator.supervision.health import Health
+from generator.supervision.news import (
+    counted,
+    print_curl_lines,
+    say,
+    tell_loaded,
+    tell_serving,
+)
+from generator.supervision.restarts import RestartPolicy, Restarts
+from generator.supervision.served_models import ServedModels
+
+_LOOK_EVERY_S = 0.25
+_ASK_EVERY_S = 1.0
+_SWEEP_EVERY_S = 2.0
+_REMIND_EVERY_S = 10.0
+# A load can keep the thread of the server's that a question landed on.
+_NUM_UNANSWERED = 3
+_LOADING = "is being loaded"
+
+
+@dataclass(frozen=True)
+class ServeOptions:
+    """How to serve: ``config`` is the models.yaml, of which only the path is told. ``drain_s`` lies
+    between the first sign of a stop and the stop.
+    """
+
+    config: Path
+    load_timeout_s: float | None = None
+    policy: RestartPolicy = field(default_factory=RestartPolicy)
+    drain_s: float = 0.0
+
+
+class Supervisor:
+    """One server and its models."""
+
+    def __init__(
+        self,
+        server: TritonServer,
+        served: ServedModels,
+        health: Health,
+        healer: Healer,
+        options: ServeOptions,
+        openai_api: OpenAiProcess | None,
+    ) -> None:
+        self._server, self._served, self._health = server, served, health
+        self._healer, self._options, self._openai_api = healer, options, openai_api
+        self._restarts = Restarts(options.policy)
+        self._has_served = False  # whether the first load is over, with something to show for it
+        self._were_ready: set[str] = set()
+        self._failures: dict[str, str] = {}
+        self._loading: list[str] = []
+        self._states: dict[str, str] | None = None  # folder -> "" where it is ready, or why not
+        self._num_unanswered = 0
+        self._ask_at_s = self._sweep_at_s = 0.0
+
+    @property
+    def has_served(self) -> bool:
+        """Whether any model was ready once all had been loaded."""
+        return self._has_served
+
+    def run(self) -> NoReturn:
+        """Raises ServerError when nothing is left to serve, or the server dies too often."""
+        self._restarts.lives()
+        self._begin_to_load()
+        while True:
+            outcome = self._server.loader.next_outcome(_LOOK_EVERY_S)
+            if self._server.exit_code() is not None:
+                self._restart()
+                continue
+            if outcome:
+                self._take(outcome)
+            self._look()
+            news = self._openai_api.revive() if self._openai_api else None
+            if news:
+                say(news)
+
+    def _begin_to_load(self) -> None:
+        models = self._served.names()
+        what = "is up again, loading" if self._has_served else "is up, loading"
+        say(f"tritonserver {what} {counted(len(models))}: {', '.join(models)}")
+        self._failures, self._loading, self._states = {}, list(models), None
+        self._began_s = time.monotonic()
+        self._remind_at_s = self._began_s + _REMIND_EVERY_S
+        self._server.loader.begin(models)
+        self._tell_health()
+
+    def _take(self, outcome: Loaded) -> None:
+        """A model has been loaded, or could not be."""
+        model = outcome.model
+        if model in self._loading:
+            self._loading.remove(model)
+        tell_loaded(outcome, self._loading, self._has_served and model in self._were_ready)
+        if outcome.failure is None:
+            self._failures.pop(model, None)
+            if model not in self._were_ready:
+                print_curl_lines(self._server, model, self._openai_api)
+            self._were_ready.add(model)
+        elif model in self._were_ready:
+            self._healer.bring_back(model, outcome.failure)
+        else:
+            self._failures[model] = f"failed to load: {outcome.failure}"
+        self._ask_at_s = 0.0
+
+    def _look(self) -> None:
+        now = time.monotonic()
+        self._healer.look(sweep=now >= self._sweep_at_s)
+        if now >= self._sweep_at_s:
+            self._sweep_at_s = now + _SWEEP_EVERY_S
+        if now >= self._ask_at_s:
+            self._ask_at_s = now + _ASK_EVERY_S
+            self._ask()
+        self._tell_health()
+        self._follow_loads(now)
+        self._end_where_nothing_is_left()
+
+    def _ask(self) -> None:
+        """Which models are ready, by the server."""
+        try:
+            versions = self._server.api.index()
+        except (OSError, ServerError):
+            self._num_unanswered += 1
+            if self._num_unanswered >= _NUM_UNANSWERED:
+                self._health.set_server_up(False)
+            return
+        self._num_unanswered = 0
+        self._health.set_server_up(True)
+        self._states = _states(versions)
+        self._healer.notice_ready(name for name, reason in self._states.items() if not reason)
+
+    def _tell_health(self) -> None:
+        healing, names = self._healer.reasons(), self._served.names()
+        self._health.set_models({name: self._reason(name, healing) for name in names})
+
+    def _reason(self, model: str, healing: Mapping[str, str]) -> str:
+        """Why a model is not ready, "" where it is."""
+        folders = self._served.folders(model)
+        for folder in folders:
+            if folder in healing:
+                return healing[folder]
+        if self._states is None:
+            return _LOADING
+        for folder in folders:
+            reason = self._states.get(folder, "is not loaded")
+            if reason:
+                loading = _LOADING if model in self._loading else ""
+                return loading or self._failures.get(model) or reason
+        return ""
+
+    def _follow_loads(self, now: float) -> None:
+        """Tells of slow models, and once of where to find those that are ready."""
+        if not self._loading:
+            self._loaded()
+            return
+        waiting, timeout_s = ", ".join(self._loading), self._options.load_timeout_s
+        if timeout_s is not None and now - self._began_s > timeout_s:
+            say(f"still loading after {timeout_s:g} s, no longer waiting: {waiting}")
+            self._loading = []
+        elif now > self._remind_at_s:
+            self._remind_at_s = now + _REMIND_EVERY_S
+            say(f"still loading after {now - self._began_s:.0f} s: {waiting}")
+
+    def _loaded(self) -> None:
+        """Every model is ready, has failed, or is no longer waited for."""
+        if self._has_served:
+            self._health.enter("serving")
+            return
+        if not self._server.loader.ready:
+            raise ServerError("no model is ready, so there is nothing to serve")
+        self._has_served = True
+        self._health.enter("serving")
+        tell_serving(self._server, len(self._served.names()), self._openai_api is not None)
+
+    def _end_where_nothing_is_left(self) -> None:
+        given_up, names = self._healer.given_up(), self._served.names()
+        if not given_up or self._healer.is_healing() or self._loading:
+            return
+        if all(name in self._failures or self._parts(name) & given_up for name in names):
+            lost = ", ".join(sorted(name for name in names if self._parts(name) & given_up))
+            raise ServerError(f"no model is left to serve; given up: {lost} (see above)")
+
+    def _parts(self, model: str) -> set[str]:
+        return set(self._served.folders(model))
+
+    def _restart(self) -> None:
+        """Starts a server that has died once more. Raises ServerError where it dies too often."""
+        words = self._server.last_words("tritonserver died")
+        self._healer.end()
+        self._health.enter("restarting")
+        self._health.set_server_up(False)
+        self._states = None
+        self._tell_health()
+        while True:
+            self._server.kill()  # and what it has left behind
+            self._wait_before_restart(words)
+            try:
+                self._server.start()
+                break
+            except ServerError as error:
+                words = str(error)
+        self._restarts.lives()
+        self._health.server_restarted()
+        self._health.set_server_up(True)
+        self._healer.begin()
+        self._begin_to_load()
+
+    def _wait_before_restart(self, words: str) -> None:
+        delay_s, policy = self._restarts.died(), self._options.policy
+        num = self._restarts.num_recent
+        if delay_s is None:
+            often = f"{num} time{'s' * (num != 1)} within {policy.window_s / 60:g} minutes"
+            raise ServerError(
+                f"{words}\ngiven up: tritonserver died {often}. Mend what the lines above tell of, "
+                "and start serve again"
+            )
+        when = f" in {delay_s:g} s" if delay_s else ""
+        say(words)
+        say(f"tritonserver is started again{when} ({num} of at most {policy.max_restarts})")
+        time.sleep(delay_s)
+
+
+def _states(versions: Sequence[ModelVersion]) -> dict[str, str]:
+    """Of each folder that the server knows: "" where a version is ready, or why none is."""
+    found: dict[str, str] = {}
+    for entry in versions:
+        reason = f"{entry.model} is {entry.state or 'not loaded'}"
+        reason += f": {entry.reason}" if entry.reason else ""
+        if entry.state == "READY" or found.get(entry.model) != "":
+            found[entry.model] = "" if entry.state == "READY" else reason
+    return found

@@ -1,0 +1,52 @@
+"""Which models are to be served, and which of Triton's folders each is made of.
+
+As ``serve`` brought them up, or as the record in the repository says since an ``apply``. Reads
+files only; knows no server.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from generator import model_config, served_record
+
+
+class ServedModels:
+    """The models of one server, by the names that models.yaml gives them."""
+
+    def __init__(self, repository: Path, names: Sequence[str]) -> None:
+        self.repository = repository
+        self._names = list(names)
+        self._has_record = False
+        self._folders: dict[str, tuple[int, list[str]]] = {}
+
+    def record(self) -> None:
+        """Leaves word in the repository of what is served. Raises RepositoryError."""
+        served_record.write_models(self.repository, self._names)
+        self._has_record = True
+
+    def names(self) -> list[str]:
+        """The models, as the record has them where there is one of this server."""
+        record = served_record.read(self.repository) if self._has_record else None
+        if record is not None and set(record.models) != set(self._names):
+            self._names = list(record.models)
+        return list(self._names)
+
+    def folders(self, model: str) -> list[str]:
+        """Its engine or steps first, where it has some, then its own."""
+        config = self.repository / model / "config.pbtxt"
+        try:
+            changed_at = config.stat().st_mtime_ns
+        except OSError:
+            return [model]
+        known = self._folders.get(model)
+        if known is None or known[0] != changed_at:
+            engine = model_config.engine_of(config)
+            parts = [engine] if engine else model_config.steps_of(config)
+            known = self._folders[model] = (changed_at, [*parts, model])
+        return known[1]
+
+    def model_of(self, folder: str) -> str | None:
+        """The model that a folder is a part of; None of one that is not to be served."""
+        return next((name for name in self.names() if folder in self.folders(name)), None)

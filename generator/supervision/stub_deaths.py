@@ -1,0 +1,133 @@
+"""Finds the Python processes that a server lacks: those of a version that it still calls ready.
+
+Triton 24.10 does not tell: a model whose process was killed, by the kernel when memory runs out
+for one, still counts as ready. One that ends because its model is unloaded is none: Triton says
+that first. Restarts nothing.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Set
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from generator.errors import ServerError
+from generator.server_api import ModelVersion
+from generator.server_stubs import Stub, how_it_ended
+
+_READY = "READY"
+Version = tuple[str, str]  # Triton's model, its version
+
+
+@dataclass(frozen=True)
+class Death:
+    """A version that lacks a process; ``survivors`` are those that it still has."""
+
+    folder: str
+    version: str
+    reason: str
+    survivors: frozenset[int]
+
+
+class Server(Protocol):
+    """What is asked of a server."""
+
+    def index(self) -> list[ModelVersion]: ...  # noqa: D102
+    def model_config(self, name: str, version: str = "") -> dict[str, Any] | None: ...  # noqa: D102
+
+
+class StubDeaths:
+    """The processes of one server, from one look to the next.
+
+    The server is only asked about versions whose processes have changed since it was asked, and
+    about all of them in a ``sweep``: one may die before it is seen for the first time.
+    """
+
+    def __init__(
+        self,
+        server: Server,
+        find: Callable[[], Iterable[Stub]],
+        how_ended: Callable[[int], str] = how_it_ended,
+    ) -> None:
+        """``find`` gives every Python process that the server has now."""
+        self._server = server
+        self._find = find
+        self._how_ended = how_ended
+        self._complete: dict[Version, frozenset[int]] = {}
+        self._asked: dict[Version, frozenset[int]] = {}
+
+    def look(self, sweep: bool = False) -> list[Death]:
+        """The versions that lack a process; a sweep tells again of those that were told of. None
+        where the server does not answer.
+        """
+        living = self._living()
+        changed = {key: pids for key, pids in living.items() if self._complete.get(key) != pids}
+        changed |= dict.fromkeys(self._complete.keys() - living.keys(), frozenset())
+        if not sweep and changed == self._asked:
+            return []
+        try:
+            deaths = self._judge(living, None if sweep else changed.keys())
+        except (OSError, ServerError):
+            return []
+        self._asked = changed
+        return deaths
+
+    def is_dead(self, death: Death) -> bool:
+        """Whether nobody has brought the version back, or taken it away, since ``look`` told of it.
+
+        Raises OSError or ServerError where the server does not answer.
+        """
+        living = self._living().get((death.folder, death.version), frozenset())
+        return living <= death.survivors and any(
+            (death.folder, death.version) == (entry.model, entry.version)
+            for entry in self._server.index()
+            if entry.state == _READY
+        )
+
+    def living(self, folder: str) -> frozenset[int]:
+        """The processes that any version of a folder has."""
+        found = self._living().items()
+        return frozenset(pid for (name, _), pids in found if name == folder for pid in pids)
+
+    def _judge(
+        self, living: Mapping[Version, frozenset[int]], changed: Set[Version] | None
+    ) -> list[Death]:
+        ready = [
+            (entry.model, entry.version)
+            for entry in self._server.index()
+            if entry.state == _READY
+            and (changed is None or (entry.model, entry.version) in changed)
+        ]
+        deaths = []
+        for key in ready:
+            pids = living.get(key, frozenset())
+            if len(pids) >= self._num_expected(*key):
+                self._complete[key] = pids
+            else:
+                deaths.append(self._death(key, pids))
+        for key in (self._complete.keys() if changed is None else changed) - set(ready):
+            self._complete.pop(key, None)  # unloaded, or not loaded yet
+        return deaths
+
+    def _death(self, key: Version, survivors: frozenset[int]) -> Death:
+        gone = self._complete.get(key, frozenset()) - survivors
+        how = next(filter(None, map(self._how_ended, sorted(gone))), "")
+        return Death(*key, f"its Python process died{how and f' ({how})'}", survivors)
+
+    def _num_expected(self, folder: str, version: str) -> int:
+        """How many processes the version has where all is well."""
+        config = self._server.model_config(folder, version) or {}
+        return num_instances(config) if config.get("backend") == "python" else 0
+
+    def _living(self) -> dict[Version, frozenset[int]]:
+        found: dict[Version, set[int]] = defaultdict(set)
+        for stub in self._find():
+            found[stub.model, stub.version].add(stub.pid)
+        return {key: frozenset(pids) for key, pids in found.items()}
+
+
+def num_instances(config: Mapping[str, Any]) -> int:
+    """The instances of a model by the configuration it runs with: Triton has filled in the rest."""
+    groups = config.get("instance_group") or [{}]
+    return sum(int(group.get("count", 1)) * max(1, len(group.get("gpus", ()))) for group in groups)
