@@ -30,9 +30,14 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_wheel_carries_every_file_of_the_templates(site: Path) -> None:
-    templates = ROOT / "model_templates"
-    files = [path for path in templates.rglob("*") if path.suffix in {".py", ".j2", ".yaml"}]
-    assert files
+    folders = (ROOT / "model_templates", ROOT / "generator/deploy/templates")
+    files = [
+        path
+        for folder in folders
+        for path in folder.rglob("*")
+        if path.suffix in {".py", ".j2", ".yaml"}
+    ]
+    assert {folder for folder in folders for path in files if folder in path.parents} == {*folders}
     for path in files:
         installed = site / path.relative_to(ROOT)
         assert installed.read_bytes() == path.read_bytes(), path
