@@ -70,6 +70,11 @@ class FileHashes:
         with self._lock:
             self._changed |= self._known.pop(self._key(path), None) is not None
 
+    def names(self, folder: Path) -> set[str]:
+        """The files below a folder that are recorded, there or not."""
+        start = f"{self._key(folder)}/"
+        return {key.removeprefix(start) for key in self._known if key.startswith(start)}
+
     def save(self) -> None:
         """Writes what is new, without files that are gone; silently not where that is forbidden."""
         if not self._changed:

@@ -61,10 +61,23 @@ def _cached_snapshot(served: ServedModel) -> Path | None:
         files = _snapshot(served, _chosen(served, names) if names else None, only_local=True)
     except OSError:  # huggingface_hub's errors for what is missing or incomplete are OSErrors
         return None
-    if not names:
-        present = [str(path.relative_to(files)) for path in files.rglob("*") if path.is_file()]
+    return files if names or _is_whole(served, files) else None
+
+
+def _is_whole(served: ServedModel, files: Path) -> bool:
+    """Whether a snapshot that no download listed is as `hf-triton fetch` left it.
+
+    Raises:
+        LoadError: it is, and the model may not have it.
+    """
+    present = {path.relative_to(files).as_posix() for path in files.rglob("*") if path.is_file()}
+    # huggingface_hub follows links on the way to the cache.
+    folder = snapshot_folder(served.cache_dir, served.model, files.name)
+    if FileHashes(served.cache_dir).names(folder) - present:
+        return False
+    if needed_pickles(present):
         _chosen(served, present)
-    return files
+    return any(name.endswith(".safetensors") for name in present) or served.allow_pickle
 
 
 def _listed(served: ServedModel) -> list[str]:

@@ -136,6 +136,29 @@ def test_a_half_deleted_cache_without_a_network_names_the_file(
     assert text.endswith("; run `hf-triton fetch tiny` where the Hub can be reached")
 
 
+@pytest.mark.parametrize("name", FILES)
+def test_without_a_lock_a_half_deleted_cache_is_completed_too(work: Workplace, name: str) -> None:
+    work.fetch()
+    (work.folder / "models.lock").unlink()
+    (work.snapshots()[0] / name).unlink()
+    work.loaded()
+    assert work.files() == FILES
+
+
+@pytest.mark.parametrize("locked", [True, False])
+def test_a_cache_behind_a_link_is_used(work: Workplace, hub: FakeHub, locked: bool) -> None:
+    work.fetch()
+    (work.folder / "volume").mkdir()
+    work.cache().rename(work.folder / "volume/weights")
+    work.cache().symlink_to(work.folder / "volume/weights")
+    assert work.fetch("--locked").err == ""
+    assert work.run("verify").code == 0
+    if not locked:
+        (work.folder / "models.lock").unlink()
+    hub.fails = True
+    work.loaded()
+
+
 def test_a_hub_that_sends_something_else_is_refused_and_its_file_not_kept(
     work: Workplace, hub: FakeHub
 ) -> None:
