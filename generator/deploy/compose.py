@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import os
 import posixpath
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -52,8 +53,11 @@ def next_steps(server: Server, args: argparse.Namespace) -> list[str]:
     target = "gpu" if server.gpus else "cpu"
     build = [] if args.image else [f"docker build --target {target} -t {image} ."]
     file = Path(args.output) / "compose.yaml"
-    up = f'GRAFANA_ADMIN_PASSWORD="$(openssl rand -hex 16)" docker compose -f {file} up -d'
-    return [*build, up]
+    return [
+        *build,
+        'export GRAFANA_ADMIN_PASSWORD="$(openssl rand -hex 16)"; echo "$GRAFANA_ADMIN_PASSWORD"',
+        f"docker compose -f {shlex.quote(str(file))} up -d   # Grafana: port 3000, user admin",
+    ]
 
 
 def _ports(args: argparse.Namespace) -> dict[str, object]:

@@ -12,10 +12,9 @@ from collections.abc import Mapping, Sequence
 from generator.deploy.kubernetes import (
     configmap,
     contents_of,
+    kustomized,
     next_steps,
     settings_of,
-    shared_files,
-    with_kustomization,
 )
 from generator.deploy.rendering import render
 from generator.deploy.servers import Server
@@ -28,14 +27,7 @@ def files(servers: Sequence[Server], args: argparse.Namespace) -> dict[str, byte
     """Everything, with the kustomization that names what `kubectl apply -k` sends."""
     if args.host:
         raise UsageError("--host: KServe makes an InferenceService's Ingress itself; leave it out")
-    settings = settings_of(args)
-    sent: dict[str, bytes] = {}
-    for server in servers:
-        folder = f"{server.name}/" if server.unit.model else ""
-        for name, content in _server_files(server, settings).items():
-            sent[f"{folder}{name}"] = content
-    sent.update(shared_files(servers, settings))
-    return with_kustomization(sent, settings)
+    return kustomized(servers, settings_of(args), _server_files)
 
 
 def _server_files(server: Server, settings: Mapping[str, object]) -> dict[str, bytes]:

@@ -9,7 +9,8 @@ import argparse
 import base64
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+import shlex
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from generator.deploy import monitoring
@@ -48,20 +49,37 @@ def settings_of(args: argparse.Namespace) -> dict[str, object]:
 
 def files(servers: Sequence[Server], args: argparse.Namespace) -> dict[str, bytes]:
     """Everything, with the kustomization that names what `kubectl apply -k` sends."""
-    settings = settings_of(args)
+    return kustomized(servers, settings_of(args), _server_files)
+
+
+def kustomized(
+    servers: Sequence[Server],
+    settings: Mapping[str, object],
+    files_of: Callable[[Server, Mapping[str, object]], dict[str, bytes]],
+) -> dict[str, bytes]:
+    """The files of each server, in a folder where it has but one model, and those of all."""
     sent: dict[str, bytes] = {}
     for server in servers:
         folder = f"{server.name}/" if server.unit.model else ""
-        for name, content in _server_files(server, settings).items():
+        for name, content in files_of(server, settings).items():
             sent[f"{folder}{name}"] = content
-    sent.update(shared_files(servers, settings))
-    return with_kustomization(sent, settings)
+    sent.update(_shared_files(servers, settings))
+    return _with_kustomization(sent, settings)
 
 
 def next_steps(servers: Sequence[Server], args: argparse.Namespace) -> list[str]:
     """Commands that bring it up: secrets first."""
     space = f" -n {args.namespace}" if args.namespace else ""
-    steps = [f"kubectl create namespace {args.namespace}"] if args.namespace else []
+    steps = []
+    if args.image is None:
+        image = servers[0].image
+        target = image.rpartition(":")[2]
+        steps.append(
+            f"docker build --target {target} -t {image} .   # push it where the cluster pulls "
+            "from, and name it with --image"
+        )
+    if args.namespace:
+        steps.append(f"kubectl create namespace {args.namespace}")
     if any(server.unit.from_hub for server in servers):
         steps.append(
             f"kubectl{space} create secret generic {args.hf_token_secret} "
@@ -72,10 +90,10 @@ def next_steps(servers: Sequence[Server], args: argparse.Namespace) -> list[str]
         f"kubectl{space} create secret generic {args.name}-keys "
         f'--from-literal=admin="$(openssl rand -hex 32)"{openai}'
     )
-    return [*steps, f"kubectl apply -k {args.output}"]
+    return [*steps, f"kubectl apply -k {shlex.quote(args.output)}"]
 
 
-def shared_files(servers: Sequence[Server], settings: Mapping[str, object]) -> dict[str, bytes]:
+def _shared_files(servers: Sequence[Server], settings: Mapping[str, object]) -> dict[str, bytes]:
     """What all servers have in common and is sent."""
     shared: dict[str, bytes] = {}
     wanted = {
@@ -98,7 +116,7 @@ def shared_files(servers: Sequence[Server], settings: Mapping[str, object]) -> d
     return shared
 
 
-def with_kustomization(
+def _with_kustomization(
     sent: Mapping[str, bytes], settings: Mapping[str, object]
 ) -> dict[str, bytes]:
     """What is sent, the kustomization that lists it, and the files for who watches and scales."""

@@ -78,6 +78,10 @@ def test_what_is_no_longer_needed_goes(deploy: Deploy) -> None:
 def test_the_commands_that_follow_are_printed(deploy: Deploy) -> None:
     out = deploy("kubernetes", "--namespace", "models").out
     assert out.splitlines()[1:] == [
+        (
+            "docker build --target gpu -t hf-triton:gpu .   # push it where the cluster pulls "
+            "from, and name it with --image"
+        ),
         "kubectl create namespace models",
         (
             'kubectl -n models create secret generic hf-token --from-literal=token="$HF_TOKEN"'
