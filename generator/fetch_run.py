@@ -52,6 +52,7 @@ class Fetching:
             lock_key(fetch.spec): threading.Lock() for fetch in self._fetches
         }
         self._began = 0.0
+        self._last_wait = ""
 
     @property
     def _good(self) -> list[ModelFetch]:
@@ -195,8 +196,10 @@ class Fetching:
                 self._progress.say(f"{fetch.spec.name}: failed: {fetch.error}")
 
     def _on_wait(self, name: str, error: BaseException, seconds: float) -> None:
-        reason = hub_client.brief(error)
-        self._progress.say(f"{name}: {reason}; trying again in {seconds:.0f} s")
+        line = f"{name}: {hub_client.brief(error)}; trying again in {seconds:.0f} s"
+        if line != self._last_wait:  # its other files wait for the same
+            self._last_wait = line
+            self._progress.say(line)
 
     def locked(self) -> dict[Key, LockedSnapshot]:
         """What is all here, as it goes into the lock."""
