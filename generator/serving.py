@@ -6,7 +6,6 @@ What keeps it alive in between is in supervision/. Knows nothing of models.yaml.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import os
 import signal
 import time
@@ -24,7 +23,7 @@ from generator.supervision.healing import Healer
 from generator.supervision.health import Health
 from generator.supervision.health_port import health_port
 from generator.supervision.idleness import Idleness
-from generator.supervision.loop import ServeOptions, Supervisor
+from generator.supervision.loop import ServeOptions, Supervisor, impatient
 from generator.supervision.news import say
 from generator.supervision.served_models import ServedModels
 from generator.supervision.stub_deaths import StubDeaths
@@ -33,8 +32,6 @@ __all__ = ["ServeOptions", "StopRequested", "serve", "stop_signals"]
 
 # What ends a program in the foreground: Ctrl-C, `docker stop`, a closed terminal.
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-# The supervisor looks four times a second, and must not wait long for one answer.
-_ANSWER_TIMEOUT_S = 2.0
 # Requests of a process that died are never answered, and Triton waits for them (24.10).
 _HOPELESS_AFTER_IDLE_S = 5.0
 
@@ -127,7 +124,7 @@ def _serve_until_stopped(
 def _healer(
     server: TritonServer, served: ServedModels, health: Health, options: ServeOptions
 ) -> Healer:
-    api = dataclasses.replace(server.api, answer_timeout_s=_ANSWER_TIMEOUT_S)
+    api = impatient(server.api)
     deaths = StubDeaths(api, lambda: find_stubs(server.pid))
     return Healer(api, deaths, served, health, options.policy, say, server.log_tail)
 

@@ -7,11 +7,10 @@ Changes a model only under its lock: whoever else changes it goes first, and may
 from __future__ import annotations
 
 import contextlib
-import os
-import signal
 import threading
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Protocol
@@ -19,12 +18,12 @@ from typing import Protocol
 from generator.errors import GeneratorError
 from generator.repository import locked_model
 from generator.server_api import ModelVersion
+from generator.supervision import processes
 from generator.supervision.health import Health
 from generator.supervision.restarts import RestartPolicy, Restarts
 from generator.supervision.served_models import ServedModels
 from generator.supervision.stub_deaths import Death, StubDeaths
 
-_POLL_S = 0.1
 # An unloaded model's other processes end at once, unless they have requests to answer: they may, as
 # long as the new ones have room beside them.
 _SURVIVORS_END_S = 3.0
@@ -61,6 +60,7 @@ class Healer:
         self._lock = threading.Lock()
         self._healing: dict[str, str] = {}  # folder -> why it is not ready
         self._given_up: dict[str, str] = {}
+        self._reasons: dict[str, str] = {}  # of deaths to come
         self._loading: dict[str, frozenset[int]] = {}  # folder -> processes that are not loading
         self._ended = threading.Event()  # of the server that the threads work on
         self.has_deaths = False
@@ -69,7 +69,17 @@ class Healer:
         """Begins to bring back what has died since the last look."""
         for death in self._deaths.look(sweep):
             self.has_deaths = True
+            with self._lock:
+                reason = self._reasons.pop(death.folder, death.reason)
+            death = replace(death, reason=reason)
             self._begin(death, partial(self._bring_back, death))
+
+    def end_processes(self, folder: str, reason: str) -> None:
+        """Ends what no longer answers, to be loaded again as what has died is."""
+        with self._lock:
+            self._reasons[folder] = reason
+        living = self._deaths.living
+        processes.kill(living, folder, living(folder))
 
     def bring_back(self, model: str, failure: str) -> None:
         """Begins to load a model that failed to come back with a server that was started anew."""
@@ -118,7 +128,8 @@ class Healer:
             loading, self._loading = self._loading, {}
             self._healing.clear()
         for folder, survivors in loading.items():
-            self._kill(self._deaths.living(folder) - survivors, folder)
+            living = self._deaths.living
+            processes.kill(living, folder, living(folder) - survivors)
 
     def begin(self) -> None:
         """The server has been started anew, with all its models."""
@@ -169,16 +180,19 @@ class Healer:
         """The reason in one line where it fails; None also where somebody else has loaded it, or
         it is not to be served any more.
         """
-        folder = death.folder
+        folder, survivors, living = death.folder, death.survivors, self._deaths.living
         with self._locked(folder):
-            self._wait_for_end(death.survivors, folder, _SURVIVORS_END_S)
+            processes.wait_for_end(living, folder, survivors, _SURVIVORS_END_S)
             if self._served.model_of(folder) is None or folder in self._ready():
                 return None
             failure = self._load_parts(death, ended)
         if failure is not None:
-            self._kill(death.survivors, folder)  # there may be no room beside them
-        elif self._deaths.living(folder) & death.survivors:
-            threading.Thread(target=self._reap, args=(death,), daemon=True).start()
+            processes.kill(living, folder, survivors)  # there may be no room beside them
+        elif survivors:
+            # Requests of the process that died are never answered, and Triton does not let go of
+            # the model that they belong to, nor of its other processes.
+            arguments = (living, folder, survivors, _SURVIVORS_MAY_ANSWER_S)
+            threading.Thread(target=processes.end_later, args=arguments, daemon=True).start()
         return failure
 
     def _load_parts(self, death: Death, ended: threading.Event) -> str | None:
@@ -212,23 +226,6 @@ class Healer:
             with self._lock:
                 self._loading.pop(folder, None)
         return None if failure is None else failure.removeprefix(f"{folder}: ")
-
-    def _reap(self, death: Death) -> None:
-        """Ends what is left of the old processes, after a while: requests of the one that died are
-        never answered, and the model they belong to is never let go of.
-        """
-        self._wait_for_end(death.survivors, death.folder, _SURVIVORS_MAY_ANSWER_S)
-        self._kill(death.survivors, death.folder)
-
-    def _wait_for_end(self, pids: frozenset[int], folder: str, timeout_s: float) -> None:
-        deadline = time.monotonic() + timeout_s
-        while pids & self._deaths.living(folder) and time.monotonic() < deadline:
-            time.sleep(_POLL_S)
-
-    def _kill(self, pids: frozenset[int], folder: str) -> None:
-        for pid in pids & self._deaths.living(folder):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
 
     def _tell(self, folder: str, reason: str, delay_s: float, restarts: Restarts) -> None:
         when = f" in {delay_s:g} s" if delay_s else ""

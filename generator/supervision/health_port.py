@@ -52,6 +52,7 @@ def _server(listen: Listen, health: Health) -> ThreadingHTTPServer:
     class Server(ThreadingHTTPServer):
         address_family = found[0][0]
         daemon_threads = True
+        request_queue_size = 128
         block_on_close = False
 
         def server_bind(self) -> None:  # without the look-up of our own name, which can take long

@@ -4,6 +4,7 @@ second for what has died. Never returns by itself; knows neither signals nor the
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,7 +14,7 @@ from typing import NoReturn
 from generator.errors import ServerError
 from generator.openai_api.beside import OpenAiProcess
 from generator.server import TritonServer
-from generator.server_api import ModelVersion
+from generator.server_api import ModelVersion, ServerApi
 from generator.server_loading import Loaded
 from generator.supervision.healing import Healer
 from generator.supervision.health import Health
@@ -26,9 +27,11 @@ from generator.supervision.news import (
 )
 from generator.supervision.restarts import RestartPolicy, Restarts
 from generator.supervision.served_models import ServedModels
+from generator.supervision.unready import Unready
 
 _LOOK_EVERY_S = 0.25
 _ASK_EVERY_S = 1.0
+_ANSWER_TIMEOUT_S = 2.0
 _SWEEP_EVERY_S = 2.0
 _REMIND_EVERY_S = 10.0
 # A load can keep the thread of the server's that a question landed on.
@@ -62,6 +65,8 @@ class Supervisor:
     ) -> None:
         self._server, self._served, self._health = server, served, health
         self._healer, self._options, self._openai_api = healer, options, openai_api
+        self._api = impatient(server.api)
+        self._unready = Unready(self._api)
         self._restarts = Restarts(options.policy)
         self._has_served = False  # whether the first load is over, with something to show for it
         self._were_ready: set[str] = set()
@@ -134,7 +139,7 @@ class Supervisor:
     def _ask(self) -> None:
         """Which models are ready, by the server."""
         try:
-            versions = self._server.api.index()
+            versions = self._api.index()
         except (OSError, ServerError):
             self._num_unanswered += 1
             if self._num_unanswered >= _NUM_UNANSWERED:
@@ -143,7 +148,16 @@ class Supervisor:
         self._num_unanswered = 0
         self._health.set_server_up(True)
         self._states = _states(versions)
-        self._healer.notice_ready(name for name, reason in self._states.items() if not reason)
+        ready = {name for name, reason in self._states.items() if not reason}
+        self._healer.notice_ready(ready)
+        self._ask_models(ready)
+
+    def _ask_models(self, loaded: set[str]) -> None:
+        """Whether models that are loaded say so themselves."""
+        parts = {part for name in self._served.names() for part in self._served.folders(name)}
+        self._unready.ask(loaded & parts)
+        for folder in self._unready.hopeless():
+            self._healer.end_processes(folder, "it said for a minute that it is not ready")
 
     def _tell_health(self) -> None:
         healing, names = self._healer.reasons(), self._served.names()
@@ -162,6 +176,8 @@ class Supervisor:
             if reason:
                 loading = _LOADING if model in self._loading else ""
                 return loading or self._failures.get(model) or reason
+            if folder in self._unready.folders:
+                return f"{folder} says that it is not ready"
         return ""
 
     def _follow_loads(self, now: float) -> None:
@@ -234,6 +250,11 @@ class Supervisor:
         say(words)
         say(f"tritonserver is started again{when} ({num} of at most {policy.max_restarts})")
         time.sleep(delay_s)
+
+
+def impatient(api: ServerApi) -> ServerApi:
+    """The same server, asked by one who looks four times a second."""
+    return dataclasses.replace(api, answer_timeout_s=_ANSWER_TIMEOUT_S)
 
 
 def _states(versions: Sequence[ModelVersion]) -> dict[str, str]:

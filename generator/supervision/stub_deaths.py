@@ -64,7 +64,8 @@ class StubDeaths:
         living = self._living()
         changed = {key: pids for key, pids in living.items() if self._complete.get(key) != pids}
         changed |= dict.fromkeys(self._complete.keys() - living.keys(), frozenset())
-        if not sweep and changed == self._asked:
+        if not sweep and (not changed or changed == self._asked):
+            self._asked = changed
             return []
         try:
             deaths = self._judge(living, None if sweep else changed.keys())

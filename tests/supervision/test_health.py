@@ -1,0 +1,166 @@
+"""What probes and Prometheus are told."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+
+from generator.errors import ServerError
+from generator.server_listen import Listen
+from generator.supervision.health import Health
+from generator.supervision.health_port import health_port
+from tests.support.triton import free_ports, get
+
+
+class Clock:
+    now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+@dataclass
+class Told:
+    health: Health
+    clock: Clock
+    url: str
+
+    def status(self, path: str) -> int:
+        return get(f"{self.url}{path}").status
+
+
+@pytest.fixture
+def told() -> Iterator[Told]:
+    listen, clock = free_ports(), Clock()
+    health = Health(clock)
+    with health_port(listen, health):
+        yield Told(health, clock, f"http://127.0.0.1:{listen.health_port}")
+
+
+def serve(health: Health, **reasons: str) -> None:
+    health.set_server_up(True)
+    health.set_models(reasons)
+    health.enter("serving")
+
+
+def test_ready_is_only_what_serves_every_model(told: Told) -> None:
+    assert told.status("/ready") == 503
+    serve(told.health, a="", b="")
+    assert told.status("/ready") == 200
+    told.health.set_models({"a": "", "b": "its Python process died"})
+    answer = get(f"{told.url}/ready")
+    assert answer.status == 503
+    assert answer.body == {
+        "ready": False,
+        "phase": "serving",
+        "not_ready": {"b": "its Python process died"},
+    }
+    told.health.set_models({"a": ""})
+    assert told.status("/ready") == 200
+    told.health.set_server_up(False)
+    assert get(f"{told.url}/ready").body["reason"] == "tritonserver does not answer"
+
+
+def test_a_stop_is_not_ready_and_nothing_ends_that(told: Told) -> None:
+    serve(told.health, a="")
+    told.health.enter("stopping")
+    told.health.enter("serving")
+    assert get(f"{told.url}/ready").body["phase"] == "stopping"
+
+
+def test_live_is_all_but_a_server_that_hangs(told: Told) -> None:
+    assert told.status("/live") == 200
+    serve(told.health, a="its Python process died")
+    told.clock.now_s += 59
+    told.health.set_server_up(False)
+    assert told.status("/live") == 200
+    told.clock.now_s += 1
+    assert told.status("/live") == 503
+    told.health.enter("restarting")
+    told.clock.now_s += 100
+    assert told.status("/live") == 200, "the supervisor is at it"
+
+
+def test_every_metric_is_in_prometheus_text_format(told: Told) -> None:
+    serve(told.health, **{'na"me\\': "", "b": "is being loaded"})
+    told.health.died("b")
+    told.health.restarted("b")
+    told.health.set_given_up("b", True)
+    told.health.server_restarted()
+    told.health.applied(True, 1700000000.5)
+    answer = get(f"{told.url}/metrics")
+    samples = [line for line in answer.body.splitlines() if not line.startswith("#")]
+    assert samples == [
+        r'hf_triton_model_up{model="na\"me\\"} 1',
+        'hf_triton_model_up{model="b"} 0',
+        r'hf_triton_model_deaths_total{model="na\"me\\"} 0',
+        'hf_triton_model_deaths_total{model="b"} 1',
+        r'hf_triton_model_restarts_total{model="na\"me\\"} 0',
+        'hf_triton_model_restarts_total{model="b"} 1',
+        r'hf_triton_model_given_up{model="na\"me\\"} 0',
+        'hf_triton_model_given_up{model="b"} 1',
+        "hf_triton_server_up 1",
+        "hf_triton_server_restarts_total 1",
+        "hf_triton_last_apply_success 1",
+        "hf_triton_last_apply_timestamp_seconds 1700000000.5",
+    ]
+    assert "# TYPE hf_triton_model_deaths_total counter\n" in answer.body
+
+
+def test_counts_of_a_model_stay_while_it_is_served() -> None:
+    health = Health()
+    serve(health, a="")
+    health.died("a")
+    health.set_models({"a": "", "b": ""})
+    assert 'hf_triton_model_deaths_total{model="a"} 1\n' in health.metrics_text()
+    health.set_models({"b": ""})
+    assert 'model="a"' not in health.metrics_text()
+
+
+def test_other_paths_and_other_requests_are_refused(told: Told) -> None:
+    assert told.status("/") == 404
+    assert told.status("/ready/../live") == 404
+    assert told.status("/live?verbose=1") == 200
+    for request in (b"POST /live HTTP/1.1\r\n\r\n", b"nonsense\r\n\r\n", b"GET " + b"x" * 99999):
+        port = int(told.url.rpartition(":")[2])
+        with socket.create_connection(("127.0.0.1", port), timeout=20) as client:
+            client.sendall(request)
+            client.shutdown(socket.SHUT_WR)
+            assert client.recv(100).split()[:1] != [b"200"]
+    assert told.status("/live") == 200
+
+
+def test_clients_that_send_nothing_keep_nobody_waiting(told: Told) -> None:
+    port = int(told.url.rpartition(":")[2])
+    idle = [socket.create_connection(("127.0.0.1", port)) for _ in range(20)]
+    try:
+        assert told.status("/live") == 200
+    finally:
+        for client in idle:
+            client.close()
+
+
+def test_a_port_that_is_taken_is_named_with_its_flag() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        listen = Listen("127.0.0.1", health_port=taken.getsockname()[1])
+        with pytest.raises(ServerError, match="see --health-port"), health_port(listen, Health()):
+            pass
+
+
+def test_no_port_is_no_server() -> None:
+    with health_port(Listen(health_port=0), Health()):
+        pass
+
+
+def test_the_body_of_ready_is_json_for_people_too() -> None:
+    health = Health()
+    serve(health, a="")
+    assert json.loads(json.dumps(health.readiness())) == {
+        "ready": True,
+        "phase": "serving",
+        "not_ready": {},
+    }
