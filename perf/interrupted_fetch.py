@@ -1,7 +1,7 @@
 """What interruptions cost a fetch: ``python -m perf.interrupted_fetch``.
 
-A hub on the loopback serves a model of a few files; the fetch is cut off at random moments, one
-half of the times by the hub (the connection breaks), the other by ``kill -9``, and started again.
+A hub on the loopback serves a model of a few files; the fetch is cut off at random moments, some
+times by the hub (the connection breaks), the others by ``kill -9``, and started again.
 Prints the bytes that the hub sent more than once, and whether every file is right in the end.
 """
 
@@ -28,6 +28,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--mb", type=int, default=200, help="size of the model (default: 200)")
     parser.add_argument("--cuts", type=int, default=10, help="interruptions (default: 10)")
+    parser.add_argument("--kills", type=int, default=5, help="of them kill -9 (default: 5)")
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args()
     chance = random.Random(args.seed)
@@ -48,9 +49,9 @@ def fetch_with_interruptions(
     hub: FakeHub, folder: Path, args: argparse.Namespace, chance: random.Random
 ) -> int:
     """How often the fetch was killed; all other interruptions were cut connections."""
-    num_kills: int = args.cuts // 2
+    num_kills: int = min(args.kills, args.cuts)
     total = args.mb * 1_000_000
-    hub.cuts = [chance.randrange(1, total // 8) for _ in range(args.cuts - num_kills)]
+    hub.cuts = [chance.randrange(1, total // 20) for _ in range(args.cuts - num_kills)]
     for moment in sorted(chance.random() for _ in range(num_kills)):
         process = start(hub, folder)
         while sum(hub.sent.values()) < moment * total and process.poll() is None:
