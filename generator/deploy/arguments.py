@@ -1,12 +1,14 @@
-"""The flags of ``hf-triton deploy``: what can be said of each target, each value checked alone.
+"""The flags of ``hf-triton deploy``: what can be said of each target.
 
-What values mean together is settings.py's.
+What a value may be by itself is for values.py, what values mean together for targets.py and
+servers.py.
 """
 
 from __future__ import annotations
 
 import argparse
-import re
+
+from generator.deploy import values
 
 TARGETS = ("compose", "kubernetes", "kserve")
 _EXAMPLES = """\
@@ -25,16 +27,6 @@ _ABOUT = {
     "kubernetes": "a Deployment for all models, or one for each, ready for `kubectl apply -k`",
     "kserve": "an InferenceService for all models, or one for each, for `kubectl apply -k`",
 }
-_DNS = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?")
-_SIZE = re.compile(r"([1-9][0-9]{0,6})(Mi|Gi|Ti)")
-_MEBIBYTES = {"Mi": 1, "Gi": 1024, "Ti": 1024**2}
-_IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@-]{0,254}")
-_LABEL = re.compile(
-    r"([A-Za-z0-9][A-Za-z0-9._-]*/)?[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?"
-    r"=([A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?)?"
-)
-_ADDRESS = re.compile(r"[0-9A-Fa-f.:]{2,45}")
-MAX_NAME = 40  # a model's name, and what kind of thing it is, still follow
 
 
 def add_targets(parser: argparse.ArgumentParser) -> None:
@@ -68,11 +60,11 @@ def _add_common(parser: argparse.ArgumentParser, target: str) -> None:
     )
     parser.add_argument("--force", action="store_true", help="overwrite files edited by hand")
     parser.add_argument(
-        "--name", type=_name, default="hf-triton", help="of the whole (default: hf-triton)"
+        "--name", type=values.name, default="hf-triton", help="of the whole (default: hf-triton)"
     )
     parser.add_argument(
         "--image",
-        type=_image,
+        type=values.image,
         help="what the Dockerfile builds (default: hf-triton:gpu, or :cpu without GPUs)",
     )
     parser.add_argument(
@@ -82,21 +74,21 @@ def _add_common(parser: argparse.ArgumentParser, target: str) -> None:
     )
     parser.add_argument(
         "--gpus",
-        type=_count,
+        type=values.count,
         metavar="N",
         help="GPUs of each server (default: as many as its instance groups name, else 1)",
     )
-    parser.add_argument("--cpu", type=_cores, default="2", metavar="CORES", help="default: 2")
+    parser.add_argument("--cpu", type=values.cores, default="2", metavar="CORES", help="default: 2")
     parser.add_argument(
         "--memory",
-        type=_size,
+        type=values.size,
         metavar="SIZE",
         help="of each server, such as 16Gi (default: 2Gi, 1Gi for each Python process, and the "
         "weights where models.lock has their size; caches of keys and values come on top)",
     )
     parser.add_argument(
         "--shm-size",
-        type=_size,
+        type=values.size,
         metavar="SIZE",
         help="shared memory, through which tensors pass, such as 1Gi (default: by the number of "
         "Python processes)",
@@ -109,22 +101,24 @@ def _add_common(parser: argparse.ArgumentParser, target: str) -> None:
 def _add_compose(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--listen",
-        type=_address,
+        type=values.address,
         default="127.0.0.1",
         metavar="ADDRESS",
         help="address of this machine that ports are bound to; 0.0.0.0 is every one "
         "(default: 127.0.0.1)",
     )
     parser.add_argument(
-        "--prometheus-image", type=_image, default="prom/prometheus:v3.5.0", metavar="IMAGE"
+        "--prometheus-image", type=values.image, default="prom/prometheus:v3.5.0", metavar="IMAGE"
     )
     parser.add_argument(
-        "--grafana-image", type=_image, default="grafana/grafana:12.1.0", metavar="IMAGE"
+        "--grafana-image", type=values.image, default="grafana/grafana:12.1.0", metavar="IMAGE"
     )
 
 
 def _add_cluster(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--namespace", type=_dns_label, help="default: that of kubectl's context")
+    parser.add_argument(
+        "--namespace", type=values.dns_label, help="default: that of kubectl's context"
+    )
     parser.add_argument(
         "--per-model",
         action="store_true",
@@ -138,24 +132,26 @@ def _add_cluster(parser: argparse.ArgumentParser) -> None:
 
 def _add_scaling(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("scaling")
-    group.add_argument("--replicas", type=_positive, default=1, metavar="N", help="default: 1")
+    group.add_argument(
+        "--replicas", type=values.positive, default=1, metavar="N", help="default: 1"
+    )
     group.add_argument(
         "--max-replicas",
-        type=_positive,
+        type=values.positive,
         metavar="N",
         help="scale up to so many by queue and slots, where prometheus-adapter runs with the rules "
         "that are written for it; as many as --replicas: never (default: 4)",
     )
     group.add_argument(
         "--waiting-target",
-        type=_positive,
+        type=values.positive,
         default=4,
         metavar="N",
         help="scale up beyond so many waiting requests in each server (default: 4)",
     )
     group.add_argument(
         "--open-target",
-        type=_positive,
+        type=values.positive,
         default=32,
         metavar="N",
         help="likewise of encoders, which count the requests that they work on (default: 32)",
@@ -170,11 +166,11 @@ def _add_storage(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--storage-size",
-        type=_size,
+        type=values.size,
         metavar="SIZE",
         help="default: 20Gi, or by models.lock, which has the files' sizes",
     )
-    group.add_argument("--storage-class", type=_dns_name, metavar="CLASS")
+    group.add_argument("--storage-class", type=values.dns_name, metavar="CLASS")
     group.add_argument(
         "--shared-claim",
         action="store_true",
@@ -182,21 +178,21 @@ def _add_storage(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--hf-token-secret",
-        type=_dns_name,
+        type=values.dns_name,
         default="hf-token",
         metavar="SECRET",
         help="a Secret whose key `token` is the Hub's; it may be missing (default: hf-token)",
     )
     group.add_argument(
         "--local-models",
-        type=_folder,
+        type=values.folder,
         metavar="FOLDER",
         help="folder in the image, or in --local-claim, from which relative `model:` paths start "
         "there: what is a folder on this machine does not travel",
     )
     group.add_argument(
         "--local-claim",
-        type=_dns_name,
+        type=values.dns_name,
         metavar="CLAIM",
         help="a PersistentVolumeClaim to mount at --local-models, read-only",
     )
@@ -204,10 +200,10 @@ def _add_storage(parser: argparse.ArgumentParser) -> None:
 
 def _add_placing(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("where pods run")
-    group.add_argument("--image-pull-secret", type=_dns_name, metavar="SECRET")
+    group.add_argument("--image-pull-secret", type=values.dns_name, metavar="SECRET")
     group.add_argument(
         "--node-selector",
-        type=_label,
+        type=values.label,
         action="append",
         default=[],
         metavar="KEY=VALUE",
@@ -215,7 +211,7 @@ def _add_placing(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--load-minutes",
-        type=_positive,
+        type=values.positive,
         default=30,
         metavar="N",
         help="how long weights may take to load before a rollout counts as failed (default: 30)",
@@ -225,11 +221,11 @@ def _add_placing(parser: argparse.ArgumentParser) -> None:
 def _add_reaching(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("who reaches them")
     group.add_argument(
-        "--host", type=_dns_name, help="make an Ingress for this host name (default: none)"
+        "--host", type=values.dns_name, help="make an Ingress for this host name (default: none)"
     )
-    group.add_argument("--ingress-class", type=_dns_name, metavar="CLASS")
+    group.add_argument("--ingress-class", type=values.dns_name, metavar="CLASS")
     group.add_argument(
-        "--tls-secret", type=_dns_name, metavar="SECRET", help="the host's certificate"
+        "--tls-secret", type=values.dns_name, metavar="SECRET", help="the host's certificate"
     )
     group.add_argument(
         "--network-policy",
@@ -243,73 +239,3 @@ def _add_reaching(parser: argparse.ArgumentParser) -> None:
         help="operator: a PodMonitor and a PrometheusRule, for the Prometheus operator; files: "
         "Prometheus' own configuration and rules (default: files)",
     )
-
-
-def _matching(pattern: re.Pattern[str], text: str, expected: str, longest: int = 253) -> str:
-    if len(text) > longest or not pattern.fullmatch(text):
-        raise argparse.ArgumentTypeError(f"got {text[:80]!r}, expected {expected}")
-    return text
-
-
-def _name(text: str) -> str:
-    wanted = f"lower-case letters, digits and -, at most {MAX_NAME}, a letter first"
-    if text[:1].isdigit():
-        raise argparse.ArgumentTypeError(f"got {text[:80]!r}, expected {wanted}")
-    return _matching(_DNS, text, wanted, MAX_NAME)
-
-
-def _dns_label(text: str) -> str:
-    return _matching(_DNS, text, "lower-case letters, digits and -, at most 63", 63)
-
-
-def _dns_name(text: str) -> str:
-    expected = "a name of lower-case letters, digits, - and ."
-    for part in text.split("."):
-        _matching(_DNS, part, expected, 63)
-    return _matching(re.compile(".+"), text, expected)
-
-
-def _image(text: str) -> str:
-    return _matching(_IMAGE, text, "an image's name, such as my-registry/hf-triton:gpu", 255)
-
-
-def _label(text: str) -> str:
-    return _matching(_LABEL, text, "a label such as pool=gpu")
-
-
-def _address(text: str) -> str:
-    return _matching(_ADDRESS, text, "an IP address, such as 127.0.0.1 or 0.0.0.0")
-
-
-def _folder(text: str) -> str:
-    if not re.fullmatch(r"/[A-Za-z0-9._/-]*", text) or ".." in text.split("/"):
-        raise argparse.ArgumentTypeError(f"got {text[:80]!r}, expected an absolute path")
-    return text.rstrip("/") or "/"
-
-
-def _size(text: str) -> int:
-    """Mebibytes."""
-    found = _SIZE.fullmatch(text)
-    if not found:
-        raise argparse.ArgumentTypeError(
-            f"got {text[:80]!r}, expected a whole number of Mi, Gi or Ti, such as 16Gi"
-        )
-    return int(found[1]) * _MEBIBYTES[found[2]]
-
-
-def _cores(text: str) -> str:
-    if not re.fullmatch(r"[0-9]{1,4}(\.[0-9]{1,3})?", text) or float(text) == 0:
-        raise argparse.ArgumentTypeError(f"got {text[:80]!r}, expected cores, such as 4 or 0.5")
-    return text
-
-
-def _count(text: str) -> int:
-    if not (text.isascii() and text.isdecimal() and int(text) <= 64):
-        raise argparse.ArgumentTypeError(f"got {text[:80]!r}, expected a number from 0 to 64")
-    return int(text)
-
-
-def _positive(text: str) -> int:
-    if not (text.isascii() and text.isdecimal() and 1 <= int(text[:9]) <= 10_000):
-        raise argparse.ArgumentTypeError(f"got {text[:80]!r}, expected a number from 1 to 10000")
-    return int(text)

@@ -21,12 +21,19 @@ from generator.deploy.servers import Server
 from generator.errors import UsageError
 
 __all__ = ["files", "next_steps"]
+_MAX_NAME = 63 - len("-predictor")  # what KServe calls the Service and the Deployment that it makes
 
 
 def files(servers: Sequence[Server], args: argparse.Namespace) -> dict[str, bytes]:
     """Everything, with the kustomization that names what `kubectl apply -k` sends."""
     if args.host:
         raise UsageError("--host: KServe makes an InferenceService's Ingress itself; leave it out")
+    for server in servers:
+        if len(server.name) > _MAX_NAME:
+            raise UsageError(
+                f"the InferenceService '{server.name}' would have {len(server.name)} letters, of "
+                f"which KServe takes {_MAX_NAME}: give a shorter --name"
+            )
     return kustomized(servers, settings_of(args), _server_files)
 
 

@@ -4,6 +4,7 @@ against that; of what KServe adds, the fields are listed here as the v1beta1 API
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import kubernetes_validate
@@ -65,6 +66,17 @@ def test_what_scales_is_the_deployment_that_kserve_makes(deploy: Deploy) -> None
     assert scaled["name"] == "hf-triton-predictor"
     annotations = rendered.object("InferenceService")["metadata"]["annotations"]
     assert annotations["serving.kserve.io/autoscalerClass"] == "external"
+
+
+def test_a_name_too_long_for_what_kserve_makes_of_it_is_refused(deploy: Deploy, work: Path) -> None:
+    text = (work / "models.yaml").read_text()
+    (work / "models.yaml").write_text(text.replace("picture", "the-picture-of-dorian"))
+    refused = deploy("kserve", "--per-model", "--name", "a" * 40)
+    assert refused.code == 2
+    assert refused.err == (
+        f"hf-triton: the InferenceService '{'a' * 40}-the-picture-of-ef4b' would have 60 letters, "
+        "of which KServe takes 53: give a shorter --name\n"
+    )
 
 
 def test_an_ingress_is_left_to_kserve(deploy: Deploy) -> None:
