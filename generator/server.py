@@ -33,6 +33,7 @@ _EXIT_TIMEOUT_S = 60
 _STOP_TIMEOUT_S = _EXIT_TIMEOUT_S + 5.0
 _STOP_TIMEOUT_ONLY_LOADS_S = 3.0
 _STOP_POLL_S = 0.25
+_REAP_TIMEOUT_S = 2.0
 _NUM_HTTP_THREADS = 8 + NUM_LOADERS  # 8 is Triton's default; a load keeps one to itself
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108
 
@@ -222,6 +223,7 @@ class TritonServer:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
         code = self._process.wait()
+        _reap_group(self.pid)
         self._reader.join(timeout=2)
         for stream in (self._process.stdin, self._process.stdout):
             if stream:
@@ -248,6 +250,18 @@ class TritonServer:
         if self._started is None:
             raise RuntimeError("start() comes first")
         return self._started[1]
+
+
+def _reap_group(group: int) -> None:
+    """Takes note of the ends of processes that became our children when theirs ended: in a
+    container, as process 1, nobody else does, and they would stay for ever.
+    """
+    deadline = time.monotonic() + _REAP_TIMEOUT_S
+    with contextlib.suppress(ChildProcessError):  # there are none left
+        while time.monotonic() < deadline:
+            pid, _ = os.waitpid(-group, os.WNOHANG)
+            if not pid:
+                time.sleep(0.01)
 
 
 def _write_to_stderr(line: str) -> None:
