@@ -193,8 +193,8 @@ def _drain(group: GroupChange, control: Control, settings: Settings, outcome: Ou
     """Waits for the versions that were replaced, then unloads the parts that are no more."""
     for folder in group.loads:
         known = {folder.number, *folder.served.active}
-        keep = served_by(folder.config, known)
-        left = control.wait_gone(folder.name, keep, settings.drain_timeout_s)
+        going = known - served_by(folder.config, known)
+        left = control.wait_gone(folder.name, going, settings.drain_timeout_s)
         outcome.lasting += [f"{folder.name} version {version}" for version in sorted(left)]
     if outcome.lasting and group.obsolete:
         raise ServerError(
@@ -207,9 +207,10 @@ def _drain(group: GroupChange, control: Control, settings: Settings, outcome: Ou
 
 def unload(name: str, control: Control, timeout_s: float, outcome: Outcome) -> None:
     """Unloads a folder once its requests are answered. Raises ServerError where it is refused."""
+    going = control.active_versions(name)
     refusal = control.unload(name)
     if refusal is not None:
         raise ServerError(f"{name} could not be unloaded: {refusal}")
-    left = control.wait_gone(name, (), timeout_s)
+    left = control.wait_gone(name, going, timeout_s)
     outcome.lasting += [f"{name} version {version}" for version in sorted(left)]
     outcome.unloaded.append(name)

@@ -93,9 +93,19 @@ class Control:
         """Asks for a folder to be unloaded; the reason in one line where that is refused."""
         return self._patiently(lambda: self._api.unload(folder))
 
-    def wait_gone(self, folder: str, keep: Iterable[int], timeout_s: float) -> set[int]:
-        """Waits until no version but those to keep has requests; those that still have some."""
-        return self._wait(lambda: self._states().get(folder), set(keep), timeout_s)
+    def active_versions(self, folder: str) -> set[int]:
+        """Those of a folder that answer, come up, or still have requests."""
+        return self._states().get(folder, ServedFolder()).active
+
+    def wait_gone(self, folder: str, versions: Iterable[int], timeout_s: float) -> set[int]:
+        """Waits until none of the versions has requests any more; those that still have some."""
+        going = set(versions)
+        deadline = time.monotonic() + timeout_s
+        while left := self.active_versions(folder) & going:
+            if time.monotonic() > deadline:
+                break
+            time.sleep(_POLL_S)
+        return left
 
     def wait_loaded(self, folders: Iterable[str], timeout_s: float) -> str:
         """Waits until nobody loads any of the folders; the one that is still loading, or empty."""
@@ -106,16 +116,6 @@ class Control:
             if not busy or time.monotonic() > deadline:
                 return busy[0] if busy else ""
             time.sleep(_POLL_S)
-
-    def _wait(
-        self, look: Callable[[], ServedFolder | None], keep: set[int], timeout_s: float
-    ) -> set[int]:
-        deadline = time.monotonic() + timeout_s
-        while left := (look() or ServedFolder()).active - keep:
-            if time.monotonic() > deadline:
-                break
-            time.sleep(_POLL_S)
-        return left
 
     def _with_digest(self, folder: str, found: ServedFolder | None) -> ServedFolder:
         if found is None or not found.ready:

@@ -1,0 +1,327 @@
+"""What apply decides, undoes and refuses, on a server that loads in no time."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from generator import repository, served_record, version_folders
+from generator.apply.carry_out import write_folder
+from generator.apply.control import Control
+from generator.apply.planning import plan_apply
+from generator.plan import make_plan
+from generator.server_state import ServerState, write_state
+from tests.support.apply_bench import KEY, Bench, bench
+from tests.support.fake_control import FakeTriton
+
+BOTH = "- {name: a}\n- {name: s, streaming: true}\n"
+SLOWER = "options: {answer_s: 0.01}"
+CHANGED = f"- {{name: a, {SLOWER}}}\n- {{name: s, streaming: true}}\n"
+
+
+@pytest.fixture
+def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
+    with bench("fake", tmp_path, monkeypatch) as found:
+        yield found
+
+
+def fake(made: Bench) -> FakeTriton:
+    assert made.fake is not None
+    return made.fake
+
+
+def test_nothing_is_loaded_where_nothing_has_changed(made: Bench) -> None:
+    ran = made.apply()
+    assert (ran.code, ran.err) == (0, "")
+    assert not [event for event in fake(made).events if "probe" not in event]
+
+
+def test_a_dry_run_says_what_would_be_done_and_does_nothing(made: Bench) -> None:
+    made.say(f"- {{name: s, streaming: true, {SLOWER}}}\n- {{name: new}}\n")
+    ran = made.apply("--dry-run")
+    assert ran.code == 1
+    assert ran.out.splitlines() == [
+        "change     s_stream: version 1 -> 2 (config.pbtxt, model.json)",
+        "add        new: config.pbtxt, model.json, model.py, options.py",
+        "remove     a: a",
+    ]
+    assert not (made.repository / "new").exists()
+    made.say(BOTH)
+    assert made.apply("--dry-run").code == 0
+
+
+def test_an_engine_is_loaded_before_its_front_and_unloaded_after_it(made: Bench) -> None:
+    made.applied("- {name: new, streaming: true}\n")
+    asked = [event for event in fake(made).events if "probe" not in event]
+    assert asked.index("load new_stream") < asked.index("load new")
+    assert asked.index("unload s") < asked.index("unload s_stream")
+
+
+def test_models_of_others_are_left_alone(made: Bench) -> None:
+    shutil.copytree(made.repository / "a", made.repository / "theirs")
+    (made.repository / "theirs" / ".hf-triton.json").unlink()
+    config = made.repository / "theirs" / "config.pbtxt"
+    config.write_text(config.read_text().replace('"a"', '"theirs"'))
+    assert made.api.load("theirs") is None
+    made.applied(CHANGED)
+    assert made.ready("theirs") == {1}
+
+
+def test_a_model_that_was_pruned_while_it_was_served_is_unloaded(made: Bench) -> None:
+    made.say("- {name: s, streaming: true}\n")
+    made.run("prune")
+    assert made.apply().code == 0
+    assert made.ready("a") == set()
+    assert not (made.repository / "a").exists()
+
+
+def test_what_generate_wrote_under_a_running_server_comes_up_as_a_new_version(made: Bench) -> None:
+    made.say(CHANGED)
+    made.run("generate")
+    ran = made.apply()
+    assert "change     a: version 1 -> 2 (as it lies on disk)" in ran.out
+    assert made.ready("a") == {2}
+    assert made.is_current()
+
+
+def test_files_that_only_the_disk_lacks_are_written_and_nothing_is_loaded(made: Bench) -> None:
+    (made.repository / "a" / "1" / "model.py").unlink()
+    ran = made.apply()
+    assert (ran.code, made.is_current()) == (0, True)
+    assert "a: written, nothing to load" in ran.out
+    assert "load a" not in fake(made).events
+
+
+def test_a_model_that_is_not_ready_is_loaded(made: Bench) -> None:
+    made.api.unload("a")
+    assert "add        a" in made.apply().out
+    assert made.ready("a") == {1}
+
+
+def test_versions_before_the_last_go_and_the_last_is_kept(made: Bench) -> None:
+    for answer_s in (0.01, 0.02, 0.03, 0.04):
+        made.applied(f"- {{name: a, options: {{answer_s: {answer_s}}}}}\n")
+    folders = {path.name for path in (made.repository / "a").iterdir() if path.is_dir()}
+    assert folders == {"3", "4", "5"}
+    made.applied("- {name: a, version_policy: {all: {}}}\n")
+    assert made.ready("a") == {3, 4, 5, 6}
+
+
+def test_versions_pinned_by_number_are_refused_and_the_others_go_on(made: Bench) -> None:
+    pinned = "version_policy: {specific: {versions: [1]}}"
+    made.say(f"- {{name: a, {pinned}}}\n- {{name: s, streaming: true, {SLOWER}}}\n")
+    ran = made.apply()
+    assert ran.code == 1
+    assert "conflict   a: version_policy specific [1] leaves out version 2" in ran.out
+    assert (made.ready("a"), made.ready("s_stream")) == ({1}, {2})
+
+
+def test_edited_files_are_not_overwritten_unless_forced(made: Bench) -> None:
+    made.say(CHANGED)
+    (made.repository / "a" / "1" / "model.py").write_text("mine")
+    ran = made.apply()
+    assert ran.code == 1
+    assert "model 'a' failed: model_repository/a/1/model.py: edited by hand" in ran.err
+    assert made.ready("a") == {1}
+    assert made.apply("--force").code == 0
+    assert made.ready("a") == {2}
+    assert (made.repository / "a" / "2" / "model.py").read_text() != "mine"
+
+
+def test_an_old_version_that_still_has_requests_is_told_of_and_kept(made: Bench) -> None:
+    fake(made).held.add("a")
+    made.say(CHANGED)
+    ran = made.apply("--drain-timeout-s", "0")
+    assert ran.code == 0
+    assert "a version 1 still answers requests, and goes when they end" in ran.out
+
+
+def test_a_part_that_old_requests_need_stays_until_they_end(made: Bench) -> None:
+    fake(made).held.add("s")
+    made.say("- {name: a}\n- {name: s}\n")
+    ran = made.apply("--drain-timeout-s", "0")
+    assert ran.code == 1
+    assert "s version 1 still has requests after 0 s, so s_stream stays loaded" in ran.err
+    assert made.ready("s_stream") == {1}
+    fake(made).held.clear()
+    assert made.apply().code == 0
+    assert made.ready("s_stream") == set()
+
+
+def test_a_front_that_fails_takes_its_new_engine_back(made: Bench) -> None:
+    front = made.repository / "s" / "2"
+    made.say("- {name: a}\n- {name: s, streaming: true, max_batch_size: 4}\n")
+    load = fake(made).load
+
+    def break_the_front(name: str) -> None:
+        if name == "s" and front.exists():
+            (front / "model.json").write_text('{"options": {"fail": "no front"}}')
+        load(name)
+
+    fake(made).load = break_the_front  # type: ignore[method-assign]
+    ran = made.apply()
+    assert ran.code == 1
+    assert "model 's' failed: RuntimeError: no front; version 1 goes on serving" in ran.err
+    assert (made.ready("s"), made.ready("s_stream")) == ({1}, {1})
+    made.say(BOTH)
+    assert made.is_current()
+
+
+@pytest.mark.parametrize("was_loaded", [False, True], ids=["written", "loaded"])
+def test_killed_after_a_version_was_written_the_next_apply_ends_it(
+    made: Bench, was_loaded: bool
+) -> None:
+    made.say(CHANGED)
+    plan = make_plan(Path("models.yaml"), made.repository)
+    found = plan_apply(plan, made.repository, Control(made.api), force=False)
+    write_folder(found.groups[0].folders[0])
+    if was_loaded:
+        made.api.load("a")
+    assert made.apply().code == 0
+    assert made.ready("a") == {2 if was_loaded else 3}
+    assert made.is_current()
+
+
+def test_killed_after_a_version_was_written_and_taken_out_of_the_yaml_it_goes(made: Bench) -> None:
+    made.say(CHANGED)
+    plan = make_plan(Path("models.yaml"), made.repository)
+    found = plan_apply(plan, made.repository, Control(made.api), force=False)
+    write_folder(found.groups[0].folders[0])
+    made.say(BOTH)
+    assert made.apply().code == 0
+    assert (made.ready("a"), made.is_current()) == ({1}, True)
+
+
+def test_a_version_that_is_gone_from_the_disk_is_not_rolled_back_to(made: Bench) -> None:
+    made.applied(CHANGED)
+    shutil.rmtree(made.repository / "a" / "1")
+    ran = made.apply("--rollback")
+    assert ran.code == 1
+    assert "version 1, which ran before the last apply, is not there any more" in ran.err
+    assert made.ready("a") == {2}
+
+
+def test_a_failed_apply_does_not_forget_what_can_be_rolled_back(made: Bench) -> None:
+    made.applied(CHANGED)
+    made.say('- {name: a, options: {fail: "no"}}\n- {name: s, streaming: true}\n')
+    assert made.apply().code == 1
+    assert made.apply("--rollback").code == 0
+    assert '"answer_s": 0.0' in made.options("a")
+
+
+def test_a_broken_yaml_changes_nothing_and_names_every_mistake(made: Bench) -> None:
+    made.say("- {name: a, dtype: fp61}\n- {name: a}\n")
+    ran = made.apply()
+    assert ran.code == 1
+    assert ran.err == made.run("validate").err
+    assert made.ready("a") == {1}
+
+
+def test_without_a_server_there_is_a_word_on_how_to_start_one(made: Bench) -> None:
+    for file in made.repository.glob(".hf-triton-server-*"):
+        file.unlink()
+    ran = made.apply()
+    assert ran.code == 1
+    assert "no server runs on model_repository: start one with hf-triton serve" in ran.err
+
+
+def test_of_several_servers_one_is_chosen_by_its_port(made: Bench) -> None:
+    state = ServerState(os.getpid(), "127.0.0.1", 1, 1, 1, 1, "models.yaml", KEY)
+    write_state(made.repository, state)
+    ran = made.apply()
+    assert ran.code == 1
+    assert f"choose one with --http-port: 1 (process {os.getpid()})" in ran.err
+    assert made.apply("--http-port", str(fake(made).port)).code == 0
+    assert "none with --http-port 7" in made.apply("--http-port", "7").err
+    assert "127.0.0.1:1: no server answers there" in made.apply("--http-port", "1").err
+
+
+def test_a_server_elsewhere_needs_its_key(made: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    url = f"127.0.0.1:{fake(made).port}"
+    ran = made.apply("--url", url)
+    assert ran.code == 1
+    assert "the server changes nothing without its admin key: give the one" in ran.err
+    Path("key").write_text("another-key-than-that\n")
+    wrong = made.apply("--url", url, "--admin-key-file", "key")
+    assert "the server has another admin key than the one in use here" in wrong.err
+    monkeypatch.setenv("HF_TRITON_ADMIN_KEY", KEY)
+    assert made.apply("--url", url).code == 0
+    assert KEY not in ran.err + wrong.err
+
+
+def test_what_is_no_tritonserver_is_refused(made: Bench) -> None:
+    fake(made).is_triton = False
+    assert "what answers there is no tritonserver" in made.apply().err
+
+
+def test_a_server_that_loads_nothing_on_demand_is_refused(made: Bench) -> None:
+    fake(made).is_explicit = False
+    made.say(CHANGED)
+    ran = made.apply()
+    assert ran.code == 1
+    assert "start it with hf-triton serve, or with --model-control-mode=explicit" in ran.err
+    assert not (made.repository / "a" / "2").exists()
+
+
+def test_a_server_of_another_repository_is_refused(made: Bench, tmp_path: Path) -> None:
+    shutil.copytree(made.repository, tmp_path / "copy")
+    ran = made.apply("--repository", "copy")
+    assert ran.code == 1
+    assert "this server reads its models from another repository than copy" in ran.err
+    assert sorted(path.name for path in made.repository.glob(".hf-triton-probe*")) == []
+
+
+def test_two_applies_at_once_are_one_and_a_word(made: Bench) -> None:
+    made.say(CHANGED)
+    with repository.locked(made.repository):
+        ran = made.apply()
+    assert ran.code == 1
+    assert f"another hf-triton (process {os.getpid()}) is writing to it" in ran.err
+    assert made.apply("--wait").code == 0
+
+
+def test_options_that_would_be_ignored_are_refused(made: Bench) -> None:
+    assert made.apply("--url", "x:1", "--http-port", "1").code == 2
+    assert made.apply("--admin-key-file", "x").code == 2
+    assert made.apply("--rollback", "--prune").code == 2
+
+
+def test_a_full_disk_leaves_what_was_served(made: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device", "model_repository/a/2")
+
+    made.say(CHANGED)
+    monkeypatch.setattr(version_folders, "_stage", full)
+    ran = made.apply()
+    assert ran.code == 1
+    assert "model 'a' failed: model_repository/a/2: No space left on device; version 1" in ran.err
+    monkeypatch.undo()
+    assert made.ready("a") == {1}
+
+
+def test_a_server_that_dies_while_it_loads_leaves_the_disk_as_it_was(made: Bench) -> None:
+    made.say(CHANGED)
+
+    def die(_name: str) -> None:
+        raise ConnectionError
+
+    fake(made).load = die  # type: ignore[method-assign, assignment]
+    ran = made.apply()
+    assert ran.code == 1
+    assert "the server went away while it loaded a; version 1 goes on serving" in ran.err
+    assert not (made.repository / "a" / "2").exists()
+    made.say(BOTH)
+    assert made.is_current()
+
+
+def test_the_record_names_what_is_served(made: Bench) -> None:
+    made.applied(CHANGED + "- {name: new}\n")
+    record = served_record.read(made.repository)
+    assert record is not None
+    assert record.models == ("a", "new", "s")
+    assert record.last.added == ("new",)
+    assert record.last.changed == {"a": 1}

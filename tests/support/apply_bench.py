@@ -1,0 +1,124 @@
+"""A repository of echo models, a Triton that serves it, and ``hf-triton apply`` on both."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import textwrap
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from generator import cli, served_record, templates
+from generator.generate import generate
+from generator.server import TritonServer
+from generator.server_api import ServerApi
+from generator.server_state import ServerState, write_state
+from tests.support.fake_control import FakeTriton, listening
+from tests.support.triton import echo_templates, free_ports
+
+KEY = "a-key-for-the-tests"
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What a command ended with and said."""
+
+    code: int
+    out: str
+    err: str
+
+
+@dataclass
+class Bench:
+    """In the current folder: models.yaml, model_repository/, and the server."""
+
+    api: ServerApi
+    fake: FakeTriton | None
+
+    repository = Path("model_repository")
+
+    def say(self, models: str) -> None:
+        """Writes models.yaml; nothing streams unless it says so."""
+        body = textwrap.indent(textwrap.dedent(models), "  ")
+        defaults = "{task: echo, model: nobody/echo, streaming: false}"
+        Path("models.yaml").write_text(f"defaults: {defaults}\nmodels:\n{body}")
+
+    def run(self, *arguments: str) -> Ran:
+        """Runs hf-triton."""
+        out, err = io.StringIO(), io.StringIO()
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            code = cli.main(arguments)
+        return Ran(code, out.getvalue(), err.getvalue())
+
+    def apply(self, *arguments: str) -> Ran:
+        """Runs hf-triton apply."""
+        return self.run("apply", *arguments)
+
+    def applied(self, models: str) -> Ran:
+        """The models are served."""
+        self.say(models)
+        ran = self.apply()
+        assert ran.code == 0, ran
+        return ran
+
+    def ready(self, name: str) -> set[int]:
+        """The versions that answer."""
+        return {
+            int(entry.version)
+            for entry in self.api.index()
+            if entry.model == name and entry.state == "READY"
+        }
+
+    def options(self, name: str) -> str:
+        """The model.json of the version that answers, as it lies on disk."""
+        (version,) = self.ready(name)
+        return (self.repository / name / str(version) / "model.json").read_text()
+
+    def is_current(self) -> bool:
+        """Whether the disk is what models.yaml says."""
+        return self.run("diff").code == 0
+
+
+@contextlib.contextmanager
+def bench(kind: str, folder: Path, patch: pytest.MonkeyPatch) -> Iterator[Bench]:
+    """``kind`` is ``fake`` or ``real``; two models are served at first, whole and streaming."""
+    home = echo_templates(folder / "templates")
+    patch.setattr(templates, "default_directory", lambda: home)
+    patch.chdir(folder)
+    Bench.repository.mkdir()
+    serving = _fake() if kind == "fake" else _real()
+    with serving as found:
+        found.say("- {name: a}\n- {name: s, streaming: true}\n")
+        generate(Path("models.yaml"), Bench.repository)
+        for name in ("a", "s_stream", "s"):
+            assert found.api.load(name) is None
+        served_record.write_models(Bench.repository, ["a", "s"])
+        if found.fake:
+            found.fake.events.clear()
+        yield found
+
+
+@contextlib.contextmanager
+def _fake() -> Iterator[Bench]:
+    with listening(FakeTriton(Bench.repository, KEY)) as fake:
+        _tell_state(fake.port)
+        yield Bench(ServerApi("127.0.0.1", fake.port, KEY), fake)
+
+
+@contextlib.contextmanager
+def _real() -> Iterator[Bench]:
+    listen = free_ports()
+    with TritonServer(Bench.repository, listen, admin_key=KEY) as server:
+        _tell_state(listen.http_port)
+        yield Bench(server.api, None)
+
+
+def _tell_state(port: int) -> None:
+    """As ``serve`` does."""
+    here = str(Path("models.yaml").resolve())
+    state = ServerState(os.getpid(), "127.0.0.1", port, 1, 1, 1, here, KEY)
+    write_state(Bench.repository, state)

@@ -1,0 +1,189 @@
+"""A Triton as far as loading goes: the HTTP API of tritonserver 24.10 over a repository on disk.
+
+Loads in no time and runs nothing. A version fails to load where its model.json has the option
+``fail``, as an echo model's does. Keeps what a load keeps: a failing version leaves the one before
+ready, and a load answers 200 all the same where the one that failed is an ensemble's step.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+import urllib.parse
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+from generator import model_config
+from generator.server_api import ADMIN_KEY_HEADER
+from generator.versions import is_version, served_by
+
+_NOT_EXPLICIT = "explicit model load / unload is not allowed if polling is enabled"
+_RESTRICTED = f"This API is restricted, expecting header '{ADMIN_KEY_HEADER}'"
+
+
+class LoadError(Exception):
+    """What a load answers with."""
+
+
+@dataclass
+class FakeTriton:
+    """``events`` are the loads and unloads that were asked for; ``held`` the folders whose old
+    versions still have requests; ``key`` is the admin key that it wants.
+    """
+
+    repository: Path
+    key: str = ""
+    is_explicit: bool = True
+    is_triton: bool = True
+    events: list[str] = field(default_factory=list)
+    held: set[str] = field(default_factory=set)
+    states: dict[str, dict[int, str]] = field(default_factory=dict)
+    reasons: dict[str, dict[int, str]] = field(default_factory=dict)
+    configs: dict[str, dict[str, Any]] = field(default_factory=dict)
+    port: int = 0
+
+    def index(self) -> list[dict[str, str]]:
+        """Every folder of the repository, and every version that was ever loaded."""
+        self._release()
+        folders = sorted({path.name for path in self.repository.iterdir() if path.is_dir()})
+        found = [{"name": name} for name in folders if name not in self.states]
+        for name, states in self.states.items():
+            for version, state in states.items():
+                entry = {"name": name, "version": str(version), "state": state}
+                reason = self.reasons.get(name, {}).get(version)
+                found.append({**entry, "reason": reason} if reason else entry)
+        return found
+
+    def load(self, name: str) -> None:
+        """Raises LoadError."""
+        self.events.append(f"load {name}")
+        folder = self.repository / name
+        try:
+            text = (folder / "config.pbtxt").read_text()
+        except OSError:
+            raise LoadError(
+                f"failed to load '{name}', failed to poll from model repository"
+            ) from None
+        config = model_config.as_dict(text)
+        for step in config.get("ensemble_scheduling", {}).get("step", []):
+            with contextlib.suppress(LoadError):  # as Triton: the step's old version does
+                self._load_own(step["model_name"])
+        self._load_own(name)
+
+    def unload(self, name: str) -> None:
+        self.events.append(f"unload {name}")
+        for version, state in self.states.get(name, {}).items():
+            if state == "READY":
+                self._end(name, version)
+
+    def ready(self, name: str) -> set[int]:
+        return {of for of, state in self.states.get(name, {}).items() if state == "READY"}
+
+    def _load_own(self, name: str) -> None:
+        folder = self.repository / name
+        config = (folder / "config.pbtxt").read_bytes()
+        numbers = [int(path.name) for path in folder.iterdir() if is_version(path.name)]
+        wanted = served_by(config, numbers)
+        states = self.states.setdefault(name, {})
+        failed = {version: text for version in wanted if (text := _failure(folder, version))}
+        for version, text in failed.items():
+            if states.get(version) != "READY":
+                states[version] = "UNAVAILABLE"
+                self.reasons.setdefault(name, {})[version] = f"Internal: {text}"
+        if failed:
+            version, text = failed.popitem()
+            where = f"version {version} is at UNAVAILABLE state"
+            raise LoadError(f"load failed for model '{name}': {where}: Internal: {text}; ")
+        for version in set(states) - wanted:
+            if states[version] == "READY":
+                self._end(name, version)
+        states.update(dict.fromkeys(wanted, "READY"))
+        self.configs[name] = model_config.as_dict(config.decode())
+
+    def _end(self, name: str, version: int) -> None:
+        self.states[name][version] = "UNLOADING"
+        self._release()
+
+    def _release(self) -> None:
+        """What has no requests any more is gone."""
+        for name, states in self.states.items():
+            for version, state in states.items():
+                if state == "UNLOADING" and name not in self.held:
+                    states[version] = "UNAVAILABLE"
+                    self.reasons.setdefault(name, {})[version] = "unloaded"
+
+
+def _failure(folder: Path, version: int) -> str:
+    file = folder / str(version) / "model.json"
+    options = json.loads(file.read_text()).get("options", {}) if file.exists() else {}
+    return f"RuntimeError: {options['fail']}" if options.get("fail") else ""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    triton: FakeTriton
+
+    def do_GET(self) -> None:
+        parts = self._parts()
+        triton = self.triton
+        if parts == []:
+            extensions = ["classification", "model_repository"] if triton.is_triton else []
+            self._answer(200, {"name": "triton", "extensions": extensions})
+        elif parts[:1] == ["models"] and parts[-1] == "config" and triton.ready(parts[1]):
+            self._answer(200, triton.configs[parts[1]])
+        elif parts[:1] == ["models"] and parts[-1] == "ready":
+            version = {int(parts[3])} if parts[2] == "versions" else triton.ready(parts[1])
+            ready = version and version <= triton.ready(parts[1])
+            self._answer(200 if ready else 400, {} if ready else {"error": "not ready"})
+        else:
+            self._answer(404, {"error": "unknown"})
+
+    def do_POST(self) -> None:
+        parts = self._parts()
+        if self.triton.key and self.headers.get(ADMIN_KEY_HEADER) != self.triton.key:
+            self._answer(403, {"error": _RESTRICTED})
+        elif parts == ["repository", "index"]:
+            self._answer(200, self.triton.index())
+        elif not self.triton.is_explicit:
+            self._answer(503, {"error": _NOT_EXPLICIT})
+        else:
+            self._control(parts[2], parts[3])
+
+    def _control(self, name: str, action: str) -> None:
+        try:
+            (self.triton.load if action == "load" else self.triton.unload)(name)
+        except LoadError as error:
+            self._answer(400, {"error": str(error)})
+        else:
+            self._answer(200, {})
+
+    def _parts(self) -> list[str]:
+        return [urllib.parse.unquote(part) for part in self.path.split("/")[2:]]
+
+    def _answer(self, status: int, body: object) -> None:
+        data = json.dumps(body).encode()
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, *_: object) -> None:
+        """Says nothing."""
+
+
+@contextlib.contextmanager
+def listening(triton: FakeTriton) -> Iterator[FakeTriton]:
+    """The fake behind a port of its own, ``triton.port``."""
+    handler = type("Handler", (_Handler,), {"triton": triton})
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
+        thread.start()
+        triton.port = server.server_address[1]
+        try:
+            yield triton
+        finally:
+            server.shutdown()
+            thread.join()
