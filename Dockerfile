@@ -52,7 +52,8 @@ COPY model_templates model_templates
 RUN python -m pip install --no-deps --force-reinstall . \
     && rm -rf ./* \
     && chown 1000:1000 /workspace
-COPY --chown=1000:1000 models.yaml ./
+# The lock too, where there is one: a pattern that matches nothing is no error.
+COPY --chown=1000:1000 models.yaml models.loc[k] ./
 COPY --chown=1000:1000 demo/model demo/model
 COPY --chown=1000:1000 model_repository model_repository
 USER 1000:1000
@@ -101,7 +102,7 @@ RUN printf '#!/bin/sh\nexec /opt/hf-triton/bin/python -m generator.server "$@"\n
     && install --directory --mode=1777 /var/cache/huggingface \
     && install --directory --owner=1000 --group=1000 /workspace /models
 WORKDIR /workspace
-COPY --chown=1000:1000 models.yaml ./
+COPY --chown=1000:1000 models.yaml models.loc[k] ./
 COPY --chown=1000:1000 demo/model demo/model
 COPY --chown=1000:1000 model_repository model_repository
 USER 1000:1000

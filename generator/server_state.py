@@ -15,7 +15,7 @@ from pathlib import Path
 
 from generator.errors import RepositoryError
 
-_PREFIX = ".hf-triton-server-"
+STATE_PREFIX = ".hf-triton-server-"
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ def running_servers(repository: Path) -> list[ServerState]:
     is none of ours, is no server.
     """
     found = []
-    for path in sorted(repository.glob(f"{_PREFIX}*.json")):
+    for path in sorted(repository.glob(f"{STATE_PREFIX}*.json")):
         with contextlib.suppress(OSError, ValueError, TypeError):
             state = ServerState(**json.loads(path.read_text(encoding="utf-8")))
             if state.is_running:
@@ -79,4 +79,4 @@ def running_servers(repository: Path) -> list[ServerState]:
 
 
 def _path(repository: Path, http_port: int) -> Path:
-    return repository / f"{_PREFIX}{http_port}.json"
+    return repository / f"{STATE_PREFIX}{http_port}.json"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 import json
 import re
 import shlex
@@ -10,11 +11,13 @@ from pathlib import Path
 import pytest
 
 from generator.cli import make_parser
+from generator.server_state import STATE_PREFIX
 from tests.packaging.dockerfile import Stage, read_instructions, read_stages
 
 ROOT = Path(__file__).parents[2]
 STAGES = read_stages(ROOT / "Dockerfile")
 TARGETS = ["gpu", "cpu"]
+LOCK = "models.loc[k]"
 
 
 def _copied_from_checkout(stage: Stage) -> list[str]:
@@ -102,13 +105,24 @@ def test_what_is_copied_exists_and_is_let_in_by_dockerignore(stage: str) -> None
     ignore = (ROOT / ".dockerignore").read_text().splitlines()
     assert ignore[1] == "*"
     for source in _copied_from_checkout(STAGES[stage]):
+        if source == LOCK:
+            continue
         assert (ROOT / source).exists(), source
         assert f"!{source}" in ignore, source
 
 
-def test_dockerignore_keeps_weights_and_local_settings_out() -> None:
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_lock_goes_into_the_image_where_there_is_one(target: str) -> None:
+    # As a pattern: a name of its own would fail the build where there is none.
+    assert LOCK in _copied_from_checkout(STAGES[target])
+    assert fnmatch.fnmatch("models.lock", LOCK)
+    assert "!models.lock" in (ROOT / ".dockerignore").read_text().splitlines()
+
+
+def test_dockerignore_keeps_weights_keys_and_local_settings_out() -> None:
     ignore = (ROOT / ".dockerignore").read_text().splitlines()
     assert {"**/hf_cache", "**/.env", "**/*.local.yaml", "**/__pycache__"} <= set(ignore)
+    assert f"**/{STATE_PREFIX}*" in ignore
 
 
 @pytest.mark.parametrize("target", TARGETS)
