@@ -9,6 +9,7 @@ from hf_runtime.engines import Engines
 from hf_runtime.errors import RuntimeModelError, place
 from hf_runtime.forwarding import Forwarder
 from hf_runtime.link_request import LinkRequest
+from hf_runtime.request_ids import labelled
 from hf_runtime.responder import TritonResponder
 
 
@@ -36,7 +37,8 @@ class Front:
             responder.fail(error)
         except Exception as error:
             # Our own fault, but one request's answer all the same.
-            log.error(f"a request was not passed on: {place(error)}")
+            text = f"a request was not passed on: {place(error)}"
+            log.error(labelled(responder.request_id, text))
             responder.fail(error)
 
     def close(self) -> None:

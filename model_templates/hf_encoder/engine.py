@@ -22,6 +22,7 @@ from hf_runtime.errors import (
     reason,
 )
 from hf_runtime.open_requests import has_left
+from hf_runtime.request_ids import labelled
 from hf_runtime.watchdog import Watchdog
 
 from .encoder_metrics import EncoderMetrics
@@ -210,13 +211,13 @@ class EncoderEngine:
             work.started = True
             waited_s = now - work.submitted_s
             self.metrics.queue_s.observe(waited_s)
-            if has_left(work.is_cancelled, waited_s):
+            if has_left(work.is_cancelled, waited_s, work.request_id):
                 left.append(work)
         self._drop(left, CancelledError("the caller has left"))
         return set(map(id, left))
 
     def _failed(self, work: Work, error: Exception) -> None:
-        log.error(f"computing an input failed: {place(error)}")
+        log.error(labelled(work.request_id, f"computing an input failed: {place(error)}"))
         # The text may quote the caller's: it goes to the caller alone.
         text = f"computing failed: {type(error).__name__}: {reason(error)}"
         self._drop([work], EngineError(text))

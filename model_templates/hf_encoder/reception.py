@@ -102,7 +102,8 @@ class Reception:
     ) -> None:
         # What won't be computed need not be tokenised.
         self._engine.check_running()
-        if has_left(responder.is_cancelled, time.monotonic() - arrived_s):
+        waited_s = time.monotonic() - arrived_s
+        if has_left(responder.is_cancelled, waited_s, responder.request_id):
             raise CancelledError("the caller has left")
         fields = RequestFields(request, tensor_of, batched=self._batched)
         prepared = self._task.prepare(fields, wanted)
@@ -114,7 +115,8 @@ class Reception:
             deliver = partial(self._deliver, prepared, results, responder)
             self._requests.run_on(self._delivery, responder, deliver)
 
-        self._engine.submit(Work(prepared.encodings, done, responder.is_cancelled))
+        request_id = responder.request_id
+        self._engine.submit(Work(prepared.encodings, done, responder.is_cancelled, request_id))
 
     def _deliver(
         self, prepared: Prepared, results: list[Array] | Exception, responder: Responder

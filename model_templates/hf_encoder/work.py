@@ -14,6 +14,7 @@ from typing import Any
 import numpy.typing as npt
 from hf_runtime import log
 from hf_runtime.errors import place
+from hf_runtime.request_ids import labelled
 
 from .encoding import Encoding
 
@@ -29,6 +30,7 @@ class Work:
     encodings: Sequence[Encoding]
     done: Callable[[list[Array] | Exception], None]
     is_cancelled: Callable[[], bool]
+    request_id: str = ""
     submitted_s: float = field(default_factory=time.monotonic)
     started: bool = False
     results: dict[int, Array] = field(default_factory=dict)
@@ -58,7 +60,8 @@ class Unfinished:
         try:
             work.done(result)
         except Exception as error:
-            log.error(f"a result could not be handed on: {place(error)}")
+            text = f"a result could not be handed on: {place(error)}"
+            log.error(labelled(work.request_id, text))
 
     def fail_all(self, error: Exception) -> None:
         """Answers all there is with this error."""

@@ -94,6 +94,7 @@ class CountedResponder:
     """
 
     def __init__(self, inner: Responder, on_end: Callable[[str, float | None], None]) -> None:
+        self.request_id = inner.request_id
         self._inner = inner
         self._on_end = on_end
         self._began_s = time.monotonic()

@@ -17,6 +17,7 @@ from .engine_link import Array, Frame, FrameTooLargeError, LinkError
 from .errors import EngineError, OverloadedError, place
 from .link_request import LinkRequest, read_request
 from .plain_request import Tensor
+from .request_ids import labelled
 from .responder import Responder, status_and_text
 
 _BACKLOG = 16
@@ -161,14 +162,16 @@ class _Caller:
             raise LinkError("a frame of no known kind")
 
     def _take(self, number: int, frame: Frame) -> None:
-        responder = _LinkResponder(self, number)
-        request = ForwardedRequest(read_request(frame), responder)
+        read = read_request(frame)
+        responder = _LinkResponder(self, number, read.request_id)
+        request = ForwardedRequest(read, responder)
         self.open[number] = responder
         try:
             self.listener.hand_on(request)
         except Exception as error:
             # Our own fault, but one request's answer all the same.
-            log.error(f"a forwarded request failed: {place(error)}")
+            text = f"a forwarded request failed: {place(error)}"
+            log.error(labelled(read.request_id, text))
             responder.fail(error)
 
     def _on_end(self, fault: LinkError | None) -> None:
@@ -183,7 +186,8 @@ class _Caller:
 class _LinkResponder:
     """The way back to a caller, for one request."""
 
-    def __init__(self, caller: _Caller, number: int) -> None:
+    def __init__(self, caller: _Caller, number: int, request_id: str) -> None:
+        self.request_id = request_id
         self._caller = caller
         self._number = number
         self._cancelled = False

@@ -25,6 +25,7 @@ from .live_routing import LiveRouting, RoutedModel
 from .metrics import Family, MetricsPublisher, instance_labels
 from .observations import Metric, Observations
 from .plain_request import PlainRequest, RequestLike, read_plain
+from .request_ids import labelled
 from .responder import Responder
 from .response_cache import ResponseCache
 from .served_model import ServedModel
@@ -108,7 +109,8 @@ class Intake:
             route(request, listed, responder, here)
         except Exception as error:
             # Our own fault, but one request's answer all the same.
-            log.error(f"a request was not routed: {place(error)}")
+            text = f"a request was not routed: {place(error)}"
+            log.error(labelled(responder.request_id, text))
             responder.fail(error)
 
     def _receive_here(
@@ -125,7 +127,7 @@ class Intake:
             self._receive(read_plain(request, self._inputs), listed, responder, take)
         except Exception as error:
             # Our own fault, but one request's answer all the same.
-            log.error(f"a request failed: {place(error)}")
+            log.error(labelled(responder.request_id, f"a request failed: {place(error)}"))
             responder.fail(error)
 
     def drain(self, timeout_s: float) -> None:

@@ -17,6 +17,7 @@ from .errors import RequestError, RuntimeModelError, place
 from .forwarding import Forwarder
 from .link_request import LinkRequest
 from .plain_request import PlainRequest
+from .request_ids import labelled
 from .responder import Array
 
 MAX_OPEN = 256
@@ -91,7 +92,8 @@ class Shadowing:
             try:
                 self._send(copy)
             except Exception as error:
-                log.error(f"a shadow's copy was not sent: {place(error)}")
+                text = f"a shadow's copy was not sent: {place(error)}"
+                log.error(labelled(copy.request.request_id, text))
                 self._ended(copy, "failed")
 
     def _send(self, copy: _Copy) -> None:
@@ -102,7 +104,9 @@ class Shadowing:
             end("unreachable", None)
 
         try:
-            sent = copy.forwarder.offer(copy.request, CountedResponder(_Nobody(), end), lose)
+            sent = copy.forwarder.offer(
+                copy.request, CountedResponder(_Nobody(copy.request.request_id), end), lose
+            )
         except RequestError:  # too large for the link
             end("dropped", None)
             return
@@ -118,6 +122,9 @@ class Shadowing:
 
 class _Nobody:
     """Whoever a shadow answers."""
+
+    def __init__(self, request_id: str) -> None:
+        self.request_id = request_id
 
     def send(self, outputs: Mapping[str, Array], *, final: bool) -> None:
         pass

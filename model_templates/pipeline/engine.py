@@ -25,6 +25,7 @@ from hf_runtime.errors import (
     reason,
 )
 from hf_runtime.open_requests import has_left
+from hf_runtime.request_ids import labelled
 
 from .calling import PipelineCall
 from .pipeline_metrics import PipelineMetrics
@@ -42,6 +43,7 @@ class Work:
     key: str
     done: Callable[[list[Any] | Exception], None]
     is_cancelled: Callable[[], bool]
+    request_id: str = ""
     submitted_s: float = field(default_factory=time.monotonic)
     results: list[Any] = field(default_factory=list)
     started: bool = False
@@ -185,7 +187,7 @@ class PipelineEngine:
         if not work.started:
             work.started = True
             self.metrics.queue_time_s.observe(waited_s)
-        if has_left(work.is_cancelled, waited_s):
+        if has_left(work.is_cancelled, waited_s, work.request_id):
             self._end(work, CancelledError("the caller has left"))
             return False
         return True
@@ -226,7 +228,8 @@ class PipelineEngine:
         """The error that the caller reads, with the place in a list of inputs."""
         found = self._call.failure(error)
         if not isinstance(found, RequestError):
-            log.error(f"a call of the {self._call.name} pipeline failed: {place(error)}")
+            text = f"a call of the {self._call.name} pipeline failed: {place(error)}"
+            log.error(labelled(work.request_id, text))
         where = f"input {index}: " if len(work.items) > 1 else ""
         return type(found)(f"{where}{found}")
 
@@ -247,7 +250,8 @@ class PipelineEngine:
         try:
             work.done(work.results if error is None else error)
         except Exception as failure:  # not the others' end
-            log.error(f"a result could not be handed on: {place(failure)}")
+            text = f"a result could not be handed on: {place(failure)}"
+            log.error(labelled(work.request_id, text))
 
     def _fail_all(self, why: str) -> None:
         with self._condition:

@@ -99,7 +99,8 @@ class Reception:
         for index, row in enumerate(rows):
             items = [item for query in row.queries for item in query.items]
             done = answer.part(index)
-            works.append(Work(items, row.parameters, row.key, done, responder.is_cancelled))
+            left, request_id = responder.is_cancelled, responder.request_id
+            works.append(Work(items, row.parameters, row.key, done, left, request_id))
         self._engine.submit(*works)
 
     def _finish(

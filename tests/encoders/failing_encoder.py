@@ -86,6 +86,8 @@ class Echo(Runner):
 class Caller:
     """A responder that keeps its answers."""
 
+    request_id = "7"
+
     def __init__(self, *, breaks: str = "") -> None:
         self.answers: list[Any] = []
         self.has_left = False

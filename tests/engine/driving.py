@@ -36,6 +36,8 @@ class Completion:
 class Caller:
     """The recipient of one sequence; ``put`` gets its completion or error, exactly once."""
 
+    request_id = "7"
+
     def __init__(
         self, put: Callable[[Completion | Exception], None], *, streams: bool = False
     ) -> None:

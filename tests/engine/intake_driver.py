@@ -43,6 +43,7 @@ def strings(*values: str) -> Array:
 class Caller:
     """One request's responder: the responses and the error that it got."""
 
+    request_id: str = ""
     responses: list[dict[str, list[Any]]] = field(default_factory=list)
     error: Exception | None = None
     is_gone: bool = False
@@ -106,7 +107,7 @@ class Driver:
         **inputs: Array,
     ) -> Caller:
         """Sends a request and does not wait."""
-        caller = Caller()
+        caller = Caller(request_id)
         array = strings(text) if isinstance(text, str) else text
         given = dict(parameters or {})
         request = PlainRequest({"text_input": array, **inputs}, given, request_id)

@@ -22,6 +22,8 @@ ALL = frozenset(OUTPUTS)
 class Recorder:
     """A responder that keeps what it is given."""
 
+    request_id = "7"
+
     def __init__(self) -> None:
         self.responses: list[tuple[dict[str, Any], bool]] = []
         self.errors: list[Exception] = []

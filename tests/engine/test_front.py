@@ -89,12 +89,14 @@ class AskedRequest:
         return self.sender
 
     def result(self) -> Any:
-        """The text, or status and text of the error."""
+        """The text, or status and text of the error, which names the request once."""
         assert self.sender.answered.wait(20), "not answered"
         assert self.sender.faults == []
         (response,) = self.sender.answers
         if response.has_error():
-            return _STATUS[response.error().code()], response.error().message()
+            label, _, text = response.error().message().partition("] ")
+            assert label == "[request id: r-7"
+            return _STATUS[response.error().code()], text
         outputs = {t.name(): t.as_numpy().tolist() for t in response.output_tensors()}
         assert list(outputs) == self._outputs
         return outputs["text_output"][0].decode()

@@ -49,6 +49,8 @@ class Numbers:
 class Caller:
     """A responder that keeps its answers."""
 
+    request_id = "7"
+
     def __init__(self, breaks: str = "") -> None:
         self.answers: list[Any] = []
         self._breaks = breaks
