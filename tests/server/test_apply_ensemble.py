@@ -1,0 +1,131 @@
+"""Several steps of an ensemble change at once under load: every answer is all old or all new."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from generator import repository as writer
+from generator.apply.carry_out import Outcome, Settings, carry_out
+from generator.apply.control import Control
+from generator.compare import ModelPlan, compare
+from generator.digest import with_digest
+from generator.server import TritonServer
+from tests.support.triton import free_ports, post
+
+pytestmark = pytest.mark.server
+
+STEPS = ("e_tokenizer", "e_model", "e_postprocessing")
+TENSOR = '{{ name: "{name}" data_type: TYPE_STRING dims: [ 1 ] }}'
+CODE = """
+import time
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def initialize(self, args):
+        time.sleep({load_s})
+        if "broken" in {says!r}:
+            raise RuntimeError("no weights")
+
+    def execute(self, requests):
+        return [self.answer(request) for request in requests]
+
+    def answer(self, request):
+        text = pb_utils.get_input_tensor_by_name(request, "x").as_numpy()[0]
+        said = np.array([text + b" " + {says!r}.encode()], dtype=np.object_)
+        return pb_utils.InferenceResponse([pb_utils.Tensor("y", said)])
+"""
+
+
+def step(name: str, says: str, load_s: float = 0.0) -> dict[str, bytes]:
+    """A step that adds what it says to the text."""
+    config = (
+        f'name: "{name}"\nbackend: "python"\nmax_batch_size: 0\n'
+        f"input [ {TENSOR.format(name='x')} ]\noutput [ {TENSOR.format(name='y')} ]\n"
+        "instance_group [ { count: 1 kind: KIND_CPU } ]\n"
+    )
+    code = CODE.format(says=says, load_s=load_s)
+    return with_digest({"config.pbtxt": config.encode(), "1/model.py": code.encode()})
+
+
+def ensemble() -> dict[str, bytes]:
+    names = ("x", "_a", "_b", "y")
+    steps = ",\n".join(
+        f'{{ model_name: "{name}"\n      model_version: -1\n'
+        f'input_map {{ key: "x" value: "{names[i]}" }}\n'
+        f'output_map {{ key: "y" value: "{names[i + 1]}" }} }}'
+        for i, name in enumerate(STEPS)
+    )
+    config = (
+        'name: "e"\nplatform: "ensemble"\nmax_batch_size: 0\n'
+        f"input [ {TENSOR.format(name='x')} ]\noutput [ {TENSOR.format(name='y')} ]\n"
+        f"ensemble_scheduling {{ step [\n{steps}\n] }}\n"
+    )
+    return with_digest({"config.pbtxt": config.encode(), "1/model.json": b"{}\n"})
+
+
+def plans(folder: Path, *says: str) -> list[ModelPlan]:
+    """The ensemble and its steps; the second, as a model does, takes its time to load."""
+    found = {"e": ensemble()}
+    for name, said, load_s in zip(STEPS, says, (0.0, 0.5, 0.1), strict=True):
+        found[name] = step(name, said, load_s)
+    return [compare(folder / name, files) for name, files in found.items()]
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[TritonServer]:
+    repository = tmp_path / "repository"
+    repository.mkdir()
+    for plan in plans(repository, "t1", "m1", "p1"):
+        writer.apply(plan)
+    with TritonServer(repository, free_ports()) as found:
+        assert found.api.load("e") is None
+        yield found
+
+
+def change(server: TritonServer, *says: str) -> tuple[Outcome, Counter[str]]:
+    """Changes the steps while requests go on; what became of each request."""
+    stop, answers = threading.Event(), Counter[str]()
+    url = f"http://{server.listen.address(server.listen.http_port)}/v2/models/e/generate"
+
+    def ask_on_and_on() -> None:
+        while not stop.is_set():
+            answer = post(url, {"x": "?"})
+            answers[answer.body["y"] if answer.status == 200 else str(answer)] += 1
+            time.sleep(0.005)
+
+    callers = [threading.Thread(target=ask_on_and_on) for _ in range(2)]
+    for caller in callers:
+        caller.start()
+    found = plans(server.repository, *says)
+    outcome = carry_out(found, (), Control(server.api), Settings(20.0, force=False))
+    stop.set()
+    for caller in callers:
+        caller.join()
+    return outcome, answers
+
+
+def test_no_request_passes_from_an_old_step_to_a_new_one(server: TritonServer) -> None:
+    outcome, answers = change(server, "t2", "m2", "p2")
+    assert outcome.failure == ""
+    assert set(answers) == {"? t1 m1 p1", "? t2 m2 p2"}
+    states = {(entry.model, entry.version): entry.state for entry in server.api.index()}
+    assert {states[name, "2"] for name in STEPS} == {"READY"}
+    assert {states[name, "1"] for name in STEPS} == {"UNAVAILABLE"}
+    assert all(plan.is_current for plan in plans(server.repository, "t2", "m2", "p2"))
+
+    outcome, answers = change(server, "t3", "broken", "p3")
+    assert "no weights" in outcome.failure
+    assert set(answers) == {"? t2 m2 p2"}
+    assert all(plan.is_current for plan in plans(server.repository, "t2", "m2", "p2"))
+
+    outcome, answers = change(server, "t2", "m2", "p4")
+    assert (outcome.failure, outcome.loaded) == ("", {"e_postprocessing": 3})
+    assert set(answers) == {"? t2 m2 p2", "? t2 m2 p4"}
