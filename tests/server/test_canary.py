@@ -124,8 +124,9 @@ def arms(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Arms]:
 
 def test_requests_are_split_by_weight_at_once(arms: Arms) -> None:
     arms.route(stable=90, new=10)
+    # An arm that came up after its model is found within a second; ten requests are a block.
+    assert eventually(lambda: "new:hi" in arms.ask_many(10))
     assert arms.ask_many(200) == {"own:hi": 180, "new:hi": 20}
-    # Its arm came up after it, and is found within a second; four requests are a block.
     assert eventually(lambda: "b:hi" in arms.ask_many(4, "whole"))
     assert arms.ask_many(40, "whole") == {"own:hi": 30, "b:hi": 10}
     assert arms.ask("m_new") == "new:hi"
