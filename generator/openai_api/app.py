@@ -29,6 +29,7 @@ from generator.openai_api.errors import ApiError
 from generator.openai_api.json_body import read_object
 from generator.openai_api.key import is_authorized
 from generator.openai_api.merging import merged, only
+from generator.openai_api.request_ids import id_of, send_id
 from generator.openai_api.tasks import EMBEDDING_TASKS
 from generator.openai_api.triton import Triton
 
@@ -56,6 +57,7 @@ class OpenAiApp:
         """Everything under its path."""
         middlewares = [_errors_in_openais_format, self._check_key]
         app = web.Application(client_max_size=_MAX_BODY_BYTES, middlewares=middlewares)
+        app.on_response_prepare.append(send_id)
         app.router.add_get("/health", self._health)
         app.router.add_get("/v1/models", self._models)
         app.router.add_get("/v1/models/{name:.+}", self._model)
@@ -98,15 +100,14 @@ class OpenAiApp:
     async def _embeddings(self, request: web.Request) -> web.Response:
         asked = embeddings.read(read_object(await _body(request)))
         model = await self._catalog.find(asked.model, EMBEDDING_TASKS)
-        request_id = f"embd-{uuid.uuid4().hex}"
+        request_id = id_of(request, f"embd-{uuid.uuid4().hex}")
         try:
             answers = await self._vectors(embeddings.requests(model, asked, request_id))
         except ApiError as error:
             if error.status in (404, 503):
                 self._catalog.forget()
             raise embeddings.in_openais_words(error) from None
-        headers = {"X-Request-Id": request_id}
-        return _json(embeddings.write(asked, answers), headers=headers)
+        return _json(embeddings.write(asked, answers))
 
     async def _vectors(self, requests: Iterable[Any]) -> list[embeddings.Vectors]:
         """The answers of all requests, in their order; the first error ends the others."""
@@ -125,12 +126,11 @@ class OpenAiApp:
             asked = api.read(read_object(await _body(request)))
             model = await self._catalog.find(asked.model, api.tasks)
             answer = Answer(api, asked, f"{api.id_prefix}{uuid.uuid4().hex}")
-            chunks = self._chunks(model, asked, answer.answer_id)
+            chunks = self._chunks(model, asked, id_of(request, answer.answer_id))
             try:
                 if asked.stream:
                     return await _streamed(request, answer, chunks)
-                headers = {"X-Request-Id": answer.answer_id}
-                return _json(await whole(answer, chunks), headers=headers)
+                return _json(await whole(answer, chunks))
             except ApiError as error:
                 if error.status in (404, 503):
                     self._catalog.forget()
@@ -138,10 +138,10 @@ class OpenAiApp:
 
         return generate
 
-    def _chunks(self, model: ServedModel, asked: Asked, answer_id: str) -> Chunks:
+    def _chunks(self, model: ServedModel, asked: Asked, request_id: str) -> Chunks:
         logprobs = asked.num_logprobs is not None
         sources = [
-            self._triton.generate(model, answer_id, inputs, logprobs=logprobs)
+            self._triton.generate(model, request_id, inputs, logprobs=logprobs)
             for inputs in asked.inputs
         ]
         return merged(sources) if len(sources) > 1 else only(sources[0])
@@ -151,7 +151,7 @@ async def _streamed(request: web.Request, answer: Answer, chunks: Chunks) -> web
     """Sends events as they come; until the first has, an error still gets its own status."""
     async with aclosing(events(answer, chunks)) as found:
         first = await anext(found)
-        response = web.StreamResponse(headers={**_SSE_HEADERS, "X-Request-Id": answer.answer_id})
+        response = web.StreamResponse(headers=_SSE_HEADERS)
         # The client has gone: nobody is left to tell.
         with contextlib.suppress(ConnectionError):
             await response.prepare(request)
@@ -162,7 +162,7 @@ async def _streamed(request: web.Request, answer: Answer, chunks: Chunks) -> web
             except ConnectionError:
                 raise
             except Exception as error:  # noqa: BLE001, the status is sent: tell of it in an event
-                await response.write(sse(_as_api_error(error).body()))
+                await response.write(sse(_as_api_error(error, id_of(request)).body()))
             await response.write_eof()
     return response
 
@@ -188,17 +188,18 @@ async def _errors_in_openais_format(request: web.Request, handler: Handler) -> w
         hint = f", allowed: {allow['Allow']}" if allow else ", see /v1/models"
         return _error(ApiError(error.status, f"{got}: {error.reason}{hint}"), allow)
     except Exception as error:  # noqa: BLE001, the edge of a request
-        return _error(_as_api_error(error))
+        return _error(_as_api_error(error, id_of(request)))
 
 
-def _as_api_error(error: Exception) -> ApiError:
+def _as_api_error(error: Exception, request_id: str) -> ApiError:
     """The error itself, or for a bug of ours one that says no more than its type."""
     if isinstance(error, ApiError):
         return error
     # Only the place: the text could quote a prompt.
     frame = traceback.extract_tb(error.__traceback__)[-1]
     place = f"{type(error).__name__} at {frame.filename}:{frame.lineno}"
-    sys.stderr.write(f"hf-triton: the OpenAI API failed at a request: {place}\n")
+    label = f"[request id: {request_id}]"
+    sys.stderr.write(f"hf-triton: {label} the OpenAI API failed at a request: {place}\n")
     return ApiError(500, f"internal error: {type(error).__name__}")
 
 

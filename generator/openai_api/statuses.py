@@ -11,6 +11,7 @@ import re
 import grpc
 
 from generator.openai_api.errors import ApiError
+from generator.openai_api.request_ids import without_label
 
 UNREACHABLE = "no connection to Triton; try again"
 
@@ -47,11 +48,13 @@ def of_status(code: grpc.StatusCode, details: str) -> ApiError:
     """The error for a gRPC status."""
     if code == grpc.StatusCode.UNAVAILABLE and _NO_CONNECTION.search(details):
         return ApiError(503, UNREACHABLE, code="unavailable")
-    return _error(_STATUSES.get(code, 500), details or f"Triton answers {code.name}")
+    text = without_label(details) or f"Triton answers {code.name}"
+    return _error(_STATUSES.get(code, 500), text)
 
 
 def of_text(text: str) -> ApiError:
     """The error for the text that a stream ended with."""
+    text = without_label(text)
     if _FIELD.match(text):
         return _error(400, text)
     if _NOT_FOUND.search(text):

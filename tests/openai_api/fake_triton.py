@@ -29,6 +29,12 @@ EMBEDDING_ERRORS = {
 }
 
 
+def _labelled(request: Any, error: tuple[Any, str]) -> tuple[Any, str]:
+    """The status and text, which names the request as the models' texts do."""
+    status, text = error
+    return status, f"[request id: {request.id}] {text}"
+
+
 @dataclass(frozen=True)
 class Model:
     """One folder of the repository."""
@@ -56,6 +62,7 @@ class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
     models: dict[str, Model] = field(default_factory=dict)
     seen: list[dict[str, Any]] = field(default_factory=list)
     shapes: list[list[int]] = field(default_factory=list)
+    ids: list[str] = field(default_factory=list)
     cancelled: list[str] = field(default_factory=list)
     embedding_requests: list[Any] = field(default_factory=list)
     most_answered: int = 10**6
@@ -84,7 +91,7 @@ class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
         inputs = self._note(request)
         prompt = _prompt(inputs)
         if prompt in ERRORS:
-            await context.abort(*ERRORS[prompt])
+            await context.abort(*_labelled(request, ERRORS[prompt]))
         await self._wait(prompt)
         [answer] = _chunks({**inputs, "stream": False}, request)
         return answer
@@ -95,7 +102,8 @@ class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
             inputs = self._note(request)
             prompt = _prompt(inputs)
             if prompt in ERRORS:
-                yield service_pb2.ModelStreamInferResponse(error_message=ERRORS[prompt][1])
+                _, text = _labelled(request, ERRORS[prompt])
+                yield service_pb2.ModelStreamInferResponse(error_message=text)
                 continue
             for chunk in _chunks(inputs, request):
                 yield service_pb2.ModelStreamInferResponse(infer_response=chunk)
@@ -106,11 +114,13 @@ class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
 
     async def _embed(self, request: Any, context: Any) -> Any:
         """Of each text its length, its first character's code and a half."""
+        self.ids.append(request.id)
         self.embedding_requests.append(request)
         texts = _texts(request.raw_input_contents[0])
         for text in texts:
             if text in ERRORS:
-                await context.abort(*EMBEDDING_ERRORS.get(text, ERRORS[text]))
+                error = EMBEDDING_ERRORS.get(text, ERRORS[text])
+                await context.abort(*_labelled(request, error))
             await self._wait(text)
         answer = service_pb2.ModelInferResponse(model_name=request.model_name)
         rows = b"".join(struct.pack("<3f", len(text), ord(text[0]), 0.5) for text in texts)
@@ -123,6 +133,7 @@ class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
 
     def _note(self, request: Any) -> dict[str, Any]:
         assert request.model_name in self.models
+        self.ids.append(request.id)
         inputs = {
             tensor.name: _value(tensor.datatype, data)
             for tensor, data in zip(request.inputs, request.raw_input_contents, strict=True)

@@ -1,0 +1,36 @@
+"""A request's id: the header X-Request-Id, in and out, and Triton's own id of the request."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from typing import Any
+
+from aiohttp import web
+
+HEADER = "X-Request-Id"
+# aiohttp from 3.14 on warns of a key that is a mere text; those before know no other.
+_KEY: Any = getattr(web, "RequestKey", lambda name, _type: name)("hf_triton_request_id", str)
+# One word that can stand in a log line and in a label; any other is as if none had been sent.
+_WORD = re.compile(r"[!#-Z^-~]{1,128}")
+_LABEL = re.compile(r"\[request id: [^\]]*\] ")
+
+
+def id_of(request: web.Request, own: str = "") -> str:
+    """The id that the client sent; else ``own``, else a new one. The same from then on."""
+    if _KEY not in request:
+        given = request.headers.get(HEADER, "")
+        is_word = _WORD.fullmatch(given) is not None
+        request[_KEY] = given if is_word else own or f"req-{uuid.uuid4().hex}"
+    found: str = request[_KEY]
+    return found
+
+
+async def send_id(request: web.Request, response: web.StreamResponse) -> None:
+    """Adds the header to whatever is answered."""
+    response.headers[HEADER] = id_of(request)
+
+
+def without_label(text: str) -> str:
+    """A text of Triton's or a model's without the id before it, which the header has."""
+    return _LABEL.sub("", text)
