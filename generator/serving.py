@@ -26,14 +26,13 @@ from generator.supervision.idleness import Idleness
 from generator.supervision.loop import ServeOptions, Supervisor, impatient
 from generator.supervision.news import say
 from generator.supervision.served_models import ServedModels
+from generator.supervision.stopping import Hopelessness
 from generator.supervision.stub_deaths import StubDeaths
 
 __all__ = ["ServeOptions", "StopRequested", "serve", "stop_signals"]
 
 # What ends a program in the foreground: Ctrl-C, `docker stop`, a closed terminal.
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-# Requests of a process that died are never answered, and Triton waits for them (24.10).
-_HOPELESS_AFTER_IDLE_S = 5.0
 
 
 class StopRequested(KeyboardInterrupt):
@@ -144,24 +143,24 @@ def _stop(
         healer.end()
         if openai_api:
             openai_api.begin_stop()
-        idleness = Idleness(server.pid)
-        code = server.stop(
-            lambda: healer.has_deaths and idleness.seconds() > _HOPELESS_AFTER_IDLE_S
-        )
+        hopeless = Hopelessness(server.listen, Idleness(server.pid), healer.has_deaths)
+        code = server.stop(hopeless)
         if openai_api:
             openai_api.end()
     except StopRequested:
         server.kill()
         return EXIT_INTERRUPTED
-    if code and healer.has_deaths:
-        say("stopped; what was left were requests of processes that had died")
+    is_graceful = code == 0 or hopeless.came
+    left = healer.has_deaths and code != 0 and is_graceful
+    if left:
+        say("stopped; requests of the processes that died were never answered")
     else:
-        say("stopped" if code == 0 else "stopped by force")
+        say("stopped" if is_graceful else "stopped by force")
     given_up = health.given_up()
     if given_up:
         say(f"exit code {EXIT_INPUT}, for models were given up: {', '.join(given_up)}")
         return EXIT_INPUT
-    return EXIT_OK if code == 0 or healer.has_deaths else EXIT_INTERRUPTED
+    return EXIT_OK if is_graceful else EXIT_INTERRUPTED
 
 
 def _is_ignored_hangup(number: signal.Signals) -> bool:
