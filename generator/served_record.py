@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -38,18 +39,27 @@ class LastChange:
 
 
 @dataclass(frozen=True)
+class LastApply:
+    """Whether the last apply did all that it had to, and when it ended, in seconds since 1970."""
+
+    is_good: bool
+    at_s: float
+
+
+@dataclass(frozen=True)
 class ServedRecord:
     """``models`` are the public names of the models that are to be served, sorted."""
 
     models: tuple[str, ...] = ()
     last: LastChange = LastChange()
+    applied: LastApply | None = None
 
 
 def read(repository: Path) -> ServedRecord | None:
     """The record; None where there is none, or what is there is none of ours."""
     with contextlib.suppress(OSError, ValueError, TypeError, KeyError, AttributeError):
         value = json.loads((repository / RECORD_FILE).read_text(encoding="utf-8"))
-        last = value["last"]
+        last, applied = value["last"], value.get("applied")
         return ServedRecord(
             tuple(map(str, value["models"])),
             LastChange(
@@ -58,6 +68,7 @@ def read(repository: Path) -> ServedRecord | None:
                 tuple(map(str, last["added"])),
                 tuple(map(str, last["removed"])),
             ),
+            applied and LastApply(bool(applied["is_good"]), float(applied["at_s"])),
         )
     return None
 
@@ -75,3 +86,10 @@ def write_models(repository: Path, models: Iterable[str]) -> None:
     """
     before = read(repository) or ServedRecord()
     write(repository, dataclasses.replace(before, models=tuple(sorted(models))))
+
+
+def note_apply(repository: Path, *, is_good: bool) -> None:
+    """Says how an apply that ends now has ended. Raises RepositoryError."""
+    before = read(repository) or ServedRecord()
+    applied = LastApply(is_good, round(time.time(), 3))
+    write(repository, dataclasses.replace(before, applied=applied))

@@ -65,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
     """Raises GeneratorError where nothing could be done."""
     _check_usage(args)
     # Imported here: the other verbs, and --help, need no HTTP.
-    from generator.apply.session import ApplyOptions, apply_now, roll_back
+    from generator.apply.session import ApplyOptions, Session
     from generator.apply.target import check, distant_target, running_target
     from generator.models_yaml import load
     from generator.templates import find_tasks
@@ -81,9 +81,8 @@ def run(args: argparse.Namespace) -> int:
         target = running_target(repository, args.http_port)
     check(target, repository)
     options = ApplyOptions(args.dry_run, args.force, args.prune, args.wait, args.drain_timeout_s)
-    if args.rollback:
-        return roll_back(repository, target, options)
-    return apply_now(config, repository, target, options)
+    session = Session(repository, target, options)
+    return session.roll_back() if args.rollback else session.apply(config)
 
 
 def _add_server(parser: argparse.ArgumentParser) -> None:

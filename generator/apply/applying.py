@@ -23,6 +23,8 @@ from generator.errors import GeneratorError
 from generator.served_record import LastChange
 from generator.server_loading import NUM_LOADERS
 
+Say = Callable[[str], None]
+
 _POLL_S = 0.25
 _REMIND_EVERY_S = 10.0
 
@@ -36,6 +38,16 @@ class Applied:
     written: list[str] = field(default_factory=list)
     failures: dict[str, str] = field(default_factory=dict)
     interrupted: bool = False
+
+    @property
+    def is_good(self) -> bool:
+        """Whether all was done that there was to do."""
+        return not self.failures and not self.interrupted
+
+    @property
+    def has_changed(self) -> bool:
+        """Whether there is anything that a rollback could take back."""
+        return not self.last_change.is_empty
 
     @property
     def last_change(self) -> LastChange:
@@ -54,15 +66,21 @@ class Applying:
         self,
         control: Control,
         settings: Settings,
-        tell: Callable[[str], None],
-        warn: Callable[[str], None],
+        tell: Say,
+        warn: Say,
     ) -> None:
         self._control, self._settings = control, settings
         self._tell, self._warn = tell, warn
         self._stopping = threading.Event()
         self.applied = Applied()
 
-    def run(self, plan: ApplyPlan, repository: Path) -> Applied:
+    def stop(self) -> None:
+        """Begins with no further model; those under way end."""
+        self._stopping.set()
+
+    def run(
+        self, plan: ApplyPlan, repository: Path, before_removals: Callable[[Applied], None]
+    ) -> Applied:
         """Does what the plan says; returns early, with models whole, where it is interrupted."""
         for group in plan.groups:
             if group.refusal:
@@ -72,7 +90,8 @@ class Applying:
         for group in going:
             if not self._stopping.is_set() and group.name not in self.applied.failures:
                 self._write_rest(group)
-        if not self._stopping.is_set():
+        if plan.removed and not self._stopping.is_set():
+            before_removals(self.applied)
             self._each([_remover(removed, repository) for removed in plan.removed])
         return self.applied
 

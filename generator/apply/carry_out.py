@@ -119,10 +119,9 @@ def _bring_up(group: GroupChange, control: Control, settings: Settings, outcome:
 
 def _load_each(group: GroupChange, control: Control, settings: Settings, outcome: Outcome) -> None:
     try:
-        for folder in group.loads:
+        for folder in group.loads:  # a front is not written before its engine is there
             write_folder(folder)
-        settings.place(group.name)
-        for folder in group.loads:
+            settings.place(group.name)
             failure = control.load(folder.name, folder.number)
             if failure is not None:
                 raise ServerError(failure)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from generator.apply.session import ApplyOptions, apply_now, roll_back
+from generator.apply.session import ApplyOptions, Session
 from generator.apply.target import Target, check
 from tests.scenarios.endpoint import Model, joined
 from tests.scenarios.reference import Reference
@@ -92,9 +92,9 @@ def test_a_model_changes_and_changes_back_and_every_request_is_answered(
     callers = Callers(triton)
     try:
         config.write_text(CHANGED, encoding="utf-8")
-        assert apply_now(config, repository, target, ApplyOptions()) == 0
+        assert Session(repository, target, ApplyOptions()).apply(config) == 0
         assert triton.server.api.is_model_ready("demo_stream", "2")
-        assert roll_back(repository, target, ApplyOptions()) == 0
+        assert Session(repository, target, ApplyOptions()).roll_back() == 0
         assert triton.server.api.is_model_ready("demo_stream", "3")
     finally:
         config.write_text(MODELS_YAML, encoding="utf-8")
