@@ -18,7 +18,7 @@ from generator.errors import (
     EXIT_INPUT,
     EXIT_INTERRUPTED,
     GeneratorError,
-    SpecError,
+    error_text,
 )
 
 VERBS = (
@@ -67,7 +67,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return run_verb(args)
     except GeneratorError as error:
-        print(f"hf-triton: {_text(error)}", file=sys.stderr)
+        print(f"hf-triton: {error_text(error)}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
         print("hf-triton: interrupted", file=sys.stderr)
@@ -123,10 +123,3 @@ def _path(text: str) -> str:
     if not text or "\0" in text:
         raise argparse.ArgumentTypeError(f"got {text!r}, expected a path")
     return text
-
-
-def _text(error: GeneratorError) -> str:
-    if isinstance(error, SpecError):
-        count = len(error.problems)
-        return f"{count} mistake{'s' * (count != 1)} in {error.file}\n{error}"
-    return str(error)

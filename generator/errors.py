@@ -103,3 +103,11 @@ class TemplateError(GeneratorError):
     """A task folder of ours is broken."""
 
     exit_code = EXIT_BUG
+
+
+def error_text(error: GeneratorError) -> str:
+    """The error as a user reads it; of models.yaml, with the number of its mistakes."""
+    if isinstance(error, SpecError):
+        count = len(error.problems)
+        return f"{count} mistake{'s' * (count != 1)} in {error.file}\n{error}"
+    return str(error)

@@ -14,6 +14,8 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
+from generator.apply.target import Target
+from generator.apply.watching import Watch
 from generator.errors import EXIT_INPUT, EXIT_INTERRUPTED, EXIT_OK, RepositoryError
 from generator.openai_api.beside import OpenAiProcess
 from generator.server import TritonServer
@@ -110,7 +112,8 @@ def _serve_until_stopped(
     try:
         if openai_api:
             openai_api.start()
-        supervisor.run()
+        with _watching(server, options, supervisor):
+            supervisor.run()
     except StopRequested:
         code = _stop(server, health, healer, options.drain_s, openai_api)
         return code if supervisor.has_served else EXIT_INTERRUPTED
@@ -118,6 +121,30 @@ def _serve_until_stopped(
         healer.end()
         server.kill()
         raise
+
+
+@contextlib.contextmanager
+def _watching(
+    server: TritonServer, options: ServeOptions, supervisor: Supervisor
+) -> Iterator[None]:
+    """Applies every change of what is watched meanwhile, if anything is."""
+    if options.watched is None:
+        yield
+        return
+    listen = server.listen
+    watch = Watch(
+        options.watched,
+        server.repository,
+        Target(server.api, listen.address(listen.http_port)),
+        lambda: supervisor.has_served and server.exit_code() is None,
+        say,
+    )
+    say(f"watching {options.watched.config}: it is applied whenever it is saved")
+    watch.start()
+    try:
+        yield
+    finally:
+        watch.stop()
 
 
 def _healer(

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
 
+from generator.apply.watching import WatchedFiles
 from generator.errors import ServerError
 from generator.openai_api.beside import OpenAiProcess
 from generator.server import TritonServer
@@ -42,13 +43,14 @@ _LOADING = "is being loaded"
 @dataclass(frozen=True)
 class ServeOptions:
     """How to serve: ``config`` is the models.yaml, of which only the path is told. ``drain_s`` lies
-    between the first sign of a stop and the stop.
+    between the first sign of a stop and the stop. ``watched`` is applied whenever it changes.
     """
 
     config: Path
     load_timeout_s: float | None = None
     policy: RestartPolicy = field(default_factory=RestartPolicy)
     drain_s: float = 0.0
+    watched: WatchedFiles | None = None
 
 
 class Supervisor:
@@ -161,6 +163,9 @@ class Supervisor:
 
     def _tell_health(self) -> None:
         healing, names = self._healer.reasons(), self._served.names()
+        applied = self._served.last_apply()
+        if applied:
+            self._health.applied(applied.is_good, applied.at_s)
         self._health.set_models({name: self._reason(name, healing) for name in names})
 
     def _reason(self, model: str, healing: Mapping[str, str]) -> str:

@@ -6,10 +6,12 @@ files only; knows no server.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
 from generator import model_config, served_record
+from generator.served_record import LastApply
 
 
 class ServedModels:
@@ -19,12 +21,14 @@ class ServedModels:
         self.repository = repository
         self._names = list(names)
         self._has_record = False
+        self._recorded_at_s = 0.0
         self._folders: dict[str, tuple[int, list[str]]] = {}
 
     def record(self) -> None:
         """Leaves word in the repository of what is served. Raises RepositoryError."""
         served_record.write_models(self.repository, self._names)
         self._has_record = True
+        self._recorded_at_s = time.time()
 
     def names(self) -> list[str]:
         """The models, as the record has them where there is one of this server."""
@@ -32,6 +36,12 @@ class ServedModels:
         if record is not None and set(record.models) != set(self._names):
             self._names = list(record.models)
         return list(self._names)
+
+    def last_apply(self) -> LastApply | None:
+        """How the last apply ended, of those since this server has left word of itself."""
+        record = served_record.read(self.repository) if self._has_record else None
+        applied = record.applied if record else None
+        return applied if applied and applied.at_s >= self._recorded_at_s else None
 
     def folders(self, model: str) -> list[str]:
         """Its engine or steps first, where it has some, then its own."""
