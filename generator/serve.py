@@ -38,6 +38,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     _add_supervision(parser)
     parser.add_argument(
+        "--watch",
+        action="store_true",
+        help="apply models.yaml, without losing a request, whenever it is saved",
+    )
+    parser.add_argument(
         "--verbose", action="store_true", help="pass the whole of tritonserver's log through"
     )
     parser.add_argument(
@@ -143,11 +148,11 @@ def _check_openai(args: argparse.Namespace) -> None:
     ):
         if value is not None and args.openai_port is None:
             raise UsageError(f"{flag} needs --openai-port")
-    ignored = (args.arguments, args.load_timeout_s, args.verbose, args.admin_key_file)
+    ignored = (args.arguments, args.load_timeout_s, args.verbose, args.admin_key_file, args.watch)
     if args.triton_url and (any(ignored) or args.open_admin_apis):
         raise UsageError(
             "with --triton-url no tritonserver is started: leave out --load-timeout-s, --verbose, "
-            "--admin-key-file, --open-admin-apis and arguments for tritonserver"
+            "--watch, --admin-key-file, --open-admin-apis and arguments for tritonserver"
         )
 
 
@@ -158,6 +163,7 @@ def run(args: argparse.Namespace) -> int:
             raise UsageError(f"unexpected '{argument}'; arguments for tritonserver start with '-'")
     _check_openai(args)
     # Imported here: the other verbs, and --help, need no HTTP and no processes.
+    from generator.apply.watching import WatchedFiles
     from generator.openai_api.beside import OpenAiProcess
     from generator.openai_api.key import take_key
     from generator.server import TritonServer
@@ -175,6 +181,7 @@ def run(args: argparse.Namespace) -> int:
     admin_key = _admin_key(args)
     listen.check()  # before anything is written
     repository = Path(args.repository)
+    watched = WatchedFiles(Path(args.config)) if args.watch else None
     outcome = generate(Path(args.config), repository)
     _report(outcome, args.repository)
     refuse_conflicts(outcome)
@@ -189,7 +196,7 @@ def run(args: argparse.Namespace) -> int:
     openai_api = OpenAiProcess(listen, key) if args.openai_port else None
     models = [spec.name for spec in outcome.plan.specs]
     policy = RestartPolicy(max_restarts=args.max_restarts)
-    options = ServeOptions(Path(args.config), args.load_timeout_s, policy, args.drain_s)
+    options = ServeOptions(Path(args.config), args.load_timeout_s, policy, args.drain_s, watched)
     return serve(server, models, options, openai_api)
 
 
