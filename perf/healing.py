@@ -18,6 +18,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from generator.server_listen import Listen
+from generator.supervision.restarts import RestartPolicy
 from perf import machine
 from perf.healing_load import NO_ANSWER, Asked, Clients, percentile_s
 from perf.report import circumstances
@@ -32,7 +33,7 @@ the kill to the first answer to a request that came after it. Prints a Markdown 
 into PATH.md, and every figure into PATH.json."""
 EPILOG = """\
 example:
-  python -m perf.healing --kills 10        about 10 minutes
+  python -m perf.healing --kills 10        about 25 minutes
 exit codes: 0 measured; 1 something did not come back, or a request of the other model failed while
 a model was brought back; 2 usage; 130 interrupted"""
 
@@ -46,7 +47,8 @@ models:
 """
 NUM_CLIENTS, NUM_OTHER_CLIENTS, MAX_TOKENS = 4, 2, 16
 LONGEST_HEALING_S = 300.0
-SETTLE_S = 2.0
+# After such a life the next restart is at once again.
+SETTLE_S = RestartPolicy().settled_after_s + 2.0
 
 
 @dataclass(frozen=True)
@@ -129,7 +131,7 @@ def measure(what: str, found: Served, model: str, victim: Callable[[], int], kil
     ):
         for number in range(kills):
             others.first_served_after(time.monotonic(), LONGEST_HEALING_S)
-            time.sleep(SETTLE_S)
+            time.sleep(SETTLE_S if number else 2.0)
             killed_s = time.monotonic()
             os.kill(victim(), signal.SIGKILL)
             back_s = asking.first_served_after(killed_s, LONGEST_HEALING_S)

@@ -116,6 +116,7 @@ class Healer:
             revived = self._given_up.keys() & set(folders)
             for folder in revived:
                 del self._given_up[folder]
+                self._restarts.pop(folder, None)  # it may be another model by now
         for folder in revived:
             self._health.set_given_up(self._model_of(folder), False)
 

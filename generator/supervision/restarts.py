@@ -20,7 +20,7 @@ class RestartPolicy:
     max_restarts: int = 5
     window_s: float = 600.0
     longest_delay_s: float = 60.0
-    settled_after_s: float = 60.0
+    settled_after_s: float = 30.0
 
 
 class Restarts:

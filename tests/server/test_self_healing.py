@@ -12,9 +12,16 @@ from typing import Any
 
 import pytest
 
+from generator.server import TritonServer
 from generator.server_state import running_servers
+from generator.server_stubs import find_stubs
+from generator.supervision.healing import Healer
+from generator.supervision.health import Health
+from generator.supervision.restarts import RestartPolicy
+from generator.supervision.served_models import ServedModels
+from generator.supervision.stub_deaths import StubDeaths
 from tests.support.served import Served, serve
-from tests.support.triton import Answer, eventually, get, post
+from tests.support.triton import Answer, eventually, free_ports, get, post
 
 pytestmark = pytest.mark.server
 
@@ -166,6 +173,33 @@ def test_a_stop_while_a_model_is_loaded_again_is_quick_and_graceful(tmp_path: Pa
         assert served.leaves_nothing()
 
 
+def test_a_stop_does_not_wait_for_requests_of_a_process_that_died(tmp_path: Path) -> None:
+    models = "- {name: slow, options: {answer_s: 600}}\n"
+    with serve(tmp_path, models) as served:
+        served.wait_for("Ctrl-C stops")
+        answered: list[Answer] = []
+        request = threading.Thread(
+            target=lambda: answered.append(asked(lambda: served.generate("slow", "x")))
+        )
+        request.start()
+        # It is in flight once the server has counted it.
+        assert eventually(lambda: num_requests(served, "slow") == 1)
+        kill_stub(served, "slow")
+        served.wait_for("model 'slow' is back")
+        served.signal(signal.SIGTERM)
+        assert served.exit_code() == 0
+        assert "requests of the processes that died were never answered" in served.err
+        request.join()
+        assert answered[0].status == 0, "the connection was broken"
+
+
+def num_requests(served: Served, model: str) -> float:
+    """How many of a model's requests have gone to its process."""
+    text = get(f"http://127.0.0.1:{served.listen.metrics_port}/metrics").body
+    lines = [line for line in text.splitlines() if line.startswith("nv_inference_exec_count{")]
+    return sum(float(line.split()[-1]) for line in lines if f'"{model}"' in line)
+
+
 def test_a_model_unloaded_by_hand_stays_so(tmp_path: Path) -> None:
     with serve(tmp_path, "- name: taken\n- name: other\n", "--open-admin-apis") as served:
         served.wait_for("Ctrl-C stops")
@@ -177,6 +211,66 @@ def test_a_model_unloaded_by_hand_stays_so(tmp_path: Path) -> None:
         served.wait_for("model 'other' is back")
         assert "model 'taken':" not in served.err
         assert not served.stub_pids("taken")
+
+
+STEP = """\
+backend: "python"
+input [{ name: "text_input", data_type: TYPE_STRING, dims: [1] }]
+output [{ name: "text_output", data_type: TYPE_STRING, dims: [1] }]
+"""
+ENSEMBLE = """\
+platform: "ensemble"
+input [{ name: "text_input", data_type: TYPE_STRING, dims: [1] }]
+output [{ name: "text_output", data_type: TYPE_STRING, dims: [1] }]
+ensemble_scheduling { step [
+  { model_name: "one" model_version: -1
+    input_map { key: "text_input" value: "text_input" }
+    output_map { key: "text_output" value: "between" } },
+  { model_name: "two" model_version: -1
+    input_map { key: "text_input" value: "between" }
+    output_map { key: "text_output" value: "text_output" } }
+] }
+"""
+ECHO = """\
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        texts = [pb_utils.get_input_tensor_by_name(r, "text_input").as_numpy() for r in requests]
+        outputs = [[pb_utils.Tensor("text_output", text)] for text in texts]
+        return [pb_utils.InferenceResponse(output) for output in outputs]
+"""
+
+
+def test_an_ensemble_is_whole_again_after_one_or_both_of_its_steps_died(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        (tmp_path / name / "1").mkdir(parents=True)
+        (tmp_path / name / "1" / "model.py").write_text(ECHO)
+        (tmp_path / name / "config.pbtxt").write_text(f'name: "{name}"\n{STEP}')
+    (tmp_path / "both" / "1").mkdir(parents=True)
+    (tmp_path / "both" / "config.pbtxt").write_text(f'name: "both"\n{ENSEMBLE}')
+    listen = free_ports()
+    with TritonServer(tmp_path, listen) as server:
+        server.wait_ready(["both"])
+        said: list[str] = []
+        served, health = ServedModels(tmp_path, ["both"]), Health()
+        deaths = StubDeaths(server.api, lambda: find_stubs(server.pid))
+        healer = Healer(server.api, deaths, served, health, RestartPolicy(), said.append)
+        for killed in (["one"], ["two"], ["one", "two"]):
+            healer.look()
+            for stub in find_stubs(server.pid):
+                if stub.model in killed:
+                    os.kill(stub.pid, signal.SIGKILL)
+
+            def heals(times: int = len(said) + 2 * len(killed)) -> bool:
+                healer.look(sweep=True)
+                return len(said) >= times and not healer.is_healing()
+
+            assert eventually(heals, HEALED_S), said
+            url = f"http://127.0.0.1:{listen.http_port}/v2/models/both/generate"
+            assert post(url, {"text_input": "x"}).status == 200
+        assert {line.partition(":")[0] for line in said if "died" in line} == {"model 'both'"}
 
 
 def test_not_ready_comes_before_the_stop_for_as_long_as_asked(tmp_path: Path) -> None:

@@ -139,6 +139,10 @@ def test_a_model_that_dies_too_often_is_given_up_until_somebody_loads_it(tmp_pat
     clinic.healer.notice_ready(["a", "b"])
     assert clinic.healer.given_up() == set()
     assert clinic.health.given_up() == []
+    clinic.healer.look()
+    server.kill("a")
+    clinic.heal()
+    assert server.calls[-1] == "load a", "old deaths are forgiven"
 
 
 def test_who_changes_the_model_goes_first_and_what_is_healed_then_is_left_alone(

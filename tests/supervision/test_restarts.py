@@ -22,10 +22,10 @@ def test_one_that_lived_for_a_while_is_started_at_once_again() -> None:
     restarts = Restarts(RestartPolicy(), clock)
     assert [restarts.died(), restarts.died()] == [0, 1]
     restarts.lives()
-    clock.now_s += 59
+    clock.now_s += 29
     assert restarts.died() == 2
     restarts.lives()
-    clock.now_s += 60
+    clock.now_s += 30
     assert restarts.died() == 0
 
 
