@@ -26,8 +26,9 @@ from generator.supervision.news import (
     tell_loaded,
     tell_serving,
 )
-from generator.supervision.restarts import RestartPolicy, Restarts
+from generator.supervision.restarts import RestartPolicy
 from generator.supervision.served_models import ServedModels
+from generator.supervision.server_restarts import ServerRestarts
 from generator.supervision.unready import Unready
 
 _LOOK_EVERY_S = 0.25
@@ -69,7 +70,7 @@ class Supervisor:
         self._healer, self._options, self._openai_api = healer, options, openai_api
         self._api = impatient(server.api)
         self._unready = Unready(self._api)
-        self._restarts = Restarts(options.policy)
+        self._restarts = ServerRestarts(server, options.policy)
         self._has_served = False  # whether the first load is over, with something to show for it
         self._were_ready: set[str] = set()
         self._failures: dict[str, str] = {}
@@ -222,39 +223,16 @@ class Supervisor:
 
     def _restart(self) -> None:
         """Starts a server that has died once more. Raises ServerError where it dies too often."""
-        words = self._server.last_words("tritonserver died")
         self._healer.end()
         self._health.enter("restarting")
         self._health.set_server_up(False)
         self._states = None
         self._tell_health()
-        while True:
-            self._server.kill()  # and what it has left behind
-            self._wait_before_restart(words)
-            try:
-                self._server.start()
-                break
-            except ServerError as error:
-                words = str(error)
-        self._restarts.lives()
+        self._restarts.restart()
         self._health.server_restarted()
         self._health.set_server_up(True)
         self._healer.begin()
         self._begin_to_load()
-
-    def _wait_before_restart(self, words: str) -> None:
-        delay_s, policy = self._restarts.died(), self._options.policy
-        num = self._restarts.num_recent
-        if delay_s is None:
-            often = f"{num} time{'s' * (num != 1)} within {policy.window_s / 60:g} minutes"
-            raise ServerError(
-                f"{words}\ngiven up: tritonserver died {often}. Mend what the lines above tell of, "
-                "and start serve again"
-            )
-        when = f" in {delay_s:g} s" if delay_s else ""
-        say(words)
-        say(f"tritonserver is started again{when} ({num} of at most {policy.max_restarts})")
-        time.sleep(delay_s)
 
 
 def impatient(api: ServerApi) -> ServerApi:
