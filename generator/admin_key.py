@@ -14,7 +14,6 @@ from generator.key_source import KeySource
 
 VARIABLE = "HF_TRITON_ADMIN_KEY"
 FLAG = "--admin-key-file"
-MASK = "***"
 _NUM_RANDOM_BYTES = 32
 # What base64, hex and UUIDs are written in, of which nothing parts the values of Triton's flag.
 # Shorter ones could be guessed, and masking them would take words out of the log.
@@ -34,8 +33,3 @@ def take_admin_key(file: Path | None, environment: MutableMapping[str, str]) -> 
 def new_admin_key() -> str:
     """One that nobody can guess."""
     return secrets.token_urlsafe(_NUM_RANDOM_BYTES)
-
-
-def mask(text: str, key: str) -> str:
-    """``text`` without the key; as it is where ``key`` is empty."""
-    return text.replace(key, MASK) if key else text

@@ -14,6 +14,7 @@ from pathlib import Path
 from generator.errors import UsageError
 from generator.generate import Outcome, generate, refuse_conflicts
 from generator.models_yaml import load_settings
+from generator.server_settings import LOG_FORMATS
 
 HELP = "generate, start Triton, wait until every model is ready, and print the curl lines"
 
@@ -37,6 +38,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="serve without the models that take longer to load (default: wait for all)",
     )
     _add_supervision(parser)
+    parser.add_argument(
+        "--log-format",
+        choices=LOG_FORMATS,
+        help="what stderr is written in; json: an object per line (default: log_format of "
+        "models.yaml's server:, else text)",
+    )
     parser.add_argument(
         "--watch",
         action="store_true",
@@ -163,6 +170,7 @@ def run(args: argparse.Namespace) -> int:
             raise UsageError(f"unexpected '{argument}'; arguments for tritonserver start with '-'")
     _check_openai(args)
     # Imported here: the other verbs, and --help, need no HTTP and no processes.
+    from generator import json_log
     from generator.apply.watching import WatchedFiles
     from generator.openai_api.beside import OpenAiProcess
     from generator.openai_api.key import take_key
@@ -171,6 +179,8 @@ def run(args: argparse.Namespace) -> int:
     from generator.serving import ServeOptions, serve
     from generator.supervision.restarts import RestartPolicy
 
+    if args.log_format == "json":
+        json_log.start()
     ports = (args.http_port, args.grpc_port, args.metrics_port, args.openai_port or 0)
     listen = Listen(args.host, *ports, health_port=args.health_port)
     key = take_key(args.openai_key_file, os.environ)
@@ -183,9 +193,11 @@ def run(args: argparse.Namespace) -> int:
     repository = Path(args.repository)
     watched = WatchedFiles(Path(args.config)) if args.watch else None
     outcome = generate(Path(args.config), repository)
+    settings = load_settings(Path(args.config))
+    if settings.log_format == "json" and args.log_format is None:
+        json_log.start()
     _report(outcome, args.repository)
     refuse_conflicts(outcome)
-    settings = load_settings(Path(args.config))
     server = TritonServer(
         repository,
         listen,

@@ -18,9 +18,9 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
 
-from generator import admin_key as keys
 from generator import model_config, server_binary, server_guard, server_restrictions
 from generator.errors import GeneratorError, ServerError
+from generator.masking import mask, secrets_of
 from generator.server_api import ServerApi
 from generator.server_listen import Listen
 from generator.server_loading import NUM_LOADERS, Loaded, ModelLoader
@@ -66,6 +66,7 @@ class TritonServer:
         self.api = ServerApi(self.listen.client_host(), self.listen.http_port, admin_key)
         self.loader = ModelLoader(self.api, self._engine_of, self._steps_of)
         self._log = LogFilter()
+        self._secrets = [admin_key, *secrets_of(os.environ)]
         self._shared_memory_prefix = f"hf_triton_{os.getpid()}_{self.listen.http_port}_"
         self._started: tuple[subprocess.Popen[str], threading.Thread] | None = None
 
@@ -234,7 +235,7 @@ class TritonServer:
 
     def _pass_log_on(self, process: subprocess.Popen[str]) -> None:
         for line in process.stdout or ():
-            text = keys.mask(line.rstrip("\n"), self.api.admin_key)
+            text = mask(line.rstrip("\n"), self._secrets)
             if self._log.show(text) or self.verbose:
                 with contextlib.suppress(OSError):  # nobody reads it; the server must not block
                     self.write_log(text)

@@ -12,10 +12,8 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-# Triton's log line: I1120 11:05:01.464615 4596 server.cc:345] "message"
-_LINE = re.compile(
-    r"(?P<severity>[IWEF])\d{4} [\d:.]+ \d+ (?P<file>[^\s:]+):\d+\]\s?(?P<message>.*)"
-)
+from generator.log_records import TRITON_LINE
+
 _NO_GPU = re.compile(
     r"DCGM unable to start|NVML|CudaDriverHelper has not been initialized"
     r"|Unable to allocate pinned system memory|CUDA memory pool disabled"
@@ -26,6 +24,9 @@ _LOAD_FAILED = re.compile(
 )
 _PROGRESS_BAR = re.compile(r"\d%\|.*\|")  # tqdm's: Fetching 4 files:  25%|##5       | 1/4
 _PROGRESS_EVERY_S = 10.0
+# Several lines for every batch of traces that the collector does not take.
+_NO_COLLECTOR = re.compile(r"\[OTLP \w+ Client\]")
+_NO_COLLECTOR_EVERY_S = 60.0
 _NUM_TAIL_LINES = 20
 
 
@@ -37,6 +38,7 @@ class LogFilter:
         self._tail: deque[str] = deque(maxlen=_NUM_TAIL_LINES)
         self._inside_traceback = False
         self._progress_at = clock() + _PROGRESS_EVERY_S
+        self._no_collector_at = 0.0
 
     def show(self, line: str) -> bool:
         """Whether ``line`` is for the reader."""
@@ -50,7 +52,7 @@ class LogFilter:
         return list(self._tail)
 
     def _is_shown(self, line: str) -> bool:
-        match = _LINE.match(line)
+        match = TRITON_LINE.match(line)
         if match is None:
             return self._is_shown_unlabelled(line)
         # A stub that can't import its model logs the traceback over several lines, unquoted.
@@ -67,7 +69,16 @@ class LogFilter:
             return False
         if _PROGRESS_BAR.search(line):
             return self._is_progress_due()
+        if _NO_COLLECTOR.search(line):
+            return self._is_no_collector_due()
         return _NO_GPU.search(line) is None
+
+    def _is_no_collector_due(self) -> bool:
+        now = self._clock()
+        if now < self._no_collector_at:
+            return False
+        self._no_collector_at = now + _NO_COLLECTOR_EVERY_S
+        return True
 
     def _is_progress_due(self) -> bool:
         now = self._clock()

@@ -38,4 +38,5 @@ def log_lines(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         lines: ClassVar[list[str]] = []
 
     monkeypatch.setattr(log, "_triton_logger", lambda: Recorder)
+    monkeypatch.setattr(log, "_names", [])
     return Recorder.lines

@@ -23,6 +23,7 @@ class TritonPythonModel:
     def initialize(self, args: dict[str, str]) -> None:
         """Starts to look for engines; there need not be one yet."""
         name = args["model_name"]
+        log.begin(name)
         path = Path(args["model_repository"], args["model_version"], "model.json")
         try:
             engine = json.loads(path.read_text(encoding="utf-8"))["engine"]

@@ -46,6 +46,7 @@ class EncoderModel:
         sys.setswitchinterval(_SWITCH_INTERVAL_S)
         started = time.monotonic()
         name = args["model_name"]
+        log.begin(name)
         try:
             self._load(args)
         except LoadError as error:

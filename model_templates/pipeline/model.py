@@ -34,6 +34,7 @@ class TritonPythonModel:
         torch.set_num_threads(1)
         started = time.monotonic()
         name = args["model_name"]
+        log.begin(name)
         try:
             self._load(args)
         except LoadError as error:

@@ -48,6 +48,7 @@ class TritonPythonModel:
         sys.setswitchinterval(_SWITCH_INTERVAL_S)
         started = time.monotonic()
         name = args["model_name"]
+        log.begin(name)
         try:
             served = read_served_model(Path(args["model_repository"]), args["model_version"])
             self.intake = Intake(served, args, pb_utils)

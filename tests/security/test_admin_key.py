@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from generator import admin_key
 from generator.admin_key import VARIABLE, new_admin_key, take_admin_key
 from generator.errors import ServerError, UsageError
+from generator.masking import mask, secrets_of
 from generator.server_restrictions import refuse_clashes
 
 KEY = "a-key-of-twenty-char"
@@ -56,9 +56,12 @@ def test_an_admin_key_file_that_can_not_be_read_is_named(tmp_path: Path) -> None
         take_admin_key(tmp_path / "binary", {})
 
 
-def test_the_key_is_masked_wherever_it_stands() -> None:
-    assert admin_key.mask(f"header {KEY}, {KEY}", KEY) == "header ***, ***"
-    assert admin_key.mask("as it is", "") == "as it is"
+def test_secrets_are_masked_wherever_they_stand() -> None:
+    token = "hf_" + "a" * 34
+    secrets = [KEY, *secrets_of({"HF_TOKEN": "of-another-hub", "PRIVATE_REPO_TOKEN": "short"})]
+    text = f"header {KEY}, {KEY}; of-another-hub refuses {token}; short"
+    assert mask(text, secrets) == "header ***, ***; *** refuses hf_***; short"
+    assert mask("as it is", [""]) == "as it is"
 
 
 @pytest.mark.parametrize(

@@ -95,14 +95,16 @@ def serve(
     *arguments: str,
     listen: Listen | None = None,
     environment: Mapping[str, str] | None = None,
+    settings: str = "{}",
 ) -> Iterator[Served]:
     """Runs ``hf-triton serve`` on echo ``models``, in ``folder``; kills what is left of it.
 
-    They don't stream unless they say so.
+    They don't stream unless they say so. ``settings`` are those of the server.
     """
     config = folder / "models.yaml"
     body = textwrap.indent(textwrap.dedent(models), "  ")
     config.write_text(
+        f"server: {settings}\n"
         f"defaults: {{task: echo, model: nobody/echo, streaming: false}}\nmodels:\n{body}"
     )
     templates = folder / "templates"

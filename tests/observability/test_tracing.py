@@ -1,0 +1,142 @@
+"""Two lines of models.yaml, and every request's trace is at the collector."""
+
+from __future__ import annotations
+
+import json
+import queue
+import signal
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tritonclient.grpc as grpc_client
+
+from tests.observability.collector import Collector
+from tests.support.served import Served, serve
+from tests.support.triton import eventually, free_ports
+
+pytestmark = pytest.mark.server
+
+MODELS = "- {name: plain}\n- {name: flowing, streaming: true}"
+_NUM_SPANS = 3  # the frontend's, the model's, its computing
+
+
+@pytest.fixture(scope="module")
+def collector() -> Iterator[Collector]:
+    with Collector().running() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def served(collector: Collector, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """Traces only what has a trace context, so that each test finds its own."""
+    folder = tmp_path_factory.mktemp("tracing")
+    settings = f"{{tracing: {{url: {collector.url}, rate: 0, service_name: tests}}}}"
+    environment = {
+        "OTEL_EXPORTER_OTLP_HEADERS": "x-collector-key=secret-of-the-collector",
+        "OTEL_BSP_SCHEDULE_DELAY": "500",
+    }
+    with serve(folder, MODELS, settings=settings, environment=environment) as running:
+        running.wait_for("Ctrl-C stops")
+        yield running
+
+
+def traceparent(number: int) -> dict[str, str]:
+    return {"traceparent": f"00-{number:032x}-00000000000000ab-01"}
+
+
+def post(served: Served, path: str, number: int, **body: object) -> bytes:
+    url = f"http://127.0.0.1:{served.listen.http_port}/v2/models/{path}"
+    request = urllib.request.Request(url, json.dumps(body).encode(), traceparent(number))
+    with urllib.request.urlopen(request, timeout=30) as response:
+        found: bytes = response.read()
+        return found
+
+
+def text_input() -> Any:
+    tensor = grpc_client.InferInput("text_input", [1], "BYTES")
+    tensor.set_data_from_numpy(np.array([b"a prompt"], dtype=np.object_))
+    return tensor
+
+
+def assert_traced(collector: Collector, number: int, model: str, request_id: str) -> None:
+    """The caller's trace goes on in the server, and in the model that answered."""
+    trace = f"{number:032x}"
+    assert eventually(lambda: len(collector.trace(trace)) == _NUM_SPANS, 60)
+    spans = {span.name: span for span in collector.trace(trace)}
+    assert set(spans) == {"InferRequest", model, "compute"}
+    assert spans["InferRequest"].parent_id == "00000000000000ab"
+    assert spans[model].parent_id == spans["InferRequest"].span_id
+    attributes = spans[model].attributes
+    assert attributes["triton.model_name"] == model
+    assert attributes["service.name"] == "tests"
+    assert attributes.get("triton.request_id", "") == request_id
+    assert "a prompt" not in json.dumps(attributes)
+
+
+def test_an_http_requests_trace_goes_on_in_the_server(served: Served, collector: Collector) -> None:
+    post(served, "plain/generate", 1, text_input="a prompt", id="r-1")
+    assert_traced(collector, 1, "plain", "r-1")
+    tensor = {"name": "text_input", "datatype": "BYTES", "shape": [1], "data": ["a prompt"]}
+    post(served, "plain/infer", 2, inputs=[tensor])
+    assert_traced(collector, 2, "plain", "")
+
+
+def test_a_streams_trace_goes_on_in_the_server(served: Served, collector: Collector) -> None:
+    post(served, "flowing_stream/generate_stream", 3, text_input="a prompt", id="r-3")
+    assert_traced(collector, 3, "flowing_stream", "r-3")
+
+
+def test_a_grpc_requests_trace_goes_on_in_the_server(served: Served, collector: Collector) -> None:
+    with grpc_client.InferenceServerClient(f"127.0.0.1:{served.listen.grpc_port}") as client:
+        client.infer("plain", [text_input()], request_id="r-4", headers=traceparent(4))
+        answers: queue.SimpleQueue[tuple[Any, Any]] = queue.SimpleQueue()
+        client.start_stream(
+            lambda result, error: answers.put((result, error)), headers=traceparent(5)
+        )
+        client.async_stream_infer("flowing_stream", [text_input()], request_id="r-5")
+        assert answers.get(timeout=30)[1] is None
+        client.stop_stream()
+    assert_traced(collector, 4, "plain", "r-4")
+    assert_traced(collector, 5, "flowing_stream", "r-5")
+
+
+def test_the_collectors_own_key_comes_from_the_environment(
+    served: Served, collector: Collector
+) -> None:
+    post(served, "plain/generate", 6, text_input="a prompt")
+    assert_traced(collector, 6, "plain", "")
+    assert collector.headers[-1]["x-collector-key"] == "secret-of-the-collector"
+    assert "secret-of-the-collector" not in served.err
+
+
+def test_requests_without_a_context_are_not_traced_at_rate_0(
+    served: Served, collector: Collector
+) -> None:
+    served.generate("plain", "a prompt")
+    post(served, "plain/generate", 7, text_input="a prompt")  # what comes later is there
+    assert_traced(collector, 7, "plain", "")
+    assert {int(span.trace_id, 16) for span in collector.spans} <= set(range(1, 8))
+
+
+def test_by_default_every_request_is_traced_and_a_lost_collector_loses_none(
+    tmp_path: Path,
+) -> None:
+    port = free_ports().http_port
+    settings = f"{{tracing: {{url: http://127.0.0.1:{port}/v1/traces}}}}"
+    environment = {"OTEL_BSP_SCHEDULE_DELAY": "100"}
+    with serve(tmp_path, MODELS, settings=settings, environment=environment) as running:
+        running.wait_for("Ctrl-C stops")
+        for _ in range(20):
+            assert running.generate("plain", "a prompt").status == 200
+        with Collector(port).running() as collector:
+            assert running.generate("plain", "a prompt").status == 200
+            assert eventually(lambda: len(collector.spans) >= _NUM_SPANS, 60)
+        for _ in range(20):
+            assert running.generate("plain", "a prompt").status == 200
+        running.signal(signal.SIGTERM)
+        assert running.exit_code() == 0
+        assert running.err.count("OTLP HTTP Client") == 1, "a line in a minute"
