@@ -34,7 +34,7 @@ from generator.supervision.unready import Unready
 _LOOK_EVERY_S = 0.25
 _ASK_EVERY_S = 1.0
 _ANSWER_TIMEOUT_S = 2.0
-_SWEEP_EVERY_S = 2.0
+_SWEEP_EVERY_S = 1.0
 _REMIND_EVERY_S = 10.0
 # A load can keep the thread of the server's that a question landed on.
 _NUM_UNANSWERED = 3

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from generator.errors import ServerError
 from generator.server_api import ModelVersion
-from generator.server_stubs import Stub, how_it_ended
+from generator.server_stubs import Stub, how_it_ended, still_alive
 
 _READY = "READY"
 Version = tuple[str, str]  # Triton's model, its version
@@ -40,19 +40,22 @@ class Server(Protocol):
 class StubDeaths:
     """The processes of one server, from one look to the next.
 
-    The server is only asked about versions whose processes have changed since it was asked, and
-    about all of them in a ``sweep``: one may die before it is seen for the first time.
+    Most looks are at the processes known. A ``sweep`` finds new ones, and asks the server for all
+    its versions, for one may die before it is seen for the first time.
     """
 
     def __init__(
         self,
         server: Server,
         find: Callable[[], Iterable[Stub]],
+        alive: Callable[[Iterable[Stub]], Iterable[Stub]] = still_alive,
         how_ended: Callable[[int], str] = how_it_ended,
     ) -> None:
         """``find`` gives every Python process that the server has now."""
         self._server = server
         self._find = find
+        self._alive = alive
+        self._known: frozenset[Stub] = frozenset()
         self._how_ended = how_ended
         self._complete: dict[Version, frozenset[int]] = {}
         self._asked: dict[Version, frozenset[int]] = {}
@@ -61,7 +64,9 @@ class StubDeaths:
         """The versions that lack a process; a sweep tells again of those that were told of. None
         where the server does not answer.
         """
-        living = self._living()
+        if sweep or frozenset(self._alive(self._known)) != self._known:
+            self._known = frozenset(self._find())
+        living = _by_version(self._known)
         changed = {key: pids for key, pids in living.items() if self._complete.get(key) != pids}
         changed |= dict.fromkeys(self._complete.keys() - living.keys(), frozenset())
         if not sweep and (not changed or changed == self._asked):
@@ -79,7 +84,8 @@ class StubDeaths:
 
         Raises OSError or ServerError where the server does not answer.
         """
-        living = self._living().get((death.folder, death.version), frozenset())
+        found = _by_version(self._find())
+        living = found.get((death.folder, death.version), frozenset())
         return living <= death.survivors and any(
             (death.folder, death.version) == (entry.model, entry.version)
             for entry in self._server.index()
@@ -88,8 +94,7 @@ class StubDeaths:
 
     def living(self, folder: str) -> frozenset[int]:
         """The processes that any version of a folder has."""
-        found = self._living().items()
-        return frozenset(pid for (name, _), pids in found if name == folder for pid in pids)
+        return frozenset(stub.pid for stub in self._find() if stub.model == folder)
 
     def _judge(
         self, living: Mapping[Version, frozenset[int]], changed: Set[Version] | None
@@ -103,6 +108,8 @@ class StubDeaths:
         deaths = []
         for key in ready:
             pids = living.get(key, frozenset())
+            if self._complete.get(key) == pids:
+                continue
             if len(pids) >= self._num_expected(*key):
                 self._complete[key] = pids
             else:
@@ -121,11 +128,12 @@ class StubDeaths:
         config = self._server.model_config(folder, version) or {}
         return num_instances(config) if config.get("backend") == "python" else 0
 
-    def _living(self) -> dict[Version, frozenset[int]]:
-        found: dict[Version, set[int]] = defaultdict(set)
-        for stub in self._find():
-            found[stub.model, stub.version].add(stub.pid)
-        return {key: frozenset(pids) for key, pids in found.items()}
+
+def _by_version(stubs: Iterable[Stub]) -> dict[Version, frozenset[int]]:
+    found: dict[Version, set[int]] = defaultdict(set)
+    for stub in stubs:
+        found[stub.model, stub.version].add(stub.pid)
+    return {key: frozenset(pids) for key, pids in found.items()}
 
 
 def num_instances(config: Mapping[str, Any]) -> int:

@@ -258,7 +258,7 @@ def test_an_ensemble_is_whole_again_after_one_or_both_of_its_steps_died(tmp_path
         deaths = StubDeaths(server.api, lambda: find_stubs(server.pid))
         healer = Healer(server.api, deaths, served, health, RestartPolicy(), said.append)
         for killed in (["one"], ["two"], ["one", "two"]):
-            healer.look()
+            healer.look(sweep=True)
             for stub in find_stubs(server.pid):
                 if stub.model in killed:
                     os.kill(stub.pid, signal.SIGKILL)

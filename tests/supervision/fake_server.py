@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import itertools
 import threading
+from collections.abc import Iterable
 from typing import Any
 
 from generator.server_api import ModelVersion
@@ -33,6 +34,9 @@ class FakeServer:
 
     def find(self) -> set[Stub]:
         return set(self.stubs)
+
+    def alive(self, stubs: Iterable[Stub]) -> set[Stub]:
+        return self.stubs & set(stubs)
 
     def pids(self, model: str) -> list[int]:
         return sorted(stub.pid for stub in self.stubs if stub.model == model)

@@ -35,7 +35,7 @@ class Clinic:
         (repository / "e" / "config.pbtxt").write_text(ENSEMBLE)
         (repository / "f" / "config.pbtxt").write_text(FRONT)
         self.health.set_models(dict.fromkeys(models, ""))
-        deaths = StubDeaths(server, server.find, lambda pid: "")
+        deaths = StubDeaths(server, server.find, server.alive, lambda pid: "")
         self.healer = Healer(
             server,
             deaths,
@@ -45,7 +45,7 @@ class Clinic:
             self.said.append,
             lambda: ["the last line"],
         )
-        self.healer.look()
+        self.healer.look(sweep=True)
 
     def heal(self) -> None:
         """One look, and the wait for what comes of it."""
@@ -139,7 +139,7 @@ def test_a_model_that_dies_too_often_is_given_up_until_somebody_loads_it(tmp_pat
     clinic.healer.notice_ready(["a", "b"])
     assert clinic.healer.given_up() == set()
     assert clinic.health.given_up() == []
-    clinic.healer.look()
+    clinic.healer.look(sweep=True)
     server.kill("a")
     clinic.heal()
     assert server.calls[-1] == "load a", "old deaths are forgiven"

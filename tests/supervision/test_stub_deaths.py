@@ -10,8 +10,8 @@ from tests.supervision.fake_server import FakeServer
 
 
 def watched(server: FakeServer, how: str = "") -> StubDeaths:
-    deaths = StubDeaths(server, server.find, lambda pid: how)
-    assert deaths.look() == []
+    deaths = StubDeaths(server, server.find, server.alive, lambda pid: how)
+    deaths.look(sweep=True)
     return deaths
 
 
@@ -128,7 +128,7 @@ def test_another_version_of_the_model_does_not_make_up_for_it() -> None:
     deaths = watched(server)
     server.kill("a")
     server.stubs.add(Stub("a", "2", 5))
-    assert [death.version for death in deaths.look()] == ["1"]
+    assert [death.version for death in deaths.look(sweep=True)] == ["1"]
 
 
 @pytest.mark.parametrize(
