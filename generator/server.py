@@ -96,6 +96,7 @@ class TritonServer:
         """Starts the server, with no model yet, and waits until it answers. Raises ServerError."""
         self.listen.check_triton()
         self.loader = ModelLoader(self.api, self._engine_of, self._steps_of)
+        self._log = LogFilter()  # the last lines are this server's
         binary = server_binary.find()
         guard = [sys.executable, "-IS", server_guard.__file__, self._shared_memory_prefix]
         process = subprocess.Popen(
