@@ -1,7 +1,8 @@
 """``hf-triton serve``: generates, starts Triton, loads every model, and stays until it is stopped.
 
 Exit codes: 0 after a graceful stop of a server that had models ready (Ctrl-C, SIGTERM or SIGHUP),
-130 when stopped before that or forced by a second signal, 1 when nothing could be served.
+130 when stopped before that or forced by a second signal, 1 when nothing could be served, when the
+server died too often, and after a stop where a model had.
 """
 
 from __future__ import annotations
