@@ -45,9 +45,9 @@ def download(wanted: Download, watcher: Watcher) -> str:
     first, *others = wanted.caches
     with Part(first.part(wanted.file), wanted.file) as part:
         watcher.on_bytes(part.size)
-        resumed = part.size > 0
-        _complete(part, wanted, watcher)
-        if not part.is_right and resumed:  # perhaps by what was there before
+        is_whole = part.size == 0
+        is_whole &= _complete(part, wanted, watcher)
+        if not part.is_right and not is_whole:  # its pieces may be of different answers
             _restart(part, watcher)
             _complete(part, wanted, watcher)
         if not part.is_right:
@@ -59,10 +59,13 @@ def download(wanted: Download, watcher: Watcher) -> str:
     return found.sha256
 
 
-def _complete(part: Part, wanted: Download, watcher: Watcher) -> None:
+def _complete(part: Part, wanted: Download, watcher: Watcher) -> bool:
+    """Receives what is lacking; whether that came in one piece."""
     waits = list(hub_client.WAITS_S)
+    num_pieces = 0
     while not part.is_complete:
         before = part.size
+        num_pieces += 1
         try:
             _receive(part, wanted, watcher)
             cut: BaseException = ConnectionError("the connection ended early")
@@ -74,12 +77,13 @@ def _complete(part: Part, wanted: Download, watcher: Watcher) -> None:
                 raise
             cut = error
         if part.is_complete:
-            return
+            break
         if part.size > before:
             waits = list(hub_client.WAITS_S)
         elif not waits:
             raise cut
         hub_client.pause(cut, waits.pop(0), watcher.stop, watcher.on_wait)
+    return num_pieces < 2
 
 
 def _receive(part: Part, wanted: Download, watcher: Watcher) -> None:

@@ -9,20 +9,29 @@ cache.
 from __future__ import annotations
 
 import errno
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from threading import Event
 from typing import Any, TypeVar
 
 from generator.errors import FetchError, mask_tokens
-from generator.hub_rules import error_line, hub_token, is_safe, without_credentials
+from generator.hub_rules import (
+    UnusableTokenError,
+    error_line,
+    hub_token,
+    is_safe,
+    without_credentials,
+)
 
 WAITS_S = (1.0, 2.0, 4.0, 8.0)
 """Pauses between attempts that got nowhere; after the last the fetch fails."""
 MAX_WAIT_S = 120.0
 LISTING_S = 60.0
 _TEMPORARY = (408, 429, 500, 502, 503, 504)
+_LASTING = ("UnsupportedProtocol", "LocalProtocolError", "TooManyRedirects")
 
 Result = TypeVar("Result")
 
@@ -59,24 +68,41 @@ class InterruptedFetchError(FetchError):
 
 def list_files(repository: str, revision: str) -> Listing:
     """What a revision holds. Raises what huggingface_hub raises, and WrongContentError."""
-    from huggingface_hub import HfApi
+    from huggingface_hub import HfApi, constants
 
+    if not constants.ENDPOINT.startswith(("http://", "https://")):
+        expected = "expected an address such as https://huggingface.co"
+        raise FetchError(f"got HF_ENDPOINT {_endpoint()!r}, {expected}")
     api = HfApi(token=hub_token())
     # Not list_repo_tree, which waits for ever for a Hub that does not answer.
-    info = api.model_info(repository, revision=revision, files_metadata=True, timeout=LISTING_S)
-    if info.sha is None:
-        raise WrongContentError("the Hub names no commit")
-    return Listing(info.sha, {one.rfilename: _hub_file(one) for one in info.siblings or []})
+    ask = partial(api.model_info, files_metadata=True, timeout=LISTING_S)
+    try:
+        info = ask(repository, revision=revision)
+        files = {one.rfilename: _hub_file(one) for one in info.siblings or []}
+        return Listing(_hexadecimal(info.sha, 40), files)
+    except (ValueError, TypeError, KeyError, AttributeError):
+        raise WrongContentError(
+            f"{_endpoint()} does not answer as a Hub does: check HF_ENDPOINT, and whether the "
+            "login page of a proxy or network stands in between"
+        ) from None
 
 
 def _hub_file(entry: Any) -> HubFile:
     if not is_safe(entry.rfilename):
         raise WrongContentError(f"{entry.rfilename!r} is not a path inside a repository")
+    size = entry.size if entry.lfs is None else entry.lfs.size
+    if not isinstance(size, int) or size < 0:
+        raise ValueError(size)
     if entry.lfs is not None:
-        return HubFile(entry.lfs.size, sha256=entry.lfs.sha256)
-    if entry.size is None or entry.blob_id is None:
-        raise WrongContentError(f"the Hub does not say what {entry.rfilename} is")
-    return HubFile(entry.size, git_oid=entry.blob_id)
+        return HubFile(size, sha256=_hexadecimal(entry.lfs.sha256, 64))
+    return HubFile(size, git_oid=_hexadecimal(entry.blob_id, 40))
+
+
+def _hexadecimal(text: str | None, length: int) -> str:
+    """``text``, which becomes a file's name. Raises ValueError, TypeError."""
+    if text is None or not re.fullmatch(f"[0-9a-f]{{{length}}}", text):
+        raise ValueError(text)
+    return text
 
 
 @contextmanager
@@ -86,7 +112,7 @@ def open_file(
     """Where the bytes that follow begin, ``offset`` or 0, and the bytes as they come.
 
     Raises:
-        WrongContentError: the file has another size than ``size``.
+        WrongContentError: the file has another size than ``size``, or not these bytes come.
     """
     from huggingface_hub import constants, get_session, hf_hub_url
     from huggingface_hub.utils import (  # type: ignore[attr-defined]  # documented, not in __all__
@@ -104,13 +130,23 @@ def open_file(
         "GET", url, headers=headers, timeout=timeout, follow_redirects=True
     ) as response:
         hf_raise_for_status(response)
-        start = offset if response.status_code == 206 else 0
+        start = _start(response.headers, offset) if response.status_code == 206 else 0
+        if start not in (0, offset):
+            raise WrongContentError(
+                f"the Hub sends bytes from {start} on where those from {offset} are asked for"
+            )
         total = _total(response.headers, start)
         if total is not None and total != size:
             raise WrongContentError(
                 f"{path} has {total} bytes at the Hub where {size} are expected"
             )
         yield start, response.iter_bytes()
+
+
+def _start(headers: Mapping[str, str], offset: int) -> int:
+    """Where a part begins: where it was asked for, unless the headers say otherwise."""
+    found = re.match(r"bytes (\d+)-", headers.get("Content-Range", ""))
+    return int(found[1]) if found else offset
 
 
 def _total(headers: Mapping[str, str], start: int) -> int | None:
@@ -156,7 +192,8 @@ def is_temporary(error: BaseException) -> bool:
     if isinstance(error, HfHubHTTPError):
         return error.response.status_code in _TEMPORARY
     # httpx in huggingface_hub 1, httpx2 in 2; both errors' base is the first of HfHubHTTPError's.
-    return isinstance(error, HfHubHTTPError.__bases__[0])
+    is_http = isinstance(error, HfHubHTTPError.__bases__[0])
+    return is_http and type(error).__name__ not in _LASTING
 
 
 def brief(error: BaseException) -> str:
@@ -169,7 +206,7 @@ def explain(error: BaseException, source: str, commit: str | None = None) -> str
     """The one line that a failed fetch of a model ends in: what is wrong and what to do."""
     from huggingface_hub import errors
 
-    if isinstance(error, FetchError):
+    if isinstance(error, (FetchError, UnusableTokenError)):
         return f"{source}: {error}"
     if isinstance(error, errors.OfflineModeIsEnabled):
         return f"{source}: not in the cache, and HF_HUB_OFFLINE is set: unset it to fetch"
@@ -189,7 +226,7 @@ def explain(error: BaseException, source: str, commit: str | None = None) -> str
         return f"{source}: {_refusal(error.response.status_code)}"
     if is_temporary(error):
         where = "check the network, proxy settings and HF_ENDPOINT"
-        return f"{source}: {_endpoint()} can't be reached ({brief(error)}): {where}"
+        return f"{source}: {_address(error)} can't be reached ({brief(error)}): {where}"
     return f"{source}: {brief(error)}"
 
 
@@ -198,6 +235,15 @@ def _endpoint() -> str:
     from huggingface_hub import constants
 
     return without_credentials(constants.ENDPOINT)
+
+
+def _address(error: BaseException) -> str:
+    """Which server an error is about: the Hub, or where it sends its files from."""
+    try:
+        url = error.request.url  # type: ignore[attr-defined]
+        return f"{url.scheme}://{url.netloc.decode()}"  # without credentials, which httpx takes out
+    except (AttributeError, RuntimeError):  # httpx has one only once a request was made
+        return _endpoint()
 
 
 def _refusal(status: int) -> str:

@@ -15,7 +15,12 @@ if _TEMPLATES not in sys.path:
 
 from hf_runtime.file_hashes import RECORD_FILE, FileHashes, hash_file  # noqa: E402
 from hf_runtime.hub_files import NotServableError, choose, is_safe  # noqa: E402
-from hf_runtime.hub_token import error_line, hub_token, without_credentials  # noqa: E402
+from hf_runtime.hub_token import (  # noqa: E402
+    UnusableTokenError,
+    error_line,
+    hub_token,
+    without_credentials,
+)
 from hf_runtime.locked_files import (  # noqa: E402
     Difference,
     LockedFile,
@@ -32,6 +37,7 @@ __all__ = [
     "FileHashes",
     "LockedFile",
     "NotServableError",
+    "UnusableTokenError",
     "added_files",
     "choose",
     "differences",

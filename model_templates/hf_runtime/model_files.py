@@ -124,7 +124,7 @@ def _snapshot(
             served.model,
             revision=served.revision,
             cache_dir=served.cache_dir,
-            token=hub_token(),
+            token=False if only_local else hub_token(),
             allow_patterns=None if names is None else [glob.escape(name) for name in names],
             local_files_only=only_local,
         )

@@ -61,6 +61,10 @@ class FakeHub:
         cuts: each of the next file bodies longer than so many bytes is cut off there.
         statuses: path (or part of one) -> HTTP statuses that the next requests for it get.
         sent: bytes of file bodies sent, by file.
+        description: what stands in place of the API's answer, or of keys of it.
+        cdn_url: another address than the usual one.
+        sent_once: what the next request for a file gets instead of it.
+        ranges_begin_at: where every range begins, whatever was asked for.
     """
 
     url: str
@@ -74,6 +78,10 @@ class FakeHub:
     resets: bool = False  # a cut is a reset connection instead of a closed one
     statuses: dict[str, list[int]] = field(default_factory=dict)
     takes_ranges: bool = True
+    ranges_begin_at: int | None = None
+    cdn_url: str = ""
+    sent_once: dict[str, bytes] = field(default_factory=dict)
+    description: bytes | dict[str, Any] = field(default_factory=dict)
     seconds_between_chunks: float = 0.0
     chunk: int = _CHUNK
     sent: Counter[str] = field(default_factory=Counter)
@@ -84,7 +92,7 @@ class FakeHub:
     @property
     def cdn(self) -> str:
         """The same server under another name, which gets no token."""
-        return self.url.replace("127.0.0.1", "localhost")
+        return self.cdn_url or self.url.replace("127.0.0.1", "localhost")
 
 
 @contextmanager
@@ -169,7 +177,11 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             siblings = [_sibling(name, content) for name, content in files.items()]
             described = {"id": "a/b", "sha": commit, "siblings": siblings}
-        self._answer(200, json.dumps(described).encode())
+        instead = self.hub.description
+        if isinstance(instead, dict) and instead:
+            described = {**described, **instead}
+        body = instead if isinstance(instead, bytes) else json.dumps(described).encode()
+        self._answer(200, body)
 
     def _send_file(
         self, repository: Repository, commit: str, files: dict[str, bytes], parts: list[str]
@@ -198,12 +210,15 @@ class _Handler(BaseHTTPRequestHandler):
         found = repository.at(parts[0])
         assert found is not None
         content = repository.sent_instead.get(name, found[1][name])
+        content = self.hub.sent_once.pop(name, content)
         wanted = self.headers["Range"] if self.hub.takes_ranges else None
         start = int(wanted.removeprefix("bytes=").rstrip("-")) if wanted else 0
         if wanted:
             self.hub.ranges.append(wanted)
         if start >= len(content) > 0:
             return self._answer(416, b"", **{"Content-Range": f"bytes */{len(content)}"})
+        if wanted and self.hub.ranges_begin_at is not None:
+            start = self.hub.ranges_begin_at
         if wanted:
             headers["Content-Range"] = f"bytes {start}-{len(content) - 1}/{len(content)}"
         self._headers(206 if wanted else 200, len(content) - start, headers)
