@@ -62,6 +62,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--dry-run", action="store_true", help="only say what would be fetched, and if it fits"
     )
     parser.add_argument(
+        "--wait",
+        action="store_true",
+        help="wait for another fetch of the same models (default: an error)",
+    )
+    parser.add_argument(
         "--max-workers",
         type=_count,
         default=NUM_WORKERS,
@@ -82,7 +87,7 @@ def run(args: argparse.Namespace) -> int:
     fetching = Fetching(repository, chosen, lock, args.max_workers)
     with contextlib.ExitStack() as stack:
         if not args.dry_run:
-            fetching.lock_caches(stack)
+            fetching.lock_caches(stack, _wait if args.wait else _refuse)
         fetching.prepare(share_files=not args.dry_run)
         fetching.preview()
         if not args.dry_run:
@@ -129,6 +134,14 @@ def _lock_to_follow(
             raise FetchError(f"{name}: no such file; run hf-triton fetch once to make it")
         models_lock.pin(chosen, lock, config)
     return {} if lock is None or args.update else lock
+
+
+def _wait(busy: str) -> None:
+    print(f"{busy}; waiting for that one", file=sys.stderr, flush=True)
+
+
+def _refuse(busy: str) -> None:
+    raise FetchError(f"{busy}; wait for that one")
 
 
 def _count(text: str) -> int:

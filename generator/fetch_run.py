@@ -62,10 +62,13 @@ class Fetching:
     def _failed(self) -> list[ModelFetch]:
         return [fetch for fetch in self._fetches if fetch.error]
 
-    def lock_caches(self, stack: contextlib.ExitStack) -> None:
-        """Keeps other fetches out of the models' caches. Raises GeneratorError."""
-        for fetch in self._fetches:
-            stack.enter_context(fetch.cache.locked())
+    def lock_caches(self, stack: contextlib.ExitStack, on_busy: Callable[[str], None]) -> None:
+        """Keeps other fetches out of the models' caches, in an order that is the same for all, so
+        that no two wait for each other; ``on_busy`` hears of one that is there. Raises
+        GeneratorError.
+        """
+        for cache in sorted((fetch.cache for fetch in self._fetches), key=lambda one: one.name):
+            stack.enter_context(cache.locked(on_busy))
 
     def prepare(self, share_files: bool) -> None:
         """Finds each model's files, and which of them are here."""

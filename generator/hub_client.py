@@ -263,4 +263,7 @@ def disk_trouble(error: OSError, path: object) -> FetchError:
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         room = "make room and run again; what is here is kept"
         return FetchError(f"{path} can't be written: {error.strerror}: {room}")
-    return FetchError(f"{path} can't be written: {error.strerror}")
+    place = error.filename2 or error.filename or path
+    if error.errno in (errno.EEXIST, errno.EISDIR, errno.ENOTDIR, errno.ELOOP):
+        return FetchError(f"{place} is in the way ({error.strerror}): remove it and run again")
+    return FetchError(f"{place} can't be written: {error.strerror}")

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from generator.errors import FetchError, RepositoryError
+from generator.errors import RepositoryError
 from generator.hub_client import HubFile, disk_trouble
 from generator.hub_rules import (
     FileHashes,
@@ -145,8 +145,14 @@ class ModelCache:
         link.symlink_to(os.path.relpath(blob, place.parent))
 
     @contextlib.contextmanager
-    def locked(self) -> Iterator[None]:
-        """Makes the folder and keeps other fetches out of it. Raises RepositoryError."""
+    def locked(self, on_busy: Callable[[str], None]) -> Iterator[None]:
+        """Makes the folder and keeps other fetches out of it.
+
+        Where one is there, ``on_busy`` hears of it, and then it is waited for.
+
+        Raises:
+            RepositoryError: it can't be written.
+        """
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
@@ -154,13 +160,12 @@ class ModelCache:
         except OSError as error:
             raise RepositoryError(f"{self.folder}: can't be written: {error.strerror}") from None
         try:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                message = f"another hf-triton is fetching {self.name}; wait for that one"
-                raise FetchError(f"{self.folder}: {message}") from None
-            except OSError:
-                pass  # a file system without locks, such as some NFS mounts
+            with contextlib.suppress(OSError):  # no locks there, as on some NFS mounts
+                try:
+                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    on_busy(f"{self.folder}: another hf-triton is fetching {self.name}")
+                    fcntl.flock(descriptor, fcntl.LOCK_EX)
             yield
         finally:
             os.close(descriptor)

@@ -48,7 +48,7 @@ def lock_key(spec: ModelSpec) -> Key:
 def read_lock(config: Path) -> Lock | None:
     """The lock beside ``config``, None where there is none. Raises SpecError for a damaged one."""
     path = lock_path(config)
-    if not path.exists():
+    if not os.path.lexists(path):  # a link that leads nowhere is damage, not the lack of a lock
         return None
     report = Report()
     try:
@@ -56,7 +56,7 @@ def read_lock(config: Path) -> Lock | None:
     except SpecError as error:
         report.problems += error.problems
     if report.problems:
-        hint = "; delete the file and run hf-triton fetch to write it anew"
+        hint = "; take back an older one, or delete it and run hf-triton fetch to write it anew"
         found = (replace(problem, message=problem.message + hint) for problem in report.problems)
         raise SpecError(str(path), found)
     return lock

@@ -116,6 +116,7 @@ def _repair(args: argparse.Namespace, wrong: dict[str, list[Difference]]) -> int
             locked=True,
             update=False,
             dry_run=False,
+            wait=False,
             max_workers=fetch.NUM_WORKERS,
         )
     )

@@ -5,6 +5,8 @@ from __future__ import annotations
 import fcntl
 import os
 import resource
+import shutil
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -192,6 +194,16 @@ def test_two_fetches_of_a_model_at_once_are_one_too_many(work: Workplace) -> Non
     work.fetch()
 
 
+def test_a_fetch_waits_for_another_where_that_is_asked(work: Workplace) -> None:
+    work.fetch()
+    with (work.cache() / ".hf-triton-fetch.lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        threading.Timer(0.3, fcntl.flock, (file, fcntl.LOCK_UN)).start()
+        ran = work.fetch("--wait")
+    expected = "another hf-triton is fetching tiny; waiting for that one\n"
+    assert ran.err == f"model_repository/tiny/hf_cache: {expected}"
+
+
 def test_a_full_disk_is_one_line_and_what_came_is_kept(work: Workplace, hub: FakeHub) -> None:
     """A file system's refusal as a write really gets it: no file may grow beyond a size."""
     hub.chunk = 500
@@ -228,8 +240,23 @@ def test_a_link_where_a_part_belongs_is_not_followed(work: Workplace, hub: FakeH
     place = work.cache() / "models--org--tiny/blobs" / part
     place.parent.mkdir(parents=True)
     place.symlink_to(precious)
-    assert "can't be written" in work.refused("fetch")
+    assert f"{part} is in the way (" in work.refused("fetch")
     assert precious.read_text() == "mine"
+
+
+@pytest.mark.parametrize("place", ["blobs", "snapshots/{commit}/config.json", "refs"])
+def test_what_is_in_the_way_is_named(work: Workplace, hub: FakeHub, place: str) -> None:
+    commit = hub.repositories["org/tiny"].commit
+    path = work.cache() / "models--org--tiny" / place.format(commit=commit)
+    work.fetch()
+    shutil.rmtree(path) if path.is_dir() else path.unlink()
+    path.mkdir() if place.endswith("json") else path.touch()
+    text = work.refused("fetch")
+    assert f"{path.relative_to(work.folder)} is in the way (" in text
+    assert text.endswith("): remove it and run again\n")
+    shutil.rmtree(path) if path.is_dir() else path.unlink()
+    work.fetch()
+    assert work.files() == FILES
 
 
 def test_locked_and_update_exclude_each_other(work: Workplace) -> None:

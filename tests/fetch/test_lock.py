@@ -62,6 +62,9 @@ def test_every_disagreement_is_reported_at_once(work: Workplace) -> None:
     assert work.refused("validate").count("not in models.lock") == 2
 
 
+ADVICE = "; take back an older one, or delete it and run hf-triton fetch to write it anew\n"
+
+
 @pytest.mark.parametrize(
     "key, value, message",
     [
@@ -87,7 +90,7 @@ def test_a_damaged_lock_is_named_by_line(
         text = work.refused(*command)
         assert "models.lock:" in text
         assert message in text
-        assert text.endswith("; delete the file and run hf-triton fetch to write it anew\n")
+        assert text.endswith(ADVICE)
 
 
 @pytest.mark.parametrize("content", ["", "{", "<<<<<<< HEAD\n", '{"version": 2, "models": {}}'])
@@ -95,7 +98,17 @@ def test_what_is_no_lock_is_refused(work: Workplace, content: str) -> None:
     (work.folder / "models.lock").write_text(content)
     text = work.refused("generate")
     assert text.splitlines()[1].startswith("models.lock")
-    assert text.endswith("; delete the file and run hf-triton fetch to write it anew\n")
+    assert text.endswith(ADVICE)
+
+
+def test_a_lock_that_is_a_link_to_nowhere_is_not_taken_for_none(work: Workplace) -> None:
+    work.fetch()
+    (work.folder / "models.lock").rename(work.folder / "older")
+    (work.folder / "models.lock").symlink_to("gone")
+    for command in (["generate"], ["fetch"], ["verify"]):
+        text = work.refused(*command)
+        assert text.splitlines()[1].startswith("models.lock: ")
+        assert text.endswith(ADVICE)
 
 
 def test_a_locked_commit_that_models_yaml_contradicts_is_named(work: Workplace) -> None:
