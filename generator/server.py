@@ -63,7 +63,12 @@ class TritonServer:
         self.arguments = arguments
         self.verbose = verbose
         self.write_log = write_log or _write_to_stderr
-        self.api = ServerApi(self.listen.client_host(), self.listen.http_port, admin_key)
+        self.api = ServerApi(
+            self.listen.client_host(),
+            self.listen.http_port,
+            admin_key,
+            grpc_port=self.listen.grpc_port,
+        )
         self.loader = ModelLoader(self.api, self._engine_of, self._steps_of)
         self._log = LogFilter()
         self._secrets = [admin_key, *secrets_of(os.environ)]

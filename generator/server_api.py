@@ -5,6 +5,7 @@ https://github.com/triton-inference-server/server/tree/main/docs/protocol
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import re
@@ -40,12 +41,16 @@ class ModelVersion:
 
 @dataclass(frozen=True)
 class ServerApi:
-    """A server's HTTP endpoint. Every call raises OSError where the server can't be reached."""
+    """A server's HTTP endpoint. Every call raises OSError where the server can't be reached.
+
+    Loads go through ``grpc_port`` where it is known and answers: see server_grpc.py.
+    """
 
     host: str
     port: int
     admin_key: str = field(default="", repr=False)
     answer_timeout_s: float = 10.0
+    grpc_port: int = 0
 
     def is_live(self) -> bool:
         """Whether the server answers at all."""
@@ -58,6 +63,13 @@ class ServerApi:
 
     def load(self, name: str) -> str | None:
         """Loads a model, however long it takes; the reason in one line where that fails."""
+        if self.grpc_port:
+            from generator import server_grpc
+
+            host = f"[{self.host}]" if ":" in self.host else self.host
+            with contextlib.suppress(server_grpc.NoGrpcError):
+                error = server_grpc.load(f"{host}:{self.grpc_port}", name, self.admin_key)
+                return None if error is None else one_line(error)
         return self._control(name, "load")
 
     def unload(self, name: str) -> str | None:

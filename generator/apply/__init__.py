@@ -76,7 +76,8 @@ def run(args: argparse.Namespace) -> int:
     if not repository.is_dir():
         raise ServerError(f"{repository}: no such folder: start a server with hf-triton serve")
     if args.url:
-        target = distant_target(args.url, _admin_key(args))
+        grpc_port = args.grpc_port or int(args.url.rpartition(":")[2]) + 1
+        target = distant_target(args.url, grpc_port, _admin_key(args))
     else:
         target = running_target(repository, args.http_port)
     check(target, repository)
@@ -103,6 +104,13 @@ def _add_server(parser: argparse.ArgumentParser) -> None:
         "from the same files as --repository, and its admin key is needed",
     )
     group.add_argument(
+        "--grpc-port",
+        type=_port,
+        metavar="PORT",
+        help="of --url, the port of its gRPC, through which models are loaded: over HTTP clients "
+        "would wait for that (default: the one after HTTP's)",
+    )
+    group.add_argument(
         "--admin-key-file",
         type=Path,
         metavar="FILE",
@@ -114,8 +122,9 @@ def _check_usage(args: argparse.Namespace) -> None:
     """Raises UsageError for options that would be ignored."""
     if args.url and args.http_port:
         raise UsageError("--url names the server's port already: leave --http-port out")
-    if args.admin_key_file and not args.url:
-        raise UsageError("--admin-key-file needs --url; a server of this machine's tells its key")
+    for flag, value in (("--admin-key-file", args.admin_key_file), ("--grpc-port", args.grpc_port)):
+        if value and not args.url:
+            raise UsageError(f"{flag} needs --url; a server of this machine tells that itself")
     if args.rollback and (args.force or args.prune):
         raise UsageError("--rollback takes neither --force nor --prune")
 

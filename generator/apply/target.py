@@ -43,14 +43,14 @@ def running_target(repository: Path, http_port: int | None) -> Target:
         what = "several servers run" if http_port is None else f"none with --http-port {http_port}"
         raise ServerError(f"{repository}: {what}; choose one with --http-port: {ports}")
     state = chosen[0]
-    api = ServerApi(state.host, state.http_port, state.admin_key)
+    api = ServerApi(state.host, state.http_port, state.admin_key, grpc_port=state.grpc_port)
     return Target(api, f"{_host(state.host)}:{state.http_port}", state.config)
 
 
-def distant_target(address: str, admin_key: str) -> Target:
-    """The server at ``HOST:PORT``."""
+def distant_target(address: str, grpc_port: int, admin_key: str) -> Target:
+    """The server whose HTTP is at ``HOST:PORT``."""
     host, _, port = address.rpartition(":")
-    return Target(ServerApi(host.strip("[]"), int(port), admin_key), address)
+    return Target(ServerApi(host.strip("[]"), int(port), admin_key, grpc_port=grpc_port), address)
 
 
 def check(target: Target, repository: Path) -> None:
