@@ -210,6 +210,13 @@ def _add_placing(parser: argparse.ArgumentParser) -> None:
         help="a label that nodes must have; may be given more than once",
     )
     group.add_argument(
+        "--rollout",
+        choices=("surge", "replace"),
+        default="surge",
+        help="surge: a new pod is ready before an old one goes, which takes a place, and GPUs, for "
+        "one more; replace: an old one goes first (default: surge)",
+    )
+    group.add_argument(
         "--load-minutes",
         type=values.positive,
         default=30,

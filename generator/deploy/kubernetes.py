@@ -22,6 +22,7 @@ DRAIN_S = 10
 # Triton has 65 s to end what is in flight, OpenAI's API 5 more; some for the rest.
 _STOP_S = 80
 _MAX_CONFIG_BYTES = 2**20 - 2**14  # what a ConfigMap may hold, less its own names
+_MAX_ANNOTATION_BYTES = 2**18 - 2**13  # what all annotations may hold, less the object's rest
 _DEFAULT_MAX_REPLICAS = 4
 
 
@@ -41,6 +42,7 @@ def settings_of(args: argparse.Namespace) -> dict[str, object]:
         **vars(args),
         "max_replicas": most,
         "scales": most > args.replicas,
+        "max_unavailable": int(args.rollout == "replace"),
         "drain_s": DRAIN_S,
         "grace_s": DRAIN_S + _STOP_S,
         "node_labels": [label.split("=", 1) for label in args.node_selector],
@@ -90,7 +92,14 @@ def next_steps(servers: Sequence[Server], args: argparse.Namespace) -> list[str]
         f"kubectl{space} create secret generic {args.name}-keys "
         f'--from-literal=admin="$(openssl rand -hex 32)"{openai}'
     )
-    return [*steps, f"kubectl apply -k {shlex.quote(args.output)}"]
+    flag = " --server-side" if any(map(_is_long, servers)) else ""
+    return [*steps, f"kubectl apply{flag} -k {shlex.quote(args.output)}"]
+
+
+def _is_long(server: Server) -> bool:
+    """Whether kubectl can't note a ConfigMap in its own annotation, as it does by itself."""
+    contents = contents_of(server)
+    return len(json.dumps([contents.texts, contents.binaries])) > _MAX_ANNOTATION_BYTES
 
 
 def _shared_files(servers: Sequence[Server], settings: Mapping[str, object]) -> dict[str, bytes]:

@@ -109,6 +109,11 @@ def server_of(unit: Unit, source: Source, device: str, args: argparse.Namespace)
     """The server of a unit. Raises UsageError."""
     gpus = _gpus(unit, device, args.gpus)
     shm_mib = args.shm_size or _shared_memory(unit)
+    if args.memory is not None and args.memory <= shm_mib:
+        raise UsageError(
+            f"got --memory {quantity(args.memory)}, which has to hold shared memory too, of which "
+            f"{_list(unit.names)} get {quantity(shm_mib)}: give more, or a smaller --shm-size"
+        )
     return Server(
         unit=unit,
         files=source.files_of(unit),

@@ -80,6 +80,10 @@ def _check(args: argparse.Namespace) -> None:
     ):
         if value is not None and given is None:
             raise UsageError(f"{flag} needs {needed}")
+    keys = [label.partition("=")[0] for label in args.node_selector]
+    twice = sorted({key for key in keys if keys.count(key) > 1})
+    if twice:
+        raise UsageError(f"--node-selector gives {', '.join(twice)} more than one value")
     if args.max_replicas is not None and args.max_replicas < args.replicas:
         raise UsageError(
             f"got --max-replicas {args.max_replicas} with --replicas {args.replicas}, expected at "

@@ -11,7 +11,12 @@ import re
 _DNS = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?")
 _SIZE = re.compile(r"([1-9][0-9]{0,6})(Mi|Gi|Ti)")
 _MEBIBYTES = {"Mi": 1, "Gi": 1024, "Ti": 1024**2}
-_IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@-]{0,254}")
+# https://pkg.go.dev/github.com/distribution/reference: registry/name:tag@digest
+_IMAGE = re.compile(
+    r"([A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?(:[0-9]{1,5})?/)?"
+    r"[a-z0-9]+((\.|_{1,2}|-+)[a-z0-9]+)*(/[a-z0-9]+((\.|_{1,2}|-+)[a-z0-9]+)*)*"
+    r"(:[A-Za-z0-9_][A-Za-z0-9._-]{0,127})?(@sha256:[0-9a-f]{64})?"
+)
 _LABEL = re.compile(
     r"([A-Za-z0-9][A-Za-z0-9._-]*/)?[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?"
     r"=([A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?)?"

@@ -31,6 +31,7 @@ VARIANTS: dict[str, tuple[str, ...]] = {
     "per model": ("--per-model", *EVERYTHING),
     "shared claim": ("--shared-claim", "--per-model"),
     "no scaling": ("--max-replicas", "1"),
+    "replaced": ("--rollout", "replace"),
     "local": ("--config", "local.yaml", "--local-models", "/srv/m", "--local-claim", "weights"),
 }
 
@@ -276,3 +277,21 @@ def test_the_stop_is_as_long_as_it_is_for_compose() -> None:
     from generator.deploy import compose
 
     assert compose._STOP_S == kubernetes._STOP_S
+
+
+def test_pods_are_replaced_one_by_one_where_there_is_no_room_for_both(deploy: Deploy) -> None:
+    for flags, unavailable, surge in ((), 0, 1), (("--rollout", "replace"), 1, 0):
+        deployment = deploy("kubernetes", *flags).object("Deployment", "hf-triton")
+        rolling = {"maxUnavailable": unavailable, "maxSurge": surge}
+        assert deployment["spec"]["strategy"]["rollingUpdate"] == rolling
+
+
+@pytest.mark.parametrize("locked", [False, True])
+def test_pods_wait_for_each_other_at_a_shared_claim(
+    deploy: Deploy, work: Path, locked: bool
+) -> None:
+    if locked:
+        write_lock(work)
+    pod = deploy("kubernetes", "--shared-claim").pod("hf-triton")
+    fetch = pod["initContainers"][-1]["args"]
+    assert make_parser().parse_args(" ".join(fetch).rpartition("hf-triton ")[2].split()).wait

@@ -8,7 +8,7 @@ import pytest
 
 from generator import cli
 from tests.deploy.conftest import Deploy
-from tests.deploy.workspace import LOCAL
+from tests.deploy.workspace import HOOKS, LOCAL
 
 TARGETS = ("compose", "kubernetes", "kserve")
 
@@ -116,6 +116,19 @@ REFUSALS = {
         2,
     ),
     "certificate alone": (("kubernetes", "--tls-secret", "c"), "--tls-secret needs --host", 2),
+    "two values of a label": (
+        ("kubernetes", "--node-selector", "pool=gpu", "--node-selector", "pool=cpu"),
+        "--node-selector gives pool more than one value",
+        2,
+    ),
+    "no memory beside what is shared": (
+        ("compose", "--memory", "1Gi", "--shm-size", "2Gi"),
+        (
+            "got --memory 1Gi, which has to hold shared memory too, of which 'Chat_7B', "
+            "'embedding', 'picture' get 2Gi: give more, or a smaller --shm-size"
+        ),
+        2,
+    ),
     "fewer than replicas": (
         ("kubernetes", "--replicas", "3", "--max-replicas", "2"),
         "got --max-replicas 2 with --replicas 3, expected at least as many",
@@ -162,6 +175,9 @@ WRONG_VALUES = {
     ("--name", "Mine"): "lower-case letters, digits and -, at most 40, a letter first",
     ("--name", "a" * 41): "lower-case letters, digits and -, at most 40, a letter first",
     ("--image", "a b"): "an image's name, such as my-registry/hf-triton:gpu",
+    ("--image", "http://hub/hf-triton"): "an image's name, such as my-registry/hf-triton:gpu",
+    ("--image", "hf-triton:gpu:1"): "an image's name, such as my-registry/hf-triton:gpu",
+    ("--image", "hub/"): "an image's name, such as my-registry/hf-triton:gpu",
     ("--memory", "8GB"): "a whole number of Mi, Gi or Ti, such as 16Gi",
     ("--shm-size", "0Gi"): "a whole number of Mi, Gi or Ti, such as 16Gi",
     ("--cpu", "0"): "cores, such as 4 or 0.5",
@@ -181,6 +197,20 @@ def test_a_wrong_value_is_told_with_what_is_expected(deploy: Deploy, flag: str, 
     assert refused.code == 2
     expected = WRONG_VALUES[flag, value]
     assert f"argument {flag}: got {value[:80]!r}, expected {expected}\n" in refused.err
+
+
+@pytest.mark.parametrize(
+    "image",
+    ["a", "hub:5000/a/b_c--d:1.0-gpu", f"a.b/c@sha256:{'0' * 64}", f"a:1@sha256:{'0' * 64}"],
+)
+def test_an_image_has_a_registry_a_tag_and_a_digest(deploy: Deploy, image: str) -> None:
+    assert f'image: "{image}"' in deploy("kubernetes", f"--image={image}").files["deployment.yaml"]
+
+
+def test_what_kubectl_can_not_note_is_applied_by_the_server(deploy: Deploy, work: Path) -> None:
+    (work / "hooks/mine.py").write_text(HOOKS + "# long\n" * 50_000)
+    said = deploy("kubernetes").out
+    assert said.endswith("kubectl apply --server-side -k out\n")
 
 
 def test_all_local_models_are_told_at_once(deploy: Deploy, work: Path) -> None:
