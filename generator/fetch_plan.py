@@ -26,12 +26,13 @@ from generator.spec import LockedSnapshot, ModelSpec
 class ModelFetch:
     """One Hub model on its way: ``files`` are those it needs, ``here`` those it has.
 
-    ``error`` says why it can't be had.
+    ``is_locked`` where the lock said which; ``error`` says why it can't be had.
     """
 
     spec: ModelSpec
     cache: ModelCache
     commit: str = ""
+    is_locked: bool = False
     files: Mapping[str, HubFile] = field(default_factory=dict)
     here: dict[str, Found] = field(default_factory=dict)
     error: str = ""
@@ -69,7 +70,7 @@ def resolve(fetch: ModelFetch, lock: Lock, list_files: Callable[[str, str], List
     repository, revision = lock_key(fetch.spec)
     locked = lock.get((repository, revision))
     if locked is not None and (not is_commit(revision) or locked.commit == revision):
-        fetch.commit = locked.commit
+        fetch.commit, fetch.is_locked = locked.commit, True
         known = {path: HubFile(file.size, file.sha256) for path, file in locked.files.items()}
     else:
         listing = list_files(repository, revision)

@@ -194,6 +194,9 @@ class Fetching:
     def _fail(self, fetch: ModelFetch, error: BaseException) -> None:
         if not fetch.error:
             fetch.error = hub_client.explain(error, fetch.source, fetch.commit)
+            if fetch.is_locked and isinstance(error, hub_client.WrongContentError):
+                update = f"hf-triton fetch --update {fetch.spec.name}"
+                fetch.error += f". models.lock expects it: if the Hub is right, run {update}"
             self._progress.end(fetch.spec.name)
             if len(self._fetches) > 1:  # it is told again, in full, when the others are here
                 self._progress.say(f"{fetch.spec.name}: failed: {fetch.error}")

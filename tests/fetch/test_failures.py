@@ -140,6 +140,8 @@ def test_what_differs_from_the_lock_is_refused_though_the_hub_calls_it_right(
     hub.repositories["org/tiny"].files["model.safetensors"] = b"changed" * 1000
     text = work.refused("fetch", "--locked")
     assert "model.safetensors as the Hub sends it is not the expected file" in text
+    expects = "models.lock expects it: if the Hub is right, run hf-triton fetch --update tiny"
+    assert text.endswith(f"; it was discarded. {expects}\n")
     assert not work.snapshots()
 
 

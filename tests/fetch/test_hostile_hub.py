@@ -6,6 +6,7 @@ import hashlib
 from typing import Any
 
 import pytest
+from hf_runtime.errors import LoadError
 
 from tests.fetch.conftest import FILES
 from tests.fetch.workplace import Workplace
@@ -117,3 +118,21 @@ def test_an_endpoint_that_is_no_address_is_one_line_at_once(
         "tiny: org/tiny: got HF_ENDPOINT 'hub.example:8080', expected an address such as "
         "https://huggingface.co\n"
     )
+
+
+def test_what_is_in_the_cache_loads_whatever_the_token(
+    work: Workplace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work.fetch()
+    (work.folder / "models.lock").unlink()
+    monkeypatch.setenv("HF_TOKEN", "hf_reads\nit")
+    assert work.loaded() == work.snapshots()[0]
+
+
+def test_a_token_that_can_be_none_is_not_quoted_by_the_server(
+    work: Workplace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", "hf_reads\nit")
+    with pytest.raises(LoadError, match="^HF_TOKEN holds spaces, ") as raised:
+        work.loaded()
+    assert "reads" not in str(raised.value)
