@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from threading import Event
 
-from generator import hub_client
+from generator import hub_client, hub_errors
 from generator.fetch_part import Part
 from generator.hub_client import HubFile, InterruptedFetchError, WrongContentError
 from generator.model_cache import ModelCache
@@ -73,7 +73,7 @@ def _complete(part: Part, wanted: Download, watcher: Watcher) -> bool:
             part.discard()
             raise
         except Exception as error:
-            if not hub_client.is_temporary(error):
+            if not hub_errors.is_temporary(error):
                 raise
             cut = error
         if part.is_complete:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-from generator import hub_client
+from generator import hub_client, hub_errors
 from generator.errors import FetchError
 from generator.fetch_download import Download, Watcher, download
 from generator.fetch_names import hub_models
@@ -86,7 +86,7 @@ class Fetching:
             except InterruptedFetchError:
                 pass
             except Exception as error:  # noqa: BLE001, huggingface_hub raises many kinds
-                fetch.error = hub_client.explain(error, fetch.source, fetch.commit)
+                fetch.error = hub_errors.explain(error, fetch.source, fetch.commit)
 
         run_all(self._good, guarded, self._num_workers, self._stop, self._progress.draw)
         self._progress.erase()
@@ -193,7 +193,7 @@ class Fetching:
 
     def _fail(self, fetch: ModelFetch, error: BaseException) -> None:
         if not fetch.error:
-            fetch.error = hub_client.explain(error, fetch.source, fetch.commit)
+            fetch.error = hub_errors.explain(error, fetch.source, fetch.commit)
             if fetch.is_locked and isinstance(error, hub_client.WrongContentError):
                 update = f"hf-triton fetch --update {fetch.spec.name}"
                 fetch.error += f". models.lock expects it: if the Hub is right, run {update}"
@@ -202,7 +202,7 @@ class Fetching:
                 self._progress.say(f"{fetch.spec.name}: failed: {fetch.error}")
 
     def _on_wait(self, name: str, error: BaseException, seconds: float) -> None:
-        line = f"{name}: {hub_client.brief(error)}; trying again in {seconds:.0f} s"
+        line = f"{name}: {hub_errors.brief(error)}; trying again in {seconds:.0f} s"
         if line != self._last_wait:  # its other files wait for the same
             self._last_wait = line
             self._progress.say(line)

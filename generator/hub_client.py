@@ -8,7 +8,6 @@ cache.
 
 from __future__ import annotations
 
-import errno
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -17,21 +16,14 @@ from functools import partial
 from threading import Event
 from typing import Any, TypeVar
 
-from generator.errors import FetchError, mask_tokens
-from generator.hub_rules import (
-    UnusableTokenError,
-    error_line,
-    hub_token,
-    is_safe,
-    without_credentials,
-)
+from generator.errors import FetchError
+from generator.hub_errors import endpoint, is_temporary
+from generator.hub_rules import hub_token, is_safe
 
 WAITS_S = (1.0, 2.0, 4.0, 8.0)
 """Pauses between attempts that got nowhere; after the last the fetch fails."""
 MAX_WAIT_S = 120.0
 LISTING_S = 60.0
-_TEMPORARY = (408, 429, 500, 502, 503, 504)
-_LASTING = ("UnsupportedProtocol", "LocalProtocolError", "TooManyRedirects")
 
 Result = TypeVar("Result")
 
@@ -72,7 +64,7 @@ def list_files(repository: str, revision: str) -> Listing:
 
     if not constants.ENDPOINT.startswith(("http://", "https://")):
         expected = "expected an address such as https://huggingface.co"
-        raise FetchError(f"got HF_ENDPOINT {_endpoint()!r}, {expected}")
+        raise FetchError(f"got HF_ENDPOINT {endpoint()!r}, {expected}")
     api = HfApi(token=hub_token())
     # Not list_repo_tree, which waits for ever for a Hub that does not answer.
     ask = partial(api.model_info, files_metadata=True, timeout=LISTING_S)
@@ -82,7 +74,7 @@ def list_files(repository: str, revision: str) -> Listing:
         return Listing(_hexadecimal(info.sha, 40), files)
     except (ValueError, TypeError, KeyError, AttributeError):
         raise WrongContentError(
-            f"{_endpoint()} does not answer as a Hub does: check HF_ENDPOINT, and whether the "
+            f"{endpoint()} does not answer as a Hub does: check HF_ENDPOINT, and whether the "
             "login page of a proxy or network stands in between"
         ) from None
 
@@ -183,87 +175,3 @@ def pause(
     on_wait(error, seconds)
     if stop.wait(seconds):
         raise InterruptedFetchError("interrupted")
-
-
-def is_temporary(error: BaseException) -> bool:
-    """Whether trying again may help: no connection, a cut one, or a Hub that is busy."""
-    from huggingface_hub.errors import HfHubHTTPError
-
-    if isinstance(error, HfHubHTTPError):
-        return error.response.status_code in _TEMPORARY
-    # httpx in huggingface_hub 1, httpx2 in 2; both errors' base is the first of HfHubHTTPError's.
-    is_http = isinstance(error, HfHubHTTPError.__bases__[0])
-    return is_http and type(error).__name__ not in _LASTING
-
-
-def brief(error: BaseException) -> str:
-    """What went wrong for now, in a few words."""
-    status = getattr(getattr(error, "response", None), "status_code", None)
-    return f"HTTP {status}" if status else mask_tokens(error_line(error))
-
-
-def explain(error: BaseException, source: str, commit: str | None = None) -> str:
-    """The one line that a failed fetch of a model ends in: what is wrong and what to do."""
-    from huggingface_hub import errors
-
-    if isinstance(error, (FetchError, UnusableTokenError)):
-        return f"{source}: {error}"
-    if isinstance(error, errors.OfflineModeIsEnabled):
-        return f"{source}: not in the cache, and HF_HUB_OFFLINE is set: unset it to fetch"
-    if isinstance(error, errors.GatedRepoError):
-        terms = f"accept its terms on {_endpoint()}/{source.partition('@')[0]}"
-        return f"{source} is gated: {terms} and set HF_TOKEN to a token that may read it"
-    if isinstance(error, errors.RevisionNotFoundError):
-        if commit:
-            return f"{source}: the Hub no longer has commit {commit}; lock another with --update"
-        return f"{source}: the Hub has no such revision; check 'revision' in models.yaml"
-    if isinstance(error, errors.RepositoryNotFoundError):
-        private = "it is private and HF_TOKEN is not set to a token that may read it"
-        return f"{source}: the Hub has no such model (check 'model'), or {private}"
-    if isinstance(error, errors.EntryNotFoundError):
-        return f"{source}: the Hub lists a file that it does not have; try again later"
-    if isinstance(error, errors.HfHubHTTPError):
-        return f"{source}: {_refusal(error.response.status_code)}"
-    if is_temporary(error):
-        where = "check the network, proxy settings and HF_ENDPOINT"
-        return f"{source}: {_address(error)} can't be reached ({brief(error)}): {where}"
-    return f"{source}: {brief(error)}"
-
-
-def _endpoint() -> str:
-    """The Hub's address, without what may be secret in it."""
-    from huggingface_hub import constants
-
-    return without_credentials(constants.ENDPOINT)
-
-
-def _address(error: BaseException) -> str:
-    """Which server an error is about: the Hub, or where it sends its files from."""
-    try:
-        url = error.request.url  # type: ignore[attr-defined]
-        return f"{url.scheme}://{url.netloc.decode()}"  # without credentials, which httpx takes out
-    except (AttributeError, RuntimeError):  # httpx has one only once a request was made
-        return _endpoint()
-
-
-def _refusal(status: int) -> str:
-    if status == 401:
-        return "the Hub refuses the token in HF_TOKEN (HTTP 401): set a valid one, or none"
-    if status == 403:
-        return "the token in HF_TOKEN may not read it (HTTP 403): give it the permission"
-    if status == 429:
-        return "the Hub asks to slow down (HTTP 429): run again later, or set HF_TOKEN"
-    if status in _TEMPORARY:
-        return f"the Hub has trouble (HTTP {status}): run again later; what is here is kept"
-    return f"the Hub answers HTTP {status}"
-
-
-def disk_trouble(error: OSError, path: object) -> FetchError:
-    """What the operating system refused while writing."""
-    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-        room = "make room and run again; what is here is kept"
-        return FetchError(f"{path} can't be written: {error.strerror}: {room}")
-    place = error.filename2 or error.filename or path
-    if error.errno in (errno.EEXIST, errno.EISDIR, errno.ENOTDIR, errno.ELOOP):
-        return FetchError(f"{place} is in the way ({error.strerror}): remove it and run again")
-    return FetchError(f"{place} can't be written: {error.strerror}")

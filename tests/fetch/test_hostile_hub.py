@@ -133,6 +133,6 @@ def test_a_token_that_can_be_none_is_not_quoted_by_the_server(
     work: Workplace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HF_TOKEN", "hf_reads\nit")
-    with pytest.raises(LoadError, match="^HF_TOKEN holds spaces, ") as raised:
+    with pytest.raises(LoadError, match=r"^HF_TOKEN holds spaces, ") as raised:
         work.loaded()
     assert "reads" not in str(raised.value)
