@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import queue
 import signal
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +16,14 @@ import numpy as np
 import pytest
 import tritonclient.grpc as grpc_client
 
-from tests.observability.collector import Collector
+from tests.observability.collector import Collector, Span
 from tests.support.served import Served, serve
 from tests.support.triton import eventually, free_ports
 
 pytestmark = pytest.mark.server
 
 MODELS = "- {name: plain}\n- {name: flowing, streaming: true}"
+_numbers = itertools.count(1)
 _NUM_SPANS = 3  # the frontend's, the model's, its computing
 
 
@@ -48,12 +51,11 @@ def traceparent(number: int) -> dict[str, str]:
     return {"traceparent": f"00-{number:032x}-00000000000000ab-01"}
 
 
-def post(served: Served, path: str, number: int, **body: object) -> bytes:
+def post(served: Served, path: str, number: int, **body: object) -> None:
     url = f"http://127.0.0.1:{served.listen.http_port}/v2/models/{path}"
     request = urllib.request.Request(url, json.dumps(body).encode(), traceparent(number))
     with urllib.request.urlopen(request, timeout=30) as response:
-        found: bytes = response.read()
-        return found
+        response.read()
 
 
 def text_input() -> Any:
@@ -62,11 +64,21 @@ def text_input() -> Any:
     return tensor
 
 
-def assert_traced(collector: Collector, number: int, model: str, request_id: str) -> None:
+def traced(served: Served, collector: Collector, ask: Callable[[int], None]) -> dict[str, Span]:
+    """The spans, by their names, of what ``ask`` sends in the trace of a number.
+
+    24.10 loses a trace now and then where the cores are busy: one of five is enough.
+    """
+    for number in itertools.islice(_numbers, 5):
+        ask(number)
+        trace = f"{number:032x}"
+        if eventually(lambda trace=trace: len(collector.trace(trace)) == _NUM_SPANS, 10):  # type: ignore[misc]
+            return {span.name: span for span in collector.trace(trace)}
+    raise AssertionError(f"no trace came whole: {collector.spans}\n{served.err}")
+
+
+def assert_traced(spans: dict[str, Span], model: str, request_id: str) -> None:
     """The caller's trace goes on in the server, and in the model that answered."""
-    trace = f"{number:032x}"
-    assert eventually(lambda: len(collector.trace(trace)) == _NUM_SPANS, 60)
-    spans = {span.name: span for span in collector.trace(trace)}
     assert set(spans) == {"InferRequest", model, "compute"}
     assert spans["InferRequest"].parent_id == "00000000000000ab"
     assert spans[model].parent_id == spans["InferRequest"].span_id
@@ -78,37 +90,51 @@ def assert_traced(collector: Collector, number: int, model: str, request_id: str
 
 
 def test_an_http_requests_trace_goes_on_in_the_server(served: Served, collector: Collector) -> None:
-    post(served, "plain/generate", 1, text_input="a prompt", id="r-1")
-    assert_traced(collector, 1, "plain", "r-1")
-    tensor = {"name": "text_input", "datatype": "BYTES", "shape": [1], "data": ["a prompt"]}
-    post(served, "plain/infer", 2, inputs=[tensor])
-    assert_traced(collector, 2, "plain", "")
+    def generate(number: int) -> None:
+        post(served, "plain/generate", number, text_input="a prompt", id="r-1")
+
+    def infer(number: int) -> None:
+        tensor = {"name": "text_input", "datatype": "BYTES", "shape": [1], "data": ["a prompt"]}
+        post(served, "plain/infer", number, inputs=[tensor])
+
+    assert_traced(traced(served, collector, generate), "plain", "r-1")
+    assert_traced(traced(served, collector, infer), "plain", "")
 
 
 def test_a_streams_trace_goes_on_in_the_server(served: Served, collector: Collector) -> None:
-    post(served, "flowing_stream/generate_stream", 3, text_input="a prompt", id="r-3")
-    assert_traced(collector, 3, "flowing_stream", "r-3")
+    def ask(number: int) -> None:
+        post(served, "flowing_stream/generate_stream", number, text_input="a prompt", id="r-3")
+
+    assert_traced(traced(served, collector, ask), "flowing_stream", "r-3")
 
 
 def test_a_grpc_requests_trace_goes_on_in_the_server(served: Served, collector: Collector) -> None:
     with grpc_client.InferenceServerClient(f"127.0.0.1:{served.listen.grpc_port}") as client:
-        client.infer("plain", [text_input()], request_id="r-4", headers=traceparent(4))
+
+        def ask(number: int) -> None:
+            client.infer("plain", [text_input()], request_id="r-4", headers=traceparent(number))
+
+        assert_traced(traced(served, collector, ask), "plain", "r-4")
+
+
+def test_a_grpc_streams_trace_goes_on_in_the_server(served: Served, collector: Collector) -> None:
+    def ask(number: int) -> None:
         answers: queue.SimpleQueue[tuple[Any, Any]] = queue.SimpleQueue()
-        client.start_stream(
-            lambda result, error: answers.put((result, error)), headers=traceparent(5)
-        )
-        client.async_stream_infer("flowing_stream", [text_input()], request_id="r-5")
-        assert answers.get(timeout=30)[1] is None
-        client.stop_stream()
-    assert_traced(collector, 4, "plain", "r-4")
-    assert_traced(collector, 5, "flowing_stream", "r-5")
+        with grpc_client.InferenceServerClient(f"127.0.0.1:{served.listen.grpc_port}") as client:
+            client.start_stream(
+                lambda result, error: answers.put((result, error)), headers=traceparent(number)
+            )
+            client.async_stream_infer("flowing_stream", [text_input()], request_id="r-5")
+            assert answers.get(timeout=30)[1] is None
+            client.stop_stream()  # with it the trace is complete
+
+    assert_traced(traced(served, collector, ask), "flowing_stream", "r-5")
 
 
 def test_the_collectors_own_key_comes_from_the_environment(
     served: Served, collector: Collector
 ) -> None:
-    post(served, "plain/generate", 6, text_input="a prompt")
-    assert_traced(collector, 6, "plain", "")
+    traced(served, collector, partial(post, served, "plain/generate", text_input="a prompt"))
     assert collector.headers[-1]["x-collector-key"] == "secret-of-the-collector"
     assert "secret-of-the-collector" not in served.err
 
@@ -117,9 +143,9 @@ def test_requests_without_a_context_are_not_traced_at_rate_0(
     served: Served, collector: Collector
 ) -> None:
     served.generate("plain", "a prompt")
-    post(served, "plain/generate", 7, text_input="a prompt")  # what comes later is there
-    assert_traced(collector, 7, "plain", "")
-    assert {int(span.trace_id, 16) for span in collector.spans} <= set(range(1, 8))
+    # What comes later is there, so it would be too.
+    traced(served, collector, partial(post, served, "plain/generate", text_input="a prompt"))
+    assert all(int(span.trace_id, 16) < next(_numbers) for span in collector.spans)
 
 
 def test_by_default_every_request_is_traced_and_a_lost_collector_loses_none(
