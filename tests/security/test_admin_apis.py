@@ -114,6 +114,22 @@ def test_grpc_calls_that_change_the_server_need_the_admin_key(served: Served, na
         GRPC_CLOSED[name](client, {GRPC_HEADER: KEY})
 
 
+def test_code_that_a_caller_sends_is_not_run_without_the_admin_key(
+    served: Served, tmp_path: Path
+) -> None:
+    """Triton loads a model's files from the request, and follows names out of its repository."""
+    traces = tmp_path / "ran"
+    code = f"open({str(traces)!r}, 'w')\nclass TritonPythonModel: pass\n".encode()
+    with grpc_client.InferenceServerClient(f"127.0.0.1:{served.listen.grpc_port}") as client:
+        with pytest.raises(InferenceServerException, match="This protocol is restricted"):
+            client.load_model(
+                "theirs", config='{"backend": "python"}', files={"file:1/model.py": code}
+            )
+        with pytest.raises(InferenceServerException, match="This protocol is restricted"):
+            client.load_model("../theirs")
+    assert not traces.exists()
+
+
 @pytest.mark.parametrize("name", GRPC_OPEN)
 def test_grpc_calls_that_clients_need_are_open(served: Served, name: str) -> None:
     with grpc_client.InferenceServerClient(f"127.0.0.1:{served.listen.grpc_port}") as client:
