@@ -97,17 +97,41 @@ class OpenAiApp:
             "owned_by": "hf-triton",
         }
 
-    async def _embeddings(self, request: web.Request) -> web.Response:
+    async def _embeddings(self, request: web.Request) -> web.StreamResponse:
         asked = embeddings.read(read_object(await _body(request)))
         model = await self._catalog.find(asked.model, EMBEDDING_TASKS)
         request_id = id_of(request, f"embd-{uuid.uuid4().hex}")
-        try:
+
+        async def answer(model: ServedModel) -> web.Response:
             answers = await self._vectors(embeddings.requests(model, asked, request_id))
+            return _json(embeddings.write(asked, answers))
+
+        try:
+            return await self._of_what_it_is_now(model, answer)
+        except ApiError as error:
+            raise embeddings.in_openais_words(error) from None
+
+    async def _of_what_it_is_now(
+        self,
+        model: ServedModel,
+        answer: Callable[[ServedModel], Awaitable[web.StreamResponse]],
+    ) -> web.StreamResponse:
+        """The answer; asked for once more where the model was changed since the catalog was read,
+        such as into one that streams, and Triton refused the request for that.
+        """
+        try:
+            return await answer(model)
         except ApiError as error:
             if error.status in (404, 503):
                 self._catalog.forget()
-            raise embeddings.in_openais_words(error) from None
-        return _json(embeddings.write(asked, answers))
+            if error.status not in (400, 404, 503):
+                raise
+            changed = None
+            with contextlib.suppress(ApiError):
+                changed = await self._catalog.changed(model)
+            if changed is None:
+                raise
+        return await answer(changed)
 
     async def _vectors(self, requests: Iterable[Any]) -> list[embeddings.Vectors]:
         """The answers of all requests, in their order; the first error ends the others."""
@@ -125,16 +149,15 @@ class OpenAiApp:
         async def generate(request: web.Request) -> web.StreamResponse:
             asked = api.read(read_object(await _body(request)))
             model = await self._catalog.find(asked.model, api.tasks)
-            answer = Answer(api, asked, f"{api.id_prefix}{uuid.uuid4().hex}")
-            chunks = self._chunks(model, asked, id_of(request, answer.answer_id))
-            try:
+
+            async def answered(model: ServedModel) -> web.StreamResponse:
+                answer = Answer(api, asked, f"{api.id_prefix}{uuid.uuid4().hex}")
+                chunks = self._chunks(model, asked, id_of(request, answer.answer_id))
                 if asked.stream:
                     return await _streamed(request, answer, chunks)
                 return _json(await whole(answer, chunks))
-            except ApiError as error:
-                if error.status in (404, 503):
-                    self._catalog.forget()
-                raise
+
+            return await self._of_what_it_is_now(model, answered)
 
         return generate
 

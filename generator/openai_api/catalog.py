@@ -80,6 +80,14 @@ class Catalog:
             raise wrong_task(name, found.task, self._named(tasks))
         return found
 
+    async def changed(self, model: ServedModel) -> ServedModel | None:
+        """What has become of a model, where it is not what it was: what Triton said of a request
+        was about another one. Raises ApiError.
+        """
+        found = (await self.models(_MISSES_GOOD_FOR_S)).get(model.name)
+        same = found == model or (found is not None and found.task != model.task)
+        return None if same else found
+
     def _named(self, tasks: Sequence[str]) -> list[str]:
         return sorted(n for n, model in self._models.items() if not tasks or model.task in tasks)
 

@@ -35,6 +35,10 @@ def _labelled(request: Any, error: tuple[Any, str]) -> tuple[Any, str]:
     return status, f"[request id: {request.id}] {text}"
 
 
+def _unknown(model: str) -> str:
+    return f"Request for unknown model: '{model}' has no available versions"
+
+
 @dataclass(frozen=True)
 class Model:
     """One folder of the repository."""
@@ -86,6 +90,8 @@ class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
         return service_pb2.ModelConfigResponse(config=self.models[request.name].config())
 
     async def ModelInfer(self, request: Any, context: Any) -> Any:  # noqa: N802
+        if request.model_name not in self.models:
+            await context.abort(grpc.StatusCode.NOT_FOUND, _unknown(request.model_name))
         if self.models[request.model_name].task == "feature-extraction":
             return await self._embed(request, context)
         inputs = self._note(request)
@@ -99,6 +105,10 @@ class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
     async def ModelStreamInfer(self, requests: Any, context: Any) -> AsyncIterator[Any]:  # noqa: N802
         assert "triton_grpc_error" not in dict(context.invocation_metadata())
         async for request in requests:
+            if request.model_name not in self.models:
+                text = _unknown(request.model_name)
+                yield service_pb2.ModelStreamInferResponse(error_message=text)
+                continue
             inputs = self._note(request)
             prompt = _prompt(inputs)
             if prompt in ERRORS:
