@@ -75,6 +75,7 @@ class Supervisor:
         self._were_ready: set[str] = set()
         self._failures: dict[str, str] = {}
         self._loading: list[str] = []
+        self._folders: dict[str, list[str]] = {}
         self._states: dict[str, str] | None = None  # folder -> "" where it is ready, or why not
         self._num_unanswered = 0
         self._ask_at_s = self._sweep_at_s = 0.0
@@ -164,6 +165,10 @@ class Supervisor:
 
     def _tell_health(self) -> None:
         healing, names = self._healer.reasons(), self._served.names()
+        folders = {name: self._served.folders(name) for name in names}
+        if self._states is not None and folders != self._folders:
+            self._ask()  # an apply has changed them since
+        self._folders = folders
         applied = self._served.last_apply()
         if applied:
             self._health.applied(applied.is_good, applied.at_s)
