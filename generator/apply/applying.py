@@ -223,6 +223,8 @@ def _existing(repository: Path, folders: Iterable[str]) -> list[Path]:
 def _line(outcome: Outcome, job: Job) -> str:
     if job.is_removal:
         return f"{outcome.model}: unloaded after {outcome.drained_s:.1f} s"
+    if not outcome.is_change:
+        return f"{outcome.model}: somebody else has loaded what is wanted"
     if not outcome.loaded:
         return f"{outcome.model}: {', '.join(outcome.unloaded)} unloaded"
     if outcome.is_addition:

@@ -56,6 +56,11 @@ class Outcome:
     drained_s: float = 0.0
     is_addition: bool = False
 
+    @property
+    def is_change(self) -> bool:
+        """Whether anything was done."""
+        return bool(self.loaded or self.unloaded)
+
 
 def carry_out(
     plans: Iterable[ModelPlan], obsolete: Iterable[str], control: Control, settings: Settings
@@ -181,11 +186,11 @@ def _take_back(group: GroupChange, control: Control, outcome: Outcome) -> None:
 
 
 def _told(error: Exception, replaced: list[FolderChange]) -> str:
-    text = str(error)
     if not replaced:
-        return text
-    goes_on = replaced[-1]
-    return f"{text}; version {max(goes_on.served.ready)} goes on serving"
+        return str(error)
+    version = max(replaced[-1].served.ready)
+    has_gone = isinstance(error.__cause__, OSError)
+    return f"{error}; version {version} {'is on disk again' if has_gone else 'goes on serving'}"
 
 
 def _drain(group: GroupChange, control: Control, settings: Settings, outcome: Outcome) -> None:

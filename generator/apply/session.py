@@ -156,7 +156,7 @@ def _placer(plan: Plan, repository: Path, say: Say) -> Callable[[str], None]:
 
 
 def _summary(plan: ApplyPlan, applied: Applied) -> str:
-    good = [outcome for outcome in applied.outcomes if not outcome.failure]
+    good = [one for one in applied.outcomes if one.is_change and not one.failure]
     removed = {removed.name for removed in plan.removed}
     counts = {
         "changed": sum(one.model not in removed and not one.is_addition for one in good),

@@ -312,7 +312,7 @@ def test_a_server_that_dies_while_it_loads_leaves_the_disk_as_it_was(made: Bench
     fake(made).load = die  # type: ignore[method-assign, assignment]
     ran = made.apply()
     assert ran.code == 1
-    assert "the server went away while it loaded a; version 1 goes on serving" in ran.err
+    assert "the server went away while it loaded a; version 1 is on disk again" in ran.err
     assert not (made.repository / "a" / "2").exists()
     made.say(BOTH)
     assert made.is_current()
