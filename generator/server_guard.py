@@ -46,7 +46,9 @@ def main(shared_memory_prefix: str, program: str, *arguments: str) -> None:
         target=_follow_input, args=(shared_memory_prefix, child, secret.encode()), daemon=True
     )
     watch.start()
-    _end_like(os.waitpid(child, 0)[1])
+    status = os.waitpid(child, 0)[1]
+    _end_orphans()
+    _end_like(status)
 
 
 def _first_line() -> str:
@@ -83,6 +85,15 @@ def _overwrite_arguments(pid: int, secret: bytes) -> None:
             arguments = memory.read(end - start)
             memory.seek(start)
             memory.write(arguments.replace(secret, b"*" * len(secret)))
+
+
+def _end_orphans() -> None:
+    """What a program that crashed leaves running: nobody may come to end it after this process."""
+    group = os.getpgrp()
+    for pid in map(int, filter(str.isdecimal, os.listdir("/proc"))):  # noqa: PTH208
+        with contextlib.suppress(OSError):
+            if pid != os.getpid() and os.getpgid(pid) == group:
+                os.kill(pid, signal.SIGKILL)
 
 
 def _end_like(status: int) -> None:

@@ -1,0 +1,46 @@
+"""The process between ``serve`` and tritonserver: nothing of the server outlives it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from generator import server_guard
+from tests.support.triton import eventually
+
+PROGRAM = "sleep 300 & echo $!; {end}"
+
+
+@pytest.mark.parametrize(
+    "end, code", [("kill -KILL $$", -signal.SIGKILL), ("kill -ABRT $$", -signal.SIGABRT)]
+)
+def test_what_a_crashed_program_leaves_is_ended_with_the_guard(end: str, code: int) -> None:
+    guard = [sys.executable, "-IS", server_guard.__file__, "no_such_shared_memory_"]
+    with subprocess.Popen(
+        [*guard, "/bin/sh", "-c", PROGRAM.format(end=end)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        assert process.stdin
+        assert process.stdout
+        process.stdin.write("\n")
+        process.stdin.flush()
+        orphan = int(process.stdout.readline())
+        assert process.wait(timeout=60) == code
+        assert eventually(lambda: not _runs(orphan))
+
+
+def _runs(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    # Still there where nobody has asked how it ended.
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
