@@ -31,6 +31,7 @@ from generator.openai_api.key import is_authorized
 from generator.openai_api.merging import merged, only
 from generator.openai_api.request_ids import id_of, send_id
 from generator.openai_api.tasks import EMBEDDING_TASKS
+from generator.openai_api.trace_context import Metadata, trace_context
 from generator.openai_api.triton import Triton
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -103,7 +104,8 @@ class OpenAiApp:
         request_id = id_of(request, f"embd-{uuid.uuid4().hex}")
 
         async def answer(model: ServedModel) -> web.Response:
-            answers = await self._vectors(embeddings.requests(model, asked, request_id))
+            requests = embeddings.requests(model, asked, request_id)
+            answers = await self._vectors(requests, trace_context(request))
             return _json(embeddings.write(asked, answers))
 
         try:
@@ -133,9 +135,12 @@ class OpenAiApp:
                 raise
         return await answer(changed)
 
-    async def _vectors(self, requests: Iterable[Any]) -> list[embeddings.Vectors]:
+    async def _vectors(
+        self, requests: Iterable[Any], metadata: Metadata
+    ) -> list[embeddings.Vectors]:
         """The answers of all requests, in their order; the first error ends the others."""
-        tasks = [asyncio.ensure_future(self._triton.infer(request)) for request in requests]
+        asked = (self._triton.infer(request, metadata) for request in requests)
+        tasks = [asyncio.ensure_future(one) for one in asked]
         try:
             responses = await asyncio.gather(*tasks)
             return [embeddings.read_vectors(response) for response in responses]
@@ -152,7 +157,8 @@ class OpenAiApp:
 
             async def answered(model: ServedModel) -> web.StreamResponse:
                 answer = Answer(api, asked, f"{api.id_prefix}{uuid.uuid4().hex}")
-                chunks = self._chunks(model, asked, id_of(request, answer.answer_id))
+                request_id = id_of(request, answer.answer_id)
+                chunks = self._chunks(model, asked, request_id, trace_context(request))
                 if asked.stream:
                     return await _streamed(request, answer, chunks)
                 return _json(await whole(answer, chunks))
@@ -161,10 +167,12 @@ class OpenAiApp:
 
         return generate
 
-    def _chunks(self, model: ServedModel, asked: Asked, request_id: str) -> Chunks:
+    def _chunks(
+        self, model: ServedModel, asked: Asked, request_id: str, metadata: Metadata
+    ) -> Chunks:
         logprobs = asked.num_logprobs is not None
         sources = [
-            self._triton.generate(model, request_id, inputs, logprobs=logprobs)
+            self._triton.generate(model, request_id, inputs, logprobs=logprobs, metadata=metadata)
             for inputs in asked.inputs
         ]
         return merged(sources) if len(sources) > 1 else only(sources[0])

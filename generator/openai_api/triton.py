@@ -18,6 +18,7 @@ from generator.openai_api.catalog import ServedModel
 from generator.openai_api.errors import ApiError
 from generator.openai_api.statuses import UNREACHABLE, of_status, of_text
 from generator.openai_api.tensors import Chunk, infer_request, read_chunk
+from generator.openai_api.trace_context import Metadata
 
 _CHANNEL_OPTIONS = [
     ("grpc.max_receive_message_length", -1),
@@ -84,23 +85,25 @@ class Triton:
         inputs: Mapping[str, TensorValue],
         *,
         logprobs: bool,
+        metadata: Metadata = (),
     ) -> AsyncGenerator[Chunk, None]:
         """The answer's chunks, a single one without streaming. They raise ApiError."""
         request = infer_request(
             model.triton_name, request_id, inputs, batched=model.is_batched, logprobs=logprobs
         )
-        return self._streamed(request) if model.streams else self._at_once(request)
+        ask = self._streamed if model.streams else self._at_once
+        return ask(request, metadata)
 
-    async def infer(self, request: Any) -> Any:
+    async def infer(self, request: Any, metadata: Metadata = ()) -> Any:
         """A ModelInferRequest's response. Raises ApiError."""
         with _errors_translated():
-            return await self._stub.ModelInfer(request)
+            return await self._stub.ModelInfer(request, metadata=metadata)
 
-    async def _at_once(self, request: Any) -> AsyncGenerator[Chunk, None]:
-        yield _chunk(await self.infer(request))
+    async def _at_once(self, request: Any, metadata: Metadata) -> AsyncGenerator[Chunk, None]:
+        yield _chunk(await self.infer(request, metadata))
 
-    async def _streamed(self, request: Any) -> AsyncGenerator[Chunk, None]:
-        call = self._stub.ModelStreamInfer(iter((request,)))
+    async def _streamed(self, request: Any, metadata: Metadata) -> AsyncGenerator[Chunk, None]:
+        call = self._stub.ModelStreamInfer(iter((request,)), metadata=metadata)
         failed = False
         try:
             with _errors_translated():

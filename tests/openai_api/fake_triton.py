@@ -67,6 +67,7 @@ class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
     seen: list[dict[str, Any]] = field(default_factory=list)
     shapes: list[list[int]] = field(default_factory=list)
     ids: list[str] = field(default_factory=list)
+    traces: list[str] = field(default_factory=list)
     cancelled: list[str] = field(default_factory=list)
     embedding_requests: list[Any] = field(default_factory=list)
     most_answered: int = 10**6
@@ -89,7 +90,14 @@ class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
             await context.abort(grpc.StatusCode.NOT_FOUND, "Request for unknown model")
         return service_pb2.ModelConfigResponse(config=self.models[request.name].config())
 
+    def _trace(self, context: Any) -> None:
+        metadata = dict(context.invocation_metadata())
+        self.traces += [
+            metadata[name] for name in ("traceparent", "tracestate") if name in metadata
+        ]
+
     async def ModelInfer(self, request: Any, context: Any) -> Any:  # noqa: N802
+        self._trace(context)
         if request.model_name not in self.models:
             await context.abort(grpc.StatusCode.NOT_FOUND, _unknown(request.model_name))
         if self.models[request.model_name].task == "feature-extraction":
@@ -104,6 +112,7 @@ class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
 
     async def ModelStreamInfer(self, requests: Any, context: Any) -> AsyncIterator[Any]:  # noqa: N802
         assert "triton_grpc_error" not in dict(context.invocation_metadata())
+        self._trace(context)
         async for request in requests:
             if request.model_name not in self.models:
                 text = _unknown(request.model_name)

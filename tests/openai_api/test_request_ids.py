@@ -1,4 +1,6 @@
-"""X-Request-Id: taken from the client, given to Triton, on every answer and in the log."""
+"""X-Request-Id: taken from the client, given to Triton, on every answer and in the log; and the
+client's trace.
+"""
 
 from __future__ import annotations
 
@@ -81,3 +83,21 @@ def test_a_bug_of_ours_is_logged_with_the_id(
     said = capsys.readouterr().err
     assert said.startswith("hf-triton: [request id: mine-7] the OpenAI API failed at a request: ")
     assert "a prompt" not in said
+
+
+PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+
+
+@pytest.mark.parametrize("model", ["echo", "whole"])
+def test_a_trace_goes_on_in_triton(model: str, api: Translator) -> None:
+    api.headers = {"traceparent": PARENT, "tracestate": "vendor=1"}
+    assert api.completion(model=model).status == 200
+    assert api.post("/v1/embeddings", model="vectors", input="a b").status == 200
+    assert api.triton.traces == [PARENT, "vendor=1"] * 2
+
+
+@pytest.mark.parametrize("header", ["x" * 513, "caf\xe9"])
+def test_what_is_no_trace_is_not_passed_on(header: str, api: Translator) -> None:
+    api.headers = {"traceparent": header}
+    assert api.completion().status == 200
+    assert api.triton.traces == []
