@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 
 from generator import manifest
@@ -46,22 +46,43 @@ def add_version(plan: ModelPlan, number: int, keep: Collection[int]) -> None:
     new = _files_at(plan, number)
     kept = {*keep, plan.version}
     gone = [path for path in known.files if (of := version_of(path)) and of not in kept]
+    final = {path: hash_ for path, hash_ in known.files.items() if path not in gone}
+    final |= {path: manifest.digest(content) for path, content in new.items()}
     with readable_errors():
-        _stage(plan, number, new)
-        saved = f"{plan.version}/{CONFIG_FILE}"
-        config = _read(folder / CONFIG_FILE)
-        write(f"{folder}/{STAGE}/{CONFIG_FILE}", config)
-        (folder / STAGE / CONFIG_FILE).replace(folder / saved)
-        final = {path: hash_ for path, hash_ in known.files.items() if path not in gone}
-        final |= {path: manifest.digest(content) for path, content in new.items()}
-        final[saved] = manifest.digest(config)
-        touched = [CONFIG_FILE, *gone]
-        replacing = {path: hashes for path in touched if (hashes := known.hashes(path))}
-        write(f"{folder}/{MANIFEST_FILE}", Manifest(final, replacing).to_bytes())
+        saved = _prepare(plan, number, new, final, gone)
         (folder / STAGE).rename(folder / str(number))
         write(f"{folder}/{CONFIG_FILE}", new[CONFIG_FILE])
         _remove(folder, gone)
-        write(f"{folder}/{MANIFEST_FILE}", Manifest(final).to_bytes())
+        write(f"{folder}/{MANIFEST_FILE}", Manifest({**final, **saved}).to_bytes())
+
+
+def _prepare(
+    plan: ModelPlan,
+    number: int,
+    new: Mapping[str, bytes],
+    final: Mapping[str, str],
+    gone: Iterable[str],
+) -> dict[str, str]:
+    """Everything up to the manifest that tells of both versions; returns the copy of config.pbtxt
+    with its hash. Where it fails, as on a full disk, nothing is left of it.
+    """
+    folder, known = plan.folder, plan.known
+    saved = f"{plan.version}/{CONFIG_FILE}"
+    try:
+        _stage(plan, number, new)
+        config = _read(folder / CONFIG_FILE)
+        write(f"{folder}/{STAGE}/{CONFIG_FILE}", config)
+        (folder / STAGE / CONFIG_FILE).replace(folder / saved)
+        copy = {saved: manifest.digest(config)}
+        touched = (CONFIG_FILE, *gone)
+        replacing = {path: hashes for path in touched if (hashes := known.hashes(path))}
+        write(f"{folder}/{MANIFEST_FILE}", Manifest({**final, **copy}, replacing).to_bytes())
+    except BaseException:
+        remove_tree(folder / STAGE)
+        if saved not in known.files:
+            (folder / saved).unlink(missing_ok=True)
+        raise
+    return copy
 
 
 def drop_version(folder: Path) -> None:

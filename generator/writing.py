@@ -29,9 +29,11 @@ def write(path: str, content: bytes) -> None:
         with os.fdopen(descriptor, "wb") as file:
             file.write(content)
         os.replace(scratch, path)  # noqa: PTH105
-    except BaseException:
+    except BaseException as error:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(scratch)  # noqa: PTH108
+        if isinstance(error, OSError) and error.filename is None:
+            error.filename = path  # a full disk names none
         raise
 
 

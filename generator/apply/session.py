@@ -17,7 +17,7 @@ from generator.apply.planning import ApplyPlan, plan_apply
 from generator.apply.recording import Recorder
 from generator.apply.rollback import plan_rollback
 from generator.apply.target import Target
-from generator.errors import EXIT_INPUT, EXIT_INTERRUPTED, EXIT_OK
+from generator.errors import EXIT_INPUT, EXIT_INTERRUPTED, EXIT_OK, GeneratorError
 from generator.native_model import place_models
 from generator.plan import Plan, make_plan
 from generator.templates import find_tasks
@@ -107,10 +107,13 @@ class Session:
         recorder = Recorder(self._repository, plan, is_whole=is_whole)
 
         def record(applied: Applied) -> None:
-            if is_whole:
-                recorder.record(applied, applied.last_change)
-            else:
-                recorder.record_rollback(applied)
+            try:
+                if is_whole:
+                    recorder.record(applied, applied.last_change)
+                else:
+                    recorder.record_rollback(applied)
+            except GeneratorError as error:  # such as a full disk
+                self._warn(f"{error}: a rollback will know nothing of this")
 
         self._applying = Applying(self._control, settings, self._tell, self._warn)
         # Before models are unloaded: nobody is to bring them back, or to miss them.
