@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -46,10 +47,21 @@ def run(args: argparse.Namespace) -> int:
     for orphan in outcome.plan.orphans:
         message = "is no longer in models.yaml; hf-triton prune removes it"
         print(f"{orphan.folder}: {message}", file=sys.stderr)
-    for note in outcome.notes:
+    for note in [*outcome.notes, *_server_notes(Path(args.repository), outcome)]:
         print(note, file=sys.stderr)
     refuse_conflicts(outcome)
     return 0
+
+
+def _server_notes(repository: Path, outcome: Outcome) -> Iterator[str]:
+    """That servers go on with what they have loaded."""
+    from generator.server_state import running_servers
+
+    for server in running_servers(repository) if outcome.written else ():
+        yield (
+            f"{repository}: the server on port {server.http_port} still serves what it has loaded; "
+            "hf-triton apply brings it to this without losing a request"
+        )
 
 
 def generate(config: Path, repository: Path, force: bool = False) -> Outcome:

@@ -81,7 +81,8 @@ def test_a_model_that_was_pruned_while_it_was_served_is_unloaded(made: Bench) ->
 
 def test_what_generate_wrote_under_a_running_server_comes_up_as_a_new_version(made: Bench) -> None:
     made.say(CHANGED)
-    made.run("generate")
+    assert "still serves what it has loaded; hf-triton apply" in made.run("generate").err
+    assert made.run("generate").err == ""
     ran = made.apply()
     assert "change     a: version 1 -> 2 (as it lies on disk)" in ran.out
     assert made.ready("a") == {2}
