@@ -27,6 +27,8 @@ Say = Callable[[str], None]
 
 _POLL_S = 0.25
 _REMIND_EVERY_S = 10.0
+# Running models look at their routing once a second.
+ROUTING_IS_READ_S = 2.0
 
 
 @dataclass
@@ -92,6 +94,8 @@ class Applying:
                 self._write_rest(group)
         if plan.removed and not self._stopping.is_set():
             before_removals(self.applied)
+            if self.applied.routing:  # nobody is to be sent to what goes
+                self._stopping.wait(ROUTING_IS_READ_S)
             self._each([_remover(removed, repository) for removed in plan.removed])
         return self.applied
 

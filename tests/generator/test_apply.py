@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from generator import repository, served_record, version_folders
+from generator.apply import applying
 from generator.apply.carry_out import write_folder
 from generator.apply.control import Control
 from generator.apply.planning import plan_apply
@@ -220,6 +221,31 @@ def test_a_broken_yaml_changes_nothing_and_names_every_mistake(made: Bench) -> N
     assert ran.code == 1
     assert ran.err == made.run("validate").err
     assert made.ready("a") == {1}
+
+
+def canary(weight: int) -> str:
+    arms = f"[{{name: old, weight: {100 - weight}}}, {{name: new, weight: {weight}, {SLOWER}}}]"
+    return f"- {{name: a, canary: {{arms: {arms}}}}}\n- {{name: s, streaming: true}}\n"
+
+
+def test_weights_change_without_a_load_after_their_arms_are_there_and_before_they_go(
+    made: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(applying, "ROUTING_IS_READ_S", 0.0)
+    routing = made.repository / "a" / "routing.json"
+    first = made.applied(canary(10)).out
+    assert first.index("a_new: ready after") < first.index("a: its routing is written")
+    fake(made).events.clear()
+    assert "1 routed" in made.applied(canary(50)).out
+    assert '"weight": 50' in routing.read_text()
+    assert made.apply("--rollback").code == 0
+    assert '"weight": 10' in routing.read_text()
+    assert not [event for event in fake(made).events if "probe" not in event]
+    last = made.applied(BOTH).out
+    assert last.index("a: its routing is written") < last.index("a_new: unloaded")
+    assert not routing.exists()
+    assert made.apply("--rollback").code == 0
+    assert '"weight": 10' in routing.read_text()
 
 
 def test_without_a_server_there_is_a_word_on_how_to_start_one(made: Bench) -> None:
