@@ -154,6 +154,8 @@ class Supervisor:
         self._states = _states(versions)
         ready = {name for name, reason in self._states.items() if not reason}
         self._healer.notice_ready(ready)
+        for model in [name for name in self._failures if self._parts(name) <= ready]:
+            del self._failures[model]  # somebody has mended it
         self._ask_models(ready)
 
     def _ask_models(self, loaded: set[str]) -> None:

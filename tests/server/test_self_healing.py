@@ -164,6 +164,23 @@ def test_nothing_left_to_serve_ends_serve(tmp_path: Path) -> None:
         assert served.leaves_nothing()
 
 
+def test_a_model_that_was_mended_is_left_to_serve(tmp_path: Path) -> None:
+    models = "- {name: late, options: {fail: no weights}}\n- name: doomed\n"
+    with serve(tmp_path, models, "--max-restarts=0", "--open-admin-apis") as served:
+        served.wait_for("Ctrl-C stops")
+        options = tmp_path / "repository/late/1/model.json"
+        options.write_text(options.read_text().replace('"no weights"', "null"))
+        url = f"http://127.0.0.1:{served.listen.http_port}/v2/repository/models/late/load"
+        assert post(url, {}).status == 200
+        assert eventually(lambda: is_ready(served), HEALED_S)
+        kill_stub(served, "doomed")
+        served.wait_for("given up after 1 death")
+        assert eventually(lambda: "given up" in str(ready(served).body), HEALED_S)
+        assert answers(served, "late")
+        served.signal(signal.SIGTERM)
+        assert served.exit_code() == 1
+
+
 def test_a_stop_while_a_model_is_loaded_again_is_quick_and_graceful(tmp_path: Path) -> None:
     go_on = tmp_path / "go-on"
     go_on.touch()
