@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from generator import repository as writer
-from generator.apply import ensemble_switch
+from generator.apply import switching
 from generator.apply.changes import (
     FolderChange,
     GroupChange,
@@ -112,7 +112,7 @@ def _bring_up(group: GroupChange, control: Control, settings: Settings, outcome:
     """Writes and loads; raises after everything is as it was."""
     replaced = [folder for folder in group.loads if folder.need is Need.REPLACE]
     try:
-        if ensemble_switch.is_needed(group):
+        if switching.is_needed(group):
             _switch(group, control, settings, outcome)
         else:
             _load_each(group, control, settings, outcome)
@@ -141,12 +141,12 @@ def _switch(group: GroupChange, control: Control, settings: Settings, outcome: O
         write_folder(folder)
         settings.place(group.name)
 
-    switch = ensemble_switch.Switch(group, control, write)
+    switch = switching.Switch(group, control, write)
     switch.go_over()
     try:
-        switch.leave_old()
+        switch.leave_old(settings.drain_timeout_s)
     except GeneratorError as error:  # not worth going back: what is wanted answers
-        outcome.failure = f"the new steps answer, but the old ones stay loaded too: {error}"
+        outcome.failure = f"its new parts answer, but the old ones stay loaded too: {error}"
 
 
 def write_folder(folder: FolderChange) -> None:

@@ -52,7 +52,8 @@ class WatchedFiles:
         for path in (self.config, lock_path(self.config), *self._hooks):
             content = b"missing"
             with contextlib.suppress(OSError):
-                content = path.read_bytes()
+                if path.is_file():  # a pipe would be waited for
+                    content = path.read_bytes()
             found.update(hashlib.sha256(content).digest())
         return found.hexdigest()
 
@@ -102,7 +103,7 @@ class Watch:
     def _apply(self, digest: str) -> None:
         config = self._files.config
         self._applied = digest
-        if not config.exists():
+        if not (config.is_file() or config.is_dir()):
             self._say(f"{config} is gone: nothing is changed until it is back")
             return
         self._say(f"{config} was saved: applying it")

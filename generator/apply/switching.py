@@ -1,12 +1,14 @@
-"""Changes several steps of an ensemble at once: no request passes from an old step to a new one.
+"""Changes several folders of a model at once where old and new must not meet in a request.
 
-Triton takes each step's highest version as soon as that is ready, and steps take different times to
-load: for that long, texts would be cut by one tokenizer and computed by another's model. So the
-ensemble is pinned to the old versions first; both versions of every changed step are loaded; the
-ensemble goes over to the new ones, which takes a moment; then the old ones are left out.
+Of an ensemble Triton takes each step's highest version as soon as that is ready, and steps take
+different times to load: for that long, texts would be cut by one tokenizer and computed by
+another's model. So the ensemble is pinned to the old versions first; both versions of every changed
+step are loaded; the ensemble goes over to the new ones, which takes a moment; then the old ones are
+left out. A front and an engine whose link has changed its language are changed likewise: the old
+front has its engine until the new front has taken over.
 
-Triton 24.10 reloads every version of a model whose config changes: for a while a step is there
-three times.
+Triton 24.10 reloads every version of a model whose config changes: for a while a step or an engine
+is there three times.
 """
 
 from __future__ import annotations
@@ -22,6 +24,8 @@ from generator.digest import CONFIG_FILE, without_digest
 from generator.errors import GeneratorError, ServerError
 from generator.version_folders import drop_last_version, replace_config
 
+_LINK_FILE = "hf_runtime/engine_link.py"
+_LINK_VERSION = re.compile(rb"^VERSION = \d+$", re.MULTILINE)
 _ENSEMBLE = b'platform: "ensemble"'
 _STEP = re.compile(rb'(model_name: "([^"]+)"\s+model_version: )-?\d+')
 _POLICY = re.compile(rb"version_policy \{\n.*\n\}\n")
@@ -29,22 +33,29 @@ _Write = Callable[[FolderChange], None]
 
 
 def is_needed(group: GroupChange) -> bool:
-    """Whether the model was an ensemble and stays one, and several of its folders change."""
-    whole, *steps = group.folders
-    replaced = [step for step in steps if step.need is Need.REPLACE]
+    """Whether the model was and stays several folders, of which some that change may not meet."""
+    whole, *parts = group.folders
+    if not parts or not all(folder.served.ready for folder in group.folders):
+        return False
+    replaced = [part for part in parts if part.need is Need.REPLACE]
     several = len(replaced) > 1 or (replaced and whole.need is Need.REPLACE)
-    return bool(
-        several
-        and whole.served.ready
-        and all(step.served.ready for step in steps)
-        and _ENSEMBLE in whole.config
-        and _ENSEMBLE in _config_on_disk(whole)
-    )
+    return bool(several) and (_is_ensemble(whole) or any(map(_changes_link, replaced)))
+
+
+def _is_ensemble(whole: FolderChange) -> bool:
+    return _ENSEMBLE in whole.config and _ENSEMBLE in _config_on_disk(whole)
+
+
+def _changes_link(part: FolderChange) -> bool:
+    """Whether fronts of its version so far can't talk to the new one."""
+    path = f"{part.plan.version}/{_LINK_FILE}"
+    contents = ((c.old or b"", c.new or b"") for c in part.plan.changes if c.path == path)
+    return any(_LINK_VERSION.findall(old) != _LINK_VERSION.findall(new) for old, new in contents)
 
 
 @dataclass(frozen=True)
 class Switch:
-    """One ensemble's. ``write`` writes what a folder is to be, as a new version."""
+    """One model's. ``write`` writes what a folder is to be, as a new version."""
 
     group: GroupChange
     control: Control
@@ -52,7 +63,7 @@ class Switch:
 
     @property
     def whole(self) -> FolderChange:
-        """The ensemble itself."""
+        """The ensemble itself, or the front."""
         return self.group.folders[0]
 
     @property
@@ -61,12 +72,13 @@ class Switch:
         return [step for step in self.group.folders[1:] if step.need is Need.REPLACE]
 
     def go_over(self) -> None:
-        """The ensemble runs the new steps; or everything is as it was, and ServerError or
+        """The whole runs with the new parts; or everything is as it was, and ServerError or
         RepositoryError raised.
         """
         config = _config_on_disk(self.whole)
         try:
-            self._load_pinned(config)
+            if _is_ensemble(self.whole):
+                self._load_pinned(config)
             for step in self.steps:
                 self.write(step)
                 self._load_both(step)
@@ -78,8 +90,13 @@ class Switch:
             self._go_back(config)
             raise
 
-    def leave_old(self) -> None:
-        """Each step keeps its new version alone. Raises ServerError, RepositoryError."""
+    def leave_old(self, timeout_s: float) -> None:
+        """Each part keeps its new version alone, once the old whole has answered its requests.
+        Raises ServerError, RepositoryError.
+        """
+        going = self.whole.served.active - {self.whole.number}
+        if self.control.wait_gone(self.whole.name, going, timeout_s):
+            raise ServerError(f"{self.whole.name} still has requests after {timeout_s:g} s")
         for step in self.steps:
             replace_config(step.plan.folder, step.config)
             self._load(step, step.number)
