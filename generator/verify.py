@@ -10,11 +10,11 @@ from pathlib import Path
 
 from generator import models_lock
 from generator.errors import FetchError
-from generator.fetch_names import chosen_models, hub_models
-from generator.fetch_progress import Progress, size
-from generator.fetch_threads import run_all
+from generator.fetch.model_cache import ModelCache
+from generator.fetch.names import chosen_models, hub_models
+from generator.fetch.progress import Progress, size
+from generator.fetch.threads import run_all
 from generator.hub_rules import Difference, differences, hash_file
-from generator.model_cache import ModelCache
 from generator.models_yaml import load
 from generator.spec import LockedSnapshot, ModelSpec
 from generator.templates import find_tasks

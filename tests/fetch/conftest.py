@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from huggingface_hub import constants
 
-from generator import hub_client
+from generator.fetch import hub_client
 from tests.fetch.workplace import Workplace
 from tests.support.fake_hub import FakeHub, Repository, running_hub
 

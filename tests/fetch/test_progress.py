@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from generator import fetch_progress
-from generator.fetch_progress import Progress, size
+from generator.fetch import progress as fetch_progress
+from generator.fetch.progress import Progress, size
 
 
 def progress_on_terminal(monkeypatch: pytest.MonkeyPatch) -> Progress:

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from generator.errors import RepositoryError
-from generator.hub_client import HubFile
-from generator.hub_errors import disk_trouble
+from generator.fetch.hub_client import HubFile
+from generator.fetch.hub_errors import disk_trouble
 from generator.hub_rules import (
     FileHashes,
     LockedFile,

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 
 from generator import models_lock
 from generator.errors import FetchError
-from generator.fetch_names import chosen_models, hub_models
+from generator.fetch.names import chosen_models, hub_models
 from generator.models_yaml import load_unpinned
 from generator.spec import ModelSpec
 from generator.templates import find_tasks
 
 if TYPE_CHECKING:
-    from generator.fetch_run import Fetching
+    from generator.fetch.fetching import Fetching
 
 HELP = "download what models.yaml names into each model's cache, and lock it in models.lock"
 NUM_WORKERS = 8
@@ -78,7 +78,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Raises GeneratorError where a model can't be had, after all others are here."""
     # Imported here: the other verbs need no Hub.
-    from generator.fetch_run import Fetching
+    from generator.fetch.fetching import Fetching
 
     config, repository = Path(args.config), Path(args.repository)
     specs = load_unpinned(config, find_tasks())

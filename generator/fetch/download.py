@@ -9,10 +9,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from threading import Event
 
-from generator import hub_client, hub_errors
-from generator.fetch_part import Part
-from generator.hub_client import HubFile, InterruptedFetchError, WrongContentError
-from generator.model_cache import ModelCache
+from generator.fetch import hub_client, hub_errors
+from generator.fetch.hub_client import HubFile, InterruptedFetchError, WrongContentError
+from generator.fetch.model_cache import ModelCache
+from generator.fetch.part import Part
 
 
 @dataclass(frozen=True)

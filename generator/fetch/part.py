@@ -10,8 +10,8 @@ import hashlib
 import os
 from pathlib import Path
 
-from generator.hub_client import HubFile, WrongContentError
-from generator.hub_errors import disk_trouble
+from generator.fetch.hub_client import HubFile, WrongContentError
+from generator.fetch.hub_errors import disk_trouble
 
 _BLOCK = 1 << 20
 

@@ -9,11 +9,13 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-from generator import hub_client, hub_errors
 from generator.errors import FetchError
-from generator.fetch_download import Download, Watcher, download
-from generator.fetch_names import hub_models
-from generator.fetch_plan import (
+from generator.fetch import hub_client, hub_errors
+from generator.fetch.download import Download, Watcher, download
+from generator.fetch.hub_client import HubFile, InterruptedFetchError, Listing
+from generator.fetch.model_cache import Found, ModelCache
+from generator.fetch.names import hub_models
+from generator.fetch.plan import (
     ModelFetch,
     downloads,
     locked_snapshot,
@@ -22,11 +24,9 @@ from generator.fetch_plan import (
     share,
     survey,
 )
-from generator.fetch_progress import Progress, size
-from generator.fetch_threads import run_all
-from generator.hub_client import HubFile, InterruptedFetchError, Listing
+from generator.fetch.progress import Progress, size
+from generator.fetch.threads import run_all
 from generator.hub_rules import LockedFile
-from generator.model_cache import Found, ModelCache
 from generator.models_lock import Key, Lock, lock_key
 from generator.spec import LockedSnapshot, ModelSpec
 

@@ -17,7 +17,7 @@ from threading import Event
 from typing import Any, TypeVar
 
 from generator.errors import FetchError
-from generator.hub_errors import endpoint, is_temporary
+from generator.fetch.hub_errors import endpoint, is_temporary
 from generator.hub_rules import hub_token, is_safe
 
 WAITS_S = (1.0, 2.0, 4.0, 8.0)

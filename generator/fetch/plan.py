@@ -11,13 +11,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event
 
-from generator import hub_client
 from generator.errors import FetchError
-from generator.fetch_download import Download
-from generator.fetch_part import part_size
-from generator.hub_client import HubFile, Listing
+from generator.fetch import hub_client
+from generator.fetch.download import Download
+from generator.fetch.hub_client import HubFile, Listing
+from generator.fetch.model_cache import Found, ModelCache
+from generator.fetch.part import part_size
 from generator.hub_rules import LockedFile, NotServableError, choose
-from generator.model_cache import Found, ModelCache
 from generator.models_lock import Lock, is_commit, lock_key
 from generator.spec import LockedSnapshot, ModelSpec
 
