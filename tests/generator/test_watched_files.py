@@ -1,0 +1,27 @@
+"""What serve --watch looks at."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+
+from generator.apply.watching import WatchedFiles
+from tests.generator.workspace import ONE_MODEL
+from tests.support.triton import eventually
+
+
+def test_a_pipe_in_place_of_the_file_is_not_waited_for(tmp_path: Path) -> None:
+    config = tmp_path / "models.yaml"
+    config.write_text(ONE_MODEL)
+    files = WatchedFiles(config)
+    config.unlink()
+    missing = files.digest()
+    os.mkfifo(config)
+    found: list[str] = []
+    thread = threading.Thread(target=lambda: found.append(files.digest()), daemon=True)
+    thread.start()
+    assert eventually(lambda: found == [missing])
+    config.unlink()
+    config.write_text(ONE_MODEL)
+    assert files.digest() == files.first
