@@ -223,6 +223,21 @@ def test_a_broken_yaml_changes_nothing_and_names_every_mistake(made: Bench) -> N
     assert made.ready("a") == {1}
 
 
+def test_an_old_front_keeps_its_engine_until_a_front_of_the_new_language_is_there(
+    made: Bench,
+) -> None:
+    link = Path("templates") / "hf_runtime" / "engine_link.py"
+    link.parent.mkdir()
+    link.write_text("VERSION = 1\n")
+    made.applied(BOTH)
+    fake(made).events.clear()
+    link.write_text("VERSION = 2\n")
+    made.applied(BOTH)
+    loads = [event for event in fake(made).events if event.startswith("load s")]
+    assert loads == ["load s_stream", "load s", "load s_stream"]
+    assert (made.ready("s"), made.ready("s_stream"), made.is_current()) == ({3}, {3}, True)
+
+
 def canary(weight: int) -> str:
     arms = f"[{{name: old, weight: {100 - weight}}}, {{name: new, weight: {weight}, {SLOWER}}}]"
     return f"- {{name: a, canary: {{arms: {arms}}}}}\n- {{name: s, streaming: true}}\n"
