@@ -196,7 +196,9 @@ def _told(error: Exception, replaced: list[FolderChange]) -> str:
 def _drain(group: GroupChange, control: Control, settings: Settings, outcome: Outcome) -> None:
     """Waits for the versions that were replaced, then unloads the parts that are no more."""
     for folder in group.loads:
-        known = {folder.number, *folder.served.active}
+        # Requests of a process that died keep versions that were replaced before, for good.
+        replaced = folder.served.active if group.obsolete else folder.served.ready
+        known = {folder.number, *replaced}
         going = known - served_by(folder.config, known)
         left = control.wait_gone(folder.name, going, settings.drain_timeout_s)
         outcome.lasting += [f"{folder.name} version {version}" for version in sorted(left)]

@@ -142,6 +142,17 @@ def test_an_old_version_that_still_has_requests_is_told_of_and_kept(made: Bench)
     assert "a version 1 still answers requests, and goes when they end" in ran.out
 
 
+def test_what_an_earlier_apply_left_to_its_requests_is_not_waited_for_again(made: Bench) -> None:
+    fake(made).held.add("a")
+    for answer_s, version in ((0.01, 1), (0.02, 2)):
+        made.say(
+            f"- {{name: a, options: {{answer_s: {answer_s}}}}}\n- {{name: s, streaming: true}}\n"
+        )
+        ran = made.apply("--drain-timeout-s", "0")
+        lines = [line for line in ran.out.splitlines() if "still answers" in line]
+        assert lines == [f"a version {version} still answers requests, and goes when they end"]
+
+
 def test_a_part_that_old_requests_need_stays_until_they_end(made: Bench) -> None:
     fake(made).held.add("s")
     made.say("- {name: a}\n- {name: s}\n")
