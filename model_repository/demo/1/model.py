@@ -14,8 +14,7 @@ from typing import Any
 import triton_python_backend_utils as pb_utils
 from hf_runtime import log
 
-from .engines import Engines
-from .forwarding import Forwarder
+from .forwarding import Front
 
 
 class TritonPythonModel:
@@ -24,25 +23,26 @@ class TritonPythonModel:
     def initialize(self, args: dict[str, str]) -> None:
         """Starts to look for engines; there need not be one yet."""
         name = args["model_name"]
+        log.begin(name)
         path = Path(args["model_repository"], args["model_version"], "model.json")
         try:
             engine = json.loads(path.read_text(encoding="utf-8"))["engine"]
         except (OSError, ValueError, KeyError, TypeError) as error:
             text = f"{name}: {path.name}: {error}; write it anew with `hf-triton generate`"
             raise pb_utils.TritonModelException(text) from None
-        self.forwarder = Forwarder(Engines(engine), pb_utils)
+        self.front = Front(engine, pb_utils)
         log.info(f"{name}: passes requests on to {engine}")
 
     def execute(self, requests: list[Any]) -> None:
         """Takes the requests' response senders; the engine's answers go there later."""
         for request in requests:
-            self.forwarder.forward(request)
+            self.front.forward(request)
 
     def is_ready(self) -> bool:
         """Whether there is an engine to pass requests on to; asked by servers from 26.04 on."""
-        return self.forwarder.engines.is_any_reachable()
+        return self.front.engines.is_any_reachable()
 
     def finalize(self) -> None:
         """Answers what still waits with UNAVAILABLE, and ends every thread."""
-        if hasattr(self, "forwarder"):
-            self.forwarder.close()
+        if hasattr(self, "front"):
+            self.front.close()

@@ -91,6 +91,11 @@ class Answer:
         self._places = dict(zip(self.sequences, self._choices, strict=True))
         self._on_close = on_close
 
+    @property
+    def request_id(self) -> str:
+        """The id that the client gave the request; empty where it gave none."""
+        return self._responder.request_id
+
     def is_cancelled(self) -> bool:
         """Whether nobody waits for the answer any more."""
         return self._responder.is_cancelled()

@@ -13,6 +13,7 @@ from collections.abc import Iterable
 
 from hf_runtime import log
 from hf_runtime.errors import EngineError, place, reason
+from hf_runtime.request_ids import labelled
 
 from .sequence import Recipient, Update
 
@@ -66,5 +67,6 @@ class Delivery:
 
 def _fail(recipient: Recipient, error: Exception) -> None:
     """A tokenizer's failure, or our own, is one request's, not its neighbours'."""
-    log.error(f"an output could not be delivered: {place(error)}")
+    text = f"an output could not be delivered: {place(error)}"
+    log.error(labelled(recipient.request_id, text))
     recipient.fail(EngineError(f"decoding the output failed: {reason(error)}"))

@@ -10,9 +10,10 @@ import torch
 from hf_runtime import log
 from hf_runtime.device import Placement, free_bytes
 from hf_runtime.errors import LoadError, RequestError, reason
+from hf_runtime.model_files import model_files
 from hf_runtime.prepacked_linear import prepack
 from hf_runtime.served_model import ServedModel
-from hf_runtime.weights import load_config, load_model, load_tokenizer, model_files
+from hf_runtime.weights import load_config, load_model, load_tokenizer
 
 from .bad_words import word_tokenizer
 from .chat import ChatTemplate

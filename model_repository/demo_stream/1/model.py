@@ -18,7 +18,7 @@ from typing import Any
 import torch
 import triton_python_backend_utils as pb_utils
 from hf_runtime import device, log
-from hf_runtime.engine_listener import EngineListener, ForwardedRequest
+from hf_runtime.engine_listener import ForwardedRequest
 from hf_runtime.errors import LoadError
 from hf_runtime.intake import Intake
 from hf_runtime.metrics import MetricsPublisher, instance_labels
@@ -48,6 +48,7 @@ class TritonPythonModel:
         sys.setswitchinterval(_SWITCH_INTERVAL_S)
         started = time.monotonic()
         name = args["model_name"]
+        log.begin(name)
         try:
             served = read_served_model(Path(args["model_repository"]), args["model_version"])
             self.intake = Intake(served, args, pb_utils)
@@ -65,7 +66,7 @@ class TritonPythonModel:
         labels = instance_labels(served.public_name, args)
         engine = self.loaded.engine
         self.metrics = MetricsPublisher(pb_utils, labels, lambda: families(engine))
-        self.listener = EngineListener(name, self._take_forwarded) if served.decoupled else None
+        self.intake.open(self._take_forwarded)
         seconds = time.monotonic() - started
         log.info(f"{name}: {self.loaded.description}, loaded in {seconds:.1f} s")
 
@@ -78,6 +79,7 @@ class TritonPythonModel:
                 request.requested_output_names(),
                 TritonResponder(request, pb_utils),
                 take,
+                may_stream=self.decoupled,
             )
 
     def is_ready(self) -> bool:
@@ -90,20 +92,22 @@ class TritonPythonModel:
         """
         if not hasattr(self, "loaded"):
             return
-        if self.listener is not None:
-            self.listener.drain()
         self.intake.drain(self.loaded.unload_grace_s)
         self.loaded.engine.stop(self.loaded.unload_grace_s)
         self.reception.close()
         self.intake.close()
-        if self.listener is not None:
-            self.listener.close()
         self.metrics.close()
 
     def _take_forwarded(self, request: ForwardedRequest) -> None:
-        """Takes a request that a front has passed on; it is answered once."""
-        take = partial(self._take, may_stream=False)
-        self.intake.receive(request, request.requested_output_names(), request.responder, take)
+        """Takes a request that a front, or a model whose arm this is, has passed on."""
+        self.intake.receive(
+            request,
+            request.requested_output_names(),
+            request.responder,
+            partial(self._take, may_stream=request.may_stream),
+            may_stream=request.may_stream,
+            is_routed=request.is_routed,
+        )
 
     def _take(
         self, request: RequestLike, listed: Iterable[str], responder: Responder, *, may_stream: bool

@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from hf_runtime import log
 from hf_runtime.errors import RequestError, RuntimeModelError, place
+from hf_runtime.request_ids import labelled
 from hf_runtime.responder import Responder
 from hf_runtime.tensors import RequestFields
 
@@ -62,7 +63,7 @@ class Reception:
             responder.fail(error)
         except Exception as error:
             # Our own fault, but one request's answer all the same.
-            log.error(f"a request failed: {place(error)}")
+            log.error(labelled(responder.request_id, f"a request failed: {place(error)}"))
             responder.fail(error)
 
     def close(self) -> None:

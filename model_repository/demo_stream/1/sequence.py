@@ -38,6 +38,10 @@ class Recipient(Protocol):
     """Who a sequence's output goes to."""
 
     @property
+    def request_id(self) -> str:
+        """The id that the client gave the request; empty where it gave none."""
+
+    @property
     def streams(self) -> bool:
         """Whether it wants every token at once, not only the whole output."""
 

@@ -21,6 +21,7 @@ class _Nobody:
     """Wants nothing of what is generated."""
 
     streams = False
+    request_id = ""
 
     def take(self, update: Update) -> None:
         raise AssertionError("a warm-up is never published")

@@ -1,7 +1,8 @@
-"""Where an engine is found, and the frames that fronts and engines exchange.
+"""Where an engine is found, and the frames that engines exchange with those that ask them: fronts,
+and models that share their requests with other models.
 
-A front and its engine are Triton models in two processes of one server. They meet at an abstract
-Unix socket (man 7 unix), which leaves no file behind. A frame is a JSON object behind its length;
+All are Triton models, each in a process of its own of one server. They meet at an abstract Unix
+socket (man 7 unix), which leaves no file behind. A frame is a JSON object behind its length;
 nothing that is read can run code. Knows neither Triton nor what the tensors mean.
 """
 
@@ -26,7 +27,7 @@ Frame = dict[str, Any]
 
 # Raised whenever a frame changes its meaning: generated folders of two releases can meet for the
 # moment between two reloads.
-VERSION = 1
+VERSION = 2
 MAX_FRAME_BYTES = 256 * 2**20
 
 _LENGTH = struct.Struct("!I")

@@ -16,6 +16,7 @@ from . import log
 from .errors import HookError, LoadError, RuntimeModelError, reason
 from .hooks import HookTensors
 from .observations import Observations
+from .request_ids import labelled
 
 NAMES = ("preprocess", "postprocess")
 
@@ -42,8 +43,9 @@ class HookFile:
         """Whether the file has ``preprocess`` or ``postprocess``."""
         return function in self._functions
 
-    def run(self, function: str, subject: HookTensors) -> None:
-        """Runs one of them, if the file has it, on a request or a response, which it changes.
+    def run(self, function: str, subject: HookTensors, *, request_id: str = "") -> None:
+        """Runs one of them, if the file has it, on a request or a response, which it changes;
+        ``request_id`` is for the log.
 
         Raises:
             RuntimeModelError: what the caller is answered; the log has its place, never its text.
@@ -57,14 +59,14 @@ class HookFile:
             subject.check()
         except HookError as error:
             message = f"{self._place(error)}: {function}: {error}"
-            log.error(self._log_prefix + message)
+            log.error(self._log_prefix + labelled(request_id, message))
             raise HookError(message) from None
         except RuntimeModelError:
             raise
         except BaseException as error:
             # SystemExit too: on a thread it would be lost, and its caller wait for ever.
             message = f"{self._place(error)}: {function} raised {type(error).__name__}"
-            log.error(self._log_prefix + message)
+            log.error(self._log_prefix + labelled(request_id, message))
             raise HookError(message) from error
 
     def _take(self, returned: object, subject: HookTensors, function: str) -> None:

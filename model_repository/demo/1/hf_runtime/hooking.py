@@ -21,6 +21,7 @@ from .hook_file import HookFile
 from .hook_threads import HookThreads, InOrder
 from .hooks import HookRequest, HookResponse
 from .plain_request import PlainRequest
+from .request_ids import labelled
 from .responder import Responder
 
 Array = npt.NDArray[Any]
@@ -97,7 +98,7 @@ class Hooking:
         if responder not in self._open:
             return  # answered while it waited: the model is being unloaded
         try:
-            self.file.run("preprocess", request)
+            self.file.run("preprocess", request, request_id=responder.request_id)
         except RuntimeModelError as error:
             if self._claim(responder):
                 responder.fail(error)
@@ -117,7 +118,7 @@ class Hooking:
             take(plain, request.outputs, hooked)
         except Exception as error:
             # Our own fault, but one request's answer all the same.
-            log.error(f"a request failed: {place(error)}")
+            log.error(labelled(responder.request_id, f"a request failed: {place(error)}"))
             responder.fail(error)
 
     def _claim(self, responder: Responder) -> bool:
@@ -134,6 +135,7 @@ class HookedResponder:
     """Passes responses through ``postprocess``, in order, on the hooks' threads."""
 
     def __init__(self, inner: Responder, request: HookRequest, hooking: Hooking) -> None:
+        self.request_id = inner.request_id
         self._inner = inner
         self._request = request
         self._hooking = hooking
@@ -169,7 +171,7 @@ class HookedResponder:
         try:
             work()
         except Exception as error:
-            log.error(f"a response failed: {place(error)}")
+            log.error(labelled(self.request_id, f"a response failed: {place(error)}"))
             self.give_up(error)
         with self._lock:
             self._num_waiting -= 1
@@ -182,7 +184,7 @@ class HookedResponder:
         hooking = self._hooking
         response = HookResponse(outputs, hooking.outputs, self._request, is_final=final)
         try:
-            hooking.file.run("postprocess", response)
+            hooking.file.run("postprocess", response, request_id=self.request_id)
         except RuntimeModelError as error:
             self.give_up(error)
             return

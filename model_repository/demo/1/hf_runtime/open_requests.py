@@ -21,6 +21,7 @@ from .errors import (
     place,
     reason,
 )
+from .request_ids import labelled
 from .responder import Responder
 
 _ASKED_AFTER_S = 0.05
@@ -73,7 +74,7 @@ class OpenRequests:
         try:
             part()
         except BaseException as error:  # a panic of the tokenizers' Rust is no Exception
-            _tell(responder, _answerable(error))
+            _tell(responder, _answerable(error, responder.request_id))
             self.end(_outcome(error))
 
     def end(self, outcome: str = "ok") -> None:
@@ -103,7 +104,7 @@ class OpenRequests:
             return f"the queue is full: {self._num_open} requests (max_queue_size)"
 
 
-def has_left(is_cancelled: Callable[[], bool], waited_s: float) -> bool:
+def has_left(is_cancelled: Callable[[], bool], waited_s: float, request_id: str) -> bool:
     """Whether nobody waits for an answer any more; a server that can't tell is taken for a no."""
     # To ask is a message to the server and back: not for what is answered at once.
     if waited_s < _ASKED_AFTER_S:
@@ -111,7 +112,8 @@ def has_left(is_cancelled: Callable[[], bool], waited_s: float) -> bool:
     try:
         return is_cancelled()
     except Exception as error:
-        log.warn(f"could not ask whether a caller has left: {place(error)}")
+        text = f"could not ask whether a caller has left: {place(error)}"
+        log.warn(labelled(request_id, text))
         return False
 
 
@@ -119,13 +121,14 @@ def _tell(responder: Responder, error: Exception) -> None:
     try:
         responder.fail(error)
     except Exception as another:
-        log.error(f"an error could not be sent: {place(another)}")
+        text = f"an error could not be sent: {place(another)}"
+        log.error(labelled(responder.request_id, text))
 
 
-def _answerable(error: BaseException) -> Exception:
+def _answerable(error: BaseException, request_id: str) -> Exception:
     if isinstance(error, RuntimeModelError):
         return error
-    log.error(f"a request failed: {place(error)}")
+    log.error(labelled(request_id, f"a request failed: {place(error)}"))
     # The text may quote the caller's: it goes to the caller alone.
     return EngineError(f"internal error: {type(error).__name__}: {reason(error)}")
 

@@ -8,11 +8,12 @@ Knows the file's keys; knows neither tasks nor their options (a task builds its 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from .errors import LoadError
+from .locked_files import LockedFile
 
 
 @dataclass(frozen=True)
@@ -23,7 +24,8 @@ class ServedModel:
     ``decoupled`` where it may answer a request with many responses. ``hooks`` is the name of the
     user's file that lies beside model.py as hooks.py; ``metrics`` what its hooks may observe, by
     name: type, help, labels and buckets. ``role`` is which step of an ensemble this is, and
-    ``pad_to_multiple_of`` what the tokenizer's rows are padded to.
+    ``pad_to_multiple_of`` what the tokenizer's rows are padded to. Where models.lock pins the
+    model, ``revision`` is the locked commit and ``locked_files`` are all the files it may have.
     """
 
     folder: Path
@@ -44,6 +46,8 @@ class ServedModel:
     response_cache_mib: int | None = None
     role: str = "whole"
     pad_to_multiple_of: int = 1
+    allow_pickle: bool = False
+    locked_files: dict[str, LockedFile] | None = None
 
     @property
     def cache_dir(self) -> Path:
@@ -76,6 +80,9 @@ def read_served_model(folder: Path, version: str) -> ServedModel:
     path = folder / version / "model.json"
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
-        return ServedModel(folder=folder, **values)
-    except (OSError, ValueError, TypeError) as error:
+        served = ServedModel(folder=folder, **values)
+        locked = values.get("locked_files")
+        files = locked and {name: LockedFile(**file) for name, file in locked.items()}
+        return replace(served, locked_files=files)
+    except (OSError, ValueError, TypeError, AttributeError) as error:
         raise LoadError(f"{path.name}: {error}; write it anew with `hf-triton generate`") from error

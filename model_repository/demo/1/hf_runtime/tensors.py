@@ -17,9 +17,10 @@ from .errors import RequestError
 Row = TypeVar("Row")
 Read = TypeVar("Read")
 
-# What Triton itself puts among the parameters, or reads from them.
+# What Triton itself puts among the parameters, or reads from them; and ``user``, which OpenAI's
+# clients send too: it changes no answer, but keeps a caller with one arm of a canary.
 _TRITONS_OWN = {
-    *("id", "timeout", "priority", "sequence_id", "sequence_start", "sequence_end"),
+    *("id", "timeout", "priority", "sequence_id", "sequence_start", "sequence_end", "user"),
     *(
         "binary_data_output",
         "headers",
@@ -136,7 +137,7 @@ def each_row(read: Callable[[Row], Read], rows: Iterable[Row]) -> list[Read]:
 
 
 def is_tritons_own(parameter: str) -> bool:
-    """Whether a parameter says something to the server and nothing to a model."""
+    """Whether a parameter says nothing to a model, but something to the server or its operator."""
     return parameter in _TRITONS_OWN or parameter.startswith("triton_")
 
 

@@ -1,5 +1,5 @@
-"""One connection between a front and an engine: a thread that reads, and one that writes, so that
-whoever sends never waits for the peer.
+"""One connection between an engine and who asks it: a thread that reads, and one that writes, so
+that whoever sends never waits for the peer.
 
 Knows frames as bytes out and objects in; knows nothing of what they say.
 """

@@ -1,6 +1,6 @@
-"""The engine's end of the link: takes requests from fronts, and the answers back to them.
+"""The engine's end of the link: takes requests from other processes, and the answers back to them.
 
-Whatever a front sends, and whenever it goes away, only its own requests feel it. Knows neither
+Whatever a caller sends, and whenever it goes away, only its own requests feel it. Knows neither
 Triton nor the engine.
 """
 
@@ -15,7 +15,9 @@ from . import engine_link, log
 from .engine_connection import Connection
 from .engine_link import Array, Frame, FrameTooLargeError, LinkError
 from .errors import EngineError, OverloadedError, place
+from .link_request import LinkRequest, read_request
 from .plain_request import Tensor
+from .request_ids import labelled
 from .responder import Responder, status_and_text
 
 _BACKLOG = 16
@@ -23,46 +25,52 @@ _FLUSH_S = 2.0
 
 
 class ForwardedRequest:
-    """A request that a front has passed on, read like Triton's own."""
+    """A request that another process has passed on, read like Triton's own."""
 
-    def __init__(self, frame: Frame, responder: Responder) -> None:
-        """Raises LinkError for a frame that is no request."""
+    def __init__(self, request: LinkRequest, responder: Responder) -> None:
         self.responder = responder
-        inputs, parameters, outputs = (frame.get(k) for k in ("inputs", "parameters", "outputs"))
-        if not (
-            isinstance(inputs, dict) and isinstance(parameters, str) and isinstance(outputs, list)
-        ):
-            raise LinkError("a request lacks something")
-        self._parameters = parameters
-        self._outputs = outputs
-        self._tensors = {
-            name: Tensor(engine_link.unpack_tensor(packed)) for name, packed in inputs.items()
-        }
+        self._request = request
+
+    @property
+    def may_stream(self) -> bool:
+        """Whether the caller takes several responses."""
+        return self._request.may_stream
+
+    @property
+    def is_routed(self) -> bool:
+        """Whether it is an arm's share of another model's requests."""
+        return self._request.is_routed
+
+    @property
+    def request_id(self) -> str:
+        """The id that the client gave the request; empty where it gave none."""
+        return self._request.request_id
 
     def parameters(self) -> str:
         """The request's parameters, a JSON object."""
-        return self._parameters
+        return self._request.parameters
 
     def requested_output_names(self) -> list[str]:
         """The outputs that the caller named; all of the model's where it named none."""
-        return list(self._outputs)
+        return list(self._request.outputs)
 
     def tensor(self, name: str) -> Tensor | None:
         """The input of that name, or None."""
-        return self._tensors.get(name)
+        array = self._request.inputs.get(name)
+        return None if array is None else Tensor(array)
 
 
 class EngineListener:
-    """Listens for the fronts of an engine, and hands each request to ``handle``.
+    """Listens for those that ask an engine, and hands each request to ``handle``.
 
-    ``handle`` is called from a front's own reader thread; each request's responder answers it.
+    ``handle`` is called from a caller's own reader thread; each request's responder answers it.
     """
 
     def __init__(self, model: str, handle: Callable[[ForwardedRequest], None]) -> None:
         """``model`` is the engine's name in Triton. Raises OSError where it can't listen."""
         self._handle = handle
         self._lock = threading.Lock()
-        self._fronts: set[_Front] = set()
+        self._callers: set[_Caller] = set()
         self.is_draining = False
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._socket.bind(f"\0{engine_link.new_address(model)}")
@@ -71,19 +79,19 @@ class EngineListener:
         self._acceptor.start()
 
     def drain(self) -> None:
-        """Takes no new requests from here on: fronts send them to another engine."""
+        """Takes no new requests from here on: callers send them to another engine."""
         self._stop_listening()
         with self._lock:  # a request that is being handed on is handed on before this returns
             self.is_draining = True
-            fronts = list(self._fronts)
-        for front in fronts:
-            front.send({"kind": "drain"})
+            callers = list(self._callers)
+        for caller in callers:
+            caller.send({"kind": "drain"})
 
     def close(self) -> None:
         """Drains, sends what answers there are, and ends every thread; other requests are lost."""
         self.drain()
-        for front in list(self._fronts):
-            front.connection.close(flush_s=_FLUSH_S)
+        for caller in list(self._callers):
+            caller.connection.close(flush_s=_FLUSH_S)
 
     def hand_on(self, request: ForwardedRequest) -> None:
         """Passes a request to the engine, unless that is on its way out."""
@@ -93,10 +101,10 @@ class EngineListener:
                 return
         request.responder.fail(OverloadedError("the model is being unloaded: try again"))
 
-    def forget(self, front: _Front) -> None:
-        """A front is gone."""
+    def forget(self, caller: _Caller) -> None:
+        """A caller is gone."""
         with self._lock:
-            self._fronts.discard(front)
+            self._callers.discard(caller)
 
     def _accept(self) -> None:
         while True:
@@ -115,10 +123,10 @@ class EngineListener:
             self._welcome(sock)
 
     def _welcome(self, sock: socket.socket) -> None:
-        front = _Front(self, sock)
+        caller = _Caller(self, sock)
         with self._lock:
-            self._fronts.add(front)
-        front.connection.start()
+            self._callers.add(caller)
+        caller.connection.start()
 
     def _stop_listening(self) -> None:
         with contextlib.suppress(OSError):
@@ -128,16 +136,16 @@ class EngineListener:
         self._socket.close()
 
 
-class _Front:
-    """One connected front and its open requests."""
+class _Caller:
+    """One connected process and its open requests."""
 
     def __init__(self, listener: EngineListener, sock: socket.socket) -> None:
         self.listener = listener
         self.connection = Connection(sock, self._on_frame, self._on_end)
-        self.open: dict[int, _FrontResponder] = {}  # changed one key at a time, which is atomic
+        self.open: dict[int, _LinkResponder] = {}  # changed one key at a time, which is atomic
 
     def send(self, frame: Frame) -> None:
-        """Raises FrameTooLargeError; a front that has gone is no error."""
+        """Raises FrameTooLargeError; a caller that has gone is no error."""
         self.connection.send(engine_link.encode(frame))
 
     def _on_frame(self, frame: Frame) -> None:
@@ -154,14 +162,16 @@ class _Front:
             raise LinkError("a frame of no known kind")
 
     def _take(self, number: int, frame: Frame) -> None:
-        responder = _FrontResponder(self, number)
-        request = ForwardedRequest(frame, responder)
+        read = read_request(frame)
+        responder = _LinkResponder(self, number, read.request_id)
+        request = ForwardedRequest(read, responder)
         self.open[number] = responder
         try:
             self.listener.hand_on(request)
         except Exception as error:
             # Our own fault, but one request's answer all the same.
-            log.error(f"a forwarded request failed: {place(error)}")
+            text = f"a forwarded request failed: {place(error)}"
+            log.error(labelled(read.request_id, text))
             responder.fail(error)
 
     def _on_end(self, fault: LinkError | None) -> None:
@@ -170,26 +180,28 @@ class _Front:
             responder.cancel()
         self.open.clear()
         if fault is not None:
-            log.warn(f"a front's connection was ended: {fault}")
+            log.warn(f"a caller's connection was ended: {fault}")
 
 
-class _FrontResponder:
-    """The way back to a front, for one request that is answered once."""
+class _LinkResponder:
+    """The way back to a caller, for one request."""
 
-    def __init__(self, front: _Front, number: int) -> None:
-        self._front = front
+    def __init__(self, caller: _Caller, number: int, request_id: str) -> None:
+        self.request_id = request_id
+        self._caller = caller
         self._number = number
         self._cancelled = False
 
     def send(self, outputs: Mapping[str, Array], *, final: bool) -> None:
-        assert final, "a front answers its request once"
-        if not self._closes():
+        if not (self._closes() if final else self._is_open()):
             return
         packed = {name: engine_link.pack_tensor(array) for name, array in outputs.items()}
+        frame = {"kind": "answer", "id": self._number, "outputs": packed, "final": final}
         try:
-            self._front.send({"kind": "answer", "id": self._number, "outputs": packed})
+            self._caller.send(frame)
         except FrameTooLargeError as error:
-            self._send_error(EngineError(f"the answer has {error}"))
+            if final or self._closes():
+                self._send_error(EngineError(f"the answer has {error}"))
 
     def fail(self, error: Exception) -> None:
         if self._closes():
@@ -202,13 +214,16 @@ class _FrontResponder:
         """Nobody waits for the answer any more."""
         self._cancelled = True
 
+    def _is_open(self) -> bool:
+        return self._number in self._caller.open and not self._cancelled
+
     def _closes(self) -> bool:
         """True for the first of all calls that answer, unless nobody waits."""
-        return self._front.open.pop(self._number, None) is not None and not self._cancelled
+        return self._caller.open.pop(self._number, None) is not None and not self._cancelled
 
     def _send_error(self, error: Exception) -> None:
         status, text = status_and_text(error)
         # Not the request's fault nor a full queue's: another engine can still answer it.
-        unloading = isinstance(error, OverloadedError) and self._front.listener.is_draining
+        unloading = isinstance(error, OverloadedError) and self._caller.listener.is_draining
         frame = {"kind": "error", "id": self._number, "status": status, "text": text}
-        self._front.send({**frame, "unloading": unloading})
+        self._caller.send({**frame, "unloading": unloading})

@@ -1,25 +1,31 @@
-"""What a request passes before its task reads it: the model's hooks, then its response cache.
+"""What a request passes before its task reads it: the split among arms, the model's hooks, then its
+response cache.
 
-Where models.yaml asks for neither, nothing is between Triton and the task. Hooks come first: what
-they count is counted for every request, and a cached answer is one to what they made of it.
+Where models.yaml asks for none, nothing is between Triton and the task. Arms come first, for each
+has hooks and a cache of its own; then hooks: what they count is counted for every request, and a
+cached answer is one to what they made of it.
 """
 
 from __future__ import annotations
 
 import itertools
 import json
+import time
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from . import log
 from .declared import declared_tensors
+from .engine_listener import EngineListener, ForwardedRequest
 from .errors import LoadError, place
 from .hook_file import HookFile
 from .hooking import Hooking, Take
+from .live_routing import LiveRouting, RoutedModel
 from .metrics import Family, MetricsPublisher, instance_labels
 from .observations import Metric, Observations
 from .plain_request import PlainRequest, RequestLike, read_plain
+from .request_ids import labelled
 from .responder import Responder
 from .response_cache import ResponseCache
 from .served_model import ServedModel
@@ -55,10 +61,24 @@ class Intake:
             self._hooking = Hooking(file, self._inputs, outputs, batched=batched)
         if served.response_cache_mib is not None:
             self._cache = ResponseCache(served.response_cache_mib * _MIB)
+        publish = partial(MetricsPublisher, pb_utils, instance_labels(served.public_name, args))
         self._publisher: MetricsPublisher | None = None
         if self._cache is not None or served.metrics:
-            labels = instance_labels(served.public_name, args)
-            self._publisher = MetricsPublisher(pb_utils, labels, self._families)
+            self._publisher = publish(self._families)
+        self._name = served.name
+        self._listener: EngineListener | None = None
+        routed = RoutedModel(served.folder, served.name, served.public_name, tuple(self._inputs))
+        self._routing = LiveRouting(routed, publish)
+
+    def open(self, take_forwarded: Callable[[ForwardedRequest], None]) -> None:
+        """After the weights are loaded: gets what fronts and other models pass on, each to
+        ``take_forwarded``, and shares requests with other models as routing.json says.
+
+        Raises:
+            OSError: it can't listen.
+        """
+        self._listener = EngineListener(self._name, take_forwarded)
+        self._routing.start()
 
     def receive(
         self,
@@ -66,12 +86,40 @@ class Intake:
         listed: Iterable[str],
         responder: Responder,
         take: Callable[[_R | PlainRequest, Iterable[str], Responder], None],
+        *,
+        may_stream: bool = False,
+        is_routed: bool = False,
     ) -> None:
         """Calls ``take(request, listed, responder)`` with what the hooks made of them, now or from
-        another thread, unless the answer is known; never raises.
+        another thread, unless the answer is known or another arm's; never raises.
 
-        ``listed`` are the outputs that the request names.
+        ``listed`` are the outputs that the request names; ``may_stream`` where its caller takes
+        several responses; ``is_routed`` where another model has chosen this one for it.
         """
+        table = self._routing.table
+        if table is None or is_routed:
+            self._receive_here(request, listed, responder, take)
+            return
+
+        def here(read: RequestLike, listed: Iterable[str], responder: Responder) -> None:
+            self._receive_here(cast("_R | PlainRequest", read), listed, responder, take)
+
+        route = partial(self._routing.receive, table, may_stream=may_stream)
+        try:
+            route(request, listed, responder, here)
+        except Exception as error:
+            # Our own fault, but one request's answer all the same.
+            text = f"a request was not routed: {place(error)}"
+            log.error(labelled(responder.request_id, text))
+            responder.fail(error)
+
+    def _receive_here(
+        self,
+        request: _R | PlainRequest,
+        listed: Iterable[str],
+        responder: Responder,
+        take: Callable[[_R | PlainRequest, Iterable[str], Responder], None],
+    ) -> None:
         if self._hooking is None and self._cache is None:
             take(request, listed, responder)
             return
@@ -79,18 +127,27 @@ class Intake:
             self._receive(read_plain(request, self._inputs), listed, responder, take)
         except Exception as error:
             # Our own fault, but one request's answer all the same.
-            log.error(f"a request failed: {place(error)}")
+            log.error(labelled(responder.request_id, f"a request failed: {place(error)}"))
             responder.fail(error)
 
     def drain(self, timeout_s: float) -> None:
-        """Before the engine stops: lets hooks hand on the requests that they have."""
+        """Before the engine stops: takes no more from other processes, waits for other arms'
+        answers, and lets hooks hand on the requests that they have.
+        """
+        deadline_s = time.monotonic() + timeout_s
+        if self._listener is not None:
+            self._listener.drain()
+        self._routing.drain(timeout_s)
         if self._hooking is not None:
-            self._hooking.drain(timeout_s)
+            self._hooking.drain(max(0.0, deadline_s - time.monotonic()))
 
     def close(self) -> None:
         """After the engine has stopped: sends what hooks still hold, and ends every thread."""
+        self._routing.close()
         if self._hooking is not None:
             self._hooking.close(_CLOSE_S)
+        if self._listener is not None:
+            self._listener.close()
         if self._publisher is not None:
             self._publisher.close()
 

@@ -33,6 +33,10 @@ class RequestLike(Protocol):
     def tensor(self, name: str) -> TensorLike | None:
         """The input of that name, or None."""
 
+    @property
+    def request_id(self) -> str:
+        """The id that the client gave the request; empty where it gave none."""
+
 
 class SizedRequest(RequestLike, Protocol):
     """One that outlives Triton's own, and says how long its texts are."""
@@ -74,6 +78,12 @@ class DirectRequest:
         tensor: TensorLike | None = self._get_tensor(self._request, name)
         return tensor
 
+    @property
+    def request_id(self) -> str:
+        """The id that the client gave the request; empty where it gave none."""
+        found: str = self._request.request_id()
+        return found
+
 
 @dataclass(frozen=True)
 class PlainRequest:
@@ -81,6 +91,7 @@ class PlainRequest:
 
     inputs: Mapping[str, Array]
     given: Mapping[str, Any]
+    request_id: str = ""
 
     def parameters(self) -> str:
         return json.dumps(dict(self.given))
@@ -106,4 +117,5 @@ def read_plain(request: RequestLike, names: Iterable[str]) -> PlainRequest:
         return request
     tensors = ((name, request.tensor(name)) for name in names)
     inputs = {name: tensor.as_numpy().copy() for name, tensor in tensors if tensor is not None}
-    return PlainRequest(inputs, json.loads(request.parameters() or "{}"))
+    given = json.loads(request.parameters() or "{}")
+    return PlainRequest(inputs, given, request.request_id)

@@ -15,12 +15,17 @@ import numpy.typing as npt
 
 from . import log
 from .errors import RuntimeModelError, reason
+from .request_ids import labelled
 
 Array = npt.NDArray[Any]
 
 
 class Responder(Protocol):
     """Answers one request. Every method may be called from any thread and never blocks for long."""
+
+    @property
+    def request_id(self) -> str:
+        """The id that the client gave the request; empty where it gave none."""
 
     def send(self, outputs: Mapping[str, Array], *, final: bool) -> None:
         """Sends one response, the last one where ``final``; a caller that has gone is no error."""
@@ -48,6 +53,7 @@ class TritonResponder:
 
     def __init__(self, request: Any, pb_utils: Any) -> None:
         """``pb_utils`` is the module ``triton_python_backend_utils``."""
+        self.request_id: str = request.request_id()
         self._sender = request.get_response_sender()
         self._pb_utils = pb_utils
         self._lock = threading.Lock()
@@ -60,7 +66,7 @@ class TritonResponder:
     def fail(self, error: Exception) -> None:
         status, text = status_and_text(error)
         triton_error = self._pb_utils.TritonError
-        answer = triton_error(text, getattr(triton_error, status))
+        answer = triton_error(labelled(self.request_id, text), getattr(triton_error, status))
         self._send(self._pb_utils.InferenceResponse(error=answer), final=True)
 
     def is_cancelled(self) -> bool:
@@ -78,7 +84,8 @@ class TritonResponder:
                 self._sender.send(response, flags=flags)
             except Exception as error:
                 # The caller is gone; nobody is left to tell but the operator.
-                log.warn(f"a response could not be sent: {type(error).__name__}: {reason(error)}")
+                text = f"a response could not be sent: {type(error).__name__}: {reason(error)}"
+                log.warn(labelled(self.request_id, text))
 
 
 def strings(values: list[str]) -> Array:

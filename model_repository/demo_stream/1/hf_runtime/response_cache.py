@@ -101,6 +101,7 @@ class _Keeping:
     """Keeps the answer that it sends; an error is not kept."""
 
     def __init__(self, inner: Responder, cache: ResponseCache, key: bytes) -> None:
+        self.request_id = inner.request_id
         self._inner = inner
         self._cache = cache
         self._key = key

@@ -1,5 +1,5 @@
-"""The engines that a front can pass requests on to: finds them, keeps a connection to each, picks
-the least busy one.
+"""The engines of one model, for other processes: finds them, keeps a connection to each, picks the
+least busy one.
 """
 
 from __future__ import annotations
@@ -7,10 +7,9 @@ from __future__ import annotations
 import threading
 import time
 
-from hf_runtime import engine_link, log
-from hf_runtime.engine_link import LinkError
-
+from . import engine_link, log
 from .engine_client import EngineClient, Retry
+from .engine_link import LinkError
 from .waiting import UnavailableError, Waiting
 
 _LOOK_EVERY_S = 1.0
@@ -27,22 +26,36 @@ class Engines:
         self._clients: dict[str, EngineClient] = {}  # by address
         self._refusals: dict[str, tuple[float, str]] = {}  # by address: when, and the reason
         self._looking = threading.Lock()
-        self._closing = threading.Event()
-        self._retry: Retry = Waiting.fail
+        self._closing = False
+        self._look_now = threading.Event()
+        self._retry: Retry = Waiting.lose
         self._scout = threading.Thread(target=self._look_often, name="engine scout", daemon=True)
 
     def start(self, retry: Retry) -> None:
-        """Starts to look; ``retry`` gets each request that an engine gave back."""
+        """Connects to what there is, and goes on looking; ``retry`` gets each request that an
+        engine gave back.
+        """
         self._retry = retry
+        self._look()
         self._scout.start()
 
     def pass_on(self, waiting: Waiting) -> None:
         """Sends a request to the least busy engine. Raises UnavailableError where there is none."""
+        if self.offer(waiting):
+            return
+        self._look()
+        if not self.offer(waiting):
+            raise UnavailableError(self._why_none())
+
+    def offer(self, waiting: Waiting) -> bool:
+        """Sends a request to the least busy engine that is connected; False where none is. Never
+        waits for one.
+        """
         while client := self._least_busy():
             if client.send(waiting):
-                return
+                return True
             client.is_usable = False
-        raise UnavailableError(self._why_none())
+        return False
 
     def clients(self) -> list[EngineClient]:
         """All that are connected, those on their way out included."""
@@ -50,11 +63,14 @@ class Engines:
 
     def is_any_reachable(self) -> bool:
         """Whether there is an engine that takes requests."""
+        if self._least_busy() is None:
+            self._look()
         return self._least_busy() is not None
 
     def close(self) -> None:
-        """Hangs up everywhere; what waits is answered with UNAVAILABLE."""
-        self._closing.set()
+        """Hangs up everywhere; what waits is lost."""
+        self._closing = True
+        self._look_now.set()
         self._scout.join()
         with self._looking:
             clients = self.clients()
@@ -63,20 +79,18 @@ class Engines:
 
     def _least_busy(self) -> EngineClient | None:
         usable = [client for client in self.clients() if client.is_usable]
-        if not usable:
-            self._look()
-            usable = [client for client in self.clients() if client.is_usable]
         return min(usable, key=lambda client: len(client.waiting), default=None)
 
     def _look_often(self) -> None:
-        while not self._closing.is_set():
+        while not self._closing:
+            self._look_now.wait(_LOOK_EVERY_S)
+            self._look_now.clear()
             self._look()
-            self._closing.wait(_LOOK_EVERY_S)
 
     def _look(self) -> None:
         """Connects to every engine that listens and is not connected to."""
         with self._looking:
-            if self._closing.is_set():
+            if self._closing:
                 return
             addresses = engine_link.find_addresses(self._identity, self.engine)
             self._refusals = {a: self._refusals[a] for a in addresses if a in self._refusals}
@@ -91,7 +105,7 @@ class Engines:
 
     def _connect(self, address: str) -> None:
         try:
-            client = EngineClient(self.engine, address, self._gone)
+            client = EngineClient(self.engine, address, self._look_now.set, self._gone)
         except (LinkError, OSError) as error:
             if address not in self._refusals:
                 log.warn(f"the engine {self.engine} can't be reached: {error}")
@@ -103,11 +117,12 @@ class Engines:
 
     def _gone(self, client: EngineClient, fault: LinkError | None) -> None:
         self._clients.pop(client.address, None)
+        self._look_now.set()
         if fault is not None:
             log.error(f"the connection to the engine {self.engine} was ended: {fault}")
 
     def _why_none(self) -> str:
-        if self._closing.is_set():
+        if self._closing:
             return "the model is being unloaded: try again"
         if self._refusals:
             _, why = next(iter(self._refusals.values()))

@@ -1,4 +1,4 @@
-"""The front's end of one connection: the requests that one engine has to answer."""
+"""The asking end of one connection: the requests that one engine has to answer."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ import socket
 from collections.abc import Callable
 from typing import BinaryIO
 
-from hf_runtime import engine_link
-from hf_runtime.engine_connection import Connection
-from hf_runtime.engine_link import Array, Frame, LinkError
-from hf_runtime.errors import CancelledError
-
+from . import engine_link
+from .engine_connection import Connection
+from .engine_link import Array, Frame, LinkError
+from .errors import CancelledError
 from .waiting import EngineAnswerError, UnavailableError, Waiting
 
 _CONNECT_TIMEOUT_S = 2.0
@@ -29,9 +28,11 @@ class EngineClient:
         self,
         engine: str,
         address: str,
+        on_drain: Callable[[], None],
         on_gone: Callable[[EngineClient, LinkError | None], None],
     ) -> None:
-        """Connects within ``_CONNECT_TIMEOUT_S``.
+        """Connects within ``_CONNECT_TIMEOUT_S``. ``on_drain`` is told that the engine takes no
+        more requests, ``on_gone`` that nothing more comes from it.
 
         Raises:
             LinkError: the peer is not one to talk to.
@@ -41,8 +42,8 @@ class EngineClient:
         self.waiting: dict[int, Waiting] = {}  # changed one key at a time, which is atomic
         self.is_usable = True
         self._engine = engine
-        self._on_gone = on_gone
-        self._retry: Retry = Waiting.fail
+        self._on_drain, self._on_gone = on_drain, on_gone
+        self._retry: Retry = Waiting.lose
         self._gone_text = f"the engine {engine} went away before it answered: try again"
         sock, stream = _connected(address)
         self._connection = Connection(sock, self._on_frame, self._on_end, stream=stream)
@@ -63,7 +64,7 @@ class EngineClient:
         """Tells the engine that nobody waits any more, and answers the request."""
         if self.waiting.pop(waiting.number, None) is not None:
             self._connection.send(engine_link.encode({"kind": "cancel", "id": waiting.number}))
-        waiting.fail(CancelledError("the request was cancelled"))
+            waiting.fail(CancelledError("the request was cancelled"))
 
     def close(self) -> None:
         """Hangs up; what waits is answered with UNAVAILABLE."""
@@ -74,24 +75,26 @@ class EngineClient:
         kind, number = frame.get("kind"), frame.get("id")
         if kind == "drain":
             self.is_usable = False
-            return
-        if kind not in ("answer", "error") or not isinstance(number, int):
-            raise LinkError("a frame of no known kind")
-        outputs = _outputs(frame) if kind == "answer" else None
-        waiting = self.waiting.pop(number, None)
-        if waiting is None:
-            return  # it was cancelled
-        if outputs is not None:
-            waiting.answer(outputs)
+            self._on_drain()
+        elif kind == "answer" and isinstance(number, int):
+            self._answer(number, _outputs(frame), final=bool(frame.get("final")))
+        elif kind == "error" and isinstance(number, int):
+            waiting = self.waiting.pop(number, None)
+            if waiting is not None:  # else it was cancelled
+                self._fail(waiting, frame)
         else:
-            self._fail(waiting, frame)
+            raise LinkError("a frame of no known kind")
+
+    def _answer(self, number: int, outputs: dict[str, Array], *, final: bool) -> None:
+        waiting = self.waiting.pop(number, None) if final else self.waiting.get(number)
+        if waiting is not None:  # else it was cancelled
+            waiting.answer(outputs, final=final)
 
     def _fail(self, waiting: Waiting, frame: Frame) -> None:
         status, text = frame.get("status"), str(frame.get("text"))
         error = EngineAnswerError(status if status in _STATUSES else "INTERNAL", text)
-        if frame.get("unloading") and waiting.may_go_again:
+        if frame.get("unloading") and not waiting.has_begun:
             self.is_usable = False
-            waiting.may_go_again = False
             self._retry(waiting, error)
         else:
             waiting.fail(error)
@@ -102,7 +105,7 @@ class EngineClient:
         for number in list(self.waiting):
             waiting = self.waiting.pop(number, None)
             if waiting is not None:
-                waiting.fail(UnavailableError(self._gone_text))
+                waiting.lose(UnavailableError(self._gone_text))
 
 
 def _connected(address: str) -> tuple[socket.socket, BinaryIO]:

@@ -1,0 +1,123 @@
+"""The SHA-256 of cached files, computed once: a record in the cache says which file had which.
+
+A file is known again by its size, its time of change and its inode. That guards against damage and
+mistakes, not against whoever may write into the cache: they could write the record too. Where the
+cache is read-only nothing is recorded, and each process hashes once.
+
+Imports nothing of the runtime, so that `hf-triton fetch` and `verify` use it too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import tempfile
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+RECORD_FILE = ".hf-triton-files.json"
+_BLOCK = 1 << 20
+
+
+def hash_file(path: Path, on_bytes: Callable[[int], None] = lambda _: None) -> str:
+    """The file's SHA-256 in hex; ``on_bytes`` hears of each piece that was read."""
+    digest = hashlib.sha256()
+    with path.open("rb", buffering=0) as file:
+        while block := file.read(_BLOCK):
+            digest.update(block)
+            on_bytes(len(block))
+    return digest.hexdigest()
+
+
+class FileHashes:
+    """The record of one cache folder. Safe to use from several threads."""
+
+    def __init__(self, cache_dir: Path) -> None:
+        self._cache_dir = cache_dir
+        self._lock = threading.Lock()
+        self._known: dict[str, list[Any]] = _read(cache_dir / RECORD_FILE)
+        self._changed = False
+
+    def recorded(self, path: Path) -> str | None:
+        """The hash of this very file where it was computed before."""
+        entry = self._known.get(self._key(path))
+        with contextlib.suppress(OSError):  # gone meanwhile
+            if entry is not None and entry[:3] == _identity(path):
+                return str(entry[3])
+        return None
+
+    def sha256(self, path: Path, on_bytes: Callable[[int], None] = lambda _: None) -> str:
+        """The file's hash: recorded, else computed and then recorded by ``save``."""
+        found = self.recorded(path)
+        if found is None:
+            before = _identity(path)
+            found = hash_file(path, on_bytes)
+            self.add(path, found, before)
+        return found
+
+    def add(self, path: Path, sha256: str, identity: list[int] | None = None) -> None:
+        """Notes a file's hash."""
+        with self._lock:
+            self._known[self._key(path)] = [*(identity or _identity(path)), sha256]
+            self._changed = True
+
+    def forget(self, path: Path) -> None:
+        """Drops what is known of a file."""
+        with self._lock:
+            self._changed |= self._known.pop(self._key(path), None) is not None
+
+    def names(self, folder: Path) -> set[str]:
+        """The files below a folder that are recorded, there or not."""
+        start = f"{self._key(folder)}/"
+        return {key.removeprefix(start) for key in self._known if key.startswith(start)}
+
+    def save(self) -> None:
+        """Writes what is new, without files that are gone; silently not where that is forbidden."""
+        if not self._changed:
+            return
+        present = {
+            key: entry
+            for key, entry in sorted(self._known.items())
+            if (self._cache_dir / key).is_file()
+        }
+        with contextlib.suppress(OSError):
+            _write(self._cache_dir / RECORD_FILE, json.dumps(present, indent=1) + "\n")
+        self._changed = False
+
+    def _key(self, path: Path) -> str:
+        return path.relative_to(self._cache_dir).as_posix()
+
+
+def _identity(path: Path) -> list[int]:
+    status = path.stat()
+    return [status.st_size, status.st_mtime_ns, status.st_ino]
+
+
+def _read(path: Path) -> dict[str, list[Any]]:
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}  # as if nothing had been hashed
+    if not isinstance(value, dict):
+        return {}
+    return {key: entry for key, entry in value.items() if _is_entry(entry)}
+
+
+def _is_entry(entry: object) -> bool:
+    return isinstance(entry, list) and len(entry) == 4
+
+
+def _write(path: Path, text: str) -> None:
+    descriptor, scratch = tempfile.mkstemp(dir=path.parent, prefix=f"{path.name}.")
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
+        Path(scratch).chmod(0o644)
+        Path(scratch).replace(path)
+    except BaseException:
+        Path(scratch).unlink(missing_ok=True)
+        raise

@@ -1,0 +1,87 @@
+"""Which files of a Hub repository a model needs: one rule, for the server and `hf-triton fetch`.
+
+Knows names only; asks no Hub and reads no file. Imports nothing of the runtime, so that the
+generator can use it without torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from fnmatch import fnmatchcase
+
+_OTHER_FRAMEWORKS = (
+    *("*.h5", "*.msgpack", "*.onnx", "*.onnx_data", "*.gguf", "*.tflite", "*.mlmodel", "*.ot"),
+    *("onnx/*", "openvino/*", "coreml/*", "original/*", "consolidated*"),
+    *("*.pdf", "*.png", "*.jpg", "*.mp4"),
+)
+# Loading one may run code that its author put there.
+_PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl", "*.pickle", "*.joblib")
+# What training leaves behind; nothing that serves reads it.
+_LEFT_BY_TRAINING = (
+    "training_args*",
+    "optimizer*",
+    "scheduler*",
+    "rng_state*",
+    "*.pkl",
+    "*.joblib",
+)
+
+
+class NotServableError(ValueError):
+    """The repository has no weights that may be loaded; the text says what it has, and what to
+    set.
+    """
+
+
+def choose(names: Iterable[str], allow_pickle: bool) -> list[str]:
+    """The files to have of a repository that holds ``names``, sorted.
+
+    Weights are safetensors. A folder's pickles are taken where it has no safetensors, and only
+    with ``allow_pickle``: in the root, and in modules such as ``2_Dense/`` of
+    sentence-transformers.
+
+    Raises:
+        NotServableError: without pickles there are no weights, or none at all.
+    """
+    kept = [name for name in names if not _matches(name, _OTHER_FRAMEWORKS)]
+    plain = [name for name in kept if not _matches(name, _PICKLES)]
+    pickles = needed_pickles(kept)
+    if pickles and not allow_pickle:
+        more = f" and {len(pickles) - 1} more" if len(pickles) > 1 else ""
+        raise NotServableError(
+            f"has weights only as pickles ({pickles[0]}{more}), and loading one can run code of "
+            "its author: set allow_pickle: true to allow it, or a revision that has safetensors"
+        )
+    if not pickles and not any(name.endswith(".safetensors") for name in plain):
+        raise NotServableError(
+            "has no weights to serve: neither *.safetensors nor pytorch_model.bin"
+        )
+    return sorted(plain + pickles)
+
+
+def needed_pickles(names: Iterable[str]) -> list[str]:
+    """The pickles in folders that a model loads from and that have no safetensors, sorted."""
+    known = list(names)
+    safe = {_folder(name) for name in known if name.endswith(".safetensors")}
+    return sorted(
+        name
+        for name in known
+        if _matches(name, _PICKLES)
+        and not _matches(name.rpartition("/")[2], _LEFT_BY_TRAINING)
+        and _folder(name) not in safe
+        and (not _folder(name) or name[0].isdigit())
+    )
+
+
+def is_safe(name: str) -> bool:
+    """Whether a file's name stays inside the folder that it is put into."""
+    parts = name.split("/")
+    return not ({"", ".", ".."} & set(parts)) and "\\" not in name and "\0" not in name
+
+
+def _folder(name: str) -> str:
+    return name.rpartition("/")[0]
+
+
+def _matches(name: str, patterns: tuple[str, ...]) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
