@@ -206,9 +206,9 @@ def run(args: argparse.Namespace) -> int:
         verbose=args.verbose,
         admin_key=admin_key,
     )
-    openai_api = OpenAiProcess(listen, key) if args.openai_port else None
-    models = [spec.name for spec in outcome.plan.specs]
     policy = RestartPolicy(max_restarts=args.max_restarts)
+    openai_api = OpenAiProcess(listen, key, policy) if args.openai_port else None
+    models = [spec.name for spec in outcome.plan.specs]
     options = ServeOptions(Path(args.config), args.load_timeout_s, policy, args.drain_s, watched)
     return serve(server, models, options, openai_api)
 

@@ -23,21 +23,25 @@ from generator.errors import ServerError
 from generator.openai_api.key import VARIABLE
 from generator.openai_api.tasks import ALL_TASKS, COMPLETION_TASKS, EMBEDDING_TASKS
 from generator.server_listen import Listen
+from generator.supervision.restarts import RestartPolicy, Restarts
 from generator.triton_models import TASK_PARAMETER
 
 _START_TIMEOUT_S = 60.0
 _STOP_TIMEOUT_S = 5.0  # after Triton has ended, nothing is left to wait for
-_SHORTEST_LIFE_S = 10.0
 
 
 class OpenAiProcess:
     """The translator of one server."""
 
-    def __init__(self, listen: Listen, key: str | None) -> None:
+    def __init__(
+        self, listen: Listen, key: str | None, policy: RestartPolicy | None = None
+    ) -> None:
         self._listen = listen
         self._key = key
         self._process: subprocess.Popen[str] | None = None
-        self._started_at_s = 0.0
+        self._restarts = Restarts(policy or RestartPolicy())
+        self._start_at_s: float | None = None  # where it has died
+        self._why_not_up = ""
 
     def start(self) -> None:
         """Starts it and waits until it listens; Triton is up. Raises ServerError."""
@@ -46,7 +50,6 @@ class OpenAiProcess:
         environment = {name: text for name, text in os.environ.items() if name != VARIABLE}
         if self._key is not None:
             environment[VARIABLE] = self._key
-        self._started_at_s = time.monotonic()
         self._process = subprocess.Popen(
             [*_COMMAND, listen.host, str(listen.openai_port), address],
             env=environment,
@@ -58,23 +61,44 @@ class OpenAiProcess:
         if not _first_line(self._process, _START_TIMEOUT_S):
             self.kill()
             raise ServerError("the OpenAI API did not start (see above)")
+        self._restarts.lives()
+
+    @property
+    def why_not_up(self) -> str:
+        """Why nobody listens at its port, "" where somebody does."""
+        return self._why_not_up
 
     def revive(self) -> str | None:
-        """Starts it again where it has died; what there is to tell of that, in one line.
-
-        One that dies within seconds is given up.
+        """Starts it again where it has died, later each time, until it died too often; what there
+        is to tell of that, in one line.
         """
+        if self._start_at_s is not None:
+            return self._start_again() if time.monotonic() >= self._start_at_s else None
         if self._process is None or self._process.poll() is None:
             return None
         code = self._process.returncode
         self.kill()
-        if time.monotonic() - self._started_at_s < _SHORTEST_LIFE_S:
-            return f"the OpenAI API died again (exit code {code}) and is off; start serve again"
+        return self._note_death(f"the OpenAI API died (exit code {code})")
+
+    def _start_again(self) -> str:
+        self._start_at_s = None
         try:
             self.start()
         except ServerError as error:
-            return str(error)
-        return f"the OpenAI API died (exit code {code}) and was started again"
+            return self._note_death(str(error))
+        self._why_not_up = ""
+        return "the OpenAI API is back"
+
+    def _note_death(self, what: str) -> str:
+        delay_s = self._restarts.died()
+        if delay_s is None:
+            num = self._restarts.num_recent
+            self._why_not_up = f"{what} {num} time{'s' * (num != 1)} and is off"
+            return f"{self._why_not_up}; start serve again"
+        self._start_at_s = time.monotonic() + delay_s
+        when = f" in {delay_s:g} s" if delay_s else ""
+        self._why_not_up = f"{what} and is started again{when}"
+        return self._why_not_up
 
     def begin_stop(self) -> None:
         """It accepts nothing more; what is in flight goes on while Triton answers it."""

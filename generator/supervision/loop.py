@@ -97,9 +97,14 @@ class Supervisor:
             if outcome:
                 self._take(outcome)
             self._look()
-            news = self._openai_api.revive() if self._openai_api else None
-            if news:
-                say(news)
+            if self._openai_api:
+                self._revive(self._openai_api)
+
+    def _revive(self, openai_api: OpenAiProcess) -> None:
+        news = openai_api.revive()
+        if news:
+            say(news)
+            self._health.set_openai_api(openai_api.why_not_up)
 
     def _begin_to_load(self) -> None:
         models = self._served.names()

@@ -7,7 +7,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -97,13 +96,12 @@ def test_the_api_lives_and_ends_with_its_triton(tmp_path: Path) -> None:
         assert f"OpenAI's API {url}/v1" in served.err
         assert get(f"{url}/health") == Answer(200, {"status": "ok"})
         assert get(f"{url}/v1/models").status == 401
-        [child] = children(served)
         environment = Path(f"/proc/{served.tritonserver_pid()}/environ").read_text()
         assert "secret-key" not in environment, "models have no business with it"
 
-        time.sleep(10)  # one that dies sooner is given up
-        os.kill(child, signal.SIGKILL)
-        served.wait_for("the OpenAI API died (exit code -9) and was started again")
+        killed = [kill_api(served), kill_api(served)]
+        assert "the OpenAI API died (exit code -9) and is started again in 1 s" in served.err
+        assert not {*killed} & {*children(served)}
         assert get(f"{url}/v1/models").status == 401
 
         alone_port = free_ports().http_port
@@ -132,6 +130,35 @@ def test_the_api_lives_and_ends_with_its_triton(tmp_path: Path) -> None:
         assert served.leaves_nothing()
         with pytest.raises(OSError, match="refused"):
             get(f"{url}/health")
+
+
+def kill_api(served: Served) -> int:
+    """Returns once there is another one."""
+    back = "the OpenAI API is back"
+    times = served.err.count(back)
+    [child] = children(served)
+    os.kill(child, signal.SIGKILL)
+    assert eventually(lambda: served.err.count(back) > times, 60), served.err
+    return child
+
+
+@pytest.mark.server
+def test_an_api_that_dies_too_often_is_off_and_serve_says_that_it_is_not_ready(
+    tmp_path: Path,
+) -> None:
+    port = free_ports().http_port
+    arguments = (f"--openai-port={port}", "--max-restarts=0")
+    with serve(tmp_path, "- name: plain\n", *arguments) as served:
+        served.wait_for("Ctrl-C stops")
+        [child] = children(served)
+        os.kill(child, signal.SIGKILL)
+        served.wait_for("the OpenAI API died (exit code -9) 1 time and is off; start serve again")
+        ready = f"http://127.0.0.1:{served.listen.health_port}/ready"
+        assert eventually(lambda: "OpenAI API died" in get(ready).body.get("reason", ""))
+        assert get(ready).status == 503
+        assert served.generate("plain", "x").status == 200
+        served.signal(signal.SIGTERM)
+        assert served.exit_code() == 0
 
 
 @pytest.mark.server
