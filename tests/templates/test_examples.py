@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from generator.models_yaml import load
+from generator.models_yaml import load, load_settings
 from generator.render import render
 from generator.templates import find_tasks
 from generator.triton_models import triton_models
@@ -40,6 +40,9 @@ def test_the_default_file_serves_the_demo_model() -> None:
     assert (spec.name, spec.source.folder) == ("demo", ROOT / "demo/model")
 
 
+TOP_LEVEL = ("# dtype", "# defaults:", "#   dtype", "# server:", "#   tracing:", "#   log_format:")
+
+
 def test_every_key_that_the_default_file_explains_is_right(tmp_path: Path) -> None:
     """The commented-out keys of models.yaml, uncommented."""
     lines = (ROOT / "models.yaml").read_text(encoding="utf-8").splitlines()
@@ -48,13 +51,18 @@ def test_every_key_that_the_default_file_explains_is_right(tmp_path: Path) -> No
     text = text.replace("max_batch_size: 0", "max_batch_size: 8")
     (tmp_path / "my_hooks.py").write_text("def preprocess(request): pass\n")
     (tmp_path / "models.yaml").write_text(text)
-    assert load(tmp_path / "models.yaml", find_tasks())[0].max_batch_size == 8
+    specs = load(tmp_path / "models.yaml", find_tasks())
+    assert [spec.name for spec in specs] == ["demo", "demo_new", "demo_shadow"]
+    assert specs[0].max_batch_size == 8
+    settings = load_settings(tmp_path / "models.yaml")
+    assert settings.log_format == "json"
+    assert settings.tracing is not None
 
 
 def uncommented(line: str) -> str:
     """``    # dtype: auto`` -> ``    dtype: auto``; prose stays a comment."""
     indent = len(line) - len(line.lstrip())
     body = line.lstrip()
-    if body.startswith(("# dtype", "# defaults:", "#   dtype")) or (indent == 4 and body[0] == "#"):
+    if body.startswith(TOP_LEVEL) or (indent == 4 and body[0] == "#"):
         return " " * indent + body[2:] if not body.startswith("#    ") else ""
     return line
