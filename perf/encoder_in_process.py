@@ -58,6 +58,8 @@ def load(served: ServedModel) -> tuple[LoadedEncoder, Reception]:
 class Caller:
     """Who is answered; the embedding comes as ``answer``."""
 
+    request_id = ""
+
     def __init__(self) -> None:
         loop = asyncio.get_running_loop()
         self.answer: asyncio.Future[list[float]] = loop.create_future()

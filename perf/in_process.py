@@ -41,6 +41,7 @@ class Caller:
     """The recipient of one sequence; its text and number of tokens come as ``answer``."""
 
     streams = False
+    request_id = ""
 
     def __init__(self) -> None:
         self.answer: asyncio.Future[tuple[str, int]] = asyncio.get_running_loop().create_future()

@@ -20,7 +20,7 @@ class BusyServer(ServerApi):
     def load(self, name: str) -> str | None:
         return None
 
-    def is_model_ready(self, name: str) -> bool:
+    def is_model_ready(self, name: str, version: str = "") -> bool:
         if next(self.asked) < self.num_late:
             raise TimeoutError
         return True

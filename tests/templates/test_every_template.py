@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from generator import model_config, templates
+from generator.digest import CONFIG_FILE
 from generator.models_yaml import load
-from generator.render import CONFIG_FILE, VALUES_FILE, render
+from generator.render import VALUES_FILE, render
 from generator.spec import ModelSpec
 from generator.templates import Task, find_tasks
 from generator.triton_models import TritonModel, triton_models

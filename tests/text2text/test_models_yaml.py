@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from generator import model_config
+from generator.digest import CONFIG_FILE
 from generator.errors import SpecError
 from generator.models_yaml import load
-from generator.render import CONFIG_FILE, render
+from generator.render import render
 from generator.templates import find_tasks
 from generator.triton_models import triton_models
 
