@@ -72,7 +72,8 @@ class Supervisor:
         self._unready = Unready(self._api)
         self._restarts = ServerRestarts(server, options.policy)
         self._has_served = False  # whether the first load is over, with something to show for it
-        self._were_ready: set[str] = set()
+        self._were_ready: set[str] = set()  # of those that serve has loaded
+        self._seen_ready: set[str] = set()  # whoever has loaded them
         self._failures: dict[str, str] = {}
         self._loading: list[str] = []
         self._folders: dict[str, list[str]] = {}
@@ -127,7 +128,7 @@ class Supervisor:
             if model not in self._were_ready:
                 print_curl_lines(self._server, model, self._openai_api)
             self._were_ready.add(model)
-        elif model in self._were_ready:
+        elif model in self._were_ready | self._seen_ready:
             self._healer.bring_back(model, outcome.failure)
         else:
             self._failures[model] = f"failed to load: {outcome.failure}"
@@ -159,7 +160,9 @@ class Supervisor:
         self._states = _states(versions)
         ready = {name for name, reason in self._states.items() if not reason}
         self._healer.notice_ready(ready)
-        for model in [name for name in self._failures if self._parts(name) <= ready]:
+        whole = {name for name in self._served.names() if self._parts(name) <= ready}
+        self._seen_ready |= whole
+        for model in whole & self._failures.keys():
             del self._failures[model]  # somebody has mended it
         self._ask_models(ready)
 

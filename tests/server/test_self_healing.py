@@ -181,6 +181,23 @@ def test_a_model_that_was_mended_is_left_to_serve(tmp_path: Path) -> None:
         assert served.exit_code() == 1
 
 
+def test_a_model_that_somebody_mended_is_tried_again_after_a_restart(tmp_path: Path) -> None:
+    models = "- {name: late, options: {fail: no weights}}\n- name: other\n"
+    with serve(tmp_path, models, "--open-admin-apis") as served:
+        served.wait_for("Ctrl-C stops")
+        options = tmp_path / "repository/late/1/model.json"
+        broken = options.read_text()
+        options.write_text(broken.replace('"no weights"', "null"))
+        url = f"http://127.0.0.1:{served.listen.http_port}/v2/repository/models/late/load"
+        assert post(url, {}).status == 200
+        assert eventually(lambda: is_ready(served), HEALED_S)
+        options.write_text(broken)
+        os.kill(served.tritonserver_pid(), signal.SIGKILL)
+        served.wait_for("model 'late': failed to load: RuntimeError: no weights; it is loaded")
+        options.write_text(broken.replace('"no weights"', "null"))
+        assert eventually(lambda: is_ready(served), HEALED_S), served.err
+
+
 def test_a_stop_while_a_model_is_loaded_again_is_quick_and_graceful(tmp_path: Path) -> None:
     go_on = tmp_path / "go-on"
     go_on.touch()
