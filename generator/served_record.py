@@ -89,7 +89,10 @@ def write_models(repository: Path, models: Iterable[str]) -> None:
 
 
 def note_apply(repository: Path, *, is_good: bool) -> None:
-    """Says how an apply that ends now has ended. Raises RepositoryError."""
-    before = read(repository) or ServedRecord()
-    applied = LastApply(is_good, round(time.time(), 3))
-    write(repository, dataclasses.replace(before, applied=applied))
+    """Says how an apply that ends now has ended, where a record says what is served. Raises
+    RepositoryError.
+    """
+    before = read(repository)
+    if before is not None:
+        applied = LastApply(is_good, round(time.time(), 3))
+        write(repository, dataclasses.replace(before, applied=applied))

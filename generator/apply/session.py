@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from generator import repository as writer
-from generator import served_record
 from generator.apply.applying import Applied, Applying, Say
 from generator.apply.carry_out import Settings
 from generator.apply.control import Control
@@ -20,6 +19,7 @@ from generator.apply.target import Target
 from generator.errors import EXIT_INPUT, EXIT_INTERRUPTED, EXIT_OK, GeneratorError
 from generator.native_model import place_models
 from generator.plan import Plan, make_plan
+from generator.served_record import LastChange
 from generator.templates import find_tasks
 
 DRAIN_TIMEOUT_S = 60.0
@@ -75,7 +75,7 @@ class Session:
             if options.dry_run:
                 return EXIT_OK if wanted.is_nothing else EXIT_INPUT
             if wanted.is_nothing:
-                served_record.note_apply(self._repository, is_good=True)
+                Recorder(self._repository, wanted, is_whole=True).record(Applied(), LastChange())
                 return EXIT_OK
             place = _placer(plan, self._repository, self._warn)
             settings = Settings(options.drain_timeout_s, options.force, place)

@@ -378,3 +378,13 @@ def test_the_record_names_what_is_served(made: Bench) -> None:
     assert record.models == ("a", "new", "s")
     assert record.last.added == ("new",)
     assert record.last.changed == {"a": 1}
+
+
+def test_a_record_that_was_lost_is_made_anew_where_there_is_nothing_to_do(made: Bench) -> None:
+    (made.repository / served_record.RECORD_FILE).unlink(missing_ok=True)
+    assert made.apply().code == 0
+    record = served_record.read(made.repository)
+    assert record is not None
+    assert record.models == ("a", "s")
+    assert record.applied is not None
+    assert record.applied.is_good
