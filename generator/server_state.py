@@ -78,5 +78,14 @@ def running_servers(repository: Path) -> list[ServerState]:
     return sorted(found, key=lambda state: state.http_port)
 
 
+def unreadable_states(repository: Path) -> list[Path]:
+    """The files of servers that somebody else has started: only who did may read them."""
+    return [
+        path
+        for path in sorted(repository.glob(f"{STATE_PREFIX}*.json"))
+        if not os.access(path, os.R_OK)
+    ]
+
+
 def _path(repository: Path, http_port: int) -> Path:
     return repository / f"{STATE_PREFIX}{http_port}.json"

@@ -12,7 +12,7 @@ from pathlib import Path
 from generator.admin_key import FLAG, VARIABLE
 from generator.errors import RepositoryError, ServerError
 from generator.server_api import ServerApi
-from generator.server_state import ServerState, running_servers
+from generator.server_state import ServerState, running_servers, unreadable_states
 
 _EXTENSION = "model_repository"
 _RESTRICTED = "restricted"
@@ -33,6 +33,11 @@ def running_target(repository: Path, http_port: int | None) -> Target:
     """
     found = running_servers(repository)
     chosen = [state for state in found if http_port in (None, state.http_port)]
+    for path in () if found else unreadable_states(repository):
+        raise ServerError(
+            f"{path}: can't be read, for somebody else has started that server: run apply as they "
+            "do, or reach it with --url HOST:PORT and its admin key"
+        )
     if not found:
         raise ServerError(
             f"no server runs on {repository}: start one with hf-triton serve, or name one that "

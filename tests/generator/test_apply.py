@@ -282,6 +282,16 @@ def test_without_a_server_there_is_a_word_on_how_to_start_one(made: Bench) -> No
     assert "no server runs on model_repository: start one with hf-triton serve" in ran.err
 
 
+def test_a_server_of_somebody_else_is_told_of(made: Bench) -> None:
+    (made.repository / ".hf-triton-server-1.json").symlink_to("unreadable, for root too")
+    made.applied(CHANGED)
+    for path in made.repository.glob(".hf-triton-server-[2-9]*.json"):
+        path.unlink()
+    ran = made.apply()
+    assert ran.code == 1
+    assert ".hf-triton-server-1.json: can't be read, for somebody else has started" in ran.err
+
+
 def test_of_several_servers_one_is_chosen_by_its_port(made: Bench) -> None:
     state = ServerState(os.getpid(), "127.0.0.1", 1, 1, 1, 1, "models.yaml", KEY)
     write_state(made.repository, state)
