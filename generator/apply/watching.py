@@ -57,6 +57,12 @@ class WatchedFiles:
             found.update(hashlib.sha256(content).digest())
         return found.hexdigest()
 
+    def saved_at_ns(self) -> int | None:
+        """When models.yaml was last written; None where it is not there."""
+        with contextlib.suppress(OSError):
+            return self.config.stat().st_mtime_ns
+        return None
+
 
 class Watch:
     """A thread that watches files and applies them to one server, while that ``is_serving``."""
@@ -74,6 +80,7 @@ class Watch:
         self._is_serving, self._say = is_serving, say
         self._applied = files.first
         self._settings = _settings(files.config)
+        self._failed_save_ns: int | None = None
         self._try_at_s = 0.0
         self._ended = threading.Event()
         self._session: Session | None = None
@@ -96,13 +103,19 @@ class Watch:
         while not self._ended.wait(_LOOK_EVERY_S):
             before, seen = seen, self._files.digest()
             # Twice the same: whoever writes it has ended.
-            is_new = seen == before and seen != self._applied
+            is_new = seen == before and (seen != self._applied or self._is_saved_again())
             if is_new and self._is_serving() and time.monotonic() >= self._try_at_s:
                 self._apply(seen)
+
+    def _is_saved_again(self) -> bool:
+        """Whether what failed was saved without a change: what was wrong may lie elsewhere."""
+        failed = self._failed_save_ns
+        return failed is not None and self._files.saved_at_ns() not in (None, failed)
 
     def _apply(self, digest: str) -> None:
         config = self._files.config
         self._applied = digest
+        saved_at_ns, self._failed_save_ns = self._files.saved_at_ns(), None
         if not (config.is_file() or config.is_dir()):
             self._say(f"{config} is gone: nothing is changed until it is back")
             return
@@ -112,8 +125,10 @@ class Watch:
         )
         try:
             if self._session.apply(config) != EXIT_OK:
+                self._failed_save_ns = saved_at_ns
                 self._say("not all of it is served: mend it and save it again")
         except GeneratorError as error:
+            self._failed_save_ns = saved_at_ns
             self._refuse(error)
         except Exception:  # noqa: BLE001, a bug of ours must not end what is served
             self._say(f"{traceback.format_exc()}hf-triton: this is a bug in hf-triton")
