@@ -5,6 +5,7 @@ the runtime logs.
 from __future__ import annotations
 
 import os
+import signal
 from typing import TYPE_CHECKING, ClassVar
 
 import pytest
@@ -14,6 +15,10 @@ if TYPE_CHECKING:
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # In the background of a shell: commands that tests start would ignore their Ctrl-C too.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 pytest.register_assert_rewrite("tests.scenarios")
 
