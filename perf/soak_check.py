@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,6 +14,7 @@ from perf.soak_request import Row, SoakRequest
 
 LOGPROB_TOLERANCE = 2e-3
 _HALF_A_CHARACTER = "\ufffd"
+_REQUEST_ID = re.compile(r"\A\[request id: [^\]]*\] ")
 # Triton's own words, with status 500, for HTTP bodies that it can't read.
 _NOT_PARSED = (
     *("failed to parse the request JSON", "Unable to parse", "attempt to get members"),
@@ -216,8 +218,13 @@ def _is_timeout_error(request: SoakRequest, outcome: Outcome) -> bool:
         request.kind == "timed"
         and request.common["on_timeout"] == "error"
         and outcome.status in (400, 503)
-        and outcome.error.startswith("timeout_ms: ")
+        and _said(outcome).startswith("timeout_ms: ")
     )
+
+
+def _said(outcome: Outcome) -> str:
+    """An error without the request's id, which stands before it."""
+    return _REQUEST_ID.sub("", outcome.error)
 
 
 def _problem_of_abandoned(outcome: Outcome) -> str | None:
@@ -238,6 +245,6 @@ def _problem_of_malformed(request: SoakRequest, outcome: Outcome) -> str | None:
     if outcome.status not in request.allowed and not is_tritons_own:
         allowed = " or ".join(map(str, request.allowed))
         return f"status {outcome.status} ({outcome.error[:200]}), expected {allowed}"
-    if not outcome.error or outcome.error.startswith("internal error") or outcome.chunks:
+    if not outcome.error or _said(outcome).startswith("internal error") or outcome.chunks:
         return f"the refusal says {outcome.error[:200]!r} after {len(outcome.chunks)} responses"
     return None

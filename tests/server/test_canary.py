@@ -65,7 +65,11 @@ class Arms:
         assert eventually(lambda: all(self.weight(arm) == wanted[arm] for arm in wanted))
 
     def weight(self, arm: str) -> float:
-        return self.triton.metric("hf_triton_arm_weight", model="m", arm=arm)
+        """In percent; below 0 where the model has not told yet: it does once a second."""
+        try:
+            return self.triton.metric("hf_triton_arm_weight", model="m", arm=arm)
+        except AssertionError:
+            return -1.0
 
     def counted(self, arm: str, outcome: str, model: str = "m") -> float:
         labels = {"model": model, "arm": arm, "outcome": outcome}

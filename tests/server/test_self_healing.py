@@ -108,7 +108,7 @@ def test_a_model_whose_process_dies_is_loaded_again_and_others_are_untouched(
         assert not killed & set(served.server_pids())
         assert metric(served, 'hf_triton_model_deaths_total{model="single"}') == 1
         assert metric(served, 'hf_triton_model_deaths_total{model="other"}') == 0
-        assert "model 'single': its Python process died (killed by SIGKILL" in served.err
+        assert "model 'single': its Python process died" in served.err
         assert "model 'single' is back after" in served.err
 
         served.signal(signal.SIGTERM)
