@@ -23,6 +23,7 @@ from generator.digest import CONFIG_FILE, with_digest
 from generator.ensemble_tensors import NATIVE_FILES, ensemble_tensors
 from generator.errors import TemplateError
 from generator.routing import routing_files
+from generator.strict_jinja import Filter, strict_environment
 from generator.templates import CONFIG_TEMPLATE, ENSEMBLE_FOLDER, VERSION_FOLDER, Task
 from generator.triton_models import STEPS, TritonModel, step_name
 
@@ -187,26 +188,7 @@ def numbers(values: Iterable[int]) -> Markup:
     return Markup(", ".join(str(int(value)) for value in values))  # noqa: S704
 
 
-def _printable(value: object) -> object:
-    """What may be printed as it is: whole numbers, and text that a filter or macro made safe."""
-    if isinstance(value, jinja2.Undefined):
-        str(value)  # raises, and says what is undefined
-    if isinstance(value, Markup) or (isinstance(value, int) and not isinstance(value, bool)):
-        return value
-    raise TemplateError(f"a template prints {value!r} without quote, word or numbers")
-
-
 @functools.lru_cache
 def _environment(folder: Path) -> jinja2.Environment:
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(folder),
-        undefined=jinja2.StrictUndefined,
-        autoescape=True,  # for its bookkeeping of which text is safe; no HTML is made here
-        finalize=_printable,
-        auto_reload=False,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-    environment.filters.update(quote=quote, word=word, numbers=numbers)
-    return environment
+    filters: dict[str, Filter] = {"quote": quote, "word": word, "numbers": numbers}
+    return strict_environment(folder, filters, "without quote, word or numbers")

@@ -18,6 +18,7 @@ import yaml
 from markupsafe import Markup
 
 from generator.errors import TemplateError
+from generator.strict_jinja import Filter, strict_environment
 
 _TEMPLATES = Path(__file__).parent / "templates"
 _SAFE = frozenset(string.ascii_letters + string.digits + string.punctuation + " ") - {'"', "\\"}
@@ -89,29 +90,15 @@ def _is_plain(character: str) -> bool:
     return character in _SAFE or character in '"\\'
 
 
-def _printable(value: object) -> object:
-    """What may be printed as it is: whole numbers, and text that a filter or macro made safe."""
-    if isinstance(value, jinja2.Undefined):
-        str(value)  # raises, and says what is undefined
-    if isinstance(value, Markup) or (isinstance(value, int) and not isinstance(value, bool)):
-        return value
-    raise TemplateError(f"a template prints {value!r} unquoted")
-
-
 @functools.lru_cache
 def _environment() -> jinja2.Environment:
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(_TEMPLATES),
-        undefined=jinja2.StrictUndefined,
-        autoescape=True,  # for its bookkeeping of which text is safe; no HTML is made here
-        finalize=_printable,
-        auto_reload=False,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-    environment.filters.update(yaml=quote, compose=quote_for_compose, block=block, lines=lines)
-    return environment
+    filters: dict[str, Filter] = {
+        "yaml": quote,
+        "compose": quote_for_compose,
+        "block": block,
+        "lines": lines,
+    }
+    return strict_environment(_TEMPLATES, filters, "unquoted")
 
 
 # libyaml's own parser where PyYAML was built with it.
