@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from generator.errors import ServerError
+from generator.server_listen import bracketed
 
 # The header that opens the calls which `serve` closes to everybody else.
 ADMIN_KEY_HEADER = "hf-triton-admin-key"
@@ -66,9 +67,9 @@ class ServerApi:
         if self.grpc_port:
             from generator import server_grpc
 
-            host = f"[{self.host}]" if ":" in self.host else self.host
+            address = f"{bracketed(self.host)}:{self.grpc_port}"
             with contextlib.suppress(server_grpc.NoGrpcError):
-                error = server_grpc.load(f"{host}:{self.grpc_port}", name, self.admin_key)
+                error = server_grpc.load(address, name, self.admin_key)
                 return None if error is None else one_line(error)
         return self._control(name, "load")
 

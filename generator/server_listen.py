@@ -9,6 +9,11 @@ from dataclasses import dataclass
 from generator.errors import ServerError
 
 
+def bracketed(host: str) -> str:
+    """``host`` as it stands before a port: an address of IPv6 in brackets."""
+    return f"[{host}]" if ":" in host else host
+
+
 @dataclass(frozen=True)
 class Listen:
     """One address and its ports; ``openai_port`` and ``health_port`` are 0 where OpenAI's API and
@@ -42,7 +47,7 @@ class Listen:
     def address(self, port: int) -> str:
         """``host:port`` for a client on this machine."""
         host = self.client_host()
-        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        return f"{bracketed(host)}:{port}"
 
     def check(self) -> None:
         """Raises ServerError, naming the flag to change, where a port can't be listened on."""

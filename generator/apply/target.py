@@ -12,6 +12,7 @@ from pathlib import Path
 from generator.admin_key import FLAG, VARIABLE
 from generator.errors import RepositoryError, ServerError
 from generator.server_api import ServerApi
+from generator.server_listen import bracketed
 from generator.server_state import ServerState, running_servers, unreadable_states
 
 _EXTENSION = "model_repository"
@@ -49,7 +50,7 @@ def running_target(repository: Path, http_port: int | None) -> Target:
         raise ServerError(f"{repository}: {what}; choose one with --http-port: {ports}")
     state = chosen[0]
     api = ServerApi(state.host, state.http_port, state.admin_key, grpc_port=state.grpc_port)
-    return Target(api, f"{_host(state.host)}:{state.http_port}", state.config)
+    return Target(api, f"{bracketed(state.host)}:{state.http_port}", state.config)
 
 
 def distant_target(address: str, grpc_port: int, admin_key: str) -> Target:
@@ -119,7 +120,3 @@ def _key_message(target: Target) -> str:
 
 def _told(state: ServerState) -> str:
     return f"{state.http_port} (process {state.pid})"
-
-
-def _host(host: str) -> str:
-    return f"[{host}]" if ":" in host else host

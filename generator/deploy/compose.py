@@ -20,6 +20,7 @@ from generator.deploy import monitoring
 from generator.deploy.rendering import quote, render
 from generator.deploy.servers import Server
 from generator.errors import UsageError
+from generator.server_listen import bracketed
 
 _FOLDER = "/srv/hf-triton/config"  # stands for the folder of models.yaml
 _HOME = "/tmp"  # noqa: S108, in the container, and its own
@@ -70,8 +71,7 @@ def _ports(args: argparse.Namespace) -> dict[str, object]:
 
 
 def _port(address: str, variable: str, port: int) -> Markup:
-    host = f"[{address}]" if ":" in address else address
-    return quote(f"{host}:${{{variable}:-{port}}}:{port}")
+    return quote(f"{bracketed(address)}:${{{variable}:-{port}}}:{port}")
 
 
 def _binds(server: Server, args: argparse.Namespace) -> Iterator[tuple[str, str]]:
