@@ -20,9 +20,10 @@ from pathlib import Path
 from generator.server_listen import Listen
 from generator.supervision.restarts import RestartPolicy
 from perf import machine
-from perf.healing_load import NO_ANSWER, Asked, Clients, percentile_s
+from perf.healing_load import NO_ANSWER, Asked, Clients
 from perf.report import circumstances
 from perf.serving import free_listen
+from perf.unpaused import percentile_s
 from perf.written import write_report
 
 DESCRIPTION = """\

@@ -7,8 +7,9 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Sequence
 from dataclasses import dataclass
+
+from perf.unpaused import Timed, Unpaused
 
 # So long does a client wait for an answer that may never come.
 PATIENCE_S = 20.0
@@ -17,19 +18,13 @@ NO_ANSWER, NO_SERVER = 0, -1
 
 
 @dataclass(frozen=True)
-class Asked:
+class Asked(Timed):
     """One request: when it began and ended, and its status, or NO_ANSWER or NO_SERVER."""
 
-    began_s: float
-    ended_s: float
     status: int
 
-    @property
-    def seconds(self) -> float:
-        return self.ended_s - self.began_s
 
-
-class Clients:
+class Clients(Unpaused):
     """``num`` clients of one model, each asking again as soon as it has its answer."""
 
     def __init__(self, url: str, num: int, max_tokens: int) -> None:
@@ -37,18 +32,8 @@ class Clients:
         self._url = url
         text = {"text_input": "Once upon a time", "max_tokens": max_tokens}
         self._body = json.dumps(text).encode()
-        self._ended = threading.Event()
-        self._threads = [threading.Thread(target=self._run, daemon=True) for _ in range(num)]
-
-    def __enter__(self) -> Clients:
-        for thread in self._threads:
-            thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._ended.set()
-        for thread in self._threads:
-            thread.join()
+        threads = [threading.Thread(target=self._run, daemon=True) for _ in range(num)]
+        super().__init__(threads)
 
     def first_served_after(self, since_s: float, timeout_s: float) -> float:
         """When a request that began after ``since_s`` was first answered. Raises TimeoutError."""
@@ -61,7 +46,7 @@ class Clients:
         raise TimeoutError(f"{self._url} answered nothing for {timeout_s:g} s")
 
     def _run(self) -> None:
-        while not self._ended.is_set():
+        while not self.ended.is_set():
             began_s = time.monotonic()
             status = self._ask()
             self.asked.append(Asked(began_s, time.monotonic(), status))
@@ -81,9 +66,3 @@ class Clients:
             return NO_ANSWER
         except OSError:
             return NO_SERVER
-
-
-def percentile_s(asked: Sequence[Asked], share: float) -> float:
-    """The time that ``share`` of the requests took at most, in seconds; 0 where there are none."""
-    ordered = sorted(a.seconds for a in asked)
-    return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else 0.0

@@ -26,12 +26,12 @@ from perf.reload_load import (
     Clients,
     Way,
     embedding_of_generate,
-    percentile_s,
     text_of_events,
     text_of_generate,
 )
 from perf.report import circumstances
 from perf.serving import free_listen
+from perf.unpaused import percentile_s
 from perf.written import write_report
 
 DESCRIPTION = """\

@@ -10,6 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from perf.unpaused import Timed, Unpaused
+
 PATIENCE_S = 300.0
 GOOD = ""
 
@@ -24,11 +26,9 @@ class Way:
 
 
 @dataclass(frozen=True)
-class Asked:
+class Asked(Timed):
     """One request: when it began and ended, and GOOD, or what was wrong with its answer."""
 
-    began_s: float
-    ended_s: float
     problem: str
 
 
@@ -48,28 +48,18 @@ def embedding_of_generate(body: str) -> object:
     return [round(number, 3) for number in json.loads(body)["embedding"]]
 
 
-class Clients:
+class Clients(Unpaused):
     """``num`` clients on connections that are kept open; each way is taken by as many of them."""
 
     def __init__(self, port: int, ways: Sequence[Way], num: int) -> None:
         self.asked: list[Asked] = []
         self._port = port
         self._expected = {way.path: self._once(way) for way in ways}
-        self._ended = threading.Event()
-        self._threads = [
+        threads = [
             threading.Thread(target=self._run, args=(ways[i % len(ways)],), daemon=True)
             for i in range(num)
         ]
-
-    def __enter__(self) -> Clients:
-        for thread in self._threads:
-            thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._ended.set()
-        for thread in self._threads:
-            thread.join()
+        super().__init__(threads)
 
     def _once(self, way: Way) -> object:
         status, body = _ask(self._connection(), way)
@@ -79,7 +69,7 @@ class Clients:
 
     def _run(self, way: Way) -> None:
         connection = self._connection()
-        while not self._ended.is_set():
+        while not self.ended.is_set():
             began_s = time.monotonic()
             try:
                 status, body = _ask(connection, way)
@@ -100,9 +90,3 @@ def _ask(connection: http.client.HTTPConnection, way: Way) -> tuple[int, str]:
     connection.request("POST", way.path, json.dumps(way.body))
     response = connection.getresponse()
     return response.status, response.read().decode()
-
-
-def percentile_s(asked: Sequence[Asked], share: float) -> float:
-    """The time that ``share`` of the requests took at most, in seconds; 0 where there are none."""
-    ordered = sorted(one.ended_s - one.began_s for one in asked)
-    return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else 0.0
