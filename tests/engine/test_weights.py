@@ -13,7 +13,7 @@ from hf_runtime.served_model import ServedModel
 from hf_runtime.weights import load_config
 from huggingface_hub import constants
 
-from tests.support.fake_hub import COMMIT, FakeHub, Repository, running_hub
+from tests.support.fake_hub import COMMIT, FakeHub, Repository, ask_from_here, running_hub
 
 SECRET = "hf_SecretTokenThatMustNotBeSeen"
 FILES = {"config.json": b"{}", "model.safetensors": b"weights", "tokenizer.json": b"words"}
@@ -22,12 +22,7 @@ FILES = {"config.json": b"{}", "model.safetensors": b"weights", "tokenizer.json"
 @pytest.fixture
 def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[FakeHub]:
     with running_hub() as hub:
-        template = constants.HUGGINGFACE_CO_URL_TEMPLATE.replace(constants.ENDPOINT, hub.url)
-        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
-        monkeypatch.setattr(constants, "ENDPOINT", hub.url)
-        monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "no token"))
-        for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "PRIVATE_REPO_TOKEN"):
-            monkeypatch.delenv(name, raising=False)
+        ask_from_here(hub, monkeypatch, tmp_path / "no token")
         hub.repositories["org/tiny"] = Repository(dict(FILES))
         yield hub
 

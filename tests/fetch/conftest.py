@@ -4,11 +4,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from huggingface_hub import constants
 
 from generator.fetch import hub_client
 from tests.fetch.workplace import Workplace
-from tests.support.fake_hub import FakeHub, Repository, running_hub
+from tests.support.fake_hub import FakeHub, Repository, ask_from_here, running_hub
 
 FILES = {"config.json": b"{}", "model.safetensors": b"weights" * 1000, "vocab/words.txt": b"a b"}
 
@@ -17,13 +16,8 @@ FILES = {"config.json": b"{}", "model.safetensors": b"weights" * 1000, "vocab/wo
 def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[FakeHub]:
     """A hub with one model, asked by huggingface_hub in this process; attempts come quickly."""
     with running_hub() as hub:
-        template = constants.HUGGINGFACE_CO_URL_TEMPLATE.replace(constants.ENDPOINT, hub.url)
-        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
-        monkeypatch.setattr(constants, "ENDPOINT", hub.url)
-        monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "no token"))
+        ask_from_here(hub, monkeypatch, tmp_path / "no token")
         monkeypatch.setattr(hub_client, "WAITS_S", (0.0, 0.0, 0.0))
-        for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "PRIVATE_REPO_TOKEN"):
-            monkeypatch.delenv(name, raising=False)
         hub.repositories["org/tiny"] = Repository(dict(FILES))
         yield hub
 

@@ -19,8 +19,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote, urlsplit
+
+if TYPE_CHECKING:
+    import pytest
 
 COMMIT = "a" * 40
 _CHUNK = 1 << 16
@@ -93,6 +97,20 @@ class FakeHub:
     def cdn(self) -> str:
         """The same server under another name, which gets no token."""
         return self.cdn_url or self.url.replace("127.0.0.1", "localhost")
+
+
+def ask_from_here(hub: FakeHub, monkeypatch: pytest.MonkeyPatch, no_token: Path) -> None:
+    """Lets huggingface_hub in this process ask ``hub``, with no token from anywhere; ``no_token``
+    is a file that is not there.
+    """
+    from huggingface_hub import constants  # which reads the environment when it is imported
+
+    template = constants.HUGGINGFACE_CO_URL_TEMPLATE.replace(constants.ENDPOINT, hub.url)
+    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+    monkeypatch.setattr(constants, "ENDPOINT", hub.url)
+    monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(no_token))
+    for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "PRIVATE_REPO_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
 
 
 @contextmanager
