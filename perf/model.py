@@ -14,7 +14,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.utils.logging import disable_progress_bar
 
-from perf.load import NUM_SPECIAL_TOKENS, VOCABULARY_SIZE, word
+from perf.load.requests import NUM_SPECIAL_TOKENS, VOCABULARY_SIZE, word
 
 MAX_MODEL_LEN = 512
 SPECIAL_TOKENS = ("<pad>", "<unk>")

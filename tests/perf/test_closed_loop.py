@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from perf.closed_loop import Answer, AnswerError, Ask, closed_loop
-from perf.load import Request, requests
-from perf.measure import Policy, Record
+from perf.load.closed_loop import Answer, AnswerError, Ask, closed_loop
+from perf.load.measure import Policy, Record
+from perf.load.requests import Request, requests
 
 
 class Sleeper:

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from perf.cost_levels import cpu_seconds, endless_load
+from perf.serving_costs.levels import cpu_seconds, endless_load
 
 ANSWERS = """
 import time

@@ -7,8 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from perf.cost_levels import COMMANDS, GRPC, SSE, CostLevel, Costs
-from perf.cost_report import (
+from perf.load.streaming import Streaming
+from perf.serving_costs.levels import COMMANDS, GRPC, SSE, CostLevel, Costs
+from perf.serving_costs.report import (
     QUESTIONS,
     WAYS,
     CostReport,
@@ -19,9 +20,8 @@ from perf.cost_report import (
     to_markdown,
     waiting_table,
 )
-from perf.cost_repository import DIRECT, FRONT
-from perf.streaming import Streaming
-from tests.perf.test_report import level
+from perf.serving_costs.repository import DIRECT, FRONT
+from tests.perf.test_baselines_report import level
 
 STREAMS = Streaming(
     num_answers=100,

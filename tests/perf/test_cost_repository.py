@@ -7,8 +7,16 @@ from pathlib import Path
 import pytest
 from text_generation.engine_metrics import EngineMetrics
 
-from perf.cost_repository import DIRECT, ENGINE, FRONT, NO_METRICS, TWIN, UNCOUNTED, lay_out_costs
-from perf.repositories import MODEL_FOLDER
+from perf.baselines.repositories import MODEL_FOLDER
+from perf.serving_costs.repository import (
+    DIRECT,
+    ENGINE,
+    FRONT,
+    NO_METRICS,
+    TWIN,
+    UNCOUNTED,
+    lay_out_costs,
+)
 from tests.perf.test_repositories import config_of
 
 

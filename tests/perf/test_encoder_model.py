@@ -9,11 +9,11 @@ import pytest
 import torch
 from transformers import AutoModel, AutoTokenizer
 
-from perf.closed_loop import AnswerError
-from perf.encoder_check import Check, cosine, read_references
-from perf.encoder_model import bert_config, make_encoder, write_tokenizer
-from perf.encoder_references import write_references
-from perf.load import LOADS, LONGEST_TEXT, SHORTEST_TEXT, documents
+from perf.encoders.check import Check, cosine, read_references
+from perf.encoders.model import bert_config, make_encoder, write_tokenizer
+from perf.encoders.references import write_references
+from perf.load.closed_loop import AnswerError
+from perf.load.requests import LOADS, LONGEST_TEXT, SHORTEST_TEXT, documents
 
 
 @pytest.fixture(scope="module")

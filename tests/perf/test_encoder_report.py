@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 
-from perf.encoder_report import EncoderReport, to_json, to_markdown
-from perf.encoder_rounds import EncoderLevel, Measured
-from perf.encoder_targets import APP, IN_PROCESS, MLSERVER, OURS
-from perf.measure import Level
+from perf.encoders.report import EncoderReport, to_json, to_markdown
+from perf.encoders.rounds import EncoderLevel, Measured
+from perf.encoders.targets import APP, IN_PROCESS, MLSERVER, OURS
+from perf.load.measure import Level
 
 
 def level(

@@ -7,9 +7,8 @@ import math
 
 import pytest
 
-from perf.closed_loop import AnswerError
-from perf.encoder_check import SIZE, Check
-from perf.encoder_targets import (
+from perf.encoders.check import SIZE, Check
+from perf.encoders.targets import (
     APP,
     HTTP_TARGETS,
     MLSERVER,
@@ -18,7 +17,8 @@ from perf.encoder_targets import (
     mlserver_body,
     triton_body,
 )
-from perf.load import Request
+from perf.load.closed_loop import AnswerError
+from perf.load.requests import Request
 
 REQUEST = Request(index=0, prompt="baca", num_prompt_tokens=3, max_tokens=0)
 DOCUMENT = Request(index=0, prompt="baca", num_prompt_tokens=1000, max_tokens=0)

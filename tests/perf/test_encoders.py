@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 from tqdm import tqdm  # type: ignore[import-untyped]
 
-from perf.encoder_environments import Environment, EnvironmentMissingError, make_importable
-from perf.encoder_rounds import EncoderEffort, Measuring, Service, num_levels
-from perf.encoder_servers import running
-from perf.encoders import effort_of, parse_args
-from perf.level_process import LevelArguments
-from perf.measure import Record
+from perf.encoders.__main__ import effort_of, parse_args
+from perf.encoders.environments import Environment, EnvironmentMissingError, make_importable
+from perf.encoders.rounds import EncoderEffort, Measuring, Service, num_levels
+from perf.encoders.servers import running
+from perf.load.level_process import LevelArguments
+from perf.load.measure import Record
 
 
 def test_without_arguments_everything_is_measured() -> None:

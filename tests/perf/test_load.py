@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from itertools import islice
 
-from perf.cost_repository import MAX_MODEL_LEN
-from perf.load import (
+from perf.load.requests import (
     LONGEST_LONG_PROMPT,
     LONGEST_PROMPT,
     NUM_SPECIAL_TOKENS,
@@ -18,6 +17,7 @@ from perf.load import (
     requests,
     word,
 )
+from perf.serving_costs.repository import MAX_MODEL_LEN
 
 
 def test_a_seed_gives_the_same_requests_again() -> None:

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from perf.measure import Policy, Record, percentile, summarize
+from perf.load.measure import Policy, Record, percentile, summarize
 
 
 def closed_loop_records(clients: int, num_requests: int, latency_s: float) -> list[Record]:

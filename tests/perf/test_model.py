@@ -7,7 +7,7 @@ from pathlib import Path
 
 from transformers import AutoTokenizer
 
-from perf.load import num_words, requests
+from perf.load.requests import num_words, requests
 from perf.model import llama_config, write_tokenizer
 
 

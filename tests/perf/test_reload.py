@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from perf.reload import Changed, Phase, Report, phase, to_markdown
-from perf.reload_load import Asked, embedding_of_generate, text_of_events, text_of_generate
+from perf.reload.__main__ import Changed, Phase, Report, phase, to_markdown
+from perf.reload.load import Asked, embedding_of_generate, text_of_events, text_of_generate
 
 
 def test_a_phase_has_the_requests_that_ended_in_it() -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from perf.load import OUTPUT_LENGTHS
-from perf.repositories import MODEL_FOLDER, lay_out_baseline, lay_out_in_flight
+from perf.baselines.repositories import MODEL_FOLDER, lay_out_baseline, lay_out_in_flight
+from perf.load.requests import OUTPUT_LENGTHS
 
 
 def config_of(model: Path) -> ModelConfig:

@@ -6,9 +6,9 @@ import argparse
 
 import pytest
 
-from perf.level_process import LevelArguments
-from perf.measure import Policy
-from perf.serving_costs import parse_args
+from perf.load.level_process import LevelArguments
+from perf.load.measure import Policy
+from perf.serving_costs.__main__ import parse_args
 
 
 def test_without_arguments_everything_is_measured() -> None:

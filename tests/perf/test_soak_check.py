@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from perf.soak_check import Checker
-from perf.soak_client import Outcome
-from perf.soak_reference import SoakReference, cut_at_stop_word
-from perf.soak_request import Row, SoakRequest
-from perf.soak_server import DEMO_MODEL
+from perf.soak.check import Checker
+from perf.soak.client import Outcome
+from perf.soak.reference import SoakReference, cut_at_stop_word
+from perf.soak.request import Row, SoakRequest
+from perf.soak.server import DEMO_MODEL
 
 PROMPT = "I am going"
 

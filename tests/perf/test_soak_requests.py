@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from perf.soak_draw import MAX_ROWS, Drawer
-from perf.soak_malformed import malformed
-from perf.soak_request import GRPC_WAYS, JSON, PARAMETER, TENSOR, Row, SoakRequest, fields_of
-from perf.soak_run import Requests
-from perf.soak_wire import grpc_message, http_message
+from perf.soak.draw import MAX_ROWS, Drawer
+from perf.soak.malformed import malformed
+from perf.soak.request import GRPC_WAYS, JSON, PARAMETER, TENSOR, Row, SoakRequest, fields_of
+from perf.soak.run import Requests
+from perf.soak.wire import grpc_message, http_message
 
 NUM = 1000
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from perf.closed_loop import AnswerError
-from perf.load import Request
-from perf.sse import Response
-from perf.stream_load import infer_request, read_answer
+from perf.load.closed_loop import AnswerError
+from perf.load.requests import Request
+from perf.load.sse import Response
+from perf.load.stream_load import infer_request, read_answer
 from tests.perf.test_sse import REFUSED, received, stream
 
 REQUEST = Request(index=0, prompt="baca bada", num_prompt_tokens=2, max_tokens=3)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from perf.measure import Record
-from perf.streaming import client_cores, streaming
+from perf.load.measure import Record
+from perf.load.streaming import client_cores, streaming
 
 
 def record(number: int, *, first_s: float, between_s: float, problem: str | None = None) -> Record:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from perf.closed_loop import AnswerError
-from perf.load import Request
-from perf.targets import IN_FLIGHT, TUTORIAL
+from perf.load.closed_loop import AnswerError
+from perf.load.requests import Request
+from perf.load.targets import IN_FLIGHT, TUTORIAL
 
 REQUEST = Request(index=0, prompt="baca bada", num_prompt_tokens=2, max_tokens=3)
 

@@ -6,11 +6,11 @@ import asyncio
 
 import pytest
 
-from perf.soak_check import Checker
-from perf.soak_client import Client
-from perf.soak_reference import SoakReference
-from perf.soak_run import Requests, Tally, send_all
-from perf.soak_server import Served
+from perf.soak.check import Checker
+from perf.soak.client import Client
+from perf.soak.reference import SoakReference
+from perf.soak.run import Requests, Tally, send_all
+from perf.soak.server import Served
 from tests.support.triton import DEMO_MODEL, Triton
 
 pytestmark = pytest.mark.server

@@ -1,0 +1,1 @@
+"""The baseline model, assembled into a model repository by ``perf.baselines.repositories``."""

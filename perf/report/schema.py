@@ -1,0 +1,152 @@
+"""What a run is, on disk: a folder with ``run.json`` (how it came about) and
+``measurements.jsonl``, one line for each finished measurement in the order in which they were made.
+
+Whatever measures appends lines; whatever shows, compares or tunes reads them. A line is complete or
+absent, so a run that was stopped keeps what it had, and goes on where it was. Knows no server, no
+clock and no plot.
+
+Units stand in the names; a figure that was not measured is absent (``None``). Schema version 1:
+fields are added, never renamed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any, TypeVar
+
+SCHEMA_VERSION = 1
+RUN_FILE, MEASUREMENTS_FILE = "run.json", "measurements.jsonl"
+
+Made = TypeVar("Made")
+Value = str | int | float | bool | None
+
+
+@dataclass(frozen=True)
+class Percentiles:
+    """Of one kind of time, in milliseconds."""
+
+    mean_ms: float
+    p50_ms: float
+    p90_ms: float
+    p95_ms: float
+    p99_ms: float
+
+
+@dataclass(frozen=True)
+class Load:
+    """What was sent; two measurements of equal loads are repeats of each other."""
+
+    target: str  # what answers: a model's name, or a peer's
+    endpoint: str  # http-infer, http-generate, grpc-infer, grpc-stream, http-generate-stream
+    concurrency: int | None = None  # closed loop: callers; or
+    request_rate: float | None = None  # open loop: requests/s sent
+    batch_size: int = 1
+    input_name: str = ""  # the scenario's name for its input data
+    prompt_tokens: str = ""  # a number, or a range as in 8-64
+    output_tokens: str = ""
+    settings: Mapping[str, Value] = field(default_factory=dict)  # of the server, where they vary
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """The figures of one load on one target."""
+
+    load: Load
+    repeat: int  # from 0
+    started: str  # ISO 8601, UTC
+    duration_s: float  # that was counted
+    num_requests: int  # answered well, in that time
+    num_errors: int
+    requests_per_s: float
+    first_error: str | None = None
+    stable: bool = True  # whether the load generator's own stability rule was met
+    latency: Percentiles | None = None
+    time_to_first_token: Percentiles | None = None
+    inter_token_latency: Percentiles | None = None
+    output_tokens_per_s: float | None = None  # all callers together
+    roofline_share: float | None = None  # 0 to 1: of what the machine's memory and cores allow
+    server: Mapping[str, float] = field(default_factory=dict)
+    """From Triton's and our own metrics, as differences over the measurement: queue_share (0 to 1
+    of the time in the server), batch_occupancy (mean rows computed together), queue_ms, compute_ms,
+    kv_cache_share, ..."""
+    machine: Mapping[str, float] = field(default_factory=dict)
+    """cpu_share (0 to 1 of all cores), server_cpu_cores, memory_gib, gpu_share, gpu_memory_gib,
+    gpu_power_w: means over the measurement; *_max where a peak."""
+    command: str = ""
+
+
+@dataclass(frozen=True)
+class Run:
+    """How the measurements came about."""
+
+    kind: str  # sweep, tune, baselines, growth
+    created: str  # ISO 8601, UTC
+    command: str
+    commit: str
+    hardware: Mapping[str, Value]
+    versions: Mapping[str, str]
+    title: str = ""
+    scenario: Mapping[str, Any] = field(default_factory=dict)  # as given, with defaults filled in
+    roofline: Mapping[str, float] = field(default_factory=dict)
+    """memory_gb_per_s, float32_gflop_per_s, bfloat16_gflop_per_s as measured on this machine."""
+    notes: Sequence[str] = ()
+    schema_version: int = SCHEMA_VERSION
+
+
+def write_run(folder: Path, run: Run) -> None:
+    """Makes the folder and writes ``run.json`` whole or not at all. Raises OSError."""
+    folder.mkdir(parents=True, exist_ok=True)
+    temporary = folder / f".{RUN_FILE}.new"
+    temporary.write_text(json.dumps(asdict(run), indent=2) + "\n", encoding="utf-8")
+    temporary.replace(folder / RUN_FILE)
+
+
+def append(folder: Path, measurement: Measurement) -> None:
+    """Adds one line and has it written to the disk. Raises OSError; then the line is taken back, so
+    the file ends with a whole one.
+    """
+    line = json.dumps(asdict(measurement)) + "\n"
+    with (folder / MEASUREMENTS_FILE).open("ab", buffering=0) as file:
+        end = file.seek(0, os.SEEK_END)
+        try:
+            if file.write(data := line.encode()) != len(data):
+                raise OSError(28, "no space left on device")
+            os.fsync(file.fileno())
+        except OSError:
+            file.truncate(end)
+            raise
+
+
+def read_run(folder: Path) -> Run:
+    """The run in ``folder``. Raises OSError, ValueError (not a run, or of a newer schema)."""
+    values = json.loads((folder / RUN_FILE).read_text(encoding="utf-8"))
+    if not isinstance(values, dict) or values.get("schema_version") != SCHEMA_VERSION:
+        raise ValueError(f"{folder / RUN_FILE}: not a run of schema version {SCHEMA_VERSION}")
+    return _made(Run, values)
+
+
+def read_measurements(folder: Path) -> list[Measurement]:
+    """What is there; an unfinished last line, of a process that was killed, is left out."""
+    try:
+        lines = (folder / MEASUREMENTS_FILE).read_text(encoding="utf-8").split("\n")
+    except FileNotFoundError:
+        return []
+    return [_measurement(json.loads(line)) for line in lines[:-1] if line]
+
+
+def _measurement(values: dict[str, Any]) -> Measurement:
+    for name in ("latency", "time_to_first_token", "inter_token_latency"):
+        if values.get(name) is not None:
+            values[name] = _made(Percentiles, values[name])
+    values["load"] = _made(Load, values["load"])
+    return _made(Measurement, values)
+
+
+def _made(kind: type[Made], values: Mapping[str, Any]) -> Made:
+    """An instance of ``kind``; keys that a later version added are left out."""
+    known = {each.name for each in fields(kind)}  # type: ignore[arg-type]
+    return kind(**{name: value for name, value in values.items() if name in known})
