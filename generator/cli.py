@@ -33,6 +33,7 @@ VERBS = (
     "serve",
     "apply",
     "deploy",
+    "perf",
 )
 
 
@@ -51,6 +52,7 @@ example: a models.yaml with one model
   hf-triton serve               # do both, start Triton, print a curl line that works
   hf-triton apply               # models.yaml has changed: bring the running server to it
   hf-triton deploy kubernetes   # write what runs them elsewhere: compose, kubernetes, kserve
+  hf-triton perf sweep          # measure what is served, by perf_analyzer; see also perf --help
   hf-triton optimize NAME       # of an embedding model or classifier: which engine is fastest here
 
 A model that streams is two of Triton's: /infer and /generate go to NAME, /generate_stream and gRPC

@@ -9,6 +9,7 @@
     ├── ConflictError       1  files edited by hand stand where generated ones belong
     ├── FetchError          1  weights could not be had from the Hub, or are not what was locked
     ├── ModelError          1  the model that the command line names can't be used so
+    ├── PerfError           1  a measurement or its result can't be had as asked
     ├── ServerError         1  tritonserver is missing, did not start, or a model failed to load
     └── TemplateError       3  a task folder of ours is broken: its options, template or config
 
@@ -93,6 +94,10 @@ class ModelError(GeneratorError):
 
 class FetchError(GeneratorError):
     """Weights could not be had from the Hub, or are not what was locked."""
+
+
+class PerfError(GeneratorError):
+    """A measurement, or the result of one, can't be had as asked."""
 
 
 class ServerError(GeneratorError):

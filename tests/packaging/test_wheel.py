@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the wheel's files, as pip would lay them into site-packages."""
     source, site = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("site")
-    for name in ("generator", "model_templates"):
+    for name in ("generator", "model_templates", "perf"):
         shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("pyproject.toml", "LICENSE"):
         shutil.copy(ROOT / name, source)
@@ -45,7 +45,7 @@ def test_the_wheel_carries_every_file_of_the_templates(site: Path) -> None:
 
 def test_the_wheel_carries_nothing_else(site: Path) -> None:
     top = {path.name for path in site.iterdir() if not path.name.endswith(".dist-info")}
-    assert top == {"generator", "model_templates"}
+    assert top == {"generator", "model_templates", "perf"}
 
 
 def test_the_installed_generator_finds_the_installed_templates(site: Path, tmp_path: Path) -> None:
