@@ -12,16 +12,18 @@ fields are added, never renamed.
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import IO, Any
+
+from perf.report.typed import made
 
 SCHEMA_VERSION = 1
 RUN_FILE, MEASUREMENTS_FILE = "run.json", "measurements.jsonl"
 
-Made = TypeVar("Made")
 Value = str | int | float | bool | None
 
 
@@ -108,12 +110,15 @@ def write_run(folder: Path, run: Run) -> None:
 def append(folder: Path, measurement: Measurement) -> None:
     """Adds one line and has it written to the disk. Raises OSError; then the line is taken back, so
     the file ends with a whole one.
+
+    What a process that was killed left unfinished at the end is cut off first.
     """
-    line = json.dumps(asdict(measurement)) + "\n"
-    with (folder / MEASUREMENTS_FILE).open("ab", buffering=0) as file:
-        end = file.seek(0, os.SEEK_END)
+    data = (json.dumps(_writable(asdict(measurement)), allow_nan=False) + "\n").encode()
+    with (folder / MEASUREMENTS_FILE).open("a+b", buffering=0) as file:
+        end = _end_of_last_line(file)
+        file.truncate(end)
         try:
-            if file.write(data := line.encode()) != len(data):
+            if file.write(data) != len(data):
                 raise OSError(28, "no space left on device")
             os.fsync(file.fileno())
         except OSError:
@@ -123,30 +128,84 @@ def append(folder: Path, measurement: Measurement) -> None:
 
 def read_run(folder: Path) -> Run:
     """The run in ``folder``. Raises OSError, ValueError (not a run, or of a newer schema)."""
-    values = json.loads((folder / RUN_FILE).read_text(encoding="utf-8"))
-    if not isinstance(values, dict) or values.get("schema_version") != SCHEMA_VERSION:
-        raise ValueError(f"{folder / RUN_FILE}: not a run of schema version {SCHEMA_VERSION}")
-    return _made(Run, values)
+    file = folder / RUN_FILE
+    try:
+        return run_of(json.loads(file.read_text(encoding="utf-8")))
+    except ValueError as error:
+        raise ValueError(f"{file}: {error}") from None
+
+
+def run_of(values: object) -> Run:
+    """The run that a JSON document holds. Raises ValueError."""
+    version = values.get("schema_version") if isinstance(values, dict) else None
+    if not isinstance(version, int) or version < 1:
+        raise ValueError("not a run: no schema_version")
+    if version > SCHEMA_VERSION:
+        raise ValueError(
+            f"schema_version: got {version}, expected at most {SCHEMA_VERSION}; "
+            "a newer hf-triton wrote it"
+        )
+    return made(Run, values)
 
 
 def read_measurements(folder: Path) -> list[Measurement]:
-    """What is there; an unfinished last line, of a process that was killed, is left out."""
+    """What is there; an unfinished last line, of a process that was killed, is left out.
+
+    Raises OSError, ValueError (a line in the middle that is no measurement).
+    """
+    measurements, problems = readable_measurements(folder)
+    if problems:
+        raise ValueError(problems[0])
+    return measurements
+
+
+def readable_measurements(folder: Path) -> tuple[list[Measurement], list[str]]:
+    """Every line that is a measurement, and of each other one its file, number and what is wrong.
+
+    Raises OSError.
+    """
+    file = folder / MEASUREMENTS_FILE
     try:
-        lines = (folder / MEASUREMENTS_FILE).read_text(encoding="utf-8").split("\n")
+        lines = file.read_bytes().split(b"\n")
     except FileNotFoundError:
-        return []
-    return [_measurement(json.loads(line)) for line in lines[:-1] if line]
+        return [], []
+    found: list[Measurement] = []
+    problems: list[str] = []
+    for number, line in enumerate(lines[:-1], start=1):
+        if not line.strip():
+            continue
+        try:
+            found.append(made(Measurement, json.loads(line.decode())))
+        except json.JSONDecodeError as error:
+            problems.append(f"{file}:{number}:{error.colno}: not a measurement: {error.msg}")
+        except (ValueError, RecursionError) as error:
+            problems.append(f"{file}:{number}: not a measurement: {error}")
+    return found, problems
 
 
-def _measurement(values: dict[str, Any]) -> Measurement:
+def _end_of_last_line(file: IO[bytes]) -> int:
+    """Where the last whole line ends, in bytes."""
+    end = file.seek(0, os.SEEK_END)
+    while end > 0:
+        start = max(0, end - 65536)
+        file.seek(start)
+        found = file.read(end - start).rfind(b"\n")
+        if found >= 0:
+            return start + found + 1
+        end = start
+    return 0
+
+
+def _writable(values: dict[str, Any]) -> dict[str, Any]:
+    """Without what JSON has no number for: a figure that isn't finite was not measured."""
+    finite = {name: each for name, each in values.items() if not _is_gap(each)}
+    finite |= {name: 0.0 for name in ("duration_s", "requests_per_s") if _is_gap(values.get(name))}
+    inner = {name: _writable(each) for name, each in finite.items() if isinstance(each, dict)}
     for name in ("latency", "time_to_first_token", "inter_token_latency"):
-        if values.get(name) is not None:
-            values[name] = _made(Percentiles, values[name])
-    values["load"] = _made(Load, values["load"])
-    return _made(Measurement, values)
+        if name in inner and len(inner[name]) < len(finite[name]):
+            inner[name] = None  # type: ignore[assignment]
+    return finite | inner
 
 
-def _made(kind: type[Made], values: Mapping[str, Any]) -> Made:
-    """An instance of ``kind``; keys that a later version added are left out."""
-    known = {each.name for each in fields(kind)}  # type: ignore[arg-type]
-    return kind(**{name: value for name, value in values.items() if name in known})
+def _is_gap(value: object) -> bool:
+    return isinstance(value, float) and not math.isfinite(value)

@@ -1,0 +1,112 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from perf.report import schema
+from perf.report.schema import Load, Measurement, Percentiles, Run
+
+
+def measurement(repeat: int = 0, rate: float = 10.0) -> Measurement:
+    latency = Percentiles(1.0, 1.0, 2.0, 3.0, 4.0)
+    load = Load("demo", "http-infer", concurrency=4, settings={"dtype": "float32"})
+    started = "2026-01-01T00:00:00Z"
+    return Measurement(load, repeat, started, 5.0, 50, 0, rate, latency=latency)
+
+
+def run() -> Run:
+    return Run("sweep", "2026-01-01T00:00:00Z", "hf-triton perf sweep", "abc", {}, {}, notes=("a",))
+
+
+def test_what_was_written_is_read(tmp_path: Path) -> None:
+    schema.write_run(tmp_path, run())
+    schema.append(tmp_path, measurement(0))
+    schema.append(tmp_path, measurement(1))
+    assert schema.read_run(tmp_path) == run()
+    assert schema.read_measurements(tmp_path) == [measurement(0), measurement(1)]
+
+
+def test_an_unfinished_line_is_cut_off_before_the_next_one(tmp_path: Path) -> None:
+    file = tmp_path / schema.MEASUREMENTS_FILE
+    schema.append(tmp_path, measurement(0))
+    with file.open("ab") as opened:
+        opened.write(b'{"load": {"target": "' + b"x" * 100_000)
+    assert schema.read_measurements(tmp_path) == [measurement(0)]
+    schema.append(tmp_path, measurement(1))
+    assert schema.read_measurements(tmp_path) == [measurement(0), measurement(1)]
+
+
+def test_a_file_that_is_one_unfinished_line_starts_anew(tmp_path: Path) -> None:
+    (tmp_path / schema.MEASUREMENTS_FILE).write_bytes(b'{"load"')
+    schema.append(tmp_path, measurement())
+    assert schema.read_measurements(tmp_path) == [measurement()]
+
+
+@pytest.mark.parametrize(
+    "line, said",
+    [
+        (b"nonsense", "Expecting value"),
+        (b"\xff\xfe", "utf-8"),
+        (b"[" * 100_000, "recursion"),
+        (b"[1]", "it: got [1], expected an object"),
+        (b"{}", "load: is missing"),
+        (b'{"load": {"target": 3, "endpoint": "x"}}', "load.target: got 3, expected a text"),
+    ],
+)
+def test_a_broken_line_is_named_and_the_rest_is_read(
+    tmp_path: Path, line: bytes, said: str
+) -> None:
+    schema.append(tmp_path, measurement(0))
+    with (tmp_path / schema.MEASUREMENTS_FILE).open("ab") as opened:
+        opened.write(line + b"\n")
+    schema.append(tmp_path, measurement(1))
+    found, problems = schema.readable_measurements(tmp_path)
+    assert found == [measurement(0), measurement(1)]
+    assert len(problems) == 1
+    assert f"{schema.MEASUREMENTS_FILE}:2:" in problems[0]
+    assert said in problems[0]
+    with pytest.raises(ValueError, match=r"jsonl:2:.* not a measurement:"):
+        schema.read_measurements(tmp_path)
+
+
+def test_a_figure_that_is_not_finite_was_not_measured(tmp_path: Path) -> None:
+    nan, inf = float("nan"), float("inf")
+    written = Measurement(
+        **{
+            **vars(measurement()),
+            "requests_per_s": nan,
+            "latency": Percentiles(1.0, 1.0, 1.0, nan, 1.0),
+            "output_tokens_per_s": inf,
+            "server": {"queue_share": nan, "batch_occupancy": 2.0},
+        }
+    )
+    schema.append(tmp_path, written)
+    (read,) = schema.read_measurements(tmp_path)
+    assert (read.requests_per_s, read.latency, read.output_tokens_per_s) == (0.0, None, None)
+    assert read.server == {"batch_occupancy": 2.0}
+
+
+def test_keys_of_a_later_version_are_left_out(tmp_path: Path) -> None:
+    schema.append(tmp_path, measurement())
+    file = tmp_path / schema.MEASUREMENTS_FILE
+    values = json.loads(file.read_text()) | {"new": 1}
+    file.write_text(json.dumps(values) + "\n")
+    assert schema.read_measurements(tmp_path) == [measurement()]
+
+
+@pytest.mark.parametrize(
+    "text, said",
+    [
+        ("[]", "not a run: no schema_version"),
+        ('{"schema_version": 99}', "got 99, expected at most 1; a newer hf-triton wrote it"),
+        ('{"schema_version": 1}', "kind: is missing"),
+        ("{", "Expecting property name"),
+    ],
+)
+def test_what_is_no_run_is_refused(tmp_path: Path, text: str, said: str) -> None:
+    (tmp_path / schema.RUN_FILE).write_text(text)
+    with pytest.raises(ValueError, match=r"run\.json: ") as caught:
+        schema.read_run(tmp_path)
+    assert said in str(caught.value)
