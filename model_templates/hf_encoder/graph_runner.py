@@ -20,7 +20,8 @@ from .encoding import Encoding
 from .padded_runner import PaddedRunner
 from .runner import RunnerSetup
 
-LENGTHS = (16, 32, 64, 96, 128, 192, 256, 384, 512)
+# At most half as long again as what runs in it: attention's time grows with the square.
+LENGTHS = (16, 32, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192)
 BATCH_SIZES = (1, 2, 4, 8, 16, 32)
 # Beyond so many tokens a layer takes longer than its launches do.
 MAX_TOKENS = 8192
@@ -38,7 +39,7 @@ class GraphRunner(PaddedRunner):
         super().__init__(setup)
         self._eager = self._forward
         self._forward = self._replayed
-        self._capture: Capture | None = capture or capture_on_stream()
+        self._capture: Capture | None = capture or capture_on_stream(setup.device)
         self._captured: dict[tuple[int, int], tuple[Inputs, Replay]] = {}
         for num_rows, length in _CAPTURED_AT_LOAD:
             if length <= setup.max_length:
@@ -53,7 +54,8 @@ class GraphRunner(PaddedRunner):
     def _replayed(self, inputs: Inputs) -> torch.Tensor:
         num_rows, length = inputs["input_ids"].shape
         captured = None
-        if num_rows in BATCH_SIZES and num_rows * length <= MAX_TOKENS:
+        # Only buckets: every other shape would be a graph that is hardly ever used again.
+        if bucket_of(num_rows, length, self.setup.max_length) == (num_rows, length):
             captured = self._graph(num_rows, length)
         if captured is None:
             return self._eager(inputs)

@@ -9,6 +9,7 @@ import pytest
 import torch
 from hf_encoder.alone import forward_alone
 from hf_encoder.graph_runner import GraphRunner, bucket_of
+from hf_encoder.padded_runner import PaddedRunner
 from hf_encoder.runner import fitting_runner, largest_difference, made_up_encodings
 from hf_encoder.task import OutputKind
 from hf_runtime.cuda_capture import Replay
@@ -82,3 +83,25 @@ def test_the_smallest_bucket_that_holds_a_batch(
     num_rows: int, length: int, bucket: tuple[int, int] | None
 ) -> None:
     assert bucket_of(num_rows, length, 500) == bucket
+
+
+@pytest.mark.parametrize(
+    "num_rows, length, bucket",
+    [(1, 520, (1, 768)), (4, 1100, (4, 1536)), (1, 7000, (1, 8192)), (2, 4097, None)],
+)
+def test_a_text_of_a_long_model_is_padded_by_half_at_most(
+    num_rows: int, length: int, bucket: tuple[int, int] | None
+) -> None:
+    assert bucket_of(num_rows, length, 8192) == bucket
+
+
+def test_a_batch_beyond_every_bucket_is_not_captured(tmp_path: Path) -> None:
+    setup, _ = loaded(tiny_encoder("bert", "AutoModel", tmp_path), "hidden")
+    capture = Capture()
+    runner = GraphRunner(setup, capture)
+    before = capture.num_captures
+    # 33 texts fit no bucket; 32 of them with one text's length would, of a length that is none.
+    assert bucket_of(33, 5, setup.max_length) is None
+    runner.forward(made_up_encodings(setup, [5] * 33))
+    runner._replayed(PaddedRunner.inputs(runner, made_up_encodings(setup, [5, 5])))
+    assert capture.num_captures == before

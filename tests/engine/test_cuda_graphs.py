@@ -33,6 +33,7 @@ class Captures:
 
     def __init__(self, fails_after: int | None = None) -> None:
         self.num_captured = self.num_replayed = 0
+        self.row_counts: list[int] = []
         self.fails_after = fails_after
 
     def __call__(self, run: Callable[[], torch.Tensor]) -> Replay:
@@ -40,6 +41,7 @@ class Captures:
             raise RuntimeError("operation not permitted\nwhen capturing")
         self.num_captured += 1
         shape = run().shape
+        self.row_counts.append(shape[0])
 
         def replay() -> torch.Tensor:
             self.num_replayed += 1
@@ -93,6 +95,24 @@ def test_what_cannot_be_captured_stays_eager_and_says_so_once(
     assert captures.num_captured == fails_after
 
 
+def test_replays_that_differ_from_running_are_not_used(
+    engine_with: Callable[[Any, Captures], InFlightEngine], log_lines: list[str]
+) -> None:
+    class Elsewhere(Captures):
+        """As where the kernels were launched on another device: no output is written."""
+
+        def __call__(self, run: Callable[[], torch.Tensor]) -> Replay:
+            replay = super().__call__(run)
+            return lambda: torch.zeros_like(replay())
+
+    model, asked = tiny_model("llama"), mixed_load(6)
+    expected = reference(model, asked)
+    with running(engine_with(model, Elsewhere())) as engine:
+        assert generate_all(engine, asked, at_first=6) == expected
+    (line,) = log_lines
+    assert line.startswith("W decoding without CUDA graphs: RuntimeError: a replayed step's logits")
+
+
 def test_padding_rows_write_to_the_spare_column_only(
     engine_with: Callable[[Any, Captures], InFlightEngine],
 ) -> None:
@@ -116,7 +136,7 @@ def test_every_row_count_is_captured_at_load() -> None:
         cache = KVCache(layer_shapes(tiny_model("llama"), engine.setup.device), engine.size, 1)
         inner = PackedRunner(engine.setup.model, cache, engine.setup.device)
         GraphedRunner(inner, captures).warm_up()
-    assert captures.num_captured == 4  # 1, 2, 4 and 6
+    assert captures.row_counts == [6, 4, 2, 1]  # the largest first: the others fit in its memory
 
 
 def test_on_the_cpu_runners_are_left_as_they_are() -> None:
