@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from hf_runtime.errors import EngineError, LoadError, OverloadedError, RequestError
+from hf_runtime.errors import DeviceLostError, EngineError, LoadError, OverloadedError, RequestError
 from text_generation import in_flight
 from text_generation.in_flight import InFlightEngine
 from text_generation.scheduler import Step
@@ -90,6 +90,23 @@ def test_a_failing_step_answers_all_and_the_engine_goes_on(engine: InFlightEngin
     assert len(answers.completion(4).token_ids) == 6
     assert eventually(lambda: engine._sampler._changes._changes == {})
     assert engine.num_unfinished == 0
+
+
+def test_an_engine_whose_device_is_lost_ends_and_answers_everyone(
+    engine: InFlightEngine, log_lines: list[str]
+) -> None:
+    def lost(*_: Any) -> torch.Tensor:
+        raise DeviceLostError("cuda:0 computes nothing any more")
+
+    engine.runner.forward = lost  # type: ignore[assignment,method-assign]
+    engine._check_device = lost  # type: ignore[assignment]
+    answers = Answers()
+    engine.submit([answers.sequence(number, [5, 6], max_tokens=4) for number in range(3)])
+    results = answers.wait(3)
+    engine._thread.join(10)
+    assert [type(results[n]) for n in range(3)] == [EngineError, EngineError, OverloadedError]
+    assert not engine.is_healthy
+    assert len([line for line in log_lines if "the thread of the in_flight engine died" in line])
 
 
 def test_stop_answers_those_that_run_and_wait_and_refuses_more(engine: InFlightEngine) -> None:
