@@ -25,7 +25,7 @@ def curl_lines(repository: Path, model: str, url: str) -> list[str]:
     tensors = {tensor.name: tensor for tensor in config.input}
     infer = {
         "inputs": [
-            _infer_input(tensors[name], value, config.max_batch_size)
+            infer_input(tensors[name], value, config.max_batch_size)
             for name, value in values.items()
         ]
     }
@@ -40,7 +40,7 @@ def curl_lines(repository: Path, model: str, url: str) -> list[str]:
     return lines
 
 
-def _infer_input(tensor: Any, value: Value, max_batch_size: int) -> dict[str, object]:
+def infer_input(tensor: Any, value: Value, max_batch_size: int) -> dict[str, object]:
     """The tensor in the JSON of /infer: batched models take a batch dimension first."""
     data = value if isinstance(value, list) else [value]
     shape = [len(data)] if len(tensor.dims) == 1 else [max(1, size) for size in tensor.dims]
