@@ -17,17 +17,19 @@ from generator.yaml_nodes import Node, build
 _Parser = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
-def read(path: Path) -> Node:
-    """The file's only document. Raises SpecError for anything but one readable YAML document."""
+def read(path: Path, needs: str = "models:") -> Node:
+    """The file's only document. Raises SpecError for anything but one readable YAML document;
+    an empty one is told that it ``needs`` a key.
+    """
     shown = str(path)
     try:
         raw = path.read_bytes()
     except OSError as error:
         raise SpecError(shown, [Problem(0, 0, "", _unreadable(error))]) from None
-    return parse(raw, shown)
+    return parse(raw, shown, needs)
 
 
-def parse(raw: bytes, shown: str) -> Node:
+def parse(raw: bytes, shown: str, needs: str = "models:") -> Node:
     """The only document in ``raw``; ``shown`` is the file's name in messages. Raises SpecError."""
     text = _decode(raw, shown)
     problems: list[Problem] = []
@@ -39,7 +41,7 @@ def parse(raw: bytes, shown: str) -> Node:
     if problems:
         raise SpecError(shown, problems)
     if root is None:
-        raise SpecError(shown, [Problem(0, 0, "", "is empty; it needs at least 'models:'")])
+        raise SpecError(shown, [Problem(0, 0, "", f"is empty; it needs at least '{needs}'")])
     return root
 
 

@@ -1,0 +1,205 @@
+"""How busy this machine and a server's processes are, looked at every half second in a thread,
+together with what the server counts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import subprocess
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import psutil
+
+from perf.sweep.metrics import Scrape
+from perf.sweep.triton import TritonView
+
+_EVERY_S = 0.5
+_MEMORY_EVERY = 4  # looks; it costs more
+_GIB = 2.0**30
+_NVIDIA_SMI = (
+    "nvidia-smi",
+    "--query-gpu=utilization.gpu,memory.used,power.draw",
+    "--format=csv,noheader,nounits",
+)
+
+
+@dataclass(frozen=True)
+class Look:
+    """One moment; seconds of CPU since some beginning, for differences."""
+
+    at_ns: int
+    busy_s: float  # all cores of the machine
+    server_s: float
+    generator_s: float  # the load generator's
+    memory_bytes: float | None  # of the server's processes, shared pages counted once
+    gpu: tuple[float, float, float] | None  # share 0 to 1, GiB, W
+
+
+@dataclass
+class Watch:
+    """What was seen; ``silent_s`` is since when the server's metrics have not answered."""
+
+    scrapes: list[Scrape] = field(default_factory=list)
+    looks: list[Look] = field(default_factory=list)
+    silent_since: float | None = None
+
+    @property
+    def silent_s(self) -> float:
+        return time.monotonic() - self.silent_since if self.silent_since is not None else 0.0
+
+
+@contextlib.contextmanager
+def watching(server: TritonView, server_pids: Sequence[int]) -> Iterator[Watch]:
+    """Looks while the block runs. ``server_pids`` are the server's uppermost processes."""
+    watch, ended = Watch(), threading.Event()
+    processes = _Processes(server_pids)
+    thread = threading.Thread(
+        target=_look_until, args=(ended, watch, server, processes), daemon=True
+    )
+    _scrape(watch, server)
+    watch.looks.append(processes.look(with_memory=True))
+    thread.start()
+    try:
+        yield watch
+    finally:
+        ended.set()
+        thread.join()
+        _scrape(watch, server)
+        watch.looks.append(processes.look(with_memory=True))
+
+
+def _look_until(
+    ended: threading.Event, watch: Watch, server: TritonView, processes: _Processes
+) -> None:
+    number = 0
+    while not ended.wait(_EVERY_S):
+        number += 1
+        _scrape(watch, server)
+        watch.looks.append(processes.look(with_memory=number % _MEMORY_EVERY == 0))
+
+
+def _scrape(watch: Watch, server: TritonView) -> None:
+    samples = server.metrics()
+    if samples:
+        watch.scrapes.append(Scrape(time.time_ns(), samples))
+        watch.silent_since = None
+    elif watch.silent_since is None:
+        watch.silent_since = time.monotonic()
+
+
+def server_pids(http_port: int) -> list[int]:
+    """The processes that listen on a port of this machine, as far as we may see them."""
+    found = set()
+    with contextlib.suppress(psutil.Error, OSError):
+        for one in psutil.net_connections("tcp"):
+            if one.status == psutil.CONN_LISTEN and one.laddr and one.laddr.port == http_port:
+                found.add(one.pid)
+    return sorted(pid for pid in found if pid)
+
+
+class _Processes:
+    """The server's processes and those below them, and the load generator's below ours."""
+
+    def __init__(self, pids: Sequence[int]) -> None:
+        self._tops = [process for pid in pids for process in _opened(pid)]
+        self._seen: dict[int, float] = {}
+        self._ours: dict[int, float] = {}
+        self._has_gpu = shutil.which(_NVIDIA_SMI[0]) is not None and bool(self._tops)
+
+    def look(self, with_memory: bool) -> Look:
+        server = [each for top in self._tops for each in _family(top)]
+        times = psutil.cpu_times()
+        busy = sum(times) - times.idle - getattr(times, "iowait", 0.0)
+        busy -= getattr(times, "guest", 0.0) + getattr(times, "guest_nice", 0.0)
+        generators = [
+            each for each in _family(psutil.Process()) if each.pid != psutil.Process().pid
+        ]
+        inside = {each.pid for each in server}
+        return Look(
+            at_ns=time.time_ns(),
+            busy_s=busy,
+            server_s=_cpu_s(server, self._seen),
+            generator_s=_cpu_s([e for e in generators if e.pid not in inside], self._ours),
+            memory_bytes=_memory(server) if with_memory and server else None,
+            gpu=_gpu() if self._has_gpu and with_memory else None,
+        )
+
+
+def _opened(pid: int) -> list[psutil.Process]:
+    with contextlib.suppress(psutil.Error):
+        return [psutil.Process(pid)]
+    return []
+
+
+def _family(top: psutil.Process) -> list[psutil.Process]:
+    with contextlib.suppress(psutil.Error):
+        return [top, *top.children(recursive=True)]
+    return []
+
+
+def _cpu_s(processes: Sequence[psutil.Process], seen: dict[int, float]) -> float:
+    """Their CPU time; what has ended keeps what it had when it was last seen."""
+    for process in processes:
+        with contextlib.suppress(psutil.Error):
+            times = process.cpu_times()
+            seen[process.pid] = times.user + times.system
+    return sum(seen.values())
+
+
+def _memory(processes: Sequence[psutil.Process]) -> float:
+    """Bytes; where the system does not tell shares, resident memory."""
+    total = 0.0
+    for process in processes:
+        with contextlib.suppress(psutil.Error):
+            try:
+                total += process.memory_full_info().pss
+            except (AttributeError, psutil.AccessDenied):
+                total += process.memory_info().rss
+    return total
+
+
+def _gpu() -> tuple[float, float, float] | None:
+    """Of all GPUs: mean share, sums of memory and power; None where nvidia-smi does not tell."""
+    try:
+        done = subprocess.run(_NVIDIA_SMI, capture_output=True, text=True, timeout=5, check=True)
+        rows = [[float(word) for word in line.split(",")] for line in done.stdout.splitlines()]
+    except (OSError, subprocess.SubprocessError, ValueError):
+        return None
+    if not rows:
+        return None
+    shares, memory, power = zip(*rows, strict=True)
+    return sum(shares) / len(rows) / 100, sum(memory) / 1024, sum(power)
+
+
+def machine_figures(looks: Sequence[Look], start_ns: int, end_ns: int) -> dict[str, float]:
+    """Means over the counted time, from the nearest looks around it."""
+    before = [one for one in looks if one.at_ns <= start_ns][-1:] or list(looks[:1])
+    after = [one for one in looks if one.at_ns >= end_ns][:1] or list(looks[-1:])
+    if not before or not after or after[0].at_ns <= before[0].at_ns:
+        return {}
+    first, last = before[0], after[0]
+    seconds = (last.at_ns - first.at_ns) / 1e9
+    cores = psutil.cpu_count() or 1
+    figures = {
+        "cpu_share": min(1.0, (last.busy_s - first.busy_s) / seconds / cores),
+        "load_generator_cores": (last.generator_s - first.generator_s) / seconds,
+    }
+    if last.server_s:
+        figures["server_cpu_cores"] = (last.server_s - first.server_s) / seconds
+    inside = [one for one in looks if first.at_ns <= one.at_ns <= last.at_ns]
+    memory = [one.memory_bytes / _GIB for one in inside if one.memory_bytes]
+    gpu = [one.gpu for one in inside if one.gpu]
+    figures |= _mean_and_max("memory_gib", memory)
+    for position, name in enumerate(("gpu_share", "gpu_memory_gib", "gpu_power_w")):
+        figures |= _mean_and_max(name, [one[position] for one in gpu])
+    return {name: round(value, 4) for name, value in figures.items()}
+
+
+def _mean_and_max(name: str, values: Sequence[float]) -> dict[str, float]:
+    if not values:
+        return {}
+    return {name: sum(values) / len(values), f"{name}_max": max(values)}

@@ -1,0 +1,183 @@
+"""What Triton and our models count, as the figures of one measurement: Prometheus' text in,
+differences between two moments out. Asks nobody.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+_LINE = re.compile(r"([a-zA-Z_:][\w:]*)(?:\{(.*)\})?\s+(\S+)")
+_LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
+_OURS = "hf_triton_"
+_BY_GPU = {
+    "nv_gpu_utilization": ("gpu_share", 1.0),
+    "nv_gpu_memory_used_bytes": ("gpu_memory_gib", 2.0**-30),
+    "nv_gpu_power_usage": ("gpu_power_w", 1.0),
+}
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One line of ``/metrics``; ``kind`` is counter, gauge or histogram."""
+
+    name: str
+    labels: Mapping[str, str]
+    value: float
+    kind: str = ""
+
+
+@dataclass(frozen=True)
+class Scrape:
+    """All of them at one moment, in nanoseconds since 1970."""
+
+    at_ns: int
+    samples: Sequence[Sample]
+
+
+def parse_metrics(text: str) -> list[Sample]:
+    """Every line that has a number; buckets are left out, nothing here needs them."""
+    kinds: dict[str, str] = {}
+    found = []
+    for line in text.splitlines():
+        if line.startswith("# TYPE "):
+            name, _, kind = line[len("# TYPE ") :].partition(" ")
+            kinds[name] = kind.strip()
+        elif (match := _LINE.fullmatch(line)) and not match[1].endswith("_bucket"):
+            try:
+                value = float(match[3])
+            except ValueError:
+                continue
+            labels = dict(_LABEL.findall(match[2] or ""))
+            base = re.sub(r"_(sum|count)$", "", match[1])
+            found.append(Sample(match[1], labels, value, kinds.get(match[1], kinds.get(base, ""))))
+    return found
+
+
+class Difference:
+    """Between the last scrape before a measurement's counted time and the first after it."""
+
+    def __init__(
+        self, scrapes: Sequence[Scrape], models: Iterable[str], start_ns: int, end_ns: int
+    ) -> None:
+        """Only what has one of the ``models`` as its label counts."""
+        self.models = set(models)
+        inside = within(scrapes, start_ns, end_ns)
+        self.scrapes = [[one for one in scrape.samples if self._counts(one)] for scrape in inside]
+
+    def _counts(self, sample: Sample) -> bool:
+        return sample.labels.get("model") in self.models
+
+    def grown(self, name: str) -> float:
+        """By how much a counter grew, over all instances; a restart makes it 0."""
+        if len(self.scrapes) < 2:
+            return 0.0
+        return max(0.0, _total(self.scrapes[-1], name) - _total(self.scrapes[0], name))
+
+    def mean(self, histogram: str) -> float | None:
+        """Of what a histogram saw in that time."""
+        count = self.grown(f"{histogram}_count")
+        return self.grown(f"{histogram}_sum") / count if count else None
+
+    def gauges(self) -> dict[str, list[float]]:
+        """Our own gauges in every scrape, over all instances."""
+        names = {
+            one.name
+            for scrape in self.scrapes
+            for one in scrape
+            if one.name.startswith(_OURS) and one.kind == "gauge"
+        }
+        return {name: [_total(scrape, name) for scrape in self.scrapes] for name in sorted(names)}
+
+
+def _total(samples: Iterable[Sample], name: str) -> float:
+    return sum(one.value for one in samples if one.name == name)
+
+
+def within(scrapes: Sequence[Scrape], start_ns: int, end_ns: int) -> list[Scrape]:
+    """Those in between, with the nearest outside at both ends where there are such."""
+    before = [one for one in scrapes if one.at_ns <= start_ns][-1:]
+    inside = [one for one in scrapes if start_ns < one.at_ns < end_ns]
+    after = [one for one in scrapes if one.at_ns >= end_ns][:1]
+    return [*before, *inside, *after]
+
+
+def server_figures(seen: Difference, latency_ms: float | None) -> dict[str, float]:
+    """The measurement's ``server`` figures; ``latency_ms`` is the mean as clients saw it.
+
+    A model of ours that answers later than it takes requests (the in-flight engine) keeps its own
+    times: Triton's end when it has taken the request.
+    """
+    figures = _queue_and_compute(seen, latency_ms)
+    rows = seen.mean(f"{_OURS}batch_size")
+    executions = seen.grown("nv_inference_exec_count")
+    if rows is None and executions:
+        rows = seen.grown("nv_inference_count") / executions
+    if rows is not None:
+        figures["batch_occupancy"] = rows
+    figures |= _gauge_figures(seen.gauges())
+    for name in ("refused", "prompt_tokens", "generated_tokens"):
+        figures[f"{name}_counted"] = seen.grown(f"{_OURS}{name}_total")
+    return {name: round(value, 6) for name, value in figures.items()}
+
+
+def _queue_and_compute(seen: Difference, latency_ms: float | None) -> dict[str, float]:
+    waited_s = seen.mean(f"{_OURS}queue_time_seconds")
+    if waited_s is not None:
+        waited_ms = waited_s * 1000
+        found = {"queue_ms": waited_ms}
+        if latency_ms:
+            found["queue_share"] = min(1.0, waited_ms / latency_ms)
+            found["compute_ms"] = max(0.0, latency_ms - waited_ms)
+        return found
+    count = seen.grown("nv_inference_request_success")
+    whole_us = seen.grown("nv_inference_request_duration_us")
+    if not count or not whole_us:
+        return {}
+    queue_us = seen.grown("nv_inference_queue_duration_us")
+    compute_us = sum(
+        seen.grown(f"nv_inference_compute_{step}_duration_us")
+        for step in ("input", "infer", "output")
+    )
+    return {
+        "queue_ms": queue_us / count / 1000,
+        "queue_share": min(1.0, queue_us / whole_us),
+        "compute_ms": compute_us / count / 1000,
+    }
+
+
+def _gauge_figures(gauges: Mapping[str, Sequence[float]]) -> dict[str, float]:
+    figures = {}
+    for name, values in gauges.items():
+        if values:
+            short = name.removeprefix(_OURS)
+            figures[short] = sum(values) / len(values)
+            figures[f"{short}_max"] = max(values)
+    for used, whole in (("kv_tokens_used", "kv_tokens"), ("kv_slots_used", "kv_slots")):
+        if figures.get(whole):
+            name = "kv_cache_share" if used == "kv_tokens_used" else "kv_slots_share"
+            figures[name] = figures[used] / figures[whole]
+            figures[f"{name}_max"] = figures[f"{used}_max"] / figures[whole]
+    return {name: value for name, value in figures.items() if not _is_fixed(name)}
+
+
+def _is_fixed(name: str) -> bool:
+    """Sizes that do not change, and what their shares say better."""
+    return name.removesuffix("_max") in ("kv_tokens", "kv_slots", "kv_tokens_used", "kv_slots_used")
+
+
+def gpu_figures(scrapes: Sequence[Scrape]) -> dict[str, float]:
+    """Triton's own view of the GPUs, means over all scrapes and GPUs; memory and power are sums."""
+    figures: dict[str, float] = {}
+    for metric, (name, scale) in _BY_GPU.items():
+        found = [[s.value for s in scrape.samples if s.name == metric] for scrape in scrapes]
+        values = [
+            (sum(each) / len(each) if name == "gpu_share" else sum(each)) * scale
+            for each in found
+            if each
+        ]
+        if values:
+            figures[name] = sum(values) / len(values)
+            figures[f"{name}_max"] = max(values)
+    return figures
