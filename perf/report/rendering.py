@@ -7,21 +7,30 @@ at any time, and the same run gives the same bytes.
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
 from pathlib import Path
 
-from perf.report.schema import read_measurements, read_run
+from perf.report.best import Bounds
+from perf.report.csv_table import to_csv
+from perf.report.markdown import to_markdown
+from perf.report.page import to_html
+from perf.report.results import REPORT_FILE, Results, read_results
+from perf.report.written import write_text
 
-REPORT_FILE = "report.json"
+CSV_FILE, MARKDOWN_FILE, PAGE_FILE = "run.csv", "run.md", "run.html"
+NO_BOUNDS = Bounds()
 
 
-def write_renderings(folder: Path) -> None:
+def write_renderings(folder: Path, bounds: Bounds = NO_BOUNDS) -> None:
     """Writes every rendering of the run in ``folder``, each whole or not at all.
 
-    Raises OSError, ValueError (not a run, or of a newer schema).
+    Raises PerfError (not a run, or of a newer schema), OSError.
     """
-    measurements = [asdict(each) for each in read_measurements(folder)]
-    document = {**asdict(read_run(folder)), "measurements": measurements}
-    temporary = folder / f".{REPORT_FILE}.new"
-    temporary.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
-    temporary.replace(folder / REPORT_FILE)
+    write_results(folder, read_results(folder), bounds)
+
+
+def write_results(folder: Path, results: Results, bounds: Bounds = NO_BOUNDS) -> None:
+    """The same of results that were read already. Raises OSError."""
+    write_text(folder / REPORT_FILE, json.dumps(results.document(), indent=2) + "\n")
+    write_text(folder / CSV_FILE, to_csv(results.measurements))
+    write_text(folder / MARKDOWN_FILE, to_markdown(results, bounds))
+    write_text(folder / PAGE_FILE, to_html(results, bounds))

@@ -5,8 +5,8 @@ Whatever measures appends lines; whatever shows, compares or tunes reads them. A
 absent, so a run that was stopped keeps what it had, and goes on where it was. Knows no server, no
 clock and no plot.
 
-Units stand in the names; a figure that was not measured is absent (``None``). Schema version 1:
-fields are added, never renamed.
+Units stand in the names; a figure that was not measured is absent (``None``). Secrets are masked
+where they are written (masking.py). Schema version 1: fields are added, never renamed.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
+from perf.report.masking import masked
 from perf.report.typed import made
 
 SCHEMA_VERSION = 1
@@ -103,7 +104,7 @@ def write_run(folder: Path, run: Run) -> None:
     """Makes the folder and writes ``run.json`` whole or not at all. Raises OSError."""
     folder.mkdir(parents=True, exist_ok=True)
     temporary = folder / f".{RUN_FILE}.new"
-    temporary.write_text(json.dumps(asdict(run), indent=2) + "\n", encoding="utf-8")
+    temporary.write_text(json.dumps(masked(asdict(run)), indent=2) + "\n", encoding="utf-8")
     temporary.replace(folder / RUN_FILE)
 
 
@@ -113,7 +114,7 @@ def append(folder: Path, measurement: Measurement) -> None:
 
     What a process that was killed left unfinished at the end is cut off first.
     """
-    data = (json.dumps(_writable(asdict(measurement)), allow_nan=False) + "\n").encode()
+    data = (json.dumps(masked(_writable(asdict(measurement))), allow_nan=False) + "\n").encode()
     with (folder / MEASUREMENTS_FILE).open("a+b", buffering=0) as file:
         end = _end_of_last_line(file)
         file.truncate(end)

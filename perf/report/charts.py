@@ -1,0 +1,151 @@
+"""Which plots a report has, and how each is to be read. Draws nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from perf.report.metrics import (
+    BETWEEN_TOKENS,
+    FIRST_TOKEN,
+    LATENCY,
+    ROOFLINE,
+    TOKENS,
+    Metric,
+    listed,
+    throughput_of,
+)
+from perf.report.panels import Panel
+from perf.report.schema import Measurement
+
+
+@dataclass(frozen=True)
+class Stroke:
+    """One figure in a plot: solid, dashed, dotted or dash-dotted."""
+
+    metric: Metric
+    words: str = ""
+    dash: str = "-"
+
+
+@dataclass(frozen=True)
+class Chart:
+    """One kind of plot; ``against`` is the figure on the x axis, else the load is."""
+
+    name: str
+    title: str
+    reading: str
+    strokes: tuple[Stroke, ...]
+    unit: str
+    against: Metric | None = None
+    is_share: bool = False  # the axis goes from 0 to 100 %
+    may_be_log: bool = False
+
+    @property
+    def figures(self) -> list[Metric]:
+        """All that a point must have one of to be drawn."""
+        return [stroke.metric for stroke in self.strokes]
+
+
+def charts(measurements: Sequence[Measurement], panels: Sequence[Panel]) -> list[Chart]:
+    """Those for which there is something to draw."""
+    alone = all(len(panel.lines) == 1 for panel in panels)
+    return [chart for chart in _all(measurements, alone) if _has_figures(chart, measurements)]
+
+
+def _all(measurements: Sequence[Measurement], alone: bool) -> list[Chart]:
+    throughput = throughput_of(measurements)
+    return [
+        Chart(
+            "trade-off",
+            "Throughput against latency",
+            "Up and to the left is better. The number at a point is its load; where a line turns "
+            "right without rising, more load only waits.",
+            (Stroke(throughput),),
+            throughput.heading,
+            against=LATENCY["p99"],
+        ),
+        Chart(
+            "throughput",
+            "Throughput by load",
+            "Higher is better.",
+            (Stroke(throughput),),
+            throughput.heading,
+        ),
+        _percentiles("latency", "Latency", LATENCY, "From sending a request to its answer", alone),
+        _percentiles(
+            "ttft", "Time to first token", FIRST_TOKEN, "From sending to the first chunk", alone
+        ),
+        _percentiles(
+            "itl", "Time between tokens", BETWEEN_TOKENS, "From one chunk to the next", alone
+        ),
+        Chart(
+            "tokens",
+            "Output tokens",
+            "All callers together; higher is better.",
+            (Stroke(TOKENS),),
+            TOKENS.heading,
+        ),
+        *_inside(),
+    ]
+
+
+def _percentiles(
+    name: str, title: str, metrics: dict[str, Metric], what: str, alone: bool
+) -> Chart:
+    """Median and p99; where there is but one line, p90 and p95 between them."""
+    dashes = {"p50": "-", "p90": "-.", "p95": ":", "p99": "--"}
+    shown = dashes if alone else {"p50": "-", "p99": "--"}
+    strokes = tuple(Stroke(metrics[which], which, dash) for which, dash in shown.items())
+    reading = f"{what}; lower is better."
+    return Chart(name, title, reading, strokes, f"{title.lower()} (ms)", may_be_log=True)
+
+
+def _inside() -> list[Chart]:
+    """What happened in the server and the machine."""
+    return [
+        Chart(
+            "occupancy",
+            "Batch occupancy",
+            "Rows computed together in the mean: how much of batching's gain is had.",
+            (Stroke(listed("server", "batch_occupancy")),),
+            "rows computed together",
+        ),
+        Chart(
+            "queue",
+            "Time in the queue",
+            "Of the time that a request spends in the server. Much: more instances or larger "
+            "batches may help; little: computing is the limit.",
+            (Stroke(listed("server", "queue_share")),),
+            "share of the server's time (%)",
+            is_share=True,
+        ),
+        Chart(
+            "use",
+            "CPU and GPU use",
+            "Of all cores, and of the time that the GPU works.",
+            (
+                Stroke(listed("machine", "cpu_share"), "CPU"),
+                Stroke(listed("machine", "gpu_share"), "GPU", "--"),
+            ),
+            "in use (%)",
+            is_share=True,
+        ),
+        Chart(
+            "roofline",
+            "Share of the roofline",
+            "Of the tokens/s that the machine's memory and cores allow.",
+            (Stroke(ROOFLINE),),
+            "of what the machine allows (%)",
+            is_share=True,
+        ),
+    ]
+
+
+def _has_figures(chart: Chart, measurements: Iterable[Measurement]) -> bool:
+    return any(
+        metric.value(each) is not None
+        and (chart.against is None or chart.against.value(each) is not None)
+        for each in measurements
+        for metric in chart.figures
+    )

@@ -1,0 +1,146 @@
+"""A run as one HTML page: no script, no network, no other file. Whatever came from outside is
+escaped by Jinja, and the page's own policy would let no script run.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jinja2
+from markupsafe import Markup
+
+from perf.report.best import Bounds, best
+from perf.report.charts import Chart, charts
+from perf.report.markdown import sentence, title
+from perf.report.metrics import LATENCY, Metric, shown
+from perf.report.panels import MAX_LINES, MAX_PANELS, Panel, panels
+from perf.report.points import Point, number_told, points
+from perf.report.results import Results
+from perf.report.tables import Table, every_metric, load_words, table
+
+_MAX_GROUPS = 6  # of what was best, before the rest is folded away
+
+
+@dataclass(frozen=True)
+class Plot:
+    """One drawing, its panel's title, and what it says in words."""
+
+    svg: Markup
+    panel: Panel
+    said: str
+    strokes: tuple[tuple[str, str], ...]  # dash and words
+
+
+@dataclass(frozen=True)
+class Section:
+    """All panels of one chart."""
+
+    chart: Chart
+    plots: tuple[Plot, ...]
+
+
+def to_html(results: Results, bounds: Bounds) -> str:
+    """The whole page; the same results give the same text."""
+    found = points(results.measurements)
+    drawn = panels(results.run.kind, found)
+    sections, no_plots = _sections(results, drawn[:MAX_PANELS])
+    groups = best(results.run.kind, found, bounds)
+    return render(
+        "page.html.j2",
+        results=results,
+        run=results.run,
+        title=title(results),
+        groups=groups[:_MAX_GROUPS],
+        more_groups=groups[_MAX_GROUPS:],
+        sections=sections,
+        no_plots=no_plots,
+        panels_left_out=len(drawn[MAX_PANELS:]),
+        max_lines=MAX_LINES,
+        table=table(found, every_metric(results.measurements)),
+        points=found,
+        errors=_errors(found),
+        repeats=max((len(point.repeats) for point in found), default=0),
+        scenario=json.dumps(results.run.scenario, indent=2, ensure_ascii=False),
+    )
+
+
+def render(name: str, **values: Any) -> str:
+    """The text of a template beside this module; every text is escaped."""
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parent),
+        undefined=jinja2.StrictUndefined,
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters.update(sentence=sentence, told=number_told)
+    environment.globals.update(head_groups=head_groups)
+    return environment.get_template(name).render(**values)
+
+
+def head_groups(shown_table: Table) -> list[tuple[str, list[Metric]]]:
+    """The columns of figures, those of one kind of time under one heading."""
+    groups: list[tuple[str, list[Metric]]] = []
+    for metric in shown_table.metrics:
+        kind, _, which = metric.label.rpartition(" ")
+        head = f"{kind} ({metric.unit})" if which in LATENCY else ""
+        if groups and head and groups[-1][0] == head:
+            groups[-1][1].append(metric)
+        else:
+            groups.append((head, [metric]))
+    return groups
+
+
+def _sections(results: Results, drawn: Sequence[Panel]) -> tuple[list[Section], str]:
+    """The plots, and why there are none where matplotlib is missing."""
+    try:
+        from perf.report.plots import draw
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "matplotlib":
+            raise
+        return (
+            [],
+            "Plots need matplotlib: pip install 'hf-triton[perf]', then make the report again.",
+        )
+    sections = []
+    for chart in charts(results.measurements, drawn):
+        named = ((f"{chart.name}-{at}", panel) for at, panel in enumerate(drawn))
+        pairs = [(panel, draw(chart, panel, name)) for name, panel in named]
+        plots = (_plot(chart, panel, svg) for panel, svg in pairs if svg)
+        sections.append(Section(chart, tuple(plots)))
+    return sections, ""
+
+
+def _plot(chart: Chart, panel: Panel, svg: str) -> Plot:
+    had = [
+        (stroke.dash, stroke.words)
+        for stroke in chart.strokes
+        if any(point.middle(stroke.metric) is not None for point in panel.points)
+    ]
+    return Plot(Markup(svg), panel, _said(chart, panel), tuple(had) if len(had) > 1 else ())
+
+
+def _said(chart: Chart, panel: Panel) -> str:
+    """What the plot shows, for who can't see it: from where to where each line goes."""
+    sentences = []
+    for line in panel.lines:
+        for stroke in chart.strokes:
+            values = [v for p in line.points if (v := p.middle(stroke.metric)) is not None]
+            if values:
+                name = ", ".join(filter(None, (line.label, stroke.words)))
+                sentences.append(f"{name}: {shown(min(values))} to {shown(max(values))}.")
+    return f"{chart.title}, {chart.unit}. " + " ".join(sentences)
+
+
+def _errors(found: Sequence[Point]) -> list[tuple[str, str]]:
+    """The load and the first error of each point that had any."""
+    firsts = [
+        (point, next((each.first_error for each in point.repeats if each.first_error), None))
+        for point in found
+    ]
+    return [(load_words(point, found), error[:2000]) for point, error in firsts if error]

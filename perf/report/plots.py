@@ -1,0 +1,149 @@
+"""Draws one chart of one panel as SVG, by matplotlib. No text from outside gets into it: names
+stand in the page's legend.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import matplotlib as mpl
+from matplotlib.backends.backend_svg import FigureCanvasSVG
+from matplotlib.figure import Figure
+
+from perf.report.charts import Chart, Stroke
+from perf.report.metrics import Metric
+from perf.report.panels import Line, Panel, number_at
+from perf.report.plot_axes import XY, Axes, Place, label_points, set_axes
+from perf.report.points import Point
+from perf.report.svg import INK, LINE_COLOURS, MUTED, PAPER, inline
+
+MARKERS = ("o", "s", "^", "D", "v", "P")
+_WIDTH_IN, _HEIGHT_IN = 5.0, 3.4  # 360 units wide: as wide as a phone, so that 9 stays 9 pixels
+_STYLE: dict[Any, Any] = {
+    "svg.fonttype": "none",
+    "text.parse_math": False,
+    "font.family": "DejaVu Sans",
+    "font.size": 9,
+    "axes.edgecolor": INK,
+    "axes.labelcolor": INK,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "text.color": INK,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.unicode_minus": True,
+    "path.simplify": False,
+}
+
+
+def draw(chart: Chart, panel: Panel, name: str) -> str:
+    """The plot as an ``<svg>`` element whose ids all begin with ``name``; empty where the panel has
+    no figures for it.
+    """
+    place = _place(chart, panel)
+    if not any(place(point, m) for point in panel.points for m in chart.figures):
+        return ""
+    with mpl.rc_context({**_STYLE, "svg.hashsalt": name}):
+        figure = Figure(figsize=(_WIDTH_IN, _HEIGHT_IN), layout="constrained")
+        FigureCanvasSVG(figure)
+        axes: Axes = figure.add_subplot()
+        for line in panel.others:
+            _draw_line(axes, line, chart, place, MUTED, "")
+        for line, colour, marker in zip(panel.lines, LINE_COLOURS, MARKERS, strict=False):
+            _draw_line(axes, line, chart, place, colour, marker)
+        set_axes(axes, chart, panel, place)
+        if chart.against:
+            label_points(figure, axes, chart, panel, place)
+        return inline(_saved(figure), name)
+
+
+def _place(chart: Chart, panel: Panel) -> Place:
+    """Where a point stands in the chart."""
+
+    def place(point: Point, metric: Metric) -> XY | None:
+        x = point.middle(chart.against) if chart.against else number_at(point.load, panel.axis)
+        y = point.middle(metric)
+        return None if x is None or y is None else (x, y)
+
+    return place
+
+
+def _draw_line(
+    axes: Axes, line: Line, chart: Chart, place: Place, colour: str, marker: str
+) -> None:
+    for stroke in chart.strokes:
+        points = [point for point in line.points if place(point, stroke.metric)]
+        xys = [xy for point in points if (xy := place(point, stroke.metric))]
+        if not xys:
+            continue
+        axes.plot(*zip(*xys, strict=True), stroke.dash, color=colour, linewidth=1.6, zorder=2)
+        if marker:
+            _draw_spread(axes, points, xys, chart, stroke, colour)
+            _draw_markers(axes, points, xys, colour, marker)
+        else:
+            axes.plot(*zip(*xys, strict=True), ".", color=colour, markersize=4, zorder=2)
+
+
+def _draw_markers(
+    axes: Axes, points: Sequence[Point], xys: Sequence[XY], colour: str, marker: str
+) -> None:
+    """Hollow ones where a figure is not to be relied on."""
+    for is_sound in (True, False):
+        chosen = [xy for p, xy in zip(points, xys, strict=True) if is_reliable(p) is is_sound]
+        if chosen:
+            face = colour if is_sound else PAPER
+            axes.plot(
+                *zip(*chosen, strict=True),
+                marker,
+                color=colour,
+                markerfacecolor=face,
+                markersize=5,
+                zorder=4,
+            )
+
+
+def is_reliable(point: Point) -> bool:
+    """Whether all repeats were stable and without errors."""
+    return point.is_stable and not point.num_errors
+
+
+def _draw_spread(
+    axes: Axes,
+    points: Sequence[Point],
+    xys: Sequence[XY],
+    chart: Chart,
+    stroke: Stroke,
+    colour: str,
+) -> None:
+    """From the least to the most of the repeats, on both axes where both are figures."""
+    middle: list[XY] = [xy for p, xy in zip(points, xys, strict=True) if len(p.repeats) > 1]
+    several = [point for point in points if len(point.repeats) > 1]
+    if not several:
+        return
+    errors: dict[str, Any] = {"yerr": _reach(several, stroke.metric)}
+    if chart.against:
+        errors["xerr"] = _reach(several, chart.against)
+    axes.errorbar(
+        *zip(*middle, strict=True),
+        fmt="none",
+        ecolor=colour,
+        elinewidth=1,
+        capsize=2,
+        zorder=3,
+        **errors,
+    )
+
+
+def _reach(points: Iterable[Point], metric: Metric) -> list[list[float]]:
+    """How far the repeats lie below and above their median."""
+    spreads = [spread for point in points if (spread := point.spread(metric))]
+    return [[s.middle - s.least for s in spreads], [s.most - s.middle for s in spreads]]
+
+
+def _saved(figure: Figure) -> str:
+    written = io.StringIO()
+    nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+    figure.savefig(written, format="svg", transparent=True, metadata=nothing)
+    return written.getvalue()

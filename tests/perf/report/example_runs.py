@@ -1,0 +1,97 @@
+"""Runs as measuring would leave them, made from a seed: plausible queues, not true figures."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from perf.report import schema
+from perf.report.schema import Load, Measurement, Percentiles, Run
+
+MODELS, ENDPOINTS = ("demo", "minilm"), ("http-infer", "grpc-infer", "http-generate-stream")
+CONCURRENCIES, REPEATS = (1, 2, 4, 8, 16, 32, 64), 3
+RUN = Run(
+    kind="sweep",
+    created="2026-03-01T09:30:00Z",
+    command="hf-triton perf sweep scenario.yaml --output perf-results/demo",
+    commit="0123456789ab",
+    hardware={"cpu": "AMD EPYC 9R14", "cores": 2, "memory_gib": 15.4, "load_average": 0.12},
+    versions={"python": "3.11.7", "torch": "2.13.0", "transformers": "5.23.0", "triton": "2.51.0"},
+    title="Demo models on two cores",
+    scenario={"models": [{"name": "demo"}], "concurrency": [1, 64], "repeats": 3},
+    roofline={"memory_gb_per_s": 21.4, "float32_gflop_per_s": 187.0},
+    notes=("The machine was otherwise idle.",),
+)
+
+
+def sweep(
+    models: Sequence[str] = MODELS,
+    endpoints: Sequence[str] = ENDPOINTS,
+    concurrencies: Sequence[int] = CONCURRENCIES,
+    repeats: int = REPEATS,
+    seed: int = 0,
+    slower: float = 1.0,
+) -> Iterator[Measurement]:
+    """Each load, ``repeats`` times; ``slower`` is a factor on every time."""
+    drawn = random.Random(seed)
+    for repeat in range(repeats):
+        for model in models:
+            for endpoint in endpoints:
+                for concurrency in concurrencies:
+                    load = Load(model, endpoint, concurrency=concurrency, input_name="short")
+                    yield measured(load, repeat, drawn, slower)
+
+
+def measured(load: Load, repeat: int, drawn: random.Random, slower: float = 1.0) -> Measurement:
+    """A server that batches up to 16 callers and then makes them wait."""
+    callers = float(load.concurrency or 1 + (load.request_rate or 0.0) / 40)
+    is_stream = load.endpoint.endswith("stream")
+    base_ms = (90.0 if load.target == "demo" else 8.0) * slower * drawn.gauss(1.0, 0.02)
+    busy = 1 + 0.09 * min(callers, 16)
+    wait = max(1.0, callers / 16)
+    p50 = base_ms * busy * wait * (1.1 if is_stream else 1.0)
+    latency = _percentiles(p50, drawn)
+    rate = 1000 * callers / latency.mean_ms
+    at = f"2026-03-01T09:{30 + repeat:02d}:00Z"
+    queue = max(0.02, 1 - 1 / wait) * drawn.uniform(0.95, 1.0)
+    plain = Measurement(
+        load,
+        repeat,
+        at,
+        10.0,
+        int(rate * 10),
+        0,
+        rate,
+        stable=callers < 64 or repeat > 0,
+        latency=latency,
+        server={"queue_share": queue, "batch_occupancy": min(callers, 16) * 0.9, "queue_ms": 2.0},
+        machine={"cpu_share": min(0.98, 0.4 + 0.1 * callers), "memory_gib": 1.25},
+        command=f"perf_analyzer -m {load.target} --concurrency-range {load.concurrency}",
+    )
+    return _as_stream(plain, p50, rate, drawn) if is_stream else plain
+
+
+def _as_stream(plain: Measurement, p50: float, rate: float, drawn: random.Random) -> Measurement:
+    return replace(
+        plain,
+        time_to_first_token=_percentiles(p50 / 6, drawn),
+        inter_token_latency=_percentiles(p50 / 40, drawn),
+        output_tokens_per_s=rate * 32,
+        roofline_share=min(0.9, rate * 32 / 2500),
+    )
+
+
+def _percentiles(p50: float, drawn: random.Random) -> Percentiles:
+    tail = drawn.uniform(1.5, 2.2)
+    spread = (1 + (tail - 1) * share for share in (0.1, 0.0, 0.5, 0.7, 1.0))
+    return Percentiles(*(p50 * each for each in spread))
+
+
+def write(folder: Path, measurements: Iterator[Measurement], run: Run = RUN) -> Path:
+    """The run's folder with all of them; no renderings."""
+    schema.write_run(folder, run)
+    for each in measurements:
+        schema.append(folder, each)
+    return folder
