@@ -94,7 +94,7 @@ def _with_mask(value: Value, folder: Path) -> Value:
 
 
 def _mask_token(folder: Path) -> str:
-    for path in _tokenizer_files(folder):
+    for path in tokenizer_files(folder):
         tokens = json.loads(path.read_text(encoding="utf-8")).get("added_tokens", [])
         for token in tokens:
             if token["content"].strip("[]<>").lower() == "mask":
@@ -102,7 +102,7 @@ def _mask_token(folder: Path) -> str:
     return _MASK
 
 
-def _tokenizer_files(folder: Path) -> list[Path]:
+def tokenizer_files(folder: Path) -> list[Path]:
     """Beside a local model's weights, or in the cache that its first load filled."""
     values = _values(folder)
     if values.get("local"):

@@ -1,0 +1,178 @@
+"""Everything that a sweep will measure, in the order in which it will: one load of one target each,
+and the command that sends it.
+
+Loads of one scenario go in turns: all of the first repeat come before the second, so that what else
+the machine does in the meantime meets all of them.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from perf.report.schema import Load
+from perf.sweep.requests import RequestError, Requests, requests_of
+from perf.sweep.scenario import SEVERAL_TIMES, STREAMS, Addresses, Measuring, Scenario
+from perf.sweep.targets import Target, Targets
+
+EXPORT_FILE = "profile_export.json"
+INPUTS_FOLDER = "inputs"
+_ALL_STABLE = "999"  # per cent: what differs by less counts as stable
+
+
+@dataclass(frozen=True)
+class Planned:
+    """One measurement to be. ``input_file`` is below the run's folder."""
+
+    load: Load
+    repeat: int
+    target: Target
+    requests: Requests
+    input_file: Path
+    export_file: Path
+    measuring: Measuring
+    distribution: str
+    given: Addresses | None  # the scenario's own server
+
+    @property
+    def key(self) -> str:
+        """Equal for the same load and repeat."""
+        return key_of(self.load, self.repeat)
+
+    @property
+    def streams(self) -> bool:
+        return self.load.endpoint in STREAMS
+
+    @property
+    def counts_tokens(self) -> bool:
+        """Whether answers say how many tokens they are."""
+        entry = self.requests.entries[0]
+        return "return_num_output_tokens" in entry and self.load.batch_size == 1
+
+    @property
+    def callers(self) -> int:
+        return self.load.concurrency or 1
+
+    @property
+    def label(self) -> str:
+        """For people: what is being measured."""
+        load = self.load
+        level = f"{load.concurrency} at once" if load.concurrency else f"{load.request_rate:g}/s"
+        batch = f", batches of {load.batch_size}" if load.batch_size > 1 else ""
+        lengths = "".join(f", {text}" for text in (load.prompt_tokens, load.output_tokens) if text)
+        return f"{load.target} {load.endpoint}, {level}{batch}{lengths}"
+
+
+def key_of(load: Load, repeat: int) -> str:
+    """As Planned's."""
+    return json.dumps([asdict(load), repeat], sort_keys=True)
+
+
+def plan(
+    scenario: Scenario, targets: Targets, repository: Path, folder: Path, seed: int
+) -> list[Planned]:
+    """What one scenario asks for; mistakes are noted in ``targets``. Raises PerfError."""
+    found = []
+    for target in targets.of(scenario):
+        try:
+            requests = requests_of(target, scenario.inputs, repository, seed)
+        except RequestError as error:
+            targets.add(scenario.places.get("input"), scenario, str(error))
+            continue
+        found += [_planned(scenario, target, one, folder) for one in requests]
+    levels = list(product(found, scenario.batch_sizes, _levels(scenario)))
+    return [
+        replace(one, repeat=repeat, load=replace(one.load, batch_size=size, **level))
+        for repeat in range(scenario.measurement.repeats)
+        for one, size, level in levels
+    ]
+
+
+def _levels(scenario: Scenario) -> Sequence[Mapping[str, Any]]:
+    closed = [{"concurrency": int(one)} for one in scenario.concurrency]
+    return [*closed, *({"request_rate": float(one)} for one in scenario.request_rate)]
+
+
+def _planned(scenario: Scenario, target: Target, requests: Requests, folder: Path) -> Planned:
+    load = Load(
+        target=target.name,
+        endpoint=target.endpoint,
+        input_name=scenario.name,
+        prompt_tokens=requests.prompt,
+        output_tokens=requests.output,
+        settings={"distribution": "poisson"} if scenario.request_distribution != "constant" else {},
+    )
+    parts = (scenario.name, target.name, target.endpoint, requests.prompt, requests.output)
+    name = re.sub(r"[^A-Za-z0-9._-]+", "_", "-".join(part for part in parts if part))
+    return Planned(
+        load=load,
+        repeat=0,
+        target=target,
+        requests=requests,
+        input_file=folder / INPUTS_FOLDER / f"{name}.json",
+        export_file=folder / EXPORT_FILE,
+        measuring=scenario.measurement,
+        distribution=scenario.request_distribution,
+        given=scenario.url,
+    )
+
+
+def input_files(planned: Iterable[Planned]) -> dict[Path, str]:
+    """The content of every input file that is needed."""
+    return {one.input_file: one.requests.content(one.load.endpoint) for one in planned}
+
+
+def warm_up_command(planned: Planned, analyzer: str, addresses: Addresses) -> list[str]:
+    """A few requests whose figures are thrown away."""
+    count = max(planned.measuring.warm_up_requests, planned.callers)
+    return [*_start(planned, analyzer, addresses), "--request-count", str(count)]
+
+
+def measuring_command(
+    planned: Planned, analyzer: str, addresses: Addresses, until_stable: bool = True
+) -> list[str]:
+    """The measurement itself; not ``until_stable``: three windows, however they differ."""
+    measuring = planned.measuring
+    percent = f"{measuring.stability_percent:g}" if until_stable else _ALL_STABLE
+    trials = measuring.max_trials if until_stable else SEVERAL_TIMES
+    command = _start(planned, analyzer, addresses)
+    if measuring.window_requests is None:
+        command += ["--measurement-interval", str(round(measuring.window_s * 1000))]
+    else:
+        command += ["--measurement-mode", "count_windows"]
+        command += ["--measurement-request-count", str(measuring.window_requests)]
+    command += ["--stability-percentage", percent, "--max-trials", str(trials)]
+    return [*command, "--profile-export-file", str(planned.export_file)]
+
+
+def _start(planned: Planned, analyzer: str, addresses: Addresses) -> list[str]:
+    """Who sends what where, and how much at once."""
+    load, model = planned.load, planned.target.model
+    command = {
+        "http-infer": [analyzer, "-m", model, "-u", addresses.http],
+        "grpc-infer": [analyzer, "-m", model, "-u", addresses.grpc, "-i", "grpc"],
+        "grpc-stream": [analyzer, "-m", model, "-u", addresses.grpc, "-i", "grpc", "--streaming"],
+        # Its client of OpenAI's API posts a payload as it stands to any path.
+        "http-generate": [
+            *(analyzer, "-m", model, "-u", addresses.http, "--service-kind", "openai"),
+            *("--endpoint", f"v2/models/{model}/generate"),
+        ],
+        # It reads streams over gRPC only (2.51).
+        "http-generate-stream": [
+            *(sys.executable, "-m", "perf.sweep.sse_load"),
+            *("-u", addresses.http, "--endpoint", f"v2/models/{model}/generate_stream"),
+        ],
+    }[load.endpoint]
+    command += ["--async", "--input-data", str(planned.input_file)]
+    if load.batch_size > 1:
+        command += ["-b", str(load.batch_size)]
+    if load.concurrency:
+        return [*command, "--concurrency-range", str(load.concurrency)]
+    command += ["--request-rate-range", f"{load.request_rate:g}"]
+    return [*command, "--request-distribution", planned.distribution]

@@ -1,0 +1,207 @@
+"""What is sent to a target: perf_analyzer's input file, of texts of the lengths that a scenario
+asks for, or of a sample by the model's task, or of the user's own file.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from generator.errors import PerfError
+from generator.render import VALUES_FILE
+from generator.sample_requests import sample_request, tokenizer_files
+from generator.triton_models import ENGINE_SUFFIX
+from perf.sweep.ranges import Lengths
+from perf.sweep.scenario import FLAT_JSON, STREAMS, Inputs
+from perf.sweep.targets import Target
+from perf.sweep.texts import Texts, counter
+
+# Caller number c begins with entry c and goes on by as many entries as there are callers: with a
+# number of entries that has no factor in common with theirs, each sees all of them.
+_NUM_ENTRIES = (127, 61, 31, 13)
+_MOST_LENGTH_TOGETHER = 100_000  # tokens or words in one file
+_USUAL = Lengths((32,))
+_TEXT_INPUTS = ("text_input", "context", "inputs", "text")
+_LENGTH_INPUTS = ("max_tokens", "min_tokens")
+_TYPE_STRING = 13  # inference.DataType, model_config.proto
+
+Entry = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Requests:
+    """The content of one input file, and what it is in words for the report."""
+
+    entries: Sequence[Entry]  # input name -> values, as /infer takes them
+    prompt: str = ""  # such as 32, 8-64, or 32 words
+    output: str = ""
+    note: str = ""
+
+    def content(self, endpoint: str) -> str:
+        """The file for an endpoint."""
+        flat = endpoint in FLAT_JSON
+        entries = [{"payload": [_flat(entry)]} if flat else entry for entry in self.entries]
+        return json.dumps({"data": entries}) + "\n"
+
+
+class RequestError(Exception):
+    """A scenario's input does not fit a model; its text says how."""
+
+
+def requests_of(target: Target, inputs: Inputs, repository: Path, seed: int) -> list[Requests]:
+    """One for each combination of prompt and output lengths. Raises RequestError, PerfError."""
+    if inputs.file is not None:
+        return [_of_file(Path(inputs.file), target)]
+    _check_names(target, inputs)
+    base = {**_sample(target, repository), **inputs.tensors}
+    generates = "max_tokens" in target.inputs
+    if inputs.output and not generates:
+        raise RequestError(f"model '{target.model}' has no input max_tokens for output_tokens")
+    prompts = inputs.prompt or inputs.words or ((_USUAL,) if generates else ())
+    outputs = inputs.output or ((_USUAL,) if generates else ())
+    if not prompts:
+        return [Requests([_listed(base)])]
+    tokenizer = None if inputs.words else _tokenizer(target, inputs, repository)
+    name = _text_input(target, base)
+    return [
+        _of_lengths(target, base, name, prompt, output, tokenizer, seed)
+        for prompt, output in product(prompts, outputs or (None,))
+    ]
+
+
+def _of_lengths(
+    target: Target,
+    base: Entry,
+    name: str,
+    prompt: Lengths,
+    output: Lengths | None,
+    tokenizer: Path | None,
+    seed: int,
+) -> Requests:
+    texts = Texts(seed, counter(tokenizer) if tokenizer else None)
+    chance = random.Random(seed)
+    most = _MOST_LENGTH_TOGETHER // prompt.longest
+    count = next((one for one in _NUM_ENTRIES if one <= most), _NUM_ENTRIES[-1])
+    prompts = prompt.draw(count, chance)
+    outputs = output.draw(count, chance) if output else [None] * count
+    entries = [
+        _listed({**base, name: texts.draw(length), **_asked(target, asked)})
+        for length, asked in zip(prompts, outputs, strict=True)
+    ]
+    words = "" if texts.unit == "tokens" else " words"
+    note = f"prompts for '{target.name}' are counted in words" if words else ""
+    return Requests(entries, f"{prompt.label}{words}", output.label if output else "", note)
+
+
+def _asked(target: Target, output: int | None) -> dict[str, Any]:
+    """Exactly so many tokens, where the model can be told so; and to say how many there were."""
+    wanted: dict[str, Any] = {}
+    if output is not None:
+        wanted |= {name: output for name in _LENGTH_INPUTS if name in target.inputs}
+    if "return_num_output_tokens" in target.inputs:
+        wanted["return_num_output_tokens"] = True
+    if "stream" in target.inputs:
+        wanted["stream"] = target.endpoint in STREAMS
+    return wanted
+
+
+def _check_names(target: Target, inputs: Inputs) -> None:
+    unknown = [name for name in inputs.tensors if name not in target.inputs]
+    if unknown:
+        known = ", ".join(target.inputs)
+        raise RequestError(f"model '{target.model}' has no input {unknown[0]}; it has: {known}")
+
+
+def _sample(target: Target, repository: Path) -> dict[str, Any]:
+    try:
+        return dict(sample_request(repository, _home(target, repository), target.config))
+    except (OSError, ValueError, KeyError):  # a model of this task that is not generated here
+        return {}
+
+
+def _home(target: Target, repository: Path) -> str:
+    """The folder that knows the model's options: of a model that streams, the engine's."""
+    engine = target.name.removesuffix(ENGINE_SUFFIX) + ENGINE_SUFFIX
+    return engine if (repository / engine / VALUES_FILE).is_file() else target.model
+
+
+def _text_input(target: Target, base: Entry) -> str:
+    declared = target.inputs
+    named = [name for name in _TEXT_INPUTS if name in declared]
+    strings = [name for name in base if declared[name].data_type == _TYPE_STRING]
+    for name in (*named, *strings):
+        if declared[name].data_type == _TYPE_STRING:
+            return name
+    raise RequestError(
+        f"model '{target.model}' takes no text, so prompts have no length; leave that out, or "
+        "give a file in perf_analyzer's own form as input.file"
+    )
+
+
+def _tokenizer(target: Target, inputs: Inputs, repository: Path) -> Path | None:
+    """None where tokens can't be counted here: then words are."""
+    if inputs.tokenizer is not None:
+        return Path(inputs.tokenizer)
+    name = target.name.removesuffix(ENGINE_SUFFIX)
+    for folder in (repository / (name + ENGINE_SUFFIX), repository / name):
+        try:
+            found = tokenizer_files(folder)
+        except (OSError, ValueError, KeyError):
+            continue
+        if found:
+            return found[-1]
+    return None
+
+
+def _listed(entry: Entry) -> Entry:
+    return {name: one if isinstance(one, list) else [one] for name, one in entry.items()}
+
+
+def _flat(entry: Entry) -> Entry:
+    """As /generate takes it: single values without a list."""
+    plain = {name: _plain(value) for name, value in entry.items()}
+    return {name: one[0] if len(one) == 1 else one for name, one in plain.items()}
+
+
+def _plain(value: Any) -> list[Any]:
+    if isinstance(value, dict):
+        value = value["content"]
+    return value if isinstance(value, list) else [value]
+
+
+def _of_file(file: Path, target: Target) -> Requests:
+    """The user's own entries. Raises PerfError for a file that is not of perf_analyzer's form."""
+    form = 'expected perf_analyzer\'s form, such as {"data": [{"INPUT": [1, 2]}]}'
+    try:
+        entries = json.loads(file.read_text(encoding="utf-8"))["data"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise PerfError(f"{file}: {error}; {form}") from None
+    if not isinstance(entries, list) or not entries:
+        raise PerfError(f"{file}: holds no entries; {form}")
+    if isinstance(entries[0], list):  # sequences: here each request stands for itself
+        entries = [entry for sequence in entries for entry in sequence]
+    for entry in entries:
+        _check_entry(file, entry, target, form)
+    return Requests(entries)
+
+
+def _check_entry(file: Path, entry: Any, target: Target, form: str) -> None:
+    if not isinstance(entry, dict):
+        raise PerfError(f"{file}: an entry is {json.dumps(entry)[:60]}; {form}")
+    unknown = [name for name in entry if name not in target.inputs]
+    if unknown:
+        known = ", ".join(target.inputs)
+        raise RequestError(
+            f"{file.name} has an input {unknown[0]}, model '{target.model}' has: {known}"
+        )
+    missing = [n for n, one in target.inputs.items() if not one.optional and n not in entry]
+    if missing:
+        raise RequestError(f"{file.name} lacks the input {missing[0]} of model '{target.model}'")
+    is_flat = target.endpoint in FLAT_JSON
+    if is_flat and any(isinstance(v, dict) and "content" not in v for v in entry.values()):
+        raise RequestError(f"{file.name} has b64 content, which {target.endpoint} can't carry")
