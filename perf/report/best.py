@@ -80,7 +80,7 @@ def _winners(points: Sequence[Point], bounds: Bounds) -> list[Winner]:
     found = [_most("Highest throughput", sound, throughput, words)]
     found.append(_most_within(sound, throughput, bounds, words))
     found.append(_least("Lowest latency", sound, LATENCY, words))
-    found.append(_least("Soonest first token", sound, FIRST_TOKEN, words))
+    found.append(_least("Lowest time to first token", sound, FIRST_TOKEN, words))
     found.append(_most("Most output tokens", sound, TOKENS, words))
     return [winner for winner in found if winner]
 

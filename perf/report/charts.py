@@ -55,6 +55,7 @@ def charts(measurements: Sequence[Measurement], panels: Sequence[Panel]) -> list
 
 def _all(measurements: Sequence[Measurement], alone: bool) -> list[Chart]:
     throughput = throughput_of(measurements)
+    has_gpu = any("gpu_share" in each.machine for each in measurements)
     return [
         Chart(
             "trade-off",
@@ -86,7 +87,7 @@ def _all(measurements: Sequence[Measurement], alone: bool) -> list[Chart]:
             (Stroke(TOKENS),),
             TOKENS.heading,
         ),
-        *_inside(),
+        *_inside(has_gpu),
     ]
 
 
@@ -101,7 +102,7 @@ def _percentiles(
     return Chart(name, title, reading, strokes, f"{title.lower()} (ms)", may_be_log=True)
 
 
-def _inside() -> list[Chart]:
+def _inside(has_gpu: bool) -> list[Chart]:
     """What happened in the server and the machine."""
     return [
         Chart(
@@ -120,17 +121,7 @@ def _inside() -> list[Chart]:
             "share of the server's time (%)",
             is_share=True,
         ),
-        Chart(
-            "use",
-            "CPU and GPU use",
-            "Of all cores, and of the time that the GPU works.",
-            (
-                Stroke(listed("machine", "cpu_share"), "CPU"),
-                Stroke(listed("machine", "gpu_share"), "GPU", "--"),
-            ),
-            "in use (%)",
-            is_share=True,
-        ),
+        _use(has_gpu),
         Chart(
             "roofline",
             "Share of the roofline",
@@ -140,6 +131,21 @@ def _inside() -> list[Chart]:
             is_share=True,
         ),
     ]
+
+
+def _use(has_gpu: bool) -> Chart:
+    """Of the CPU, and of the GPU where there is one."""
+    cpu = listed("machine", "cpu_share")
+    if not has_gpu:
+        return Chart("use", "CPU use", "Of all cores.", (Stroke(cpu),), "CPU (%)", is_share=True)
+    return Chart(
+        "use",
+        "CPU and GPU use",
+        "Of all cores, and of the time that the GPU works.",
+        (Stroke(cpu, "CPU"), Stroke(listed("machine", "gpu_share"), "GPU", "--")),
+        "in use (%)",
+        is_share=True,
+    )
 
 
 def _has_figures(chart: Chart, measurements: Iterable[Measurement]) -> bool:

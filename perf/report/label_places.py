@@ -18,15 +18,18 @@ class Spot:
     text: str = ""
 
 
-def places(spots: Sequence[Spot], within: Box) -> list[Spot | None]:
+def places(
+    spots: Sequence[Spot], within: Box, better_free: Sequence[Box] = ()
+) -> list[Spot | None]:
     """The middle of each spot's label, in the same order; None where there is no room.
 
-    Greedy: earlier spots have first choice, above, then below, left, right and the corners.
+    Greedy: earlier spots have first choice, above, then below, left, right and the corners; what is
+    ``better_free`` is covered where there is no other place.
     """
     taken = [_box(spot, 2 * _MARKER, 2 * _MARKER) for spot in spots]
     found: list[Spot | None] = []
     for spot in spots:
-        place = _free(spot, taken, within) if spot.text else None
+        place = _free(spot, [*taken, *better_free], within) or _free(spot, taken, within)
         if place:
             taken.append(_text_box(place))
         found.append(place)
@@ -34,6 +37,8 @@ def places(spots: Sequence[Spot], within: Box) -> list[Spot | None]:
 
 
 def _free(spot: Spot, taken: Sequence[Box], within: Box) -> Spot | None:
+    if not spot.text:
+        return None
     width = len(spot.text) * _CHARACTER
     aside, above = width / 2 + 5, _HEIGHT / 2 + 4
     steps = ((0, 1), (0, -1), (-1, 0), (1, 0), (-1, 1), (1, 1), (1, -1), (-1, -1))

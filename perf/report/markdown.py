@@ -77,9 +77,9 @@ def _best_lines(found: Sequence[Best]) -> Iterator[str]:
 
 
 def sentence(winner: Winner) -> str:
-    """Such as ``Highest throughput: 72 requests/s at concurrency 16 (latency p99 120 ms)``."""
+    """Such as ``Highest throughput: 72 requests/s with concurrency 16 (latency p99 120 ms)``."""
     text = winner.title + (f": {winner.figure}" if winner.figure else "")
-    text += f" at {winner.load}" if winner.load else ""
+    text += f" with {winner.load}" if winner.load else ""
     more = "; ".join(filter(None, (winner.beside, winner.doubt)))
     return text + (f" ({more})" if more else "")
 

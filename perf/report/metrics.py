@@ -32,6 +32,12 @@ class Metric:
         found = self.of(measurement)
         return None if found is None else found * self.scale
 
+    def text(self, value: float | None) -> str:
+        """With as many digits as mean something; per cent without any from ten on."""
+        if value is not None and self.unit.startswith("%"):
+            return f"{value:.{0 if value >= 9.95 else 1}f}"
+        return shown(value)
+
     @property
     def heading(self) -> str:
         """Label and unit, as a column or an axis is headed."""
@@ -166,13 +172,18 @@ def throughput_of(measurements: Iterable[Measurement]) -> Metric:
 
 
 def shown(value: float | None) -> str:
-    """Three digits, more before the point: 0.123, 1.23, 12.3, 123, 1,234."""
+    """Three digits, more before the point: 0.123, 1.23, 12.3, 123, 1,234; a count as it is."""
     if value is None:
         return ""
+    if isinstance(value, int):
+        return f"{value:,}"
     size = abs(value)
-    if value == int(value) and size < 1e15:
-        return f"{int(value):,}"
     if 0 < size < 0.0005:
         return f"{value:.1e}"
     digits = 0 if size >= 99.95 else 1 if size >= 9.995 else 2 if size >= 0.9995 else 3
-    return f"{value:,.{digits}f}"
+    return f"{value:,.{digits}f}" if size else "0"
+
+
+def plain(value: float) -> str:
+    """A round number, as on an axis, without digits that say nothing: 0.5, 20, 1,500."""
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"

@@ -27,11 +27,13 @@ _MAX_GROUPS = 6  # of what was best, before the rest is folded away
 
 @dataclass(frozen=True)
 class Plot:
-    """One drawing, its panel's title, and what it says in words."""
+    """One drawing, its title, what it says in words, and its legend."""
 
     svg: Markup
-    panel: Panel
+    title: str
     said: str
+    lines: tuple[tuple[int, str], ...]  # colour and marker, and words
+    others: int  # lines without a colour of their own
     strokes: tuple[tuple[str, str], ...]  # dash and words
 
 
@@ -117,12 +119,17 @@ def _sections(results: Results, drawn: Sequence[Panel]) -> tuple[list[Section], 
 
 
 def _plot(chart: Chart, panel: Panel, svg: str) -> Plot:
-    had = [
-        (stroke.dash, stroke.words)
-        for stroke in chart.strokes
-        if any(point.middle(stroke.metric) is not None for point in panel.points)
-    ]
-    return Plot(Markup(svg), panel, _said(chart, panel), tuple(had) if len(had) > 1 else ())
+    lines = tuple(
+        (at, line.label) for at, line in enumerate(panel.lines) if _has(line.points, chart.figures)
+    )
+    others = sum(_has(line.points, chart.figures) for line in panel.others)
+    had = [each for each in chart.strokes if _has(panel.points, [each.metric])]
+    strokes = tuple((each.dash, each.words) for each in had if len(had) > 1)
+    return Plot(Markup(svg), panel.title, _said(chart, panel), lines, others, strokes)
+
+
+def _has(found: Sequence[Point], metrics: Sequence[Metric]) -> bool:
+    return any(point.middle(metric) is not None for point in found for metric in metrics)
 
 
 def _said(chart: Chart, panel: Panel) -> str:

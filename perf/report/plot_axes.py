@@ -8,11 +8,11 @@ from typing import Any
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
 from perf.report.charts import Chart
-from perf.report.label_places import Spot, places
-from perf.report.metrics import Metric, shown
+from perf.report.label_places import Box, Spot, places
+from perf.report.metrics import Metric, plain
 from perf.report.panels import Panel, number_at
 from perf.report.points import Point, word
-from perf.report.svg import GRID
+from perf.report.svg import GRID, LINE_COLOURS
 
 _LOG_FROM = 8.0  # the ratio of most to least from which on an axis is logarithmic
 XY = tuple[float, float]
@@ -96,15 +96,19 @@ def label_points(figure: Any, axes: Axes, chart: Chart, panel: Panel, place: Pla
     figure.draw_without_rendering()
     to_points = 72 / figure.dpi
     spots: list[Spot] = []
-    for line in panel.lines:
+    colours: list[str] = []
+    bars: list[Box] = []
+    for line, colour in zip(panel.lines, LINE_COLOURS, strict=False):
         at = [(p, xy) for p in line.points if (xy := place(p, chart.figures[0]))]
         at = at[-1:] + at[:1] + at[1:-1] if len(at) > 1 else at
         for point, xy in at:
             x, y = axes.transData.transform(xy) * to_points
+            bars += _bars(axes, chart, point, to_points)
             load = number_at(point.load, panel.axis)
+            colours.append(colour)
             spots.append(Spot(x, y, _tick(load) if load is not None else ""))
     box = axes.get_window_extent().extents * to_points
-    for spot, found in zip(spots, places(spots, tuple(box)), strict=True):
+    for spot, colour, found in zip(spots, colours, places(spots, tuple(box), bars), strict=True):
         if found:
             at_units = axes.transData.inverted().transform((spot.x / to_points, spot.y / to_points))
             axes.annotate(
@@ -115,12 +119,23 @@ def label_points(figure: Any, axes: Axes, chart: Chart, panel: Panel, place: Pla
                 ha="center",
                 va="center",
                 fontsize=8,
+                color=colour,
                 zorder=5,
             )
 
 
+def _bars(axes: Axes, chart: Chart, point: Point, to_points: float) -> list[Box]:
+    """What the spread of a point's repeats covers."""
+    y, x = point.spread(chart.figures[0]), point.spread(chart.against) if chart.against else None
+    if x is None or y is None or len(point.repeats) < 2:
+        return []
+    corners = [(x.least, y.middle), (x.most, y.middle), (x.middle, y.least), (x.middle, y.most)]
+    (left, at_y), (right, _), (at_x, low), (_, high) = axes.transData.transform(corners) * to_points
+    return [(left, at_y - 1, right, at_y + 1), (at_x - 1, low, at_x + 1, high)]
+
+
 def _tick(value: float, _: int = 0) -> str:
-    return shown(float(f"{value:.6g}"))
+    return plain(value)
 
 
 def _capital(words: str) -> str:

@@ -9,7 +9,7 @@ import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from perf.report.metrics import Metric, shown
+from perf.report.metrics import Metric, plain
 from perf.report.schema import Load, Measurement, Value
 
 Key = tuple[str, str]  # kind (load or setting) and name of a dimension
@@ -52,7 +52,7 @@ def told(key: Key, value: Value) -> str:
 
 def number_told(value: Value) -> str:
     """A number without needless digits; anything else as it is."""
-    return shown(value) if isinstance(value, float) else str(value)
+    return plain(value) if isinstance(value, float) else str(value)
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,6 @@ from perf.report.metrics import (
     Metric,
     all_listed,
     listed,
-    shown,
     throughput_of,
 )
 from perf.report.points import (
@@ -127,9 +126,9 @@ def _cell(point: Point, metric: Metric) -> Cell:
     spread = point.spread(metric)
     if spread is None:
         return Cell("")
-    least, most = shown(spread.least), shown(spread.most)
+    least, most = metric.text(spread.least), metric.text(spread.most)
     has_spread = metric.with_spread and least != most
-    return Cell(shown(spread.middle), f"{least} – {most}" if has_spread else "")  # noqa: RUF001
+    return Cell(metric.text(spread.middle), f"{least} – {most}" if has_spread else "")  # noqa: RUF001
 
 
 def _constants(points: Sequence[Point], differing: Sequence[Key]) -> tuple[str, ...]:
