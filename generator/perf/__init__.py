@@ -12,7 +12,7 @@ import importlib
 from generator.errors import PerfError
 
 HELP = "measure served models, compare results, find settings"
-VERBS = ("sweep",)
+VERBS = ("sweep", "baselines", "tune")
 # Modules that come with another extra than hf-triton[perf].
 _EXTRAS = dict.fromkeys(("torch", "transformers", "tokenizers", "numpy", "pytriton"), "serve")
 

@@ -1,0 +1,105 @@
+"""What is wanted of a model and within which bounds: turns measurements into what is compared.
+
+Knows no settings, no server and no optimiser.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from perf.report.schema import Measurement, Percentiles
+
+FAILED_EXCESS = 100.0  # a bound that a trial without figures breaks, as a multiple of it
+
+
+@dataclass(frozen=True)
+class Goal:
+    """The highest throughput, or the lowest p99 latency, among settings that meet every bound."""
+
+    wanted: Literal["throughput", "latency"]
+    max_p99_ms: float | None = None  # of a request, from sending it to its whole answer
+    max_ttft_ms: float | None = None  # p99 of the time to the first token of a stream
+    min_throughput: float | None = None  # as throughput() counts
+
+    @property
+    def direction(self) -> Literal["maximize", "minimize"]:
+        """As optuna calls it."""
+        return "maximize" if self.wanted == "throughput" else "minimize"
+
+    def value(self, measurement: Measurement) -> float:
+        """What is to be highest or lowest; NaN where it was not measured."""
+        if self.wanted == "throughput":
+            return throughput(measurement)
+        return measurement.latency.p99_ms if measurement.latency else math.nan
+
+    def is_better(self, one: float, other: float) -> bool:
+        """Whether a value is better than another."""
+        return one > other if self.wanted == "throughput" else one < other
+
+    def excess(self, measurement: Measurement) -> dict[str, float]:
+        """By bound, how far a measurement is beyond it, as a share of it: 0 or less meets it.
+
+        Requests that were refused or failed are a bound of their own: none may be.
+        """
+        sent = measurement.num_requests + measurement.num_errors
+        found = {"errors": measurement.num_errors / sent if sent else FAILED_EXCESS}
+        for name, bound, times in (
+            ("p99", self.max_p99_ms, measurement.latency),
+            ("ttft", self.max_ttft_ms, measurement.time_to_first_token),
+        ):
+            if bound is not None:
+                found[name] = _beyond(times, bound)
+        if self.min_throughput is not None:
+            found["throughput"] = 1 - throughput(measurement) / self.min_throughput
+        return found
+
+    def is_met(self, measurement: Measurement) -> bool:
+        """Whether every bound is met."""
+        return all(excess <= 0 for excess in self.excess(measurement).values())
+
+    def total_excess(self, measurement: Measurement) -> float:
+        """0 where every bound is met, more the further from that."""
+        return sum(max(0.0, excess) for excess in self.excess(measurement).values())
+
+    def rank(self, measurement: Measurement) -> tuple[float, float]:
+        """Sorts the best first: all that meet the bounds, then the nearest to them."""
+        value = self.value(measurement)
+        worse = math.inf if math.isnan(value) else value
+        order = worse if self.wanted == "latency" else (math.inf if math.isnan(value) else -value)
+        return self.total_excess(measurement), order
+
+    def early_score(self, measurement: Measurement) -> float:
+        """The value, in the goal's direction, for deciding whether to go on after a short look:
+        whatever breaks a bound is worse than everything that meets all.
+        """
+        beyond = self.total_excess(measurement)
+        if not beyond and not math.isnan(self.value(measurement)):
+            return self.value(measurement)
+        far = 1e9 * (1 + beyond)
+        return -far if self.wanted == "throughput" else far
+
+    def describe(self) -> str:
+        """Such as ``highest throughput with p99 at most 500 ms``."""
+        bounds = [
+            text.format(bound)
+            for text, bound in (
+                ("p99 at most {:g} ms", self.max_p99_ms),
+                ("time to first token (p99) at most {:g} ms", self.max_ttft_ms),
+                ("throughput at least {:g}/s", self.min_throughput),
+            )
+            if bound is not None
+        ]
+        wanted = "highest throughput" if self.wanted == "throughput" else "lowest p99 latency"
+        return f"{wanted} with {' and '.join(bounds)}" if bounds else wanted
+
+
+def throughput(measurement: Measurement) -> float:
+    """Output tokens per second where answers are text, else requests per second."""
+    tokens = measurement.output_tokens_per_s
+    return measurement.requests_per_s if tokens is None else tokens
+
+
+def _beyond(times: Percentiles | None, bound: float) -> float:
+    return FAILED_EXCESS if times is None else times.p99_ms / bound - 1

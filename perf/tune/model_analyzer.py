@@ -1,0 +1,151 @@
+"""A configuration for NVIDIA's Model Analyzer: the same question for those who have that tool.
+
+It changes config.pbtxt and nothing else, so a task's own ``options:`` are not among what it tries.
+Its keys: https://github.com/triton-inference-server/model_analyzer/blob/main/docs/config.md
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from generator.errors import EXIT_OK, PerfError
+from generator.models_yaml import load
+from generator.spec import ModelSpec
+from generator.templates import find_tasks
+from generator.triton_models import engine_name
+from perf.tune.private_repository import PrivateRepository
+from perf.tune.sent import Folder, Sent, requests
+from perf.tune.served_bench import STREAM
+from perf.tune.settings import BATCH, DELAY, INSTANCES, OPTIONS, short
+from perf.tune.space import Space
+from perf.tune.subject import endpoint_of, find_model, sent_to
+from perf.tune.tuning import Request, space_of
+
+SDK_IMAGE = "nvcr.io/nvidia/tritonserver:24.10-py3-sdk"
+_HEAD = """\
+# For NVIDIA's Model Analyzer, made by hf-triton perf tune. It tries what config.pbtxt has;
+# not tried are {left_out}, which hf-triton perf tune changes.
+"""
+_COMMAND = """\
+# SERVER_IMAGE is the image that serves your models: of this repository's Dockerfile.
+docker run --rm -it --net host --shm-size 2g \\
+  -v /var/run/docker.sock:/var/run/docker.sock \\
+  -v {repository}:{repository}:ro -v {folder}:{folder} \\
+  {image} model-analyzer profile -f {file} --triton-docker-image "$SERVER_IMAGE\""""
+
+
+def write_configuration(request: Request, file: Path) -> int:
+    """Writes ``file`` and, beside it, the requests as perf_analyzer reads them; prints the command.
+
+    Raises GeneratorError; PerfError where Model Analyzer could not change anything of the model.
+    """
+    tasks = find_tasks()
+    spec = find_model(load(request.config, tasks), request.model, request.config)
+    space = space_of(spec, tasks[spec.task], request)
+    file = file.absolute()
+    data = file.with_suffix(".inputs.json")
+    document = _document(request, spec, space, file.parent, data)
+    try:
+        with tempfile.TemporaryDirectory(prefix="hf-triton-tune-") as scratch:
+            private = PrivateRepository(
+                Path(scratch), spec, tasks, request.config, request.repository
+            )
+            private.generate({})
+            content = _inputs(Folder(private.path, spec.name), sent_to(spec, request.load), request)
+        data.write_text(content, encoding="utf-8")
+        text = _HEAD.format(left_out=_left_out(space)) + yaml.safe_dump(document, sort_keys=False)
+        file.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise PerfError(f"{error.filename or file}: {error.strerror}") from None
+    repository = request.repository.resolve()
+    print(f"wrote {file} and {data}\n")
+    print(
+        _COMMAND.format(repository=repository, folder=file.parent, image=SDK_IMAGE, file=file),
+    )
+    return EXIT_OK
+
+
+def _document(
+    request: Request, spec: ModelSpec, space: Space, folder: Path, data: Path
+) -> dict[str, Any]:
+    is_stream = endpoint_of(spec, request.endpoint, request.goal) == STREAM
+    flags: dict[str, Any] = {"input-data": str(data), "measurement-interval": _interval(request)}
+    if is_stream:
+        flags |= {"streaming": True, "async": True}
+    model = {
+        "parameters": {"concurrency": [request.concurrency], "batch_sizes": [1]},
+        "model_config_parameters": _parameters(spec, space),
+        "objectives": [
+            "perf_throughput" if request.goal.wanted == "throughput" else "perf_latency_p99"
+        ],
+        "perf_analyzer_flags": flags,
+    }
+    constraints = _constraints(request)
+    if constraints:
+        model["constraints"] = constraints
+    return {
+        "model_repository": str(request.repository.resolve()),
+        "output_model_repository_path": str(folder / "model-analyzer-repository"),
+        "override_output_model_repository": True,
+        "checkpoint_directory": str(folder / "model-analyzer-checkpoints"),
+        "export_path": str(folder / "model-analyzer-results"),
+        "triton_launch_mode": "docker",
+        "client_protocol": "grpc" if is_stream else "http",
+        "run_config_search_mode": "brute",
+        "profile_models": {engine_name(spec.name) if is_stream else spec.name: model},
+    }
+
+
+def _interval(request: Request) -> int:
+    return max(1, int(request.effort.seconds * 1000))
+
+
+def _constraints(request: Request) -> dict[str, Any]:
+    """Model Analyzer counts requests and whole answers; it knows no tokens."""
+    found: dict[str, Any] = {}
+    if request.goal.max_p99_ms is not None:
+        found["perf_latency_p99"] = {"max": max(1, int(request.goal.max_p99_ms))}
+    if request.goal.min_throughput is not None:
+        found["perf_throughput"] = {"min": max(1, int(request.goal.min_throughput))}
+    return found
+
+
+def _parameters(spec: ModelSpec, space: Space) -> dict[str, Any]:
+    """As config.pbtxt has them; raises PerfError where there is nothing to vary."""
+    values = {each.key: [*each.values] for each in space.dimensions}
+    found: dict[str, Any] = {}
+    if BATCH in values:
+        found["max_batch_size"] = values[BATCH]
+    if DELAY in values:
+        delays = [each for each in values[DELAY] if each is not None]
+        found["dynamic_batching"] = {"max_queue_delay_microseconds": delays}
+    if INSTANCES in values:
+        kind = spec.instance_groups[0].kind
+        found["instance_group"] = [{"kind": kind, "count": values[INSTANCES]}]
+    if not found:
+        raise PerfError(
+            f"model '{spec.name}': Model Analyzer changes {BATCH}, {short(DELAY)} and {INSTANCES}, "
+            "and none of them is searched"
+        )
+    return found
+
+
+def _left_out(space: Space) -> str:
+    names = [short(each.key) for each in space.dimensions if each.key.startswith(OPTIONS)]
+    return f"options ({', '.join(names)})" if names else "options"
+
+
+def _inputs(folder: Folder, sent: Sent, request: Request) -> str:
+    """What perf_analyzer sends in turns; lengths of prompts are in words, for no tokenizer runs."""
+    values = requests(folder, sent, request.seed, 1.0)
+    rows = [{name: _row(value) for name, value in each.items()} for each in values]
+    return json.dumps({"data": rows}, indent=1)
+
+
+def _row(value: object) -> list[object]:
+    return [*value] if isinstance(value, list) else [value]

@@ -1,0 +1,85 @@
+"""A repository of one model beside the user's, for trials: generated from the same entry of
+models.yaml with other settings. The user's files are only read; the weights that were fetched for
+the model are used where they lie.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from generator.generate import generate
+from generator.manifest import WEIGHTS_FOLDER
+from generator.models_lock import lock_path
+from generator.models_yaml import load
+from generator.spec import ModelSpec
+from generator.templates import Task
+from perf.tune.settings import entry_with, plain
+from perf.tune.space import Settings
+
+_LARGEST_COPY = 2**20  # bytes; what is larger in a cache of weights is linked
+_OF_ONE_TRIAL = ("canary", "shadow")
+
+
+class PrivateRepository:
+    """``folder`` is temporary; ``config`` and ``repository`` are the user's."""
+
+    def __init__(
+        self,
+        folder: Path,
+        spec: ModelSpec,
+        tasks: Mapping[str, Task],
+        config: Path,
+        repository: Path,
+    ) -> None:
+        self.path = folder / "model_repository"
+        self.name = spec.name
+        self._tasks = dict(tasks)
+        self._config = folder / "models.yaml"
+        self._entry = _entry(spec)
+        lock = lock_path(config)
+        if lock.is_file():
+            shutil.copyfile(lock, lock_path(self._config))
+        _share_weights(repository / spec.name / WEIGHTS_FOLDER, self.path / spec.name)
+
+    def spec(self, settings: Settings) -> ModelSpec:
+        """The model with these settings. Raises SpecError where models.yaml could not say so."""
+        self._write_config(settings)
+        return load(self._config, self._tasks)[0]
+
+    def generate(self, settings: Settings) -> None:
+        """Makes the repository that of these settings. Raises GeneratorError."""
+        self._write_config(settings)
+        generate(self._config, self.path, force=True)
+
+    def _write_config(self, settings: Settings) -> None:
+        document = {"models": [entry_with(self._entry, settings)]}
+        # JSON is YAML, and its texts mean the same to every reader.
+        self._config.write_text(json.dumps(document, ensure_ascii=False), encoding="utf-8")
+
+
+def _entry(spec: ModelSpec) -> dict[str, Any]:
+    """What models.yaml says of a model, defaults merged in, with paths that hold from anywhere."""
+    entry = {key: plain(node) for key, node in spec.places.items() if key not in _OF_ONE_TRIAL}
+    if spec.source.folder is not None:
+        entry["model"] = str(spec.source.folder)
+    if spec.hooks is not None:
+        entry["hooks"] = str(spec.hooks.path.resolve())
+    return entry
+
+
+def _share_weights(cache: Path, model_folder: Path) -> None:
+    """Links to what is large in a cache, copies of its records: trials add to neither."""
+    if not cache.is_dir():
+        return
+    shared = model_folder / WEIGHTS_FOLDER
+    shared.mkdir(parents=True, exist_ok=True)
+    for path in cache.iterdir():
+        target = shared / path.name
+        if path.is_dir() or path.stat().st_size > _LARGEST_COPY:
+            target.symlink_to(path.resolve())
+        else:
+            shutil.copyfile(path, target)

@@ -1,0 +1,43 @@
+"""One way of measuring settings, and what a search remembers of each. Knows no optimiser."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from perf.report.schema import Measurement
+from perf.tune.space import Settings
+
+Measure = Callable[[float], Measurement]
+"""Measures for so many seconds. Raises ``TrialError``."""
+State = Literal["measured", "stopped early", "failed"]
+
+
+class TrialError(Exception):
+    """These settings can't be measured: its text says why, in one line."""
+
+
+class Bench(Protocol):
+    """Where settings are measured."""
+
+    def refusal(self, settings: Settings) -> str | None:
+        """Why these settings need not be tried: not allowed together, or more than memory holds."""
+
+    def serving(self, settings: Settings) -> AbstractContextManager[Measure]:
+        """The model with these settings, ready. Raises ``TrialError``."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a trial; of one that failed, ``measurement.first_error`` says why."""
+
+    number: int  # 0 is the current settings
+    state: State
+    measurement: Measurement
+
+    @property
+    def settings(self) -> Settings:
+        """What was tried."""
+        return self.measurement.load.settings

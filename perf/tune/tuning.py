@@ -1,0 +1,278 @@
+"""``hf-triton perf tune`` from a request to an answer: the search, the repeats, what is printed.
+
+Knows each part by its name only; what they do is theirs.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm  # type: ignore[import-untyped]
+
+from generator.errors import EXIT_INPUT, EXIT_INTERRUPTED, EXIT_OK, PerfError
+from generator.models_yaml import load
+from generator.server_state import running_servers
+from generator.spec import ModelSpec
+from generator.templates import Task, find_tasks
+from perf.machine import num_cores
+from perf.report.best import Bounds
+from perf.report.rendering import write_renderings
+from perf.tune import settings
+from perf.tune.confirm import Confirmation, Turns
+from perf.tune.goal import Goal
+from perf.tune.private_repository import PrivateRepository
+from perf.tune.ranking import ranked, settings_text, table
+from perf.tune.room import Room
+from perf.tune.run_folder import folder_of, num_measured, opened
+from perf.tune.search_arguments import make_space
+from perf.tune.served_bench import ServedBench
+from perf.tune.space import Space
+from perf.tune.study import Effort, Search
+from perf.tune.subject import endpoint_of, files_of, find_model, sent_to
+from perf.tune.trials import Outcome, TrialError
+from perf.tune.verdict import Verdict, told
+from perf.tune.write_back import write_settings
+
+_NUM_CONFIRMED = 2  # winners that are measured again where the first misses the bounds then
+_BAR = "{n}/{total} trials |{bar:20}| {elapsed} {desc}{postfix}"
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the user asks for."""
+
+    model: str
+    config: Path
+    repository: Path
+    goal: Goal
+    effort: Effort
+    concurrency: int
+    repeats: int
+    seed: int
+    search: tuple[str, ...] = ()
+    fix: tuple[str, ...] = ()
+    load: str | None = None
+    endpoint: str | None = None
+    output: Path | None = None
+    write: bool = False
+    command: str = ""
+
+
+def tune(request: Request) -> int:
+    """Returns the exit code. Raises GeneratorError where the search can't begin or be kept."""
+    tasks = find_tasks()
+    spec = find_model(load(request.config, tasks), request.model, request.config)
+    space = space_of(spec, tasks[spec.task], request)
+    question = question_of(spec, space, request)
+    folder = folder_of(spec.name, question, request.output)
+    room = Room.of(spec, files_of(spec, request.repository))
+    _warn_of_servers(request.repository)
+    try:
+        with opened(folder, question, request.command), _scratch() as scratch:
+            repository = PrivateRepository(scratch, spec, tasks, request.config, request.repository)
+            bench = ServedBench(
+                repository,
+                room,
+                sent_to(spec, request.load),
+                question["endpoint"],
+                request.concurrency,
+                request.seed,
+                num_measured=lambda each: num_measured(folder, each),
+            )
+            return _Tuning(request, space, bench, folder, tasks).run()
+    except OSError as error:
+        raise PerfError(
+            f"{error.filename or folder}: {error.strerror or error}; what was measured is in "
+            f"{folder}, and the same command goes on there"
+        ) from None
+
+
+def space_of(spec: ModelSpec, task: Task, request: Request) -> Space:
+    """What is tried of a model. Raises UsageError."""
+    usual = settings.worth_trying(spec, task, request.concurrency, num_cores())
+    return make_space(spec, task, request.search, request.fix, usual)
+
+
+def question_of(spec: ModelSpec, space: Space, request: Request) -> dict[str, Any]:
+    """What a search is the answer to; searches that differ in it have folders of their own."""
+    sent = sent_to(spec, request.load)
+    return {
+        "model": spec.name,
+        "entry": {key: settings.plain(node) for key, node in spec.places.items()},
+        "goal": request.goal.describe(),
+        "endpoint": endpoint_of(spec, request.endpoint, request.goal),
+        "concurrency": request.concurrency,
+        "prompt_tokens": sent.prompt.label if sent.prompt else "",
+        "output_tokens": sent.output.label if sent.output else "",
+        "search": {each.key: list(each.values) for each in space.dimensions},
+        "fixed": dict(space.fixed),
+        "current": dict(space.current),
+        "seconds": request.effort.seconds,
+        "seed": request.seed,
+    }
+
+
+@dataclass
+class _Tuning:
+    """One search, from what was found before to what is said of it."""
+
+    request: Request
+    space: Space
+    bench: ServedBench
+    folder: Path
+    tasks: Mapping[str, Task]
+
+    def run(self) -> int:
+        search = Search(
+            self.space,
+            self.request.goal,
+            self.bench,
+            self.folder,
+            self.request.effort,
+            self.request.seed,
+            self.bench.failed,
+        )
+        try:
+            self._say(f"ended after {self._search(search)}")
+            verdict = self._confirm(search.outcomes())
+        except KeyboardInterrupt:
+            self._print(search.outcomes())
+            self._say("interrupted; the same command goes on from here")
+            return EXIT_INTERRUPTED
+        finally:
+            self._render()
+        self._print(search.outcomes())
+        for line in [*_refusals(search), *told(verdict, self.request.goal)]:
+            print(line)
+        if verdict.winner is None:
+            return EXIT_INPUT
+        return self._write(verdict)
+
+    def _search(self, search: Search) -> str:
+        done = search.outcomes()
+        with _bar(len(done), self.request.effort.trials) as bar:
+            self.bench.show = lambda what: _show(bar, what)
+            self._show_best(bar, done)
+
+            def tell(outcome: Outcome) -> None:
+                bar.update()
+                if outcome.state == "failed":
+                    reason = outcome.measurement.first_error
+                    tqdm.write(f"trial {outcome.number} failed: {reason}", file=sys.stderr)
+                self._show_best(bar, search.outcomes())
+
+            search.tell = tell
+            return search.run()
+
+    def _show_best(self, bar: tqdm, outcomes: list[Outcome]) -> None:
+        goal = self.request.goal
+        best = next(iter(ranked(outcomes, goal)), None)
+        if best is not None:
+            unit = "ms p99" if goal.wanted == "latency" else "/s"
+            met = "" if goal.is_met(best.measurement) else ", bounds missed"
+            shown = f"{goal.value(best.measurement):,.0f} {unit}{met}"
+            bar.set_description_str(f"best {shown} ({settings_text(dict(best.settings))})")
+
+    def _confirm(self, outcomes: list[Outcome]) -> Verdict:
+        """Measures what won and what is current again, in turns."""
+        goal = self.request.goal
+        measured = [each for each in ranked(outcomes, goal) if each.state == "measured"]
+        fitting = [each for each in measured if goal.is_met(each.measurement)]
+        current = next((each for each in outcomes if each.number == 0), None)
+        nearest = measured[0] if measured else None
+        missed: list[Outcome] = []
+        for best in fitting[:_NUM_CONFIRMED]:
+            if current is None or best.number == 0 or current.state == "failed":
+                return Verdict(best, current, None, nearest, tuple(missed))
+            confirmation = self._turns(best, current)
+            if confirmation is None or confirmation.meets(goal):
+                return Verdict(best, current, confirmation, nearest, tuple(missed))
+            missed.append(best)
+        return Verdict(None, current, None, nearest, tuple(missed))
+
+    def _turns(self, best: Outcome, current: Outcome) -> Confirmation | None:
+        repeats, seconds = self.request.repeats, self.request.effort.seconds
+        if not repeats:
+            return None
+        with tqdm(
+            total=2 * repeats, bar_format="{n}/{total} repeats |{bar:20}| {elapsed} {postfix}"
+        ) as bar:
+            self.bench.show = lambda what: _show(bar, what)
+            turns = Turns(self.bench, self.folder, seconds, repeats, bar.update)
+            try:
+                return turns.run(best, current)
+            except TrialError as error:
+                self._say(f"could not be measured again: {error}")
+                return None
+
+    def _write(self, verdict: Verdict) -> int:
+        if not self.request.write or verdict.winner is None:
+            return EXIT_OK
+        if not verdict.is_worth_writing(self.request.goal):
+            print(f"{self.request.config} stays as it is")
+            return EXIT_OK
+        wanted = verdict.winner.settings
+        config = self.request.config
+        changes = write_settings(config, self.request.model, self.space.current, wanted, self.tasks)
+        print(changes or f"{config} says so already", end="" if changes else "\n")
+        print(f"hf-triton apply brings a running server to {config}")
+        return EXIT_OK
+
+    def _print(self, outcomes: list[Outcome]) -> None:
+        print(
+            "\n".join(
+                [
+                    f"goal: {self.request.goal.describe()}",
+                    "",
+                    *table(outcomes, self.request.goal),
+                    "",
+                ]
+            )
+        )
+
+    def _render(self) -> None:
+        goal = self.request.goal
+        write_renderings(self.folder, Bounds(goal.max_p99_ms, goal.max_ttft_ms))
+        self._say(f"results are in {self.folder}")
+
+    def _say(self, text: str) -> None:
+        print(text, file=sys.stderr)
+
+
+def _refusals(search: Search) -> list[str]:
+    """How many settings were left out, and an example of why."""
+    reasons = list(search.refused.items())
+    if not reasons:
+        return []
+    of, why = reasons[0]
+    return [f"{len(reasons)} settings were left out, such as {settings_text(dict(of))}: {why}"]
+
+
+def _show(bar: tqdm, what: str) -> None:
+    bar.set_postfix_str(what, refresh=False)
+    bar.update(0)
+
+
+def _bar(done: int, total: int) -> tqdm:
+    return tqdm(total=total, initial=done, bar_format=_BAR, mininterval=0.5, miniters=0)
+
+
+@contextmanager
+def _scratch() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="hf-triton-tune-") as folder:
+        yield Path(folder)
+
+
+def _warn_of_servers(repository: Path) -> None:
+    for server in running_servers(repository):
+        print(
+            f"a server runs on {repository} (port {server.http_port}): what it does now meets what "
+            "is measured",
+            file=sys.stderr,
+        )
