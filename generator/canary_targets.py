@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from generator import schema
@@ -33,14 +33,16 @@ def refuse_targets(
     """Reports each target that can't answer for its owner. ``names`` are those of all entries,
     ``specs`` the entries that are right by themselves.
     """
-    known = list(names)
+    known = dict.fromkeys(names)
     by_name = {spec.name: spec for spec in specs}
     for target in targets:
         for message in _problems(target, known, by_name):
             report.add(target.node, message)
 
 
-def _problems(target: Target, names: list[str], specs: Mapping[str, ModelSpec]) -> Iterator[str]:
+def _problems(
+    target: Target, names: Collection[str], specs: Mapping[str, ModelSpec]
+) -> Iterator[str]:
     shown = schema.show(target.node)
     if target.name == target.owner:
         yield f"got {shown}, which is this model itself; expected another one"

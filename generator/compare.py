@@ -10,9 +10,9 @@ import enum
 import functools
 import os
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from generator import manifest, versions
 from generator.digest import CONFIG_FILE
@@ -186,32 +186,55 @@ def temporary(path: str) -> str:
     return f"{folder}/.{name}{TEMPORARY_SUFFIX}"
 
 
-def _not_a_folder(path: Path) -> str:
+def _not_a_folder(path: Path | str) -> str:
     """Why files can't be written below ``path``; empty where they can."""
     try:
         mode = os.lstat(path).st_mode
     except FileNotFoundError:
         return ""
     except NotADirectoryError:
-        return f"{path.parent} is not a folder"
+        return f"{Path(path).parent} is not a folder"
     except OSError as error:
         return f"can't be read: {error.strerror}"
+    if stat.S_ISDIR(mode):
+        return ""
+    name = Path(path).name
     if stat.S_ISLNK(mode):
-        return f"{path.name} is a symbolic link; nothing is written through one"
-    return "" if stat.S_ISDIR(mode) else f"{path.name} is not a folder"
+        return f"{name} is a symbolic link; nothing is written through one"
+    return f"{name} is not a folder"
 
 
 def linked_parent(folder: Path, paths: frozenset[str]) -> str:
     """Why these files can't be reached without leaving ``folder``; empty where they can."""
-    reasons = (_not_a_folder(folder / parent) for parent in _parents(paths))
-    return next(filter(None, reasons), "")
+    return next(iter(linked_parents(folder, paths).values()), "")
+
+
+def linked_parents(folder: Path, paths: frozenset[str]) -> dict[str, str]:
+    """Of the folders that these files stand in, those that can't be entered without leaving
+    ``folder``, and why; outer ones first.
+    """
+    found = ((parent, _not_a_folder(_joined(folder, parent))) for parent in _parents(paths))
+    return {parent: reason for parent, reason in found if reason}
+
+
+def _joined(folder: Path, parent: str) -> str:
+    return f"{folder}/{parent}" if parent else str(folder)  # lstat follows a link before a slash
 
 
 @functools.lru_cache
 def _parents(paths: frozenset[str]) -> list[str]:
-    """Every folder between a model's folder and these files, outer ones first."""
-    inner = {str(parent) for path in paths for parent in PurePosixPath(path).parents}
-    return sorted(inner, key=len)
+    return ["", *sorted(parents(paths), key=len)]
+
+
+def parents(paths: Iterable[str]) -> set[str]:
+    """Every folder between a model's folder and these files, relative to it."""
+    found: set[str] = set()
+    for path in paths:
+        parent = path.rpartition("/")[0]
+        while parent and parent not in found:
+            found.add(parent)
+            parent = parent.rpartition("/")[0]
+    return found
 
 
 def _known(folder: Path, files: Mapping[str, bytes]) -> tuple[Manifest, str, bool]:
@@ -245,8 +268,8 @@ def _change(folder: Path, path: str, new: bytes, known: Manifest) -> Change:
         return Change(path, Action.CONFLICT, None, new, str(error))
     if old is None:
         return Change(path, Action.CREATE, None, new)
-    if old == new:
-        return Change(path, Action.IDENTICAL, old, new)
+    if old == new:  # kept once: models share most of their files
+        return Change(path, Action.IDENTICAL, new, new)
     if known.wrote(path, old):
         return Change(path, Action.UPDATE, old, new)
     reason = "edited by hand" if path in known.paths else "not written by hf-triton"

@@ -19,7 +19,7 @@ from generator.compare import (
     Action,
     ModelPlan,
     NotAFileError,
-    linked_parent,
+    linked_parents,
     read_file,
     read_manifest,
     readable_errors,
@@ -30,7 +30,7 @@ from generator.errors import RepositoryError
 from generator.lock_holder import lock_holder
 from generator.manifest import MANIFEST_FILE, WEIGHTS_FOLDER, Manifest
 from generator.versions import version_of
-from generator.writing import remove_empty_folders, remove_file, remove_tree, write
+from generator.writing import remove_empty_folders, remove_files, remove_tree, write
 
 
 @contextlib.contextmanager
@@ -92,11 +92,10 @@ def apply(plan: ModelPlan) -> None:
         write(f"{plan.folder}/{MANIFEST_FILE}", journal.to_bytes())
         _remove_leftovers(plan)
         for change in touched:
-            if change.new is None:
-                remove_file(plan.folder / change.path)
-            else:
+            if change.new is not None:
                 write(f"{plan.folder}/{change.path}", change.new)
         gone = [change.path for change in touched if change.new is None]
+        remove_files(plan.folder, gone)
         remove_empty_folders(plan.folder, gone)
         if journal != final:
             write(f"{plan.folder}/{MANIFEST_FILE}", final.to_bytes())
@@ -122,8 +121,10 @@ def plan_removal(folder: Path, weights: bool, force: bool) -> Removal:
     """What pruning ``folder`` means. Raises RepositoryError where its manifest is damaged."""
     known = read_manifest(folder)
     removed, kept = [], []
+    linked = linked_parents(folder, known.paths)
     for path in sorted(known.paths):
-        reason = _reason_to_keep(folder, path, known, force)
+        outside = (why for parent, why in linked.items() if _is_below(path, parent))
+        reason = next(outside, None) or _reason_to_keep(folder, path, known, force)
         if reason is None:
             removed.append(path)
         elif reason:
@@ -146,8 +147,7 @@ def remove(removal: Removal) -> None:
     edited = {path for path, _ in removal.kept} & known.paths
     with readable_errors():
         remove_tree(folder / STAGE)
-        for path in removal.removed:
-            remove_file(folder / path)
+        remove_files(folder, removal.removed)
         if removal.removes_weights:
             remove_tree(folder / WEIGHTS_FOLDER)
         remove_empty_folders(folder, removal.removed)
@@ -186,16 +186,17 @@ def _finish_stage(plan: ModelPlan) -> None:
 
 def _reason_to_keep(folder: Path, path: str, known: Manifest, force: bool) -> str | None:
     """Why pruning leaves a file of ours: None to remove it, empty where there is none."""
-    linked = linked_parent(folder, frozenset((path,)))
-    if linked:
-        return linked
     try:
-        content = read_file(folder / path)
+        content = read_file(f"{folder}/{path}")
     except NotAFileError as error:
         return str(error)
     if content is None:
         return ""
     return None if force or known.wrote(path, content) else "edited by hand"
+
+
+def _is_below(path: str, parent: str) -> bool:
+    return not parent or path.startswith(f"{parent}/")
 
 
 def _foreign_entry(folder: Path, known: Manifest) -> str:

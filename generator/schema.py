@@ -22,6 +22,7 @@ INT32_MAX = 2**31 - 1
 UINT64_MAX = 2**64 - 1
 MAX_TEXT = 4096
 _SHOWN = 60
+_LISTED = 50  # names: all tasks, keys and options, not a thousand models
 
 
 @dataclass
@@ -71,7 +72,9 @@ def did_you_mean(name: str, known: Collection[str], what: str) -> str:
     suggestion = nearest(name, known)
     if suggestion is not None:
         return f"; did you mean '{suggestion}'?"
-    return f"; known {what}: {', '.join(known) or 'none'}"
+    listed = [*known][:_LISTED]
+    more = f" and {len(known) - _LISTED} more" if len(known) > _LISTED else ""
+    return f"; known {what}: {', '.join(listed) or 'none'}{more}"
 
 
 def boolean(node: Node, report: Report) -> bool | None:

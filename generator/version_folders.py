@@ -25,7 +25,7 @@ from generator.digest import CONFIG_FILE, ROUTING_FILE
 from generator.errors import RepositoryError
 from generator.manifest import MANIFEST_FILE, Manifest
 from generator.versions import RENDERED_VERSION, current_version, is_version, version_of
-from generator.writing import remove_empty_folders, remove_file, remove_tree, write
+from generator.writing import remove_empty_folders, remove_files, remove_tree, write
 
 _BYTECODE = "__pycache__"
 
@@ -209,8 +209,7 @@ def _carry(source: Path, target: Path) -> None:
 
 def _remove(folder: Path, paths: list[str]) -> None:
     """Removes files of older versions, and what was carried on from them to a later one."""
-    for path in paths:
-        remove_file(folder / path)
+    remove_files(folder, paths)
     for version in sorted({of for path in paths if (of := version_of(path))}):
         for path in _entries(folder / str(version), folder / str(version)):
             if _is_carried(folder, version, path):

@@ -9,10 +9,10 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-from collections.abc import Iterable
-from pathlib import Path, PurePosixPath
+from collections.abc import Container, Iterable
+from pathlib import Path
 
-from generator.compare import temporary
+from generator.compare import parents, temporary
 
 # Strings and os rather than pathlib below: for a thousand models it halves the time.
 
@@ -49,22 +49,35 @@ def _create(path: str) -> int:
 
 def remove_empty_folders(folder: Path, paths: Iterable[str]) -> None:
     """Removes the folders that these files stood in, where nothing is left in them."""
-    parents = {parent for path in paths for parent in PurePosixPath(path).parents}
-    for parent in sorted(parents, key=lambda parent: len(parent.parts), reverse=True):
-        if parent.parts:
-            with contextlib.suppress(OSError):
-                (folder / parent).rmdir()
-
-
-def remove_file(path: Path) -> None:
-    """Removes a file of ours, and what Python compiled from it while it was served."""
-    path.unlink(missing_ok=True)
-    if path.suffix == ".py":
-        cache = path.parent / "__pycache__"
-        for compiled in cache.glob(f"{path.stem}.*.pyc"):
-            compiled.unlink(missing_ok=True)
+    for parent in sorted(parents(paths), key=len, reverse=True):
         with contextlib.suppress(OSError):
-            cache.rmdir()
+            os.rmdir(f"{folder}/{parent}")  # noqa: PTH106
+
+
+def remove_files(folder: Path, paths: Iterable[str]) -> None:
+    """Removes files of ours, by their paths in ``folder``, and what Python compiled from them while
+    they were served.
+    """
+    modules: dict[str, set[str]] = {}
+    for path in paths:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(f"{folder}/{path}")  # noqa: PTH108
+        parent, _, name = path.rpartition("/")
+        if name.endswith(".py"):
+            modules.setdefault(parent, set()).add(name.removesuffix(".py"))
+    for parent, names in modules.items():
+        _remove_compiled(folder / parent / "__pycache__", names)
+
+
+def _remove_compiled(cache: Path, modules: Container[str]) -> None:
+    """Removes ``module.*.pyc`` of these modules, and the folder where nothing else is in it."""
+    if not cache.is_dir():
+        return
+    for compiled in cache.glob("*.pyc"):
+        if compiled.name.partition(".")[0] in modules:
+            compiled.unlink(missing_ok=True)
+    with contextlib.suppress(OSError):
+        cache.rmdir()
 
 
 def remove_tree(path: Path) -> None:

@@ -55,10 +55,11 @@ def plan_apply(plan: Plan, repository: Path, control: Control, *, force: bool) -
     active = control.active_folders()
     served = control.served({*wanted, *active})
     ours = {folder.name for folder in owned_folders(repository)}
+    needed = set(wanted)
     unwanted = [
         name
         for name in active
-        if name not in wanted
+        if name not in needed
         # On disk with our manifest; or gone from it, where its own config says that we made it.
         and (name in ours or (served[name].digest and not (repository / name).exists()))
     ]
