@@ -6,50 +6,28 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import jinja2
-from markupsafe import Markup
 
 from perf.report.best import Bounds, best
-from perf.report.charts import Chart, charts
 from perf.report.markdown import sentence, title
-from perf.report.metrics import LATENCY, Metric, shown
-from perf.report.panels import MAX_LINES, MAX_PANELS, Panel, panels
+from perf.report.metrics import LATENCY, Metric
+from perf.report.panels import MAX_LINES, MAX_PANELS, panels
 from perf.report.points import Point, number_told, points
 from perf.report.results import Results
+from perf.report.sections import drawn_sections
 from perf.report.tables import Table, every_metric, load_words, table
 
 _MAX_GROUPS = 6  # of what was best, before the rest is folded away
-
-
-@dataclass(frozen=True)
-class Plot:
-    """One drawing, its title, what it says in words, and its legend."""
-
-    svg: Markup
-    title: str
-    said: str
-    lines: tuple[tuple[int, str], ...]  # colour and marker, and words
-    others: int  # lines without a colour of their own
-    strokes: tuple[tuple[str, str], ...]  # dash and words
-
-
-@dataclass(frozen=True)
-class Section:
-    """All panels of one chart."""
-
-    chart: Chart
-    plots: tuple[Plot, ...]
 
 
 def to_html(results: Results, bounds: Bounds) -> str:
     """The whole page; the same results give the same text."""
     found = points(results.measurements)
     drawn = panels(results.run.kind, found)
-    sections, no_plots = _sections(results, drawn[:MAX_PANELS])
+    sections, no_plots = drawn_sections(results.measurements, drawn[:MAX_PANELS])
     groups = best(results.run.kind, found, bounds)
     return render(
         "page.html.j2",
@@ -96,52 +74,6 @@ def head_groups(shown_table: Table) -> list[tuple[str, list[Metric]]]:
         else:
             groups.append((head, [metric]))
     return groups
-
-
-def _sections(results: Results, drawn: Sequence[Panel]) -> tuple[list[Section], str]:
-    """The plots, and why there are none where matplotlib is missing."""
-    try:
-        from perf.report.plots import draw
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] != "matplotlib":
-            raise
-        return (
-            [],
-            "Plots need matplotlib: pip install 'hf-triton[perf]', then make the report again.",
-        )
-    sections = []
-    for chart in charts(results.measurements, drawn):
-        named = ((f"{chart.name}-{at}", panel) for at, panel in enumerate(drawn))
-        pairs = [(panel, draw(chart, panel, name)) for name, panel in named]
-        plots = (_plot(chart, panel, svg) for panel, svg in pairs if svg)
-        sections.append(Section(chart, tuple(plots)))
-    return sections, ""
-
-
-def _plot(chart: Chart, panel: Panel, svg: str) -> Plot:
-    lines = tuple(
-        (at, line.label) for at, line in enumerate(panel.lines) if _has(line.points, chart.figures)
-    )
-    others = sum(_has(line.points, chart.figures) for line in panel.others)
-    had = [each for each in chart.strokes if _has(panel.points, [each.metric])]
-    strokes = tuple((each.dash, each.words) for each in had if len(had) > 1)
-    return Plot(Markup(svg), panel.title, _said(chart, panel), lines, others, strokes)
-
-
-def _has(found: Sequence[Point], metrics: Sequence[Metric]) -> bool:
-    return any(point.middle(metric) is not None for point in found for metric in metrics)
-
-
-def _said(chart: Chart, panel: Panel) -> str:
-    """What the plot shows, for who can't see it: from where to where each line goes."""
-    sentences = []
-    for line in panel.lines:
-        for stroke in chart.strokes:
-            values = [v for p in line.points if (v := p.middle(stroke.metric)) is not None]
-            if values:
-                name = ", ".join(filter(None, (line.label, stroke.words)))
-                sentences.append(f"{name}: {shown(min(values))} to {shown(max(values))}.")
-    return f"{chart.title}, {chart.unit}. " + " ".join(sentences)
 
 
 def _errors(found: Sequence[Point]) -> list[tuple[str, str]]:

@@ -27,6 +27,8 @@ from perf.report.schema import Load, Value
 
 MAX_LINES, MAX_PANELS = 6, 8
 COMPARES_TARGETS = ("baselines",)  # kinds of runs in which every target does the same work
+COMPARES_RUNS = "comparison"  # of two runs, told apart by the setting RUN
+RUN: Key = ("setting", "run")
 
 
 @dataclass(frozen=True)
@@ -60,7 +62,12 @@ def panels(kind: str, points: Sequence[Point]) -> list[Panel]:
     for loop in (_closed(points), _open(points)):
         parts = [_panel(kind, title, part) for title, part in _parts(kind, loop)]
         alone = all(len(part.lines) == 1 for part in parts)
-        if len(parts) > 1 and alone and len({part.axis for part in parts}) == 1:
+        if (
+            len(parts) > 1
+            and alone
+            and kind != COMPARES_RUNS
+            and len({part.axis for part in parts}) == 1
+        ):
             parts = [_panel(kind, "", loop)]
         made += parts
     return made
@@ -84,8 +91,10 @@ def _parts(kind: str, points: Sequence[Point]) -> list[tuple[str, list[Point]]]:
     differing = varying([point.load for point in points])
     keys = [TARGET] if TARGET in differing else []
     if kind in COMPARES_TARGETS:
-        rest = (TARGET, CONCURRENCY, REQUEST_RATE)
-        keys = [key for key in differing if key[0] == "load" and key not in rest]
+        same = (TARGET, CONCURRENCY, REQUEST_RATE)
+        keys = [key for key in differing if key[0] == "load" and key not in same]
+    if kind == COMPARES_RUNS:
+        keys = [key for key in differing if key not in (RUN, CONCURRENCY, REQUEST_RATE)]
     groups = grouped(points, lambda point: values_at(point.load, keys))
     return [(_label(keys, values), part) for values, part in groups.items()]
 

@@ -43,7 +43,7 @@ def word(key: Key) -> str:
 
 def told(key: Key, value: Value) -> str:
     """A value with as many words as it needs: ``http-infer``, ``batch size 8``."""
-    if key in (TARGET, ENDPOINT):
+    if key in (TARGET, ENDPOINT, ("setting", "run")):
         return str(value)
     if value is None or value == "":
         return f"no {word(key)}"

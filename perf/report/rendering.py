@@ -17,6 +17,7 @@ from perf.report.results import REPORT_FILE, Results, read_results
 from perf.report.written import write_text
 
 CSV_FILE, MARKDOWN_FILE, PAGE_FILE = "run.csv", "run.md", "run.html"
+RENDERINGS = (PAGE_FILE, MARKDOWN_FILE, CSV_FILE, REPORT_FILE)
 NO_BOUNDS = Bounds()
 
 

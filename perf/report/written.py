@@ -1,4 +1,4 @@
-"""Writes a file whole or not at all."""
+"""Writes text: a file whole or not at all."""
 
 from __future__ import annotations
 
@@ -6,11 +6,16 @@ from pathlib import Path
 
 
 def write_text(file: Path, text: str) -> None:
-    """Replaces ``file``; what UTF-8 has no bytes for becomes an escape. Raises OSError."""
+    """Replaces ``file``. Raises OSError."""
     temporary = file.with_name(f".{file.name}.new")
     try:
-        temporary.write_bytes(text.encode("utf-8", "backslashreplace"))
+        temporary.write_text(encodable(text), encoding="utf-8", newline="")
         temporary.replace(file)
     except OSError:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def encodable(text: str) -> str:
+    """``text`` with an escape for what UTF-8 has no bytes for: half of a surrogate pair."""
+    return text.encode("utf-8", "backslashreplace").decode()

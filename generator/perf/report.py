@@ -1,0 +1,51 @@
+"""``hf-triton perf report``: shows a run as a page, a table, CSV and one document."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from generator.errors import EXIT_OK, PerfError
+from generator.perf.numbers import positive
+
+HELP = "write a run's page, table, CSV and JSON"
+DESCRIPTION = """\
+Write what people and programs read of a run beside it: run.html (one page, no network),
+run.md, run.csv (a row for each measurement) and report.json. Every command that measures
+does so at its end; here it is done again, or with bounds of yours."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the run, and the bounds that its best load has to keep to."""
+    parser.add_argument("folder", type=Path, metavar="FOLDER", help="a run, as perf sweep makes")
+    for flag, what in (("--p99-ms", "latency"), ("--ttft-p99-ms", "time to first token")):
+        parser.add_argument(
+            flag,
+            type=positive,
+            metavar="MS",
+            help=f"say which load has the highest throughput with a p99 of the {what} of at most "
+            "this (default: twice the lowest p99 of the latency)",
+        )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Writes the files and names them. Raises PerfError."""
+    from perf.report.best import Bounds
+    from perf.report.rendering import RENDERINGS, write_results
+    from perf.report.results import read_results
+
+    folder: Path = args.folder
+    results = read_results(folder)
+    if not folder.is_dir():
+        raise PerfError(f"{folder}: got a file, expected the folder of a run")
+    try:
+        write_results(folder, results, Bounds(args.p99_ms, args.ttft_p99_ms))
+    except OSError as error:
+        raise PerfError(f"{error.filename or folder}: {error.strerror}") from None
+    for problem in results.problems:
+        print(f"hf-triton: {problem}; the rest is shown", file=sys.stderr)
+    if not results.measurements:
+        print(f"hf-triton: {folder} has no measurements yet", file=sys.stderr)
+    print("\n".join(str(folder / name) for name in RENDERINGS))
+    return EXIT_OK

@@ -1,0 +1,153 @@
+"""A comparison as Markdown and as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from perf.report.comparison import Compared, Comparison, Failure, Pair, load_words
+from perf.report.markdown import escaped, title
+from perf.report.metrics import shown
+from perf.report.results import Results
+
+SCHEMA_VERSION = 1
+NOT_JUDGED = (
+    "With one measurement of a load there is no telling noise from a difference: measure both with "
+    "`repeats: 3` or more in the scenario."
+)
+RULE = (
+    "Figures are geometric means of the repeats, ratios are B/A, and brackets hold the ratio with "
+    "95 %: Welch's t test on logarithms. A ratio whose brackets hold 1 is noise. By chance alone "
+    "one ratio in twenty looks different, and two runs may differ by more than their repeats do: "
+    "measure A twice to see."
+)
+
+
+def to_markdown(comparison: Comparison) -> str:
+    """What differs, all loads together, then each load."""
+    lines = [f"# A: {_name(comparison.a)}, B: {_name(comparison.b)}", ""]
+    said = [f"- {line}" for line in _warnings(comparison)]
+    lines += [*said, ""] if said else []
+    overall = _overall_lines(comparison)
+    lines += [*overall, ""] if overall else []
+    lines += [*_table(comparison), ""]
+    lines += [RULE if comparison.is_judged else NOT_JUDGED]
+    return "\n".join(lines) + "\n"
+
+
+def name_of(results: Results) -> str:
+    """A run's title and when it was."""
+    return f"{title(results)} ({results.run.created})"
+
+
+def ratio_words(compared: Compared) -> str:
+    """Such as ``1.04 (0.99 to 1.09) noise``."""
+    interval = compared.difference.interval()
+    brackets = f" ({interval[0]:.2f} to {interval[1]:.2f})" if interval else ""
+    verdict = f" {compared.verdict}" if compared.verdict else ""
+    return f"{compared.difference.ratio:.2f}{brackets}{verdict}"
+
+
+def warnings(comparison: Comparison) -> Iterator[tuple[str, str]]:
+    """What a reader has to know before the ratios: a heading, and what it is about."""
+    for line in comparison.differing:
+        yield "not the same", line
+    for name, only in (("A", comparison.only_a), ("B", comparison.only_b)):
+        for point in only:
+            yield f"only in {name}", load_words(point.load)
+    for pair in comparison.pairs:
+        if pair.fails_anew:
+            yield "requests fail in B only", load_words(pair.a.load)
+    for name, results in (("A", comparison.a), ("B", comparison.b)):
+        for problem in results.problems:
+            yield f"not read of {name}", problem
+    if comparison.is_judged and (single := num_not_judged(comparison)):
+        yield "without repeats", f"{single} loads, of which noise can't be judged"
+
+
+def num_not_judged(comparison: Comparison) -> int:
+    """Loads without repeats on both sides."""
+    return sum(
+        not any(each.difference.is_judged for each in pair.compared) for pair in comparison.pairs
+    )
+
+
+def failure_words(failure: Failure) -> str:
+    """One line for a figure that is too slow."""
+    where = load_words(failure.pair.a.load) if failure.pair else "all loads together"
+    return f"{where}: {failure.compared.metric.label}: {ratio_words(failure.compared)}"
+
+
+def to_json(comparison: Comparison) -> dict[str, Any]:
+    """For programs; ratios are B/A, and an interval is null where noise can't be judged."""
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "a": _run_json(comparison.a),
+        "b": _run_json(comparison.b),
+        "differing": list(comparison.differing),
+        "overall": [_compared_json(each) for each in comparison.overall],
+        "loads": [_pair_json(pair) for pair in comparison.pairs],
+        "only_a": [asdict(point.load) for point in comparison.only_a],
+        "only_b": [asdict(point.load) for point in comparison.only_b],
+    }
+
+
+def _run_json(results: Results) -> dict[str, Any]:
+    run = results.run
+    return {"title": run.title, "created": run.created, "commit": run.commit, "kind": run.kind}
+
+
+def _pair_json(pair: Pair) -> dict[str, Any]:
+    return {
+        "load": asdict(pair.a.load),
+        "num_errors_a": pair.a.num_errors,
+        "num_errors_b": pair.b.num_errors,
+        "repeats_a": len(pair.a.repeats),
+        "repeats_b": len(pair.b.repeats),
+        "figures": [_compared_json(each) for each in pair.compared],
+    }
+
+
+def _compared_json(compared: Compared) -> dict[str, Any]:
+    interval = compared.difference.interval()
+    return {
+        "metric": compared.metric.name,
+        "unit": compared.metric.unit,
+        "lower_is_better": compared.metric.lower_is_better,
+        "a": compared.a,
+        "b": compared.b,
+        "ratio": compared.difference.ratio,
+        "interval": list(interval) if interval else None,
+        "verdict": compared.verdict or None,
+    }
+
+
+def _name(results: Results) -> str:
+    return escaped(name_of(results))
+
+
+def _warnings(comparison: Comparison) -> Iterator[str]:
+    yield from (f"**{head}**: {escaped(text)}" for head, text in warnings(comparison))
+
+
+def _overall_lines(comparison: Comparison) -> Sequence[str]:
+    if not comparison.overall:
+        return []
+    count = len(comparison.pairs)
+    lines = [f"B/A over all {count} loads that both have, geometric means:", ""]
+    return lines + [f"- {each.metric.label}: {ratio_words(each)}" for each in comparison.overall]
+
+
+def _table(comparison: Comparison) -> Iterator[str]:
+    heads = ["load", *(metric.heading for metric in comparison.metrics)]
+    yield "| " + " | ".join(map(escaped, heads)) + " |"
+    yield "|:--" + "|:--" * len(comparison.metrics) + "|"
+    for pair in comparison.pairs:
+        found = {each.metric: each for each in pair.compared}
+        cells = [_cell(found[m]) if m in found else "" for m in comparison.metrics]
+        yield "| " + " | ".join([escaped(load_words(pair.a.load)), *cells]) + " |"
+
+
+def _cell(compared: Compared) -> str:
+    return f"{shown(compared.a)} → {shown(compared.b)}: {ratio_words(compared)}"

@@ -1,0 +1,142 @@
+"""Whether two sets of repeats differ by more than they scatter.
+
+The rule is Welch's t test on logarithms. A ratio of rates or times is a difference of their
+logarithms, whose scatter is about the same on either side, and whose mean is that of the geometric
+mean. With n1 and n2 repeats, and variances s1 and s2 of their logarithms:
+
+    standard error = sqrt(s1/n1 + s2/n2)
+    degrees of freedom = (s1/n1 + s2/n2)^2 / ((s1/n1)^2/(n1-1) + (s2/n2)^2/(n2-1)), rounded down
+    interval of the ratio = exp(difference -/+ t(97.5 %) * standard error)
+
+A ratio whose 95 % interval holds 1 is noise. Several ratios are put together as their geometric
+mean; tests of many at once are held to 5 % for all of them together by Holm's rule.
+
+Sources: B. L. Welch, Biometrika 34 (1947) 28-35; S. Holm, Scand. J. Statist. 6 (1979) 65-70; for
+intervals of ratios of computers' times T. Kalibera and R. Jones, Rigorous Benchmarking in
+Reasonable Time, ISMM 2013. Repeats of one run share a server and an hour: two runs may differ by
+more than their repeats say, which measuring the same twice shows.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+CONFIDENCE = 0.95
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The logarithm of B/A, its standard error and degrees of freedom (0: can't be judged)."""
+
+    log_ratio: float
+    standard_error: float
+    freedom: float
+
+    @property
+    def ratio(self) -> float:
+        """B/A, of the geometric means."""
+        return math.exp(self.log_ratio)
+
+    @property
+    def is_judged(self) -> bool:
+        """Whether there were repeats to tell noise by."""
+        return self.freedom > 0
+
+    def interval(self) -> tuple[float, float] | None:
+        """Where the ratio lies with 95 %; None where there is no telling."""
+        if not self.is_judged:
+            return None
+        reach = t_quantile((1 + CONFIDENCE) / 2, self.freedom) * self.standard_error
+        return math.exp(self.log_ratio - reach), math.exp(self.log_ratio + reach)
+
+    @property
+    def is_noise(self) -> bool:
+        """Whether 1 lies in the interval."""
+        interval = self.interval()
+        return interval is None or interval[0] <= 1 <= interval[1]
+
+    def chance_of_more_than(self, factor: float) -> float:
+        """The p-value of "the ratio is at most ``factor``", one-sided."""
+        beyond = self.log_ratio - math.log(factor)
+        if not self.is_judged:
+            return 1.0
+        if self.standard_error == 0:
+            return 0.0 if beyond > 1e-12 else 1.0
+        return t_tail(beyond / self.standard_error, self.freedom)
+
+    def inverse(self) -> Difference:
+        """Of A/B."""
+        return Difference(-self.log_ratio, self.standard_error, self.freedom)
+
+
+def difference(a: Sequence[float], b: Sequence[float]) -> Difference | None:
+    """Of two sets of repeats; None where one is empty or holds what has no logarithm."""
+    if not a or not b or min(*a, *b) <= 0:
+        return None
+    logs_a, logs_b = [math.log(x) for x in a], [math.log(x) for x in b]
+    log_ratio = statistics.fmean(logs_b) - statistics.fmean(logs_a)
+    if min(len(a), len(b)) < 2:
+        return Difference(log_ratio, 0.0, 0)
+    shares = [(statistics.variance(logs) / len(logs), len(logs) - 1) for logs in (logs_a, logs_b)]
+    return Difference(log_ratio, *_combined(shares))
+
+
+def together(differences: Sequence[Difference]) -> Difference | None:
+    """The geometric mean of several ratios; only of those that can be judged, where any can."""
+    judged = [each for each in differences if each.is_judged] or list(differences)
+    if not judged:
+        return None
+    count = len(judged)
+    log_ratio = statistics.fmean(each.log_ratio for each in judged)
+    if not judged[0].is_judged:
+        return Difference(log_ratio, 0.0, 0)
+    shares = [((each.standard_error / count) ** 2, each.freedom) for each in judged]
+    return Difference(log_ratio, *_combined(shares))
+
+
+def _combined(shares: Sequence[tuple[float, float]]) -> tuple[float, float]:
+    """Standard error and degrees of freedom of a sum, by Welch and Satterthwaite."""
+    total = sum(variance for variance, _ in shares)
+    below = sum(variance**2 / freedom for variance, freedom in shares)
+    freedom = total**2 / below if below > 0 else sum(freedom for _, freedom in shares)
+    return math.sqrt(total), max(1.0, math.floor(freedom))
+
+
+def rejected(chances: Sequence[float], level: float = 1 - CONFIDENCE) -> list[bool]:
+    """Which of these p-values stand when all are looked at together: Holm's rule."""
+    order = sorted(range(len(chances)), key=lambda at: chances[at])
+    stands = [False] * len(chances)
+    for done, at in enumerate(order):
+        if chances[at] > level / (len(chances) - done):
+            break
+        stands[at] = True
+    return stands
+
+
+def t_tail(t: float, freedom: float) -> float:
+    """P(T > t) of Student's t with whole degrees of freedom: Abramowitz and Stegun, 26.7.3-4."""
+    count = int(freedom)
+    theta = math.atan(t / math.sqrt(count))
+    cosine, is_odd = math.cos(theta), count % 2
+    term = total = cosine if is_odd else 1.0
+    for at in range(3 if is_odd else 2, count - 1, 2):
+        term *= cosine**2 * (at - 1) / at
+        total += term
+    between = math.sin(theta) * (total if count > 1 else 0.0)
+    if is_odd:
+        between = 2 / math.pi * (theta + between)
+    return max(0.0, (1 - between) / 2)
+
+
+def t_quantile(level: float, freedom: float) -> float:
+    """The t that P(T <= t) = ``level`` belongs to, for levels above one half."""
+    low, high = 0.0, 1.0
+    while t_tail(high, freedom) > 1 - level:
+        high *= 2
+    for _ in range(80):
+        middle = (low + high) / 2
+        low, high = (middle, high) if t_tail(middle, freedom) > 1 - level else (low, middle)
+    return high
