@@ -1,20 +1,102 @@
-"""``hf-triton perf sweep``: runs perf_analyzer over a scenario."""
+"""``hf-triton perf sweep``: runs perf_analyzer over a scenario, and writes a report."""
 
 from __future__ import annotations
 
 import argparse
+import shlex
+import sys
+from pathlib import Path
 
+from generator.errors import UsageError
 from generator.perf.arguments import add_places
 
 HELP = "run perf_analyzer over models, endpoints and loads, and write a report"
-DESCRIPTION = "Run perf_analyzer over models, endpoints and loads, and write a report."
+DESCRIPTION = """\
+Runs NVIDIA's perf_analyzer (the one on PATH, else the one in tritonclient's wheel) over every
+combination of a scenario: models, endpoints, requests at once or requests a second, batch sizes,
+lengths of prompts and answers. Beside it, it reads what Triton and the models count, and how busy
+the machine is. Each load is kept as soon as it is measured: Ctrl-C loses nothing, and the same
+command goes on where it was.
+
+a scenario, sweep.yaml:
+
+  scenarios:
+    - name: chat                       # shown in the report
+      models: [demo]                   # as in models.yaml; streams go to demo_stream
+      endpoints: [http-generate, grpc-stream]   # also http-infer, grpc-infer, http-generate-stream
+      concurrency: 1:16:x2             # requests at once: a number, [1, 8], 1:16:5, or doubling
+      # request_rate: [2, 4, 8]        # or requests a second, whatever is answered
+      input:
+        prompt_tokens: 16-64           # drawn from; 32, {mixed: [8, 64]}, or a list: each a load
+        output_tokens: 32
+      measurement: {window_s: 5, repeats: 3}
+
+Without a scenario: every model of models.yaml, 1, 4 and 16 requests at once.
+"""
+EPILOG = """\
+examples:
+  hf-triton perf sweep --serve                   # start a server for it, measure, stop it
+  hf-triton perf sweep sweep.yaml --dry-run      # the perf_analyzer commands, nothing else
+  hf-triton perf sweep sweep.yaml                # -> perf-results/sweep/run.html, run.md, run.csv
+  hf-triton perf sweep sweep.yaml --url gpu-box:8000
+
+examples/perf/sweep.yaml has every key. exit codes: 0 all measured, 1 a load failed or something is
+wrong, 2 usage, 130 stopped
+"""
+_SDK_IMAGE = "nvcr.io/nvidia/tritonserver:26.08-py3-sdk"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the scenario and where results go."""
+    """Adds the scenario, the server, and where results go."""
+    parser.epilog = EPILOG
+    add = parser.add_argument
+    add("scenario", nargs="?", type=Path, metavar="SCENARIO", help="what to measure, a YAML file")
     add_places(parser)
+    add(
+        "--output",
+        type=Path,
+        metavar="FOLDER",
+        help="where results go (default: perf-results/ and the scenario's name)",
+    )
+    add(
+        "--url",
+        metavar="HOST:PORT",
+        help="Triton's HTTP (default: the server that runs on this repository, else :8000)",
+    )
+    add("--grpc-url", metavar="HOST:PORT", help="default: the port after --url's")
+    add("--metrics-url", metavar="HOST:PORT", help="default: the second port after --url's")
+    add("--serve", action="store_true", help="start `hf-triton serve` on free ports for it")
+    add("--fresh", action="store_true", help="measure again what the folder has already")
+    add("--dry-run", action="store_true", help="print the perf_analyzer commands, run nothing")
+    add("--perf-analyzer", metavar="PATH", help="the program to use (default: see above)")
+    add(
+        "--sdk-image",
+        default=_SDK_IMAGE,
+        metavar="IMAGE",
+        help=f"named in what is printed where no perf_analyzer runs (default: {_SDK_IMAGE})",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Measures; returns the exit code. Raises GeneratorError."""
-    raise NotImplementedError
+    """Measures, or prints the commands; returns the exit code. Raises GeneratorError."""
+    from perf.sweep import sweeping
+    from perf.sweep.scenario_file import parse_addresses
+
+    further = (args.grpc_url, args.metrics_url)
+    if any(further) and args.url is None:
+        raise UsageError("--grpc-url and --metrics-url need --url")
+    if args.url is not None and args.serve:
+        raise UsageError("--serve starts a server of its own: leave out --url")
+    options = sweeping.Options(
+        scenario=args.scenario,
+        config=Path(args.config),
+        repository=Path(args.repository),
+        output=args.output,
+        url=parse_addresses(args.url, *further) if args.url else None,
+        serve=args.serve,
+        fresh=args.fresh,
+        perf_analyzer=args.perf_analyzer,
+        sdk_image=args.sdk_image,
+        command=shlex.join(["hf-triton", *sys.argv[1:]]),
+    )
+    return sweeping.dry_run(options) if args.dry_run else sweeping.run(options)

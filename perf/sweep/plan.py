@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import product
@@ -23,19 +22,21 @@ from perf.sweep.targets import Target, Targets
 
 EXPORT_FILE = "profile_export.json"
 INPUTS_FOLDER = "inputs"
-_ALL_STABLE = "999"  # per cent: what differs by less counts as stable
+ANALYZER, SSE_LOAD = "perf_analyzer", ("python", "-m", "perf.sweep.sse_load")
+_ALL_STABLE = "999999"  # per cent: what differs by less counts as stable
 
 
 @dataclass(frozen=True)
 class Planned:
-    """One measurement to be. ``input_file`` is below the run's folder."""
+    """One measurement to be. ``input_file`` is the path from the run's folder, where all its
+    commands run.
+    """
 
     load: Load
     repeat: int
     target: Target
     requests: Requests
-    input_file: Path
-    export_file: Path
+    input_file: str
     measuring: Measuring
     distribution: str
     given: Addresses | None  # the scenario's own server
@@ -65,7 +66,8 @@ class Planned:
         load = self.load
         level = f"{load.concurrency} at once" if load.concurrency else f"{load.request_rate:g}/s"
         batch = f", batches of {load.batch_size}" if load.batch_size > 1 else ""
-        lengths = "".join(f", {text}" for text in (load.prompt_tokens, load.output_tokens) if text)
+        lengths = f", prompts {load.prompt_tokens}" if load.prompt_tokens else ""
+        lengths += f", answers {load.output_tokens}" if load.output_tokens else ""
         return f"{load.target} {load.endpoint}, {level}{batch}{lengths}"
 
 
@@ -74,9 +76,7 @@ def key_of(load: Load, repeat: int) -> str:
     return json.dumps([asdict(load), repeat], sort_keys=True)
 
 
-def plan(
-    scenario: Scenario, targets: Targets, repository: Path, folder: Path, seed: int
-) -> list[Planned]:
+def plan(scenario: Scenario, targets: Targets, repository: Path, seed: int) -> list[Planned]:
     """What one scenario asks for; mistakes are noted in ``targets``. Raises PerfError."""
     found = []
     for target in targets.of(scenario):
@@ -85,7 +85,7 @@ def plan(
         except RequestError as error:
             targets.add(scenario.places.get("input"), scenario, str(error))
             continue
-        found += [_planned(scenario, target, one, folder) for one in requests]
+        found += [_planned(scenario, target, one) for one in requests]
     levels = list(product(found, scenario.batch_sizes, _levels(scenario)))
     return [
         replace(one, repeat=repeat, load=replace(one.load, batch_size=size, **level))
@@ -99,7 +99,7 @@ def _levels(scenario: Scenario) -> Sequence[Mapping[str, Any]]:
     return [*closed, *({"request_rate": float(one)} for one in scenario.request_rate)]
 
 
-def _planned(scenario: Scenario, target: Target, requests: Requests, folder: Path) -> Planned:
+def _planned(scenario: Scenario, target: Target, requests: Requests) -> Planned:
     load = Load(
         target=target.name,
         endpoint=target.endpoint,
@@ -115,61 +115,65 @@ def _planned(scenario: Scenario, target: Target, requests: Requests, folder: Pat
         repeat=0,
         target=target,
         requests=requests,
-        input_file=folder / INPUTS_FOLDER / f"{name}.json",
-        export_file=folder / EXPORT_FILE,
+        input_file=f"{INPUTS_FOLDER}/{name}.json",
         measuring=scenario.measurement,
         distribution=scenario.request_distribution,
         given=scenario.url,
     )
 
 
-def input_files(planned: Iterable[Planned]) -> dict[Path, str]:
+def input_files(planned: Iterable[Planned]) -> dict[str, str]:
     """The content of every input file that is needed."""
     return {one.input_file: one.requests.content(one.load.endpoint) for one in planned}
 
 
-def warm_up_command(planned: Planned, analyzer: str, addresses: Addresses) -> list[str]:
+def warm_up_command(planned: Planned, addresses: Addresses) -> list[str]:
     """A few requests whose figures are thrown away."""
     count = max(planned.measuring.warm_up_requests, planned.callers)
-    return [*_start(planned, analyzer, addresses), "--request-count", str(count)]
+    return [*_start(planned, addresses), "--request-count", str(count)]
 
 
 def measuring_command(
-    planned: Planned, analyzer: str, addresses: Addresses, until_stable: bool = True
+    planned: Planned, addresses: Addresses, until_stable: bool = True
 ) -> list[str]:
     """The measurement itself; not ``until_stable``: three windows, however they differ."""
     measuring = planned.measuring
     percent = f"{measuring.stability_percent:g}" if until_stable else _ALL_STABLE
     trials = measuring.max_trials if until_stable else SEVERAL_TIMES
-    command = _start(planned, analyzer, addresses)
+    command = _start(planned, addresses)
     if measuring.window_requests is None:
         command += ["--measurement-interval", str(round(measuring.window_s * 1000))]
     else:
         command += ["--measurement-mode", "count_windows"]
         command += ["--measurement-request-count", str(measuring.window_requests)]
     command += ["--stability-percentage", percent, "--max-trials", str(trials)]
-    return [*command, "--profile-export-file", str(planned.export_file)]
+    return [*command, "--profile-export-file", EXPORT_FILE]
 
 
-def _start(planned: Planned, analyzer: str, addresses: Addresses) -> list[str]:
+def is_forced(command: Sequence[str]) -> bool:
+    """Whether it measures three windows however they differ."""
+    return _ALL_STABLE in command
+
+
+def _start(planned: Planned, addresses: Addresses) -> list[str]:
     """Who sends what where, and how much at once."""
     load, model = planned.load, planned.target.model
     command = {
-        "http-infer": [analyzer, "-m", model, "-u", addresses.http],
-        "grpc-infer": [analyzer, "-m", model, "-u", addresses.grpc, "-i", "grpc"],
-        "grpc-stream": [analyzer, "-m", model, "-u", addresses.grpc, "-i", "grpc", "--streaming"],
+        "http-infer": [ANALYZER, "-m", model, "-u", addresses.http],
+        "grpc-infer": [ANALYZER, "-m", model, "-u", addresses.grpc, "-i", "grpc"],
+        "grpc-stream": [ANALYZER, "-m", model, "-u", addresses.grpc, "-i", "grpc", "--streaming"],
         # Its client of OpenAI's API posts a payload as it stands to any path.
         "http-generate": [
-            *(analyzer, "-m", model, "-u", addresses.http, "--service-kind", "openai"),
+            *(ANALYZER, "-m", model, "-u", addresses.http, "--service-kind", "openai"),
             *("--endpoint", f"v2/models/{model}/generate"),
         ],
         # It reads streams over gRPC only (2.51).
         "http-generate-stream": [
-            *(sys.executable, "-m", "perf.sweep.sse_load"),
+            *SSE_LOAD,
             *("-u", addresses.http, "--endpoint", f"v2/models/{model}/generate_stream"),
         ],
     }[load.endpoint]
-    command += ["--async", "--input-data", str(planned.input_file)]
+    command += ["--async", "--input-data", planned.input_file]
     if load.batch_size > 1:
         command += ["-b", str(load.batch_size)]
     if load.concurrency:

@@ -5,7 +5,7 @@ knows no server.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from generator.yaml_nodes import Node
@@ -82,7 +82,9 @@ class Sweep:
 
 def as_values(sweep: Sweep) -> dict[str, Any]:
     """For run.json: equal where the same would be measured."""
-    values = asdict(sweep)
+    plain = tuple(replace(scenario, places={}) for scenario in sweep.scenarios)
+    values = asdict(replace(sweep, scenarios=plain))
+    del values["file"]
     for scenario in values["scenarios"]:
         del scenario["places"]
     return values

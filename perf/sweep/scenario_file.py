@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from generator import schema, yaml_marks
-from generator.errors import SpecError
+from generator.errors import SpecError, UsageError
 from generator.schema import Check, Report
 from generator.yaml_nodes import Node
 from perf.sweep import ranges
@@ -27,6 +27,8 @@ from perf.sweep.scenario import (
 
 _NAME = "letters, digits, '_', '-' and '.', at most 64"
 _ADDRESS = re.compile(r"(?:http://)?(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+):(\d{1,5})/?")
+_EXPECTED = "HOST:PORT of Triton, such as 127.0.0.1:8000 (plain HTTP and gRPC)"
+_SECRET = "an address with a user or a password"
 _MAX_SECONDS = 86_400.0
 
 
@@ -42,13 +44,27 @@ def read_sweep(path: Path) -> Sweep:
 
 def address(node: Node, report: Report) -> str | None:
     """A schema check: ``host:port``; a password in it is not repeated."""
-    expected = "HOST:PORT of Triton, such as 127.0.0.1:8000"
-    if isinstance(node.value, str) and "@" in node.value:
-        report.add(node, f"got an address with a user or a password, expected {expected}")
-        return None
-    found = _ADDRESS.fullmatch(node.value) if isinstance(node.value, str) else None
+    found = _parsed_address(node.value) if isinstance(node.value, str) else None
+    if found is None:
+        secret = isinstance(node.value, str) and "@" in node.value
+        report.add(node, f"got {_SECRET if secret else schema.show(node)}, expected {_EXPECTED}")
+    return found
+
+
+def parse_addresses(http: str, grpc: str | None, metrics: str | None) -> Addresses:
+    """The same of the command line. Raises UsageError."""
+    for flag, text in (("--url", http), ("--grpc-url", grpc), ("--metrics-url", metrics)):
+        if text is not None and _parsed_address(text) is None:
+            shown = _SECRET if "@" in text else repr(text)
+            raise UsageError(f"{flag}: got {shown}, expected {_EXPECTED}")
+    parsed = [_parsed_address(text) if text else None for text in (http, grpc, metrics)]
+    assert parsed[0] is not None
+    return addresses(parsed[0], *parsed[1:])
+
+
+def _parsed_address(text: str) -> str | None:
+    found = _ADDRESS.fullmatch(text)
     if found is None or not 1 <= int(found[2]) <= 65535:
-        report.expected(node, f"{expected} (plain HTTP and gRPC)")
         return None
     return f"{found[1]}:{found[2]}"
 

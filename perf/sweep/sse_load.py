@@ -1,5 +1,5 @@
-"""Loads ``/generate_stream`` as perf_analyzer loads the other endpoints: the same arguments, the same
-input file, the same windows and rule of stability, and an export of the same form.
+"""Loads ``/generate_stream`` as perf_analyzer loads the other endpoints: the same arguments, the
+same input file, the same windows and rule of stability, and an export of the same form.
 
 perf_analyzer 2.51 reads streams over gRPC only. Run as ``python -m perf.sweep.sse_load``.
 """
@@ -14,7 +14,7 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import count
+from itertools import count, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -180,9 +180,9 @@ async def _end_of_window(
 
 
 def _agree(done: Done, borders: Sequence[int], windows: Windows) -> bool:
-    """perf_analyzer's rule: throughput and mean latency of the windows differ by so much at most."""
+    """perf_analyzer's rule: throughput and mean latency differ by so much at most."""
     rates, latencies = [], []
-    for start_ns, end_ns in zip(borders, borders[1:], strict=False):
+    for start_ns, end_ns in pairwise(borders):
         inside = done.between(start_ns, end_ns)
         if not inside:
             return False

@@ -1,0 +1,96 @@
+"""``serve: true``: a server of the sweep's own, by ``hf-triton serve`` on free ports."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from generator.errors import PerfError
+from generator.server_listen import Listen
+from perf.serving import free_listen
+from perf.sweep.scenario import Addresses
+from perf.sweep.triton import TritonView
+
+LOG_FILE = "serve.log"
+_LOAD_TIMEOUT_S = 1800.0
+_STOP_TIMEOUT_S = 90.0
+_ROOT = Path(__file__).parents[2]
+
+
+@contextlib.contextmanager
+def own_server(
+    config: Path, repository: Path, folder: Path, models: Sequence[str]
+) -> Iterator[Addresses]:
+    """Serves while the block runs; its log is ``serve.log`` in ``folder``.
+
+    Raises PerfError where it does not start, or ends before ``models`` are ready.
+    """
+    listen = free_listen()
+    log = folder / LOG_FILE
+    with log.open("w", encoding="utf-8") as output:
+        process = subprocess.Popen(
+            _command(config, repository, listen),
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,  # a Ctrl-C of the terminal is ours to pass on
+            env={**os.environ, "PYTHONPATH": _python_path()},
+        )
+    try:
+        addresses = Addresses(
+            *(
+                listen.address(port)
+                for port in (listen.http_port, listen.grpc_port, listen.metrics_port)
+            )
+        )
+        _wait_ready(process, TritonView(addresses), models, log)
+        yield addresses
+    finally:
+        _stop(process)
+
+
+def _command(config: Path, repository: Path, listen: Listen) -> list[str]:
+    return [
+        *(sys.executable, "-m", "generator", "serve", "--config", str(config)),
+        *("--repository", str(repository), "--http-port", str(listen.http_port)),
+        *("--grpc-port", str(listen.grpc_port), "--metrics-port", str(listen.metrics_port)),
+        *("--health-port", "0"),
+    ]
+
+
+def _python_path() -> str:
+    return os.pathsep.join(filter(None, [str(_ROOT), os.environ.get("PYTHONPATH", "")]))
+
+
+def _wait_ready(
+    process: subprocess.Popen[bytes], server: TritonView, models: Sequence[str], log: Path
+) -> None:
+    deadline = time.monotonic() + _LOAD_TIMEOUT_S
+    while not all(server.is_ready(model) for model in models):
+        if process.poll() is not None:
+            raise PerfError(f"hf-triton serve ended; {log} ends with:\n{_tail(log)}")
+        if time.monotonic() > deadline:
+            raise PerfError(f"the models were not ready after {_LOAD_TIMEOUT_S:.0f} s; see {log}")
+        time.sleep(0.5)
+
+
+def _tail(log: Path, num_lines: int = 8) -> str:
+    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+    return "\n".join(f"    {line}" for line in lines[-num_lines:])
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    """Gracefully, else by force: tritonserver ends when who started it does."""
+    with contextlib.suppress(ProcessLookupError):
+        process.send_signal(signal.SIGINT)
+    try:
+        process.wait(_STOP_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()

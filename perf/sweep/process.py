@@ -1,0 +1,110 @@
+"""Runs one load generator to its end, or ends it: its time is over, the server is silent, or we are
+asked to stop. Nothing of it is left.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from generator.errors import mask_tokens
+from perf.sweep.analyzer import Analyzer
+from perf.sweep.plan import ANALYZER
+
+_ROOT = Path(__file__).parents[2]
+_POLL_S = 0.1
+_MOST_SAID = 400
+_UNSTABLE = "Failed to obtain stable measurement"
+_NOTHING_DONE = "No valid requests recorded"
+_EMPTY_PHRASES = ("Failed to retrieve results", "WARNING", "Usage:", "perf_analyzer: ")
+_THREAD = re.compile(r"^Thread \[\d+\] had error: ")
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How it ended. ``said`` is its standard error; ``given_up`` why we ended it, if we did."""
+
+    code: int
+    said: str
+    given_up: str = ""
+
+    @property
+    def is_unstable(self) -> bool:
+        """Its windows did not agree, which is all that was wrong."""
+        return self.code != 0 and not self.given_up and _UNSTABLE in self.said
+
+    @property
+    def has_nothing(self) -> bool:
+        """No request ended within a window."""
+        return self.code != 0 and _NOTHING_DONE in self.said
+
+    def reason(self) -> str:
+        """One line of what went wrong."""
+        if self.given_up:
+            return self.given_up
+        lines = [line.strip() for line in self.said.splitlines()]
+        telling = [line for line in lines if line and not line.startswith(_EMPTY_PHRASES)]
+        line = _THREAD.sub("", telling[0]) if telling else f"ended with exit code {self.code}"
+        return mask_tokens(line)[:_MOST_SAID]
+
+
+@dataclass(frozen=True)
+class Runner:
+    """Starts commands of plan.py in the run's ``folder``."""
+
+    analyzer: Analyzer
+    folder: Path
+
+    def run(self, command: Sequence[str], timeout_s: float, give_up: Callable[[], str]) -> Ended:
+        """To its end; ``give_up`` says why not to wait any longer, and nothing while there is none.
+
+        Raises OSError where it can't be started.
+        """
+        real, environment = self._real(command)
+        deadline = time.monotonic() + timeout_s
+        process = subprocess.Popen(
+            real,
+            cwd=self.folder,
+            env=dict(environment),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+            start_new_session=True,  # a Ctrl-C of the terminal is ours
+        )
+        try:
+            while True:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    _, said = process.communicate(timeout=_POLL_S)
+                    return Ended(process.returncode, said)
+                why = give_up()
+                if not why and time.monotonic() > deadline:
+                    why = f"not done after {timeout_s:.0f} s; see timeout_s in the scenario"
+                if why:
+                    return Ended(-1, "", why)
+        finally:
+            _end(process)
+
+    def _real(self, command: Sequence[str]) -> tuple[list[str], Mapping[str, str]]:
+        if command[0] == ANALYZER:
+            return [self.analyzer.path, *command[1:]], self.analyzer.full_environment()
+        path = os.pathsep.join([str(_ROOT), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
+        return [sys.executable, *command[1:]], {**os.environ, "PYTHONPATH": path}
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    if process.poll() is None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    if process.stderr:
+        process.stderr.close()

@@ -1,0 +1,306 @@
+"""A sweep from its beginning to its end: finds what it needs, measures load after load, keeps each,
+and writes the report however it ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shlex
+import signal
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timezone
+from pathlib import Path
+
+from generator.errors import EXIT_INPUT, EXIT_INTERRUPTED, EXIT_OK, PerfError, Problem, SpecError
+from generator.models_yaml import load_unpinned
+from generator.schema import did_you_mean
+from generator.templates import find_tasks
+from generator.triton_models import triton_models
+from perf import machine
+from perf.report.rendering import MARKDOWN_FILE, PAGE_FILE
+from perf.report.schema import Run
+from perf.sweep import analyzer as analyzers
+from perf.sweep import run_folder
+from perf.sweep.analyzer import Analyzer
+from perf.sweep.container import container_commands
+from perf.sweep.measuring import Measurer, ServerGoneError
+from perf.sweep.own_server import own_server
+from perf.sweep.plan import Planned, input_files, measuring_command, plan
+from perf.sweep.process import Runner
+from perf.sweep.progress import Progress
+from perf.sweep.scenario import Addresses, Scenario, Sweep, as_values
+from perf.sweep.scenario_file import read_sweep
+from perf.sweep.targets import Targets, of_json, of_repository
+from perf.sweep.triton import DEFAULT, TritonView, find_addresses
+from perf.sweep.usual import usual_sweep
+
+_RECOVERY_S, _OWN_RECOVERY_S = 20.0, 300.0
+
+
+@dataclass(frozen=True)
+class Options:
+    """The command line. ``url`` and ``serve`` win over the scenario's."""
+
+    scenario: Path | None
+    config: Path
+    repository: Path
+    output: Path | None = None
+    url: Addresses | None = None
+    serve: bool = False
+    fresh: bool = False
+    perf_analyzer: str | None = None
+    sdk_image: str = ""
+    command: str = "hf-triton perf sweep"
+
+    @property
+    def folder(self) -> Path:
+        name = self.scenario.stem if self.scenario else "sweep"
+        return self.output or Path("perf-results", name)
+
+
+def read(options: Options) -> Sweep:
+    """What is to be measured. Raises SpecError."""
+    if options.scenario:
+        sweep = read_sweep(options.scenario)
+    else:
+        specs = load_unpinned(options.config, find_tasks())
+        sweep = usual_sweep([spec.name for spec in specs if spec.arm_of is None])
+    sweep = replace(sweep, url=options.url or sweep.url)
+    if not options.serve:
+        return sweep
+    return replace(sweep, serve=True, url=None)
+
+
+def dry_run(options: Options) -> int:
+    """Prints the commands, runs and writes nothing; asks the server only where it is up."""
+    sweep = read(options)
+    found = _planned(sweep, options, _views(sweep, options))
+    print(f"cd {shlex.quote(str(options.folder))}  # its inputs/ are written by the sweep")
+    for one in found:
+        print(shlex.join(measuring_command(one, _addresses(one, sweep, options))))
+    return EXIT_OK
+
+
+def run(options: Options) -> int:
+    """Measures; the exit code. Raises GeneratorError."""
+    sweep = read(options)
+    try:
+        analyzer = analyzers.find(options.perf_analyzer)
+    except analyzers.AnalyzerMissingError as error:
+        raise PerfError(_for_container(sweep, options, str(error))) from None
+    print(f"hf-triton: perf_analyzer {analyzer.version}, {analyzer.origin}", file=sys.stderr)
+    with _stops_as_interrupts(), _served(sweep, options) as addresses:
+        if addresses:
+            options = replace(options, url=addresses)
+        views = _views(sweep, options)
+        _check_live(views, options)
+        found = _planned(sweep, options, views)
+        return _measure(sweep, options, analyzer, found, views)
+
+
+def _measure(
+    sweep: Sweep,
+    options: Options,
+    analyzer: Analyzer,
+    found: Sequence[Planned],
+    views: dict[Addresses, TritonView],
+) -> int:
+    files = input_files(found)
+    described = _described(sweep, options, analyzer, found, views, run_folder.digest(files))
+    done = run_folder.begin(options.folder, described, files, options.fresh)
+    missing = [one for one in found if one.key not in done]
+    if done:
+        _say(f"{len(found) - len(missing)} of {len(found)} loads are measured already")
+    failed, code = 0, EXIT_OK
+    try:
+        with Progress(len(found) - len(missing), len(found)) as progress:
+            for number, one in enumerate(missing, len(found) - len(missing)):
+                view = views[_addresses(one, sweep, options)]
+                recovery_s = _OWN_RECOVERY_S if sweep.serve else _RECOVERY_S
+                runner = Runner(analyzer, options.folder.resolve())
+                measurement = Measurer(runner, view, recovery_s, progress.show).measure(one)
+                run_folder.keep(options.folder, measurement, number)
+                failed += not measurement.num_requests
+                progress.finished(one.label, measurement)
+    except KeyboardInterrupt:
+        code = EXIT_INTERRUPTED
+        _say("stopped; what is measured is kept, and the same command goes on")
+    except ServerGoneError as error:
+        run_folder.render(options.folder)
+        raise PerfError(_gone(options, str(error))) from None
+    run_folder.render(options.folder)
+    print((options.folder / MARKDOWN_FILE).read_text(encoding="utf-8"))
+    print(f"{options.folder / PAGE_FILE}  # the same with plots")
+    if failed:
+        _say(f"{failed} loads failed; the same command tries them again")
+    return code or (EXIT_INPUT if failed else EXIT_OK)
+
+
+def _planned(sweep: Sweep, options: Options, views: dict[Addresses, TritonView]) -> list[Planned]:
+    """All of it. Raises SpecError, PerfError with every mistake that only the server shows."""
+    found, problems = [], []
+    for scenario in sweep.scenarios:
+        view = views[_of_scenario(scenario, sweep, options)]
+        targets = _targets(view, options)
+        found += plan(scenario, targets, options.repository, sweep.seed)
+        problems += targets.problems
+    _refuse(problems, sweep.file)
+    return found
+
+
+def _targets(view: TritonView, options: Options) -> Targets:
+    if view.is_live():
+        return Targets(lambda name: of_json(view.config(name)), view.model_names)
+    names = (path.parent.name for path in options.repository.glob("*/config.pbtxt"))
+    return Targets(of_repository(options.repository), lambda: names)
+
+
+def _refuse(problems: Sequence[Problem], file: str) -> None:
+    if problems and file:
+        raise SpecError(file, problems)
+    if problems:
+        raise PerfError("\n".join(f"{one.where}: {one.message}" for one in problems))
+
+
+def _views(sweep: Sweep, options: Options) -> dict[Addresses, TritonView]:
+    every = {_of_scenario(scenario, sweep, options) for scenario in sweep.scenarios}
+    return {addresses: TritonView(addresses) for addresses in every}
+
+
+def _of_scenario(scenario: Scenario, sweep: Sweep, options: Options) -> Addresses:
+    if sweep.serve:
+        return options.url or DEFAULT
+    return scenario.url or sweep.url or options.url or find_addresses(options.repository)
+
+
+def _addresses(planned: Planned, sweep: Sweep, options: Options) -> Addresses:
+    if sweep.serve:
+        return options.url or DEFAULT
+    return planned.given or sweep.url or options.url or find_addresses(options.repository)
+
+
+def _check_live(views: dict[Addresses, TritonView], options: Options) -> None:
+    """Raises PerfError where one does not answer."""
+    for addresses, view in views.items():
+        if not view.is_live():
+            raise PerfError(
+                f"no Triton answers at {addresses.http}; {_how_to_start(options)}, "
+                "or measure with --serve"
+            )
+
+
+def _how_to_start(options: Options) -> str:
+    words = ["hf-triton", "serve", "--config", str(options.config)]
+    return f"start it with `{shlex.join([*words, '--repository', str(options.repository)])}`"
+
+
+def _gone(options: Options, reason: str) -> str:
+    return (
+        f"the server no longer answers ({reason}); what is measured is kept in {options.folder}: "
+        f"{_how_to_start(options)}, then the same command goes on"
+    )
+
+
+@contextlib.contextmanager
+def _served(sweep: Sweep, options: Options) -> Iterator[Addresses | None]:
+    """With ``serve: true`` the addresses of a server of our own. Raises PerfError, SpecError."""
+    if not sweep.serve:
+        yield None
+        return
+    specs = {spec.name: spec for spec in load_unpinned(options.config, find_tasks())}
+    wanted = [name for scenario in sweep.scenarios for name in scenario.models]
+    models = []
+    for name in dict.fromkeys(wanted):
+        if name not in specs:
+            hint = did_you_mean(name, specs, "models")
+            raise PerfError(f"{options.config} has no model '{name}'{hint}")
+        models += [model.name for model in triton_models(specs[name])]
+    try:
+        options.folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise PerfError(f"{options.folder} can't be written: {error.strerror}") from None
+    _say(f"starting hf-triton serve for {', '.join(dict.fromkeys(wanted))}")
+    with own_server(options.config, options.repository, options.folder, models) as addresses:
+        yield addresses
+
+
+@contextlib.contextmanager
+def _stops_as_interrupts() -> Iterator[None]:
+    """A SIGTERM stops a sweep as a Ctrl-C does."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _described(
+    sweep: Sweep,
+    options: Options,
+    analyzer: Analyzer,
+    found: Sequence[Planned],
+    views: dict[Addresses, TritonView],
+    inputs: str,
+) -> Run:
+    """How it comes about, for run.json."""
+    versions = {"perf_analyzer": analyzer.version, **machine.versions()}
+    served = {view.version() for view in views.values()} - {""}
+    if served:
+        versions["triton"] = ", ".join(sorted(served))
+    models = ", ".join(dict.fromkeys(one.load.target for one in found))
+    return Run(
+        kind=run_folder.KIND,
+        created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        command=options.command,
+        commit=machine.commit(),
+        hardware=machine.hardware(),
+        versions=versions,
+        title=sweep.title or f"sweep of {models}",
+        scenario={**as_values(sweep), "inputs": inputs},
+        notes=_notes(analyzer, found, views),
+    )
+
+
+def _notes(
+    analyzer: Analyzer, found: Sequence[Planned], views: dict[Addresses, TritonView]
+) -> list[str]:
+    notes = [f"perf_analyzer {analyzer.version}, {analyzer.origin}"]
+    if any(one.load.endpoint == "http-generate-stream" for one in found):
+        notes.append(
+            "http-generate-stream is loaded by perf.sweep.sse_load with the same windows: "
+            "perf_analyzer reads streams over gRPC only"
+        )
+    if any(one.streams for one in found):
+        notes.append("inter-token latency is the time between the chunks of an answer")
+    notes += dict.fromkeys(one.requests.note for one in found if one.requests.note)
+    far = [view.addresses.http for view in views.values() if not view.is_local]
+    if far:
+        notes.append(
+            f"hardware and CPU are of the machine that sent the load; {', '.join(far)} is another"
+        )
+    return notes
+
+
+def _for_container(sweep: Sweep, options: Options, reasons: str) -> str:
+    """Writes the inputs and gives the commands that do the same in NVIDIA's container."""
+    found = _planned(sweep, options, _views(sweep, options))
+    for name, content in input_files(found).items():
+        path = options.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content, encoding="utf-8")
+    commands = [measuring_command(one, _addresses(one, sweep, options)) for one in found]
+    lines = container_commands(commands, options.folder.resolve(), options.sdk_image)
+    return "\n".join(
+        [
+            "no perf_analyzer runs here:",
+            *(f"    {line}" for line in reasons.splitlines()),
+            "In NVIDIA's SDK container the same loads are (results are then its own):",
+            *lines,
+        ]
+    )
+
+
+def _say(text: str) -> None:
+    print(f"hf-triton: {text}", file=sys.stderr)
