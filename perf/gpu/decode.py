@@ -1,0 +1,142 @@
+"""Tokens/s of our in-flight engine, many sequences at once, beside what reading the weights and the
+keys and values takes at the measured bandwidth.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from text_generation.in_flight import InFlightEngine
+from text_generation.kv_cache import layer_shapes
+from text_generation.sampling_params import SamplingParams
+
+from perf.gpu.ceilings import memory_bytes_per_s
+from perf.gpu.clock import free_gib
+from perf.gpu.engines import TimedRunner, engine_on, generate, graphed_runner
+from perf.gpu.kernels import kernels_of
+from perf.gpu.mixed import mixed_row
+from perf.gpu.results import Row, Target
+from perf.gpu.section import Context
+from perf.gpu.shapes import bytes_per_step, make_llama
+
+SHARE_TARGETS = {("llama-8b", 1): 0.70}  # of the limit, by shape and sequences
+GRAPHS, EAGER = "CUDA graphs", "eager"
+_SPARE_GIB = {"llama-8b": 24.0, "llama-1b": 12.0, "tiny": 0.1}  # cache, buffers, graphs
+
+
+@dataclass(frozen=True)
+class Load:
+    """Sequences that are started together, their prompt and output in tokens."""
+
+    name: str
+    sequences: tuple[int, ...]
+    num_prompt_tokens: int
+    num_output_tokens: int
+    max_model_len: int
+    is_mixed: bool = False  # whether requests of all lengths are sent, too
+
+
+SHORT = Load("short", (1, 8, 64, 256), 64, 160, 512, is_mixed=True)
+LONG = Load("long", (1, 8, 64), 1400, 96, 2048)
+TINY = (Load("short", (1, 4), 6, 12, 200, is_mixed=True), Load("long", (2,), 300, 8, 400))
+
+
+@dataclass(frozen=True)
+class Limit:
+    """What a decode step has to read, and how fast that goes."""
+
+    weight_bytes: int
+    kv_bytes_per_token: int
+    bytes_per_s: float
+
+    def step_s(self, sequences: int, context: float) -> float:
+        """Seconds of a step, sequences of ``context`` tokens on average."""
+        read = self.weight_bytes + sequences * context * self.kv_bytes_per_token
+        return read / self.bytes_per_s
+
+
+def measure(context: Context) -> None:
+    """The short load, the long one, then where a step's time goes."""
+    device = torch.device(context.device)
+    bytes_per_s = memory_bytes_per_s(device, tiny=context.tiny)
+    model = make_llama(context.shape, device, _SPARE_GIB[context.shape], context.seed)
+    per_token = sum(shape.bytes_per_token for shape in layer_shapes(model, device))
+    limit = Limit(bytes_per_step(model), per_token, bytes_per_s)
+    context.emit(
+        "model",
+        {
+            "model": context.shape,
+            "parameters_b": sum(weight.numel() for weight in model.parameters()) / 1e9,
+            "read_per_step_gb": limit.weight_bytes / 1e9,
+            "kv_kib_per_token": per_token / 1024,
+            "bandwidth_gb_per_s": bytes_per_s / 1e9,
+        },
+    )
+    for load in TINY if context.tiny else (SHORT, LONG):
+        _measure_load(context, model, device, load, limit)
+
+
+def _measure_load(
+    context: Context, model: Any, device: torch.device, load: Load, limit: Limit
+) -> None:
+    free = free_gib(device)  # what the engine before this one had is given back
+    context.say(f"{load.name} load: {free:.1f} GiB free; starting the engine, capturing graphs")
+    options = {"max_num_seqs": max(load.sequences), "max_model_len": load.max_model_len}
+    with engine_on(model, device, max_num_batched_tokens=1024, **options) as engine:
+        graphed = graphed_runner(engine)
+        for sequences in load.sequences:
+            for name, runner in ((GRAPHS, graphed), (EAGER, graphed.inner)):
+                _emit(
+                    context, load, limit, sequences, name, _step_s(engine, runner, load, sequences)
+                )
+        if load.is_mixed:
+            engine.runner = graphed
+            for clients in load.sequences:
+                mixed_row(engine, clients, context.seed + 1)  # captures what it needs
+                context.emit("mixed load, in process", mixed_row(engine, clients, context.seed))
+    for sequences in dict.fromkeys((load.sequences[0], load.sequences[-1])):
+        for name, runner in ((GRAPHS, graphed), (EAGER, graphed.inner)):
+            for row in kernels_of(runner, sequences, load.num_prompt_tokens, device):
+                context.emit(
+                    f"kernels of a step, {load.name} load",
+                    {"sequences": sequences, "run_as": name, **row},
+                )
+
+
+def _step_s(engine: InFlightEngine, runner: Any, load: Load, sequences: int) -> float:
+    """Seconds from step to step, through the engine's own thread; once before, unmeasured, for
+    graphs that are captured when first needed.
+    """
+    params = SamplingParams(max_tokens=load.num_output_tokens)
+    engine.runner = runner
+    generate(engine, sequences, load.num_prompt_tokens, params)
+    timed = TimedRunner(runner)
+    engine.runner = timed
+    generate(engine, sequences, load.num_prompt_tokens, params)
+    engine.runner = runner
+    return timed.step_s(sequences)
+
+
+def _emit(
+    context: Context, load: Load, limit: Limit, sequences: int, run_as: str, step_s: float
+) -> None:
+    mean_context = load.num_prompt_tokens + load.num_output_tokens / 2
+    limit_s = limit.step_s(sequences, mean_context)
+    share = limit_s / step_s
+    least = SHARE_TARGETS.get((context.shape, sequences))
+    target = None
+    if least is not None and run_as == GRAPHS and load.name == "short":
+        target = Target(f"at least {least:.0%} of the limit", share, least)
+    row: Row = {
+        "load": load.name,
+        "mean_context": int(mean_context),
+        "sequences": sequences,
+        "run_as": run_as,
+        "tokens_per_s": sequences / step_s,
+        "step_ms": step_s * 1e3,
+        "limit_tokens_per_s": sequences / limit_s,
+        "limit_share": share,
+    }
+    context.emit("decoding", row, target)

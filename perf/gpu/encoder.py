@@ -1,0 +1,57 @@
+"""How long encoders take for a batch, eager against CUDA graphs; without tokenizer or server."""
+
+from __future__ import annotations
+
+import torch
+from hf_encoder.graph_runner import GraphRunner, bucket_of
+from hf_encoder.padded_runner import PaddedRunner
+from hf_encoder.runner import Runner, RunnerSetup, made_up_encodings
+
+from perf.gpu.clock import seconds
+from perf.gpu.engines import run_again
+from perf.gpu.section import Context
+from perf.gpu.shapes import make_bert
+
+MODELS, LENGTHS, BATCH_SIZES = ("MiniLM", "BERT-base"), (16, 128, 512), (1, 8, 32)
+_TIMES, _FOR_S = 100, 1.5
+
+
+def measure(context: Context) -> None:
+    """A row for each model, length and batch size."""
+    device = torch.device(context.device)
+    models, lengths, sizes = (
+        (("tiny",), (16, 48), (1, 2)) if context.tiny else (MODELS, LENGTHS, BATCH_SIZES)
+    )
+    for name in models:
+        context.say(f"{name}: capturing graphs")
+        model = make_bert(name, device)
+        setup = RunnerSetup(model, device, "hidden", max_length=512, has_token_types=True)
+        eager = PaddedRunner(setup)
+        graphs = GraphRunner(setup, run_again if device.type == "cpu" else None)
+        for length in lengths:
+            for size in sizes:
+                _emit(context, name, eager, graphs, length, size)
+
+
+def _emit(
+    context: Context, name: str, eager: Runner, graphs: Runner, length: int, size: int
+) -> None:
+    eager_s, graphs_s = (_batch_s(runner, length, size) for runner in (eager, graphs))
+    is_captured = bucket_of(size, length, graphs.setup.max_length) is not None
+    context.emit(
+        "a batch, from token ids to hidden states in bfloat16",
+        {
+            "model": name,
+            "tokens": length,
+            "texts": size,
+            "eager_ms": eager_s * 1e3,
+            "graphs_ms": graphs_s * 1e3 if is_captured else None,
+            "times_faster": eager_s / graphs_s if is_captured else None,
+            "texts_per_s": size / min(eager_s, graphs_s),
+        },
+    )
+
+
+def _batch_s(runner: Runner, length: int, size: int) -> float:
+    batch = made_up_encodings(runner.setup, [length] * size)
+    return seconds(lambda: runner.forward(batch), runner.setup.device, _TIMES, _FOR_S)

@@ -1,0 +1,107 @@
+"""What of the device's memory the engine takes, beside the budget that was stated for it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from text_generation.in_flight import InFlightEngine
+from text_generation.kv_cache import layer_shapes
+from text_generation.sampling_params import SamplingParams
+
+from perf.gpu.clock import GIB, free_gib
+from perf.gpu.engines import engine_on, generate, graphed_runner
+from perf.gpu.results import Row, Target
+from perf.gpu.section import Context
+from perf.gpu.shapes import llama_bytes, make_llama
+
+STATED_GIB, TINY_STATED_GIB = 8.0, 0.01
+FREE_SHARE = 0.9  # of what is free, on a GPU: text_generation/kv_cache.py
+_SEQUENCES = 64
+_LEAST_LEFT_GIB = 0.25  # a driver, a neighbour, a larger batch of another dtype
+
+
+def measure(context: Context) -> None:
+    """A stated budget, then the share of free memory that is taken where none is stated."""
+    device = torch.device(context.device)
+    before = free_gib(device)
+    model = make_llama(context.shape, device, STATED_GIB if not context.tiny else 0.1)
+    context.emit(
+        "weights",
+        {
+            "model": context.shape,
+            "weights_gib": llama_bytes(context.shape) / GIB,
+            "taken_gib": before - free_gib(device),
+            "free_gib": free_gib(device),
+        },
+    )
+    stated = TINY_STATED_GIB if context.tiny else STATED_GIB
+    length = 64 if context.tiny else 2048
+    options = {"kv_cache_gib": stated, "max_model_len": length}
+    _measure_budget(context, model, device, "kv_cache_gib stated", stated, options)
+    free = free_gib(device)
+    per_token = sum(shape.bytes_per_token for shape in layer_shapes(model, device))
+    most = int(free * FREE_SHARE * GIB) // (_SEQUENCES * per_token) - 1
+    longest = 128 if context.tiny else min(most, model.config.max_position_embeddings)
+    budget = free * FREE_SHARE
+    _measure_budget(
+        context, model, device, "90 % of what is free", budget, {"max_model_len": longest}
+    )
+
+
+def _measure_budget(
+    context: Context,
+    model: Any,
+    device: torch.device,
+    name: str,
+    budget_gib: float,
+    options: dict[str, Any],
+) -> None:
+    """One row: the engine started, every graph captured, a load of sampled sequences behind it."""
+    context.say(f"{name}: starting the engine, capturing every graph")
+    before = free_gib(device)
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+    with engine_on(model, device, **options) as engine:
+        started = free_gib(device)
+        graphed_runner(engine).warm_up(num_lengths=99)
+        captured = free_gib(device)
+        _load(engine)
+        left = _left_gib(device)
+        kept = engine.size.num_bytes / GIB
+    row: Row = {
+        "budget": name,
+        "budget_gib": budget_gib,
+        "sequences": engine.size.num_slots,
+        "max_model_len": engine.size.max_model_len,
+        "kv_cache_gib": kept,
+        "engine_gib": before - started,
+        "all_graphs_gib": started - captured,
+        "free_after_load_gib": left,
+        "torch_reserved_peak_gib": _peak_gib(device),
+    }
+    context.emit("budget", row, Target("KV cache within the budget", budget_gib - kept, 0.0))
+    context.emit(
+        "headroom",
+        {"budget": name, "free_after_load_gib": left},
+        Target(f"at least {_LEAST_LEFT_GIB} GiB left", left, _LEAST_LEFT_GIB),
+    )
+
+
+def _load(engine: InFlightEngine) -> None:
+    """All slots at once, sampled from a flat distribution: the largest buffers a step has."""
+    room = engine.max_model_len
+    params = SamplingParams(max_tokens=min(24, room // 4), temperature=5.0, top_p=0.99, seed=0)
+    generate(engine, engine.max_num_seqs, min(room // 2, 512), params)
+    generate(engine, 1, min(room // 2, 4096), params)
+
+
+def _left_gib(device: torch.device) -> float:
+    """Free memory with what torch keeps for later still taken, as others see it."""
+    if device.type == "cuda":
+        return float(torch.cuda.mem_get_info(device)[0]) / GIB
+    return free_gib(device)
+
+
+def _peak_gib(device: torch.device) -> float | None:
+    return torch.cuda.max_memory_reserved(device) / GIB if device.type == "cuda" else None

@@ -1,0 +1,57 @@
+"""The sections that can be measured: each a process of its own with a time limit.
+
+Standard library only: this is read before anything is known of the machine.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Section:
+    """One thing to measure: ``module.measure`` on a ``shape`` of shapes.py."""
+
+    name: str
+    title: str
+    module: str
+    limit_s: float
+    shape: str = ""
+    serves: bool = False  # whether it needs a tritonserver and the generator
+    is_large: bool = False  # whether it runs only where it is asked for
+
+
+SECTIONS = {
+    section.name: section
+    for section in (
+        Section("ceilings", "what the GPU can do", "perf.gpu.ceilings", 90),
+        Section("decode-1b", "decoding, 1 B", "perf.gpu.decode", 150, "llama-1b"),
+        Section("decode-8b", "decoding, 8 B", "perf.gpu.decode", 240, "llama-8b"),
+        Section("encoder", "encoders", "perf.gpu.encoder", 150),
+        Section("memory", "device memory against its budget", "perf.gpu.memory", 150, "llama-1b"),
+        Section(
+            "server-1b",
+            "through tritonserver, 1 B",
+            "perf.gpu.served",
+            420,
+            "llama-1b",
+            serves=True,
+        ),
+        Section(
+            "server-8b",
+            "through tritonserver, 8 B",
+            "perf.gpu.served",
+            540,
+            "llama-8b",
+            serves=True,
+            is_large=True,
+        ),
+    )
+}
+
+
+def chosen(names: tuple[str, ...] | None, *, large: bool) -> list[Section]:
+    """The sections of these names, or all; large ones where they are named or asked for."""
+    if names is not None:
+        return [SECTIONS[name] for name in names]
+    return [section for section in SECTIONS.values() if large or not section.is_large]

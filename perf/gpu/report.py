@@ -1,0 +1,103 @@
+"""The results as Markdown: a table for each kind of figure, targets beside them.
+
+Standard library only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from perf.gpu.plan import SECTIONS
+from perf.gpu.results import Figure, Measured, Results, Row, Target
+
+_NUMBERS = ((100.0, ",.0f"), (10.0, ".1f"), (0.1, ".2f"))
+
+
+def to_markdown(results: Results) -> str:
+    """All sections in the plan's order, then what they were measured on and with."""
+    lines = ["# On a GPU", ""]
+    for name, section in SECTIONS.items():
+        if name in results.sections:
+            measured = results.sections[name]
+            lines += [f"## {section.title} ({name})", "", *_section(measured)]
+    for title, values in (("hardware", results.hardware), ("versions", results.versions)):
+        lines.append(f"- {title}: {_joined(values)}")
+    return "\n".join(lines) + "\n"
+
+
+def _section(measured: Measured) -> Iterator[str]:
+    if measured.state != "done":
+        yield f"**{measured.state}**"
+        yield ""
+    for table in dict.fromkeys(figure.table for figure in measured.figures):
+        figures = [figure for figure in measured.figures if figure.table == table]
+        yield f"{table}:"
+        yield ""
+        yield from _table(figures)
+        yield ""
+    yield f"- command: `{measured.command}`"
+    yield f"- commit {measured.commit}, {measured.created}, took {measured.duration_s:.0f} s"
+    yield f"- device: {_joined(measured.device)}"
+    yield ""
+
+
+def _table(figures: list[Figure]) -> Iterator[str]:
+    keys = list(dict.fromkeys(key for figure in figures for key in figure.row))
+    has_targets = any(figure.target for figure in figures)
+    titles = [title(key) for key in keys] + (["target"] if has_targets else [])
+    yield "| " + " | ".join(titles) + " |"
+    yield "|" + "--:|" * len(titles)
+    for figure in figures:
+        cells = [cell(key, figure.row.get(key)) for key in keys]
+        if has_targets:
+            cells.append(target_cell(figure.target) if figure.target else "")
+        yield "| " + " | ".join(cells) + " |"
+
+
+def one_line(section: str, figure: Figure) -> str:
+    """A figure as it is told while the others are being measured."""
+    values = ", ".join(f"{title(key)} {cell(key, value)}" for key, value in figure.row.items())
+    target = f"; {target_cell(figure.target)}" if figure.target else ""
+    return f"{section}: {figure.table}: {values}{target}"
+
+
+def title(key: str) -> str:
+    """``tokens_per_s`` as ``tokens/s``, ``limit_share`` as ``of the limit``."""
+    if key == "limit_share":
+        return "of the limit"
+    return key.replace("_per_", "/").replace("_", " ")
+
+
+def cell(key: str, value: str | int | float | bool | None) -> str:
+    """A value as people read it; what ends in ``share`` is a percentage."""
+    if value is None:
+        return ""
+    if isinstance(value, str | bool | int):
+        return str(value)
+    if key.endswith("share"):
+        return f"{value:.0%}"
+    form = next((form for least, form in _NUMBERS if abs(value) >= least), ".3f")
+    return f"{value:{form}}"
+
+
+def target_cell(target: Target) -> str:
+    """What was to be reached, and whether it was."""
+    return f"{target.what}: {'met' if target.is_met else 'not met'}"
+
+
+def summary(results: Results, names: list[str]) -> list[str]:
+    """A line for each target and each section that was not measured whole."""
+    lines = []
+    for name in names:
+        measured = results.sections[name]
+        if measured.state != "done":
+            lines.append(f"{name}: {measured.state}")
+        for figure in measured.figures:
+            if figure.target:
+                value = cell("", figure.target.value)
+                lines.append(f"{name}: {target_cell(figure.target)} ({value})")
+    return lines
+
+
+def _joined(values: Row | dict[str, str]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in values.items())

@@ -1,0 +1,165 @@
+"""One run: the environment, the device, then section after section, kept as they are finished."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from perf import machine
+from perf.gpu import environment, report, supervise
+from perf.gpu.plan import Section
+from perf.gpu.results import Measured, Results, figure_of
+
+_MACHINE_LIMIT_S = 180.0  # the first import of torch from a cold disk
+_LEAST_S = 15.0  # with less left of the budget no section is begun
+_NUMPY_FOR_SERVER = 2  # the embedded server's stub crashes on arrays of numpy 2
+
+
+class NoDeviceError(Exception):
+    """There is nothing to measure on, or not with; the text is one line for the user."""
+
+
+@dataclass
+class Run:
+    """What the command line says; ``folder`` is temporary."""
+
+    device: str
+    tiny: bool
+    seed: int
+    output: Path
+    folder: Path
+    budget_s: float | None
+    command: str
+    created: str
+    python: Path = field(default_factory=lambda: Path(sys.executable))
+    found: dict[str, Any] = field(default_factory=dict)  # the device, torch, what is missing
+    has_server: bool = False
+
+    def prepare(self, wheels: Sequence[Path], libpython: Path | None) -> None:
+        """Makes the environment where wheels are given, and looks at the device.
+
+        Raises NoDeviceError, WheelError, OSError.
+        """
+        self._begun_s = time.monotonic()
+        self.results = Results(
+            self.output.with_name(f"{self.output.name}.json"),
+            machine.hardware(),
+            machine.versions(),
+        )
+        self.results.keep()
+        if wheels:
+            self.python = environment.make(self.folder / "environment", wheels, libpython)
+            self.has_server = any(
+                environment.check_wheel(path) == environment.SERVER for path in wheels
+            )
+        self.has_server = self.has_server or machine_has_server()
+        self.found = self._look()
+
+    def _look(self) -> dict[str, Any]:
+        taken: list[dict[str, Any]] = []
+        state, _ = supervise.run(self._command("machine"), _MACHINE_LIMIT_S, taken.append)
+        if state != "done":
+            raise NoDeviceError(state.partition(": ")[2] or state)
+        row: dict[str, Any] = figure_of(taken[0]).row
+        return row
+
+    def measure(self, sections: Sequence[Section]) -> bool:
+        """Measures them in turn and prints the report; returns whether none failed."""
+        measured = []
+        try:
+            for section in sections:
+                measured.append(section.name)
+                self._measure(section)
+        finally:
+            names = [name for name in measured if name in self.results.sections]
+            self._report(names)
+        return not any(self.results.sections[name].is_bad for name in names)
+
+    def _measure(self, section: Section) -> None:
+        """One section; every figure is on the disk before the next is measured."""
+        device = {key: value for key, value in self.found.items() if key != "missing_for_serving"}
+        measured = Measured("not finished", self.created, self.command, machine.commit(), device)
+        reason = self._cannot(section)
+        if reason:
+            measured.state = reason
+            self.results.put(section.name, measured)
+            self._say(f"{section.name}: {reason}")
+            return
+
+        def take(values: dict[str, Any]) -> None:
+            measured.figures.append(figure_of(values))
+            self.results.put(section.name, measured)
+            self._say(report.one_line(section.name, measured.figures[-1]))
+
+        limit_s = min(section.limit_s, self._left_s())
+        self._say(f"{section.name}: {section.title}, at most {limit_s:.0f} s")
+        folder = self.folder / section.name
+        folder.mkdir()
+        try:
+            command = self._command(section.name)
+            measured.state, measured.duration_s = supervise.run(command, limit_s, take)
+        except KeyboardInterrupt:
+            measured.state = "cut off: interrupted"
+            raise
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+            self.results.put(section.name, measured)
+        self._say(f"{section.name}: {measured.state}, {measured.duration_s:.0f} s")
+
+    def _cannot(self, section: Section) -> str:
+        """Why a section is not begun; empty where it is."""
+        if self._left_s() < _LEAST_S:
+            return "cut off: nothing was left of --budget-s"
+        if not section.serves:
+            return ""
+        if not self.has_server:
+            return "skipped: no tritonserver here: --pytriton-wheel PATH"
+        if self.found["missing_for_serving"]:
+            missing = self.found["missing_for_serving"]
+            return f"failed: these can't be imported: {missing}; put their wheels in --wheels DIR"
+        if int(self.found["numpy"].partition(".")[0]) >= _NUMPY_FOR_SERVER and not on_path():
+            return (
+                f"failed: the embedded server can't work with numpy {self.found['numpy']}: put a "
+                "wheel of numpy 1.26 in --wheels DIR"
+            )
+        return ""
+
+    def _left_s(self) -> float:
+        if self.budget_s is None:
+            return float("inf")
+        return self.budget_s - (time.monotonic() - self._begun_s)
+
+    def _command(self, name: str) -> list[str]:
+        folder = self.folder / name
+        words = [name, "--device", self.device, "--folder", str(folder), "--seed", str(self.seed)]
+        tiny = ["--tiny"] if self.tiny else []
+        return [str(self.python), "-m", "perf.gpu.section", *words, *tiny]
+
+    def _report(self, names: list[str]) -> None:
+        text = report.to_markdown(self.results)
+        path = self.output.with_name(f"{self.output.name}.md")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+        print(text)
+        for line in report.summary(self.results, names):
+            self._say(line)
+        self._say(f"written: {path} and {self.results.path.name}")
+
+    @staticmethod
+    def _say(text: str) -> None:
+        print(text, file=sys.stderr, flush=True)
+
+
+def on_path() -> bool:
+    """Whether there is a tritonserver of its own, as in NVIDIA's container."""
+    return shutil.which("tritonserver") is not None
+
+
+def machine_has_server() -> bool:
+    """Whether this interpreter finds a tritonserver without a wheel."""
+    return on_path() or environment.is_installed(environment.SERVER)

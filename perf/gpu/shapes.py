@@ -1,0 +1,102 @@
+"""Models of known shapes with random weights, made on the device itself: nothing is read or sent.
+
+Speed does not depend on what weights say. Only words of the load come out: what else the vocabulary
+has gets a logit of 0, never the largest.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from transformers import AutoModel, AutoModelForCausalLM, BertConfig, LlamaConfig
+
+from perf.gpu.clock import GIB, free_gib
+from perf.gpu.section import SkippedError
+from perf.load.requests import NUM_SPECIAL_TOKENS, VOCABULARY_SIZE
+
+_LLAMA = {
+    "vocab_size": 128_256,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "max_position_embeddings": 131_072,
+    "rope_theta": 500_000.0,
+    "bos_token_id": None,
+    "eos_token_id": None,  # an answer is as long as asked
+    "pad_token_id": 0,
+}
+LLAMAS: dict[str, dict[str, Any]] = {
+    # Llama 3.2 1B and Llama 3.1 8B
+    "llama-1b": {
+        **_LLAMA,
+        "hidden_size": 2048,
+        "intermediate_size": 8192,
+        "num_hidden_layers": 16,
+        "tie_word_embeddings": True,
+    },
+    "llama-8b": {
+        **_LLAMA,
+        "hidden_size": 4096,
+        "intermediate_size": 14_336,
+        "num_hidden_layers": 32,
+        "tie_word_embeddings": False,
+    },
+    "tiny": {
+        **_LLAMA,
+        "vocab_size": VOCABULARY_SIZE,
+        "hidden_size": 64,
+        "intermediate_size": 128,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": 2048,
+        "tie_word_embeddings": True,
+    },
+}
+BERTS: dict[str, dict[str, Any]] = {
+    "MiniLM": {"hidden_size": 384, "num_hidden_layers": 6, "intermediate_size": 1536},
+    "BERT-base": {"hidden_size": 768, "num_hidden_layers": 12, "intermediate_size": 3072},
+    "tiny": {"hidden_size": 48, "num_hidden_layers": 2, "intermediate_size": 96},
+}
+
+
+def make_llama(shape: str, device: torch.device, spare_gib: float, seed: int = 0) -> Any:
+    """The model in bfloat16 on its device.
+
+    Raises:
+        SkippedError: the device has no room for it and ``spare_gib`` more.
+    """
+    config = LlamaConfig(**LLAMAS[shape])
+    needed, free = llama_bytes(shape) / GIB + spare_gib, free_gib(device)
+    if free < needed:
+        raise SkippedError(f"{shape} needs {needed:.1f} GiB of {device}, {free:.1f} GiB are free")
+    torch.manual_seed(seed)
+    with torch.device(device):
+        model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).eval()
+    with torch.no_grad():
+        model.lm_head.weight[:NUM_SPECIAL_TOKENS] = 0
+        model.lm_head.weight[VOCABULARY_SIZE:] = 0
+    return model
+
+
+def llama_bytes(shape: str) -> int:
+    """What its weights take in bfloat16."""
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(LlamaConfig(**LLAMAS[shape]))
+    return sum(int(weight.numel()) for weight in model.parameters()) * 2
+
+
+def bytes_per_step(model: Any) -> int:
+    """Weights that a decode step reads: all but an embedding table that is no output layer too."""
+    total = sum(int(weight.numel() * weight.itemsize) for weight in model.parameters())
+    if model.config.tie_word_embeddings:
+        return total
+    embeddings = model.get_input_embeddings().weight
+    return total - int(embeddings.numel() * embeddings.itemsize)
+
+
+def make_bert(shape: str, device: torch.device) -> Any:
+    """An encoder without a pooler, in bfloat16 on its device; 12 heads, 512 tokens."""
+    config = BertConfig(**BERTS[shape], num_attention_heads=12, pad_token_id=0)
+    with torch.device(device):
+        return AutoModel.from_config(config, dtype=torch.bfloat16, add_pooling_layer=False).eval()
