@@ -27,6 +27,7 @@ from tests.engine.tiny_models import (
 )
 
 ASKED = mixed_load(14)
+FUSED = {"llama", "mistral", "qwen2", "qwen2-sliding", "qwen3"}
 CHUNKED = {"max_num_seqs": 4, "max_num_batched_tokens": 12}
 
 
@@ -94,6 +95,29 @@ def assert_mixed(steps: list[Step]) -> None:
     assert any(later < earlier for earlier, later in itertools.pairwise(counts))
 
 
+@pytest.mark.parametrize("name", sorted(FUSED))
+def test_fused_runner_gives_generates_tokens(name: str) -> None:
+    model = tiny_model(name)
+    expected = varied_reference(model)
+    tokens, runner, steps = tokens_in_flight(model)
+    assert runner == "fused"
+    assert tokens == expected
+    assert_mixed(steps)
+
+
+def test_only_decoders_of_llamas_shape_are_fused(
+    packed_model: tuple[Any, list[tuple[int, ...]], str], request: pytest.FixtureRequest
+) -> None:
+    model, _, own_attention = packed_model
+    engine = InFlightEngine(setup(model, max_num_seqs=4))
+    with running(engine):
+        fused = engine.runner.name == "fused"
+    model.set_attn_implementation(own_attention)
+    name = request.node.callspec.params["packed_model"]
+    assert fused == (name in FUSED)
+
+
+@pytest.mark.usefixtures("not_fused")
 def test_packed_runner_gives_generates_tokens(
     packed_model: tuple[Any, list[tuple[int, ...]], str],
 ) -> None:
@@ -126,13 +150,25 @@ def test_models_without_attention_interface_go_through_the_cache(name: str) -> N
     assert_mixed(steps)
 
 
-@pytest.mark.parametrize("runner", ["packed", "cache"])
-@pytest.mark.parametrize("name", ["llama", "gemma2", "mixtral"])
+@pytest.mark.parametrize(
+    "name, runner",
+    [
+        *(
+            (name, runner)
+            for name in ("llama", "gemma2", "mixtral")
+            for runner in ("packed", "cache")
+        ),
+        ("llama", "fused"),
+        ("qwen3", "fused"),
+    ],
+)
 def test_bfloat16_tokens_are_the_likeliest_up_to_rounding(
     name: str, runner: str, request: pytest.FixtureRequest
 ) -> None:
     if runner == "cache":
         request.getfixturevalue("cache_runner_only")
+    elif runner == "packed":
+        request.getfixturevalue("not_fused")
     model = tiny_model(name).to(torch.bfloat16)
     own_attention = model.config._attn_implementation
     tokens, used, _ = tokens_in_flight(model)

@@ -53,7 +53,9 @@ class Captures:
 
 
 @pytest.fixture
-def engine_with(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any, Captures], InFlightEngine]:
+def engine_with(
+    monkeypatch: pytest.MonkeyPatch, not_fused: None
+) -> Callable[[Any, Captures], InFlightEngine]:
     """An engine whose packed runner is under graphs, with the cache's spare column."""
 
     def make(model: Any, captures: Captures) -> InFlightEngine:

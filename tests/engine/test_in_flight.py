@@ -220,7 +220,7 @@ def test_a_stop_word_ends_one_sequence_and_not_its_neighbours(model: Any) -> Non
 
 
 def test_the_description_names_runner_and_size(engine: InFlightEngine) -> None:
-    expected = "in_flight engine (packed), 2 sequences x 128 tokens, KV cache 0.00 GiB"
+    expected = "in_flight engine (fused), 2 sequences x 128 tokens, KV cache 0.00 GiB"
     assert engine.description == expected
 
 

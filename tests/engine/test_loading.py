@@ -71,7 +71,7 @@ def loaded(folder: Path) -> Iterator[LoadedModel]:
 def test_a_loaded_model_says_what_where_and_how(loaded: LoadedModel, folder: Path) -> None:
     weights = folder.parents[1] / "weights"
     assert loaded.description == (
-        f"{weights} (float32) on cpu, in_flight engine (packed), 2 sequences x 128 tokens, "
+        f"{weights} (float32) on cpu, in_flight engine (fused), 2 sequences x 128 tokens, "
         "KV cache 0.00 GiB"
     )
     assert not loaded.is_encoder_decoder
