@@ -1,0 +1,1 @@
+"""How time and memory grow with what is asked for; ``hf-triton perf growth``."""

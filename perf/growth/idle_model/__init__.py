@@ -1,0 +1,1 @@
+"""A model that needs nothing but Python: what a model costs in itself."""

@@ -1,0 +1,121 @@
+"""The axes "models" and "torch-models": n models in one server, without work.
+
+The first have nothing but Python and show what Triton and a process cost; each of the others
+imports torch and transformers and holds a tiny Llama, as every generated model does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from perf.growth.asking import body, latency_s
+from perf.growth.axis import Axis, Chart, Cost, Measure, Place, Session, Step, doubled
+from perf.growth.llama import Shape, repository_of
+from perf.growth.processes import cpu_s, memory_mib
+from perf.growth.watched_server import served
+
+_IDLE_MODEL = Path(__file__).with_name("idle_model")
+_TINY = Shape(max_model_len=64, max_num_seqs=4, hidden_size=64, num_layers=2)
+_SETTLE_S, _IDLE_S = 2.0, 5.0
+_NUM_ASKED = 20
+_TEXT = "baba babe babi"
+_CHARTS = (
+    Chart("From the server's start to its last model", ("startup_s",)),
+    Chart("Memory", ("memory_mib",)),
+    Chart("Processors kept busy without requests", ("idle_cores",)),
+    Chart("Time of a request to one of them", ("latency_p50_s",)),
+)
+LayOut = Callable[[Place, Sequence[str]], Path]
+
+
+def plain_repository(place: Place, names: Sequence[str]) -> Path:
+    """Copies of a model that needs nothing but Python."""
+    repository = place.folder / "repository"
+    shutil.rmtree(repository, ignore_errors=True)
+    for name in names:
+        (repository / name / "1").mkdir(parents=True)
+        shutil.copy(_IDLE_MODEL / "config.pbtxt", repository / name)
+        shutil.copy(_IDLE_MODEL / "model.py", repository / name / "1")
+    return repository
+
+
+def torch_repository(place: Place, names: Sequence[str]) -> Path:
+    """A tiny Llama under each of the names."""
+    shutil.rmtree(place.folder / "repository", ignore_errors=True)
+    return repository_of(place.folder, names, _TINY, place.seed)
+
+
+def session_of(target: str, lay_out: LayOut, request: str) -> Session:
+    """A server for every step: what grows is what it starts with."""
+
+    @contextlib.contextmanager
+    def session(place: Place) -> Iterator[Measure]:
+        yield lambda step: [_cost(target, lay_out, request, place, step)]
+
+    return session
+
+
+def _cost(target: str, lay_out: LayOut, request: str, place: Place, step: Step) -> Cost:
+    names = [f"model-{i:04d}" for i in range(step.value)]
+    place.say("generating")
+    repository = lay_out(place, names)
+    place.say("starting the server")
+    begin = time.perf_counter()
+    with served(repository, names) as server:
+        startup_s = time.perf_counter() - begin
+        place.say("measuring")
+        time.sleep(_SETTLE_S)
+        idle_cores = _idle_cores(server.pid)
+        memory = memory_mib(server.pid)
+        asked = [request] * _NUM_ASKED
+        latency_s(server.listen.http_port, names[0], asked)  # the first ones warm it up
+        figures = {
+            "startup_s": startup_s,
+            "memory_mib": memory,
+            "idle_cores": idle_cores,
+            "latency_p50_s": latency_s(server.listen.http_port, names[0], asked),
+        }
+        place.say("stopping the server")
+    return Cost(target, figures, time.perf_counter() - begin, _NUM_ASKED)
+
+
+def _idle_cores(leader: int) -> float:
+    before, begin = cpu_s(leader), time.perf_counter()
+    time.sleep(_IDLE_S)
+    return (cpu_s(leader) - before) / (time.perf_counter() - begin)
+
+
+PLAIN = Axis(
+    name="models",
+    title="Models in one server",
+    unit="models",
+    points=doubled(1, 32),
+    quick_points=(1, 4, 16),
+    highest=1000,
+    targets=("plain Python",),
+    charts=_CHARTS,
+    session=session_of("plain Python", plain_repository, body(_TEXT)),
+    note="Models of a dozen lines of Python, each a process: what Triton itself takes. A server is "
+    f"started for every point, and left alone for {_IDLE_S:g} s before the first request.",
+    memory_gib=lambda value: 0.3 + 0.03 * value,
+)
+
+TORCH = Axis(
+    name="torch-models",
+    title="Generated models in one server",
+    unit="models",
+    points=doubled(1, 32),
+    quick_points=(1, 2, 4),
+    highest=1000,
+    targets=("tiny Llama",),
+    charts=_CHARTS,
+    session=session_of("tiny Llama", torch_repository, body(_TEXT, max_tokens=8)),
+    note="The same with models that hf-triton generates: a Llama of two layers of 64, in a process "
+    "of its own that imports torch and transformers. The request asks for 8 tokens.",
+    repeats=1,
+    memory_gib=lambda value: 0.5 + 0.5 * value,
+)

@@ -1,0 +1,155 @@
+"""The axis "models in the YAML": what each verb takes for a models.yaml of n models.
+
+Every verb is a process of its own, as a user runs it. ``apply --dry-run`` plans against a server
+that answers as tritonserver does and has none of the models, or all of them (stand_in.py).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+
+from generator.admin_key import VARIABLE
+from generator.errors import PerfError
+from perf.growth.axis import Axis, Chart, Cost, Measure, Place, Step, doubled
+from perf.growth.cli_process import ROOT, run_cli
+
+TARGETS = (
+    "validate",
+    "generate",
+    "generate, no change",
+    "diff",
+    "apply, all are new",
+    "apply, all are loaded",
+    "prune",
+)
+_WRITING = ("generate", "prune")
+_READING = tuple(target for target in TARGETS if target not in _WRITING)
+_GENERATOR = """\
+  - name: model-{i:04d}
+    task: text-generation
+    model: example/model-{i}
+    revision: main
+    dtype: bfloat16
+    max_batch_size: 8
+    options:
+      max_num_seqs: 16
+      max_model_len: 1024
+"""
+_ENCODER = """\
+  - name: model-{i:04d}
+    task: feature-extraction
+    model: example/model-{i}
+    max_batch_size: 32
+    dynamic_batching: {{max_queue_delay_microseconds: 500}}
+    options:
+      pooling: mean
+"""
+_CLASSIFIER = """\
+  - name: model-{i:04d}
+    task: text-classification
+    model: example/model-{i}
+    max_batch_size: 32
+    instance_group: [{{kind: KIND_GPU, gpus: [0]}}]
+"""
+_KINDS = (_GENERATOR, _ENCODER, _GENERATOR, _CLASSIFIER)
+_ANY_KEY = "x" * 32
+_ANOTHER = "models:\n  - {name: another, task: text-generation, model: example/another}\n"
+
+
+def models_yaml(num_models: int) -> str:
+    """Half of them stream, a quarter are embeddings, a quarter classifiers."""
+    entries = (_KINDS[i % len(_KINDS)].format(i=i) for i in range(num_models))
+    return "models:\n" + "".join(entries)
+
+
+@contextlib.contextmanager
+def session(place: Place) -> Iterator[Measure]:
+    """Needs nothing that points share."""
+
+    def measure(step: Step) -> Iterator[Cost]:
+        folder = place.folder / "yaml"
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+        try:
+            yield from _Verbs(folder, place).costs(step.value)
+        finally:
+            place.say("clearing away")
+            shutil.rmtree(folder, ignore_errors=True)
+
+    yield measure
+
+
+class _Verbs:
+    """Runs them one after the other on one repository, as over a repository's life."""
+
+    def __init__(self, folder: Path, place: Place) -> None:
+        self._folder, self._place = folder, place
+        self._config, self._repository = folder / "models.yaml", folder / "repository"
+
+    def costs(self, num_models: int) -> Iterator[Cost]:
+        self._config.write_text(models_yaml(num_models), encoding="utf-8")
+        yield self._run("validate", ["validate"], "no mistakes")
+        yield self._run("generate", ["generate"], " 0 identical")
+        yield self._run("generate, no change", ["generate"], " 0 written")
+        yield self._run("diff", ["diff"], " identical")
+        with stand_in(self._repository, loaded=False) as port:
+            yield self._run("apply, all are new", _planning(port), "add ")
+        with stand_in(self._repository, loaded=True) as port:
+            yield self._run("apply, all are loaded", _planning(port), "nothing to do")
+        self._config.write_text(_ANOTHER, encoding="utf-8")
+        yield self._run("prune", ["prune"], "remove ")
+
+    def _run(self, target: str, arguments: list[str], says: str) -> Cost:
+        self._place.say(target)
+        places = ["--config", str(self._config), "--repository", str(self._repository)]
+        taken = run_cli(self._folder, [*arguments, *places], says, {VARIABLE: _ANY_KEY})
+        return Cost(target, asdict(taken), taken.wall_s)
+
+
+def _planning(port: int) -> list[str]:
+    return ["apply", "--dry-run", "--url", f"127.0.0.1:{port}"]
+
+
+@contextlib.contextmanager
+def stand_in(repository: Path, *, loaded: bool) -> Iterator[int]:
+    """The port of a server that has all models of the repository, or none of them."""
+    command = [sys.executable, "-m", "perf.growth.stand_in", str(repository)]
+    command += ["--loaded"] if loaded else []
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            line = process.stdout.readline() if process.stdout else ""
+            if not line:
+                raise PerfError("the stand-in for a server did not start")
+            yield int(line)
+        finally:
+            process.terminate()
+
+
+AXIS = Axis(
+    name="models-in-yaml",
+    title="Models in the YAML",
+    unit="models",
+    points=doubled(1, 1000),
+    quick_points=(1, 10, 100),
+    highest=10_000,
+    targets=TARGETS,
+    charts=(
+        Chart("Time of what reads", ("wall_s",), _READING),
+        Chart("Time of what writes", ("wall_s",), _WRITING),
+        Chart("Processor time of what reads", ("cpu_s",), _READING),
+        Chart("Processor time of what writes", ("cpu_s",), _WRITING),
+        Chart("Peak memory of what reads", ("peak_memory_mib",), _READING),
+        Chart("Peak memory of what writes", ("peak_memory_mib",), _WRITING),
+    ),
+    session=session,
+    note="Each verb is a process of its own, Python's start included. Half of the models stream "
+    "(two folders each), a quarter are embeddings, a quarter classifiers. apply plans (--dry-run) "
+    "against a server that has none of the models, or all of them.",
+    memory_gib=lambda value: 0.2 + value / 2000,
+)

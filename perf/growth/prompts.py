@@ -1,0 +1,76 @@
+"""The axis "prompts": how long prompts take to be read, and what their length does to each token
+that follows. One request at a time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections.abc import Iterator
+
+from generator.server import TritonServer
+from perf.growth.asking import body, latency_s
+from perf.growth.axis import Axis, Chart, Cost, Measure, Place, Step, doubled
+from perf.growth.llama import Shape, repository_of
+from perf.growth.processes import PeakMemory, cpu_s
+from perf.growth.watched_server import served
+from perf.load.requests import prompt
+
+NUM_OUTPUT_TOKENS = 33  # of the longer answers; the others have 1
+LONGEST = 2048
+_NUM_ASKED = 5
+_MODEL = "llama"
+
+
+@contextlib.contextmanager
+def session(place: Place) -> Iterator[Measure]:
+    """One server, warm."""
+    place.say("making the model")
+    shape = Shape(LONGEST + NUM_OUTPUT_TOKENS, max_num_seqs=8)
+    repository = repository_of(place.folder, [_MODEL], shape, place.seed)
+    place.say("starting the server")
+    with served(repository, [_MODEL]) as server:
+        draw = random.Random(place.seed)
+        _latency_s(server, draw, 64, NUM_OUTPUT_TOKENS)
+        yield lambda step: [_cost(server, draw, step)]
+
+
+def _cost(server: TritonServer, draw: random.Random, step: Step) -> Cost:
+    before = cpu_s(server.pid)
+    with PeakMemory(server.pid) as memory:
+        prefill_s = _latency_s(server, draw, step.value, 1)
+        prefill_cpu_s = (cpu_s(server.pid) - before) / _NUM_ASKED
+        whole_s = _latency_s(server, draw, step.value, NUM_OUTPUT_TOKENS)
+    figures = {
+        "prefill_s": prefill_s,
+        "prefill_cpu_s": prefill_cpu_s,
+        "decode_s_per_token": (whole_s - prefill_s) / (NUM_OUTPUT_TOKENS - 1),
+        "peak_memory_mib": memory.mib,
+    }
+    return Cost("in-flight engine", figures, _NUM_ASKED * (prefill_s + whole_s), 2 * _NUM_ASKED)
+
+
+def _latency_s(server: TritonServer, draw: random.Random, length: int, max_tokens: int) -> float:
+    bodies = [body(prompt(draw, length), max_tokens) for _ in range(_NUM_ASKED)]
+    return latency_s(server.listen.http_port, _MODEL, bodies)
+
+
+AXIS = Axis(
+    name="prompts",
+    title="Tokens of a prompt",
+    unit="tokens",
+    points=doubled(16, LONGEST),
+    quick_points=(16, 128, 512, 1024, LONGEST),
+    highest=LONGEST,
+    targets=("in-flight engine",),
+    charts=(
+        Chart("Until the first token", ("prefill_s", "prefill_cpu_s")),
+        Chart("For each further token", ("decode_s_per_token",)),
+        Chart("The server's memory", ("peak_memory_mib",)),
+    ),
+    session=session,
+    note=f"The 42 M Llama with a context of {LONGEST + NUM_OUTPUT_TOKENS} tokens, one request at a "
+    f"time: the median of {_NUM_ASKED} that ask for 1 token, and of {_NUM_ASKED} that ask for "
+    f"{NUM_OUTPUT_TOKENS}.",
+    memory_gib=lambda _: 2.5,
+)
