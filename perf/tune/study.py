@@ -31,7 +31,7 @@ _STUDY = "tune"
 _LINE, _STATE = "line", "state"  # attributes of a trial: its line in measurements.jsonl
 _CURRENT = "current"  # and, of the first, that it is what models.yaml says
 _NUM_STARTUP = 5  # trials drawn at random before the model of the space is trusted
-_NUM_ASKED = 20  # times that settings which were tried already may come up in a row
+_NUM_ASKED = 6  # times that settings which were tried already may come up in a row
 _NUM_DRAWN = 1000  # combinations that are looked at when the optimiser knows no new ones
 
 

@@ -1,0 +1,145 @@
+"""--search and --fix, and what is tried without them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from generator.errors import UsageError
+from generator.models_yaml import load
+from generator.spec import ModelSpec
+from generator.templates import Task, find_tasks
+from perf.report.schema import Value
+from perf.tune import settings
+from perf.tune.search_arguments import make_space
+from perf.tune.space import Space
+from tests.support.triton import DEMO_MODEL
+
+
+@pytest.fixture(scope="module")
+def tasks() -> Mapping[str, Task]:
+    return find_tasks()
+
+
+def spec_of(
+    folder: Path, tasks: Mapping[str, Task], more: str = "", task: str = "text-generation"
+) -> ModelSpec:
+    path = folder / "models.yaml"
+    path.write_text(f"models:\n- {{name: demo, task: {task}, model: {DEMO_MODEL}{more}}}\n")
+    return load(path, dict(tasks))[0]
+
+
+def space_of(
+    spec: ModelSpec, tasks: Mapping[str, Task], *search: str, fix: tuple[str, ...] = ()
+) -> Space:
+    usual = settings.worth_trying(spec, tasks[spec.task], callers=16, cores=4)
+    return make_space(spec, tasks[spec.task], search, fix, usual)
+
+
+def values(space: Space) -> dict[str, tuple[Value, ...]]:
+    return {settings.short(each.key): each.values for each in space.dimensions}
+
+
+@pytest.mark.parametrize(
+    "written, expected",
+    [
+        ("max_num_seqs=8,4,32", (None, 4, 8, 32)),
+        ("options.max_num_seqs=4", (None, 4)),
+        ("max_num_seqs=1:20", (None, 1, 2, 4, 8, 16, 20)),
+        ("max_num_seqs=1:27:x3", (None, 1, 3, 9, 27)),
+        ("max_num_seqs=8:24:8", (None, 8, 16, 24)),
+        ("kv_cache_gib=0.5:2", (None, 0.5, 1.0, 2.0)),
+        ("kv_cache_gib=null,1", (None, 1)),
+        ("engine=auto,generate", ("auto", "generate")),
+        ("max_queue_delay_microseconds=0:200:100", (0, 100, 200)),
+    ],
+)
+def test_values_are_those_that_were_written_and_the_current_one(
+    written: str, expected: tuple[Value, ...], tmp_path: Path, tasks: Mapping[str, Task]
+) -> None:
+    space = space_of(spec_of(tmp_path, tasks), tasks, written)
+    assert tuple(values(space).values()) == (expected,)
+
+
+@pytest.mark.parametrize(
+    "written, message",
+    [
+        ("max_num_seq=4", "unknown key 'max_num_seq'.*did you mean 'max_num_seqs'"),
+        ("max_num_seqs=0,4", "max_num_seqs: got 0, expected a whole number from 1 to 1024"),
+        ("max_num_seqs=four", "max_num_seqs: got 'four', expected a whole number"),
+        ("max_num_seqs=1.5", "max_num_seqs: got 1.5, expected a whole number"),
+        ("max_num_seqs=64:1", "an empty range"),
+        ("max_num_seqs=1:64:0", "an empty range"),
+        ("max_num_seqs=1:64:x1", "an empty range"),
+        ("max_num_seqs=1:1000:1", "expected at most 64"),
+        ("max_num_seqs=a:b", "expected KEY=VALUE"),
+        ("max_num_seqs=", "expected KEY=VALUE"),
+        ("max_num_seqs=,", "expected single values"),
+        ("max_num_seqs=[1", "got '\\[1'|expected"),
+        ("max_num_seqs", "expected KEY=VALUE"),
+        ("kv_cache_gib=-1", "kv_cache_gib: got -1, expected a number above 0"),
+        ("engine=fast", "engine: got 'fast', expected one of auto, in_flight, generate"),
+        ("instance_group.count=0", "got 0, expected a whole number from 1 to 128"),
+        ("max_batch_size=-1", "max_batch_size: got -1"),
+    ],
+)
+def test_what_models_yaml_does_not_allow_is_refused_by_its_key(
+    written: str, message: str, tmp_path: Path, tasks: Mapping[str, Task]
+) -> None:
+    with pytest.raises(UsageError, match=message):
+        space_of(spec_of(tmp_path, tasks), tasks, written)
+
+
+def test_a_key_can_not_be_searched_and_fixed(tmp_path: Path, tasks: Mapping[str, Task]) -> None:
+    with pytest.raises(UsageError, match="is also in --search"):
+        space_of(spec_of(tmp_path, tasks), tasks, "max_num_seqs=4", fix=("max_num_seqs=8",))
+
+
+def test_one_way_to_set_a_model_is_nothing_to_search(
+    tmp_path: Path, tasks: Mapping[str, Task]
+) -> None:
+    spec = spec_of(tmp_path, tasks, ", options: {max_num_seqs: 4}")
+    with pytest.raises(UsageError, match="nothing to choose; --search takes max_batch_size"):
+        space_of(spec, tasks, "max_num_seqs=4")
+
+
+def test_instances_that_are_not_one_number_are_refused(
+    tmp_path: Path, tasks: Mapping[str, Task]
+) -> None:
+    spec = spec_of(tmp_path, tasks, ", device_map: auto")
+    with pytest.raises(UsageError, match="has a device_map or several groups"):
+        space_of(spec, tasks, "instance_group.count=1,2")
+
+
+def test_a_text_model_is_tried_with_what_its_engine_looks_at(
+    tmp_path: Path, tasks: Mapping[str, Task]
+) -> None:
+    found = values(space_of(spec_of(tmp_path, tasks), tasks))
+    assert found["max_num_seqs"] == (None, 4, 8, 16)  # more than all 16 callers is the same
+    assert set(found) == {"max_num_seqs", "max_num_batched_tokens", "instance_group.count"}
+
+
+def test_padded_generation_is_not_tried_with_options_of_the_other_engine(
+    tmp_path: Path, tasks: Mapping[str, Task]
+) -> None:
+    spec = spec_of(tmp_path, tasks, ", options: {engine: generate, kv_cache_gib: 1}")
+    assert set(values(space_of(spec, tasks))) == {"max_num_seqs", "instance_group.count"}
+
+
+def test_batches_and_delays_are_tried_where_requests_have_a_batch_dimension(
+    tmp_path: Path, tasks: Mapping[str, Task]
+) -> None:
+    spec = spec_of(tmp_path, tasks, ", max_batch_size: 8", task="feature-extraction")
+    found = values(space_of(spec, tasks))
+    assert found["max_batch_size"] == (1, 2, 4, 8, 16)
+    assert found["max_queue_delay_microseconds"] == (0, 100, 500, 1000, 5000)
+    assert "max_num_seqs" not in found
+
+
+def test_a_cache_budget_is_tried_around_the_one_that_is_set(
+    tmp_path: Path, tasks: Mapping[str, Task]
+) -> None:
+    spec = spec_of(tmp_path, tasks, ", options: {kv_cache_gib: 2}")
+    assert values(space_of(spec, tasks))["kv_cache_gib"] == (0.5, 1.0, 2.0, 4.0)

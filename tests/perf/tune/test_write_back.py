@@ -1,0 +1,228 @@
+"""Settings in models.yaml: what changes, and that nothing else does."""
+
+from __future__ import annotations
+
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from generator.errors import PerfError, SpecError
+from generator.models_yaml import load
+from generator.templates import Task, find_tasks
+from perf.tune import settings
+from perf.tune.settings import BATCH, DELAY, INSTANCES
+from perf.tune.space import Settings
+from perf.tune.write_back import write_settings
+from tests.support.triton import DEMO_MODEL
+
+SEQS, CACHE = "options.max_num_seqs", "options.kv_cache_gib"
+MODEL = f"task: text-generation\n    model: {DEMO_MODEL}"
+
+
+@pytest.fixture(scope="module")
+def tasks() -> Mapping[str, Task]:
+    return find_tasks()
+
+
+def write_yaml(folder: Path, text: str) -> Path:
+    path = folder / "models.yaml"
+    path.write_bytes(text.encode())
+    return path
+
+
+def changed(path: Path, wanted: Settings, tasks: Mapping[str, Task], name: str = "demo") -> str:
+    spec = next(each for each in load(path, dict(tasks)) if each.name == name)
+    now = settings.current(spec, wanted)
+    return write_settings(path, name, now, wanted, tasks)
+
+
+HEAD = f"models:\n  - name: demo\n    {MODEL}\n"
+CASES: Mapping[str, tuple[str, Settings, str]] = {
+    "a value that stands there": (
+        f"{HEAD}    options:\n      max_num_seqs:   8  # few\n",
+        {SEQS: 32},
+        f"{HEAD}    options:\n      max_num_seqs:   32  # few\n",
+    ),
+    "a new option behind the others": (
+        (
+            f"models:\n- name: demo\n  task: text-generation\n  model: {DEMO_MODEL}\n"
+            "  options:\n    max_model_len: 64  # short\n  # the end\n"
+        ),
+        {SEQS: 32, CACHE: 0.5},
+        (
+            f"models:\n- name: demo\n  task: text-generation\n  model: {DEMO_MODEL}\n"
+            "  options:\n    max_model_len: 64  # short\n    max_num_seqs: 32\n"
+            "    kv_cache_gib: 0.5\n  # the end\n"
+        ),
+    ),
+    "no options yet, and a comment after the last key": (
+        f"models:\n  - name: demo  # mine\n    {MODEL}\n    # options:\n",
+        {SEQS: 32},
+        (
+            f"models:\n  - name: demo  # mine\n    {MODEL}\n    options:\n      max_num_seqs: 32\n"
+            "    # options:\n"
+        ),
+    ),
+    "no newline at the end": (
+        f"models:\n  - name: demo\n    {MODEL}",
+        {SEQS: 32},
+        f"{HEAD}    options:\n      max_num_seqs: 32",
+    ),
+    "lines that end as on Windows": (
+        f"models:\r\n  - name: demo\r\n    task: text-generation\r\n    model: {DEMO_MODEL}\r\n",
+        {SEQS: 32},
+        (
+            f"models:\r\n  - name: demo\r\n    task: text-generation\r\n    model: {DEMO_MODEL}\r\n"
+            "    options:\r\n      max_num_seqs: 32\r\n"
+        ),
+    ),
+    "a byte order mark": (
+        f"\ufeffmodels:\n  - name: demo\n    {MODEL}\n    options: {{max_num_seqs: 8}}\n",
+        {SEQS: None},
+        f"\ufeffmodels:\n  - name: demo\n    {MODEL}\n    options: {{max_num_seqs: null}}\n",
+    ),
+    "everything in one line": (
+        f"models: [{{name: demo, task: text-generation, model: {DEMO_MODEL}}}]  # short\n",
+        {SEQS: 32, INSTANCES: 2},
+        (
+            f"models: [{{name: demo, task: text-generation, model: {DEMO_MODEL}, "
+            "options: {max_num_seqs: 32}, instance_group: [{count: 2}]}]  # short\n"
+        ),
+    ),
+    "a value of the defaults, which other models keep": (
+        (
+            f"defaults:\n  options: {{max_num_seqs: 8}}\nmodels:\n  - name: demo\n    {MODEL}\n"
+            f"  - name: other\n    {MODEL}\n"
+        ),
+        {SEQS: 32},
+        (
+            f"defaults:\n  options: {{max_num_seqs: 8}}\nmodels:\n  - name: demo\n    {MODEL}\n"
+            f"    options:\n      max_num_seqs: 32\n  - name: other\n    {MODEL}\n"
+        ),
+    ),
+    "a group of the defaults": (
+        f"defaults:\n  instance_group:\n    - kind: KIND_CPU\n{HEAD}",
+        {INSTANCES: 2},
+        (
+            "defaults:\n  instance_group:\n    - kind: KIND_CPU\n"
+            f"{HEAD}"
+            "    instance_group: [{count: 2, kind: KIND_CPU}]\n"
+        ),
+    ),
+    "a group of its own": (
+        f"{HEAD}    instance_group:\n      - kind: KIND_CPU # here\n",
+        {INSTANCES: 2},
+        f"{HEAD}    instance_group:\n      - kind: KIND_CPU # here\n        count: 2\n",
+    ),
+    "a delay where batching was only on": (
+        f"{HEAD}    max_batch_size: 4\n    dynamic_batching: true\n",
+        {BATCH: 8, DELAY: 100},
+        (
+            f"{HEAD}    max_batch_size: 8\n"
+            "    dynamic_batching: {max_queue_delay_microseconds: 100}\n"
+        ),
+    ),
+    "a delay beside preferred sizes": (
+        (
+            f"{HEAD}    max_batch_size: 4\n    dynamic_batching:\n"
+            "      preferred_batch_size: [4]  # four\n"
+        ),
+        {DELAY: 100},
+        (
+            f"{HEAD}    max_batch_size: 4\n    dynamic_batching:\n"
+            "      preferred_batch_size: [4]  # four\n      max_queue_delay_microseconds: 100\n"
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_only_the_wanted_keys_change(case: str, tmp_path: Path, tasks: Mapping[str, Task]) -> None:
+    before, wanted, after = CASES[case]
+    path = write_yaml(tmp_path, before)
+    diff = changed(path, wanted, tasks)
+    assert path.read_bytes().decode() == after
+    assert diff.startswith("--- ")
+    assert [each.name for each in tmp_path.iterdir()] == ["models.yaml"]
+
+
+def test_what_is_so_already_changes_nothing(tmp_path: Path, tasks: Mapping[str, Task]) -> None:
+    path = write_yaml(tmp_path, CASES["a value that stands there"][0])
+    before = path.stat()
+    assert changed(path, {SEQS: 8}, tasks) == ""
+    assert path.stat().st_ino == before.st_ino
+
+
+def test_a_comment_in_what_would_have_to_go_is_refused(
+    tmp_path: Path, tasks: Mapping[str, Task]
+) -> None:
+    batching = "    dynamic_batching:\n      # of four\n      preferred_batch_size: [4]\n"
+    text = f"{HEAD}    max_batch_size: 4\n{batching}"
+    path = write_yaml(tmp_path, text)
+    with pytest.raises(PerfError, match="a comment lies in what would have to go"):
+        changed(path, {DELAY: None}, tasks)
+    assert path.read_text() == text
+
+
+def test_a_value_that_other_keys_do_not_allow_is_refused_by_its_key(
+    tmp_path: Path, tasks: Mapping[str, Task]
+) -> None:
+    text = f"models:\n  - name: demo\n    {MODEL}\n    options: {{max_num_batched_tokens: 16}}\n"
+    path = write_yaml(tmp_path, text)
+    with pytest.raises(PerfError, match="max_num_batched_tokens: got 16, expected at least"):
+        changed(path, {SEQS: 32}, tasks)
+    assert path.read_text() == text
+    assert [each.name for each in tmp_path.iterdir()] == ["models.yaml"]
+
+
+def test_a_change_that_would_drag_other_keys_along_is_refused(
+    tmp_path: Path, tasks: Mapping[str, Task]
+) -> None:
+    text = (
+        "defaults:\n  dynamic_batching: {preferred_batch_size: [2]}\n"
+        f"models:\n  - name: demo\n    {MODEL}\n    max_batch_size: 4\n    dynamic_batching: true\n"
+    )
+    path = write_yaml(tmp_path, text)
+    with pytest.raises(PerfError, match="more than these keys would change"):
+        changed(path, {DELAY: 100}, tasks)
+    assert path.read_text() == text
+
+
+def test_a_file_that_was_changed_meanwhile_is_left_alone(
+    tmp_path: Path, tasks: Mapping[str, Task]
+) -> None:
+    path = write_yaml(tmp_path, CASES["a value that stands there"][0])
+    with pytest.raises(PerfError, match="was changed since it was measured"):
+        write_settings(path, "demo", {SEQS: 4}, {SEQS: 32}, tasks)
+
+
+def test_a_file_that_became_wrong_meanwhile_is_told_of(
+    tmp_path: Path, tasks: Mapping[str, Task]
+) -> None:
+    path = write_yaml(tmp_path, "models: [\n")
+    with pytest.raises(SpecError):
+        write_settings(path, "demo", {SEQS: 4}, {SEQS: 32}, tasks)
+
+
+def test_rights_and_links_stay(tmp_path: Path, tasks: Mapping[str, Task]) -> None:
+    (tmp_path / "real").mkdir()
+    path = write_yaml(tmp_path / "real", CASES["a value that stands there"][0])
+    path.chmod(0o640)
+    link = tmp_path / "models.yaml"
+    link.symlink_to(path)
+    changed(link, {SEQS: 32}, tasks)
+    assert link.is_symlink()
+    assert "max_num_seqs:   32" in path.read_text()
+    assert stat.S_IMODE(path.stat().st_mode) == 0o640
+
+
+def test_a_folder_that_takes_no_files_leaves_the_file_as_it_was(
+    tmp_path: Path, tasks: Mapping[str, Task]
+) -> None:
+    path = write_yaml(tmp_path, CASES["a value that stands there"][0])
+    path.with_suffix(".hf-triton-tmp").mkdir()
+    with pytest.raises(PerfError, match="can't be written"):
+        changed(path, {SEQS: 32}, tasks)
+    assert path.read_text() == CASES["a value that stands there"][0]
