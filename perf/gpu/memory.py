@@ -36,17 +36,20 @@ def measure(context: Context) -> None:
         },
     )
     stated = TINY_STATED_GIB if context.tiny else STATED_GIB
-    length = 64 if context.tiny else 2048
-    options = {"kv_cache_gib": stated, "max_model_len": length}
+    length, sequences = (64, 4) if context.tiny else (2048, _SEQUENCES)
+    options: dict[str, Any] = {
+        "kv_cache_gib": stated,
+        "max_model_len": length,
+        "max_num_seqs": sequences,
+    }
     _measure_budget(context, model, device, "kv_cache_gib stated", stated, options)
     free = free_gib(device)
     per_token = sum(shape.bytes_per_token for shape in layer_shapes(model, device))
     most = int(free * FREE_SHARE * GIB) // (_SEQUENCES * per_token) - 1
     longest = 128 if context.tiny else min(most, model.config.max_position_embeddings)
     budget = free * FREE_SHARE
-    _measure_budget(
-        context, model, device, "90 % of what is free", budget, {"max_model_len": longest}
-    )
+    options = {"max_model_len": longest, "max_num_seqs": sequences}
+    _measure_budget(context, model, device, "90 % of what is free", budget, options)
 
 
 def _measure_budget(

@@ -55,6 +55,8 @@ def run(
     finally:
         _end(process)
         reader.join(_GRACE_S)
+        if process.stdout and not reader.is_alive():
+            process.stdout.close()
     return state, time.monotonic() - begun_s
 
 

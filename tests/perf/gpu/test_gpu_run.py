@@ -1,0 +1,221 @@
+"""A run's sections as processes: what is kept when one fails, is cut off or is interrupted."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from perf.gpu import supervise
+from perf.gpu.__main__ import main, parse_args
+from perf.gpu.machine import why_no_gpu
+from perf.gpu.plan import SECTIONS, Section, chosen
+from perf.gpu.report import cell, one_line, summary, to_markdown
+from perf.gpu.results import Figure, Measured, Results, Target
+from perf.gpu.run import Run
+
+MACHINE = json.dumps({"table": "device", "row": {"device": "cpu", "numpy": "2.5.2"}})
+FIGURE = json.dumps({"table": "t", "row": {"a": 1}, "target": None})
+
+
+def child(code: str) -> list[str]:
+    return [sys.executable, "-c", f"import sys, time, os\n{code}"]
+
+
+def test_figures_of_a_section_that_takes_too_long_are_kept() -> None:
+    taken: list[dict[str, Any]] = []
+    code = f"print({FIGURE!r}, flush=True)\nsys.stdin.read()"
+    state, _ = supervise.run(child(code), 2.0, taken.append)
+    assert state == "cut off: it took longer than 2 s"
+    assert taken == [json.loads(FIGURE)]
+
+
+def test_a_section_that_dies_is_told() -> None:
+    state, _ = supervise.run(child("os.kill(os.getpid(), 9)"), 30, lambda _: None)
+    assert state == "failed: its process ended: killed by SIGKILL"
+    state, _ = supervise.run(child('print(\'{"state": "failed: why"}\')'), 30, lambda _: None)
+    assert state == "failed: why"
+
+
+def test_a_section_ends_when_its_stdin_closes() -> None:
+    watch = (
+        "from perf.gpu.section import _end_with_parent\n"
+        "_end_with_parent()\nprint('{}', flush=True)\ntime.sleep(60)"
+    )
+    process = subprocess.Popen(child(watch), env=supervise.environment(), stdin=subprocess.PIPE)
+    assert process.stdin
+    process.stdin.close()
+    assert process.wait(30) == -signal.SIGTERM
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """A run whose sections are small scripts."""
+    run = Run("cpu", True, 0, tmp_path / "gpu", tmp_path, None, "python -m perf.gpu", "now")
+    scripts = {
+        "ceilings": f'print({FIGURE!r})\nprint(\'{{"state": "done"}}\')',
+        "encoder": f"print({FIGURE!r}, flush=True)\nos.abort()",
+        "memory": 'print(\'{"state": "skipped: no room"}\')',
+        "machine": f'print({MACHINE!r})\nprint(\'{{"state": "done"}}\')',
+    }
+    monkeypatch.setattr(Run, "_command", lambda self, name: child(scripts[name]))
+    return run
+
+
+def sections(*names: str) -> list[Section]:
+    return [SECTIONS[name] for name in names]
+
+
+def test_a_section_that_fails_does_not_stop_the_others(run: Run) -> None:
+    run.prepare([], None)
+    assert not run.measure(sections("encoder", "memory", "ceilings"))
+    kept = json.loads(run.results.path.read_text())["sections"]
+    assert kept["encoder"]["state"].startswith("failed: its process ended: killed by SIGABRT")
+    assert kept["encoder"]["figures"] == [json.loads(FIGURE)]
+    assert kept["memory"]["state"] == "skipped: no room"
+    assert kept["ceilings"]["state"] == "done"
+    assert run.measure(sections("ceilings", "memory")), "skipped, with the reason, is no failure"
+
+
+def test_sections_of_an_earlier_run_stay_in_the_results(run: Run) -> None:
+    run.prepare([], None)
+    run.measure(sections("ceilings"))
+    run.prepare([], None)
+    run.measure(sections("memory"))
+    assert list(run.results.sections) == ["ceilings", "memory"]
+    assert "## what the GPU can do (ceilings)" in (run.output.with_name("gpu.md")).read_text()
+
+
+def test_a_spent_budget_begins_no_section(run: Run) -> None:
+    run.budget_s = 1.0
+    run.prepare([], None)
+    assert not run.measure(sections("ceilings"))
+    assert run.results.sections["ceilings"].state == "cut off: nothing was left of --budget-s"
+
+
+def test_serving_needs_numpy_1_and_a_server(run: Run) -> None:
+    run.prepare([], None)
+    run.found["missing_for_serving"] = ""
+    run.has_server = False
+    assert run._cannot(SECTIONS["server-1b"]) == (
+        "skipped: no tritonserver here: --pytriton-wheel PATH"
+    )
+    run.has_server = True
+    assert "can't work with numpy 2.5.2: put a wheel of numpy 1.26" in run._cannot(
+        SECTIONS["server-1b"]
+    )
+    run.found["missing_for_serving"] = "jinja2"
+    assert "these can't be imported: jinja2" in run._cannot(SECTIONS["server-1b"])
+
+
+def test_other_json_is_not_written_over(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "gpu.json").write_text('{"levels": []}')
+    with pytest.raises(ValueError, match=r"gpu\.json holds no results of perf\.gpu"):
+        run.prepare([], None)
+
+
+def test_the_report_has_targets_beside_their_figures(tmp_path: Path) -> None:
+    results = Results(tmp_path / "gpu.json", {"cpu": "x"}, {"python": "3"})
+    row: dict[str, Any] = {"sequences": 1, "tokens_per_s": 1234.5, "limit_share": 0.715}
+    target = Target("at least 70% of the limit", 0.715, 0.70)
+    missed = Target("at least 20 times", 19.0, 20.0)
+    figures = [Figure("decoding", row, target), Figure("ratio", {"times": 19.0}, missed)]
+    results.put("decode-8b", Measured("done", "now", "c", "abc", {"device": "H200"}, 1.0, figures))
+    text = to_markdown(results)
+    assert "| sequences | tokens/s | of the limit | target |" in text
+    assert "| 1 | 1,234 | 72% | at least 70% of the limit: met |" in text
+    assert "| 19.0 | at least 20 times: not met |" in text
+    assert summary(results, ["decode-8b"]) == [
+        "decode-8b: at least 70% of the limit: met (0.71)",
+        "decode-8b: at least 20 times: not met (19.0)",
+    ]
+    assert json.loads(results.path.read_text())["sections"]["decode-8b"]["figures"][0]["target"][
+        "met"
+    ]
+    assert one_line("s", figures[0]).startswith("s: decoding: sequences 1, tokens/s 1,234, of")
+    assert cell("x", None) == ""
+
+
+def test_large_sections_run_where_they_are_asked_for() -> None:
+    assert "server-8b" not in [section.name for section in chosen(None, large=False)]
+    assert chosen(None, large=True) == list(SECTIONS.values())
+    assert chosen(("server-8b",), large=False) == [SECTIONS["server-8b"]]
+
+
+@pytest.mark.parametrize(
+    "argv, said",
+    [
+        (["--sections", "decode"], "got 'decode', expected some of ceilings"),
+        (["--device", "cpu"], "it needs --tiny"),
+        (["--budget-s", "0"], "got 0, expected more than 0 seconds"),
+    ],
+)
+def test_mistakes_on_the_command_line_are_told(
+    argv: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        parse_args(argv)
+    assert ended.value.code == 2
+    assert said in capsys.readouterr().err
+
+
+def test_results_go_to_the_folder_that_a_machine_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OUT", "/out")
+    assert parse_args([]).output == Path("/out/gpu")
+    assert parse_args([]).device == "cuda:0"
+
+
+def test_a_missing_wheel_ends_the_run_with_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wheel = str(tmp_path / "none.whl")
+    words = ["--tiny", "--device", "cpu", "--work-dir", str(tmp_path)]
+    assert main([*words, "--output", str(tmp_path / "o"), "--pytriton-wheel", wheel]) == 1
+    assert capsys.readouterr().err == f"perf.gpu: {wheel}: no such file\n"
+    assert not list(tmp_path.glob("perf-gpu-*"))
+
+
+class FakeTorch:
+    """A torch that says what its cuda does."""
+
+    __version__ = "2.13.0"
+
+    def __init__(self, cuda: str | None, error: str = "") -> None:
+        self.version, self.cuda = type("V", (), {"cuda": cuda}), self
+        self._error = error
+
+    def init(self) -> None:
+        if self._error:
+            raise RuntimeError(self._error)
+
+
+OLD = (
+    "The NVIDIA driver on your system is too old (found version 11040). Please update your GPU "
+    "driver by downloading and installing a new version from the URL: http://www. Alternatively,"
+)
+
+
+@pytest.mark.parametrize(
+    "fake, said",
+    [
+        (FakeTorch(None), "no GPU to measure on: torch 2.13.0 is built without CUDA; it needs"),
+        (FakeTorch("13.0"), "no GPU to measure on: torch sees no GPU; it needs"),
+        (FakeTorch("13.0", OLD), "system is too old (found version 11040). Please update your GPU"),
+    ],
+)
+def test_why_there_is_no_gpu_is_one_line(fake: FakeTorch, said: str) -> None:
+    told = why_no_gpu(fake)
+    assert said in told
+    assert "\n" not in told
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_gpu_has_its_ceilings_measured(tmp_path: Path) -> None:
+    words = ["--sections", "ceilings", "--output", str(tmp_path / "gpu")]
+    assert main([*words, "--work-dir", str(tmp_path)]) == 0
