@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from perf.sweep.plan import ANALYZER
+from perf.sweep.plan import ANALYZER, EXPORT_FILE
 
 MOUNTED = "/sweep"
 
@@ -16,7 +16,9 @@ MOUNTED = "/sweep"
 def container_commands(commands: Sequence[Sequence[str]], folder: Path, image: str) -> list[str]:
     """For each command one line; what is not perf_analyzer's needs no container."""
     lines = []
-    for command in commands:
+    for number, command in enumerate(commands, 1):
+        # Each its own: perf_analyzer overwrites no file.
+        command = [f"{number}_{EXPORT_FILE}" if w == EXPORT_FILE else w for w in command]
         if command[0] == ANALYZER:
             start = ["docker", "run", "--rm", "--network=host", "-v", f"{folder}:{MOUNTED}"]
             command = [*start, "-w", MOUNTED, image, *command]

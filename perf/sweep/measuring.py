@@ -6,8 +6,10 @@ ends it.
 
 from __future__ import annotations
 
+import errno
 import json
 import shlex
+import shutil
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -30,6 +32,7 @@ from perf.sweep.scenario import Addresses
 from perf.sweep.triton import TritonView
 
 _SILENCE_S = 20.0  # of a server's metrics, after which a load is not waited for
+_FULL_BYTES = 65_536  # perf_analyzer says nothing when it can't write all of its export
 _LEAST_TIMEOUT_S = 120.0
 
 
@@ -75,6 +78,8 @@ class Measurer:
         try:
             figures = self._figures(planned)
         except ExportError as error:
+            if shutil.disk_usage(self.runner.folder).free < _FULL_BYTES:
+                raise OSError(errno.ENOSPC, "no space left on device") from None
             return self._failed(planned, started, Ended(1, str(error)), command)
         finally:
             (self.runner.folder / EXPORT_FILE).unlink(missing_ok=True)

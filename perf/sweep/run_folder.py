@@ -34,28 +34,28 @@ def begin(folder: Path, run: Run, files: Mapping[str, str], fresh: bool) -> set[
 
     Raises PerfError where the folder holds another run, or can't be written.
     """
-    with _disk(folder):
+    with disk(folder):
         if fresh:
             _clear(folder)
         done = _go_on(folder, run) if (folder / RUN_FILE).exists() else set()
         if not done:
             write_run(folder, run)
+    write_files(folder, files)
+    return done
+
+
+def write_files(folder: Path, files: Mapping[str, str]) -> None:
+    """What is sent. Raises PerfError."""
+    with disk(folder):
         for name, content in files.items():
             path = folder / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(content, encoding="utf-8")
-    return done
-
-
-def keep(folder: Path, measurement: Measurement, num_done: int) -> None:
-    """Adds it. Raises PerfError on a full disk."""
-    with _disk(folder, f"; the {num_done} measurements before it are kept"):
-        append(folder, measurement)
 
 
 def render(folder: Path) -> None:
     """Writes the reports. Raises PerfError."""
-    with _disk(folder, "; the measurements are kept: `hf-triton perf report` makes the rest"):
+    with disk(folder, "; the measurements are kept: `hf-triton perf report` makes the rest"):
         write_renderings(folder)
 
 
@@ -107,8 +107,8 @@ def _as_read(values: Mapping[str, Any]) -> Any:
 
 
 @contextlib.contextmanager
-def _disk(folder: Path, kept: str = "") -> Iterator[None]:
-    """Turns what goes wrong with the disk into one clear line."""
+def disk(folder: Path, kept: str = "") -> Iterator[None]:
+    """Turns what goes wrong with the disk into a PerfError; ``kept`` is said at its end."""
     try:
         yield
     except OSError as error:

@@ -20,7 +20,7 @@ from generator.templates import find_tasks
 from generator.triton_models import triton_models
 from perf import machine
 from perf.report.rendering import MARKDOWN_FILE, PAGE_FILE
-from perf.report.schema import Run
+from perf.report.schema import Run, append
 from perf.sweep import analyzer as analyzers
 from perf.sweep import run_folder
 from perf.sweep.analyzer import Analyzer
@@ -113,19 +113,13 @@ def _measure(
     missing = [one for one in found if one.key not in done]
     if done:
         _say(f"{len(found) - len(missing)} of {len(found)} loads are measured already")
-    failed, code = 0, EXIT_OK
+    loads = _Loads(sweep, options, Runner(analyzer, options.folder.resolve()), views)
+    code = EXIT_OK
     try:
         with Progress(len(found) - len(missing), len(found)) as progress:
-            for number, one in enumerate(missing, len(found) - len(missing)):
-                view = views[_addresses(one, sweep, options)]
-                recovery_s = _OWN_RECOVERY_S if sweep.serve else _RECOVERY_S
-                runner = Runner(analyzer, options.folder.resolve())
-                measurement = Measurer(runner, view, recovery_s, progress.show).measure(one)
-                run_folder.keep(options.folder, measurement, number)
-                failed += not measurement.num_requests
-                progress.finished(one.label, measurement)
+            failed = loads.measure(missing, progress)
     except KeyboardInterrupt:
-        code = EXIT_INTERRUPTED
+        code, failed = EXIT_INTERRUPTED, 0
         _say("stopped; what is measured is kept, and the same command goes on")
     except ServerGoneError as error:
         run_folder.render(options.folder)
@@ -136,6 +130,30 @@ def _measure(
     if failed:
         _say(f"{failed} loads failed; the same command tries them again")
     return code or (EXIT_INPUT if failed else EXIT_OK)
+
+
+@dataclass(frozen=True)
+class _Loads:
+    """Measures load after load and keeps each."""
+
+    sweep: Sweep
+    options: Options
+    runner: Runner
+    views: dict[Addresses, TritonView]
+
+    def measure(self, missing: Sequence[Planned], progress: Progress) -> int:
+        """How many failed. Raises ServerGoneError; PerfError where the disk is full."""
+        failed = 0
+        recovery_s = _OWN_RECOVERY_S if self.sweep.serve else _RECOVERY_S
+        for one in missing:
+            view = self.views[_addresses(one, self.sweep, self.options)]
+            measurer = Measurer(self.runner, view, recovery_s, progress.show)
+            with run_folder.disk(self.options.folder, "; what is measured so far is kept"):
+                measurement = measurer.measure(one)
+                append(self.options.folder, measurement)
+            failed += not measurement.num_requests
+            progress.finished(one.label, measurement)
+        return failed
 
 
 def _planned(sweep: Sweep, options: Options, views: dict[Addresses, TritonView]) -> list[Planned]:
@@ -284,21 +302,17 @@ def _notes(
 
 
 def _for_container(sweep: Sweep, options: Options, reasons: str) -> str:
-    """Writes the inputs and gives the commands that do the same in NVIDIA's container."""
+    """Writes the inputs, prints the commands that do the same in NVIDIA's container, and returns
+    what to tell.
+    """
     found = _planned(sweep, options, _views(sweep, options))
-    for name, content in input_files(found).items():
-        path = options.folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(content, encoding="utf-8")
+    run_folder.write_files(options.folder, input_files(found))
     commands = [measuring_command(one, _addresses(one, sweep, options)) for one in found]
-    lines = container_commands(commands, options.folder.resolve(), options.sdk_image)
-    return "\n".join(
-        [
-            "no perf_analyzer runs here:",
-            *(f"    {line}" for line in reasons.splitlines()),
-            "In NVIDIA's SDK container the same loads are (results are then its own):",
-            *lines,
-        ]
+    print("\n".join(container_commands(commands, options.folder.resolve(), options.sdk_image)))
+    lines = "".join(f"\n    {line}" for line in reasons.splitlines())
+    return (
+        f"no perf_analyzer runs here:{lines}\nthe commands above send the same loads from NVIDIA's "
+        "SDK container, and print its own results"
     )
 
 
