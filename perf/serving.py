@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -15,12 +15,18 @@ from generator.server_listen import Listen
 
 
 @contextmanager
-def serving(repository: Path, *models: str) -> Iterator[TritonServer]:
-    """Serve ``models`` of ``repository``. Raises ``ServerError``.
+def serving(
+    repository: Path,
+    *models: str,
+    listen: Listen | None = None,
+    write_log: Callable[[str], None] | None = None,
+) -> Iterator[TritonServer]:
+    """Serve ``models`` of ``repository``, on free ports unless told. Raises ``ServerError``.
 
     They are loaded one after the other: each times its own kernels while it loads.
     """
-    with TritonServer(repository, free_listen(), write_log=write_beside_bar) as server:
+    write_log = write_log or write_beside_bar
+    with TritonServer(repository, listen or free_listen(), write_log=write_log) as server:
         for model in models:
             server.wait_ready([model])
         yield server

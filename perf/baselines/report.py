@@ -1,149 +1,217 @@
-"""The result of a comparison, as JSON for programs and Markdown for readers; measures nothing."""
+"""The tables of a comparison, in Markdown; measures nothing."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Protocol
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from statistics import median
 
-from perf.load.measure import Level
+from perf.baselines.plan import is_stream, variant_of
+from perf.baselines.ratios import Ratio, pairs, ratio
+from perf.baselines.targets import TARGETS, Variant
+from perf.circumstances import joined
+from perf.report.schema import Measurement, Percentiles, Run
 
-SCHEMA_VERSION = 1
-BASELINE, THROUGH_TRITON, IN_PROCESS = "tutorial model", "in-flight engine", "the same, in process"
-EXPECTED_SPEEDUP = {1: 2.5, 8: 6.0, 32: 9.0, 64: 9.0}  # clients -> times the baseline's tokens/s
-EXPECTED_OF_IN_PROCESS = 0.95
-
-COLUMNS = (
+MARKDOWN_FILE = "baselines.md"
+BUSY_CORES = 0.3  # taken by others: such a level is marked
+FIGURES = (
     "clients",
     "served by",
     "useful tokens/s",
+    "of the limit",
     "p50 s",
     "p90 s",
     "p99 s",
     "requests",
-    "x baseline",
-    "of in process",
+    "server, cores",
+    "memory, GiB",
+)
+STREAMS = (
+    "clients",
+    "served by",
+    "first token p50 / p99 ms",
+    "between chunks p50 / p99 ms",
+    "tokens a chunk",
+    "useful tokens/s",
 )
 
 
-@dataclass(frozen=True)
-class Report:
-    """One comparison: what, where, how, and the levels of each target in the order measured."""
-
-    created: str  # ISO 8601, UTC
-    command: str
-    commit: str
-    hardware: Mapping[str, str | int | float]
-    versions: Mapping[str, str]
-    model: str
-    load: Mapping[str, str | int | float]
-    levels: Mapping[str, list[Level]]
-    schema_version: int = field(default=SCHEMA_VERSION)
-
-    def problems(self) -> list[str]:
-        """One line for each level in which an answer failed or had the wrong length."""
-        return [
-            f"{name}, {level.clients} clients: {level.num_problems} bad answers, "
-            f"the first: {level.first_problem}"
-            for name, levels in self.levels.items()
-            for level in levels
-            if level.num_problems
-        ]
-
-
-def to_json(report: Report) -> str:
-    """The whole report; keys are the field names of ``Report`` and ``Level``."""
-    return json.dumps(asdict(report), indent=2) + "\n"
-
-
-def to_markdown(report: Report) -> str:
-    """The table, then what it was measured on and with."""
-    lines = [to_table(report), "", *circumstances(report)]
-    lines += [f"- **problem**: {problem}" for problem in report.problems()]
+def to_markdown(run: Run, measurements: Sequence[Measurement]) -> str:
+    """The ratios, the figures, the streams, and how it all came about."""
+    whole = [each for each in measurements if not is_stream(each.load)]
+    streamed = [each for each in measurements if is_stream(each.load)]
+    lines = [
+        *ratio_table(whole),
+        *figure_table(whole),
+        *stream_table(streamed),
+        *circumstances(run),
+        *problems(measurements),
+    ]
     return "\n".join(lines) + "\n"
 
 
-class Measurement(Protocol):
-    """What every report says of how it came about."""
-
-    @property
-    def created(self) -> str: ...
-    @property
-    def command(self) -> str: ...
-    @property
-    def commit(self) -> str: ...
-    @property
-    def hardware(self) -> Mapping[str, str | int | float]: ...
-    @property
-    def versions(self) -> Mapping[str, str]: ...
-    @property
-    def model(self) -> str: ...
-    @property
-    def load(self) -> Mapping[str, str | int | float]: ...
+def write_markdown(folder: Path, run: Run, measurements: Sequence[Measurement]) -> str:
+    """Writes the tables beside the run, whole or not at all; returns them. Raises OSError."""
+    text = to_markdown(run, measurements)
+    temporary = folder / f".{MARKDOWN_FILE}.new"
+    temporary.write_text(text, encoding="utf-8")
+    temporary.replace(folder / MARKDOWN_FILE)
+    return text
 
 
-def circumstances(report: Measurement, more: Mapping[str, str] | None = None) -> Iterator[str]:
-    """A line for each thing that a report was measured on and with."""
-    context = {
-        "command": f"`{report.command}`",
-        "commit": report.commit,
-        "measured": report.created,
-        "hardware": joined(report.hardware),
-        "versions": joined(report.versions),
-        "model": report.model,
-        "load": joined(report.load),
-        **(more or {}),
-    }
-    return (f"- {name}: {value}" for name, value in context.items())
+def ratio_table(measurements: Sequence[Measurement]) -> Iterator[str]:
+    """A row for each target that ours is compared with, a column for each number of clients."""
+    clients = clients_of(measurements)
+    found = pairs(measurements)
+    if not found:
+        return
+    yield row(["ours, useful tokens/s", "against", *(f"{count} clients" for count in clients)])
+    yield "|:--|:--" + "|--:" * len(clients) + "|"
+    for ours, other in found:
+        cells = [ratio_cell(ratio(measurements, ours, other, count)) for count in clients]
+        yield row([ours.dtype, other.label, *cells])
+    yield ""
 
 
-def to_table(report: Report) -> str:
-    """One row per number of clients and target; expected ratios stand in brackets."""
-    head = ["| " + " | ".join(COLUMNS) + " |", "|--:|:--" + "|--:" * (len(COLUMNS) - 2) + "|"]
-    return "\n".join(head + ["| " + " | ".join(cells) + " |" for cells in rows(report)])
-
-
-def rows(report: Report) -> Iterator[list[str]]:
-    """The table's cells, by number of clients, then by target."""
-    by_clients = {name: {lv.clients: lv for lv in lvs} for name, lvs in report.levels.items()}
-    for clients in dict.fromkeys(lv.clients for lvs in report.levels.values() for lv in lvs):
-        for name, levels in by_clients.items():
-            if clients in levels:
-                ours = name == THROUGH_TRITON
-                speedup = ratio(levels[clients], by_clients.get(BASELINE, {}).get(clients))
-                share = ratio(levels[clients], by_clients.get(IN_PROCESS, {}).get(clients))
-                yield [
-                    *figures(name, levels[clients]),
-                    speedup_cell(speedup, clients) if ours else "",
-                    share_cell(share) if ours else "",
-                ]
-
-
-def figures(name: str, level: Level) -> list[str]:
-    """The cells that are the level's own."""
-    seconds = [f"{value:.2f}" for value in (level.p50_s, level.p90_s, level.p99_s)]
-    rate = f"{level.useful_tokens_per_s:,.0f}"
-    return [str(level.clients), name, rate, *seconds, str(level.num_requests)]
-
-
-def ratio(level: Level, other: Level | None) -> float | None:
-    """How many times the other's useful tokens/s, where the other was measured."""
-    if other is None or not other.useful_tokens_per_s:
-        return None
-    return level.useful_tokens_per_s / other.useful_tokens_per_s
-
-
-def speedup_cell(speedup: float | None, clients: int) -> str:
-    if speedup is None:
+def ratio_cell(found: Ratio | None) -> str:
+    """The median, in round brackets the least and the most, in square brackets what is asked."""
+    if found is None:
         return ""
-    expected = EXPECTED_SPEEDUP.get(clients)
-    return f"{speedup:.1f}" + (f" (≥ {expected:g})" if expected else "")
+    spread = f" ({found.least:.2f} to {found.most:.2f})" if found.num_rounds > 1 else ""
+    asked = "" if found.asked is None else f" [≥ {found.asked:g}]"
+    return f"{found.middle:.2f}{spread}{asked}{' missed' if found.is_missed else ''}"
 
 
-def share_cell(share: float | None) -> str:
-    return "" if share is None else f"{share:.0%} (≥ {EXPECTED_OF_IN_PROCESS:.0%})"
+def figure_table(measurements: Sequence[Measurement]) -> Iterator[str]:
+    """A row for each number of clients and target: medians over the rounds."""
+    if not measurements:
+        return
+    yield from head(FIGURES)
+    for variant, clients, found in groups(measurements):
+        shares = [each.roofline_share for each in found if each.roofline_share is not None]
+        yield row(
+            [
+                str(clients),
+                variant.label,
+                rate_cell(found),
+                f"{median(shares):.0%}" if shares else "",
+                *(seconds(found, of) for of in (p50, p90, p99)),
+                str(min(each.num_requests for each in found)),
+                machine_figure(found, "server_cpu_cores"),
+                machine_figure(found, "memory_gib"),
+            ]
+        )
+    yield ""
 
 
-def joined(values: Mapping[str, str | int | float]) -> str:
-    return ", ".join(f"{name} {value}" for name, value in values.items())
+def stream_table(measurements: Sequence[Measurement]) -> Iterator[str]:
+    """What readers of streams wait for."""
+    if not measurements:
+        return
+    yield from head(STREAMS)
+    for variant, clients, found in groups(measurements):
+        first = [each.time_to_first_token for each in found]
+        between = [each.inter_token_latency for each in found]
+        tokens = median(each.server.get("tokens_per_chunk", 0.0) for each in found)
+        cells = [waits(first), waits(between), f"{tokens:.2f}", rate_cell(found)]
+        yield row([str(clients), variant.label, *cells])
+    yield ""
+
+
+def circumstances(run: Run) -> Iterator[str]:
+    """A line for each thing that a run was measured on and with, and each note."""
+    yield f"- command: `{run.command}`"
+    yield f"- commit: {run.commit}"
+    yield f"- begun: {run.created}"
+    yield f"- hardware: {joined(run.hardware)}"
+    yield f"- versions: {joined(run.versions)}"
+    yield f"- load: {joined(run.scenario)}"
+    if run.roofline:
+        yield f"- limits measured: {joined({k: round(v, 1) for k, v in run.roofline.items()})}"
+    yield from (f"- {note}" for note in run.notes)
+
+
+def problems(measurements: Sequence[Measurement]) -> Iterator[str]:
+    """What makes a figure doubtful, a line for each level."""
+    for each in measurements:
+        level = f"{variant_of(each.load).label}, {each.load.concurrency} clients"
+        level += f", round {each.repeat + 1}"
+        if each.num_errors:
+            bad = f"{each.num_errors} bad answers, the first: {each.first_error}"
+            yield f"- **problem**: {level}: {bad}"
+        if not each.stable:
+            yield f"- {level}: {each.num_requests} requests were counted in the time that it had"
+        others = each.machine.get("other_cpu_cores", 0.0)
+        if others > BUSY_CORES:
+            yield f"- {level}: other processes took {others:.1f} cores meanwhile"
+
+
+def groups(
+    measurements: Sequence[Measurement],
+) -> Iterator[tuple[Variant, int, list[Measurement]]]:
+    """By number of clients, then by target: what was measured in all rounds."""
+    variants = {variant_of(each.load) for each in measurements}
+    order = [target.name for target in TARGETS]
+    ordered = sorted(variants, key=lambda v: (order.index(v.name), v.dtype != "float32"))
+    for clients in clients_of(measurements):
+        for variant in ordered:
+            found = [
+                each
+                for each in measurements
+                if each.load.concurrency == clients and variant_of(each.load) == variant
+            ]
+            if found:
+                yield variant, clients, found
+
+
+def clients_of(measurements: Sequence[Measurement]) -> list[int]:
+    """The numbers of clients, ascending."""
+    return sorted({each.load.concurrency for each in measurements if each.load.concurrency})
+
+
+def rate_cell(found: Sequence[Measurement]) -> str:
+    """Useful tokens/s: the median, and in brackets the least and the most."""
+    rates = [each.output_tokens_per_s or 0.0 for each in found]
+    spread = f" ({min(rates):,.0f} to {max(rates):,.0f})" if len(rates) > 1 else ""
+    return f"{median(rates):,.0f}{spread}"
+
+
+def seconds(found: Sequence[Measurement], of: Callable[[Percentiles], float]) -> str:
+    """A percentile of the latencies, median over the rounds."""
+    values = [of(each.latency) / 1000 for each in found if each.latency]
+    return f"{median(values):.2f}" if values else ""
+
+
+def waits(found: Sequence[Percentiles | None]) -> str:
+    """``101 / 445``, medians over the rounds."""
+    known = [each for each in found if each]
+    return f"{median(map(p50, known)):.0f} / {median(map(p99, known)):.0f}" if known else ""
+
+
+def machine_figure(found: Sequence[Measurement], name: str) -> str:
+    """A figure of the machine, median over the rounds."""
+    values = [each.machine[name] for each in found if name in each.machine]
+    return f"{median(values):.1f}" if values else ""
+
+
+def p50(times: Percentiles) -> float:
+    return times.p50_ms
+
+
+def p90(times: Percentiles) -> float:
+    return times.p90_ms
+
+
+def p99(times: Percentiles) -> float:
+    return times.p99_ms
+
+
+def head(columns: Sequence[str]) -> Iterator[str]:
+    """The first two lines of a table whose second column is text."""
+    yield row(columns)
+    yield "|--:|:--" + "|--:" * (len(columns) - 2) + "|"
+
+
+def row(cells: Sequence[str]) -> str:
+    """A line of a table."""
+    return "| " + " | ".join(cells) + " |"

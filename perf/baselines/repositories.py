@@ -1,7 +1,7 @@
 """Lays out the model repositories that are measured, in a temporary folder beside the model.
 
-The baseline's is copied from ``perf/baseline``; ours comes from ``hf-triton generate``, as a user's
-does.
+The tutorial's is copied from ``perf/baselines/tutorial``; ours comes from ``hf-triton generate``,
+as a user's does.
 """
 
 from __future__ import annotations
@@ -14,38 +14,45 @@ from pathlib import Path
 from perf.load.requests import LONGEST_PROMPT, OUTPUT_LENGTHS
 from perf.load.targets import IN_FLIGHT, TUTORIAL
 
-BASELINE = Path(__file__).parent / "tutorial"
-MODEL_FOLDER = "llama-42m"  # named in perf/baseline/config.pbtxt too
+TUTORIAL_FILES = Path(__file__).parent / "tutorial"
+MODEL_FOLDER = "llama-42m"  # named in tutorial/config.pbtxt too
 
-MODELS_YAML = f"""\
+MODELS_YAML = """\
 models:
-  - name: {IN_FLIGHT.name}
+  - name: {name}
     task: text-generation
-    model: ./{MODEL_FOLDER}
-    dtype: float32
-    streaming: false
+    model: ./{model}
+    dtype: {dtype}
+    streaming: {streaming}
     options:
       engine: in_flight
-      max_model_len: {LONGEST_PROMPT + OUTPUT_LENGTHS[-1]}
+      max_model_len: {max_model_len}
 """
 
 
-def lay_out_baseline(folder: Path) -> Path:
-    """Make the baseline's repository in ``folder``, which holds the model; return its path."""
-    repository = folder / "baseline_repository"
+def lay_out_tutorial(folder: Path) -> Path:
+    """Make the tutorial's repository in ``folder``, which holds the model; return its path."""
+    repository = folder / "tutorial_repository"
     version = repository / TUTORIAL.name / "1"
-    version.mkdir(parents=True)
-    shutil.copy(BASELINE / "config.pbtxt", version.parent)
-    shutil.copy(BASELINE / "model.py", version)
+    version.mkdir(parents=True, exist_ok=True)
+    shutil.copy(TUTORIAL_FILES / "config.pbtxt", version.parent)
+    shutil.copy(TUTORIAL_FILES / "model.py", version)
     return repository
 
 
-def lay_out_in_flight(folder: Path) -> Path:
+def lay_out_in_flight(folder: Path, dtype: str = "float32", *, streaming: bool = False) -> Path:
     """Generate our repository in ``folder``, which holds the model; return its path.
 
     Raises ``subprocess.CalledProcessError`` when the generator does.
     """
-    return generated(folder, "in_flight", MODELS_YAML)
+    models_yaml = MODELS_YAML.format(
+        name=IN_FLIGHT.name,
+        model=MODEL_FOLDER,
+        dtype=dtype,
+        streaming=str(streaming).lower(),
+        max_model_len=LONGEST_PROMPT + OUTPUT_LENGTHS[-1],
+    )
+    return generated(folder, f"{dtype}{'_streaming' if streaming else ''}", models_yaml)
 
 
 def generated(folder: Path, name: str, models_yaml: str) -> Path:

@@ -1,103 +1,95 @@
-"""Serves the three targets one after the other and measures each at every number of clients."""
+"""Measures what is missing of a run, level after level, and keeps each as soon as it is there."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
 
 from tqdm import tqdm  # type: ignore[import-untyped]
 
-from perf.baselines.report import BASELINE, IN_PROCESS, THROUGH_TRITON
-from perf.baselines.repositories import lay_out_baseline, lay_out_in_flight
-from perf.load.level import http_command, in_process_command, measure
+from perf.baselines.figures import Circumstances, measurement
+from perf.baselines.fleet import Fleet, LeftOutError
+from perf.baselines.plan import Plan, Step
+from perf.baselines.servers import Service
+from perf.baselines.targets import OURS
+from perf.baselines.usage import cpu_seconds, machine_cpu_seconds, memory_gib
 from perf.load.level_process import LevelArguments
-from perf.load.measure import Level, Policy
-from perf.load.targets import IN_FLIGHT, TUTORIAL, Target
-from perf.serving import serving
+from perf.load.measure import Record
+from perf.load.streaming import client_cores
+from perf.machine import num_cores
+from perf.report.schema import Measurement
 
 BAR_FORMAT = "{n}/{total} levels |{bar:20}| {elapsed} {desc}{postfix}"
 
 
-@dataclass(frozen=True)
-class Effort:
-    """How much is sent: least requests (and per client), least and most seconds of a level."""
+@dataclass
+class Rounds:
+    """``keep`` is given each measurement; ``notes`` say what a reader has to know of the run."""
 
-    clients: tuple[int, ...]
-    min_requests: int
-    min_requests_per_client: int
-    min_s: float
-    max_s: float
-
-    def policy(self, clients: int) -> Policy:
-        """What a level of that many clients has to reach."""
-        per_client = self.min_requests_per_client * clients
-        return Policy(max(self.min_requests, per_client), self.min_s, self.max_s)
-
-
-@dataclass(frozen=True)
-class Sweep:
-    """The levels to measure; ``folder`` is temporary and holds the model."""
-
-    folder: Path
-    effort: Effort
-    seed: int
+    plan: Plan
+    fleet: Fleet
+    keep: Callable[[Measurement], object]
+    command: str
     bar: tqdm
+    notes: list[str] = field(default_factory=list)
 
-    @property
-    def clients(self) -> tuple[int, ...]:
-        return self.effort.clients
-
-    def baseline(self) -> list[Level]:
-        """The tutorial's model on tritonserver."""
-        return self.served(BASELINE, TUTORIAL, lay_out_baseline(self.folder))
-
-    def through_triton(self) -> list[Level]:
-        """The in-flight engine on tritonserver."""
-        repository = lay_out_in_flight(self.folder)
-        return self.served(THROUGH_TRITON, IN_FLIGHT, repository)
-
-    def in_process(self) -> list[Level]:
-        """The same engine in the load's own process, with the same settings."""
-        repository = lay_out_in_flight(self.folder)
-        command = in_process_command(repository / IN_FLIGHT.name)
-        return self.levels(IN_PROCESS, command)
-
-    def served(self, label: str, target: Target, repository: Path) -> list[Level]:
-        """Start a server on ``repository``, warm it up, measure, stop it."""
-        self.bar.set_description_str(f"{label}: starting")
-        with serving(repository, target.name) as server:
-            command = http_command(target, server.listen.http_port)
-            measure(command, LevelArguments.warm_up(self.seed), self.show)
-            return self.levels(label, command)
-
-    def levels(self, label: str, command: Sequence[str]) -> list[Level]:
-        """One level for each number of clients, by a process of ``command`` each."""
-        levels = []
-        for clients in self.clients:
-            self.bar.set_description_str(f"{label}, {clients} clients")
-            arguments = LevelArguments(clients, self.seed, self.effort.policy(clients))
-            levels.append(measure(command, arguments, self.show))
+    def measure(self, steps: Sequence[Step]) -> None:
+        """Every step whose target can be had."""
+        for step in steps:
+            if step.variant not in self.fleet.left_out:
+                try:
+                    records, beside = self._level(step)
+                except LeftOutError as error:
+                    self._leave_out(step, str(error))
+                else:
+                    self.keep(measurement(step, records, self.plan.num_requests, beside))
             self.bar.update()
-        return levels
 
-    def show(self, num_answers: int) -> None:
-        """Tell the progress bar."""
+    def _level(self, step: Step) -> tuple[list[Record], Circumstances]:
+        streaming = step.streams and step.variant.name == OURS
+        with self.fleet.using(step.variant, streaming=streaming) as service:
+            self._tell(f"{step.variant}, {step.clients} clients")
+            started = datetime.now(timezone.utc).isoformat(timespec="seconds")
+            before_s = (time.perf_counter(), cpu_seconds(service.pid), machine_cpu_seconds())
+            records = self._records(service, step)
+            after_s = (time.perf_counter(), cpu_seconds(service.pid), machine_cpu_seconds())
+            elapsed_s, server_s, machine_s = (a - b for a, b in zip(after_s, before_s, strict=True))
+            clients = client_cores(records, step.clients)
+            figures = {
+                "cpu_share": machine_s / elapsed_s / num_cores(),
+                "server_cpu_cores": server_s / elapsed_s,
+                "client_cpu_cores": clients,
+                "other_cpu_cores": max(0.0, (machine_s - server_s) / elapsed_s - clients),
+                "memory_gib": memory_gib(service.pid),
+            }
+        return records, Circumstances(started, self.command, figures)
+
+    def _records(self, service: Service, step: Step) -> list[Record]:
+        run = service.streams_of if step.streams else service.records_of
+        assert run is not None
+        return run(self.plan.arguments(step), self._show)
+
+    def _leave_out(self, step: Step, why: str) -> None:
+        when = f"round {step.round + 1}, {step.clients} clients"
+        first, *rest = why.splitlines() or ["no reason given"]
+        short = " ... ".join([first, *rest[-1:]])
+        self.notes.append(f"{step.variant.label} is left out from {when} on: {short}")
+        tqdm.write("\n  ".join([f"{step.variant} is left out: {first}", *rest]), file=sys.stderr)
+
+    def _tell(self, text: str) -> None:
+        self.bar.set_postfix_str("", refresh=False)
+        self.bar.set_description_str(text, refresh=sys.stderr.isatty())
+
+    def _show(self, num_answers: int) -> None:
         self.bar.set_postfix_str(f"{num_answers} answers", refresh=False)
         self.bar.update(0)
 
 
-TARGETS: Mapping[str, tuple[str, Callable[[Sweep], list[Level]]]] = {
-    "baseline": (BASELINE, Sweep.baseline),
-    "triton": (THROUGH_TRITON, Sweep.through_triton),
-    "in-process": (IN_PROCESS, Sweep.in_process),
-}
-"""Name on the command line -> label in the report, and what measures it."""
-
-
-def run(folder: Path, effort: Effort, targets: Sequence[str], seed: int) -> dict[str, list[Level]]:
-    """Measure ``targets`` in their order; return the levels by label."""
-    total = len(effort.clients) * len(targets)
-    with tqdm(total=total, bar_format=BAR_FORMAT, mininterval=0.5, miniters=0) as bar:
-        sweep = Sweep(folder, effort, seed, bar)
-        return {TARGETS[name][0]: TARGETS[name][1](sweep) for name in targets}
+def warm_up(service: Service, seed: int, *, streams: bool) -> None:
+    """A few requests, other ones than are measured; their figures are thrown away."""
+    run = service.streams_of if streams else service.records_of
+    assert run is not None
+    run(LevelArguments.warm_up(seed), lambda _: None)

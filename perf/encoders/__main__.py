@@ -17,17 +17,20 @@ from tqdm import tqdm  # type: ignore[import-untyped]
 
 from generator.errors import GeneratorError
 from perf import machine
-from perf.baselines.__main__ import client_counts
-from perf.encoders.environments import MLSERVER as MLSERVER_PACKAGES
-from perf.encoders.environments import UVICORN, cache_folder
+from perf.baselines.environments import cache_folder
+from perf.baselines.mlserver import MAX_BATCH_SIZE, MAX_BATCH_TIME_S
+from perf.baselines.packages import MLSERVER as MLSERVER_PACKAGES
+from perf.baselines.packages import UVICORN
+from perf.baselines.processes import NOT_INHERITED, PeerError
+from perf.counts import client_counts, positive
 from perf.encoders.model import make_encoder
 from perf.encoders.references import write_references
 from perf.encoders.report import EncoderReport, to_json, to_markdown
 from perf.encoders.rounds import EncoderEffort, Measured, Measuring, num_levels
-from perf.encoders.servers import MAX_BATCH_SIZE, MAX_BATCH_TIME_S, PeerError
 from perf.encoders.services import Places, brought_up
 from perf.encoders.targets import OURS, TARGETS
 from perf.load.requests import LONGEST_TEXT, SHORTEST_TEXT
+from perf.load.resident import ResidentError
 from perf.serving_costs.levels import BAR_FORMAT
 from perf.written import write_report
 
@@ -54,12 +57,6 @@ exit codes: 0 measured; 1 an answer failed or was wrong, or a server did not sta
 
 FULL = EncoderEffort(rounds=3, clients=(1, 8, 32, 128), level_s=3.5)
 QUICK = EncoderEffort(rounds=1, clients=(1, 32), level_s=2.5)
-THREAD_VARIABLES = (
-    "OMP_NUM_THREADS",
-    "MKL_NUM_THREADS",
-    "OPENBLAS_NUM_THREADS",
-    "TORCH_NUM_THREADS",
-)
 LOADS = ("texts", "texts-16", "texts-128")
 
 
@@ -90,13 +87,6 @@ def parse_args(argv: list[str]) -> argparse.Namespace:
         help="where to write PATH.md and PATH.json (default perf/results/encoders)",
     )
     return parser.parse_args(argv)
-
-
-def positive(text: str) -> int:
-    """A number from 1."""
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"got {text!r}, expected a number from 1")
-    return int(text)
 
 
 def target_names(text: str) -> tuple[str, ...]:
@@ -171,13 +161,13 @@ def main(argv: list[str]) -> int:
     args = parse_args(argv)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # services end with us then too
     os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"  # of weights being loaded: ours is enough
-    for name in THREAD_VARIABLES:  # every service takes the threads it takes by itself
+    for name in NOT_INHERITED:  # every service takes the threads it takes by itself
         os.environ.pop(name, None)
     try:
         report = encoders(args, shlex.join(["python", "-m", "perf.encoders", *argv]))
     except KeyboardInterrupt:
         return 130
-    except (GeneratorError, PeerError, subprocess.CalledProcessError) as error:
+    except (GeneratorError, PeerError, ResidentError, subprocess.CalledProcessError) as error:
         print(f"perf.encoders: {error}", file=sys.stderr)
         return 1
     write_report(args.output, to_json(report), to_markdown(report))

@@ -1,6 +1,6 @@
 """The service that people write: FastAPI around transformers' feature-extraction pipeline.
 
-Runs in uvicorn, in an environment of its own (``encoder_environments``); the variable ``MODEL``
+Runs in uvicorn, in an environment of its own (``perf.baselines.packages``); the variable ``MODEL``
 names the folder.
 """
 

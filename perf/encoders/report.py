@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from statistics import median
 
-from perf.baselines.report import circumstances
+from perf.circumstances import circumstances
 from perf.encoders.rounds import Case, EncoderLevel, Measured
 from perf.encoders.targets import APP, BFLOAT16, IN_PROCESS, MLSERVER, OURS
 from perf.serving_costs.report import spread

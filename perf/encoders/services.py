@@ -9,17 +9,15 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from perf.encoders.environments import (
-    EnvironmentMissingError,
-    mlserver_environment,
-    uvicorn_environment,
-)
+from perf.baselines.environments import EnvironmentMissingError
+from perf.baselines.mlserver import HuggingFaceModel, mlserver
+from perf.baselines.packages import mlserver_environment, uvicorn_environment
 from perf.encoders.repository import DTYPES, MODEL_FOLDER, lay_out_encoders
 from perf.encoders.rounds import Service
-from perf.encoders.servers import fastapi_app, in_process, mlserver
+from perf.encoders.servers import fastapi_app, in_process
 from perf.encoders.targets import APP, BFLOAT16, IN_PROCESS, MLSERVER, OURS
 from perf.load.level import load_generator, records_of
-from perf.serving import serving
+from perf.serving import free_listen, serving
 
 DTYPE_OF = {OURS: DTYPES[0], BFLOAT16: DTYPES[1]}
 
@@ -67,9 +65,10 @@ class Bringing:
         """MLServer. Raises ``EnvironmentMissingError``, ``PeerError``."""
         environment = mlserver_environment(self.places.mlserver)
         environment.ensure()
-        folder, log = self.places.folder / "mlserver", self.places.folder / "mlserver.log"
-        peer = self.stack.enter_context(mlserver(environment, self.places.model, folder, log))
-        self.add(MLSERVER, peer.pid, peer.port)
+        model = HuggingFaceModel("encoder", "feature-extraction", self.places.model)
+        listen, log = free_listen(), self.places.folder / "mlserver.log"
+        process = self.stack.enter_context(mlserver(environment, model, listen, log))
+        self.add(MLSERVER, process.pid, listen.http_port)
 
     def in_process(self, repository: Path) -> None:
         """The engine in a process of its own, with its load."""

@@ -42,12 +42,12 @@ def check_triton(request: Request, body: bytes, check: Check) -> None:
 
 
 def app_body(request: Request) -> dict[str, Any]:
-    """What ``encoder_app`` takes."""
+    """What ``app.py`` takes."""
     return {"text": request.prompt}
 
 
 def check_app(request: Request, body: bytes, check: Check) -> None:
-    """What ``encoder_app`` gives."""
+    """What ``app.py`` gives."""
     check.embedding(request.index, json.loads(body)["embedding"])
 
 

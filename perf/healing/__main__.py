@@ -20,7 +20,7 @@ from pathlib import Path
 from generator.server_listen import Listen
 from generator.supervision.restarts import RestartPolicy
 from perf import machine
-from perf.baselines.report import circumstances
+from perf.circumstances import circumstances
 from perf.healing.load import NO_ANSWER, Asked, Clients
 from perf.load.unpaused import percentile_s
 from perf.serving import free_listen

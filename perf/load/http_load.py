@@ -12,10 +12,9 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
 
 from perf.load.closed_loop import Answer, AnswerError, Ask
-from perf.load.level_process import LevelArguments, run_level
+from perf.load.level_process import LevelArguments, head_of_post, run_until_lost
 from perf.load.requests import Request
 from perf.load.targets import TARGETS, Target
 
@@ -27,16 +26,11 @@ async def read_response(reader: asyncio.StreamReader) -> tuple[int, bytes]:
     return int(head[0].split()[1]), await reader.readexactly(int(headers["content-length"]))
 
 
-def first_elements(body: bytes) -> dict[str, Any]:
-    """The outputs of an ``/infer`` answer: name -> first element."""
-    return {output["name"]: output["data"][0] for output in json.loads(body)["outputs"]}
-
-
 @asynccontextmanager
 async def connect(host: str, port: int, target: Target, model: str) -> AsyncIterator[Ask]:
-    """One kept-open connection to the server's ``/infer`` of ``model``."""
+    """One kept-open connection to the server; ``model`` is in the path where the target's is."""
     reader, writer = await asyncio.open_connection(host, port)
-    head = f"POST /v2/models/{model}/infer HTTP/1.1\r\nHost: {host}\r\nContent-Length: "
+    head = head_of_post(target.path.format(model=model), host)
 
     async def ask(request: Request) -> Answer:
         body = json.dumps(target.body(request)).encode()
@@ -44,7 +38,7 @@ async def connect(host: str, port: int, target: Target, model: str) -> AsyncIter
         status, answer = await read_response(reader)
         if status != 200:
             raise AnswerError(f"HTTP {status}: {answer.decode('utf-8', 'replace')[:200]}")
-        return Answer(target.num_output_tokens(request, first_elements(answer)))
+        return Answer(target.num_output_tokens(request, target.outputs(answer)))
 
     try:
         yield ask
@@ -67,7 +61,7 @@ def main() -> None:
     target = TARGETS[args.target]
     model = args.model or target.name
     arguments = LevelArguments.of(args)
-    asyncio.run(run_level(lambda: connect(args.host, args.port, target, model), arguments))
+    run_until_lost(lambda: connect(args.host, args.port, target, model), arguments)
 
 
 if __name__ == "__main__":

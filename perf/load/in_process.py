@@ -1,13 +1,16 @@
-"""The engine without a server, fed the same load: one level, a JSON line per answer.
+"""The engine without a server: a process that loads once and runs a level when told to.
 
 Loads the generated model as ``model.py`` does; a request is tokenised, generated and detokenised,
-but never leaves the process. Started by ``perf.load.level`` with ``model_templates`` on the path.
+but never leaves the process. Reads the words of a level as one line of JSON, prints a JSON line per
+answer and an empty line after the last. Started with ``model_templates`` on the module path.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import json
+import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -23,7 +26,6 @@ from text_generation.sequence import Sequence, Update
 
 from perf.load.closed_loop import Answer, AnswerError, Ask
 from perf.load.level_process import LevelArguments, run_level
-from perf.load.measure import Record
 from perf.load.requests import Request, num_words
 from perf.load.targets import expect
 
@@ -94,14 +96,14 @@ async def connect(loaded: LoadedModel) -> AsyncIterator[Ask]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--folder", type=Path, required=True, help="of the generated model")
-    LevelArguments.add_to(parser)
-    args = parser.parse_args()
-    loaded = load(args.folder)
-    arguments = LevelArguments.of(args)
-    warm_up = LevelArguments.warm_up(arguments.seed)
-    thrown_away: list[Record] = []
-    asyncio.run(run_level(lambda: connect(loaded), warm_up, report=thrown_away.append))
-    asyncio.run(run_level(lambda: connect(loaded), arguments))
+    loaded = load(parser.parse_args().folder)
+    level_parser = argparse.ArgumentParser()
+    LevelArguments.add_to(level_parser)
+    print(flush=True)
+    for line in sys.stdin:
+        arguments = LevelArguments.of(level_parser.parse_args(json.loads(line)))
+        asyncio.run(run_level(lambda: connect(loaded), arguments))
+        print(flush=True)
     loaded.engine.stop()
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from perf.load.level_process import LevelArguments
-from perf.load.measure import Level, Record, summarize
+from perf.load.measure import Record
 from perf.load.targets import Target
 
 ROOT = Path(__file__).parents[2]
@@ -24,8 +25,8 @@ def http_command(target: Target, port: int, model: str | None = None) -> list[st
     return load_generator("perf.load.http_load", *named, "--port", str(port))
 
 
-def stream_command(transport: str, port: int, model: str) -> list[str]:
-    """The load generator that reads streams, over ``sse`` or ``grpc``."""
+def stream_command(transport: str, port: int, model: str = "") -> list[str]:
+    """The load generator that reads streams, over one of ``stream_load.TRANSPORTS``."""
     return load_generator(
         "perf.load.stream_load", "--transport", transport, "--model", model, "--port", str(port)
     )
@@ -36,18 +37,12 @@ def load_generator(module: str, *arguments: str) -> list[str]:
     return ["nice", "-n", LOAD_NICENESS, sys.executable, "-m", module, *arguments]
 
 
-def in_process_command(model_folder: Path) -> list[str]:
-    """The engine and its load in one process."""
-    module = [sys.executable, "-m", "perf.load.in_process"]
-    path = f"PYTHONPATH={ROOT / 'model_templates'}"
-    return ["env", path, *module, "--folder", str(model_folder)]
+class LevelError(subprocess.CalledProcessError):
+    """A load generator that failed; its text is the last line that it printed."""
 
-
-def measure(
-    command: Sequence[str], arguments: LevelArguments, on_answer: Callable[[int], object]
-) -> Level:
-    """Run ``command`` for one level and sum it up; as ``records_of``."""
-    return summarize(records_of(command, arguments, on_answer), arguments.clients)
+    def __str__(self) -> str:
+        printed = str(self.stderr or "").strip().splitlines()
+        return printed[-1] if printed else super().__str__()
 
 
 def records_of(
@@ -55,15 +50,30 @@ def records_of(
 ) -> list[Record]:
     """Run ``command`` for one level, calling ``on_answer`` with the number of answers so far.
 
-    Raises ``subprocess.CalledProcessError`` when it fails; its messages go to our stderr.
+    Raises ``LevelError`` when it fails. It is ended where this process is interrupted.
     """
     records = []
     command = [*command, *arguments.command_line()]
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+    with (
+        tempfile.TemporaryFile("w+") as printed,
+        subprocess.Popen(
+            command,
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=printed,
+            text=True,
+            start_new_session=True,  # Ctrl-C is for this process
+        ) as process,
+    ):
         assert process.stdout is not None
-        for line in process.stdout:
-            records.append(Record(**json.loads(line)))
-            on_answer(len(records))
-    if process.returncode:
-        raise subprocess.CalledProcessError(process.returncode, command)
+        try:
+            for line in process.stdout:
+                records.append(Record(**json.loads(line)))
+                on_answer(len(records))
+        except BaseException:
+            process.kill()
+            raise
+        if process.wait():
+            printed.seek(0)
+            raise LevelError(process.returncode, command, stderr=printed.read())
     return records

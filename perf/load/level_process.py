@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
+import sys
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import asdict, dataclass
 
-from perf.load.closed_loop import Ask, closed_loop
+from perf.load.closed_loop import ANSWER_TIMEOUT_S, Ask, closed_loop
 from perf.load.measure import Policy, Record
 from perf.load.requests import LOADS
+
+LOST = "the load generator lost the server"
 
 
 @dataclass(frozen=True)
@@ -66,3 +70,21 @@ async def run_level(
 def print_record(record: Record) -> None:
     """One line on stdout, at once: the parent's progress bar waits for it."""
     print(json.dumps(asdict(record)), flush=True)
+
+
+def run_until_lost(
+    connect: Callable[[], AbstractAsyncContextManager[Ask]], arguments: LevelArguments
+) -> None:
+    """Run one level in this process; ends it with one line where the server goes or hangs."""
+    try:
+        asyncio.run(run_level(connect, arguments))
+    except asyncio.TimeoutError:
+        sys.exit(f"{LOST}: no answer within {ANSWER_TIMEOUT_S:.0f} s")
+    except (OSError, EOFError) as error:
+        sys.exit(f"{LOST}: {error}")
+
+
+def head_of_post(path: str, host: str) -> str:
+    """The head of a request with JSON, up to its length."""
+    fields = f"Host: {host}\r\nContent-Type: application/json\r\nContent-Length: "
+    return f"POST {path} HTTP/1.1\r\n{fields}"

@@ -11,36 +11,48 @@ import argparse
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import grpc
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from perf.load.closed_loop import Answer, AnswerError, Ask
-from perf.load.level_process import LevelArguments, run_level
+from perf.load.level_process import LevelArguments, head_of_post, run_until_lost
 from perf.load.requests import Request, num_words
 from perf.load.sse import Connection, Response
-from perf.load.targets import expect
+from perf.load.targets import COMPLETIONS_PATH, completions_body, expect, vllm_body
 
+END_OF_EVENTS = b"[DONE]"  # of OpenAI's API
 _LENGTH_BYTES = 4  # before each text in a tensor of KServe's
 # Many streams of one process: messages are small and come at once, so nothing is to be probed.
 _CHANNEL_OPTIONS = (("grpc.http2.bdp_probe", 0),)
 
 
+@dataclass(frozen=True)
+class Events:
+    """Answers as server-sent events: where they are asked for, and how they are read."""
+
+    path: str
+    body: Callable[[Request], dict[str, Any]]
+    read: Callable[[Response, Request], Answer]
+    """Raises ``AnswerError``."""
+
+
 @asynccontextmanager
-async def connect_sse(host: str, port: int, model: str) -> AsyncIterator[Ask]:
-    """One kept-open connection to the server's ``/generate_stream`` of ``model``."""
+async def connect_events(host: str, port: int, model: str, events: Events) -> AsyncIterator[Ask]:
+    """One kept-open connection."""
     loop = asyncio.get_running_loop()
     transport, connection = await loop.create_connection(Connection, host, port)
-    head = f"POST /v2/models/{model}/generate_stream HTTP/1.1\r\nHost: {host}\r\nContent-Length: "
+    head = head_of_post(events.path.format(model=model), host)
 
     async def ask(request: Request) -> Answer:
-        body = json.dumps(
-            {"text_input": request.prompt, "max_tokens": request.max_tokens, "stream": True}
-        ).encode()
+        body = json.dumps(events.body(request)).encode()
         response = await connection.post(f"{head}{len(body)}\r\n\r\n".encode() + body)
-        return read_answer(response, request)
+        return events.read(response, request)
 
     try:
         yield ask
@@ -48,19 +60,49 @@ async def connect_sse(host: str, port: int, model: str) -> AsyncIterator[Ask]:
         transport.close()
 
 
+def generate_body(request: Request) -> dict[str, Any]:
+    """What ``/generate_stream`` takes."""
+    return {"text_input": request.prompt, "max_tokens": request.max_tokens, "stream": True}
+
+
 def read_answer(response: Response, request: Request) -> Answer:
-    """The tokens and times of a stream of events. Raises ``AnswerError``."""
-    if response.status != 200:
-        body = response.body().decode("utf-8", "replace")
-        raise AnswerError(f"HTTP {response.status}: {body[:200]}")
+    """The tokens and times of ``/generate_stream``. Raises ``AnswerError``."""
     texts, times = [], []
-    for event, seconds in response.events():
-        chunk = json.loads(event)
-        if "error" in chunk:
-            raise AnswerError(str(chunk["error"])[:200])
+    for chunk, seconds in chunks(response):
         texts.append(chunk["text_output"])
         times.append(seconds)
     return Answer(expect(num_words("".join(texts)), request.max_tokens), times)
+
+
+def read_completion(response: Response, request: Request) -> Answer:
+    """The tokens and times of ``/v1/completions``, by the server's own count too.
+
+    Raises ``AnswerError``.
+    """
+    texts, times, num_tokens = [], [], None
+    for chunk, seconds in chunks(response):
+        num_tokens = (chunk.get("usage") or {}).get("completion_tokens", num_tokens)
+        text = "".join(choice["text"] for choice in chunk["choices"])
+        if text:  # the last ones carry how it ended, and counts
+            texts.append(text)
+            times.append(seconds)
+    if num_tokens is None:
+        raise AnswerError("the stream ended without its count of tokens")
+    expect(num_tokens, request.max_tokens)
+    return Answer(expect(num_words("".join(texts)), request.max_tokens), times)
+
+
+def chunks(response: Response) -> Iterator[tuple[dict[str, Any], float]]:
+    """What each event says, and when it came (perf_counter). Raises ``AnswerError``."""
+    if response.status != 200:
+        body = response.body().decode("utf-8", "replace")
+        raise AnswerError(f"HTTP {response.status}: {body[:200]}")
+    for event, seconds in response.events():
+        if event != END_OF_EVENTS:
+            chunk = json.loads(event)
+            if "error" in chunk:
+                raise AnswerError(str(chunk["error"])[:200])
+            yield chunk, seconds
 
 
 @asynccontextmanager
@@ -107,7 +149,27 @@ def infer_request(model: str, request: Request) -> service_pb2.ModelInferRequest
     return message
 
 
-TRANSPORTS = {"sse": connect_sse, "grpc": connect_grpc}
+def streamed_completions_body(request: Request) -> dict[str, Any]:
+    """For ``transformers serve``, which counts tokens without being asked to."""
+    return {**completions_body(request), "stream": True}
+
+
+def streamed_vllm_body(request: Request) -> dict[str, Any]:
+    """For vLLM, with a last event that counts tokens."""
+    return {**vllm_body(request), "stream": True, "stream_options": {"include_usage": True}}
+
+
+GENERATE_PATH = "/v2/models/{model}/generate_stream"
+Connect = Callable[[str, int, str], AbstractAsyncContextManager[Ask]]
+EVENTS = {
+    "sse": Events(GENERATE_PATH, generate_body, read_answer),
+    "completions": Events(COMPLETIONS_PATH, streamed_completions_body, read_completion),
+    "vllm": Events(COMPLETIONS_PATH, streamed_vllm_body, read_completion),
+}
+TRANSPORTS: dict[str, Connect] = {
+    **{name: partial(connect_events, events=events) for name, events in EVENTS.items()},
+    "grpc": connect_grpc,
+}
 
 
 def parse_args() -> argparse.Namespace:
@@ -124,7 +186,7 @@ def main() -> None:
     args = parse_args()
     connect = TRANSPORTS[args.transport]
     arguments = LevelArguments.of(args)
-    asyncio.run(run_level(lambda: connect(args.host, args.port, args.model), arguments))
+    run_until_lost(lambda: connect(args.host, args.port, args.model), arguments)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from pathlib import Path
 from generator.server_api import ServerApi
 from generator.server_listen import Listen
 from perf import machine
-from perf.baselines.report import circumstances
+from perf.circumstances import circumstances
 from perf.encoders.model import make_encoder
 from perf.load.unpaused import percentile_s
 from perf.reload.load import (

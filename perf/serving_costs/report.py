@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from statistics import median
 
-from perf.baselines.report import circumstances
+from perf.circumstances import circumstances
 from perf.serving_costs.levels import GRPC, SSE, CostLevel, Costs
 from perf.serving_costs.repository import DIRECT, FRONT, TWIN, UNCOUNTED
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from perf.load.measure import Level
 from perf.load.streaming import Streaming
 from perf.serving_costs.levels import COMMANDS, GRPC, SSE, CostLevel, Costs
 from perf.serving_costs.report import (
@@ -21,7 +22,6 @@ from perf.serving_costs.report import (
     waiting_table,
 )
 from perf.serving_costs.repository import DIRECT, FRONT
-from tests.perf.test_baselines_report import level
 
 STREAMS = Streaming(
     num_answers=100,
@@ -32,6 +32,21 @@ STREAMS = Streaming(
     between_p50_s=0.024,
     between_p99_s=0.0601,
 )
+
+
+def level(clients: int, useful_tokens_per_s: float) -> Level:
+    return Level(
+        clients=clients,
+        num_requests=100,
+        num_useful_tokens=4960,
+        counted_s=20.0,
+        useful_tokens_per_s=useful_tokens_per_s,
+        p50_s=1.0,
+        p90_s=2.345,
+        p99_s=3.0,
+        num_problems=0,
+        first_problem=None,
+    )
 
 
 def cost(way: str, number: int, rate: float) -> CostLevel:

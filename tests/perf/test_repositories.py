@@ -7,7 +7,7 @@ from pathlib import Path
 from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from perf.baselines.repositories import MODEL_FOLDER, lay_out_baseline, lay_out_in_flight
+from perf.baselines.repositories import MODEL_FOLDER, lay_out_in_flight, lay_out_tutorial
 from perf.load.requests import OUTPUT_LENGTHS
 
 
@@ -16,13 +16,19 @@ def config_of(model: Path) -> ModelConfig:
 
 
 def test_the_baseline_batches_eight_and_generates_the_longest_length(tmp_path: Path) -> None:
-    model = lay_out_baseline(tmp_path) / "tutorial"
+    model = lay_out_tutorial(tmp_path) / "tutorial"
     config = config_of(model)
     assert (config.max_batch_size, config.HasField("dynamic_batching")) == (8, True)
     assert int(config.parameters["max_output_length"].string_value) == OUTPUT_LENGTHS[-1]
     measured = model / config.parameters["huggingface_model"].string_value
     assert measured.resolve() == tmp_path / MODEL_FOLDER
     assert (model / "1" / "model.py").is_file()
+
+
+def test_a_streaming_one_has_a_front_before_its_engine(tmp_path: Path) -> None:
+    (tmp_path / MODEL_FOLDER).mkdir()
+    repository = lay_out_in_flight(tmp_path, "bfloat16", streaming=True)
+    assert {"in_flight", "in_flight_stream"} <= {path.name for path in repository.iterdir()}
 
 
 def test_ours_is_generated_over_the_same_model_and_again_unchanged(tmp_path: Path) -> None:

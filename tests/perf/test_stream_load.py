@@ -7,7 +7,7 @@ import pytest
 from perf.load.closed_loop import AnswerError
 from perf.load.requests import Request
 from perf.load.sse import Response
-from perf.load.stream_load import infer_request, read_answer
+from perf.load.stream_load import infer_request, read_answer, read_completion
 from tests.perf.test_sse import REFUSED, received, stream
 
 REQUEST = Request(index=0, prompt="baca bada", num_prompt_tokens=2, max_tokens=3)
@@ -41,3 +41,20 @@ def test_a_grpc_request_streams_the_text_alone() -> None:
         "max_tokens": b"\x03\0\0\0",
         "stream": b"\x01",
     }
+
+
+def completed(*chunks: str) -> Response:
+    return received(stream(*chunks, "[DONE]"))
+
+
+TEXT = '{{"choices":[{{"text":"{}"}}]}}'
+USAGE = '{"choices":[],"usage":{"completion_tokens":3}}'
+
+
+def test_a_streamed_completion_is_counted_by_its_words_and_by_the_server() -> None:
+    answer = read_completion(completed(TEXT.format(" baca"), TEXT.format(" b c"), USAGE), REQUEST)
+    assert (answer.num_output_tokens, answer.chunk_s) == (3, [0.0, 0.0])
+    with pytest.raises(AnswerError, match="got 1 output tokens, expected 3"):
+        read_completion(completed(TEXT.format(" baca"), USAGE), REQUEST)
+    with pytest.raises(AnswerError, match="ended without its count of tokens"):
+        read_completion(completed(TEXT.format(" a b c")), REQUEST)

@@ -1,0 +1,123 @@
+"""Keeps the servers that are measured: started when first needed, up while others are measured.
+
+One that takes cores without requests, or for which there is no memory beside the others, is stopped
+after each use and started again; one that can't be had is left out, with the reason.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
+
+from generator.errors import GeneratorError
+from perf.baselines.environments import EnvironmentMissingError
+from perf.baselines.processes import PeerError
+from perf.baselines.servers import Service
+from perf.baselines.targets import Variant
+from perf.baselines.usage import available_gib, idle_cores
+from perf.load.resident import ResidentError
+
+MOST_IDLE_CORES = 0.1
+RESERVE_GIB = 1.0  # of memory, left to others
+CAN_FAIL = (
+    EnvironmentMissingError,
+    PeerError,
+    ResidentError,
+    GeneratorError,
+    subprocess.CalledProcessError,
+    OSError,
+)
+Start = Callable[[Variant, bool], AbstractContextManager[Service]]
+
+
+class LeftOutError(Exception):
+    """A target that is not measured, with why."""
+
+
+@dataclass(frozen=True)
+class Kept:
+    """One that is up, and what ends it."""
+
+    service: Service
+    stack: ExitStack
+
+
+@dataclass
+class Fleet:
+    """``start`` is given a variant and whether it has to stream, ``warm_up`` what was started."""
+
+    start: Start
+    warm_up: Callable[[Service, bool], object]
+    cores_of: Callable[[int], float] = idle_cores
+    memory_gib: Callable[[], float] = available_gib
+    left_out: dict[Variant, str] = field(default_factory=dict)  # with why
+    restless: dict[Variant, float] = field(default_factory=dict)  # with the cores it takes idle
+    crowded: bool = False  # whether memory did not hold all of them
+    _up: dict[tuple[Variant, bool], Kept] = field(default_factory=dict)
+
+    @contextmanager
+    def using(self, variant: Variant, *, streaming: bool = False) -> Iterator[Service]:
+        """``variant``, up and warm. Raises ``LeftOutError``."""
+        if variant in self.left_out:
+            raise LeftOutError(self.left_out[variant])
+        key = (variant, streaming)
+        kept = self._up.get(key) or self._started(variant, streaming)
+        try:
+            yield kept.service
+        except CAN_FAIL as error:
+            raise LeftOutError(self._gone(key, error)) from error
+        finally:
+            if variant in self.restless:
+                self._stop(key)
+
+    def close(self) -> None:
+        """Stops all of them."""
+        for key in list(self._up):
+            self._stop(key)
+
+    def _started(self, variant: Variant, streaming: bool) -> Kept:
+        stack = ExitStack()
+        key = (variant, streaming)
+        try:
+            self._make_room(variant)
+            service = stack.enter_context(self.start(variant, streaming))
+            self._up[key] = Kept(service, stack)
+            self.warm_up(service, streaming)
+            cores = self.cores_of(service.pid)
+        except CAN_FAIL as error:
+            raise LeftOutError(self._gone(key, error)) from error
+        if cores > MOST_IDLE_CORES:
+            self.restless[variant] = cores
+        return self._up[key]
+
+    def _make_room(self, variant: Variant) -> None:
+        """Stops the others where memory doesn't hold them. Raises ``PeerError``."""
+        needed_gib = variant.target.memory_gib + RESERVE_GIB
+        if self._up and self.memory_gib() < needed_gib:
+            self.crowded = True
+            self.close()
+        if (there := self.memory_gib()) < needed_gib:
+            raise PeerError(f"needs {needed_gib:.1f} GiB of memory, {there:.1f} GiB are available")
+
+    def _gone(self, key: tuple[Variant, bool], error: Exception) -> str:
+        """Notes why it is left out from now on, with its last lines."""
+        kept = self._up.get(key)
+        said = kept.service.last_words().strip() if kept else ""
+        why = "\n".join(part for part in (text_of(error), said) if part)
+        self.left_out[key[0]] = why
+        with suppress(*CAN_FAIL):
+            self._stop(key)
+        return why
+
+    def _stop(self, key: tuple[Variant, bool]) -> None:
+        kept = self._up.pop(key, None)
+        if kept:
+            kept.stack.close()
+
+
+def text_of(error: Exception) -> str:
+    """What a failed command said, or the error itself."""
+    printed = getattr(error, "stderr", None) or str(error)
+    return str(printed).strip()

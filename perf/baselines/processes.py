@@ -1,0 +1,102 @@
+"""Servers that are not ours as processes: started, waited for, ended with all they started."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import time
+import urllib.request
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+START_TIMEOUT_S = 300.0
+STOP_TIMEOUT_S = 20.0
+NUM_LAST_LINES = 12
+# PYTHONPATH would show a peer our packages; every service takes the threads it takes by itself.
+NOT_INHERITED = (
+    "PYTHONPATH",
+    "OMP_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "TORCH_NUM_THREADS",
+)
+
+
+class PeerError(Exception):
+    """A process that did not start or ended by itself."""
+
+
+@contextmanager
+def running(
+    command: Sequence[str], environment: Mapping[str, str], log: Path
+) -> Iterator[subprocess.Popen[bytes]]:
+    """A process with all it starts, ended at the end; what it prints goes to ``log``, and beside it
+    what it writes where it is started, as MLServer does its metrics. Raises ``PeerError``.
+    """
+    inherited = {name: value for name, value in os.environ.items() if name not in NOT_INHERITED}
+    with log.open("wb") as output:
+        try:
+            process = subprocess.Popen(
+                command,
+                cwd=log.parent,
+                env={**inherited, **environment},
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise PeerError(f"{log.stem} did not start: {command[0]}: {error.strerror}") from error
+        with process:
+            try:
+                yield process
+            finally:
+                end(process)
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    """Ends a process group, gently at first."""
+    process.terminate()
+    try:
+        process.wait(STOP_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        pass
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+def wait_ready(process: subprocess.Popen[bytes], url: str, log: Path) -> None:
+    """Returns when ``url`` answers. Raises ``PeerError`` with the last lines of the log."""
+    deadline_s = time.monotonic() + START_TIMEOUT_S
+    while not answers(url):
+        if process.poll() is not None:
+            raise PeerError(f"{log.stem} did not start: {last_words(process, log)}")
+        if time.monotonic() > deadline_s:
+            raise PeerError(f"{log.stem} is not up after {START_TIMEOUT_S:.0f} s:\n{tail(log)}")
+        time.sleep(0.2)
+    if process.poll() is not None:  # then it was somebody else who answered
+        raise PeerError(f"{log.stem} did not start: {last_words(process, log)}")
+
+
+def last_words(process: subprocess.Popen[bytes], log: Path) -> str:
+    """How a process that has ended did so, and the last lines of its log."""
+    return f"it ended with exit code {process.wait()}\n{tail(log)}"
+
+
+def tail(log: Path) -> str:
+    """The last lines that a process printed."""
+    printed = log.read_text(encoding="utf-8", errors="replace").splitlines()
+    return "\n".join(line for line in printed[-NUM_LAST_LINES:] if line.strip())
+
+
+def answers(url: str) -> bool:
+    """Whether a GET gets a 200."""
+    try:
+        with urllib.request.urlopen(url, timeout=5) as response:
+            return bool(response.status == 200)
+    except OSError:
+        return False

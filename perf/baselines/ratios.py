@@ -1,0 +1,80 @@
+"""How many times another target's throughput ours is, within a round, and what is asked of that."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from perf.baselines.plan import is_stream, variant_of
+from perf.baselines.targets import (
+    BFLOAT16,
+    DTYPES,
+    FLOAT16,
+    FLOAT32,
+    IN_PROCESS,
+    OURS,
+    TARGETS,
+    TUTORIAL,
+    VLLM,
+    Variant,
+)
+from perf.report.schema import Measurement
+
+ASKED: Mapping[tuple[str, Variant], Mapping[int, float]] = {
+    (FLOAT32, Variant(VLLM, FLOAT32)): {1: 1.1, 8: 1.1, 32: 1.1, 64: 1.0, 256: 1.0},
+    (BFLOAT16, Variant(VLLM, BFLOAT16)): dict.fromkeys((1, 8, 32, 64, 256), 0.9),
+    (FLOAT32, Variant(TUTORIAL, FLOAT16)): {1: 2.5, 8: 6.0, 32: 9.0, 64: 9.0},
+    (FLOAT32, Variant(IN_PROCESS, FLOAT32)): dict.fromkeys((1, 8, 32, 64), 0.95),
+}
+"""Ours in a number format against another -> clients -> at least so many times its tokens/s."""
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """Ours over another's useful tokens/s, of one number of clients."""
+
+    middle: float  # the median over the rounds
+    least: float
+    most: float
+    num_rounds: int
+    asked: float | None
+
+    @property
+    def is_missed(self) -> bool:
+        """Whether less than what is asked was measured."""
+        return self.asked is not None and round(self.middle, 2) < self.asked
+
+
+def pairs(measurements: Sequence[Measurement]) -> list[tuple[Variant, Variant]]:
+    """Ours and each other one, in the same number format where the other has it."""
+    measured = {variant_of(each.load) for each in measurements}
+    found = []
+    for dtype in DTYPES:
+        ours = Variant(OURS, dtype)
+        for target in TARGETS:
+            only = dtype if dtype in target.dtypes else target.dtypes[0]
+            other = Variant(target.name, only)
+            if other != ours and {ours, other} <= measured:
+                found.append((ours, other))
+    return found
+
+
+def ratio(
+    measurements: Sequence[Measurement], ours: Variant, other: Variant, clients: int
+) -> Ratio | None:
+    """Over the rounds in which both were measured; None where there is none."""
+    rates = {
+        (variant_of(each.load), each.repeat): each.output_tokens_per_s
+        for each in measurements
+        if each.load.concurrency == clients and not is_stream(each.load)
+    }
+    found = []
+    for variant, number in rates:
+        rate, divisor = rates[variant, number], rates.get((other, number))
+        if variant == ours and rate and divisor:
+            found.append(rate / divisor)
+    if not found:
+        return None
+    asked = ASKED.get((ours.dtype, other), {}).get(clients)
+    return Ratio(median(found), min(found), max(found), len(found), asked)

@@ -1,0 +1,219 @@
+"""One comparison from its arguments to its folder: begun or gone on with, measured, rendered."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, replace
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm  # type: ignore[import-untyped]
+
+from generator.errors import EXIT_INPUT, EXIT_INTERRUPTED, EXIT_OK, PerfError
+from perf import machine
+from perf.baselines.fleet import Fleet
+from perf.baselines.plan import MIXED, OUTPUT_TOKENS, PROMPT_TOKENS, Plan, Step
+from perf.baselines.ports import Ports
+from perf.baselines.processes import NOT_INHERITED
+from perf.baselines.report import write_markdown
+from perf.baselines.repositories import MODEL_FOLDER
+from perf.baselines.rounds import BAR_FORMAT, Rounds, warm_up
+from perf.baselines.servers import Places, Service, started
+from perf.baselines.targets import Variant
+from perf.model import make_model
+from perf.report.rendering import write_renderings
+from perf.report.schema import (
+    RUN_FILE,
+    Measurement,
+    Run,
+    append,
+    read_measurements,
+    read_run,
+    write_run,
+)
+
+KIND = "baselines"
+FIXED = ("seed", "counted_requests", "longest_level_s")  # has to stay in one folder
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What is compared, and where it is kept; ``environments`` holds the peers'."""
+
+    plan: Plan
+    output: Path
+    environments: Path
+    ports: Ports
+    command: str
+
+    def scenario(self) -> dict[str, str | int | float]:
+        """The load, as a run tells it."""
+        plan = self.plan
+        return {
+            "model": "Llama shape, 42.0 M random weights",
+            "load": MIXED,
+            "prompt_tokens": PROMPT_TOKENS,
+            "output_tokens": OUTPUT_TOKENS,
+            "counted_requests": plan.num_requests,
+            "longest_level_s": plan.max_level_s,
+            "rounds": plan.num_rounds,
+            "clients": "/".join(map(str, plan.clients)),
+            "seed": plan.seed,
+        }
+
+
+def compare(comparison: Comparison) -> int:
+    """Measures what is missing in the folder, writes its tables and prints them.
+
+    Returns the exit code. Raises ``PerfError``.
+    """
+    try:
+        run, measured = begin(comparison)
+        steps = comparison.plan.missing(measured)
+        tell_length(comparison, steps, len(measured))
+        code = measure(comparison, run, steps) if steps else EXIT_OK
+        show(comparison.output)
+        bad = any(each.num_errors for each in read_measurements(comparison.output))
+    except (OSError, ValueError) as error:
+        raise PerfError(f"{error}; what is measured is kept in {comparison.output}") from error
+    return EXIT_INPUT if bad and code == EXIT_OK else code
+
+
+def begin(comparison: Comparison) -> tuple[Run, list[Measurement]]:
+    """A new run in the folder, or the one that is there with what it has.
+
+    Raises ``OSError``, ``ValueError``, and ``PerfError`` where the folder holds another run.
+    """
+    scenario, output = comparison.scenario(), comparison.output
+    created = datetime.now(timezone.utc).isoformat(timespec="seconds")
+    notes: list[str] = []
+    if (output / RUN_FILE).is_file():
+        before = read_run(output)
+        check_alike(before, scenario, output)
+        if before.commit != machine.commit():
+            notes = [f"begun at commit {before.commit}"]
+        created = before.created
+    run = Run(
+        kind=KIND,
+        created=created,
+        command=comparison.command,
+        commit=machine.commit(),
+        hardware=machine.hardware(),
+        versions=machine.versions(),
+        title="Useful tokens/s of ours and of what people use instead",
+        scenario=scenario,
+        notes=notes,
+    )
+    write_run(output, run)
+    return run, read_measurements(output)
+
+
+def check_alike(before: Run, scenario: Mapping[str, Any], output: Path) -> None:
+    """Raises ``PerfError`` where the folder's run is no part of what is asked for."""
+    differ = [
+        f"{name} {before.scenario.get(name)}, now {scenario[name]}"
+        for name in FIXED
+        if before.scenario.get(name) != scenario[name]
+    ]
+    if before.kind != KIND or differ:
+        what = f"a run with {'; '.join(differ)}" if differ else f"a run of kind {before.kind}"
+        raise PerfError(f"{output} holds {what}; name another folder with --output")
+
+
+def measure(comparison: Comparison, run: Run, steps: Sequence[Step]) -> int:
+    """Brings up what is needed, measures, and notes what a reader has to know; the exit code."""
+    with own_environment(), tempfile.TemporaryDirectory(prefix="perf-baselines-") as folder:
+        every_s = 0.5 if sys.stderr.isatty() else 30.0  # a file holds every line
+        with tqdm(total=len(steps), bar_format=BAR_FORMAT, mininterval=every_s, miniters=0) as bar:
+            rounds = made_rounds(comparison, Path(folder), bar)
+            try:
+                make_model(Path(folder, MODEL_FOLDER), comparison.plan.seed)
+                rounds.measure(steps)
+            except KeyboardInterrupt:
+                tqdm.write("interrupted; the same command goes on where it was", file=sys.stderr)
+                return EXIT_INTERRUPTED
+            finally:
+                rounds.fleet.close()
+                notes = [*run.notes, *rounds.notes, *fleet_notes(rounds.fleet)]
+                write_run(comparison.output, replace(run, notes=notes))
+        return EXIT_INPUT if rounds.fleet.left_out else EXIT_OK
+
+
+def made_rounds(comparison: Comparison, folder: Path, bar: tqdm) -> Rounds:
+    """The rounds, with servers that live in ``folder``."""
+    places = Places(folder, comparison.environments, comparison.ports)
+    seed = comparison.plan.seed
+
+    def start(variant: Variant, streaming: bool) -> AbstractContextManager[Service]:
+        def tell(text: str) -> None:
+            bar.set_description_str(f"{variant}: {text}", refresh=sys.stderr.isatty())
+
+        tell("starting")
+        if variant.target.environment:
+            places.environment(variant).ensure(tell)
+        return started(places, variant, streaming=streaming)
+
+    fleet = Fleet(start, lambda service, streaming: warm_up(service, seed, streams=streaming))
+    return Rounds(
+        plan=comparison.plan,
+        fleet=fleet,
+        keep=lambda measurement: append(comparison.output, measurement),
+        command=comparison.command,
+        bar=bar,
+    )
+
+
+def fleet_notes(fleet: Fleet) -> list[str]:
+    """Which servers did not stay up between their levels."""
+    notes = [
+        f"{variant.label} takes {cores:.1f} cores without requests, so it was started and stopped "
+        "for each level"
+        for variant, cores in fleet.restless.items()
+    ]
+    if fleet.crowded:
+        notes.append("memory did not hold all servers at once: some were stopped between levels")
+    return notes
+
+
+def tell_length(comparison: Comparison, steps: Sequence[Step], num_measured: int) -> None:
+    """Says on stderr what is to be done and how long that takes."""
+    before = f"{num_measured} levels are there; " if num_measured else ""
+    if not steps:
+        print(f"{before}nothing is left to measure; the tables are made again", file=sys.stderr)
+        return
+    minutes = comparison.plan.usual_s(steps) / 60
+    print(
+        f"{before}{len(steps)} levels of at least {comparison.plan.num_requests} requests: about "
+        f"{minutes:.0f} minutes on 2 cores; Ctrl-C keeps what is measured",
+        file=sys.stderr,
+    )
+
+
+def show(output: Path) -> None:
+    """Writes every rendering and prints the tables. Raises ``OSError``, ``ValueError``."""
+    text = write_markdown(output, read_run(output), read_measurements(output))
+    write_renderings(output)
+    print(text)
+    print(f"kept in {output}", file=sys.stderr)
+
+
+@contextmanager
+def own_environment() -> Iterator[None]:
+    """Every service takes the threads it takes by itself, and ends with us when we are ended."""
+    before = dict(os.environ)
+    handler = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"  # of weights being loaded: ours is enough
+    for name in NOT_INHERITED:
+        os.environ.pop(name, None)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+        signal.signal(signal.SIGTERM, handler)

