@@ -55,6 +55,8 @@ class Best:
 
 def best(kind: str, points: Sequence[Point], bounds: Bounds) -> list[Best]:
     """For each target and kind of work, or for each kind of work where targets are compared."""
+    if kind == "growth":  # each load is other work
+        return []
     keys = list(WORK) if kind in COMPARES_TARGETS else [TARGET, *WORK]
     differing = [key for key in varying([p.load for p in points]) if key in keys]
     groups = grouped(points, lambda point: values_at(point.load, differing))
@@ -76,6 +78,9 @@ def _winners(points: Sequence[Point], bounds: Bounds) -> list[Winner]:
     if not sound:
         return [Winner("No load was answered without errors", "")]
     throughput = throughput_of(each for point in points for each in point.repeats)
+    if len(points) == 1:
+        alone = _most("Its one load", sound, throughput, lambda _: "")
+        return [alone] if alone else []
     words = _words(points)
     found = [_most("Highest throughput", sound, throughput, words)]
     found.append(_most_within(sound, throughput, bounds, words))

@@ -48,9 +48,14 @@ class Chart:
 
 
 def charts(measurements: Sequence[Measurement], panels: Sequence[Panel]) -> list[Chart]:
-    """Those for which there is something to draw."""
+    """Those for which there is something to draw; of points that form no line, how they lie to
+    each other.
+    """
     alone = all(len(panel.lines) == 1 for panel in panels)
-    return [chart for chart in _all(measurements, alone) if _has_figures(chart, measurements)]
+    found = [chart for chart in _all(measurements, alone) if _has_figures(chart, measurements)]
+    lines = [line for panel in panels for line in (*panel.lines, *panel.others)]
+    is_scattered = all(len(line.points) == 1 for line in lines)
+    return [chart for chart in found if chart.against] if is_scattered else found
 
 
 def _all(measurements: Sequence[Measurement], alone: bool) -> list[Chart]:

@@ -12,6 +12,7 @@ from perf.report.metrics import shown
 from perf.report.results import Results
 
 SCHEMA_VERSION = 1
+_MAX_LISTED = 10
 NOT_JUDGED = (
     "With one measurement of a load there is no telling noise from a difference: measure both with "
     "`repeats: 3` or more in the scenario."
@@ -44,9 +45,15 @@ def name_of(results: Results) -> str:
 def ratio_words(compared: Compared) -> str:
     """Such as ``1.04 (0.99 to 1.09) noise``."""
     interval = compared.difference.interval()
-    brackets = f" ({interval[0]:.2f} to {interval[1]:.2f})" if interval else ""
+    brackets = f" ({_factor(interval[0])} to {_factor(interval[1])})" if interval else ""
     verdict = f" {compared.verdict}" if compared.verdict else ""
     return f"{compared.difference.ratio:.2f}{brackets}{verdict}"
+
+
+def _factor(value: float) -> str:
+    """Two digits after the point; three where it would seem to be 1 and isn't."""
+    text = f"{value:.2f}"
+    return f"{value:.3f}" if text == "1.00" and value != 1 else text
 
 
 def warnings(comparison: Comparison) -> Iterator[tuple[str, str]]:
@@ -54,8 +61,10 @@ def warnings(comparison: Comparison) -> Iterator[tuple[str, str]]:
     for line in comparison.differing:
         yield "not the same", line
     for name, only in (("A", comparison.only_a), ("B", comparison.only_b)):
-        for point in only:
+        for point in only[:_MAX_LISTED]:
             yield f"only in {name}", load_words(point.load)
+        if len(only) > _MAX_LISTED:
+            yield f"only in {name}", f"{len(only) - _MAX_LISTED} more loads"
     for pair in comparison.pairs:
         if pair.fails_anew:
             yield "requests fail in B only", load_words(pair.a.load)

@@ -185,5 +185,7 @@ def shown(value: float | None) -> str:
 
 
 def plain(value: float) -> str:
-    """A round number, as on an axis, without digits that say nothing: 0.5, 20, 1,500."""
+    """A round number, as on an axis, without digits that say nothing: 0.5, 20, 1,500, 2.5M."""
+    if abs(value) >= 1e6:
+        return f"{value / 1e6:,.4g}M"
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"

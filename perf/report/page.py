@@ -20,6 +20,7 @@ from perf.report.results import Results
 from perf.report.sections import drawn_sections
 from perf.report.tables import Table, every_metric, load_words, table
 
+_UNITS = {"_gib": "GiB", "_gb_per_s": "GB/s", "_gflop_per_s": "GFLOP/s", "_mhz": "MHz"}
 _MAX_GROUPS = 6  # of what was best, before the rest is folded away
 
 
@@ -58,7 +59,7 @@ def render(name: str, **values: Any) -> str:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.filters.update(sentence=sentence, told=number_told)
+    environment.filters.update(sentence=sentence, told=number_told, named=_named)
     environment.globals.update(head_groups=head_groups)
     return environment.get_template(name).render(**values)
 
@@ -74,6 +75,14 @@ def head_groups(shown_table: Table) -> list[tuple[str, list[Metric]]]:
         else:
             groups.append((head, [metric]))
     return groups
+
+
+def _named(name: str) -> str:
+    """A key as words: ``memory_gib`` as ``memory (GiB)``."""
+    for suffix, unit in _UNITS.items():
+        if name.endswith(suffix):
+            return f"{name.removesuffix(suffix)} ({unit})".replace("_", " ")
+    return name.replace("_", " ")
 
 
 def _errors(found: Sequence[Point]) -> list[tuple[str, str]]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from perf.report.metrics import throughput_of
 from perf.report.points import (
@@ -59,7 +59,9 @@ def panels(kind: str, points: Sequence[Point]) -> list[Panel]:
     loops apart. Where that leaves one line in each, they stand together.
     """
     made: list[Panel] = []
-    for loop in (_closed(points), _open(points)):
+    closed, opened = _closed(points), _open(points)
+    both = bool(closed and opened)
+    for loop, words in ((closed, "closed loop" * both), (opened, "open loop" * both)):
         parts = [_panel(kind, title, part) for title, part in _parts(kind, loop)]
         alone = all(len(part.lines) == 1 for part in parts)
         if (
@@ -69,7 +71,8 @@ def panels(kind: str, points: Sequence[Point]) -> list[Panel]:
             and len({part.axis for part in parts}) == 1
         ):
             parts = [_panel(kind, "", loop)]
-        made += parts
+        titles = (", ".join(filter(None, (part.title, words))) for part in parts)
+        made += [replace(part, title=title) for part, title in zip(parts, titles, strict=True)]
     return made
 
 
@@ -91,12 +94,20 @@ def _parts(kind: str, points: Sequence[Point]) -> list[tuple[str, list[Point]]]:
     differing = varying([point.load for point in points])
     keys = [TARGET] if TARGET in differing else []
     if kind in COMPARES_TARGETS:
-        same = (TARGET, CONCURRENCY, REQUEST_RATE)
-        keys = [key for key in differing if key[0] == "load" and key not in same]
+        rest = [key for key in differing if key not in (TARGET, CONCURRENCY, REQUEST_RATE)]
+        keys = [key for key in rest if _is_shared(key, points)]
     if kind == COMPARES_RUNS:
         keys = [key for key in differing if key not in (RUN, CONCURRENCY, REQUEST_RATE)]
     groups = grouped(points, lambda point: values_at(point.load, keys))
     return [(_label(keys, values), part) for values, part in groups.items()]
+
+
+def _is_shared(key: Key, points: Sequence[Point]) -> bool:
+    """Whether each value was measured of several targets: they are compared at each by itself."""
+    targets: dict[Value, set[str]] = {}
+    for point in points:
+        targets.setdefault(dimensions(point.load).get(key), set()).add(point.load.target)
+    return all(len(each) > 1 for each in targets.values())
 
 
 def _panel(kind: str, title: str, points: Sequence[Point]) -> Panel:

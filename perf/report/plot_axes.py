@@ -31,12 +31,12 @@ def set_axes(axes: Axes, chart: Chart, panel: Panel, place: Place) -> None:
     if chart.is_share:
         axes.set_ylim(0, max(100.0, *(y * 1.05 for _, y in xys)))
     elif axes.get_yscale() == "linear":
-        axes.set_ylim(bottom=0)
+        axes.set_ylim(0, max(y for _, y in xys) * 1.08 or 1.0)
     if chart.against:
         axes.set_xlabel(_capital(chart.against.heading))
         _set_scale(axes.xaxis, [x for x, _ in xys], True)
         if axes.get_xscale() == "linear":
-            axes.set_xlim(left=0)
+            axes.set_xlim(0, max(x for x, _ in xys) * 1.08 or 1.0)
     else:
         axes.set_xlabel(_capital(axis_words(panel)))
         _set_load_axis(axes, sorted({x for x, _ in xys}))
@@ -93,7 +93,8 @@ def _spaced(values: Sequence[float], is_log: bool) -> list[float]:
 
 def label_points(figure: Any, axes: Axes, chart: Chart, panel: Panel, place: Place) -> None:
     """The load at each point, as far as there is room; ends of lines first."""
-    figure.draw_without_rendering()
+    if len({number_at(point.load, panel.axis) for point in panel.points}) < 2:
+        return  # the same number at each
     to_points = 72 / figure.dpi
     spots: list[Spot] = []
     colours: list[str] = []

@@ -21,6 +21,7 @@ from perf.report.svg import INK, LINE_COLOURS, MUTED, PAPER, inline
 
 MARKERS = ("o", "s", "^", "D", "v", "P")
 _WIDTH_IN, _HEIGHT_IN = 5.0, 3.4  # 360 units wide: as wide as a phone, so that 9 stays 9 pixels
+_WITHIN = (0.145, 0.145, 0.84, 0.815)  # left, bottom, width, height; fits ticks of six characters
 _STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
     "text.parse_math": False,
@@ -46,9 +47,9 @@ def draw(chart: Chart, panel: Panel, name: str) -> str:
     if not any(place(point, m) for point in panel.points for m in chart.figures):
         return ""
     with mpl.rc_context({**_STYLE, "svg.hashsalt": name}):
-        figure = Figure(figsize=(_WIDTH_IN, _HEIGHT_IN), layout="constrained")
+        figure = Figure(figsize=(_WIDTH_IN, _HEIGHT_IN))
         FigureCanvasSVG(figure)
-        axes: Axes = figure.add_subplot()
+        axes: Axes = figure.add_axes(_WITHIN)
         for line in panel.others:
             _draw_line(axes, line, chart, place, MUTED, "")
         for line, colour, marker in zip(panel.lines, LINE_COLOURS, MARKERS, strict=False):

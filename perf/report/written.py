@@ -6,14 +6,14 @@ from pathlib import Path
 
 
 def write_text(file: Path, text: str) -> None:
-    """Replaces ``file``. Raises OSError."""
+    """Replaces ``file``. Raises OSError, which names it."""
     temporary = file.with_name(f".{file.name}.new")
     try:
         temporary.write_text(encodable(text), encoding="utf-8", newline="")
         temporary.replace(file)
-    except OSError:
+    except OSError as error:
         temporary.unlink(missing_ok=True)
-        raise
+        raise OSError(error.errno, error.strerror, str(file)) from error
 
 
 def encodable(text: str) -> str:
