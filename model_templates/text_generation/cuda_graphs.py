@@ -54,6 +54,11 @@ class GraphedRunner:
         self._length_buckets = length_buckets(inner.cache.size.max_model_len)
         self._captured: dict[tuple[int, int], tuple[torch.Tensor, Replay]] = {}
 
+    @property
+    def num_graphs(self) -> int:
+        """How many buckets are captured; 0 where the model can't be."""
+        return len(self._captured)
+
     def warm_up(self, num_lengths: int = 1) -> None:
         """Captures every sequence count at the shortest length, or the ``num_lengths`` shortest;
         longer ones are captured when first needed.

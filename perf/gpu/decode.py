@@ -86,8 +86,10 @@ def _measure_load(
     options = {"max_num_seqs": max(load.sequences), "max_model_len": load.max_model_len}
     with engine_on(model, device, max_num_batched_tokens=1024, **options) as engine:
         graphed = graphed_runner(engine)
+        context.say(f"{graphed.num_graphs} graphs captured")
+        ways = [(GRAPHS, graphed), (EAGER, graphed.inner)][not graphed.num_graphs :]
         for sequences in load.sequences:
-            for name, runner in ((GRAPHS, graphed), (EAGER, graphed.inner)):
+            for name, runner in ways:
                 _emit(
                     context, load, limit, sequences, name, _step_s(engine, runner, load, sequences)
                 )
@@ -97,12 +99,14 @@ def _measure_load(
                 mixed_row(engine, clients, context.seed + 1)  # captures what it needs
                 context.emit("mixed load, in process", mixed_row(engine, clients, context.seed))
     for sequences in dict.fromkeys((load.sequences[0], load.sequences[-1])):
-        for name, runner in ((GRAPHS, graphed), (EAGER, graphed.inner)):
+        for name, runner in ways:
             for row in kernels_of(runner, sequences, load.num_prompt_tokens, device):
                 context.emit(
                     f"kernels of a step, {load.name} load",
                     {"sequences": sequences, "run_as": name, **row},
                 )
+    if not graphed.num_graphs:
+        raise RuntimeError("the model could not be captured: see the warning above")
 
 
 def _step_s(engine: InFlightEngine, runner: Any, load: Load, sequences: int) -> float:

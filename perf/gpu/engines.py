@@ -14,7 +14,7 @@ from unittest.mock import patch
 import torch
 from hf_runtime.cuda_capture import Replay
 from hf_runtime.device import Placement
-from text_generation import in_flight
+from text_generation import holding, in_flight
 from text_generation.cuda_graphs import GraphedRunner
 from text_generation.detokenizer import Detokenizer
 from text_generation.in_flight import InFlightEngine
@@ -148,6 +148,7 @@ def _graphs_on_cpu() -> Iterator[None]:
     with (
         patch.object(in_flight, "with_cuda_graphs", with_graphs),
         patch.object(in_flight, "KVCache", with_spare_column),
+        patch.object(holding, "_holds_fused", lambda *_: False),  # a GPU's runner is the packed one
     ):
         yield
 

@@ -137,7 +137,9 @@ def test_every_row_count_is_captured_at_load() -> None:
     with running(engine):
         cache = KVCache(layer_shapes(tiny_model("llama"), engine.setup.device), engine.size, 1)
         inner = PackedRunner(engine.setup.model, cache, engine.setup.device)
-        GraphedRunner(inner, captures).warm_up()
+        graphed = GraphedRunner(inner, captures)
+        graphed.warm_up()
+    assert graphed.num_graphs == 4
     assert captures.row_counts == [6, 4, 2, 1]  # the largest first: the others fit in its memory
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from perf.gpu import ceilings, decode, encoder, kernels, memory
+from perf.gpu import ceilings, decode, encoder, engines, kernels, memory
 from perf.gpu.section import Context
 
 
@@ -60,6 +60,20 @@ def test_the_8_b_shape_with_one_sequence_has_a_target(measured: Measured) -> Non
     assert first["target"]["least"] == 0.70
     assert first["target"]["value"] == pytest.approx((15_000 + 144 * 10) / 1000 / 20)
     assert not any(figure["target"] for figure in others)
+
+
+def test_a_model_that_cannot_be_captured_is_measured_eagerly(
+    measured: Measured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(run: Any) -> Any:
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+    monkeypatch.setattr(engines, "run_again", fails)
+    monkeypatch.setattr(decode, "TINY", decode.TINY[1:])
+    context, figures = measured
+    with pytest.raises(RuntimeError, match="could not be captured"):
+        decode.measure(context)
+    assert {row["run_as"] for row in rows(figures, "decoding")} == {"eager"}
 
 
 def test_encoders_are_timed_eager_and_with_graphs(measured: Measured) -> None:
