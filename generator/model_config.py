@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 GENERATED_VERSION = 1
 _KIND_CPU, _KIND_MODEL = "KIND_CPU", "KIND_MODEL"
+_OWNER = re.compile(rf'(key: "{ARM_PARAMETER}"\s+value {{ string_value: )"[^"]*"')
 
 
 def check(text: str, name: str) -> None:
@@ -42,6 +43,7 @@ def check(text: str, name: str) -> None:
     shared = text.replace(line, 'name: "model"', 1)
     for named, anonymous in zip(_other_names(name), _other_names("model"), strict=True):
         shared = shared.replace(named, anonymous, 1)
+    shared = _OWNER.sub(r'\g<1>"model"', shared)
     problems = _problems(shared if found else text)
     if found is None or found[0] != line:
         problems = (*problems, f"has no line {line}, its folder's name")
