@@ -47,8 +47,13 @@ def run_cli(
     if taken["exit_code"] == EXIT_INTERRUPTED:
         raise KeyboardInterrupt
     if says not in results.read_text(encoding="utf-8"):
-        said = messages.read_text(encoding="utf-8", errors="replace").splitlines()[-_MAX_LINES:]
+        said = [*_last_lines(results), *_last_lines(messages)]
         shown = "".join(f"\n    {line}" for line in said)
         code = taken["exit_code"]
-        raise PerfError(f"hf-triton {arguments[0]} ended with exit code {code}:{shown}")
+        message = f"hf-triton {arguments[0]} ended with exit code {code} and did not say '{says}'"
+        raise PerfError(f"{message}:{shown}")
     return Taken(taken["wall_s"], taken["cpu_s"], taken["peak_memory_kib"] / 1024)
+
+
+def _last_lines(file: Path) -> list[str]:
+    return file.read_text(encoding="utf-8", errors="replace").splitlines()[-_MAX_LINES:]
