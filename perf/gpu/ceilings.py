@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from perf.gpu.clock import seconds
-from perf.gpu.section import Context
+from perf.gpu.context import Context
 
 _COPY_BYTES, _TINY_COPY_BYTES = 2 * 2**30, 2**22
 _SIDE, _TINY_SIDE = 8192, 256

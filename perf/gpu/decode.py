@@ -14,11 +14,11 @@ from text_generation.sampling_params import SamplingParams
 
 from perf.gpu.ceilings import memory_bytes_per_s
 from perf.gpu.clock import free_gib
+from perf.gpu.context import Context
 from perf.gpu.engines import TimedRunner, engine_on, generate, graphed_runner
 from perf.gpu.kernels import kernels_of
 from perf.gpu.mixed import mixed_row
 from perf.gpu.results import Row, Target
-from perf.gpu.section import Context
 from perf.gpu.shapes import bytes_per_step, make_llama
 
 SHARE_TARGETS = {("llama-8b", 1): 0.70}  # of the limit, by shape and sequences

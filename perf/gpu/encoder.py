@@ -8,8 +8,8 @@ from hf_encoder.padded_runner import PaddedRunner
 from hf_encoder.runner import Runner, RunnerSetup, made_up_encodings
 
 from perf.gpu.clock import seconds
+from perf.gpu.context import Context
 from perf.gpu.engines import run_again
-from perf.gpu.section import Context
 from perf.gpu.shapes import make_bert
 
 MODELS, LENGTHS, BATCH_SIZES = ("MiniLM", "BERT-base"), (16, 128, 512), (1, 8, 32)

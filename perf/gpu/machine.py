@@ -6,7 +6,7 @@ import importlib
 import subprocess
 from typing import Any
 
-from perf.gpu.section import Context, SkippedError
+from perf.gpu.context import Context, SkippedError
 
 ENGINES = ("text_generation.loading", "hf_encoder.graph_runner")
 FOR_SERVING = (

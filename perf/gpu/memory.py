@@ -10,9 +10,9 @@ from text_generation.kv_cache import layer_shapes
 from text_generation.sampling_params import SamplingParams
 
 from perf.gpu.clock import GIB, free_gib
+from perf.gpu.context import Context
 from perf.gpu.engines import engine_on, generate, graphed_runner
 from perf.gpu.results import Row, Target
-from perf.gpu.section import Context
 from perf.gpu.shapes import llama_bytes, make_llama
 
 STATED_GIB, TINY_STATED_GIB = 8.0, 0.01

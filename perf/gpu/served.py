@@ -15,8 +15,8 @@ import torch
 from generator.errors import ServerError
 from perf.baselines.repositories import MODEL_FOLDER, generated
 from perf.gpu.clock import GIB
+from perf.gpu.context import Context, SkippedError
 from perf.gpu.results import Target
-from perf.gpu.section import Context, SkippedError
 from perf.gpu.shapes import llama_bytes, make_llama
 from perf.load.level import http_command, records_of
 from perf.load.level_process import LevelArguments

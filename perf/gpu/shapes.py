@@ -12,7 +12,7 @@ import torch
 from transformers import AutoModel, AutoModelForCausalLM, BertConfig, LlamaConfig
 
 from perf.gpu.clock import GIB, free_gib
-from perf.gpu.section import SkippedError
+from perf.gpu.context import SkippedError
 from perf.load.requests import NUM_SPECIAL_TOKENS, VOCABULARY_SIZE
 
 _LLAMA = {

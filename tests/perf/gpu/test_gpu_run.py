@@ -18,7 +18,7 @@ from perf.gpu.machine import why_no_gpu
 from perf.gpu.plan import SECTIONS, Section, chosen
 from perf.gpu.report import cell, one_line, summary, to_markdown
 from perf.gpu.results import Figure, Measured, Results, Target
-from perf.gpu.run import Run
+from perf.gpu.run import NoDeviceError, Run
 
 MACHINE = json.dumps({"table": "device", "row": {"device": "cpu", "numpy": "2.5.2"}})
 FIGURE = json.dumps({"table": "t", "row": {"a": 1}, "target": None})
@@ -52,6 +52,21 @@ def test_a_section_ends_when_its_stdin_closes() -> None:
     assert process.stdin
     process.stdin.close()
     assert process.wait(30) == -signal.SIGTERM
+
+
+def test_what_a_machine_lacks_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "transformers.py").write_text("import httpx_that_is_not_there")
+    run = Run("cpu", True, 0, tmp_path / "gpu", tmp_path, None, "python -m perf.gpu", "now")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(tmp_path))
+        with pytest.raises(NoDeviceError) as raised:
+            run.prepare([], None)
+    assert str(raised.value) == (
+        "transformers can't be imported: No module named 'httpx_that_is_not_there'; a missing "
+        "package can come as a wheel: --wheels DIR"
+    )
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from perf.gpu import ceilings, decode, encoder, engines, kernels, memory
-from perf.gpu.section import Context
+from perf.gpu.context import Context
 
 
 @pytest.fixture
