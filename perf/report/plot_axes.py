@@ -31,15 +31,21 @@ def set_axes(axes: Axes, chart: Chart, panel: Panel, place: Place) -> None:
     if chart.is_share:
         axes.set_ylim(0, max(100.0, *(y * 1.05 for _, y in xys)))
     elif axes.get_yscale() == "linear":
-        axes.set_ylim(0, max(y for _, y in xys) * 1.08 or 1.0)
+        axes.set_ylim(0, _most(panel, chart.figures) * 1.08 or 1.0)
     if chart.against:
         axes.set_xlabel(_capital(chart.against.heading))
         _set_scale(axes.xaxis, [x for x, _ in xys], True)
         if axes.get_xscale() == "linear":
-            axes.set_xlim(0, max(x for x, _ in xys) * 1.08 or 1.0)
+            axes.set_xlim(0, _most(panel, [chart.against]) * 1.08 or 1.0)
     else:
         axes.set_xlabel(_capital(axis_words(panel)))
         _set_load_axis(axes, sorted({x for x, _ in xys}))
+
+
+def _most(panel: Panel, metrics: Sequence[Metric]) -> float:
+    """The end of the longest spread."""
+    spreads = (point.spread(metric) for point in panel.points for metric in metrics)
+    return max((spread.most for spread in spreads if spread), default=0.0)
 
 
 def axis_words(panel: Panel) -> str:
