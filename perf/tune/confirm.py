@@ -15,6 +15,8 @@ from perf.tune.goal import Goal
 from perf.tune.space import Settings
 from perf.tune.trials import Bench, Outcome
 
+ENOUGH = 3  # runs of each
+
 
 @dataclass(frozen=True)
 class Confirmation:
@@ -32,11 +34,16 @@ class Confirmation:
         """Of the medians over the turns."""
         return _median(goal, self.winner) / _median(goal, self.current)
 
+    @property
+    def tells(self) -> bool:
+        """Whether there are runs enough to tell anything from noise."""
+        return min(len(self.winner), len(self.current)) >= ENOUGH
+
     def is_beyond_noise(self, goal: Goal) -> bool:
         """Whether every run of the winner is better than every one of the current settings: by
         chance, that happens once in twenty with three runs each.
         """
-        return all(
+        return self.tells and all(
             goal.is_better(goal.value(one), goal.value(other))
             for one in self.winner
             for other in self.current

@@ -7,6 +7,8 @@ Its keys: https://github.com/triton-inference-server/model_analyzer/blob/main/do
 from __future__ import annotations
 
 import json
+import shlex
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -28,8 +30,8 @@ from perf.tune.tuning import Request, space_of
 
 SDK_IMAGE = "nvcr.io/nvidia/tritonserver:24.10-py3-sdk"
 _HEAD = """\
-# For NVIDIA's Model Analyzer, made by hf-triton perf tune. It tries what config.pbtxt has;
-# not tried are {left_out}, which hf-triton perf tune changes.
+# For NVIDIA's Model Analyzer, made by hf-triton perf tune. It tries what config.pbtxt has and knows
+# no tokens; not tried are {left_out}, which hf-triton perf tune changes.
 """
 _COMMAND = """\
 # SERVER_IMAGE is the image that serves your models: of this repository's Dockerfile.
@@ -62,12 +64,17 @@ def write_configuration(request: Request, file: Path) -> int:
         file.write_text(text, encoding="utf-8")
     except OSError as error:
         raise PerfError(f"{error.filename or file}: {error.strerror}") from None
-    repository = request.repository.resolve()
     print(f"wrote {file} and {data}\n")
-    print(
-        _COMMAND.format(repository=repository, folder=file.parent, image=SDK_IMAGE, file=file),
-    )
+    print(_command(request.repository.resolve(), file))
+    if not (request.repository / spec.name).is_dir():
+        print(f"hf-triton generate first: {request.repository} lacks {spec.name}", file=sys.stderr)
     return EXIT_OK
+
+
+def _command(repository: Path, file: Path) -> str:
+    places = {"repository": repository, "folder": file.parent, "file": file}
+    quoted = {name: shlex.quote(str(path)) for name, path in places.items()}
+    return _COMMAND.format(image=SDK_IMAGE, **quoted)
 
 
 def _document(

@@ -66,6 +66,8 @@ def _entry(spec: ModelSpec) -> dict[str, Any]:
     entry = {key: plain(node) for key, node in spec.places.items() if key not in _OF_ONE_TRIAL}
     if spec.source.folder is not None:
         entry["model"] = str(spec.source.folder)
+    if spec.response_cache is not None:
+        entry["response_cache"] = False  # the load repeats its requests: it would measure the cache
     if spec.hooks is not None:
         entry["hooks"] = str(spec.hooks.path.resolve())
     return entry

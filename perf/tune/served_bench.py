@@ -136,10 +136,17 @@ class _Served:
         self.path = f"/v2/models/{name}/{verb}"
 
     def warm_up(self) -> None:
-        """As many requests as there are callers, twice; their figures are thrown away."""
+        """As many requests as there are callers, twice; their figures are thrown away.
+
+        Raises TrialError where none of them is answered.
+        """
         self.bench.show("warming up")
-        clients = self.bench.concurrency
-        self._records(2 * clients, 0.0, _WARM_UP_S)
+        records = self._records(2 * self.bench.concurrency, 0.0, _WARM_UP_S)
+        problems = [record.problem for record in records if record.problem is not None]
+        if len(problems) == len(records):
+            raise TrialError(
+                f"every request failed: {problems[0] if problems else 'none was sent'}"
+            )
 
     def measure(self, seconds: float) -> Measurement:
         """Raises TrialError where the server stops answering."""

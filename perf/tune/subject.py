@@ -22,6 +22,7 @@ from perf.tune.served_bench import INFER, STREAM
 
 ENDPOINTS = {"infer": INFER, "generate-stream": STREAM}
 _GENERATES = ("text-generation", "text2text-generation")
+_ONE_SAMPLE = ("fill-mask", "pipeline")  # asked with their sample request, mask or media
 _USUAL = {
     "text-generation": Sent(Lengths((64,)), Lengths((64,))),
     "text2text-generation": Sent(Lengths((32,)), Lengths((32,))),
@@ -72,6 +73,10 @@ def sent_to(spec: ModelSpec, load: str | None) -> Sent:
     found = _of_scenario(Path(load), spec) if load.endswith((".yaml", ".yml")) else Sent.parse(load)
     if found.output is not None and spec.task not in _GENERATES:
         raise UsageError(f"--load output: model '{spec.name}' ({spec.task}) generates no text")
+    if found.prompt is not None and spec.task in _ONE_SAMPLE:
+        raise UsageError(
+            f"--load prompt: model '{spec.name}' ({spec.task}) is asked with a sample request"
+        )
     return found
 
 

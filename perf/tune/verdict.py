@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from perf.tune.confirm import Confirmation
+from perf.tune.confirm import ENOUGH, Confirmation
 from perf.tune.goal import Goal
 from perf.tune.ranking import settings_text
 from perf.tune.trials import Outcome
@@ -78,6 +78,8 @@ def _ratio(confirmation: Confirmation, goal: Goal) -> str:
     ratios = sorted(confirmation.ratios(goal))
     spread = f"{ratios[0]:.2f} to {ratios[-1]:.2f} in {len(ratios)} turns" if ratios else ""
     times = f"{confirmation.ratio(goal):.2f} times the current settings' {what} ({spread})"
+    if not confirmation.tells:
+        return f"{times}: too few repeats to tell that from noise (--repeats {ENOUGH})"
     if confirmation.is_beyond_noise(goal):
         return f"{times}: beyond noise"
     return f"{times}: within noise, the current settings are as good"
