@@ -23,8 +23,10 @@ from perf.sweep.metrics import Difference, gpu_figures, server_figures, within
 from perf.sweep.plan import (
     EXPORT_FILE,
     Planned,
+    counting_command,
     is_forced,
     measuring_command,
+    unstable_command,
     warm_up_command,
 )
 from perf.sweep.process import Ended, Runner
@@ -86,8 +88,8 @@ class Measurer:
         return self._measurement(planned, started, figures, watch, command)
 
     def _loaded(self, planned: Planned, watch: Watch) -> tuple[list[str], Ended]:
-        """Warm-up, then the measurement, a second time where its windows never agreed: of those
-        perf_analyzer exports nothing.
+        """Warm-up, then the measurement; again where its windows never agreed, or nothing ended in
+        one: of those perf_analyzer exports nothing.
         """
         command = measuring_command(planned, self.addresses)
         if planned.measuring.warm_up_requests:
@@ -96,7 +98,10 @@ class Measurer:
                 return command, ended
         ended = self._run(command, planned, watch)
         if ended.is_unstable:
-            command = measuring_command(planned, self.addresses, until_stable=False)
+            command = unstable_command(planned, self.addresses)
+            ended = self._run(command, planned, watch)
+        if ended.has_nothing:
+            command = counting_command(planned, self.addresses)
             ended = self._run(command, planned, watch)
         return command, ended
 
@@ -172,7 +177,9 @@ class Measurer:
             # perf_analyzer tells the status only.
             payload = json.loads(planned.requests.content("http-generate"))["data"][0]["payload"][0]
             said = self.server.answer_to(f"/v2/models/{planned.target.model}/generate", payload)
-            reason = f"{reason}; asked once more, the server says: {said[:300]}"
+            if said.startswith(("HTTP", "nothing")):
+                return f"{reason}; asked alone, the server says {said[:300]}"
+            return f"{reason}; asked alone the server answers, so it refuses some at this load"
         return reason
 
 

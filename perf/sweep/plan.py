@@ -8,6 +8,7 @@ the machine does in the meantime meets all of them.
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -23,6 +24,8 @@ from perf.sweep.targets import Target, Targets
 EXPORT_FILE = "profile_export.json"
 INPUTS_FOLDER = "inputs"
 ANALYZER, SSE_LOAD = "perf_analyzer", ("python", "-m", "perf.sweep.sse_load")
+_STABILITY, _TRIALS = "--stability-percentage", "--max-trials"
+_FEW_REQUESTS = 4
 _ALL_STABLE = "999999"  # per cent: what differs by less counts as stable
 
 
@@ -128,26 +131,48 @@ def input_files(planned: Iterable[Planned]) -> dict[str, str]:
 
 
 def warm_up_command(planned: Planned, addresses: Addresses) -> list[str]:
-    """A few requests whose figures are thrown away."""
-    count = max(planned.measuring.warm_up_requests, planned.callers)
+    """A few requests whose figures are thrown away; perf_analyzer wants a second's at least."""
+    per_second = math.ceil(planned.load.request_rate or 0)
+    count = max(planned.measuring.warm_up_requests, planned.callers, per_second)
     return [*_start(planned, addresses), "--request-count", str(count)]
 
 
-def measuring_command(
-    planned: Planned, addresses: Addresses, until_stable: bool = True
-) -> list[str]:
-    """The measurement itself; not ``until_stable``: three windows, however they differ."""
+def measuring_command(planned: Planned, addresses: Addresses) -> list[str]:
+    """The measurement itself."""
     measuring = planned.measuring
-    percent = f"{measuring.stability_percent:g}" if until_stable else _ALL_STABLE
-    trials = measuring.max_trials if until_stable else SEVERAL_TIMES
-    command = _start(planned, addresses)
     if measuring.window_requests is None:
-        command += ["--measurement-interval", str(round(measuring.window_s * 1000))]
+        windows = ["--measurement-interval", str(round(measuring.window_s * 1000))]
     else:
-        command += ["--measurement-mode", "count_windows"]
-        command += ["--measurement-request-count", str(measuring.window_requests)]
-    command += ["--stability-percentage", percent, "--max-trials", str(trials)]
-    return [*command, "--profile-export-file", EXPORT_FILE]
+        windows = _counting(measuring.window_requests)
+    percent = f"{measuring.stability_percent:g}"
+    return _measuring(planned, addresses, windows, percent, measuring.max_trials)
+
+
+def unstable_command(planned: Planned, addresses: Addresses) -> list[str]:
+    """Three such windows, however they differ."""
+    command = measuring_command(planned, addresses)
+    percent, trials = command.index(_STABILITY) + 1, command.index(_TRIALS) + 1
+    command[percent], command[trials] = _ALL_STABLE, str(SEVERAL_TIMES)
+    return command
+
+
+def counting_command(planned: Planned, addresses: Addresses) -> list[str]:
+    """Three windows of a few requests each, for those that take longer than a window."""
+    windows = _counting(max(_FEW_REQUESTS, planned.callers))
+    return _measuring(planned, addresses, windows, _ALL_STABLE, SEVERAL_TIMES)
+
+
+def _counting(num_requests: int) -> list[str]:
+    mode = ["--measurement-mode", "count_windows"]
+    return [*mode, "--measurement-request-count", str(num_requests)]
+
+
+def _measuring(
+    planned: Planned, addresses: Addresses, windows: Sequence[str], percent: str, trials: int
+) -> list[str]:
+    rule = [_STABILITY, percent, _TRIALS, str(trials)]
+    export = ["--profile-export-file", EXPORT_FILE]
+    return [*_start(planned, addresses), *windows, *rule, *export]
 
 
 def is_forced(command: Sequence[str]) -> bool:

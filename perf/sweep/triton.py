@@ -88,7 +88,7 @@ class TritonView:
             with error:
                 return f"HTTP {error.code}: {error.read(2000).decode('utf-8', 'replace')}"
         except OSError as error:
-            return str(error)
+            return f"nothing: {error}"
 
     def _get(self, address: str, path: str) -> bytes | None:
         try:
