@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from perf.report.metrics import FIRST_TOKEN, LATENCY, TOKENS, Metric, shown, throughput_of
 from perf.report.panels import COMPARES_TARGETS
-from perf.report.points import TARGET, WORK, Point, grouped, told, values_at, varying
+from perf.report.points import TARGET, WORK, Point, grouped, values_at, varying, words_for
 from perf.report.tables import load_words
 
 _NEAR = 2.0  # times the lowest p99: what a caller hardly notices, where no bound was given
@@ -62,11 +62,7 @@ def best(kind: str, points: Sequence[Point], bounds: Bounds) -> list[Best]:
     groups = grouped(points, lambda point: values_at(point.load, differing))
     return [
         Best(
-            ", ".join(
-                told(key, value)
-                for key, value in zip(differing, values, strict=True)
-                if value not in (None, "")
-            ),
+            words_for(differing, values),
             tuple(_winners(part, bounds)),
         )
         for values, part in groups.items()

@@ -44,7 +44,9 @@ class Metric:
         return f"{self.label} ({self.unit})" if self.unit else self.label
 
 
-def _throughput(measurement: Measurement) -> float:
+def _throughput(measurement: Measurement) -> float | None:
+    if not measurement.num_requests and not measurement.num_errors:
+        return None  # something else was measured than requests
     return measurement.requests_per_s * measurement.load.batch_size
 
 

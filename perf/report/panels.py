@@ -19,9 +19,9 @@ from perf.report.points import (
     Point,
     dimensions,
     grouped,
-    told,
     values_at,
     varying,
+    words_for,
 )
 from perf.report.schema import Load, Value
 
@@ -99,7 +99,7 @@ def _parts(kind: str, points: Sequence[Point]) -> list[tuple[str, list[Point]]]:
     if kind == COMPARES_RUNS:
         keys = [key for key in differing if key not in (RUN, CONCURRENCY, REQUEST_RATE)]
     groups = grouped(points, lambda point: values_at(point.load, keys))
-    return [(_label(keys, values), part) for values, part in groups.items()]
+    return [(words_for(keys, values), part) for values, part in groups.items()]
 
 
 def _is_shared(key: Key, points: Sequence[Point]) -> bool:
@@ -115,7 +115,7 @@ def _panel(kind: str, title: str, points: Sequence[Point]) -> Panel:
     axis = _axis(kind, loads)
     keys = [key for key in varying(loads) if key != axis] or [TARGET, ENDPOINT]
     groups = grouped(points, lambda point: values_at(point.load, keys))
-    lines = [Line(_label(keys, values), _sorted(part, axis)) for values, part in groups.items()]
+    lines = [Line(words_for(keys, values), _sorted(part, axis)) for values, part in groups.items()]
     shown = _best(lines)
     others = tuple(line for line in lines if line not in shown)
     return Panel(title, axis, tuple(line for line in lines if line in shown), others)
@@ -144,12 +144,6 @@ def _best(lines: Sequence[Line]) -> Sequence[Line]:
         return max(point.middle(metric) or 0.0 for point in line.points)
 
     return sorted(lines, key=highest, reverse=True)[:MAX_LINES]
-
-
-def _label(keys: Sequence[Key], values: Sequence[Value]) -> str:
-    """What sets these points apart; a setting that they don't have is left out."""
-    pairs = zip(keys, values, strict=True)
-    return ", ".join(told(key, value) for key, value in pairs if value is not None)
 
 
 def _number(value: Value) -> float | None:

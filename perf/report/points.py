@@ -55,6 +55,14 @@ def number_told(value: Value) -> str:
     return plain(value) if isinstance(value, float) else str(value)
 
 
+def words_for(keys: Sequence[Key], values: Sequence[Value]) -> str:
+    """Those values that there are; settings that a load doesn't have are as they were."""
+    pairs = [pair for pair in zip(keys, values, strict=True) if pair[1] not in (None, "")]
+    if keys and not pairs and all(key[0] == "setting" for key in keys):
+        return "the settings as they are"
+    return ", ".join(told(key, value) for key, value in pairs)
+
+
 @dataclass(frozen=True)
 class Spread:
     """The median of some repeats, the least and the most."""

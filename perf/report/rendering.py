@@ -19,6 +19,7 @@ from perf.report.written import write_text
 CSV_FILE, MARKDOWN_FILE, PAGE_FILE = "run.csv", "run.md", "run.html"
 RENDERINGS = (PAGE_FILE, MARKDOWN_FILE, CSV_FILE, REPORT_FILE)
 NO_BOUNDS = Bounds()
+__all__ = ("RENDERINGS", "REPORT_FILE", "write_renderings", "write_results")
 
 
 def write_renderings(folder: Path, bounds: Bounds = NO_BOUNDS) -> None:

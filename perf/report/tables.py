@@ -31,6 +31,7 @@ from perf.report.points import (
     values_at,
     varying,
     word,
+    words_for,
 )
 from perf.report.schema import Measurement
 
@@ -66,7 +67,7 @@ class Table:
 def table(points: Sequence[Point], metrics: Sequence[Metric]) -> Table:
     """Rows in the order of the points; of ``metrics`` those that any of them has."""
     loads = [point.load for point in points]
-    usual = [TARGET, ENDPOINT]
+    usual = [TARGET, ENDPOINT] if any(load.endpoint for load in loads) else [TARGET]
     usual += [REQUEST_RATE] if any(load.request_rate is not None for load in loads) else []
     usual += [CONCURRENCY] if any(load.concurrency is not None for load in loads) else []
     differing = [*usual, *(key for key in varying(loads) if key not in usual)]
@@ -109,8 +110,7 @@ def remarks(point: Point) -> tuple[str, ...]:
 def load_words(point: Point, points: Sequence[Point]) -> str:
     """What tells this load from the others, in words."""
     keys = varying([each.load for each in points]) or [TARGET, ENDPOINT]
-    values = zip(keys, values_at(point.load, keys), strict=True)
-    return ", ".join(told(key, value) for key, value in values if value not in (None, ""))
+    return words_for(keys, values_at(point.load, keys))
 
 
 def _heading(key: Key) -> str:
