@@ -34,12 +34,18 @@ def title(results: Results) -> str:
 
 def escaped(text: object) -> str:
     """As plain text in Markdown, on one line."""
-    return _SPECIAL.sub(r"\\\1", " ".join(str(text).split()))
+    return _SPECIAL.sub(r"\\\1", _line(str(text)))
+
+
+def _line(text: str) -> str:
+    """On one line, without what a terminal would obey."""
+    words = " ".join(text.split())
+    return "".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in words)
 
 
 def code(text: str) -> str:
     """As code on one line, whatever backticks it holds."""
-    line = " ".join(text.split())
+    line = _line(text)
     longest = max((len(run) for run in re.findall("`+", line)), default=0)
     fence = "`" * (longest + 1)
     return f"{fence} {line} {fence}" if longest else f"`{line}`"

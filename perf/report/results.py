@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -50,7 +49,7 @@ def _of_folder(folder: Path) -> Results:
 
 def _of_document(file: Path) -> Results:
     try:
-        values = json.loads(file.read_text(encoding="utf-8"))
+        values = schema.read_json(file)
         run = schema.run_of(values)
         lines = values.get("measurements")
         if not isinstance(lines, list):

@@ -131,9 +131,19 @@ def read_run(folder: Path) -> Run:
     """The run in ``folder``. Raises OSError, ValueError (not a run, or of a newer schema)."""
     file = folder / RUN_FILE
     try:
-        return run_of(json.loads(file.read_text(encoding="utf-8")))
-    except ValueError as error:
+        return run_of(read_json(file))
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{file}: {error}") from None
+
+
+def read_json(file: Path) -> Any:
+    """What a file of JSON holds. Raises OSError, ValueError."""
+    try:
+        return json.loads(file.read_text(encoding="utf-8"))
+    except json.JSONDecodeError as error:
+        raise ValueError(f"not JSON: line {error.lineno}, {error.msg}") from None
+    except UnicodeDecodeError:
+        raise ValueError("not JSON: not a text in UTF-8") from None
 
 
 def run_of(values: object) -> Run:

@@ -102,7 +102,7 @@ def test_keys_of_a_later_version_are_left_out(tmp_path: Path) -> None:
         ("[]", "not a run: no schema_version"),
         ('{"schema_version": 99}', "got 99, expected at most 1; a newer hf-triton wrote it"),
         ('{"schema_version": 1}', "kind: is missing"),
-        ("{", "Expecting property name"),
+        ("{", "not JSON: line 1, Expecting property name"),
     ],
 )
 def test_what_is_no_run_is_refused(tmp_path: Path, text: str, said: str) -> None:
