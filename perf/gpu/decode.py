@@ -39,7 +39,7 @@ class Load:
 
 
 SHORT = Load("short", (1, 8, 64, 256), 64, 160, 512, is_mixed=True)
-LONG = Load("long", (1, 8, 64), 1400, 96, 2048)
+LONG = Load("long", (1, 8, 64), 1400, 200, 2048)  # 90 steps pass until all 64 decode
 TINY = (Load("short", (1, 4), 6, 12, 200, is_mixed=True), Load("long", (2,), 300, 8, 400))
 
 
