@@ -97,10 +97,10 @@ class Run:
             self._say(report.one_line(section.name, measured.figures[-1]))
 
         limit_s = min(section.limit_s, self._left_s())
-        self._say(f"{section.name}: {section.title}, at most {limit_s:.0f} s")
         folder = self.folder / section.name
-        folder.mkdir()
         try:
+            folder.mkdir()
+            self._say(f"{section.name}: {section.title}, at most {limit_s:.0f} s")
             command = self._command(section.name)
             measured.state, measured.duration_s = supervise.run(command, limit_s, take)
         except KeyboardInterrupt:
