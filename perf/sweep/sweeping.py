@@ -171,7 +171,12 @@ def _planned(sweep: Sweep, options: Options, views: dict[Addresses, TritonView])
 def _targets(view: TritonView, options: Options) -> Targets:
     if view.is_live():
         return Targets(lambda name: of_json(view.config(name)), view.model_names)
-    names = (path.parent.name for path in options.repository.glob("*/config.pbtxt"))
+    names = [path.parent.name for path in options.repository.glob("*/config.pbtxt")]
+    if not names:
+        raise PerfError(
+            f"no Triton answers at {view.addresses.http}, and {options.repository} has no models: "
+            f"`hf-triton generate --config {options.config}` writes them"
+        )
     return Targets(of_repository(options.repository), lambda: names)
 
 

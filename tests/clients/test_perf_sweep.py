@@ -1,0 +1,47 @@
+"""``hf-triton perf sweep`` itself, with the real perf_analyzer, on the real server."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from generator import cli
+from perf.report.schema import read_measurements
+from perf.sweep import analyzer
+from tests.support.triton import Triton
+
+pytestmark = pytest.mark.server
+
+SCENARIO = """\
+measurement: {window_s: 0.3, max_trials: 3, warm_up_requests: 1, stability_percent: 999}
+scenarios:
+  - name: chat
+    models: demo
+    endpoints: [http-infer, http-generate, grpc-stream, http-generate-stream]
+    concurrency: 2
+    input: {prompt_tokens: 6, output_tokens: 4}
+"""
+
+
+def test_every_endpoint_is_measured(triton: Triton, tmp_path: Path) -> None:
+    try:
+        analyzer.find()
+    except analyzer.AnalyzerMissingError as error:
+        pytest.skip(str(error))
+    (tmp_path / "s.yaml").write_text(SCENARIO)
+    urls = ["--url", triton.http, "--grpc-url", triton.grpc]
+    metrics = ["--metrics-url", triton.metrics_url.removeprefix("http://").removesuffix("/metrics")]
+    places = ["--repository", str(triton.server.repository), "--output", str(tmp_path / "run")]
+
+    assert cli.main(["perf", "sweep", str(tmp_path / "s.yaml"), *urls, *metrics, *places]) == 0
+
+    found = {one.load.endpoint: one for one in read_measurements(tmp_path / "run")}
+    assert len(found) == 4
+    for endpoint, one in found.items():
+        assert one.num_requests > 0, one.first_error
+        assert one.output_tokens_per_s == pytest.approx(4 * one.requests_per_s, rel=0.01)
+        assert one.load.prompt_tokens == "6"
+        assert (one.time_to_first_token is not None) is endpoint.endswith("stream")
+        assert one.server["batch_occupancy"] >= 1
+        assert one.machine["server_cpu_cores"] > 0

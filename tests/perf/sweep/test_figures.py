@@ -1,0 +1,135 @@
+"""From exports and metrics to a measurement's figures."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from perf.sweep.export import ExportError, figures, read_export
+from perf.sweep.machine_use import Look, machine_figures
+from perf.sweep.metrics import Difference, Scrape, parse_metrics, server_figures
+
+MS = 1_000_000
+
+
+def request(sent_ms: int, *responses_ms: int, outputs: list[Any] | None = None) -> dict[str, Any]:
+    return {
+        "timestamp": sent_ms * MS,
+        "response_timestamps": [one * MS for one in responses_ms],
+        "response_outputs": outputs or [{"num_output_tokens": 2}] * len(responses_ms),
+    }
+
+
+def test_a_streams_times_and_tokens() -> None:
+    requests = [request(0, 100, 150, 250), request(100, 300, 350, 400)]
+    found = figures(requests, [0, 500 * MS, 1000 * MS], streams=True, counts_tokens=True)
+    assert (found.num_requests, found.duration_s, found.requests_per_s) == (2, 1.0, 2.0)
+    assert found.output_tokens_per_s == 12
+    assert found.latency
+    assert (found.latency.mean_ms, found.latency.p99_ms) == (275, 300)
+    assert found.time_to_first_token
+    assert found.time_to_first_token.p50_ms == 100
+    assert found.inter_token_latency
+    assert (found.inter_token_latency.p50_ms, found.inter_token_latency.p99_ms) == (50, 100)
+
+
+def test_a_last_response_without_content_only_ends_the_stream() -> None:
+    outputs = [{"num_output_tokens": 2}, {}]
+    found = figures([request(0, 100, 900, outputs=outputs)], [0, 1000 * MS], True, True)
+    assert found.latency
+    assert found.latency.p50_ms == 100
+
+
+def test_a_request_that_was_never_answered_does_not_count() -> None:
+    found = figures([request(0), request(0, 5)], [0, 1000 * MS], False, False)
+    assert found.num_requests == 1
+    assert found.output_tokens_per_s is None
+
+
+def test_tokens_are_counted_in_flat_json_too() -> None:
+    body = [{"response": json.dumps({"num_output_tokens": 7, "text_output": "x"})}]
+    found = figures([request(0, 5, outputs=body)], [0, 1000 * MS], False, True)
+    assert found.output_tokens_per_s == 7
+
+
+@pytest.mark.parametrize("text", ["", "{", '{"experiments": []}', '{"experiments": [{}]}'])
+def test_an_export_that_is_not_whole_is_an_error(tmp_path: Path, text: str) -> None:
+    (tmp_path / "e.json").write_text(text)
+    with pytest.raises(ExportError):
+        read_export(tmp_path / "e.json", False, False)
+
+
+def scrape(at_s: int, text: str) -> Scrape:
+    return Scrape(at_s * 1_000_000_000, parse_metrics(text))
+
+
+def test_an_engines_own_times_come_before_tritons() -> None:
+    labels = 'model="demo",version="1"'
+    before = f"""\
+# TYPE hf_triton_queue_time_seconds_sum counter
+hf_triton_queue_time_seconds_sum{{{labels}}} 1
+hf_triton_queue_time_seconds_count{{{labels}}} 10
+hf_triton_batch_size_sum{{{labels}}} 100
+hf_triton_batch_size_count{{{labels}}} 50
+# TYPE hf_triton_kv_tokens gauge
+hf_triton_kv_tokens{{{labels}}} 200
+# TYPE hf_triton_kv_tokens_used gauge
+hf_triton_kv_tokens_used{{{labels}}} 0
+nv_inference_request_duration_us{{model="other"}} 7
+"""
+    after = before.replace("_sum{" + labels + "} 1\n", "_sum{" + labels + "} 2\n")
+    after = after.replace("} 10\n", "} 20\n").replace("_used{" + labels + "} 0", "_used{x} 0")
+    after = after.replace("} 100\n", "} 340\n").replace("} 50\n", "} 110\n")
+    after = after.replace("_used{x} 0", "_used{" + labels + "} 100")
+    seen = Difference([scrape(1, before), scrape(9, after)], ["demo"], 2 * 10**9, 8 * 10**9)
+    found = server_figures(seen, latency_ms=400.0)
+    assert found["queue_ms"] == 100
+    assert found["queue_share"] == 0.25
+    assert found["compute_ms"] == 300
+    assert found["batch_occupancy"] == 4
+    assert (found["kv_cache_share"], found["kv_cache_share_max"]) == (0.25, 0.5)
+
+
+def test_tritons_own_counters_tell_of_models_that_have_none() -> None:
+    def text(scale: int) -> str:
+        values = {
+            "request_success": 4, "count": 16, "exec_count": 2, "request_duration_us": 4000,
+            "queue_duration_us": 1000, "compute_input_duration_us": 500,
+            "compute_infer_duration_us": 2000, "compute_output_duration_us": 500,
+        }  # fmt: skip
+        return "\n".join(
+            f'nv_inference_{name}{{model="m"}} {value * scale}' for name, value in values.items()
+        )
+
+    seen = Difference([scrape(0, text(1)), scrape(9, text(2))], ["m"], 10**9, 8 * 10**9)
+    found = server_figures(seen, None)
+    assert found["queue_share"] == 0.25
+    assert (found["queue_ms"], found["compute_ms"]) == (0.25, 0.75)
+    assert found["batch_occupancy"] == 8
+
+
+def test_a_server_that_was_started_again_counts_nothing_below_zero() -> None:
+    line = 'nv_inference_request_success{model="m"} '
+    seen = Difference([scrape(0, f"{line}9"), scrape(9, f"{line}2")], ["m"], 10**9, 8 * 10**9)
+    assert seen.grown("nv_inference_request_success") == 0
+
+
+def test_lines_that_are_no_metrics_are_left_out() -> None:
+    assert parse_metrics('nonsense\nname{a="b\n<html>\nname nan_or_so\n# HELP x\n') == []
+
+
+def test_a_machines_use_is_what_grew_in_the_counted_time() -> None:
+    looks = [
+        Look(0, 0.0, 0.0, 0.0, 1.0, None),
+        Look(10**9, 10.0, 5.0, 1.0, 2.0 * 2**30, (0.5, 3.0, 100.0)),
+        Look(3 * 10**9, 10.2, 6.0, 1.5, 4.0 * 2**30, (1.0, 5.0, 300.0)),
+        Look(9 * 10**9, 99.0, 99.0, 9.0, 9.0, None),
+    ]
+    found = machine_figures(looks, int(1.5e9), int(2.5e9))
+    assert found["server_cpu_cores"] == 0.5
+    assert found["load_generator_cores"] == 0.25
+    assert (found["memory_gib"], found["memory_gib_max"]) == (3.0, 4.0)
+    assert (found["gpu_share"], found["gpu_power_w_max"]) == (0.75, 300.0)
