@@ -62,7 +62,7 @@ class Curve:
         """How it grows, in a sentence; of something that grows, what one more costs."""
         found = self.growth
         if found is None:
-            return "only one point"
+            return "only one point" if len(self.values) < 2 else "too little to measure"
         if found.verdict == "flat":
             return found.text()
         more = f"{self.figure.text(found.per_unit)} for each of the {self.axis.unit} there"

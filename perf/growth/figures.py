@@ -14,14 +14,23 @@ class Figure:
 
     def text(self, value: float) -> str:
         """In a unit that fits, with three digits."""
-        scale, unit = next(
-            ((scale, unit) for least, scale, unit in _SCALES[self.unit] if abs(value) >= least),
-            _SCALES[self.unit][-1][1:],
-        )
+        scale, unit = self._scale(value)
         return f"{_three_digits(value * scale)} {unit}"
 
+    def round_text(self, value: float) -> str:
+        """Without digits that are 0, for an axis."""
+        scale, unit = self._scale(value)
+        return f"{float(f'{value * scale:.3g}'):,g} {unit}"
 
-_SCALES = {
+    def _scale(self, value: float) -> tuple[float, str]:
+        scales = _SCALES[self.unit]
+        found = (each for each in scales if abs(value) >= each[0] * _JUST_BELOW)
+        _, scale, unit = next(found, scales[-1])
+        return scale, unit
+
+
+_JUST_BELOW = 0.9995  # what is shown as 1,000 ms is 1 s
+_SCALES: dict[str, tuple[tuple[float, float, str], ...]] = {
     "s": ((1.0, 1.0, "s"), (1e-3, 1e3, "ms"), (0.0, 1e6, "µs")),
     "MiB": ((1024.0, 1 / 1024, "GiB"), (1.0, 1.0, "MiB"), (0.0, 1024.0, "KiB")),
     "cores": ((0.0, 1.0, "cores"),),

@@ -55,7 +55,10 @@ class Growth:
         slope = self.steepest
         error = f" (± {slope.error:.2f})" if math.isfinite(slope.error) else ""
         places = f"from {slope.first:,} to {slope.last:,}"
-        return f"grows like n^{slope.exponent:.2f}{error} {places}: {self.verdict}"
+        power = f"n^{slope.exponent:.2f}{error}"
+        if self.verdict == "flat":
+            return f"does not grow: {power} at its steepest, {places}"
+        return f"grows like {power} {places}: {self.verdict}"
 
 
 def growth(curve: Mapping[int, Sequence[float]]) -> Growth | None:
@@ -87,6 +90,8 @@ def _slope(points: Mapping[int, Sequence[float]]) -> Slope:
     exponent = sum(a * (b - mean_y) for a, b in zip(away, y, strict=True)) / squares
     rest = [b - mean_y - exponent * a for a, b in zip(away, y, strict=True)]
     from_line = math.sqrt(sum(each**2 for each in rest) / squares / max(1, len(ns) - 2))
+    if len(ns) < WINDOW and any(len(values) < 2 for values in points.values()):
+        from_line = math.inf  # nothing tells how far two points lie from any line
     spread = [_error_of_log(points[n]) for n in ns]
     pairs = zip(away, spread, strict=True)
     from_repeats = math.sqrt(sum((a * s / squares) ** 2 for a, s in pairs))

@@ -65,7 +65,7 @@ def _set_axes(axes: Any, drawn: Drawn) -> None:
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
     subs = (1.0, 2.0, 5.0) if most / least < 100 else (1.0,)
     axes.yaxis.set_major_locator(LogLocator(subs=subs, numticks=12))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: curve.figure.text(value)))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: curve.figure.round_text(value)))
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_minor_locator(NullLocator())
 

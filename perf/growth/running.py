@@ -74,6 +74,7 @@ class Runner:
             with _Opened(axis, self.work.seed, say) as measure:
                 for step in self._affordable(axis, wanted):
                     bar.set_description_str(f"{axis.name}, {step.value:,} {axis.unit}")
+                    bar.set_postfix_str("")
                     self._keep(axis, step, measure(step), done)
                     bar.update()
         except GeneratorError as error:

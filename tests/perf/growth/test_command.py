@@ -1,0 +1,144 @@
+"""A run keeps each point, goes on where it was, and is told of what it could not measure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from generator.errors import PerfError
+from perf.growth import running
+from perf.growth.command import Asked, run
+from perf.report.schema import (
+    MEASUREMENTS_FILE,
+    Measurement,
+    append,
+    read_measurements,
+    read_run,
+    write_run,
+)
+from tests.perf.growth.fake_axis import FakeAxis
+
+
+def asked(folder: Path, fakes: Sequence[FakeAxis], **values: object) -> Asked:
+    made = Asked([fake.axis for fake in fakes], {}, False, None, 0, folder, ["perf", "growth"])
+    return replace(made, **values)  # type: ignore[arg-type]
+
+
+def test_every_point_is_measured_before_any_is_repeated(tmp_path: Path) -> None:
+    fake = FakeAxis()
+    assert run(asked(tmp_path / "run", [fake])) == 0
+    assert fake.measured == [(1, 0), (2, 0), (4, 0), (1, 1), (2, 1), (4, 1)]
+    assert (fake.opened, fake.closed) == (1, 1)
+    names = {path.name for path in (tmp_path / "run").iterdir()}
+    assert {"run.json", MEASUREMENTS_FILE, "growth.md", "growth.html", "run.csv"} <= names
+
+
+def test_a_run_goes_on_with_what_is_missing(tmp_path: Path) -> None:
+    first, second = FakeAxis(interrupted_at=4), FakeAxis()
+    assert run(asked(tmp_path, [first])) == 130
+    assert first.closed == 1
+    assert run(asked(tmp_path, [second])) == 0
+    assert second.measured == [(4, 0), (1, 1), (2, 1), (4, 1)]
+    assert len(read_measurements(tmp_path)) == 6
+    again = FakeAxis()
+    assert run(asked(tmp_path, [again])) == 0
+    assert (again.measured, again.opened) == ([], 0)
+
+
+def test_an_axis_that_fails_leaves_the_others(tmp_path: Path) -> None:
+    broken, sound = FakeAxis(fails_at=2), FakeAxis("prompts")
+    with pytest.raises(PerfError, match="clients: the server died"):
+        run(asked(tmp_path, [broken, sound]))
+    assert broken.measured == [(1, 0)]
+    assert broken.closed == 1
+    assert len(sound.measured) == 6
+    assert (tmp_path / "growth.html").exists()
+
+
+def test_points_that_the_memory_is_too_small_for_are_left_out(tmp_path: Path) -> None:
+    fake = FakeAxis(needs_gib={4: 1e6})
+    with pytest.raises(PerfError, match="not enough memory for 4 clients: about 1000000.0 GiB"):
+        run(asked(tmp_path, [fake]))
+    assert fake.measured == [(1, 0), (2, 0), (1, 1), (2, 1)]
+
+
+def test_quick_is_few_points_once(tmp_path: Path) -> None:
+    fake = FakeAxis()
+    run(asked(tmp_path, [fake], quick=True))
+    assert fake.measured == [(1, 0), (2, 0)]
+    run(asked(tmp_path, [fake], points={"clients": (2, 8)}, repeats=1))
+    assert fake.measured[2:] == [(8, 0)]
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        ({"kind": "sweep"}, "holds a run of sweep"),
+        ({"hardware": {"cpu": "another"}}, "measured on another machine"),
+        ({"scenario": {"seed": 7}}, "has another --seed"),
+    ],
+)
+def test_another_run_is_not_gone_on_with(
+    tmp_path: Path, change: dict[str, object], message: str
+) -> None:
+    run(asked(tmp_path, [FakeAxis()]))
+    write_run(tmp_path, replace(read_run(tmp_path), **change))  # type: ignore[arg-type]
+    with pytest.raises(PerfError, match=message):
+        run(asked(tmp_path, [FakeAxis()], points={"clients": (8,)}))
+    assert len(read_measurements(tmp_path)) == 6
+
+
+def test_another_commit_is_noted(tmp_path: Path) -> None:
+    run(asked(tmp_path, [FakeAxis()]))
+    write_run(tmp_path, replace(read_run(tmp_path), commit="an-older-one"))
+    run(asked(tmp_path, [FakeAxis()]))
+    assert read_run(tmp_path).notes[0].startswith("went on at commit ")
+    assert "went on at commit" in (tmp_path / "growth.md").read_text()
+
+
+def test_a_folder_that_can_not_be_written_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(PerfError, match=r"file.*Not a directory|file.*File exists"):
+        run(asked(tmp_path / "file" / "run", [FakeAxis()]))
+
+
+def test_a_full_disk_keeps_what_was_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def append_until_full(folder: Path, measurement: Measurement) -> None:
+        if len(read_measurements(folder)) == 2:
+            raise OSError(28, "No space left on device", str(folder / MEASUREMENTS_FILE))
+        append(folder, measurement)
+
+    monkeypatch.setattr(running, "append", append_until_full)
+    fake = FakeAxis()
+    with pytest.raises(PerfError, match="No space left on device; what is measured is in"):
+        run(asked(tmp_path, [fake]))
+    assert fake.closed == 1
+    assert len(read_measurements(tmp_path)) == 2
+
+
+def test_the_report_marks_what_is_worse_than_linear_and_asks_why(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(asked(tmp_path, [FakeAxis()]))
+    markdown = (tmp_path / "growth.md").read_text()
+    assert "latency p50: grows like n^1.00 (± 0.00) from 1 to 4: linear" in markdown
+    assert "**grows like n^2.00 (± 0.00) from 1 to 4: worse than linear" in markdown
+    assert "Not explained yet" in markdown
+    assert "| 4 | 400 ms |" in markdown
+    out = capsys.readouterr().out
+    assert "! in-flight engine, peak memory: grows like n^2.00" in out
+
+
+def test_the_page_needs_no_other_file_and_no_script(tmp_path: Path) -> None:
+    run(asked(tmp_path, [FakeAxis()]))
+    page = (tmp_path / "growth.html").read_text()
+    assert page.count('<svg class="plot"') == 2
+    assert "<script" not in page
+    assert "http" not in page.replace("http-equiv", "").replace("http://www.w3.org", "")
+    assert json.loads((tmp_path / "report.json").read_text())["kind"] == "growth"

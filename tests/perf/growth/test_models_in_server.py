@@ -1,0 +1,39 @@
+"""A real server of plain models is asked, measured, and its death told."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from generator.errors import PerfError
+from perf.growth.asking import body, latency_s
+from perf.growth.axis import Place
+from perf.growth.models_in_server import plain_repository
+from perf.growth.processes import group, memory_mib
+from perf.growth.watched_server import served
+
+pytestmark = pytest.mark.server
+
+
+def test_plain_models_answer_and_a_server_that_dies_is_told(tmp_path: Path) -> None:
+    names = ["model-0000", "model-0001"]
+    repository = plain_repository(Place(tmp_path, seed=0), names)
+    with pytest.raises(PerfError, match="the server died"), served(repository, names) as server:
+        assert latency_s(server.listen.http_port, names[1], [body("a text")]) > 0
+        assert memory_mib(server.pid) > 10
+        with pytest.raises(PerfError, match="none answered 4"):
+            latency_s(server.listen.http_port, "none", [body("a text")])
+        for pid in list(group(server.pid)):
+            os.kill(pid, signal.SIGKILL)
+        latency_s(server.listen.http_port, names[0], [body("a text")] * 1000)
+
+
+def test_a_model_that_fails_to_load_is_told(tmp_path: Path) -> None:
+    repository = plain_repository(Place(tmp_path, seed=0), ["model"])
+    (repository / "model/1/model.py").write_text("raise ValueError('broken')")
+    told = r"model 'model' failed to load: .*broken"
+    with pytest.raises(PerfError, match=told), served(repository, ["model"]):
+        pytest.fail("a broken model was loaded")
