@@ -61,7 +61,7 @@ def test_an_axis_that_fails_leaves_the_others(tmp_path: Path) -> None:
 
 def test_points_that_the_memory_is_too_small_for_are_left_out(tmp_path: Path) -> None:
     fake = FakeAxis(needs_gib={4: 1e6})
-    with pytest.raises(PerfError, match="not enough memory for 4 clients: about 1000000.0 GiB"):
+    with pytest.raises(PerfError, match="not enough memory for 4 clients"):
         run(asked(tmp_path, [fake]))
     assert fake.measured == [(1, 0), (2, 0), (1, 1), (2, 1)]
 

@@ -18,17 +18,26 @@ from perf.growth.watched_server import served
 pytestmark = pytest.mark.server
 
 
-def test_plain_models_answer_and_a_server_that_dies_is_told(tmp_path: Path) -> None:
+def test_plain_models_answer(tmp_path: Path) -> None:
     names = ["model-0000", "model-0001"]
-    repository = plain_repository(Place(tmp_path, seed=0), names)
-    with pytest.raises(PerfError, match="the server died"), served(repository, names) as server:
+    with served(plain_repository(Place(tmp_path, seed=0), names), names) as server:
         assert latency_s(server.listen.http_port, names[1], [body("a text")]) > 0
         assert memory_mib(server.pid) > 10
         with pytest.raises(PerfError, match="none answered 4"):
             latency_s(server.listen.http_port, "none", [body("a text")])
-        for pid in list(group(server.pid)):
-            os.kill(pid, signal.SIGKILL)
-        latency_s(server.listen.http_port, names[0], [body("a text")] * 1000)
+
+
+def test_a_server_that_dies_is_told(tmp_path: Path) -> None:
+    repository = plain_repository(Place(tmp_path, seed=0), ["model"])
+
+    def lose_the_server() -> None:
+        with served(repository, ["model"]) as server:
+            for pid in list(group(server.pid)):
+                os.kill(pid, signal.SIGKILL)
+            latency_s(server.listen.http_port, "model", [body("a text")] * 1000)
+
+    with pytest.raises(PerfError, match="the server died"):
+        lose_the_server()
 
 
 def test_a_model_that_fails_to_load_is_told(tmp_path: Path) -> None:
