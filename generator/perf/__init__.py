@@ -12,7 +12,7 @@ import importlib
 from generator.errors import PerfError
 
 HELP = "measure served models, compare results, find settings"
-VERBS = ("sweep", "baselines", "tune", "report", "compare", "growth")
+VERBS = ("sweep", "baselines", "tune", "report", "compare", "growth", "roofline")
 # Modules that come with another extra than hf-triton[perf].
 _EXTRAS = dict.fromkeys(("torch", "transformers", "tokenizers", "numpy", "pytriton"), "serve")
 

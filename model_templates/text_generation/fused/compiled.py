@@ -28,7 +28,7 @@ _SOURCE = Path(__file__).with_name("kernels.py")
 
 @cache
 def load_kernel(name: str, dtype: str) -> Kernel:
-    """A kernel, compiled: seconds at the first time on a machine. Raises ImportError without Numba."""
+    """A kernel; compiling it takes seconds, once on a machine. Raises ImportError without Numba."""
     module, is_kept = _load_module()
     try:
         function = module.compiled(name, dtype, cache=is_kept)

@@ -255,8 +255,8 @@ def _place(
 
     2 tokens, 3 heads, 4 kv_heads, 5 dim, 6 cache length, 7 qkv (tokens, (heads + 2 kv_heads) *
     dim), 8 keys and 9 values (slots, kv_heads, length, dim), 10 slots and 11 positions (tokens,)
-    int64, 12 cos and 13 sin (positions, rotary dim), 14 rotary dim, 15 q norm's weight or 0, 16 k norm's,
-    17 eps.
+    int64, 12 cos and 13 sin (positions, rotary dim), 14 rotary dim, 15 q norm's weight or 0,
+    16 k norm's, 17 eps.
     """
     tokens, heads, kv_heads, dim, length = a[2], a[3], a[4], a[5], a[6]
     slots, positions = integers_at(a[10]), integers_at(a[11])

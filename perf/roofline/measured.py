@@ -1,0 +1,95 @@
+"""Measures the two ceilings of the roofline model (https://doi.org/10.1145/1498765.1498785) on the
+processor at hand: how fast memory is read, and how fast matrices are multiplied.
+
+Each is the best that any operator reaches here, because a ceiling that can be passed is none.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+
+_READ_BYTES = 2**29  # far beyond any cache
+_ROWS, _SIDE = 512, 2048
+_LEAST_RUNS, _LEAST_S = 3, 0.4
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Bytes/s read from memory and FLOP/s of matrix products, with ``num_threads`` threads."""
+
+    memory_bytes_per_s: float
+    float32_flop_per_s: float
+    bfloat16_flop_per_s: float
+    num_threads: int
+
+    def flop_per_s(self, dtype: str) -> float:
+        """The rate in ``float32`` or ``bfloat16``; float16 is computed as float32 on processors."""
+        return self.bfloat16_flop_per_s if dtype == "bfloat16" else self.float32_flop_per_s
+
+    def as_figures(self) -> dict[str, float]:
+        """For ``Run.roofline``."""
+        return {
+            "memory_gb_per_s": self.memory_bytes_per_s / 1e9,
+            "float32_gflop_per_s": self.float32_flop_per_s / 1e9,
+            "bfloat16_gflop_per_s": self.bfloat16_flop_per_s / 1e9,
+        }
+
+
+@torch.inference_mode()
+def measure(num_threads: int | None = None) -> Machine:
+    """Takes about 5 seconds and 0.6 GiB; with as many threads as torch has, unless told.
+
+    On a machine that does something else at the same time both ceilings come out too low.
+    """
+    before = torch.get_num_threads()
+    torch.set_num_threads(num_threads or before)
+    try:
+        return Machine(
+            memory_bytes_per_s=_memory_bytes_per_s(),
+            float32_flop_per_s=_flop_per_s(torch.float32),
+            bfloat16_flop_per_s=_flop_per_s(torch.bfloat16),
+            num_threads=torch.get_num_threads(),
+        )
+    finally:
+        torch.set_num_threads(before)
+
+
+def _memory_bytes_per_s() -> float:
+    numbers = torch.ones(_READ_BYTES // 4)
+    matrix = numbers.view(-1, 4096)
+    vector = torch.ones(4096)
+    return _READ_BYTES / min(_seconds(numbers.sum), _seconds(lambda: matrix @ vector))
+
+
+def _flop_per_s(dtype: torch.dtype) -> float:
+    x = torch.randn(_ROWS, _SIDE).to(dtype)
+    weight = torch.randn(_SIDE, _SIDE).to(dtype)
+    return 2 * _ROWS * _SIDE * _SIDE / min(_seconds(run) for run in _products(x, weight))
+
+
+def _products(x: torch.Tensor, weight: torch.Tensor) -> Iterator[Callable[[], object]]:
+    """Ways to ``x @ weight.T``: torch's own, and oneDNN's with the weight laid out ahead."""
+    yield lambda: torch.nn.functional.linear(x, weight)
+    ops = torch.ops.mkldnn
+    try:
+        packed = ops._reorder_linear_weight(weight, None)  # noqa: SLF001, what inductor emits
+        ops._linear_pointwise(x, packed, None, "none", [], "")  # noqa: SLF001
+    except (AttributeError, RuntimeError):
+        return
+    yield lambda: ops._linear_pointwise(x, packed, None, "none", [], "")  # noqa: SLF001
+
+
+def _seconds(run: Callable[[], object]) -> float:
+    """The best of several runs."""
+    run()
+    best, spent, runs = float("inf"), 0.0, 0
+    while runs < _LEAST_RUNS or spent < _LEAST_S:
+        start = time.perf_counter()
+        run()
+        took = time.perf_counter() - start
+        best, spent, runs = min(best, took), spent + took, runs + 1
+    return best
