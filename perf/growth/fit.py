@@ -1,8 +1,9 @@
-"""How fast a curve grows: the exponent p in t ~ n^p and its error, where the curve is steepest.
+"""How fast a curve grows: the exponent p in t ~ n^p and its error.
 
-A line is fitted by least squares through the logarithms of three neighbouring points, anywhere on
-the curve: a cost that is constant at first and grows later is judged by where it grows. Knows only
-numbers.
+A line is fitted by least squares through the logarithms of three neighbouring points, at each place
+of the curve: a cost that is constant at first and grows later is judged by where it grows. Told is
+the steepest place, where that is worse than linear and not by noise; else the curve's end. Knows
+only numbers.
 """
 
 from __future__ import annotations
@@ -27,23 +28,27 @@ class Slope:
     first: int
     last: int
 
+    @property
+    def at_least(self) -> float:
+        """The exponent, but for noise."""
+        return self.exponent - NUM_ERRORS * self.error
+
 
 @dataclass(frozen=True)
 class Growth:
-    """A curve's steepest part, and what each more of n costs there, in the figure's unit."""
+    """A curve at the place that is told, and what each more of n costs there, in its unit."""
 
-    steepest: Slope
+    slope: Slope
     per_unit: float
 
     @property
     def verdict(self) -> str:
         """``flat``, ``less than linear``, ``linear`` or ``worse than linear``."""
-        least = self.steepest.exponent - NUM_ERRORS * self.steepest.error
-        if least > LINEAR_UP_TO:
+        if self.slope.at_least > LINEAR_UP_TO:
             return "worse than linear"
-        if self.steepest.exponent <= FLAT_UP_TO:
+        if self.slope.exponent <= FLAT_UP_TO:
             return "flat"
-        return "linear" if self.steepest.exponent >= 2 - LINEAR_UP_TO else "less than linear"
+        return "linear" if self.slope.exponent >= 2 - LINEAR_UP_TO else "less than linear"
 
     @property
     def is_worse(self) -> bool:
@@ -52,12 +57,12 @@ class Growth:
 
     def text(self) -> str:
         """As in ``grows like n^1.02 (± 0.03) from 256 to 1,000: linear``."""
-        slope = self.steepest
+        slope = self.slope
         error = f" (± {slope.error:.2f})" if math.isfinite(slope.error) else ""
         places = f"from {slope.first:,} to {slope.last:,}"
         power = f"n^{slope.exponent:.2f}{error}"
         if self.verdict == "flat":
-            return f"does not grow: {power} at its steepest, {places}"
+            return f"does not grow: {power} {places}"
         return f"grows like {power} {places}: {self.verdict}"
 
 
@@ -71,10 +76,10 @@ def growth(curve: Mapping[int, Sequence[float]]) -> Growth | None:
     width = min(WINDOW, len(ns))
     windows = [ns[i : i + width] for i in range(len(ns) - width + 1)]
     slopes = [_slope({n: points[n] for n in window}) for window in windows]
-    steepest = max(slopes, key=lambda slope: slope.exponent - NUM_ERRORS * slope.error)
-    middle = {n: statistics.median(points[n]) for n in (steepest.first, steepest.last)}
-    rise = middle[steepest.last] - middle[steepest.first]
-    return Growth(steepest, rise / (steepest.last - steepest.first))
+    steepest = max(slopes, key=lambda slope: slope.at_least)
+    told = steepest if steepest.at_least > LINEAR_UP_TO else slopes[-1]
+    rise = statistics.median(points[told.last]) - statistics.median(points[told.first])
+    return Growth(told, rise / (told.last - told.first))
 
 
 def _slope(points: Mapping[int, Sequence[float]]) -> Slope:
