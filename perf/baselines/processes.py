@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-START_TIMEOUT_S = 300.0
+START_TIMEOUT_S = 600.0  # vLLM takes half a minute, and more where others are busy
 STOP_TIMEOUT_S = 20.0
 NUM_LAST_LINES = 12
 # PYTHONPATH would show a peer our packages; every service takes the threads it takes by itself.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 
 from tqdm import tqdm  # type: ignore[import-untyped]
@@ -34,6 +34,7 @@ class Rounds:
     keep: Callable[[Measurement], object]
     command: str
     bar: tqdm
+    share_of: Callable[[Step, float], float]  # of what the machine allows, from tokens/s
     notes: list[str] = field(default_factory=list)
 
     def measure(self, steps: Sequence[Step]) -> None:
@@ -45,7 +46,9 @@ class Rounds:
                 except LeftOutError as error:
                     self._leave_out(step, str(error))
                 else:
-                    self.keep(measurement(step, records, self.plan.num_requests, beside))
+                    found = measurement(step, records, self.plan.num_requests, beside)
+                    share = self.share_of(step, found.output_tokens_per_s or 0.0)
+                    self.keep(replace(found, roofline_share=share))
             self.bar.update()
 
     def _level(self, step: Step) -> tuple[list[Record], Circumstances]:

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from tqdm import tqdm  # type: ignore[import-untyped]
 from generator.errors import EXIT_INPUT, EXIT_INTERRUPTED, EXIT_OK, PerfError
 from perf import machine
 from perf.baselines.fleet import Fleet
+from perf.baselines.limit import machine_of, share_of_limit
 from perf.baselines.plan import MIXED, OUTPUT_TOKENS, PROMPT_TOKENS, Plan, Step
 from perf.baselines.ports import Ports
 from perf.baselines.processes import NOT_INHERITED
@@ -37,6 +39,7 @@ from perf.report.schema import (
     read_run,
     write_run,
 )
+from perf.roofline.measured import measure as measure_machine
 
 KIND = "baselines"
 FIXED = ("seed", "counted_requests", "longest_level_s")  # has to stay in one folder
@@ -77,6 +80,9 @@ def compare(comparison: Comparison) -> int:
         run, measured = begin(comparison)
         steps = comparison.plan.missing(measured)
         tell_length(comparison, steps, len(measured))
+        if steps and not run.roofline:  # before any server is up
+            run = replace(run, roofline=measure_machine().as_figures())
+            write_run(comparison.output, run)
         code = measure(comparison, run, steps) if steps else EXIT_OK
         show(comparison.output)
         bad = any(each.num_errors for each in read_measurements(comparison.output))
@@ -93,12 +99,13 @@ def begin(comparison: Comparison) -> tuple[Run, list[Measurement]]:
     scenario, output = comparison.scenario(), comparison.output
     created = datetime.now(timezone.utc).isoformat(timespec="seconds")
     notes: list[str] = []
+    limits: Mapping[str, float] = {}
     if (output / RUN_FILE).is_file():
         before = read_run(output)
         check_alike(before, scenario, output)
         if before.commit != machine.commit():
             notes = [f"begun at commit {before.commit}"]
-        created = before.created
+        created, limits = before.created, before.roofline
     run = Run(
         kind=KIND,
         created=created,
@@ -108,6 +115,7 @@ def begin(comparison: Comparison) -> tuple[Run, list[Measurement]]:
         versions=machine.versions(),
         title="Useful tokens/s of ours and of what people use instead",
         scenario=scenario,
+        roofline=limits,
         notes=notes,
     )
     write_run(output, run)
@@ -131,7 +139,7 @@ def measure(comparison: Comparison, run: Run, steps: Sequence[Step]) -> int:
     with own_environment(), tempfile.TemporaryDirectory(prefix="perf-baselines-") as folder:
         every_s = 0.5 if sys.stderr.isatty() else 30.0  # a file holds every line
         with tqdm(total=len(steps), bar_format=BAR_FORMAT, mininterval=every_s, miniters=0) as bar:
-            rounds = made_rounds(comparison, Path(folder), bar)
+            rounds = made_rounds(comparison, Path(folder), bar, run.roofline)
             try:
                 make_model(Path(folder, MODEL_FOLDER), comparison.plan.seed)
                 rounds.measure(steps)
@@ -145,7 +153,9 @@ def measure(comparison: Comparison, run: Run, steps: Sequence[Step]) -> int:
         return EXIT_INPUT if rounds.fleet.left_out else EXIT_OK
 
 
-def made_rounds(comparison: Comparison, folder: Path, bar: tqdm) -> Rounds:
+def made_rounds(
+    comparison: Comparison, folder: Path, bar: tqdm, limits: Mapping[str, float]
+) -> Rounds:
     """The rounds, with servers that live in ``folder``."""
     places = Places(folder, comparison.environments, comparison.ports)
     seed = comparison.plan.seed
@@ -166,6 +176,7 @@ def made_rounds(comparison: Comparison, folder: Path, bar: tqdm) -> Rounds:
         keep=lambda measurement: append(comparison.output, measurement),
         command=comparison.command,
         bar=bar,
+        share_of=partial(share_of_limit, machine_of(limits)),
     )
 
 

@@ -79,7 +79,9 @@ class Machine:
 def measured(machine: Machine, plan: Plan = PLAN) -> tuple[list[Measurement], Rounds]:
     kept: list[Measurement] = []
     with tqdm(disable=True) as bar:
-        rounds = Rounds(plan, machine.fleet(), kept.append, "a command", bar)
+        rounds = Rounds(
+            plan, machine.fleet(), kept.append, "a command", bar, lambda _, rate: rate / 100
+        )
         rounds.measure(list(plan.steps()))
         rounds.fleet.close()
     return kept, rounds
@@ -95,6 +97,7 @@ def test_each_level_is_kept_with_its_figures() -> None:
     assert first.latency.p50_ms == pytest.approx(500.0)
     assert first.num_requests >= 4
     assert first.stable
+    assert first.roofline_share == pytest.approx(0.16)
     assert set(first.machine) >= {"server_cpu_cores", "other_cpu_cores", "memory_gib"}
     assert rounds.notes == []
 
