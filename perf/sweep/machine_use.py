@@ -175,6 +175,16 @@ def _gpu() -> tuple[float, float, float] | None:
     return sum(shares) / len(rows) / 100, sum(memory) / 1024, sum(power)
 
 
+def gpu_names() -> list[str]:
+    """Of this machine's GPUs, as nvidia-smi has them."""
+    try:
+        command = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return []
+    return [line.strip() for line in done.stdout.splitlines() if line.strip()]
+
+
 def machine_figures(looks: Sequence[Look], start_ns: int, end_ns: int) -> dict[str, float]:
     """Means over the counted time, from the nearest looks around it."""
     before = [one for one in looks if one.at_ns <= start_ns][-1:] or list(looks[:1])

@@ -12,7 +12,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from generator.errors import PerfError
+from generator.models_yaml import load_unpinned
+from generator.schema import did_you_mean
 from generator.server_listen import Listen
+from generator.templates import find_tasks
+from generator.triton_models import triton_models
 from perf.serving import free_listen
 from perf.sweep.scenario import Addresses
 from perf.sweep.triton import TritonView
@@ -21,6 +25,16 @@ LOG_FILE = "serve.log"
 _LOAD_TIMEOUT_S = 1800.0
 _STOP_TIMEOUT_S = 90.0
 _ROOT = Path(__file__).parents[2]
+
+
+def models_to_load(config: Path, names: Sequence[str]) -> list[str]:
+    """Triton's models of those of models.yaml. Raises PerfError, SpecError."""
+    specs = {spec.name: spec for spec in load_unpinned(config, find_tasks())}
+    for name in names:
+        if name not in specs:
+            hint = did_you_mean(name, specs, "models")
+            raise PerfError(f"{config} has no model '{name}'{hint}")
+    return [model.name for name in names for model in triton_models(specs[name])]
 
 
 @contextlib.contextmanager

@@ -10,27 +10,24 @@ import signal
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timezone
 from pathlib import Path
 
 from generator.errors import EXIT_INPUT, EXIT_INTERRUPTED, EXIT_OK, PerfError, Problem, SpecError
 from generator.models_yaml import load_unpinned
-from generator.schema import did_you_mean
 from generator.templates import find_tasks
-from generator.triton_models import triton_models
-from perf import machine
 from perf.report.rendering import MARKDOWN_FILE, PAGE_FILE
-from perf.report.schema import Run, append
+from perf.report.schema import append
 from perf.sweep import analyzer as analyzers
 from perf.sweep import run_folder
 from perf.sweep.analyzer import Analyzer
 from perf.sweep.container import container_commands
+from perf.sweep.described import described
 from perf.sweep.measuring import Measurer, ServerGoneError
-from perf.sweep.own_server import own_server
+from perf.sweep.own_server import models_to_load, own_server
 from perf.sweep.plan import Planned, input_files, measuring_command, plan
 from perf.sweep.process import Runner
 from perf.sweep.progress import Progress
-from perf.sweep.scenario import Addresses, Scenario, Sweep, as_values
+from perf.sweep.scenario import Addresses, Scenario, Sweep
 from perf.sweep.scenario_file import read_sweep
 from perf.sweep.targets import Targets, of_json, of_repository
 from perf.sweep.triton import DEFAULT, TritonView, find_addresses
@@ -108,8 +105,10 @@ def _measure(
     views: dict[Addresses, TritonView],
 ) -> int:
     files = input_files(found)
-    described = _described(sweep, options, analyzer, found, views, run_folder.digest(files))
-    done = run_folder.begin(options.folder, described, files, options.fresh)
+    description = described(
+        sweep, options.command, analyzer, found, views, run_folder.digest(files)
+    )
+    done = run_folder.begin(options.folder, description, files, options.fresh)
     missing = [one for one in found if one.key not in done]
     if done:
         _say(f"{len(found) - len(missing)} of {len(found)} loads are measured already")
@@ -232,19 +231,11 @@ def _served(sweep: Sweep, options: Options) -> Iterator[Addresses | None]:
     if not sweep.serve:
         yield None
         return
-    specs = {spec.name: spec for spec in load_unpinned(options.config, find_tasks())}
-    wanted = [name for scenario in sweep.scenarios for name in scenario.models]
-    models = []
-    for name in dict.fromkeys(wanted):
-        if name not in specs:
-            hint = did_you_mean(name, specs, "models")
-            raise PerfError(f"{options.config} has no model '{name}'{hint}")
-        models += [model.name for model in triton_models(specs[name])]
-    try:
+    wanted = list(dict.fromkeys(name for one in sweep.scenarios for name in one.models))
+    models = models_to_load(options.config, wanted)
+    with run_folder.disk(options.folder):
         options.folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise PerfError(f"{options.folder} can't be written: {error.strerror}") from None
-    _say(f"starting hf-triton serve for {', '.join(dict.fromkeys(wanted))}")
+    _say(f"starting hf-triton serve for {', '.join(wanted)}")
     with own_server(options.config, options.repository, options.folder, models) as addresses:
         yield addresses
 
@@ -257,53 +248,6 @@ def _stops_as_interrupts() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
-
-
-def _described(
-    sweep: Sweep,
-    options: Options,
-    analyzer: Analyzer,
-    found: Sequence[Planned],
-    views: dict[Addresses, TritonView],
-    inputs: str,
-) -> Run:
-    """How it comes about, for run.json."""
-    versions = {"perf_analyzer": analyzer.version, **machine.versions()}
-    served = {view.version() for view in views.values()} - {""}
-    if served:
-        versions["triton"] = ", ".join(sorted(served))
-    models = ", ".join(dict.fromkeys(one.load.target for one in found))
-    return Run(
-        kind=run_folder.KIND,
-        created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        command=options.command,
-        commit=machine.commit(),
-        hardware=machine.hardware(),
-        versions=versions,
-        title=sweep.title or f"sweep of {models}",
-        scenario={**as_values(sweep), "inputs": inputs},
-        notes=_notes(analyzer, found, views),
-    )
-
-
-def _notes(
-    analyzer: Analyzer, found: Sequence[Planned], views: dict[Addresses, TritonView]
-) -> list[str]:
-    notes = [f"perf_analyzer {analyzer.version}, {analyzer.origin}"]
-    if any(one.load.endpoint == "http-generate-stream" for one in found):
-        notes.append(
-            "http-generate-stream is loaded by perf.sweep.sse_load with the same windows: "
-            "perf_analyzer reads streams over gRPC only"
-        )
-    if any(one.streams for one in found):
-        notes.append("inter-token latency is the time between the chunks of an answer")
-    notes += dict.fromkeys(one.requests.note for one in found if one.requests.note)
-    far = [view.addresses.http for view in views.values() if not view.is_local]
-    if far:
-        notes.append(
-            f"hardware and CPU are of the machine that sent the load; {', '.join(far)} is another"
-        )
-    return notes
 
 
 def _for_container(sweep: Sweep, options: Options, reasons: str) -> str:
