@@ -52,6 +52,10 @@ class ServedBench:
     num_measured: Callable[[Load], int] = lambda _: 0
     _tokens_per_word: float | None = field(default=None, init=False)
 
+    def show_to(self, show: Callable[[str], object]) -> None:
+        """Whom it tells, from now on."""
+        self.show = show
+
     def refusal(self, settings: Settings) -> str | None:
         """Not allowed together by models.yaml's rules, or more than memory holds."""
         try:

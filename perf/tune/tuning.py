@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from tqdm import tqdm  # type: ignore[import-untyped]
 
@@ -23,6 +23,7 @@ from generator.templates import Task, find_tasks
 from perf.machine import num_cores
 from perf.report.best import Bounds
 from perf.report.rendering import write_renderings
+from perf.report.schema import Measurement
 from perf.tune import settings
 from perf.tune.confirm import Confirmation, Turns
 from perf.tune.goal import Goal
@@ -32,10 +33,10 @@ from perf.tune.room import Room
 from perf.tune.run_folder import folder_of, num_measured, opened
 from perf.tune.search_arguments import make_space
 from perf.tune.served_bench import ServedBench
-from perf.tune.space import Space
+from perf.tune.space import Settings, Space
 from perf.tune.study import Effort, Search
 from perf.tune.subject import endpoint_of, files_of, find_model, sent_to
-from perf.tune.trials import Outcome, TrialError
+from perf.tune.trials import Bench, Outcome, TrialError
 from perf.tune.verdict import Verdict, told
 from perf.tune.write_back import write_settings
 
@@ -85,7 +86,7 @@ def tune(request: Request) -> int:
                 request.seed,
                 num_measured=lambda each: num_measured(folder, each),
             )
-            return _Tuning(request, space, bench, folder, tasks).run()
+            return Tuning(request, space, bench, folder, tasks).run()
     except OSError as error:
         raise PerfError(
             f"{error.filename or folder}: {error.strerror or error}; what was measured is in "
@@ -118,13 +119,23 @@ def question_of(spec: ModelSpec, space: Space, request: Request) -> dict[str, An
     }
 
 
+class ShownBench(Bench, Protocol):
+    """A bench that says what it does, and writes down what failed."""
+
+    def show_to(self, show: Callable[[str], object]) -> None:
+        """Whom it tells, from now on."""
+
+    def failed(self, settings: Settings, reason: str) -> Measurement:
+        """The record of settings that could not be measured."""
+
+
 @dataclass
-class _Tuning:
+class Tuning:
     """One search, from what was found before to what is said of it."""
 
     request: Request
     space: Space
-    bench: ServedBench
+    bench: ShownBench
     folder: Path
     tasks: Mapping[str, Task]
 
@@ -157,7 +168,7 @@ class _Tuning:
     def _search(self, search: Search) -> str:
         done = search.outcomes()
         with _bar(len(done), self.request.effort.trials) as bar:
-            self.bench.show = lambda what: _show(bar, what)
+            self.bench.show_to(lambda what: _show(bar, what))
             self._show_best(bar, done)
 
             def tell(outcome: Outcome) -> None:
@@ -203,7 +214,7 @@ class _Tuning:
         with tqdm(
             total=2 * repeats, bar_format="{n}/{total} repeats |{bar:20}| {elapsed} {postfix}"
         ) as bar:
-            self.bench.show = lambda what: _show(bar, what)
+            self.bench.show_to(lambda what: _show(bar, what))
             turns = Turns(self.bench, self.folder, seconds, repeats, bar.update)
             try:
                 return turns.run(best, current)

@@ -28,7 +28,9 @@ class FakeBench:
     interrupt_at: int | None = None  # the start that a Ctrl-C comes in
     served: list[Settings] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
-    noise: Callable[[int], float] = lambda _: 0.0  # by how many measurements there were
+
+    def show_to(self, show: Callable[[str], object]) -> None:
+        show("loading")
 
     def refusal(self, settings: Settings) -> str | None:
         return "needs 99.0 GiB, and 1.0 GiB are free" if self.refused(settings) else None
@@ -44,7 +46,7 @@ class FakeBench:
 
     def _measure(self, settings: Settings, seconds: float) -> Measurement:
         self.seconds.append(seconds)
-        per_s = tokens_per_s(settings) + self.noise(len(self.seconds))
+        per_s = tokens_per_s(settings)
         latency = 10.0 * float(settings.get(SEQS) or 64)
         return measurement(settings, per_s, latency)
 
