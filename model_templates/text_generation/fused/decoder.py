@@ -72,12 +72,15 @@ def read_decoder(model: Any, max_model_len: int, head_dim: int) -> Decoder:
     """What the model is made of. Raises UnfitError."""
     base = _child(model, model.base_model_prefix)
     rules = _attention_rules(model)
-    layers = [_layer(layer, rules[_child(layer, "self_attn")]) for layer in _child(base, "layers")]
+    layers = [
+        _layer(layer, rules[_child(layer, "self_attn")], model.dtype)
+        for layer in _child(base, "layers")
+    ]
     cos, sin = _angles(_child(base, "rotary_emb"), max_model_len, model)
     return Decoder(
         embed=_child(base, "embed_tokens"),
         layers=layers,
-        norm=_norm(_child(base, "norm")),
+        norm=_norm(_child(base, "norm"), model.dtype),
         head=model.get_output_embeddings(),
         cos=cos,
         sin=sin,
@@ -98,7 +101,7 @@ def _expect(module: Any, required: set[str], optional: frozenset[str] = frozense
         raise UnfitError(f"{type(module).__name__} is made of {', '.join(sorted(names))}")
 
 
-def _layer(layer: Any, rule: tuple[float, int]) -> DecoderLayer:
+def _layer(layer: Any, rule: tuple[float, int], dtype: torch.dtype) -> DecoderLayer:
     _expect(layer, _LAYER)
     attention, mlp = layer.self_attn, layer.mlp
     _expect(attention, _ATTENTION, frozenset(_HEAD_NORMS))
@@ -106,24 +109,25 @@ def _layer(layer: Any, rule: tuple[float, int]) -> DecoderLayer:
     _check_activation(mlp.act_fn)
     has_norms = hasattr(attention, "q_norm")
     return DecoderLayer(
-        input_norm=_norm(layer.input_layernorm),
+        input_norm=_norm(layer.input_layernorm, dtype),
         qkv=_joined(attention.q_proj, attention.k_proj, attention.v_proj),
         output=attention.o_proj,
-        mlp_norm=_norm(layer.post_attention_layernorm),
+        mlp_norm=_norm(layer.post_attention_layernorm, dtype),
         gate_up=_joined(mlp.gate_proj, mlp.up_proj),
         down=mlp.down_proj,
-        query_norm=_norm(attention.q_norm) if has_norms else None,
-        key_norm=_norm(attention.k_norm) if has_norms else None,
+        query_norm=_norm(attention.q_norm, dtype) if has_norms else None,
+        key_norm=_norm(attention.k_norm, dtype) if has_norms else None,
         scale=rule[0],
         window=rule[1],
     )
 
 
-def _norm(module: Any) -> Norm:
+def _norm(module: Any, dtype: torch.dtype) -> Norm:
     eps = getattr(module, "variance_epsilon", getattr(module, "eps", None))
-    weight = getattr(module, "weight", None)
-    if not isinstance(eps, float) or weight is None or list(module.parameters()) != [weight]:
-        raise UnfitError(f"{type(module).__name__} is no RMSNorm")
+    weights = list(module.parameters())
+    if not isinstance(eps, float) or len(weights) != 1 or weights[0].dtype != dtype:
+        raise UnfitError(f"{type(module).__name__} is no RMSNorm in {dtype}")
+    weight = weights[0]
     return Norm(weight.detach().contiguous(), eps)
 
 

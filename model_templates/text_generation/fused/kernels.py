@@ -33,7 +33,7 @@ _P3, _P4, _P5 = (
 _ZERO, _ONE = np.float32(0), np.float32(1)
 _TO_INTEGER = np.float32(3 * 2**22)  # adding it rounds to the nearest integer
 _TO_INTEGER_BITS = 0x4B400000
-_LOWEST, _HIGHEST = -87.0, 88.0  # beyond them e to x is no normal float32
+_LEAST_POWER, _MOST_POWER = -87.0, 88.0  # beyond them e to x is no normal float32
 _ROUND_TO_EVEN = 0x7FFF
 
 
@@ -149,12 +149,12 @@ def _power_of_two(typing_context: Any, shifted: Any) -> Any:
 
 @intrinsic
 def _clamped(typing_context: Any, x: Any) -> Any:
-    """``x`` between _LOWEST and _HIGHEST, without a branch."""
+    """``x`` between _LEAST_POWER and _MOST_POWER, without a branch."""
     signature = types.float32(types.float32)
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         value = args[0]
-        for sign, bound in (("<", _LOWEST), (">", _HIGHEST)):
+        for sign, bound in (("<", _LEAST_POWER), (">", _MOST_POWER)):
             limit = ir.Constant(ir.FloatType(), bound)
             value = builder.select(builder.fcmp_ordered(sign, value, limit), limit, value)
         return value
@@ -185,6 +185,8 @@ def exp(x: Any) -> Any:
 
 
 _ROW_BLOCK = 4
+_SEARCH_BLOCK = 1024
+_LOWEST = np.float32(-np.inf)
 
 
 @njit(fastmath=True, error_model="numpy", inline="always")
@@ -375,6 +377,37 @@ def _weigh(v: Any, at: Any, count: Any, dim: Any, scores: Any, to: Any) -> None:
             store(scores, to + i, load(scores, to + i) + w0 * load(v, at + j * dim + i))
 
 
+@njit(fastmath={"nnan", "nsz"}, error_model="numpy")  # infinities mean what they say
+def _argmax(a: Any, x: Any) -> None:
+    """2 rows, 3 size, 4 x (rows, size), 5 out (rows,) int64: where the first of the largest is."""
+    rows, size, out = a[2], a[3], integers_at(a[5])
+    while True:
+        row = take(a, 0)
+        if row >= rows:
+            break
+        first = row * size
+        best, at = _LOWEST, 0
+        for begin in range(0, size, _SEARCH_BLOCK):
+            end = min(size, begin + _SEARCH_BLOCK)
+            largest = load(x, first + begin)
+            for i in range(begin + 1, end):
+                value = load(x, first + i)
+                largest = value if value > largest else largest
+            if largest > best:
+                best, at = largest, begin
+        while at < size - 1 and load(x, first + at) != best:
+            at += 1
+        out[row] = at
+
+
+def _argmax_float32(a: Any) -> None:
+    _argmax(a, float32_at(a[4]))
+
+
+def _argmax_bfloat16(a: Any) -> None:
+    _argmax(a, bfloat16_at(a[4]))
+
+
 def _norm_float32(a: Any) -> None:
     _norm(a, float32_at(a[4]), float32_at(a[5]), float32_at(a[6]), float32_at(a[7]))
 
@@ -412,6 +445,8 @@ def _attend_bfloat16(a: Any) -> None:
 
 
 _ENTRIES: dict[tuple[str, str], Callable[[Any], None]] = {
+    ("argmax", "float32"): _argmax_float32,
+    ("argmax", "bfloat16"): _argmax_bfloat16,
     ("norm", "float32"): _norm_float32,
     ("norm", "bfloat16"): _norm_bfloat16,
     ("silu_mul", "float32"): _silu_mul_float32,

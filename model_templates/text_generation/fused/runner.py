@@ -44,9 +44,9 @@ class FusedRunner:
         self.decoder = read_decoder(model, self.length, self.dim)
         self.heads = self.decoder.num_heads
         self.team = Team(torch.get_num_threads())
-        self._norm, self._silu_mul, self._place, self._attend = (
+        self._norm, self._silu_mul, self._place, self._attend, self._argmax = (
             load_kernel(name, _DTYPES[model.dtype])
-            for name in ("norm", "silu_mul", "place", "attend")
+            for name in ("norm", "silu_mul", "place", "attend", "argmax")
         )
         self._scratch = torch.empty(self.team.num_threads, self.length + self.dim)
 
@@ -68,6 +68,15 @@ class FusedRunner:
             hidden, delta = hidden[last_rows], delta[last_rows]
         logits: torch.Tensor = self.decoder.head(self._normalised(hidden, delta, self.decoder.norm))
         return logits
+
+    def argmax(self, logits: torch.Tensor) -> torch.Tensor:
+        """logits (rows, vocab) -> the first of the largest in each row, (rows,) int64."""
+        if logits.dtype != self.dtype or not logits.is_contiguous():
+            return logits.argmax(dim=-1)
+        rows, size = logits.shape
+        out = torch.empty(rows, dtype=torch.int64)
+        self.team.run(self._argmax, rows, size, logits.data_ptr(), out.data_ptr())
+        return out
 
     def _normalised(
         self, hidden: torch.Tensor, delta: torch.Tensor | None, norm: Norm

@@ -1,0 +1,228 @@
+"""The compiled loops against torch's operators, and where they are compiled and kept."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from text_generation import holding
+from text_generation.fused import compiled, team
+from text_generation.fused.compiled import load_kernel
+from text_generation.fused.decoder import UnfitError
+from text_generation.fused.runner import FusedRunner
+from text_generation.fused.team import Team, bits_of
+from text_generation.in_flight import InFlightEngine
+from text_generation.kv_cache import CacheSize, KVCache, layer_shapes
+
+from tests.engine.driving import generate_all, running, setup
+from tests.engine.tiny_models import Asked, mixed_load, reference, tiny_model
+
+CPU = torch.device("cpu")
+DTYPES = [torch.float32, torch.bfloat16]
+HEADS, KV_HEADS, DIM, LENGTH, SLOTS = 6, 2, 12, 40, 5
+WIDTH = (HEADS + 2 * KV_HEADS) * DIM
+# Whole sequences and single tokens, of counts that the loops' blocks do and don't divide.
+TOKENS = torch.tensor([(0, 17), (1, 0), (2, 39), (3, 3), (4, 0), (4, 1), (4, 2)])
+
+
+@pytest.fixture(params=[1, 2], ids=["alone", "two threads"])
+def threads(request: pytest.FixtureRequest) -> Team:
+    return Team(request.param)
+
+
+@pytest.fixture(params=DTYPES, ids=["float32", "bfloat16"])
+def dtype(request: pytest.FixtureRequest) -> torch.dtype:
+    torch.manual_seed(0)
+    dtype: torch.dtype = request.param
+    return dtype
+
+
+def run(threads: Team, name: str, dtype: torch.dtype, *arguments: int) -> None:
+    threads.run(load_kernel(name, str(dtype).removeprefix("torch.")), *arguments)
+
+
+def assert_close(got: torch.Tensor, expected: torch.Tensor) -> None:
+    """Float32 to its last bits; bfloat16 to one step of its own."""
+    rtol, atol = (1e-5, 1e-5) if got.dtype == torch.float32 else (8e-3, 1e-2)
+    torch.testing.assert_close(got, expected.to(got.dtype), rtol=rtol, atol=atol)
+
+
+def rms_norm(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    wide = x.float()
+    wide = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + 1e-5)
+    return weight * wide.to(x.dtype)
+
+
+def test_norm_adds_and_normalises(threads: Team, dtype: torch.dtype) -> None:
+    x, delta = torch.randn(7, 50).to(dtype), torch.randn(7, 50).to(dtype)
+    weight, out, total = torch.randn(50).to(dtype), torch.empty(7, 50, dtype=dtype), x + delta
+    run(
+        threads,
+        "norm",
+        dtype,
+        *(7, 50, x.data_ptr(), delta.data_ptr(), weight.data_ptr(), out.data_ptr(), bits_of(1e-5)),
+    )
+    assert torch.equal(x, total)
+    assert_close(out, rms_norm(total, weight))
+
+
+def test_silu_mul_also_at_the_ends_of_exp(threads: Team, dtype: torch.dtype) -> None:
+    gates = torch.cat([torch.randn(3, 30) * 5, torch.tensor([[-1e4, -100.0, -88, 0, 88, 100] * 5])])
+    gate, up = gates.to(dtype), torch.randn(4, 30).to(dtype)
+    both, out = torch.cat([gate, up], dim=-1), torch.empty(4, 30, dtype=dtype)
+    run(threads, "silu_mul", dtype, 4, 30, both.data_ptr(), out.data_ptr())
+    assert_close(out, F.silu(gate) * up)
+
+
+def test_argmax_is_the_first_of_the_largest(threads: Team, dtype: torch.dtype) -> None:
+    logits = torch.randn(6, 3001).to(dtype)
+    logits[1, 7] = logits[1, 2999] = 50
+    logits[2] = float("-inf")
+    logits[3] = float("-inf")
+    logits[3, 2050] = -1e30
+    logits[4, 0] = float("inf")
+    out = torch.full((6,), -1)
+    run(threads, "argmax", dtype, 6, 3001, logits.data_ptr(), out.data_ptr())
+    assert torch.equal(out, logits.argmax(dim=-1))
+
+
+def rotated(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    """x (tokens, heads, dim), the angles (tokens, rotary dim)."""
+    rotary = cos.shape[-1]
+    turned, rest = x[..., :rotary], x[..., rotary:]
+    halves = torch.cat([-turned[..., rotary // 2 :], turned[..., : rotary // 2]], dim=-1)
+    return torch.cat([turned * cos.unsqueeze(1) + halves * sin.unsqueeze(1), rest], dim=-1)
+
+
+@pytest.mark.parametrize("rotary", [DIM, 8])
+@pytest.mark.parametrize("normalises", [False, True])
+def test_place_rotates_and_writes_to_the_cache(
+    rotary: int, normalises: bool, threads: Team, dtype: torch.dtype
+) -> None:
+    slots, positions = TOKENS.T.contiguous()
+    qkv = torch.randn(len(TOKENS), WIDTH).to(dtype)
+    q, k, v = (
+        part.reshape(len(TOKENS), -1, DIM).clone()
+        for part in qkv.split([HEADS * DIM, KV_HEADS * DIM, KV_HEADS * DIM], dim=-1)
+    )
+    angles = torch.rand(LENGTH, rotary // 2).repeat(1, 2)
+    cos, sin = angles.cos().to(dtype), angles.sin().to(dtype)
+    keys, values = (torch.zeros(SLOTS, KV_HEADS, LENGTH, DIM, dtype=dtype) for _ in range(2))
+    norms = [torch.randn(DIM).to(dtype) for _ in range(2)]
+    run(
+        threads,
+        "place",
+        dtype,
+        *(len(TOKENS), HEADS, KV_HEADS, DIM, LENGTH, qkv.data_ptr()),
+        *(keys.data_ptr(), values.data_ptr(), slots.data_ptr(), positions.data_ptr()),
+        *(cos.data_ptr(), sin.data_ptr(), rotary),
+        *([norm.data_ptr() if normalises else 0 for norm in norms]),
+        bits_of(1e-5),
+    )
+    if normalises:
+        q, k = rms_norm(q, norms[0]), rms_norm(k, norms[1])
+    assert_close(qkv[:, : HEADS * DIM].view(q.shape), rotated(q, cos[positions], sin[positions]))
+    assert_close(keys[slots, :, positions], rotated(k, cos[positions], sin[positions]))
+    assert torch.equal(values[slots, :, positions], v)
+    assert keys.count_nonzero() <= k.numel()
+
+
+@pytest.mark.parametrize("window", [0, 5])
+def test_attend_sees_its_own_sequence_up_to_its_position(
+    window: int, threads: Team, dtype: torch.dtype
+) -> None:
+    slots, positions = TOKENS.T.contiguous()
+    qkv = torch.randn(len(TOKENS), WIDTH).to(dtype)
+    keys, values = (torch.randn(SLOTS, KV_HEADS, LENGTH, DIM).to(dtype) for _ in range(2))
+    out = torch.empty(len(TOKENS), HEADS * DIM, dtype=dtype)
+    scratch = torch.empty(threads.num_threads, LENGTH + DIM)
+    run(
+        threads,
+        "attend",
+        dtype,
+        *(len(TOKENS), HEADS, KV_HEADS, DIM, LENGTH, qkv.data_ptr()),
+        *(keys.data_ptr(), values.data_ptr(), slots.data_ptr(), positions.data_ptr()),
+        *(out.data_ptr(), scratch.data_ptr(), window, bits_of(0.3)),
+    )
+    for row, (slot, position) in enumerate(TOKENS.tolist()):
+        seen = slice(max(0, position + 1 - window) if window else 0, position + 1)
+        k, v = (
+            stored[slot, :, seen].float().repeat_interleave(HEADS // KV_HEADS, dim=0)
+            for stored in (keys, values)
+        )
+        query = qkv[row, : HEADS * DIM].float().view(HEADS, 1, DIM)
+        expected = F.scaled_dot_product_attention(query, k, v, scale=0.3).flatten()
+        assert_close(out[row], expected)
+
+
+def test_long_chunks_give_generates_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("text_generation.fused.runner._LONG_CHUNK", 4)
+    monkeypatch.setattr("text_generation.fused.runner._LONG_PREFIX", 6)
+    model = tiny_model("mistral")
+    asked = [*mixed_load(6), Asked(list(range(1, 60)), 5)]
+    expected = reference(model, asked)
+    engine = InFlightEngine(setup(model, max_num_seqs=4, max_num_batched_tokens=24))
+    with running(engine):
+        assert engine.runner.name == "fused"
+        assert generate_all(engine, asked, at_first=3) == expected
+
+
+@pytest.mark.parametrize("name", ["gemma2", "gpt2", "mixtral", "phi"])
+def test_other_shapes_are_named(name: str) -> None:
+    model = tiny_model(name)
+    cache = KVCache(layer_shapes(model, CPU), CacheSize(2, 32, 0))
+    with pytest.raises(UnfitError, match=r"has no|is made of|soft cap"):
+        FusedRunner(model, cache, CPU)
+
+
+def test_without_numba_the_engine_says_so_and_serves(
+    monkeypatch: pytest.MonkeyPatch, log_lines: list[str]
+) -> None:
+    def missing(*_: Any) -> Any:
+        raise ModuleNotFoundError("No module named 'numba'")
+
+    monkeypatch.setattr(holding, "fused_runner", missing)
+    engine = InFlightEngine(setup(tiny_model("llama"), max_num_seqs=2))
+    with running(engine):
+        assert engine.runner.name == "packed"
+    (line,) = log_lines
+    assert "slower on this CPU without Numba: No module named 'numba'" in line
+
+
+def test_a_team_without_libgomp_works_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(team, "_gomp_parallel", lambda: None)
+    assert Team(8).num_threads == 1
+
+
+COMPILE = """
+import sys
+sys.path[:0] = ["model_templates", "tests/stub"]
+from text_generation.fused.compiled import load_kernel
+load_kernel("silu_mul", "float32")
+"""
+
+
+def test_a_kernel_is_compiled_once_for_all_processes_of_a_user(tmp_path: Path) -> None:
+    root = Path(compiled.__file__).parents[3]
+    env = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
+    subprocess.run([sys.executable, "-c", COMPILE], cwd=root, env=env, check=True)
+    (kept,) = tmp_path.rglob("*.nbc")
+    before = kept.stat().st_mtime_ns
+    subprocess.run([sys.executable, "-c", COMPILE], cwd=root, env=env, check=True)
+    assert kept.stat().st_mtime_ns == before
+
+
+def test_a_folder_that_others_can_write_to_is_not_run_from(tmp_path: Path) -> None:
+    folder = tmp_path / "kernels"
+    folder.mkdir(mode=0o777)
+    folder.chmod(0o777)
+    assert not compiled._is_private_copy(folder / "0" / "kernels.py", b"")
+    folder.chmod(0o755)
+    assert compiled._is_private_copy(folder / "0" / "kernels.py", b"x = 1\n")
+    assert (folder / "0" / "kernels.py").read_bytes() == b"x = 1\n"
