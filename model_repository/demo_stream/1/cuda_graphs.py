@@ -25,6 +25,7 @@ from .scheduler import Step
 
 _SMALLEST_LENGTH = 256
 _ROW_STEP = 16
+_TOLERANCE = 3e-2  # of the logits' range; the same kernels ran, so equal is what to expect
 
 
 def with_cuda_graphs(runner: Any, device: torch.device) -> Any:
@@ -35,7 +36,7 @@ def with_cuda_graphs(runner: Any, device: torch.device) -> Any:
         return runner
     if len({stored.device for stored in runner.cache.keys}) > 1:
         return runner
-    graphed = GraphedRunner(runner, capture_on_stream())
+    graphed = GraphedRunner(runner, capture_on_stream(device))
     graphed.warm_up()
     return graphed
 
@@ -53,12 +54,20 @@ class GraphedRunner:
         self._length_buckets = length_buckets(inner.cache.size.max_model_len)
         self._captured: dict[tuple[int, int], tuple[torch.Tensor, Replay]] = {}
 
-    def warm_up(self) -> None:
-        """Captures every sequence count at the shortest length; longer ones are captured when first
-        needed.
+    @property
+    def num_graphs(self) -> int:
+        """How many buckets are captured; 0 where the model can't be."""
+        return len(self._captured)
+
+    def warm_up(self, num_lengths: int = 1) -> None:
+        """Captures every sequence count at the shortest length, or the ``num_lengths`` shortest;
+        longer ones are captured when first needed.
+
+        The largest first: smaller ones find room in the memory that it took, not the other way.
         """
-        for rows in self._row_buckets:
-            self._graph(rows, self._length_buckets[0])
+        for length in reversed(self._length_buckets[:num_lengths]):
+            for rows in reversed(self._row_buckets):
+                self._graph(rows, length)
 
     @torch.inference_mode()
     def forward(self, step: Step) -> torch.Tensor:
@@ -112,7 +121,20 @@ class GraphedRunner:
             )
             return self.inner.run(inputs[0], step, slots)
 
-        return inputs, self._capture(run)
+        replay = self._capture(run)
+        _check_replay(replay, run)
+        return inputs, replay
+
+
+def _check_replay(replay: Replay, run: Callable[[], torch.Tensor]) -> None:
+    """Raises RuntimeError where a replay gives other logits than running: what was launched
+    elsewhere than on the captured stream is not in the graph, and nothing else would tell.
+    """
+    expected = run().float()
+    span = (expected.max() - expected.min()).clamp_min(1e-6)
+    difference = float(((replay().float() - expected).abs().max() / span).item())
+    if not difference <= _TOLERANCE:  # NaN neither
+        raise RuntimeError(f"a replayed step's logits differ by {difference:.2g} of their range")
 
 
 def _never(run: Callable[[], torch.Tensor]) -> Replay:

@@ -12,10 +12,12 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from hf_runtime import log
+from hf_runtime.device import check_computes
 from hf_runtime.errors import EngineError, OverloadedError, RequestError, place, reason
 from hf_runtime.watchdog import Watchdog
 
@@ -48,6 +50,7 @@ class Engine(ABC):
 
     def __init__(self, setup: EngineSetup) -> None:
         self.setup = setup
+        self._check_device = partial(check_computes, setup.device)
         self.metrics = EngineMetrics()
         self._condition = threading.Condition()
         # These four are guarded by the condition.
@@ -230,6 +233,7 @@ class Engine(ABC):
             text = f"generating failed: {type(error).__name__}: {reason(error)}"
             # All where the step came to no sequence, or it would be tried for ever.
             self._fail(self._drain_running() or self._drain(), EngineError(text))
+            self._check_device()  # else every later step fails too, and the model stays ready
 
     def _wait_for_work(self) -> bool:
         """Takes what callers submitted and cancelled; False when the engine is to stop."""

@@ -2,8 +2,8 @@
 
 No list of architectures: each runner computes a short scene (prompts of different lengths, one of
 them in chunks, joining while another decodes) and its logits are compared with the model's own
-forward over the same tokens. The first runner that agrees is taken; the packed one is tried first
-because it is faster.
+forward over the same tokens. The first runner that agrees is taken; they are tried in the order of
+their speed: fused (on a CPU), packed, cache.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from typing import Any, Protocol
 
 import torch
+from hf_runtime import log
 from hf_runtime.errors import reason
 
 from .cache_runner import CacheRunner
@@ -59,26 +60,63 @@ def fitting_runner(model: Any, shapes: list[LayerShape], device: torch.device) -
         # _narrow_windows can't reach: only long prompts would show the difference.
         raise CannotHoldError("its local attention takes no sequences of different lengths")
     with _narrow_windows(model):
-        return _first_that_agrees(candidates, model, shapes, device)
+        expected = _Scene(model, device).expected()
+        if device.type == "cpu" and _holds_fused(model, shapes, device, expected):
+            return fused_runner
+        return _first_that_agrees(candidates, model, shapes, device, expected)
+
+
+def fused_runner(model: Any, cache: KVCache, device: torch.device) -> Runner:
+    """The fastest on a CPU. Raises ImportError without Numba, UnfitError for most architectures."""
+    from .fused.runner import FusedRunner
+
+    return FusedRunner(model, cache, device)
+
+
+def _holds_fused(
+    model: Any,
+    shapes: list[LayerShape],
+    device: torch.device,
+    expected: dict[tuple[int, int], torch.Tensor],
+) -> bool:
+    """Whether the fused runner's logits are the model's; no failure of it is a reason for more than
+    the next one.
+    """
+    try:
+        error = _difference(fused_runner, model, shapes, device, expected)
+    except ImportError as missing:
+        log.info(f"models of Llama's shape are slower on this CPU without Numba: {missing}")
+        return False
+    except Exception:
+        # Whatever keeps it from this one: the others hold more.
+        return False
+    return error <= _tolerance(model)
+
+
+def _tolerance(model: Any) -> float:
+    """The largest difference of logits that rounding makes, as a share of their range."""
+    return _TOLERANCE.get(model.dtype, 8e-2)
 
 
 def _first_that_agrees(
-    candidates: list[RunnerFactory], model: Any, shapes: list[LayerShape], device: torch.device
+    candidates: list[RunnerFactory],
+    model: Any,
+    shapes: list[LayerShape],
+    device: torch.device,
+    expected: dict[tuple[int, int], torch.Tensor],
 ) -> RunnerFactory:
     own_attention = model.config._attn_implementation  # noqa: SLF001
-    expected = _Scene(model, device).expected()
     reasons = []
     for candidate in candidates:
         try:
             error = _difference(candidate, model, shapes, device, expected)
-        except (
-            Exception
-        ) as failure:  # whatever an unknown architecture raises is the answer: not this way
+        except Exception as failure:
+            # Whatever an unknown architecture raises is the answer: not this way.
             reasons.append(
                 f"{candidate.__name__}: {type(failure).__name__}: {reason(failure, 120)}"
             )
         else:
-            if error <= _TOLERANCE.get(model.dtype, 8e-2):
+            if error <= _tolerance(model):
                 return candidate
             reasons.append(f"{candidate.__name__}: its logits differ by {error:.2g} of their range")
         model.set_attn_implementation(own_attention)

@@ -21,7 +21,7 @@ from .kv_cache import (
     spread_free_bytes,
     stable_length,
 )
-from .sampling import Sampler
+from .sampling import Sampler, argmax
 from .scheduler import Scheduler
 from .sequence import Sequence
 from .warm_up import warm_up
@@ -86,10 +86,10 @@ class InFlightEngine(Engine):
             raise LoadError(
                 f"no memory for a KV cache of {self.size.gib:.2f} GiB: {reason(error)}"
             ) from error
-        self.runner = with_cuda_graphs(
-            make_runner(setup.model, self._cache, setup.device), setup.device
-        )
-        self._sampler = Sampler(sorted(setup.eos_token_ids))
+        runner = make_runner(setup.model, self._cache, setup.device)
+        own_argmax = getattr(runner, "argmax", argmax)
+        self._sampler = Sampler(sorted(setup.eos_token_ids), own_argmax)
+        self.runner = with_cuda_graphs(runner, setup.device)
         self._scheduler = Scheduler(self.size.num_slots, options.max_num_batched_tokens)
         warm_up(self._scheduler, self.runner, self._sampler, self._cache)
 

@@ -136,7 +136,7 @@ def packed_attention(
     _write(values, rows, value)
 
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-    rule = _Rule(scale, sliding_window or 0, softcap or 0.0)
+    rule = AttentionRule(scale, sliding_window or 0, softcap or 0.0)
     q = query[0].transpose(0, 1)  # (num_tokens, heads, key_dim)
     if not step.prefills:
         return _decode(q, keys, values, step, rule).unsqueeze(0), None
@@ -145,7 +145,9 @@ def packed_attention(
         out[: step.num_decodes] = _decode(q[: step.num_decodes], keys, values, step, rule)
     for span in step.prefills:
         last = span.first + span.end - span.start
-        out[span.first : last] = _prefill(query[:, :, span.first : last], keys, values, span, rule)
+        out[span.first : last] = prefill_attention(
+            query[:, :, span.first : last], keys, values, span, rule
+        )
     return out.unsqueeze(0), None
 
 
@@ -156,12 +158,12 @@ def _write(stored: torch.Tensor, rows: torch.Tensor, states: torch.Tensor) -> No
 
 
 @dataclass(frozen=True)
-class _Rule:
+class AttentionRule:
     """How a layer scores: the scale, its sliding window (0: none) and its soft cap (0: none)."""
 
     scale: float
-    window: int
-    softcap: float
+    window: int = 0
+    softcap: float = 0.0
 
     def scores(self, raw: torch.Tensor) -> torch.Tensor:
         """Gemma 2's soft cap, https://arxiv.org/abs/2408.00118, section 2."""
@@ -169,7 +171,7 @@ class _Rule:
 
 
 def _decode(
-    q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, step: PackedStep, rule: _Rule
+    q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, step: PackedStep, rule: AttentionRule
 ) -> torch.Tensor:
     """q (rows, heads, key_dim), one token of each of the first ``rows`` slots -> (rows, heads,
     value_dim).
@@ -190,7 +192,7 @@ def _decode(
 
 
 def _decode_by_bmm(
-    q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, step: PackedStep, rule: _Rule
+    q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, step: PackedStep, rule: AttentionRule
 ) -> torch.Tensor:
     """As _decode, in as few operators as it takes: on the CPU, float32 beats SDPA by a tenth."""
     rows, heads, dim = q.shape
@@ -203,8 +205,12 @@ def _decode_by_bmm(
     return torch.bmm(torch.softmax(scores, dim=-1), v).view(rows, heads, -1)
 
 
-def _prefill(
-    q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, span: PrefillSpan, rule: _Rule
+def prefill_attention(
+    q: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    span: PrefillSpan,
+    rule: AttentionRule,
 ) -> torch.Tensor:
     """q (1, heads, chunk, key_dim) of one prompt -> (chunk, heads, value_dim)."""
     k = keys[span.slot : span.slot + 1, :, : span.end]
@@ -224,7 +230,7 @@ def _prefill(
 
 
 def _prefill_by_matmul(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, span: PrefillSpan, rule: _Rule
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, span: PrefillSpan, rule: AttentionRule
 ) -> torch.Tensor:
     _, heads, chunk, dim = q.shape
     kv_heads = k.shape[1]
@@ -246,7 +252,7 @@ def _visible(span: PrefillSpan, window: int, device: torch.device) -> torch.Tens
 
 
 def _matmul_attention(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor, rule: _Rule
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor, rule: AttentionRule
 ) -> torch.Tensor:
     """Softmax(q k^T) v spelled out, for soft caps, which SDPA does not take."""
     scores = rule.scores(torch.matmul(q * rule.scale, k.transpose(-1, -2)))

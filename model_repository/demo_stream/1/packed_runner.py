@@ -49,29 +49,37 @@ class PackedRunner:
         return logits
 
     def _pack(self, step: Step) -> tuple[torch.Tensor, PackedStep, torch.Tensor]:
-        """Lays the step's tokens in one row: decodes in slot order, then chunk after chunk."""
-        input_ids = [sequence.last_token_id for sequence in step.decodes]
-        positions = [sequence.num_computed_tokens - 1 for sequence in step.decodes]
-        slots = list(range(len(step.decodes)))
-        last_rows = list(slots)
-        max_len = max(positions, default=-1) + 1
-        spans = []
-        for chunk in step.prefills:
-            slot = chunk.sequence.slot
-            spans.append(PrefillSpan(len(input_ids), slot, chunk.start, chunk.end))
-            input_ids += chunk.sequence.prompt_token_ids[chunk.start : chunk.end]
-            positions += range(chunk.start, chunk.end)
-            slots += [slot] * (chunk.end - chunk.start)
-            if chunk.is_last:
-                last_rows.append(len(input_ids) - 1)
-        indices = torch.tensor([input_ids, positions, slots], device=self.device)
+        tokens, last_rows, spans = lay_out(step)
+        input_ids, positions, slots = tokens.to(self.device)
+        longest = max((s.num_computed_tokens for s in step.decodes), default=0)
         packed = PackedStep(
             cache=self.cache,
-            slots=indices[2],
-            positions=indices[1],
-            columns=indices[1],
+            slots=slots,
+            positions=positions,
+            columns=positions,
             num_decodes=len(step.decodes),
-            max_len=min(-(-max_len // _LEN_STEP) * _LEN_STEP, self.cache.size.max_model_len),
+            max_len=min(-(-longest // _LEN_STEP) * _LEN_STEP, self.cache.size.max_model_len),
             prefills=spans,
         )
-        return indices[0], packed, torch.tensor(last_rows, dtype=torch.int64, device=self.device)
+        return input_ids, packed, torch.tensor(last_rows, dtype=torch.int64, device=self.device)
+
+
+def lay_out(step: Step) -> tuple[torch.Tensor, list[int], list[PrefillSpan]]:
+    """A step's tokens in one row, decodes in slot order, then chunk after chunk -> their ids,
+    positions and slots, (3, num_tokens) int64 on the CPU; the tokens whose logits are wanted; where
+    the chunks lie.
+    """
+    input_ids = [sequence.last_token_id for sequence in step.decodes]
+    positions = [sequence.num_computed_tokens - 1 for sequence in step.decodes]
+    slots = list(range(len(step.decodes)))
+    last_rows = list(slots)
+    spans = []
+    for chunk in step.prefills:
+        slot = chunk.sequence.slot
+        spans.append(PrefillSpan(len(input_ids), slot, chunk.start, chunk.end))
+        input_ids += chunk.sequence.prompt_token_ids[chunk.start : chunk.end]
+        positions += range(chunk.start, chunk.end)
+        slots += [slot] * (chunk.end - chunk.start)
+        if chunk.is_last:
+            last_rows.append(len(input_ids) - 1)
+    return torch.tensor([input_ids, positions, slots]), last_rows, spans

@@ -7,6 +7,7 @@ tokens only, and a seed gives the same tokens in any batch.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from collections.abc import Sequence as Rows
 
 import torch
@@ -17,13 +18,23 @@ from .sequence import Sequence, Token
 from .token_logprobs import RawLogprobs
 
 
+def argmax(logits: torch.Tensor) -> torch.Tensor:
+    """logits (rows, vocab) -> the first of the largest in each row, (rows,) int64."""
+    return logits.argmax(dim=-1)
+
+
 class Sampler:
     """Samples one token per sequence. ``eos_token_ids`` are withheld until a sequence has its
-    min_tokens.
+    min_tokens; ``argmax`` is the runner's own, from (rows, vocab) to (rows,) int64.
     """
 
-    def __init__(self, eos_token_ids: Rows[int]) -> None:
+    def __init__(
+        self,
+        eos_token_ids: Rows[int],
+        argmax: Callable[[torch.Tensor], torch.Tensor] = argmax,
+    ) -> None:
         self._changes = LogitChanges(eos_token_ids)
+        self._argmax = argmax
 
     @torch.inference_mode()  # a runner's logits can't be changed in place outside of it
     def sample(self, logits: torch.Tensor, sequences: Rows[Sequence]) -> list[Token]:
@@ -32,7 +43,7 @@ class Sampler:
         """
         raw = RawLogprobs(logits, sequences)
         logits = self._changes.apply(logits, sequences)
-        token_ids = logits.argmax(dim=-1)  # (num_sequences,)
+        token_ids = self._argmax(logits)  # (num_sequences,)
         drawn = [row for row, sequence in enumerate(sequences) if not sequence.params.is_greedy]
         if drawn:
             rows = torch.tensor(drawn, device=logits.device)

@@ -13,25 +13,53 @@ Replay = Callable[[], torch.Tensor]
 Capture = Callable[[Callable[[], torch.Tensor]], Replay]
 
 
-def capture_on_stream() -> Capture:
-    """Captures into one memory pool, after two runs on a side stream as torch asks."""
-    pool = torch.cuda.graph_pool_handle()
+def capture_on_stream(device: torch.device) -> Capture:
+    """Captures into one memory pool on one stream of ``device``, after two runs there as torch
+    asks.
+
+    One stream for all: cuBLAS keeps a workspace for each stream it was called on (32 MiB on
+    Hopper), and graphs share the pool's memory only where they were captured on the same one.
+    """
+    with torch.cuda.device(device):
+        pool, stream = torch.cuda.graph_pool_handle(), torch.cuda.Stream()
 
     def capture(run: Callable[[], torch.Tensor]) -> Replay:
-        stream = torch.cuda.Stream()
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
-            run()
-            run()
-        torch.cuda.current_stream().wait_stream(stream)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=pool):
-            output = run()
-
-        def replay() -> torch.Tensor:
-            graph.replay()
-            return output
-
-        return replay
+        # Of another device than the model's a stream would record nothing.
+        with torch.cuda.device(device):
+            caller = torch.cuda.current_stream()
+            stream.wait_stream(caller)
+            with torch.cuda.stream(stream):
+                run()
+                run()
+            caller.wait_stream(stream)
+            graph = torch.cuda.CUDAGraph()
+            try:
+                # Other threads of the process may do what would break a "global" capture.
+                with torch.cuda.graph(
+                    graph, pool=pool, stream=stream, capture_error_mode="thread_local"
+                ):
+                    output = run()
+            finally:
+                torch.cuda.set_stream(caller)  # a capture that failed leaves its own behind
+        return _Recorded(graph, output, run)
 
     return capture
+
+
+class _Recorded:
+    """Replays a graph. Keeps ``run``: a graph reads tensors by their addresses, so all that ``run``
+    closes over has to live as long.
+    """
+
+    def __init__(
+        self,
+        graph: torch.cuda.CUDAGraph,
+        output: torch.Tensor,
+        run: Callable[[], torch.Tensor],
+    ) -> None:
+        self._graph, self._output, self._run = graph, output, run
+
+    def __call__(self) -> torch.Tensor:
+        """The output, written over by the next call."""
+        self._graph.replay()
+        return self._output

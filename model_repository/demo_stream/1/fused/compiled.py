@@ -1,0 +1,95 @@
+"""Loads the kernels so that they are compiled once on a machine, not once for every model.
+
+Numba keeps compiled code beside the source file. Every model has a copy of that, in a folder that
+may be read-only, so the file is copied once more: to a folder of this user's named by its content,
+which all models share. Compiled code is run as it lies there, so only a folder that nobody else can
+write to is used.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+import stat
+import sys
+import tempfile
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+
+from hf_runtime import log
+from hf_runtime.errors import reason
+
+from .team import Kernel
+
+_SOURCE = Path(__file__).with_name("kernels.py")
+
+
+@cache
+def load_kernel(name: str, dtype: str) -> Kernel:
+    """A kernel; compiling it takes seconds, once on a machine. Raises ImportError without Numba."""
+    module, is_kept = _load_module()
+    try:
+        function = module.compiled(name, dtype, cache=is_kept)
+    except Exception as error:
+        if not is_kept:
+            raise
+        # Whatever is wrong with what lies on disk: damaged, full, another Numba's.
+        log.warn(f"compiled kernels can't be kept: {type(error).__name__}: {reason(error)}")
+        function = module.compiled(name, dtype, cache=False)
+    return Kernel(function.address, function)
+
+
+@cache
+def _load_module() -> tuple[ModuleType, bool]:
+    """The module of kernels, and whether what it compiles is kept on disk."""
+    source = _SOURCE.read_bytes()
+    digest = hashlib.sha256(source).hexdigest()[:16]
+    for folder in _cache_folders():
+        path = folder / digest / _SOURCE.name
+        if _is_private_copy(path, source):
+            return _imported(path, f"hf_triton_kernels_{digest}"), True
+    return _imported(_SOURCE, f"hf_triton_kernels_{digest}"), False
+
+
+def _cache_folders() -> list[Path]:
+    home = Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser())
+    user = os.getuid() if hasattr(os, "getuid") else "user"
+    return [
+        home / "hf-triton" / "kernels",
+        Path(tempfile.gettempdir()) / f"hf-triton-kernels-{user}",
+    ]
+
+
+def _is_private_copy(path: Path, source: bytes) -> bool:
+    """Puts ``source`` at ``path``; False where that can't be, or others could change it."""
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if not all(_is_private(folder) for folder in (path.parent, path.parent.parent)):
+            return False
+        if not path.exists() or path.read_bytes() != source:
+            temporary = path.with_name(f".{path.name}.{os.getpid()}")
+            temporary.write_bytes(source)
+            temporary.replace(path)
+    except (OSError, RuntimeError):
+        return False
+    return True
+
+
+def _is_private(folder: Path) -> bool:
+    status = folder.lstat()
+    if not stat.S_ISDIR(status.st_mode) or not os.access(folder, os.W_OK):
+        return False
+    is_ours = not hasattr(os, "getuid") or status.st_uid == os.getuid()
+    return is_ours and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+
+
+def _imported(path: Path, name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # where Numba looks for what it kept
+    spec.loader.exec_module(module)
+    return module

@@ -1,0 +1,464 @@
+"""What a decoder of Llama's shape computes between its matrix products, as loops over tokens.
+
+Each is compiled for memory in float32 or in bfloat16, and computes in float32; bfloat16 is rounded
+where torch's operators would round. A kernel takes its arguments as integers (team.py): sizes,
+addresses, and ``bits_of`` floats, as listed with each; 0 and 1 are counters that its threads draw
+from. Every task writes rows of its own.
+
+One file, alone: Numba keeps what it compiled as long as the file that holds it stays the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba import cfunc, njit, types
+from numba.extending import intrinsic
+
+_LOG2_E = np.float32(1.44269504)
+_LN2_HIGH, _LN2_LOW = np.float32(0.693359375), np.float32(-2.12194440e-4)
+_P0, _P1, _P2 = (
+    np.float32(1.9875691500e-4),
+    np.float32(1.3981999507e-3),
+    np.float32(8.3334519073e-3),
+)
+_P3, _P4, _P5 = (
+    np.float32(4.1665795894e-2),
+    np.float32(1.6666665459e-1),
+    np.float32(5.0000001201e-1),
+)
+_ZERO, _ONE = np.float32(0), np.float32(1)
+_TO_INTEGER = np.float32(3 * 2**22)  # adding it rounds to the nearest integer
+_TO_INTEGER_BITS = 0x4B400000
+_LEAST_POWER, _MOST_POWER = -87.0, 88.0  # beyond them e to x is no normal float32
+_ROUND_TO_EVEN = 0x7FFF
+
+
+def _at(element: Any) -> Any:
+    @intrinsic
+    def pointer(typing_context: Any, address: Any) -> Any:
+        signature = types.CPointer(element)(types.int64)
+
+        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            return builder.inttoptr(args[0], context.get_value_type(signature.return_type))
+
+        return signature, generate
+
+    return pointer
+
+
+integers_at = _at(types.int64)
+float32_at = _at(types.float32)
+bfloat16_at = _at(types.uint16)  # its bits
+
+
+@intrinsic
+def load(typing_context: Any, pointer: Any, index: Any) -> Any:
+    """``pointer[index]`` as float32."""
+    signature = types.float32(pointer, types.int64)
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        value = builder.load(builder.gep(args[0], [args[1]]))
+        if signature.args[0].dtype != types.uint16:
+            return value
+        wide = builder.shl(builder.zext(value, ir.IntType(32)), ir.Constant(ir.IntType(32), 16))
+        return builder.bitcast(wide, ir.FloatType())
+
+    return signature, generate
+
+
+@intrinsic
+def store(typing_context: Any, pointer: Any, index: Any, value: Any) -> Any:
+    """``pointer[index] = value``; bfloat16 is rounded to the nearest, ties to even."""
+    signature = types.void(pointer, types.int64, types.float32)
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        pointer, index, value = args
+        if signature.args[0].dtype == types.uint16:
+            value = _rounded(builder, value)
+        builder.store(value, builder.gep(pointer, [index]))
+        return context.get_dummy_value()
+
+    return signature, generate
+
+
+@intrinsic
+def rounded(typing_context: Any, pointer: Any, value: Any) -> Any:
+    """``value`` as it reads after being stored at ``pointer``."""
+    signature = types.float32(pointer, types.float32)
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        if signature.args[0].dtype != types.uint16:
+            return args[1]
+        bits = builder.zext(_rounded(builder, args[1]), ir.IntType(32))
+        return builder.bitcast(builder.shl(bits, ir.Constant(ir.IntType(32), 16)), ir.FloatType())
+
+    return signature, generate
+
+
+def _rounded(builder: Any, value: Any) -> Any:
+    """The upper half of a float32, rounded; as torch does, but for NaN, which stays one."""
+    i32 = ir.IntType(32)
+    bits = builder.bitcast(value, i32)
+    sixteen = ir.Constant(i32, 16)
+    last = builder.and_(builder.lshr(bits, sixteen), ir.Constant(i32, 1))
+    bits = builder.add(builder.add(bits, ir.Constant(i32, _ROUND_TO_EVEN)), last)
+    return builder.trunc(builder.lshr(bits, sixteen), ir.IntType(16))
+
+
+@intrinsic
+def take(typing_context: Any, counters: Any, index: Any) -> Any:
+    """The next number from ``counters[index]``, each once among all threads."""
+    signature = types.int64(counters, types.int64)
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        place = builder.gep(args[0], [args[1]])
+        return builder.atomic_rmw("add", place, ir.Constant(ir.IntType(64), 1), "monotonic")
+
+    return signature, generate
+
+
+@intrinsic
+def float_of(typing_context: Any, bits: Any) -> Any:
+    """The float32 nearest to the float64 that has these bits."""
+    signature = types.float32(types.int64)
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.fptrunc(builder.bitcast(args[0], ir.DoubleType()), ir.FloatType())
+
+    return signature, generate
+
+
+@intrinsic
+def _power_of_two(typing_context: Any, shifted: Any) -> Any:
+    """2 to the integer that lies in the low bits of ``_TO_INTEGER`` + n, n from -126 to 127."""
+    signature = types.float32(types.float32)
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        i32 = ir.IntType(32)
+        biased = builder.add(
+            builder.bitcast(args[0], i32), ir.Constant(i32, 127 - _TO_INTEGER_BITS)
+        )
+        return builder.bitcast(builder.shl(biased, ir.Constant(i32, 23)), ir.FloatType())
+
+    return signature, generate
+
+
+@intrinsic
+def _clamped(typing_context: Any, x: Any) -> Any:
+    """``x`` between _LEAST_POWER and _MOST_POWER, without a branch."""
+    signature = types.float32(types.float32)
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        value = args[0]
+        for sign, bound in (("<", _LEAST_POWER), (">", _MOST_POWER)):
+            limit = ir.Constant(ir.FloatType(), bound)
+            value = builder.select(builder.fcmp_ordered(sign, value, limit), limit, value)
+        return value
+
+    return signature, generate
+
+
+# Not reassociated: the two parts of ln 2 are subtracted one after the other.
+@njit(fastmath={"contract", "nnan", "ninf", "nsz"})
+def exp(x: Any) -> Any:
+    """e to ``x`` in float32, in operations that LLVM can do for 16 numbers at once.
+
+    Within 2 units of the last place; Cephes' expf, https://www.netlib.org/cephes/.
+    """
+    x = _clamped(x)
+    shifted = x * _LOG2_E + _TO_INTEGER
+    n = shifted - _TO_INTEGER
+    x = x - n * _LN2_HIGH
+    x = x - n * _LN2_LOW
+    y = _P0
+    y = y * x + _P1
+    y = y * x + _P2
+    y = y * x + _P3
+    y = y * x + _P4
+    y = y * x + _P5
+    y = y * (x * x) + x + _ONE
+    return y * _power_of_two(shifted)
+
+
+_ROW_BLOCK = 4
+_SEARCH_BLOCK = 1024
+_LOWEST = np.float32(-np.inf)
+
+
+@njit(fastmath=True, error_model="numpy", inline="always")
+def _normalised(x: Any, at: Any, size: Any, weight: Any, eps: Any, out: Any, to: Any) -> None:
+    """RMSNorm of ``x[at : at+size]``; https://arxiv.org/abs/1910.07467."""
+    total = _ZERO
+    for i in range(size):
+        value = load(x, at + i)
+        total += value * value
+    scale = _ONE / np.sqrt(total / np.float32(size) + eps)
+    for i in range(size):
+        store(out, to + i, load(weight, i) * rounded(out, load(x, at + i) * scale))
+
+
+@njit(fastmath=True, error_model="numpy")
+def _norm(a: Any, x: Any, delta: Any, weight: Any, out: Any) -> None:
+    """2 rows, 3 size, 4 x (rows, size), 5 delta of the same shape or 0, 6 weight, 7 out, 8 eps:
+    x += delta; out = RMSNorm(x) * weight.
+    """
+    rows, size, eps = a[2], a[3], float_of(a[8])
+    while True:
+        row = take(a, 0)
+        if row >= rows:
+            break
+        at = row * size
+        if a[5] != 0:
+            for i in range(size):
+                store(x, at + i, load(x, at + i) + load(delta, at + i))
+        _normalised(x, at, size, weight, eps, out, at)
+
+
+@njit(fastmath=True, error_model="numpy")
+def _silu_mul(a: Any, x: Any, out: Any) -> None:
+    """2 rows, 3 size, 4 x (rows, 2 * size) gate and up, 5 out (rows, size): silu(gate) * up."""
+    rows, size = a[2], a[3]
+    while True:
+        row = take(a, 0)
+        if row >= rows:
+            break
+        gate, up, to = 2 * row * size, (2 * row + 1) * size, row * size
+        for i in range(size):
+            value = load(x, gate + i)
+            value = rounded(out, value / (_ONE + exp(-value)))
+            store(out, to + i, value * load(x, up + i))
+
+
+@njit(fastmath=True, error_model="numpy", inline="always")
+def _rotate(x: Any, at: Any, cos: Any, sin: Any, angle: Any, half: Any, out: Any, to: Any) -> None:
+    """Rotary position embedding of the first ``2 * half`` numbers;
+    https://arxiv.org/abs/2104.09864, in the order of halves that Llama has.
+    """
+    for i in range(half):
+        low, high = load(x, at + i), load(x, at + half + i)
+        first = rounded(out, low * load(cos, angle + i)) - rounded(out, high * load(sin, angle + i))
+        second = rounded(out, high * load(cos, angle + half + i)) + rounded(
+            out, low * load(sin, angle + half + i)
+        )
+        store(out, to + i, first)
+        store(out, to + half + i, second)
+
+
+@njit(fastmath=True, error_model="numpy")
+def _place(
+    a: Any, qkv: Any, keys: Any, values: Any, cos: Any, sin: Any, q_norm: Any, k_norm: Any
+) -> None:
+    """Normalises (where the model does) and rotates queries and keys in place, and writes keys and
+    values to their slots.
+
+    2 tokens, 3 heads, 4 kv_heads, 5 dim, 6 cache length, 7 qkv (tokens, (heads + 2 kv_heads) *
+    dim), 8 keys and 9 values (slots, kv_heads, length, dim), 10 slots and 11 positions (tokens,)
+    int64, 12 cos and 13 sin (positions, rotary dim), 14 rotary dim, 15 q norm's weight or 0,
+    16 k norm's, 17 eps.
+    """
+    tokens, heads, kv_heads, dim, length = a[2], a[3], a[4], a[5], a[6]
+    slots, positions = integers_at(a[10]), integers_at(a[11])
+    rotary, eps = a[14], float_of(a[17])
+    width = (heads + 2 * kv_heads) * dim
+    while True:
+        token = take(a, 0)
+        if token >= tokens:
+            break
+        first, position = token * width, positions[token]
+        angle, slot = position * rotary, slots[token]
+        for head in range(heads + kv_heads):
+            at = first + head * dim
+            if a[15] != 0:
+                if head < heads:
+                    _normalised(qkv, at, dim, q_norm, eps, qkv, at)
+                else:
+                    _normalised(qkv, at, dim, k_norm, eps, qkv, at)
+            _rotate(qkv, at, cos, sin, angle, rotary // 2, qkv, at)
+        for head in range(kv_heads):
+            to = ((slot * kv_heads + head) * length + position) * dim
+            key_at = first + (heads + head) * dim
+            value_at = key_at + kv_heads * dim
+            for i in range(dim):
+                store(keys, to + i, load(qkv, key_at + i))
+            for i in range(dim):
+                store(values, to + i, load(qkv, value_at + i))
+
+
+@njit(fastmath=True, error_model="numpy")
+def _attend(a: Any, qkv: Any, keys: Any, values: Any, out: Any) -> None:
+    """Each token's queries over its own sequence's keys up to its position.
+
+    2 tokens, 3 heads, 4 kv_heads, 5 dim, 6 cache length, 7 qkv, 8 keys, 9 values, 10 slots,
+    11 positions, 12 out (tokens, heads * dim), 13 scratch (threads, length + dim) float32,
+    14 window or 0, 15 scale.
+    """
+    tokens, heads, kv_heads, dim, length = a[2], a[3], a[4], a[5], a[6]
+    slots, positions, window, scale = integers_at(a[10]), integers_at(a[11]), a[14], float_of(a[15])
+    scores = float32_at(a[13] + 4 * take(a, 1) * (length + dim))
+    groups, width = heads // kv_heads, (heads + 2 * kv_heads) * dim
+    while True:
+        task = take(a, 0)
+        if task >= tokens * kv_heads:
+            break
+        token, kv_head = task // kv_heads, task % kv_heads
+        end = positions[token] + 1
+        begin = max(0, end - window) if window else 0
+        base = (slots[token] * kv_heads + kv_head) * length * dim
+        for head in range(kv_head * groups, (kv_head + 1) * groups):
+            query, to = token * width + head * dim, (token * heads + head) * dim
+            _score(qkv, query, keys, base + begin * dim, end - begin, dim, scale, scores)
+            total = _softmax(scores, end - begin)
+            _weigh(values, base + begin * dim, end - begin, dim, scores, length)
+            for i in range(dim):
+                store(out, to + i, load(scores, length + i) / total)
+
+
+@njit(fastmath=True, error_model="numpy")
+def _score(
+    q: Any, query: Any, k: Any, at: Any, count: Any, dim: Any, scale: Any, scores: Any
+) -> None:
+    """scores[j] = scale * q . k[j], four keys at a time: the query is read once for them."""
+    whole = count - count % _ROW_BLOCK
+    for j in range(0, whole, _ROW_BLOCK):
+        first = at + j * dim
+        s0, s1, s2, s3 = _ZERO, _ZERO, _ZERO, _ZERO
+        for i in range(dim):
+            value = load(q, query + i)
+            s0 += value * load(k, first + i)
+            s1 += value * load(k, first + dim + i)
+            s2 += value * load(k, first + 2 * dim + i)
+            s3 += value * load(k, first + 3 * dim + i)
+        store(scores, j, s0 * scale)
+        store(scores, j + 1, s1 * scale)
+        store(scores, j + 2, s2 * scale)
+        store(scores, j + 3, s3 * scale)
+    for j in range(whole, count):
+        s0 = _ZERO
+        for i in range(dim):
+            s0 += load(q, query + i) * load(k, at + j * dim + i)
+        store(scores, j, s0 * scale)
+
+
+@njit(fastmath=True, error_model="numpy")
+def _softmax(scores: Any, count: Any) -> Any:
+    """scores[j] = exp(scores[j] - max); returns their sum."""
+    largest = load(scores, 0)
+    for j in range(1, count):
+        largest = max(largest, load(scores, j))
+    total = _ZERO
+    for j in range(count):
+        weight = exp(load(scores, j) - largest)
+        store(scores, j, weight)
+        total += weight
+    return total
+
+
+@njit(fastmath=True, error_model="numpy")
+def _weigh(v: Any, at: Any, count: Any, dim: Any, scores: Any, to: Any) -> None:
+    """scores[to : to+dim] = sum of scores[j] * v[j], four values at a time."""
+    for i in range(dim):
+        store(scores, to + i, _ZERO)
+    whole = count - count % _ROW_BLOCK
+    for j in range(0, whole, _ROW_BLOCK):
+        first = at + j * dim
+        w0, w1 = load(scores, j), load(scores, j + 1)
+        w2, w3 = load(scores, j + 2), load(scores, j + 3)
+        for i in range(dim):
+            pair = w0 * load(v, first + i) + w1 * load(v, first + dim + i)
+            other = w2 * load(v, first + 2 * dim + i) + w3 * load(v, first + 3 * dim + i)
+            store(scores, to + i, load(scores, to + i) + pair + other)
+    for j in range(whole, count):
+        w0 = load(scores, j)
+        for i in range(dim):
+            store(scores, to + i, load(scores, to + i) + w0 * load(v, at + j * dim + i))
+
+
+@njit(fastmath={"nnan", "nsz"}, error_model="numpy")  # infinities mean what they say
+def _argmax(a: Any, x: Any) -> None:
+    """2 rows, 3 size, 4 x (rows, size), 5 out (rows,) int64: where the first of the largest is."""
+    rows, size, out = a[2], a[3], integers_at(a[5])
+    while True:
+        row = take(a, 0)
+        if row >= rows:
+            break
+        first = row * size
+        best, at = _LOWEST, 0
+        for begin in range(0, size, _SEARCH_BLOCK):
+            end = min(size, begin + _SEARCH_BLOCK)
+            largest = load(x, first + begin)
+            for i in range(begin + 1, end):
+                value = load(x, first + i)
+                largest = value if value > largest else largest
+            if largest > best:
+                best, at = largest, begin
+        while at < size - 1 and load(x, first + at) != best:
+            at += 1
+        out[row] = at
+
+
+def _argmax_float32(a: Any) -> None:
+    _argmax(a, float32_at(a[4]))
+
+
+def _argmax_bfloat16(a: Any) -> None:
+    _argmax(a, bfloat16_at(a[4]))
+
+
+def _norm_float32(a: Any) -> None:
+    _norm(a, float32_at(a[4]), float32_at(a[5]), float32_at(a[6]), float32_at(a[7]))
+
+
+def _norm_bfloat16(a: Any) -> None:
+    _norm(a, bfloat16_at(a[4]), bfloat16_at(a[5]), bfloat16_at(a[6]), bfloat16_at(a[7]))
+
+
+def _silu_mul_float32(a: Any) -> None:
+    _silu_mul(a, float32_at(a[4]), float32_at(a[5]))
+
+
+def _silu_mul_bfloat16(a: Any) -> None:
+    _silu_mul(a, bfloat16_at(a[4]), bfloat16_at(a[5]))
+
+
+def _place_float32(a: Any) -> None:
+    at = float32_at
+    _place(a, at(a[7]), at(a[8]), at(a[9]), at(a[12]), at(a[13]), at(a[15]), at(a[16]))
+
+
+def _place_bfloat16(a: Any) -> None:
+    at = bfloat16_at
+    _place(a, at(a[7]), at(a[8]), at(a[9]), at(a[12]), at(a[13]), at(a[15]), at(a[16]))
+
+
+def _attend_float32(a: Any) -> None:
+    at = float32_at
+    _attend(a, at(a[7]), at(a[8]), at(a[9]), at(a[12]))
+
+
+def _attend_bfloat16(a: Any) -> None:
+    at = bfloat16_at
+    _attend(a, at(a[7]), at(a[8]), at(a[9]), at(a[12]))
+
+
+_ENTRIES: dict[tuple[str, str], Callable[[Any], None]] = {
+    ("argmax", "float32"): _argmax_float32,
+    ("argmax", "bfloat16"): _argmax_bfloat16,
+    ("norm", "float32"): _norm_float32,
+    ("norm", "bfloat16"): _norm_bfloat16,
+    ("silu_mul", "float32"): _silu_mul_float32,
+    ("silu_mul", "bfloat16"): _silu_mul_bfloat16,
+    ("place", "float32"): _place_float32,
+    ("place", "bfloat16"): _place_bfloat16,
+    ("attend", "float32"): _attend_float32,
+    ("attend", "bfloat16"): _attend_bfloat16,
+}
+
+
+def compiled(name: str, dtype: str, cache: bool) -> Any:
+    """A kernel as a C function; ``cache``: kept on disk beside this file."""
+    signature = types.void(types.CPointer(types.int64))
+    return cfunc(signature, cache=cache)(_ENTRIES[name, dtype])

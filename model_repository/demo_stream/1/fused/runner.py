@@ -1,0 +1,189 @@
+"""Runs a step of a decoder of Llama's shape on the CPU: transformers' weights, in our order.
+
+As the packed runner it lays all tokens of a step in one row; but between two matrix products there
+is one compiled loop instead of a dozen operators, and each token reads its own sequence's keys and
+no others. Decides no policy: the step says what to compute.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from ..kv_cache import KVCache
+from ..packed_attention import AttentionRule, PrefillSpan, prefill_attention
+from ..packed_runner import lay_out
+from ..scheduler import Step
+from .compiled import load_kernel
+from .decoder import DecoderLayer, Norm, UnfitError, read_decoder
+from .team import Team, bits_of
+
+# From here on a chunk's attention is more computing than reading, and SDPA's blocks win.
+_LONG_CHUNK, _LONG_PREFIX = 48, 256
+_FEW_NUMBERS = 4096  # less than the threads' meeting costs
+_DTYPES = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
+
+
+class FusedRunner:
+    """Owns a decoder while the engine runs; leaves the model as it is.
+
+    Raises UnfitError for a model of another shape, dtype or device.
+    """
+
+    name = "fused"
+
+    def __init__(self, model: Any, cache: KVCache, device: torch.device) -> None:
+        if device.type != "cpu" or model.dtype not in _DTYPES:
+            raise UnfitError(f"it is {model.dtype} on {device.type}")
+        _, self.kv_heads, self.length, self.dim = cache.keys[0].shape
+        if cache.values[0].shape != cache.keys[0].shape:
+            raise UnfitError("its keys and values differ in size")
+        self.cache = cache
+        self.dtype = model.dtype
+        self.decoder = read_decoder(model, self.length, self.dim)
+        self.heads = self.decoder.num_heads
+        self.team = Team(torch.get_num_threads())
+        self._norm, self._silu_mul, self._place, self._attend, self._argmax = (
+            load_kernel(name, _DTYPES[model.dtype])
+            for name in ("norm", "silu_mul", "place", "attend", "argmax")
+        )
+        self._scratch = torch.empty(self.team.num_threads, self.length + self.dim)
+
+    @torch.inference_mode()
+    def forward(self, step: Step) -> torch.Tensor:
+        """Computes a step -> logits (num_sampled, vocab) in the order of ``step.sampled``."""
+        tokens, last_rows, spans = lay_out(step)
+        input_ids, positions, slots = tokens
+        where = _Where(slots, positions, _stretches(len(slots), [s for s in spans if _is_long(s)]))
+        hidden = self.decoder.embed(input_ids)  # (tokens, hidden)
+        delta = None
+        for index, layer in enumerate(self.decoder.layers):
+            qkv = layer.qkv(self._normalised(hidden, delta, layer.input_norm))
+            attended = self._attention(index, layer, qkv, where)
+            delta = layer.output(attended)
+            delta = self._mlp(layer, self._normalised(hidden, delta, layer.mlp_norm))
+        assert delta is not None
+        if len(last_rows) < len(slots):
+            hidden, delta = hidden[last_rows], delta[last_rows]
+        logits: torch.Tensor = self.decoder.head(self._normalised(hidden, delta, self.decoder.norm))
+        return logits
+
+    def argmax(self, logits: torch.Tensor) -> torch.Tensor:
+        """logits (rows, vocab) -> the first of the largest in each row, (rows,) int64."""
+        if logits.dtype != self.dtype or not logits.is_contiguous():
+            return logits.argmax(dim=-1)
+        rows, size = logits.shape
+        out = torch.empty(rows, dtype=torch.int64)
+        self.team.run(self._argmax, rows, size, logits.data_ptr(), out.data_ptr())
+        return out
+
+    def _normalised(
+        self, hidden: torch.Tensor, delta: torch.Tensor | None, norm: Norm
+    ) -> torch.Tensor:
+        """Adds ``delta`` to ``hidden`` in place -> its norm, (tokens, hidden)."""
+        rows, size = hidden.shape
+        out = torch.empty_like(hidden)
+        self.team.run(
+            self._norm,
+            *(rows, size, hidden.data_ptr(), 0 if delta is None else delta.data_ptr()),
+            *(norm.weight.data_ptr(), out.data_ptr(), bits_of(norm.eps)),
+            parallel=rows * size > _FEW_NUMBERS,
+        )
+        return out
+
+    def _mlp(self, layer: DecoderLayer, x: torch.Tensor) -> torch.Tensor:
+        gate_up = layer.gate_up(x)
+        rows, size = gate_up.shape[0], gate_up.shape[1] // 2
+        out = gate_up.new_empty(rows, size)
+        self.team.run(
+            self._silu_mul,
+            *(rows, size, gate_up.data_ptr(), out.data_ptr()),
+            parallel=rows * size > _FEW_NUMBERS,
+        )
+        return layer.down(out)
+
+    def _attention(
+        self, index: int, layer: DecoderLayer, qkv: torch.Tensor, where: _Where
+    ) -> torch.Tensor:
+        """qkv (tokens, (heads + 2 kv_heads) * dim) -> (tokens, heads * dim); keys and values go to
+        the cache.
+        """
+        keys, values = self.cache.keys[index], self.cache.values[index]
+        sizes = (self.heads, self.kv_heads, self.dim, self.length)
+        stored = (keys.data_ptr(), values.data_ptr())
+        q_norm, k_norm = layer.query_norm, layer.key_norm
+        self.team.run(
+            self._place,
+            *(len(qkv), *sizes, qkv.data_ptr(), *stored, *where.addresses(0)),
+            *(self.decoder.cos.data_ptr(), self.decoder.sin.data_ptr()),
+            self.decoder.cos.shape[1],
+            q_norm.weight.data_ptr() if q_norm else 0,
+            k_norm.weight.data_ptr() if k_norm else 0,
+            bits_of(q_norm.eps) if q_norm else 0,
+            parallel=len(qkv) > 1,
+        )
+        out = qkv.new_empty(len(qkv), self.heads * self.dim)
+        for first, last, span in where.stretches:
+            if span is not None:
+                self._attend_long(qkv[first:last], keys, values, span, layer, out[first:last])
+                continue
+            self.team.run(
+                self._attend,
+                *(last - first, *sizes, qkv[first:].data_ptr(), *stored, *where.addresses(first)),
+                *(out[first:].data_ptr(), self._scratch.data_ptr()),
+                *(layer.window, bits_of(layer.scale)),
+            )
+        return out
+
+    def _attend_long(
+        self,
+        qkv: torch.Tensor,
+        keys: torch.Tensor,
+        values: torch.Tensor,
+        span: PrefillSpan,
+        layer: DecoderLayer,
+        out: torch.Tensor,
+    ) -> None:
+        queries = qkv[:, : self.heads * self.dim].view(1, len(qkv), self.heads, self.dim)
+        rule = AttentionRule(layer.scale, layer.window)
+        attended = prefill_attention(queries.transpose(1, 2), keys, values, span, rule)
+        out.view(len(qkv), self.heads, self.dim).copy_(attended)
+
+
+class _Where:
+    """``slots`` and ``positions`` (tokens,) int64 of a step's tokens; ``stretches`` of them are
+    computed together: (first, last + 1, its span where that is a long one).
+    """
+
+    def __init__(
+        self,
+        slots: torch.Tensor,
+        positions: torch.Tensor,
+        stretches: list[tuple[int, int, PrefillSpan | None]],
+    ) -> None:
+        self.slots, self.positions, self.stretches = slots, positions, stretches
+        self._first = slots.data_ptr(), positions.data_ptr()
+
+    def addresses(self, token: int) -> tuple[int, int]:
+        """Of both, from ``token`` on."""
+        offset = token * self.slots.itemsize
+        return self._first[0] + offset, self._first[1] + offset
+
+
+def _is_long(span: PrefillSpan) -> bool:
+    return span.end - span.start >= _LONG_CHUNK and span.end >= _LONG_PREFIX
+
+
+def _stretches(
+    num_tokens: int, long_spans: list[PrefillSpan]
+) -> list[tuple[int, int, PrefillSpan | None]]:
+    """A step's tokens, cut where long chunks begin and end."""
+    stretches: list[tuple[int, int, PrefillSpan | None]] = []
+    done = 0
+    for span in long_spans:
+        last = span.first + span.end - span.start
+        stretches += [(done, span.first, None), (span.first, last, span)]
+        done = last
+    stretches.append((done, num_tokens, None))
+    return [stretch for stretch in stretches if stretch[0] < stretch[1]]

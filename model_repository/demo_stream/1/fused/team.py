@@ -1,0 +1,76 @@
+"""Runs compiled loops on the thread team that torch computes with.
+
+A second team on the same cores halves the speed of both, and every threading library brings one. So
+the loops run on torch's own, through the one function that code compiled with ``-fopenmp`` calls:
+``GOMP_parallel(fn, data, num_threads, flags)``, part of libgomp's ABI
+(https://gcc.gnu.org/onlinedocs/libgomp/Implementing-PARALLEL-construct.html). Where torch's OpenMP
+is not libgomp the loops run on the calling thread alone.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from pathlib import Path
+from typing import Any
+
+import torch
+
+_NUM_ARGUMENTS = 32
+NEXT_TASK, NEXT_THREAD = 0, 1  # the first arguments: counters that the threads draw from
+
+Arguments = ctypes.c_int64 * _NUM_ARGUMENTS
+
+
+class Team:
+    """The calling thread and torch's others. ``num_threads`` of them work on a loop at most."""
+
+    def __init__(self, num_threads: int) -> None:
+        self.num_threads = num_threads
+        self._parallel = _gomp_parallel() if num_threads > 1 else None
+        if self._parallel is None:
+            self.num_threads = 1
+
+    def run(self, kernel: Kernel, *arguments: int, parallel: bool = True) -> None:
+        """Runs a kernel to its end, on one thread where splitting it would cost more than it saves.
+
+        ``arguments`` are integers: sizes, addresses of contiguous memory that outlives the call, or
+        ``bits_of`` a float.
+        """
+        values = Arguments(0, 0, *arguments)
+        if parallel and self._parallel is not None:
+            self._parallel(kernel.address, values, self.num_threads, 0)
+        else:
+            kernel.call(values)
+
+
+class Kernel:
+    """A compiled function ``void(int64 *arguments)`` at ``address``; whoever runs it takes tasks
+    from ``arguments[NEXT_TASK]`` until there are none.
+    """
+
+    def __init__(self, address: int, owner: object) -> None:
+        """``owner`` is what the machine code lives as long as."""
+        self.address = address
+        self.owner = owner
+        self.call = ctypes.CFUNCTYPE(None, ctypes.POINTER(ctypes.c_int64))(address)
+
+
+def bits_of(value: float) -> int:
+    """A float64 as the integer that has its bits."""
+    return ctypes.c_int64.from_buffer(ctypes.c_double(value)).value
+
+
+def _gomp_parallel() -> Any:
+    """libgomp's entry, of the copy that torch has loaded."""
+    path = Path(torch.__file__).parent / "lib" / "libgomp.so.1"
+    if "libgomp" not in torch.__config__.parallel_info() and not path.exists():
+        return None
+    try:
+        # RTLD_NOLOAD: the copy that is there, never a second one.
+        library = ctypes.CDLL(str(path), mode=ctypes.RTLD_LOCAL | 4)
+        entry = library.GOMP_parallel
+    except (OSError, AttributeError):
+        return None
+    entry.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint)
+    entry.restype = None
+    return entry
