@@ -43,7 +43,11 @@ class Growth:
 
     @property
     def verdict(self) -> str:
-        """``flat``, ``less than linear``, ``linear`` or ``worse than linear``."""
+        """``flat``, ``less than linear``, ``linear`` or ``worse than linear``; of two points that
+        were measured once, that they don't tell.
+        """
+        if not math.isfinite(self.slope.error):
+            return "not to be told from two single points"
         if self.slope.at_least > LINEAR_UP_TO:
             return "worse than linear"
         if self.slope.exponent <= FLAT_UP_TO:

@@ -18,7 +18,7 @@ _MODEL = """\
     task: text-generation
     model: {model}
     dtype: float32
-    streaming: false
+    streaming: {streaming}
     options: {{engine: in_flight, max_model_len: {max_model_len}, max_num_seqs: {max_num_seqs}}}
 """
 
@@ -31,6 +31,7 @@ class Shape:
     max_num_seqs: int = 64
     hidden_size: int = 512
     num_layers: int = 8
+    streaming: bool = False
 
 
 def repository_of(folder: Path, names: Sequence[str], shape: Shape, seed: int) -> Path:
@@ -45,6 +46,7 @@ def repository_of(folder: Path, names: Sequence[str], shape: Shape, seed: int) -
         _MODEL.format(
             name=name,
             model=model,
+            streaming=str(shape.streaming).lower(),
             max_model_len=shape.max_model_len,
             max_num_seqs=shape.max_num_seqs,
         )

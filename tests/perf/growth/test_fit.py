@@ -55,7 +55,7 @@ def test_the_exponent_and_its_place_are_told() -> None:
 def test_two_single_points_prove_nothing() -> None:
     found = growth({1: [1.0], 2: [4.0]})
     assert found is not None
-    assert found.text() == "grows like n^2.00 from 1 to 2: linear"
+    assert found.text() == "grows like n^2.00 from 1 to 2: not to be told from two single points"
 
 
 def test_one_point_has_no_growth() -> None:
