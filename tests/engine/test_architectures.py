@@ -53,7 +53,7 @@ def tokens_in_flight(model: Any, **options: Any) -> tuple[list[tuple[int, ...]],
     engine = InFlightEngine(setup(model, **{**CHUNKED, **options}))
     with running(engine):
         steps = recorded(engine)
-        tokens = generate_all(engine, ASKED, at_first=5)
+        tokens = generate_all(engine, ASKED, at_first=10)
     return tokens, engine.runner.name, steps
 
 
