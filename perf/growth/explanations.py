@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 _PREFILL = """\
-Attention: each token of a prompt looks at all before it, so its share grows with the square of the \
-length, and everything else with the length. Of the 42 M model's shape on one core, in chunks of 512 \
-tokens as the engine computes them, attention takes 0.06 of 0.36 s of processor time at 512 tokens \
-(18 %), 0.19 of 0.81 s at 1,024 (23 %) and 0.66 of 1.91 s at 2,048 (35 %): together like n^1.19 from \
-512 to 2,048, which is what the server shows. It is the model's own arithmetic, not the engine's."""
+Attention: each token of a prompt looks at all before it, so its share grows with the square of \
+the length, and everything else with the length. Of the 42 M model's shape in chunks of 512 \
+tokens, as the engine computes them, on one AVX-512 core attention takes 0.06 of 0.36 s of \
+processor time at 512 tokens (18 %), 0.19 of 0.81 s at 1,024 (23 %) and 0.66 of 1.91 s at 2,048 \
+(35 %): together like n^1.19 from 512 to 2,048; the server there showed n^1.16 to n^1.19. It is \
+the model's own arithmetic."""
 _QUEUE = """\
-The line of those who wait: while every processor is busy, what n clients wait is n times what one \
-request takes, and no server can change that; time for each request tells what a request costs."""
+The line of those who wait: while every processor is busy, n clients wait n times as long as one \
+request takes, and those who come beyond the places in a step wait for a place first. Time for \
+each request tells what a request costs."""
 
 EXPLANATIONS: Mapping[tuple[str, str, str], str] = {
     ("prompts", "in-flight engine", "prefill_s"): _PREFILL,

@@ -74,7 +74,7 @@ AXIS = Axis(
     ),
     session=session,
     note=f"The 42 M Llama with a context of {LONGEST + NUM_OUTPUT_TOKENS} tokens, one request at a "
-    f"time, streamed: the median of {_NUM_ASKED} that ask for 1 token, and of {_NUM_ASKED} that ask "
-    f"for {NUM_OUTPUT_TOKENS}.",
+    f"time, streamed: the median of {_NUM_ASKED} that ask for 1 token, and of {_NUM_ASKED} that "
+    f"ask for {NUM_OUTPUT_TOKENS}.",
     memory_gib=lambda _: 2.5,
 )
