@@ -130,8 +130,9 @@ def run(args: argparse.Namespace) -> int:
     _check(args)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     from perf.tune.goal import Goal
+    from perf.tune.request import Request
     from perf.tune.study import Effort
-    from perf.tune.tuning import Request, tune
+    from perf.tune.tuning import tune
 
     request = Request(
         model=args.model,

@@ -21,12 +21,12 @@ from generator.spec import ModelSpec
 from generator.templates import find_tasks
 from generator.triton_models import engine_name
 from perf.tune.private_repository import PrivateRepository
+from perf.tune.request import Request, space_of
 from perf.tune.sent import Folder, Sent, requests
 from perf.tune.served_bench import STREAM
 from perf.tune.settings import BATCH, DELAY, INSTANCES, OPTIONS, short
 from perf.tune.space import Space
 from perf.tune.subject import endpoint_of, find_model, sent_to
-from perf.tune.tuning import Request, space_of
 
 SDK_IMAGE = "nvcr.io/nvidia/tritonserver:24.10-py3-sdk"
 _HEAD = """\

@@ -11,58 +11,33 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from tqdm import tqdm  # type: ignore[import-untyped]
 
 from generator.errors import EXIT_INPUT, EXIT_INTERRUPTED, EXIT_OK, PerfError
 from generator.models_yaml import load
 from generator.server_state import running_servers
-from generator.spec import ModelSpec
 from generator.templates import Task, find_tasks
-from perf.machine import num_cores
 from perf.report.best import Bounds
 from perf.report.rendering import write_renderings
 from perf.report.schema import Measurement
-from perf.tune import settings
 from perf.tune.confirm import Confirmation, Turns
-from perf.tune.goal import Goal
 from perf.tune.private_repository import PrivateRepository
 from perf.tune.ranking import ranked, settings_text, table
+from perf.tune.request import Request, question_of, space_of
 from perf.tune.room import Room
 from perf.tune.run_folder import folder_of, num_measured, opened
-from perf.tune.search_arguments import make_space
 from perf.tune.served_bench import ServedBench
 from perf.tune.space import Settings, Space
-from perf.tune.study import Effort, Search
-from perf.tune.subject import endpoint_of, files_of, find_model, sent_to
+from perf.tune.study import Search
+from perf.tune.subject import files_of, find_model, sent_to
 from perf.tune.trials import Bench, Outcome, TrialError
 from perf.tune.verdict import Verdict, told
 from perf.tune.write_back import write_settings
 
 _NUM_CONFIRMED = 2  # winners that are measured again where the first misses the bounds then
 _BAR = "{n}/{total} trials |{bar:20}| {elapsed} {desc}{postfix}"
-
-
-@dataclass(frozen=True)
-class Request:
-    """What the user asks for."""
-
-    model: str
-    config: Path
-    repository: Path
-    goal: Goal
-    effort: Effort
-    concurrency: int
-    repeats: int
-    seed: int
-    search: tuple[str, ...] = ()
-    fix: tuple[str, ...] = ()
-    load: str | None = None
-    endpoint: str | None = None
-    output: Path | None = None
-    write: bool = False
-    command: str = ""
 
 
 def tune(request: Request) -> int:
@@ -92,31 +67,6 @@ def tune(request: Request) -> int:
             f"{error.filename or folder}: {error.strerror or error}; what was measured is in "
             f"{folder}, and the same command goes on there"
         ) from None
-
-
-def space_of(spec: ModelSpec, task: Task, request: Request) -> Space:
-    """What is tried of a model. Raises UsageError."""
-    usual = settings.worth_trying(spec, task, request.concurrency, num_cores())
-    return make_space(spec, task, request.search, request.fix, usual)
-
-
-def question_of(spec: ModelSpec, space: Space, request: Request) -> dict[str, Any]:
-    """What a search is the answer to; searches that differ in it have folders of their own."""
-    sent = sent_to(spec, request.load)
-    return {
-        "model": spec.name,
-        "entry": {key: settings.plain(node) for key, node in spec.places.items()},
-        "goal": request.goal.describe(),
-        "endpoint": endpoint_of(spec, request.endpoint, request.goal),
-        "concurrency": request.concurrency,
-        "prompt_tokens": sent.prompt.label if sent.prompt else "",
-        "output_tokens": sent.output.label if sent.output else "",
-        "search": {each.key: list(each.values) for each in space.dimensions},
-        "fixed": dict(space.fixed),
-        "current": dict(space.current),
-        "seconds": request.effort.seconds,
-        "seed": request.seed,
-    }
 
 
 class ShownBench(Bench, Protocol):

@@ -82,4 +82,4 @@ def _ratio(confirmation: Confirmation, goal: Goal) -> str:
         return f"{times}: too few repeats to tell that from noise (--repeats {ENOUGH})"
     if confirmation.is_beyond_noise(goal):
         return f"{times}: beyond noise"
-    return f"{times}: within noise, the current settings are as good"
+    return f"{times}: within noise, for runs of the two overlap"
