@@ -1,7 +1,8 @@
-"""Runs one command and writes what it took: ``python -IS child.py RESULT COMMAND...``
+"""Runs one command and writes what it took: ``python -IS child.py DESCRIPTOR COMMAND...``
 
 A process of its own because a process's peak memory begins at that of the one it was forked from:
-this one is small. Written as JSON: seconds, processor seconds, peak memory in KiB, exit code.
+this one is small. Written to the file descriptor as JSON: seconds, processor seconds, peak memory
+in KiB, exit code.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import sys
 import time
 
 
-def main(result: str, command: list[str]) -> int:
+def main(descriptor: int, command: list[str]) -> int:
     begin = time.perf_counter()
     process = subprocess.Popen(command, stdin=subprocess.DEVNULL)
     while True:
@@ -28,10 +29,9 @@ def main(result: str, command: list[str]) -> int:
         "peak_memory_kib": used.ru_maxrss,
         "exit_code": os.waitstatus_to_exitcode(status),
     }
-    with open(result, "w", encoding="utf-8") as file:  # noqa: PTH123, pathlib is memory too
-        json.dump(taken, file)
+    os.write(descriptor, json.dumps(taken).encode())
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1], sys.argv[2:]))
+    sys.exit(main(int(sys.argv[1]), sys.argv[2:]))

@@ -26,34 +26,41 @@ class Taken:
     peak_memory_mib: float
 
 
-def run_cli(
-    folder: Path, arguments: list[str], says: str, env: Mapping[str, str] | None = None
-) -> Taken:
-    """Runs ``hf-triton`` with ``arguments``, what it prints in ``folder``.
+def run_cli(arguments: list[str], says: str, env: Mapping[str, str] | None = None) -> Taken:
+    """Runs ``hf-triton`` with ``arguments``.
 
     Raises PerfError where ``says`` is not part of its results, and KeyboardInterrupt where it was
     interrupted.
     """
-    result, results, messages = (
-        folder / name for name in ("taken.json", "results.txt", "messages.txt")
-    )
-    result.unlink(missing_ok=True)
-    command = [sys.executable, "-IS", str(_CHILD), str(result)]
-    command += [sys.executable, "-m", "generator", *arguments]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), **(env or {})}
-    with results.open("wb") as out, messages.open("wb") as err:
-        subprocess.run(command, stdout=out, stderr=err, env=environment, check=True)
-    taken = json.loads(result.read_text(encoding="utf-8"))
+    ran, taken = _run([sys.executable, "-m", "generator", *arguments], env or {})
     if taken["exit_code"] == EXIT_INTERRUPTED:
         raise KeyboardInterrupt
-    if says not in results.read_text(encoding="utf-8"):
-        said = [*_last_lines(results), *_last_lines(messages)]
+    if says not in ran.stdout:
+        said = [*ran.stdout.splitlines()[-_MAX_LINES:], *ran.stderr.splitlines()[-_MAX_LINES:]]
         shown = "".join(f"\n    {line}" for line in said)
-        code = taken["exit_code"]
+        code = int(taken["exit_code"])
         message = f"hf-triton {arguments[0]} ended with exit code {code} and did not say '{says}'"
         raise PerfError(f"{message}:{shown}")
     return Taken(taken["wall_s"], taken["cpu_s"], taken["peak_memory_kib"] / 1024)
 
 
-def _last_lines(file: Path) -> list[str]:
-    return file.read_text(encoding="utf-8", errors="replace").splitlines()[-_MAX_LINES:]
+def _run(
+    command: list[str], env: Mapping[str, str]
+) -> tuple[subprocess.CompletedProcess[str], dict[str, float]]:
+    """What it printed, and what it took: nothing is written, for the disk may be full."""
+    reader, writer = os.pipe()
+    try:
+        ran = subprocess.run(
+            [sys.executable, "-IS", str(_CHILD), str(writer), *command],
+            env={**os.environ, "PYTHONPATH": str(ROOT), **env},
+            pass_fds=[writer],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            check=True,
+        )
+        taken: dict[str, float] = json.loads(os.read(reader, 4096))
+    finally:
+        os.close(reader)
+        os.close(writer)
+    return ran, taken

@@ -15,7 +15,7 @@ from perf.growth.axis import Axis
 from perf.growth.curves import Section
 from perf.growth.rendering import PAGE_FILE, write_growth
 from perf.growth.running import Runner, Work
-from perf.report.schema import RUN_FILE, Run, read_run, write_run
+from perf.report.schema import MEASUREMENTS_FILE, RUN_FILE, Run, read_run, write_run
 
 KIND = "growth"
 _SAME = ("cpu", "cores", "memory_gib")  # of the hardware, in all of a run
@@ -56,7 +56,7 @@ def run(asked: Asked) -> int:
         interrupted = _measure(runner)
         _tell(asked.folder, write_growth(asked.folder))
     except (OSError, ValueError) as error:
-        raise PerfError(f"{_told(error)}; what is measured is in {asked.folder}") from error
+        raise PerfError(_told(error, asked.folder)) from error
     if interrupted:
         kept = f"what is measured is in {asked.folder}; the same command goes on"
         print(f"hf-triton perf growth: interrupted: {kept}", file=sys.stderr)
@@ -129,7 +129,9 @@ def _tell(folder: Path, sections: Sequence[Section]) -> None:
     print(folder / PAGE_FILE)
 
 
-def _told(error: Exception) -> str:
+def _told(error: Exception, folder: Path) -> str:
+    reason = str(error)
     if isinstance(error, OSError) and error.strerror:
-        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
-    return str(error)
+        reason = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    has_some = (folder / MEASUREMENTS_FILE).exists()
+    return f"{reason}; what is measured is in {folder}" if has_some else reason

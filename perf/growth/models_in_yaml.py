@@ -89,7 +89,7 @@ class _Verbs:
     """Runs them one after the other on one repository, as over a repository's life."""
 
     def __init__(self, folder: Path, place: Place) -> None:
-        self._folder, self._place = folder, place
+        self._place = place
         self._config, self._repository = folder / "models.yaml", folder / "repository"
 
     def costs(self, num_models: int) -> Iterator[Cost]:
@@ -108,7 +108,7 @@ class _Verbs:
     def _run(self, target: str, arguments: list[str], says: str) -> Cost:
         self._place.say(target)
         places = ["--config", str(self._config), "--repository", str(self._repository)]
-        taken = run_cli(self._folder, [*arguments, *places], says, {VARIABLE: _ANY_KEY})
+        taken = run_cli([*arguments, *places], says, {VARIABLE: _ANY_KEY})
         return Cost(target, asdict(taken), taken.wall_s)
 
 

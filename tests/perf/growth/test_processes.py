@@ -43,9 +43,9 @@ def test_a_groups_memory_and_time_are_read(holder: subprocess.Popen[str]) -> Non
     assert memory_mib(holder.pid) == 0
 
 
-def test_a_commands_peak_memory_is_not_that_of_its_parent(tmp_path: Path) -> None:
+def test_a_commands_peak_memory_is_not_that_of_its_parent() -> None:
     held = bytearray(os.urandom(1)) * (200 * 2**20)
-    taken = run_cli(tmp_path, ["perf", "--help"], "usage: hf-triton perf")
+    taken = run_cli(["perf", "--help"], "usage: hf-triton perf")
     assert len(held) > 0
     assert 10 < taken.peak_memory_mib < 150
     assert taken.cpu_s > 0
@@ -54,7 +54,7 @@ def test_a_commands_peak_memory_is_not_that_of_its_parent(tmp_path: Path) -> Non
 
 def test_a_command_that_did_something_else_is_told_with_what_it_said(tmp_path: Path) -> None:
     with pytest.raises(PerfError, match=r"(?s)validate ended with exit code 1.*no such file"):
-        run_cli(tmp_path, ["validate", "--config", str(tmp_path / "none.yaml")], "no mistakes")
+        run_cli(["validate", "--config", str(tmp_path / "none.yaml")], "no mistakes")
 
 
 def test_what_is_needed_is_held_against_what_is_free() -> None:
