@@ -124,8 +124,8 @@ def _tell(folder: Path, sections: Sequence[Section]) -> None:
             for curve in drawn.curves:
                 mark = "!" if curve.is_worse else " "
                 print(f"{mark} {curve.target}, {curve.figure.words}: {curve.verdict()}")
-                if curve.explanation:
-                    print(f"    {curve.explanation}")
+                if curve.is_worse:
+                    print(f"    {drawn.explanation(curve)}")
     print(folder / PAGE_FILE)
 
 

@@ -81,6 +81,12 @@ class Drawn:
         """Every point that one of the curves has."""
         return sorted({n for curve in self.curves for n in curve.values})
 
+    def explanation(self, curve: Curve) -> str:
+        """Why it is worse than linear, told once where others of the chart are for the same."""
+        before = self.curves[: self.curves.index(curve)]
+        told = {each.explanation for each in before}
+        return "As above." if curve.is_worse and curve.explanation in told else curve.explanation
+
     def label(self, curve: Curve) -> str:
         """What tells a curve from the others of its chart."""
         parts = [curve.target] if len({each.target for each in self.curves}) > 1 else []

@@ -43,13 +43,15 @@ class Growth:
 
     @property
     def verdict(self) -> str:
-        """``flat``, ``less than linear``, ``linear`` or ``worse than linear``; of two points that
-        were measured once, that they don't tell.
+        """``flat``, ``less than linear``, ``linear`` or ``worse than linear``; or that noise,
+        or two points that were measured once, don't tell.
         """
         if not math.isfinite(self.slope.error):
             return "not to be told from two single points"
         if self.slope.at_least > LINEAR_UP_TO:
             return "worse than linear"
+        if self.slope.exponent > LINEAR_UP_TO:
+            return "not worse than linear beyond noise"
         if self.slope.exponent <= FLAT_UP_TO:
             return "flat"
         return "linear" if self.slope.exponent >= 2 - LINEAR_UP_TO else "less than linear"

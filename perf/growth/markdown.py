@@ -46,5 +46,5 @@ def _growth(drawn: Drawn) -> Iterator[str]:
     for curve in drawn.curves:
         verdict = curve.verdict()
         yield f"- {drawn.label(curve)}: {f'**{verdict}**' if curve.is_worse else verdict}"
-        if curve.explanation:
-            yield f"  {curve.explanation}"
+        if curve.is_worse:
+            yield f"  {drawn.explanation(curve)}"

@@ -52,6 +52,12 @@ def test_the_exponent_and_its_place_are_told() -> None:
     assert found.per_unit == pytest.approx(2.5)
 
 
+def test_a_steep_end_that_is_noise_is_told_as_such() -> None:
+    found = growth({1: [1.0, 9.0], 2: [8.0, 2.0], 4: [5.0, 80.0]})
+    assert found is not None
+    assert found.verdict == "not worse than linear beyond noise"
+
+
 def test_two_single_points_prove_nothing() -> None:
     found = growth({1: [1.0], 2: [4.0]})
     assert found is not None
