@@ -19,7 +19,7 @@ from tqdm import tqdm  # type: ignore[import-untyped]
 from generator.errors import EXIT_INPUT, EXIT_INTERRUPTED, EXIT_OK, PerfError
 from perf import machine
 from perf.baselines.fleet import Fleet
-from perf.baselines.limit import machine_of, share_of_limit
+from perf.baselines.limit import share_of_limit
 from perf.baselines.plan import MIXED, OUTPUT_TOKENS, PROMPT_TOKENS, Plan, Step
 from perf.baselines.ports import Ports
 from perf.baselines.processes import NOT_INHERITED
@@ -39,6 +39,7 @@ from perf.report.schema import (
     read_run,
     write_run,
 )
+from perf.roofline.machine import machine_of
 from perf.roofline.measured import measure as measure_machine
 
 KIND = "baselines"
@@ -176,7 +177,7 @@ def made_rounds(
         keep=lambda measurement: append(comparison.output, measurement),
         command=comparison.command,
         bar=bar,
-        share_of=partial(share_of_limit, machine_of(limits)),
+        share_of=partial(share_of_limit, machine_of(limits, machine.num_cores())),
     )
 
 

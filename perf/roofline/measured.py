@@ -8,35 +8,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 import torch
+
+from perf.roofline.machine import Machine
 
 _READ_BYTES = 2**29  # far beyond any cache
 _ROWS, _SIDE = 512, 2048
 _LEAST_RUNS, _LEAST_S = 3, 0.4
-
-
-@dataclass(frozen=True)
-class Machine:
-    """Bytes/s read from memory and FLOP/s of matrix products, with ``num_threads`` threads."""
-
-    memory_bytes_per_s: float
-    float32_flop_per_s: float
-    bfloat16_flop_per_s: float
-    num_threads: int
-
-    def flop_per_s(self, dtype: str) -> float:
-        """The rate in ``float32`` or ``bfloat16``; float16 is computed as float32 on processors."""
-        return self.bfloat16_flop_per_s if dtype == "bfloat16" else self.float32_flop_per_s
-
-    def as_figures(self) -> dict[str, float]:
-        """For ``Run.roofline``."""
-        return {
-            "memory_gb_per_s": self.memory_bytes_per_s / 1e9,
-            "float32_gflop_per_s": self.float32_flop_per_s / 1e9,
-            "bfloat16_gflop_per_s": self.bfloat16_flop_per_s / 1e9,
-        }
 
 
 @torch.inference_mode()

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from perf.roofline.measured import Machine
+from perf.roofline.machine import Machine
 
 _ITEM_SIZES = {"float32": 4, "bfloat16": 2, "float16": 2}
 

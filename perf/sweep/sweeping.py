@@ -8,7 +8,7 @@ import contextlib
 import shlex
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -16,12 +16,13 @@ from generator.errors import EXIT_INPUT, EXIT_INTERRUPTED, EXIT_OK, PerfError, P
 from generator.models_yaml import load_unpinned
 from generator.templates import find_tasks
 from perf.report.rendering import MARKDOWN_FILE, PAGE_FILE
-from perf.report.schema import append
+from perf.report.schema import append, read_run, write_run
 from perf.sweep import analyzer as analyzers
 from perf.sweep import run_folder
 from perf.sweep.analyzer import Analyzer
 from perf.sweep.container import container_commands
 from perf.sweep.described import described
+from perf.sweep.limits import Limits, decoders_of, limits, with_roofline
 from perf.sweep.measuring import Measurer, ServerGoneError
 from perf.sweep.own_server import models_to_load, own_server
 from perf.sweep.plan import Planned, input_files, measuring_command, plan
@@ -112,9 +113,11 @@ def _measure(
     missing = [one for one in found if one.key not in done]
     if done:
         _say(f"{len(found) - len(missing)} of {len(found)} loads are measured already")
-    loads = _Loads(sweep, options, Runner(analyzer, options.folder.resolve()), views)
+    runner = Runner(analyzer, options.folder.resolve())
     code = EXIT_OK
     try:
+        known = _limits(missing, options, lambda one: views[_addresses(one, sweep, options)])
+        loads = _Loads(sweep, options, runner, views, known)
         with Progress(len(found) - len(missing), len(found)) as progress:
             failed = loads.measure(missing, progress)
     except KeyboardInterrupt:
@@ -131,6 +134,23 @@ def _measure(
     return code or (EXIT_INPUT if failed else EXIT_OK)
 
 
+def _limits(
+    missing: Sequence[Planned], options: Options, view_of: Callable[[Planned], TritonView]
+) -> Limits:
+    """What this machine allows the decoders that it is to measure; kept in the run."""
+    here = [one.load.target for one in missing if view_of(one).is_local]
+    decoders = decoders_of(here, options.repository)
+    if not decoders:
+        return Limits()
+    run = read_run(options.folder)
+    if not run.roofline:
+        _say("measuring what this machine allows a decoder")
+        run = with_roofline(run)
+        with run_folder.disk(options.folder):
+            write_run(options.folder, run)
+    return limits(run, decoders)
+
+
 @dataclass(frozen=True)
 class _Loads:
     """Measures load after load and keeps each."""
@@ -139,6 +159,7 @@ class _Loads:
     options: Options
     runner: Runner
     views: dict[Addresses, TritonView]
+    limits: Limits
 
     def measure(self, missing: Sequence[Planned], progress: Progress) -> int:
         """How many failed. Raises ServerGoneError; PerfError where the disk is full."""
@@ -148,7 +169,7 @@ class _Loads:
             view = self.views[_addresses(one, self.sweep, self.options)]
             measurer = Measurer(self.runner, view, recovery_s, progress.show)
             with run_folder.disk(self.options.folder, "; what is measured so far is kept"):
-                measurement = measurer.measure(one)
+                measurement = self.limits.with_share(measurer.measure(one))
                 append(self.options.folder, measurement)
             failed += not measurement.num_requests
             progress.finished(one.label, measurement)

@@ -39,7 +39,9 @@ INFER = "http-infer"
 
 @dataclass
 class ServedBench:
-    """``show`` is told what is being done, ``show_log`` gets what the server says."""
+    """``show`` is told what is being done, ``show_log`` gets what the server says; ``with_share``
+    adds what of the machine's limit a measurement is.
+    """
 
     repository: PrivateRepository
     room: Room
@@ -50,6 +52,7 @@ class ServedBench:
     show: Callable[[str], object] = lambda _: None
     show_log: Callable[[str], None] = lambda _: None
     num_measured: Callable[[Load], int] = lambda _: 0
+    with_share: Callable[[Measurement], Measurement] = lambda found: found
     _tokens_per_word: float | None = field(default=None, init=False)
 
     def show_to(self, show: Callable[[str], object]) -> None:
@@ -159,7 +162,8 @@ class _Served:
         load, started = bench.load(self.settings), now()
         records = self._records(3 * bench.concurrency, seconds, _LONGEST * seconds)
         memory = server_memory(self.server.pid)
-        return summarize(records, load, bench.num_measured(load), started, memory)
+        repeat = bench.num_measured(load)
+        return bench.with_share(summarize(records, load, repeat, started, memory))
 
     def _records(self, min_requests: int, min_s: float, max_s: float) -> list[Record]:
         listen = self.server.listen

@@ -23,6 +23,7 @@ from perf.report.best import Bounds
 from perf.report.rendering import write_renderings
 from perf.report.schema import Measurement
 from perf.tune.confirm import Confirmation, Turns
+from perf.tune.limited import limited
 from perf.tune.private_repository import PrivateRepository
 from perf.tune.ranking import ranked, settings_text, table
 from perf.tune.request import Request, question_of, space_of
@@ -47,7 +48,8 @@ def tune(request: Request) -> int:
     space = space_of(spec, tasks[spec.task], request)
     question = question_of(spec, space, request)
     folder = folder_of(spec.name, question, request.output)
-    room = Room.of(spec, files_of(spec, request.repository))
+    files = files_of(spec, request.repository)
+    room = Room.of(spec, files)
     _warn_of_servers(request.repository)
     try:
         with opened(folder, question, request.command), _scratch() as scratch:
@@ -60,6 +62,7 @@ def tune(request: Request) -> int:
                 request.concurrency,
                 request.seed,
                 num_measured=lambda each: num_measured(folder, each),
+                with_share=limited(folder, spec, files),
             )
             return Tuning(request, space, bench, folder, tasks).run()
     except OSError as error:

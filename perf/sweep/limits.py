@@ -1,0 +1,101 @@
+"""How near the limit of this machine's processor a sweep's loads of text generation come: which
+targets can be told so, and of them the share. Only models of the repository at hand that run on
+this machine's processor are: a GPU or another machine has limits of its own.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from generator.render import VALUES_FILE
+from generator.triton_models import ENGINE_SUFFIX
+from perf.machine import num_cores
+from perf.report.schema import Measurement, Run
+from perf.roofline import apart
+from perf.roofline.machine import Machine, machine_of
+from perf.roofline.share import Decoder, decoder_in, share_of
+from perf.sweep.machine_use import gpu_names
+from perf.sweep.targets import of_repository
+
+_TASK = "text-generation"
+_KIND_CPU = 2  # inference.ModelInstanceGroup.Kind, model_config.proto
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Of the targets whose share can be told, by their names."""
+
+    machine: Machine | None = None
+    decoders: Mapping[str, Decoder] = field(default_factory=dict)
+
+    def with_share(self, found: Measurement) -> Measurement:
+        """The measurement, with its share where there is one."""
+        decoder = self.decoders.get(found.load.target)
+        if self.machine is None or decoder is None:
+            return found
+        return replace(found, roofline_share=share_of(self.machine, decoder, found))
+
+
+def decoders_of(names: Sequence[str], repository: Path) -> dict[str, Decoder]:
+    """Of the models of ``repository`` that this machine's processor runs; others are left out."""
+    has_gpus = bool(names) and bool(gpu_names())
+    found = {name: _decoder(name, repository, has_gpus) for name in dict.fromkeys(names)}
+    return {name: decoder for name, decoder in found.items() if decoder is not None}
+
+
+def with_roofline(run: Run) -> Run:
+    """The run with this machine's figures, measured unless it has them; else why it has none."""
+    if run.roofline:
+        return run
+    try:
+        return replace(run, roofline=apart.figures())
+    except apart.NotMeasuredError as error:
+        note = f"the machine's limits were not measured: {error}"
+        return replace(run, notes=list(dict.fromkeys([*run.notes, note])))
+
+
+def limits(run: Run, decoders: Mapping[str, Decoder]) -> Limits:
+    """By what the run tells of its machine."""
+    try:
+        return Limits(machine_of(run.roofline, num_cores()), decoders)
+    except KeyError:
+        return Limits()
+
+
+def _decoder(name: str, repository: Path, has_gpus: bool) -> Decoder | None:
+    public = name.removesuffix(ENGINE_SUFFIX)
+    for model in (public + ENGINE_SUFFIX, public):
+        folder = repository / model
+        values, config = _values(folder), of_repository(repository)(model)
+        if config is None or values.get("task") != _TASK:
+            continue
+        groups = list(config.instance_group)
+        if has_gpus and not (groups and all(group.kind == _KIND_CPU for group in groups)):
+            return None
+        count = sum(max(1, group.count) for group in groups) or 1
+        most = values.get("options", {}).get("max_num_seqs")
+        files = _files(folder, values)
+        dtype = str(values.get("dtype") or "auto")
+        return decoder_in(files, dtype, most * count if most else None) if files else None
+    return None
+
+
+def _values(folder: Path) -> Mapping[str, Any]:
+    try:
+        values = json.loads((folder / VALUES_FILE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return values if isinstance(values, dict) else {}
+
+
+def _files(folder: Path, values: Mapping[str, Any]) -> Path | None:
+    """Where the model's config.json is: its own folder, or the only snapshot in its cache."""
+    if values.get("local"):
+        return folder / str(values.get("model"))
+    found = [path.parent for path in folder.glob("hf_cache/**/snapshots/*/config.json")]
+    pinned = [path for path in found if path.name == values.get("revision")]
+    return (pinned or found)[0] if len(pinned or found) == 1 else None
