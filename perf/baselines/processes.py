@@ -15,6 +15,7 @@ from pathlib import Path
 START_TIMEOUT_S = 600.0  # vLLM takes half a minute, and more where others are busy
 STOP_TIMEOUT_S = 20.0
 NUM_LAST_LINES = 12
+ANSWERED = 'HTTP/1.1" 200'  # in uvicorn's log of accesses
 # PYTHONPATH would show a peer our packages; every service takes the threads it takes by itself.
 NOT_INHERITED = (
     "PYTHONPATH",
@@ -88,9 +89,10 @@ def last_words(process: subprocess.Popen[bytes], log: Path) -> str:
 
 
 def tail(log: Path) -> str:
-    """The last lines that a process printed."""
+    """The last lines that a process printed, but for those of requests that went well."""
     printed = log.read_text(encoding="utf-8", errors="replace").splitlines()
-    return "\n".join(line for line in printed[-NUM_LAST_LINES:] if line.strip())
+    worth = [line for line in printed if line.strip() and ANSWERED not in line]
+    return "\n".join(worth[-NUM_LAST_LINES:])
 
 
 def answers(url: str) -> bool:

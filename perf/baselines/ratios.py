@@ -29,6 +29,8 @@ ASKED: Mapping[tuple[str, Variant], Mapping[int, float]] = {
 }
 """Ours in a number format against another -> clients -> at least so many times its tokens/s."""
 
+BUSY_CORES = 0.3
+
 
 @dataclass(frozen=True)
 class Ratio:
@@ -39,6 +41,7 @@ class Ratio:
     most: float
     num_rounds: int
     asked: float | None
+    is_doubtful: bool = False  # whether the machine did something else in one of the levels
 
     @property
     def is_missed(self) -> bool:
@@ -64,17 +67,34 @@ def ratio(
     measurements: Sequence[Measurement], ours: Variant, other: Variant, clients: int
 ) -> Ratio | None:
     """Over the rounds in which both were measured; None where there is none."""
-    rates = {
-        (variant_of(each.load), each.repeat): each.output_tokens_per_s
+    levels = {
+        (variant_of(each.load), each.repeat): each
         for each in measurements
         if each.load.concurrency == clients and not is_stream(each.load)
     }
-    found = []
-    for variant, number in rates:
-        rate, divisor = rates[variant, number], rates.get((other, number))
-        if variant == ours and rate and divisor:
-            found.append(rate / divisor)
+    both = [
+        (level, levels[other, number])
+        for (variant, number), level in levels.items()
+        if variant == ours and (other, number) in levels
+    ]
+    found = [rate(one) / rate(another) for one, another in both if rate(one) and rate(another)]
     if not found:
         return None
-    asked = ASKED.get((ours.dtype, other), {}).get(clients)
-    return Ratio(median(found), min(found), max(found), len(found), asked)
+    return Ratio(
+        middle=median(found),
+        least=min(found),
+        most=max(found),
+        num_rounds=len(found),
+        asked=ASKED.get((ours.dtype, other), {}).get(clients),
+        is_doubtful=any(is_disturbed(level) for pair in both for level in pair),
+    )
+
+
+def rate(measurement: Measurement) -> float:
+    """Useful tokens/s; 0 where nothing was answered."""
+    return measurement.output_tokens_per_s or 0.0
+
+
+def is_disturbed(measurement: Measurement) -> bool:
+    """Whether other processes took a good part of the cores meanwhile."""
+    return measurement.machine.get("other_cpu_cores", 0.0) > BUSY_CORES

@@ -7,13 +7,12 @@ from pathlib import Path
 from statistics import median
 
 from perf.baselines.plan import is_stream, variant_of
-from perf.baselines.ratios import Ratio, pairs, ratio
+from perf.baselines.ratios import Ratio, is_disturbed, pairs, ratio
 from perf.baselines.targets import TARGETS, Variant
 from perf.circumstances import joined
 from perf.report.schema import Measurement, Percentiles, Run
 
 MARKDOWN_FILE = "baselines.md"
-BUSY_CORES = 0.3  # taken by others: such a level is marked
 FIGURES = (
     "clients",
     "served by",
@@ -79,7 +78,9 @@ def ratio_cell(found: Ratio | None) -> str:
         return ""
     spread = f" ({found.least:.2f} to {found.most:.2f})" if found.num_rounds > 1 else ""
     asked = "" if found.asked is None else f" [≥ {found.asked:g}]"
-    return f"{found.middle:.2f}{spread}{asked}{' missed' if found.is_missed else ''}"
+    missed = " missed" if found.is_missed else ""
+    doubtful = " (busy machine)" if found.is_doubtful else ""
+    return f"{found.middle:.2f}{spread}{asked}{missed}{doubtful}"
 
 
 def figure_table(measurements: Sequence[Measurement]) -> Iterator[str]:
@@ -135,14 +136,14 @@ def problems(measurements: Sequence[Measurement]) -> Iterator[str]:
     """What makes a figure doubtful, a line for each level."""
     for each in measurements:
         level = f"{variant_of(each.load).label}, {each.load.concurrency} clients"
-        level += f", round {each.repeat + 1}"
+        level += f", round {each.repeat + 1}{', streams' * is_stream(each.load)}"
         if each.num_errors:
             bad = f"{each.num_errors} bad answers, the first: {each.first_error}"
             yield f"- **problem**: {level}: {bad}"
         if not each.stable:
             yield f"- {level}: {each.num_requests} requests were counted in the time that it had"
-        others = each.machine.get("other_cpu_cores", 0.0)
-        if others > BUSY_CORES:
+        if is_disturbed(each):
+            others = each.machine["other_cpu_cores"]
             yield f"- {level}: other processes took {others:.1f} cores meanwhile"
 
 

@@ -80,7 +80,9 @@ def run_until_lost(
         asyncio.run(run_level(connect, arguments))
     except asyncio.TimeoutError:
         sys.exit(f"{LOST}: no answer within {ANSWER_TIMEOUT_S:.0f} s")
-    except (OSError, EOFError) as error:
+    except EOFError:
+        sys.exit(f"{LOST}: it closed a connection without an answer")
+    except OSError as error:
         sys.exit(f"{LOST}: {error}")
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from perf.baselines.ratios import pairs, ratio
-from perf.baselines.report import FIGURES, STREAMS, to_markdown, write_markdown
+from perf.baselines.report import FIGURES, STREAMS, ratio_cell, to_markdown, write_markdown
 from perf.baselines.targets import Variant
 from perf.report.schema import Load, Measurement, Percentiles, Run
 
@@ -68,6 +68,14 @@ def test_only_rounds_in_which_both_were_measured_count() -> None:
     assert found is not None
     assert (found.middle, found.num_rounds) == (6.0, 1)
     assert ratio(ROUNDS, OURS, TUTORIAL, 256) is None
+
+
+def test_a_ratio_measured_beside_other_work_says_so() -> None:
+    values = vars(measured(VLLM, 8, 0, 500.0))
+    disturbed = Measurement(**{**values, "machine": {"other_cpu_cores": 0.5}})
+    found = ratio([measured(OURS, 8, 0, 600.0), disturbed], OURS, VLLM, 8)
+    assert found is not None
+    assert ratio_cell(found) == "1.20 [≥ 1.1] (busy machine)"
 
 
 def test_streams_are_not_compared_with_whole_answers() -> None:
