@@ -7,6 +7,7 @@ do. It is one of the two places where exceptions are caught; errors.py lists the
 from __future__ import annotations
 
 import argparse
+import errno
 import importlib
 import os
 import sys
@@ -36,6 +37,7 @@ VERBS = (
     "perf",
 )
 
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 DESCRIPTION = "Serve Hugging Face models on Triton Inference Server from one models.yaml."
 EXAMPLE = """\
@@ -76,18 +78,30 @@ def main(argv: Sequence[str] | None = None) -> int:
         return EXIT_INTERRUPTED
     except BrokenPipeError:
         # The reader of our output (head, less) has gone; nothing more can be said to it.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _discard_output()
         return EXIT_INPUT
-    except Exception:  # noqa: BLE001, the edge: whatever escapes is a bug of ours
+    except Exception as error:  # noqa: BLE001, the edge: whatever escapes is a bug of ours
+        if isinstance(error, OSError) and error.errno in _FULL:
+            where = f"{error.filename}: " if error.filename else ""
+            print(f"hf-triton: {where}{error.strerror}; free some and try again", file=sys.stderr)
+            _discard_output()  # which may be what is full
+            return EXIT_INPUT
         traceback.print_exc()
         print("hf-triton: this is a bug in hf-triton; please report it", file=sys.stderr)
         return EXIT_BUG
 
 
+def _discard_output() -> None:
+    """What stdout still holds, and all that follows."""
+    if sys.stdout is not None:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def run_verb(args: argparse.Namespace) -> int:
     """Runs the verb's module; stdout is complete when it returns."""
     code: int = importlib.import_module(f"generator.{args.verb}").run(args)
-    sys.stdout.flush()
+    if sys.stdout is not None:  # None where it was closed before we started
+        sys.stdout.flush()
     return code
 
 

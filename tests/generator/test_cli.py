@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -142,3 +143,21 @@ def test_progress_is_shown_on_a_terminal_only(
     empty, half = "." * 30, "#" * 15 + "." * 15
     shown = f"\rwriting [{empty}] 0/2\rwriting [{half}] 1/2\r\033[K"
     assert capsys.readouterr().err == shown
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/dev/full")
+@pytest.mark.parametrize("output, code", [(">&-", 0), (">/dev/full", 1)])
+def test_an_output_that_takes_nothing_is_no_bug(work: Path, output: str, code: int) -> None:
+    (work / "models.yaml").write_text(ONE_MODEL.replace("fake-task", "feature-extraction"))
+    command = f"{sys.executable} -m generator validate {output}"
+    root = Path(cli.__file__).parents[1]
+    done = subprocess.run(
+        ["/bin/sh", "-c", command],
+        env={**os.environ, "PYTHONPATH": str(root)},
+        cwd=work,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, "bug" in done.stderr) == (code, False)
+    assert ("No space left on device" in done.stderr) == bool(code)
