@@ -77,7 +77,7 @@ def _numbers(minimum: float, maximum: float, whole: bool) -> Check:
             return None
         points = _points(start, end, found[3], parse(found[4] or "1"))
         if len(points) > MAX_POINTS:
-            report.add(node, f"got {show(node)}, {len(points)} points; at most {MAX_POINTS}")
+            report.add(node, f"got {show(node)}, more than {MAX_POINTS} points; expected fewer")
             return None
         return points
 

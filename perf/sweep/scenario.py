@@ -67,6 +67,15 @@ class Scenario:
     url: Addresses | None = None
     places: Mapping[str, Node] = field(default_factory=dict, compare=False)
 
+    @property
+    def num_loads(self) -> int:
+        """How many it asks for, where its models have all its endpoints."""
+        lengths = max(1, len(self.inputs.prompt or self.inputs.words))
+        targets = len(self.models) * max(1, len(self.endpoints))
+        levels = len(self.batch_sizes) * (len(self.concurrency) + len(self.request_rate))
+        answers = max(1, len(self.inputs.output))
+        return targets * lengths * answers * levels * self.measurement.repeats
+
 
 @dataclass(frozen=True)
 class Sweep:

@@ -30,6 +30,7 @@ _ADDRESS = re.compile(r"(?:http://)?(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+):(\d{1,5
 _EXPECTED = "HOST:PORT of Triton, such as 127.0.0.1:8000 (plain HTTP and gRPC)"
 _SECRET = "an address with a user or a password"
 _MAX_SECONDS = 86_400.0
+MAX_LOADS = 10_000  # days, with the shortest windows that are of use
 
 
 def read_sweep(path: Path) -> Sweep:
@@ -180,6 +181,10 @@ class _Reader:
             return ()
         read = [self._scenario(node, measuring) for node in entries.value]
         self._refuse_same_names(entries.value)
+        count = sum(scenario.num_loads for scenario in read if scenario)
+        if count > MAX_LOADS:
+            message = f"{count:,} loads, expected at most {MAX_LOADS:,}: shorten the lists"
+            self.report.add(entries, message)
         return tuple(scenario for scenario in read if scenario)
 
     def _refuse_same_names(self, nodes: list[Node]) -> None:
