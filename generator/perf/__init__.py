@@ -10,6 +10,7 @@ import argparse
 import importlib
 
 from generator.errors import PerfError
+from generator.perf.stopping import stopping_as_interrupts
 
 HELP = "measure served models, compare results, find settings"
 VERBS = ("sweep", "baselines", "tune", "report", "compare", "growth", "roofline")
@@ -33,7 +34,8 @@ def run(args: argparse.Namespace) -> int:
     """Runs the sub-verb. Raises PerfError where a package that it needs is not installed."""
     module = importlib.import_module(f"generator.perf.{args.perf_verb}")
     try:
-        code: int = module.run(args)
+        with stopping_as_interrupts():
+            code: int = module.run(args)
     except ModuleNotFoundError as error:
         raise PerfError(_missing(f"hf-triton perf {args.perf_verb}", error)) from error
     return code

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import shlex
-import signal
 import sys
 from pathlib import Path
 
@@ -128,7 +127,6 @@ def _add_search(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Returns 1 where nothing meets the bounds. Raises GeneratorError."""
     _check(args)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
     from perf.tune.goal import Goal
     from perf.tune.request import Request
     from perf.tune.study import Effort

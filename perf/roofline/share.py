@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from perf.report.schema import Measurement
+from perf.report.schema import Load, Measurement
 from perf.roofline.machine import Machine
 from perf.roofline.step import DecoderShape, Decoding, tokens_per_s_limit
 
@@ -83,14 +83,20 @@ def decoder_in(folder: Path, dtype: str, max_num_seqs: int | None = None) -> Dec
     )
 
 
+def is_countable(load: Load) -> bool:
+    """Whether it says how long its texts are, in tokens, and how many callers there are."""
+    return bool(load.concurrency) and Lengths.of(load.prompt_tokens, load.output_tokens) is not None
+
+
 def share_of(machine: Machine, decoder: Decoder, found: Measurement) -> float | None:
     """0 to 1; None of a load whose lengths or number of callers are not known."""
-    lengths = Lengths.of(found.load.prompt_tokens, found.load.output_tokens)
-    if lengths is None or not found.load.concurrency or not found.output_tokens_per_s:
+    load = found.load
+    lengths = Lengths.of(load.prompt_tokens, load.output_tokens)
+    if lengths is None or not load.concurrency or not found.output_tokens_per_s:
         return None
     if decoder.longest_read and lengths.context > decoder.longest_read:
         return None
-    sequences = min(found.load.concurrency, decoder.max_num_seqs or found.load.concurrency)
+    sequences = min(load.concurrency, decoder.max_num_seqs or load.concurrency)
     return found.output_tokens_per_s / limit(machine, decoder, lengths, sequences)
 
 

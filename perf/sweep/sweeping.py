@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import contextlib
 import shlex
-import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -17,6 +16,7 @@ from generator.models_yaml import load_unpinned
 from generator.templates import find_tasks
 from perf.report.rendering import MARKDOWN_FILE, PAGE_FILE
 from perf.report.schema import append, read_run, write_run
+from perf.roofline.share import is_countable
 from perf.sweep import analyzer as analyzers
 from perf.sweep import run_folder
 from perf.sweep.analyzer import Analyzer
@@ -89,7 +89,7 @@ def run(options: Options) -> int:
     except analyzers.AnalyzerMissingError as error:
         raise PerfError(_for_container(sweep, options, str(error))) from None
     print(f"hf-triton: perf_analyzer {analyzer.version}, {analyzer.origin}", file=sys.stderr)
-    with _stops_as_interrupts(), _served(sweep, options) as addresses:
+    with _served(sweep, options) as addresses:
         if addresses:
             options = replace(options, url=addresses)
         views = _views(sweep, options)
@@ -138,7 +138,11 @@ def _limits(
     missing: Sequence[Planned], options: Options, view_of: Callable[[Planned], TritonView]
 ) -> Limits:
     """What this machine allows the decoders that it is to measure; kept in the run."""
-    here = [one.load.target for one in missing if view_of(one).is_local]
+    here = [
+        one.load.target
+        for one in missing
+        if one.counts_tokens and is_countable(one.load) and view_of(one).is_local
+    ]
     decoders = decoders_of(here, options.repository)
     if not decoders:
         return Limits()
@@ -259,16 +263,6 @@ def _served(sweep: Sweep, options: Options) -> Iterator[Addresses | None]:
     _say(f"starting hf-triton serve for {', '.join(wanted)}")
     with own_server(options.config, options.repository, options.folder, models) as addresses:
         yield addresses
-
-
-@contextlib.contextmanager
-def _stops_as_interrupts() -> Iterator[None]:
-    """A SIGTERM stops a sweep as a Ctrl-C does."""
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def _for_container(sweep: Sweep, options: Options, reasons: str) -> str:

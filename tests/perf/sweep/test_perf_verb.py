@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import importlib
+import signal
 from types import ModuleType
 
 import pytest
 
 from generator import cli, perf
+from generator.errors import EXIT_INTERRUPTED
 
 
 @pytest.mark.parametrize("verb", perf.VERBS)
@@ -37,6 +39,32 @@ def test_a_missing_package_is_one_clear_line(
     monkeypatch.setattr(module, "run", run)
     assert cli.main(["perf", "sweep"]) == 1
     assert capsys.readouterr().err == f"hf-triton: {_prefix(told)}{told}\n"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_what_ends_a_program_ends_a_measurement_as_an_interrupt(
+    number: signal.Signals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = signal.getsignal(number)
+    module: ModuleType = importlib.import_module("generator.perf.sweep")
+    monkeypatch.setattr(module, "run", lambda _: signal.raise_signal(number))
+    assert cli.main(["perf", "sweep"]) == EXIT_INTERRUPTED
+    assert signal.getsignal(number) is before
+
+
+def test_a_closed_terminal_does_not_end_what_nohup_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    module: ModuleType = importlib.import_module("generator.perf.sweep")
+
+    def run(_: object) -> int:
+        signal.raise_signal(signal.SIGHUP)
+        return 0
+
+    monkeypatch.setattr(module, "run", run)
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        assert cli.main(["perf", "sweep"]) == 0
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def _prefix(told: str) -> str:
