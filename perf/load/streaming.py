@@ -11,7 +11,7 @@ from perf.load.measure import Record, counted, percentile
 
 @dataclass(frozen=True)
 class Streaming:
-    """Seconds that the readers of a level waited, in its counted time (see ``perf/measure.py``)."""
+    """Seconds that the readers of a level waited, in its counted time (see ``measure.py``)."""
 
     num_answers: int
     num_chunks: int
