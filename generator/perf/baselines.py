@@ -76,7 +76,7 @@ EPILOG = """\
 examples:
   hf-triton perf baselines --list
   hf-triton perf baselines --quick --targets ours,vllm --dtypes float32
-  hf-triton perf baselines --targets ours,vllm           the targets of this project: about 80 minutes
+  hf-triton perf baselines --targets ours,vllm           beside vLLM only: about 80 minutes
   hf-triton perf baselines                               everything: about 10 hours
 exit codes: 0 measured; 1 an answer failed or had the wrong length, or a target was left out;
 2 usage; 130 interrupted, what was measured is kept"""
