@@ -17,6 +17,7 @@ from generator.schema import did_you_mean
 from generator.server_listen import Listen
 from generator.templates import find_tasks
 from generator.triton_models import triton_models
+from perf.orphans import ends_with_us
 from perf.serving import free_listen
 from perf.sweep.scenario import Addresses
 from perf.sweep.triton import TritonView
@@ -54,6 +55,7 @@ def own_server(
             stdout=output,
             stderr=subprocess.STDOUT,
             start_new_session=True,  # a Ctrl-C of the terminal is ours to pass on
+            preexec_fn=ends_with_us(signal.SIGTERM),
             env={**os.environ, "PYTHONPATH": _python_path()},
         )
     try:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from generator.errors import mask_tokens
+from perf.orphans import ends_with_us
 from perf.sweep.analyzer import Analyzer
 from perf.sweep.plan import ANALYZER
 
@@ -80,6 +81,7 @@ class Runner:
             text=True,
             errors="replace",
             start_new_session=True,  # a Ctrl-C of the terminal is ours
+            preexec_fn=ends_with_us(signal.SIGKILL),
         )
         try:
             while True:
