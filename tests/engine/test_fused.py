@@ -13,15 +13,15 @@ import torch
 import torch.nn.functional as F
 from text_generation import holding
 from text_generation.fused import compiled, team
+from text_generation.fused.attention_rules import UnfitError
 from text_generation.fused.compiled import load_kernel
-from text_generation.fused.decoder import UnfitError
 from text_generation.fused.runner import FusedRunner
 from text_generation.fused.team import Team, bits_of
 from text_generation.in_flight import InFlightEngine
 from text_generation.kv_cache import CacheSize, KVCache, layer_shapes
 
 from tests.engine.driving import generate_all, running, setup
-from tests.engine.tiny_models import Asked, mixed_load, reference, tiny_model
+from tests.engine.tiny_models import Asked, mixed_load, random_model, reference, tiny_model
 
 CPU = torch.device("cpu")
 DTYPES = [torch.float32, torch.bfloat16]
@@ -173,12 +173,79 @@ def test_long_chunks_give_generates_tokens(monkeypatch: pytest.MonkeyPatch) -> N
         assert generate_all(engine, asked, at_first=3) == expected
 
 
+def fused(model: Any, max_model_len: int = 32) -> FusedRunner:
+    return FusedRunner(
+        model, KVCache(layer_shapes(model, CPU), CacheSize(2, max_model_len, 0)), CPU
+    )
+
+
 @pytest.mark.parametrize("name", ["gemma2", "gpt2", "mixtral", "phi"])
 def test_other_shapes_are_named(name: str) -> None:
-    model = tiny_model(name)
-    cache = KVCache(layer_shapes(model, CPU), CacheSize(2, 32, 0))
     with pytest.raises(UnfitError, match=r"has no|is made of|soft cap"):
-        FusedRunner(model, cache, CPU)
+        fused(tiny_model(name))
+
+
+SHAPE = {
+    "vocab_size": 97,
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "num_hidden_layers": 4,
+    "max_position_embeddings": 128,
+    "pad_token_id": 0,
+}
+# A short scene in bfloat16 holds these for Llama where their weights are small.
+NEAR = {
+    "layers without rotary embedding": ("smollm3", {}),
+    "queries scaled at far positions": (
+        "ministral3",
+        {
+            "rope_parameters": {
+                "rope_type": "yarn",
+                "rope_theta": 10000.0,
+                "factor": 4.0,
+                "original_max_position_embeddings": 64,
+                "llama_4_scaling_beta": 0.1,
+            }
+        },
+    ),
+    "another order of halves": ("helium", {}),
+    "cosines in float32": ("ernie4_5", {}),
+}
+
+
+@pytest.mark.parametrize("near", sorted(NEAR))
+def test_what_is_only_nearly_of_this_shape_is_named(near: str, dtype: torch.dtype) -> None:
+    model_type, changes = NEAR[near]
+    model = random_model(model_type, **SHAPE, **changes).to(dtype)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(0.1)
+    with pytest.raises(UnfitError, match=r"not only rotated|embedding is in"):
+        fused(model)
+
+
+def test_scaled_angles_are_rotations(dtype: torch.dtype) -> None:
+    rope = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}
+    for rope_parameters in (rope, {"rope_type": "linear", "factor": 4.0}):
+        changes = {"rope_parameters": {"rope_theta": 10000.0, **rope_parameters}}
+        fused(random_model("llama", **SHAPE, **changes).to(dtype))
+
+
+def test_weights_of_another_size_are_never_read() -> None:
+    """The loops would read beyond them."""
+    short = torch.nn.Parameter(torch.ones(1))  # which torch spreads over all numbers
+    for name in ("input_layernorm", "self_attn.q_norm"):
+        model = tiny_model("qwen3")
+        model.model.layers[1].get_submodule(name).weight = short
+        with pytest.raises(UnfitError, match=r"a norm of \(1,\)"):
+            fused(model)
+    model = tiny_model("llama")
+    model.model.layers[1].self_attn.register_parameter("sinks", short)
+    with pytest.raises(UnfitError, match="has weights of its own: sinks"):
+        fused(model)
 
 
 def test_without_numba_the_engine_says_so_and_serves(
@@ -226,3 +293,37 @@ def test_a_folder_that_others_can_write_to_is_not_run_from(tmp_path: Path) -> No
     folder.chmod(0o755)
     assert compiled._is_private_copy(folder / "0" / "kernels.py", b"x = 1\n")
     assert (folder / "0" / "kernels.py").read_bytes() == b"x = 1\n"
+
+
+def test_where_others_of_a_group_may_write_the_folder_is_private(tmp_path: Path) -> None:
+    before = os.umask(0o002)
+    try:
+        assert compiled._is_private_copy(tmp_path / "new" / "kernels" / "0" / "kernels.py", b"")
+    finally:
+        os.umask(before)
+
+
+def test_without_home_or_folder_to_write_to_the_kernels_are_compiled(
+    monkeypatch: pytest.MonkeyPatch, log_lines: list[str]
+) -> None:
+    """As for a user without an entry, in a container that is read-only."""
+
+    def nobody(path: Path) -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    def nowhere() -> str:
+        raise FileNotFoundError("No usable temporary directory found")
+
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(Path, "expanduser", nobody)
+    monkeypatch.setattr("tempfile.gettempdir", nowhere)
+    for cached in (compiled._load_module, compiled._say_not_kept):
+        cached.cache_clear()
+    try:
+        for name in ("silu_mul", "argmax"):
+            assert load_kernel.__wrapped__(name, "float32").address
+    finally:
+        compiled._load_module.cache_clear()
+    (line,) = log_lines
+    assert "compiles the kernels anew" in line
+    assert "XDG_CACHE_HOME" in line
