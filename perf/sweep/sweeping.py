@@ -14,6 +14,7 @@ from pathlib import Path
 from generator.errors import EXIT_INPUT, EXIT_INTERRUPTED, EXIT_OK, PerfError, Problem, SpecError
 from generator.models_yaml import load_unpinned
 from generator.templates import find_tasks
+from perf.in_use import in_use
 from perf.report.rendering import MARKDOWN_FILE, PAGE_FILE
 from perf.report.schema import append, read_run, write_run
 from perf.roofline.share import is_countable
@@ -31,10 +32,11 @@ from perf.sweep.progress import Progress
 from perf.sweep.scenario import Addresses, Scenario, Sweep
 from perf.sweep.scenario_file import read_sweep
 from perf.sweep.targets import Targets, of_json, of_repository
-from perf.sweep.triton import DEFAULT, TritonView, find_addresses
+from perf.sweep.triton import DEFAULT, TritonView, find_addresses, is_supervised
 from perf.sweep.usual import usual_sweep
 
-_RECOVERY_S, _OWN_RECOVERY_S = 20.0, 300.0
+# How long a server may take to come back; one of `hf-triton serve`, which loads its models again.
+_RECOVERY_S, _HEALED_S = 20.0, 300.0
 
 
 @dataclass(frozen=True)
@@ -89,7 +91,7 @@ def run(options: Options) -> int:
     except analyzers.AnalyzerMissingError as error:
         raise PerfError(_for_container(sweep, options, str(error))) from None
     print(f"hf-triton: perf_analyzer {analyzer.version}, {analyzer.origin}", file=sys.stderr)
-    with _served(sweep, options) as addresses:
+    with in_use(options.folder), _served(sweep, options) as addresses:
         if addresses:
             options = replace(options, url=addresses)
         views = _views(sweep, options)
@@ -130,7 +132,7 @@ def _measure(
     print((options.folder / MARKDOWN_FILE).read_text(encoding="utf-8"))
     print(f"{options.folder / PAGE_FILE}  # the same with plots")
     if failed:
-        _say(f"{failed} loads failed; the same command tries them again")
+        _say(f"{failed} load{'s' * (failed != 1)} failed; the same command tries again")
     return code or (EXIT_INPUT if failed else EXIT_OK)
 
 
@@ -168,9 +170,10 @@ class _Loads:
     def measure(self, missing: Sequence[Planned], progress: Progress) -> int:
         """How many failed. Raises ServerGoneError; PerfError where the disk is full."""
         failed = 0
-        recovery_s = _OWN_RECOVERY_S if self.sweep.serve else _RECOVERY_S
         for one in missing:
             view = self.views[_addresses(one, self.sweep, self.options)]
+            healed = self.sweep.serve or is_supervised(view.addresses, self.options.repository)
+            recovery_s = _HEALED_S if healed else _RECOVERY_S
             measurer = Measurer(self.runner, view, recovery_s, progress.show)
             with run_folder.disk(self.options.folder, "; what is measured so far is kept"):
                 measurement = self.limits.with_share(measurer.measure(one))
@@ -258,8 +261,6 @@ def _served(sweep: Sweep, options: Options) -> Iterator[Addresses | None]:
         return
     wanted = list(dict.fromkeys(name for one in sweep.scenarios for name in one.models))
     models = models_to_load(options.config, wanted)
-    with run_folder.disk(options.folder):
-        options.folder.mkdir(parents=True, exist_ok=True)
     _say(f"starting hf-triton serve for {', '.join(wanted)}")
     with own_server(options.config, options.repository, options.folder, models) as addresses:
         yield addresses

@@ -9,6 +9,7 @@ import re
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Iterator
 from typing import Any
 from urllib.parse import quote
 
@@ -101,8 +102,16 @@ class TritonView:
 
 def find_addresses(repository: Any) -> Addresses:
     """Of the server that `hf-triton serve` runs on this repository, else Triton's own ports."""
+    return next(_supervised(repository), DEFAULT)
+
+
+def is_supervised(addresses: Addresses, repository: Any) -> bool:
+    """Whether `hf-triton serve` runs it on this repository, and brings it back when it dies."""
+    return addresses.http in (one.http for one in _supervised(repository))
+
+
+def _supervised(repository: Any) -> Iterator[Addresses]:
     for state in running_servers(repository):
         host = f"[{state.host}]" if ":" in state.host else state.host
         ports = (state.http_port, state.grpc_port, state.metrics_port)
-        return Addresses(*(f"{host}:{port}" for port in ports))
-    return DEFAULT
+        yield Addresses(*(f"{host}:{port}" for port in ports))

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import json
-import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from generator.errors import PerfError
+from perf.in_use import in_use
 from perf.machine import commit, hardware, versions
 from perf.report.schema import RUN_FILE, Load, Run, read_measurements, read_run, write_run
 from perf.tune.served_bench import now
 
 RESULTS_FOLDER = Path("perf-results")
-_IN_USE = ".tune.lock"
 
 
 def folder_of(model: str, question: Mapping[str, Any], chosen: Path | None) -> Path:
@@ -29,21 +27,9 @@ def folder_of(model: str, question: Mapping[str, Any], chosen: Path | None) -> P
 @contextlib.contextmanager
 def opened(folder: Path, question: Mapping[str, Any], command: str) -> Iterator[None]:
     """Makes the folder, or takes it up. Raises PerfError where it is another search's or in use."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(folder / _IN_USE, os.O_RDWR | os.O_CREAT, 0o666)
-    except OSError as error:
-        raise PerfError(f"{folder}: can't be written: {error.strerror}") from None
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(descriptor)
-        raise PerfError(f"{folder}: another search is writing there; wait for it") from None
-    try:
+    with in_use(folder):
         _take_up(folder, question, command)
         yield
-    finally:
-        os.close(descriptor)
 
 
 def num_measured(folder: Path, load: Load) -> int:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from generator.errors import PerfError, SpecError
+from perf.in_use import in_use
 from perf.report.schema import read_measurements, read_run
 from perf.sweep import run_folder, sweeping
 from perf.sweep.sweeping import Options
@@ -123,6 +124,14 @@ def test_a_server_that_dies_keeps_what_is_measured(
     analyzer.go_wrong("")
     assert sweeping.run(given) == 0
     assert [one.load.concurrency for one in read_measurements(given.folder)] == [1, 2]
+
+
+def test_two_sweeps_do_not_write_in_one_folder(options: MakeOptions) -> None:
+    given = options(SCENARIO)
+    with in_use(given.folder), pytest.raises(PerfError, match="another measurement is writing"):
+        sweeping.run(given)
+    assert not given.folder.exists()
+    assert sweeping.run(given) == 0
 
 
 def test_a_server_that_is_down_is_told_with_the_command_that_starts_it(

@@ -117,7 +117,7 @@ def test_a_folder_of_another_search_is_refused(results: Callable[[str], None]) -
 def test_a_folder_that_another_search_writes_to_is_refused(tmp_path: Path) -> None:
     with (
         opened(tmp_path, QUESTION, ""),
-        pytest.raises(PerfError, match="another search"),
+        pytest.raises(PerfError, match="another measurement is writing"),
         opened(tmp_path, QUESTION, ""),
     ):
         pass
