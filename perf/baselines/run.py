@@ -28,6 +28,7 @@ from perf.baselines.repositories import MODEL_FOLDER
 from perf.baselines.rounds import BAR_FORMAT, Rounds, warm_up
 from perf.baselines.servers import Places, Service, started
 from perf.baselines.targets import Variant
+from perf.in_use import in_use
 from perf.model import make_model
 from perf.report.rendering import write_renderings
 from perf.report.schema import (
@@ -77,6 +78,11 @@ def compare(comparison: Comparison) -> int:
 
     Returns the exit code. Raises ``PerfError``.
     """
+    with in_use(comparison.output):
+        return _compare(comparison)
+
+
+def _compare(comparison: Comparison) -> int:
     try:
         run, measured = begin(comparison)
         steps = comparison.plan.missing(measured)

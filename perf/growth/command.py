@@ -15,6 +15,7 @@ from perf.growth.axis import Axis
 from perf.growth.curves import Section
 from perf.growth.rendering import PAGE_FILE, write_growth
 from perf.growth.running import Runner, Work
+from perf.in_use import in_use
 from perf.report.schema import MEASUREMENTS_FILE, RUN_FILE, Run, read_run, write_run
 
 KIND = "growth"
@@ -49,7 +50,11 @@ def run(asked: Asked) -> int:
     """Measures what the folder does not have yet; the exit code. Raises PerfError where points
     could not be measured, after everything else is.
     """
-    work = asked.work()
+    with in_use(asked.folder):
+        return _run(asked, asked.work())
+
+
+def _run(asked: Asked, work: Work) -> int:
     try:
         _begin(asked, work)
         runner = Runner(asked.folder, work)

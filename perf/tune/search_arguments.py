@@ -94,7 +94,7 @@ class _Reader:
             words = text.split(",") if may_be_many else [text]
             values = [_value(where, word) for word in words]
         if len(values) > MAX_VALUES:
-            raise UsageError(f"{where}: got {len(values)} values, expected at most {MAX_VALUES}")
+            raise UsageError(f"{where}: got more than {MAX_VALUES} values, expected fewer")
         for value in values:
             message = settings.problem(key, value, self.task)
             if message:

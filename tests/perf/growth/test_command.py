@@ -12,6 +12,7 @@ import pytest
 from generator.errors import PerfError
 from perf.growth import running
 from perf.growth.command import Asked, run
+from perf.in_use import in_use
 from perf.report.schema import (
     MEASUREMENTS_FILE,
     Measurement,
@@ -142,3 +143,8 @@ def test_the_page_needs_no_other_file_and_no_script(tmp_path: Path) -> None:
     assert "<script" not in page
     assert "http" not in page.replace("http-equiv", "").replace("http://www.w3.org", "")
     assert json.loads((tmp_path / "report.json").read_text())["kind"] == "growth"
+
+
+def test_one_run_at_a_time_writes_in_a_folder(tmp_path: Path) -> None:
+    with in_use(tmp_path / "run"), pytest.raises(PerfError, match="another measurement"):
+        run(asked(tmp_path / "run", [FakeAxis()]))

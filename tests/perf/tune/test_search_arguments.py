@@ -73,7 +73,7 @@ def test_values_are_those_that_were_written_and_the_current_one(
         ("max_num_seqs=64:1", "an empty range"),
         ("max_num_seqs=1:64:0", "an empty range"),
         ("max_num_seqs=1:64:x1", "an empty range"),
-        ("max_num_seqs=1:1000:1", "expected at most 64"),
+        ("max_num_seqs=1:1000:1", "more than 64 values"),
         ("max_num_seqs=a:b", "expected KEY=VALUE"),
         ("max_num_seqs=", "expected KEY=VALUE"),
         ("max_num_seqs=,", "expected single values"),
