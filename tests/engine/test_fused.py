@@ -248,18 +248,28 @@ def test_weights_of_another_size_are_never_read() -> None:
         fused(model)
 
 
+@pytest.mark.parametrize(
+    "error, said",
+    [
+        (
+            ModuleNotFoundError("No module named 'numba'"),
+            "slower on this CPU without Numba: No mod",
+        ),
+        (OSError("libllvmlite.so"), "compiled loops don't run: OSError: libllvmlite.so"),
+    ],
+)
 def test_without_numba_the_engine_says_so_and_serves(
-    monkeypatch: pytest.MonkeyPatch, log_lines: list[str]
+    error: Exception, said: str, monkeypatch: pytest.MonkeyPatch, log_lines: list[str]
 ) -> None:
     def missing(*_: Any) -> Any:
-        raise ModuleNotFoundError("No module named 'numba'")
+        raise error
 
     monkeypatch.setattr(holding, "fused_runner", missing)
     engine = InFlightEngine(setup(tiny_model("llama"), max_num_seqs=2))
     with running(engine):
         assert engine.runner.name == "packed"
     (line,) = log_lines
-    assert "slower on this CPU without Numba: No module named 'numba'" in line
+    assert said in line
 
 
 def test_a_team_without_libgomp_works_alone(monkeypatch: pytest.MonkeyPatch) -> None:
