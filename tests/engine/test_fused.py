@@ -277,6 +277,20 @@ def test_a_team_without_libgomp_works_alone(monkeypatch: pytest.MonkeyPatch) -> 
     assert Team(8).num_threads == 1
 
 
+@pytest.mark.parametrize("name", ["torch/lib/libgomp.so.1", "torch.libs/libgomp-98b21ff3.so.1.0.0"])
+def test_torchs_libgomp_is_found_where_wheels_have_it(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = Path(torch.__file__).parent / "lib" / "libgomp.so.1"
+    if not own.exists():
+        pytest.skip("this torch has no libgomp of its own")
+    (tmp_path / name).parent.mkdir(parents=True)
+    (tmp_path / name).symlink_to(own)
+    monkeypatch.setattr(torch, "__file__", str(tmp_path / "torch" / "__init__.py"))
+    (tmp_path / "torch").mkdir(exist_ok=True)
+    assert Team(2).num_threads == 2
+
+
 COMPILE = """
 import sys
 sys.path[:0] = ["model_templates", "tests/stub"]
