@@ -50,7 +50,7 @@ class Measurer:
 
     runner: Runner
     server: TritonView
-    recovery_s: float
+    recovery_s: Callable[[], float]
     say: Callable[[str], None]
 
     @property
@@ -63,7 +63,7 @@ class Measurer:
         if found.num_requests or self._is_there(planned):
             return found
         self.say("the server does not answer; waiting for it to come back")
-        if not self.server.wait_ready([planned.target.model], self.recovery_s):
+        if not self.server.wait_ready([planned.target.model], self.recovery_s()):
             raise ServerGoneError(found.first_error or "")
         return self._once(planned)
 

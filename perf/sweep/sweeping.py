@@ -9,6 +9,7 @@ import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from generator.errors import EXIT_INPUT, EXIT_INTERRUPTED, EXIT_OK, PerfError, Problem, SpecError
@@ -172,15 +173,18 @@ class _Loads:
         failed = 0
         for one in missing:
             view = self.views[_addresses(one, self.sweep, self.options)]
-            healed = self.sweep.serve or is_supervised(view.addresses, self.options.repository)
-            recovery_s = _HEALED_S if healed else _RECOVERY_S
-            measurer = Measurer(self.runner, view, recovery_s, progress.show)
+            measurer = Measurer(self.runner, view, partial(self.recovery_s, view), progress.show)
             with run_folder.disk(self.options.folder, "; what is measured so far is kept"):
                 measurement = self.limits.with_share(measurer.measure(one))
                 append(self.options.folder, measurement)
             failed += not measurement.num_requests
             progress.finished(one.label, measurement)
         return failed
+
+    def recovery_s(self, view: TritonView) -> float:
+        """Asked when a server has gone: who would bring it back may have gone with it."""
+        healed = self.sweep.serve or is_supervised(view.addresses, self.options.repository)
+        return _HEALED_S if healed else _RECOVERY_S
 
 
 def _planned(sweep: Sweep, options: Options, views: dict[Addresses, TritonView]) -> list[Planned]:
