@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import hf_runtime  # noqa: F401, before torch: it says how torch's threads wait
 import torch
 import triton_python_backend_utils as pb_utils
 from hf_runtime import device, log

@@ -16,6 +16,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import hf_runtime  # noqa: F401, before torch: it says how torch's threads wait
 import torch
 from hf_runtime import device
 from hf_runtime.served_model import read_served_model

@@ -17,6 +17,7 @@ from hf_runtime import log
 from hf_runtime.errors import reason
 
 from .cache_runner import CacheRunner
+from .fused.attention_rules import UnfitError
 from .kv_cache import CacheSize, KVCache, LayerShape
 from .packed_runner import PackedRunner
 from .sampling_params import SamplingParams
@@ -87,8 +88,11 @@ def _holds_fused(
     except ImportError as missing:
         log.info(f"models of Llama's shape are slower on this CPU without Numba: {missing}")
         return False
-    except Exception:
+    except UnfitError:
+        return False
+    except Exception as failure:
         # Whatever keeps it from this one: the others hold more.
+        log.info(f"the compiled loops don't run: {type(failure).__name__}: {reason(failure, 120)}")
         return False
     return error <= _tolerance(model)
 

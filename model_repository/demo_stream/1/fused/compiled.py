@@ -14,6 +14,8 @@ import os
 import stat
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -36,9 +38,14 @@ def load_kernel(name: str, dtype: str) -> Kernel:
         if not is_kept:
             raise
         # Whatever is wrong with what lies on disk: damaged, full, another Numba's.
-        log.warn(f"compiled kernels can't be kept: {type(error).__name__}: {reason(error)}")
         function = module.compiled(name, dtype, cache=False)
+        _say_not_kept(f"{type(error).__name__}: {reason(error)}")
     return Kernel(function.address, function)
+
+
+@cache
+def _say_not_kept(why: str) -> None:
+    log.warn(f"each load compiles the kernels anew, for seconds: they can't be kept: {why}")
 
 
 @cache
@@ -50,23 +57,27 @@ def _load_module() -> tuple[ModuleType, bool]:
         path = folder / digest / _SOURCE.name
         if _is_private_copy(path, source):
             return _imported(path, f"hf_triton_kernels_{digest}"), True
+    _say_not_kept("no folder for caches is this user's alone; XDG_CACHE_HOME may name one")
     return _imported(_SOURCE, f"hf_triton_kernels_{digest}"), False
 
 
-def _cache_folders() -> list[Path]:
-    home = Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser())
+def _cache_folders() -> Iterator[Path]:
+    """Where code may be kept; not all users have a home, nor all machines a folder for others."""
     user = os.getuid() if hasattr(os, "getuid") else "user"
-    return [
-        home / "hf-triton" / "kernels",
-        Path(tempfile.gettempdir()) / f"hf-triton-kernels-{user}",
-    ]
+    with suppress(RuntimeError):
+        home = os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()
+        yield Path(home) / "hf-triton" / "kernels"
+    with suppress(OSError):
+        yield Path(tempfile.gettempdir()) / f"hf-triton-kernels-{user}"
 
 
 def _is_private_copy(path: Path, source: bytes) -> bool:
     """Puts ``source`` at ``path``; False where that can't be, or others could change it."""
     try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if not all(_is_private(folder) for folder in (path.parent, path.parent.parent)):
+        folders = (path.parent.parent, path.parent)
+        for folder in folders:  # one by one: the mode is not that of parents made on the way
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if not all(_is_private(folder) for folder in folders):
             return False
         if not path.exists() or path.read_bytes() != source:
             temporary = path.with_name(f".{path.name}.{os.getpid()}")

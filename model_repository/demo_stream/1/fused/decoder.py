@@ -13,19 +13,15 @@ from typing import Any
 import torch
 from hf_runtime.prepacked_linear import LinearPart
 
+from .attention_rules import UnfitError, angles, attention_rules
+
 Linear = Callable[[torch.Tensor], torch.Tensor]
 
 _LAYER = {"self_attn", "mlp", "input_layernorm", "post_attention_layernorm"}
 _ATTENTION = {"q_proj", "k_proj", "v_proj", "o_proj"}
 _HEAD_NORMS = {"q_norm", "k_norm"}
 _MLP = {"gate_proj", "up_proj", "down_proj", "act_fn"}
-# Those whose angles follow from the position alone.
-_ROPE_TYPES = ("default", "linear", "llama3", "yarn")
-_RECORDING = "hf_triton_recording"
-
-
-class UnfitError(Exception):
-    """The model has another shape; the text says where."""
+_BASE = {"embed_tokens", "layers", "norm", "rotary_emb"}
 
 
 @dataclass(frozen=True)
@@ -71,20 +67,20 @@ class Decoder:
 def read_decoder(model: Any, max_model_len: int, head_dim: int) -> Decoder:
     """What the model is made of. Raises UnfitError."""
     base = _child(model, model.base_model_prefix)
-    rules = _attention_rules(model)
-    layers = [
-        _layer(layer, rules[_child(layer, "self_attn")], model.dtype)
-        for layer in _child(base, "layers")
-    ]
-    cos, sin = _angles(_child(base, "rotary_emb"), max_model_len, model)
+    _expect(base, _BASE)
+    for layer in base.layers:
+        _expect(layer, _LAYER)
+    rules = attention_rules(model, base.rotary_emb, max_model_len)
+    layers = [_layer(layer, rules[layer.self_attn], model.dtype) for layer in base.layers]
+    cos, sin = angles(base.rotary_emb, torch.arange(max_model_len), model.dtype)
     return Decoder(
-        embed=_child(base, "embed_tokens"),
+        embed=base.embed_tokens,
         layers=layers,
-        norm=_norm(_child(base, "norm"), model.dtype),
+        norm=_norm(base.norm, model.dtype),
         head=model.get_output_embeddings(),
         cos=cos,
         sin=sin,
-        num_heads=_child(base, "layers")[0].self_attn.o_proj.in_features // head_dim,
+        num_heads=base.layers[0].self_attn.o_proj.in_features // head_dim,
     )
 
 
@@ -96,13 +92,14 @@ def _child(module: Any, name: str) -> Any:
 
 
 def _expect(module: Any, required: set[str], optional: frozenset[str] = frozenset()) -> None:
-    names = {name for name, _ in module.named_children()}
+    kind, names = type(module).__name__, {name for name, _ in module.named_children()}
     if not required <= names or not names <= required | optional:
-        raise UnfitError(f"{type(module).__name__} is made of {', '.join(sorted(names))}")
+        raise UnfitError(f"{kind} is made of {', '.join(sorted(names))}")
+    if own := [name for name, _ in module.named_parameters(recurse=False)]:
+        raise UnfitError(f"{kind} has weights of its own: {', '.join(own)}")
 
 
 def _layer(layer: Any, rule: tuple[float, int], dtype: torch.dtype) -> DecoderLayer:
-    _expect(layer, _LAYER)
     attention, mlp = layer.self_attn, layer.mlp
     _expect(attention, _ATTENTION, frozenset(_HEAD_NORMS))
     _expect(mlp, _MLP)
@@ -145,36 +142,3 @@ def _joined(*parts: Any) -> Linear:
             linear: Linear = first.linear
             return linear
     return lambda x: torch.cat([part(x) for part in parts], dim=-1)
-
-
-def _angles(rotary: Any, max_model_len: int, model: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    kind = getattr(rotary, "rope_type", None)
-    if kind not in _ROPE_TYPES:
-        raise UnfitError(f"its rotary embedding is of the type {kind}")
-    positions = torch.arange(max_model_len).unsqueeze(0)
-    cos, sin = rotary(torch.zeros(1, dtype=model.dtype), position_ids=positions)
-    return cos[0].contiguous(), sin[0].contiguous()
-
-
-def _attention_rules(model: Any) -> dict[Any, tuple[float, int]]:
-    """Attention module -> its scale and window, as the model itself gives them to an attention
-    function.
-    """
-    from transformers import AttentionInterface
-
-    rules: dict[Any, tuple[float, int]] = {}
-
-    def record(module: Any, query: Any, key: Any, value: Any, mask: Any, **given: Any) -> Any:
-        rules[module] = (given["scaling"], given.get("sliding_window") or 0)
-        if given.get("softcap"):
-            raise UnfitError("its attention has a soft cap")
-        return query.transpose(1, 2), None
-
-    AttentionInterface.register(_RECORDING, record)
-    before = model.config._attn_implementation  # noqa: SLF001
-    model.set_attn_implementation(_RECORDING)
-    try:
-        model(input_ids=torch.zeros(1, 1, dtype=torch.int64), use_cache=False)
-    finally:
-        model.set_attn_implementation(before)
-    return rules

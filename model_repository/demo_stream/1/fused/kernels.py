@@ -273,10 +273,7 @@ def _place(
         for head in range(heads + kv_heads):
             at = first + head * dim
             if a[15] != 0:
-                if head < heads:
-                    _normalised(qkv, at, dim, q_norm, eps, qkv, at)
-                else:
-                    _normalised(qkv, at, dim, k_norm, eps, qkv, at)
+                _normalised(qkv, at, dim, q_norm if head < heads else k_norm, eps, qkv, at)
             _rotate(qkv, at, cos, sin, angle, rotary // 2, qkv, at)
         for head in range(kv_heads):
             to = ((slot * kv_heads + head) * length + position) * dim

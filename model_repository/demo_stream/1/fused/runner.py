@@ -15,8 +15,10 @@ from ..kv_cache import KVCache
 from ..packed_attention import AttentionRule, PrefillSpan, prefill_attention
 from ..packed_runner import lay_out
 from ..scheduler import Step
+from .attention_rules import UnfitError
 from .compiled import load_kernel
-from .decoder import DecoderLayer, Norm, UnfitError, read_decoder
+from .decoder import DecoderLayer, Norm, read_decoder
+from .sizes import check_sizes
 from .team import Team, bits_of
 
 # From here on a chunk's attention is more computing than reading, and SDPA's blocks win.
@@ -37,11 +39,10 @@ class FusedRunner:
         if device.type != "cpu" or model.dtype not in _DTYPES:
             raise UnfitError(f"it is {model.dtype} on {device.type}")
         _, self.kv_heads, self.length, self.dim = cache.keys[0].shape
-        if cache.values[0].shape != cache.keys[0].shape:
-            raise UnfitError("its keys and values differ in size")
         self.cache = cache
         self.dtype = model.dtype
         self.decoder = read_decoder(model, self.length, self.dim)
+        check_sizes(self.decoder, cache, self.dtype)
         self.heads = self.decoder.num_heads
         self.team = Team(torch.get_num_threads())
         self._norm, self._silu_mul, self._place, self._attend, self._argmax = (

@@ -61,16 +61,19 @@ def bits_of(value: float) -> int:
 
 
 def _gomp_parallel() -> Any:
-    """libgomp's entry, of the copy that torch has loaded."""
-    path = Path(torch.__file__).parent / "lib" / "libgomp.so.1"
-    if "libgomp" not in torch.__config__.parallel_info() and not path.exists():
-        return None
-    try:
-        # RTLD_NOLOAD: the copy that is there, never a second one.
-        library = ctypes.CDLL(str(path), mode=ctypes.RTLD_LOCAL | 4)
-        entry = library.GOMP_parallel
-    except (OSError, AttributeError):
-        return None
-    entry.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint)
-    entry.restype = None
-    return entry
+    """libgomp's entry, of the copy that torch has loaded; None where there is none."""
+    torch_folder = Path(torch.__file__).parent
+    copies = [
+        *torch_folder.glob("lib/libgomp*"),
+        *torch_folder.parent.glob("torch.libs/libgomp*"),  # in wheels for Arm
+    ]
+    for path in copies:
+        try:
+            # RTLD_NOLOAD: the copy that is there, never a second one.
+            entry = ctypes.CDLL(str(path), mode=ctypes.RTLD_LOCAL | 4).GOMP_parallel
+        except (OSError, AttributeError):
+            continue
+        entry.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint)
+        entry.restype = None
+        return entry
+    return None
