@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from text_generation import holding
+from text_generation.fused.attention_rules import UnfitError
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -19,6 +20,6 @@ def not_fused(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a GPU, or without Numba."""
 
     def missing(*_: Any) -> Any:
-        raise RuntimeError("not here")
+        raise UnfitError("not here")
 
     monkeypatch.setattr(holding, "fused_runner", missing)

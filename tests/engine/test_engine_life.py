@@ -24,7 +24,7 @@ LONG = 100  # tokens; the tiny models' context is 128
 
 
 @pytest.fixture(params=[InFlightEngine, GenerateEngine])
-def make(request: pytest.FixtureRequest) -> Callable[..., Engine]:
+def make(request: pytest.FixtureRequest, not_fused: None) -> Callable[..., Engine]:
     def made(**options: Any) -> Engine:
         engine: Engine = request.param(setup(tiny_model("llama"), max_num_seqs=2, **options))
         return engine
