@@ -20,6 +20,10 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # In the background of a shell: commands that tests start would ignore their Ctrl-C too.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    # Under nohup: commands that tests start would outlive their terminal too.
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
 pytest.register_assert_rewrite("tests.scenarios")
 
 
