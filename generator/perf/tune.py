@@ -9,6 +9,7 @@ from pathlib import Path
 
 from generator.errors import UsageError
 from generator.perf.arguments import add_places
+from generator.perf.numbers import positive
 
 HELP = "find a model's settings for a goal, by trying them"
 DESCRIPTION = """\
@@ -62,7 +63,7 @@ def _add_goal(parser: argparse.ArgumentParser) -> None:
         ("--max-ttft-ms", "p99 time to the first token of a stream is at most this"),
         ("--min-throughput", "with --goal latency: at least so many a second"),
     ):
-        parser.add_argument(flag, type=_positive, metavar="N", help=what)
+        parser.add_argument(flag, type=positive, metavar="N", help=what)
 
 
 def _add_load(parser: argparse.ArgumentParser) -> None:
@@ -99,7 +100,7 @@ def _add_search(parser: argparse.ArgumentParser) -> None:
         help="set in every trial but the first",
     )
     parser.add_argument("--trials", type=_count, default=20, help="at most (default: 20)")
-    parser.add_argument("--minutes", type=_positive, help="begin no trial after so many")
+    parser.add_argument("--minutes", type=positive, help="begin no trial after so many")
     parser.add_argument(
         "--patience",
         type=_count,
@@ -109,7 +110,7 @@ def _add_search(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--seconds",
-        type=_positive,
+        type=positive,
         default=15.0,
         help="each trial is measured; a third of that, where it looks worse than most "
         "(default: 15)",
@@ -161,16 +162,6 @@ def _check(args: argparse.Namespace) -> None:
         raise UsageError("--min-throughput is for --goal latency; --goal throughput looks for it")
     if args.model_analyzer is not None and args.write:
         raise UsageError("--write needs a search, and --model-analyzer only writes a file")
-
-
-def _positive(text: str) -> float:
-    try:
-        number = float(text)
-    except ValueError:
-        number = 0.0
-    if not 0 < number < float("inf"):
-        raise argparse.ArgumentTypeError(f"got '{text}', expected a number above 0")
-    return number
 
 
 def _count(text: str) -> int:

@@ -11,6 +11,7 @@ from perf.baselines.ratios import Ratio, is_disturbed, pairs, ratio
 from perf.baselines.targets import TARGETS, Variant
 from perf.circumstances import joined
 from perf.report.schema import Measurement, Percentiles, Run
+from perf.report.written import write_text
 
 MARKDOWN_FILE = "baselines.md"
 FIGURES = (
@@ -52,9 +53,7 @@ def to_markdown(run: Run, measurements: Sequence[Measurement]) -> str:
 def write_markdown(folder: Path, run: Run, measurements: Sequence[Measurement]) -> str:
     """Writes the tables beside the run, whole or not at all; returns them. Raises OSError."""
     text = to_markdown(run, measurements)
-    temporary = folder / f".{MARKDOWN_FILE}.new"
-    temporary.write_text(text, encoding="utf-8")
-    temporary.replace(folder / MARKDOWN_FILE)
+    write_text(folder / MARKDOWN_FILE, text)
     return text
 
 

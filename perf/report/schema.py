@@ -21,6 +21,7 @@ from typing import IO, Any
 
 from perf.report.masking import masked
 from perf.report.typed import made
+from perf.report.written import write_text
 
 SCHEMA_VERSION = 1
 RUN_FILE, MEASUREMENTS_FILE = "run.json", "measurements.jsonl"
@@ -103,9 +104,7 @@ class Run:
 def write_run(folder: Path, run: Run) -> None:
     """Makes the folder and writes ``run.json`` whole or not at all. Raises OSError."""
     folder.mkdir(parents=True, exist_ok=True)
-    temporary = folder / f".{RUN_FILE}.new"
-    temporary.write_text(json.dumps(masked(asdict(run)), indent=2) + "\n", encoding="utf-8")
-    temporary.replace(folder / RUN_FILE)
+    write_text(folder / RUN_FILE, json.dumps(masked(asdict(run)), indent=2) + "\n")
 
 
 def append(folder: Path, measurement: Measurement) -> None:
