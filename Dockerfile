@@ -38,14 +38,15 @@ ENV VIRTUAL_ENV=/opt/hf-triton \
     PIP_NO_CACHE_DIR=1 \
     PYTHONUTF8=1 \
     HF_HOME=/var/cache/huggingface \
+    HF_TRITON_PYTHON_ENVS=/var/cache/hf-triton/python_envs \
     HTTP_PORT=8000 \
     HEALTH_PORT=8003
 RUN python3 -m venv --without-pip --system-site-packages /opt/hf-triton \
-    && install --directory --mode=1777 /var/cache/huggingface \
+    && install --directory --mode=1777 /var/cache/huggingface /var/cache/hf-triton \
     && install --directory --owner=1000 --group=1000 /models
 # Packages before sources: a change of ours rebuilds seconds, not gigabytes.
 COPY pyproject.toml LICENSE ./
-RUN python -m pip install ${TORCH_INDEX_URL:+--extra-index-url "$TORCH_INDEX_URL"} '.[runtime]' \
+RUN python -m pip install ${TORCH_INDEX_URL:+--extra-index-url "$TORCH_INDEX_URL"} '.[runtime,lora]' \
     && if [ -n "$TRANSFORMERS_SPEC" ]; then python -m pip install --upgrade "$TRANSFORMERS_SPEC"; fi
 COPY generator generator
 COPY model_templates model_templates
@@ -53,10 +54,13 @@ RUN python -m pip install --no-deps --force-reinstall . \
     && rm -rf ./* \
     && chown 1000:1000 /workspace
 # The lock too, where there is one: a pattern that matches nothing is no error.
-COPY --chown=1000:1000 models.yaml models.loc[k] ./
+COPY --chown=1000:1000 models.yaml models.loc[k] requirement*.tx[t] ./
 COPY --chown=1000:1000 demo/model demo/model
 COPY --chown=1000:1000 model_repository model_repository
 USER 1000:1000
+# --build-arg PYTHON_ENVS=1 builds the environments that models ask for (python_env) into the image.
+ARG PYTHON_ENVS=""
+RUN if [ -n "$PYTHON_ENVS" ]; then hf-triton fetch --envs-only; fi
 EXPOSE 8000 8001 8002 8003
 STOPSIGNAL SIGTERM
 HEALTHCHECK --interval=15s --timeout=5s --start-period=10m --retries=3 \
@@ -79,7 +83,7 @@ COPY pyproject.toml LICENSE ./
 RUN pin="$(sed -n 's/^ *"\(torch==[^";]*\)".*/\1/p' pyproject.toml)" \
     && python -m pip install "${pin}${TORCH_INDEX_URL:++cpu}" \
         ${TORCH_INDEX_URL:+--extra-index-url "$TORCH_INDEX_URL"} \
-    && python -m pip install '.[serve,onnx]' \
+    && python -m pip install '.[serve,onnx,lora]' \
     && if [ -n "$TRANSFORMERS_SPEC" ]; then python -m pip install --upgrade "$TRANSFORMERS_SPEC"; fi
 COPY generator generator
 COPY model_templates model_templates
@@ -91,6 +95,7 @@ ENV VIRTUAL_ENV=/opt/hf-triton \
     PATH=/opt/hf-triton/bin:${PATH} \
     PYTHONUTF8=1 \
     HF_HOME=/var/cache/huggingface \
+    HF_TRITON_PYTHON_ENVS=/var/cache/hf-triton/python_envs \
     HTTP_PORT=8000 \
     HEALTH_PORT=8003
 COPY --from=cpu-packages /opt/hf-triton /opt/hf-triton
@@ -99,13 +104,16 @@ RUN printf '#!/bin/sh\nexec /opt/hf-triton/bin/python -m generator.server "$@"\n
         >/usr/local/bin/tritonserver \
     && chmod 755 /usr/local/bin/tritonserver \
     && useradd --uid 1000 --user-group --create-home triton-server \
-    && install --directory --mode=1777 /var/cache/huggingface \
+    && install --directory --mode=1777 /var/cache/huggingface /var/cache/hf-triton \
     && install --directory --owner=1000 --group=1000 /workspace /models
 WORKDIR /workspace
-COPY --chown=1000:1000 models.yaml models.loc[k] ./
+COPY --chown=1000:1000 models.yaml models.loc[k] requirement*.tx[t] ./
 COPY --chown=1000:1000 demo/model demo/model
 COPY --chown=1000:1000 model_repository model_repository
 USER 1000:1000
+# --build-arg PYTHON_ENVS=1 builds the environments that models ask for (python_env) into the image.
+ARG PYTHON_ENVS=""
+RUN if [ -n "$PYTHON_ENVS" ]; then hf-triton fetch --envs-only; fi
 # The server runs here at all: its libraries and this Python's are found. (Its --help exits with 1.)
 RUN case "$(tritonserver --help 2>&1)" in *--model-repository*) ;; *) tritonserver --help ;; esac
 EXPOSE 8000 8001 8002 8003

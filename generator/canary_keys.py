@@ -20,6 +20,7 @@ OVERRIDES = (
     "model",
     "revision",
     "dtype",
+    "quantization",
     "device_map",
     "trust_remote_code",
     "allow_pickle",
@@ -27,6 +28,7 @@ OVERRIDES = (
     "instance_group",
     "version_policy",
     "hooks",
+    "python_env",
     "metrics",
     "response_cache",
     "options",
@@ -35,11 +37,7 @@ SHADOW_NAME = "shadow"
 REQUEST_ID = "request_id"
 # A weight is a number of thousandths, so that requests can be dealt out exactly.
 _DECIMALS = 3
-_MAX_ARM_NAME = 64
-_NAME = schema.text(
-    f"letters (a-z, A-Z), digits, and single _ - . between them, at most {_MAX_ARM_NAME}",
-    rf"(?!.*\.\.)(?=.{{1,{_MAX_ARM_NAME}}}\Z)[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?",
-)
+_NAME = schema.name(64)
 _STICKY = schema.text(
     f"{REQUEST_ID}, or the name of an input tensor or request parameter", r"[A-Za-z_][\w.-]{0,127}"
 )
@@ -184,7 +182,7 @@ def _entries(
     allowed = {*own, "to", *OVERRIDES}
     for key in node.value if isinstance(node.value, dict) else ():
         if key.name in known and key.name not in allowed:
-            message = f"{what} is asked like its model, so it can't have a {key.name} of its own"
+            message = f"{what} is asked like its model, so it can't have '{key.name}' of its own"
             report.add(key, message)
     return {name: child for name, child in entries.items() if name in allowed}
 

@@ -66,6 +66,9 @@ def _differences(owner: ModelSpec, other: ModelSpec) -> Iterator[str]:
     if other.ensemble is not None:
         yield f"'{other.name}' is an ensemble, which only Triton itself can ask; set layout: single"
         return
+    if other.layout == "vllm-backend":
+        yield f"'{other.name}' runs on NVIDIA's vLLM backend, which answers no model but Triton"
+        return
     if other.task != owner.task:
         yield f"'{other.name}' is for {other.task}, expected a model for {owner.task}"
         return
@@ -75,3 +78,7 @@ def _differences(owner: ModelSpec, other: ModelSpec) -> Iterator[str]:
     ):
         if mine != theirs:
             yield f"'{other.name}' has {key} {theirs}, expected {mine} as here: it is asked alike"
+    known = {adapter.name for adapter in other.adapters}
+    if missing := [adapter.name for adapter in owner.adapters if adapter.name not in known]:
+        lacks = f"lacks the adapters {', '.join(missing)}"
+        yield f"'{other.name}' {lacks}, which requests may name: it is asked alike"

@@ -14,7 +14,8 @@ _TYPE_STRING = 13  # inference.DataType, model_config.proto
 
 
 def curl_lines(repository: Path, model: str, url: str) -> list[str]:
-    """One line for /infer, one for /generate and, of a model that streams, /generate_stream.
+    """One line for /infer, one for /generate and, of a model that streams, /generate_stream. One
+    that is decoupled itself, as on NVIDIA's vLLM backend, has no /infer.
 
     Each has a sample value for each input that the model needs. ``url`` is the server's, down to
     ``/v2/models``.
@@ -29,11 +30,10 @@ def curl_lines(repository: Path, model: str, url: str) -> list[str]:
             for name, value in values.items()
         ]
     }
-    lines = [
-        f"curl {url}/{model}/infer -d '{json.dumps(infer)}'",
-        f"curl {url}/{model}/generate -d '{json.dumps(values)}'",
-    ]
-    engine = model_config.parameters(config).get(ENGINE_PARAMETER)
+    is_decoupled = config.model_transaction_policy.decoupled
+    engine = model if is_decoupled else model_config.parameters(config).get(ENGINE_PARAMETER)
+    lines = [] if is_decoupled else [f"curl {url}/{model}/infer -d '{json.dumps(infer)}'"]
+    lines.append(f"curl {url}/{model}/generate -d '{json.dumps(values)}'")
     if engine is not None:
         stream = json.dumps({**values, "stream": True})
         lines.append(f"curl -N {url}/{engine}/generate_stream -d '{stream}'")

@@ -31,6 +31,8 @@ EXIT_INTERRUPTED = 130
 # Hugging Face user tokens (hf_ and 34 letters) and organisation tokens (api_org_ and 34 letters).
 _TOKEN = re.compile(r"(hf|api_org)_[A-Za-z0-9]{30,}")
 _PERHAPS_TOKEN = re.compile(r"(?<![A-Za-z0-9])(hf|api_org)_[A-Za-z0-9][A-Za-z0-9_.\-]{7,}")
+# Of an address, which has one slash where it was taken for a path.
+_CREDENTIALS = re.compile(r"(:/{1,2})[^/\s]+@")
 
 
 def looks_like_token(text: str) -> bool:
@@ -39,7 +41,10 @@ def looks_like_token(text: str) -> bool:
 
 
 def mask_tokens(text: str) -> str:
-    """``text`` with anything that may be a Hugging Face access token replaced by ``hf_***``."""
+    """``text`` with anything that may be a Hugging Face access token replaced by ``hf_***``, and
+    users and passwords in addresses by ``***``.
+    """
+    text = _CREDENTIALS.sub(r"\1***@", text)
     return _PERHAPS_TOKEN.sub(lambda match: f"{match[1]}_***", text)
 
 

@@ -15,6 +15,7 @@ from generator.native_model import place_models
 from generator.plan import Plan, make_plan
 from generator.progress import track
 from generator.templates import find_tasks
+from generator.vllm_backend import missing_weights
 
 MAX_LISTED = 5
 HELP = "write the model repository; only what changed, never over your own edits"
@@ -80,8 +81,9 @@ def generate(config: Path, repository: Path, force: bool = False) -> Outcome:
     with writer.locked(repository):
         for model in track(ready, "writing"):
             writer.apply(model)
-        notes = tuple(place_models(plan.specs, find_tasks(), repository)) if not conflicts else ()
-    return Outcome(plan, tuple(ready), tuple(conflicts), notes)
+        notes = [*place_models(plan.specs, find_tasks(), repository)] if not conflicts else []
+    notes += missing_weights(plan.specs, repository)
+    return Outcome(plan, tuple(ready), tuple(conflicts), tuple(notes))
 
 
 def refuse_conflicts(outcome: Outcome) -> None:

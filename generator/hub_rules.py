@@ -14,13 +14,8 @@ if _TEMPLATES not in sys.path:
     sys.path.append(_TEMPLATES)  # last: its folders' names are no names for others to find
 
 from hf_runtime.file_hashes import RECORD_FILE, FileHashes, hash_file  # noqa: E402
-from hf_runtime.hub_files import NotServableError, choose, is_safe  # noqa: E402
-from hf_runtime.hub_token import (  # noqa: E402
-    UnusableTokenError,
-    error_line,
-    hub_token,
-    without_credentials,
-)
+from hf_runtime.hub_files import NotServableError, choose, choose_adapter, is_safe  # noqa: E402
+from hf_runtime.hub_token import UnusableTokenError, error_line, hub_token  # noqa: E402
 from hf_runtime.locked_files import (  # noqa: E402
     Difference,
     LockedFile,
@@ -40,6 +35,7 @@ __all__ = [
     "UnusableTokenError",
     "added_files",
     "choose",
+    "choose_adapter",
     "differences",
     "error_line",
     "hash_file",
@@ -48,5 +44,4 @@ __all__ = [
     "missing_files",
     "repository_folder",
     "snapshot_folder",
-    "without_credentials",
 ]

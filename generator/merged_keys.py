@@ -11,7 +11,7 @@ _MERGED_MAPS = ("options", "dynamic_batching", "ensemble")
 
 
 def merge(defaults: Mapping[str, Node], own: Mapping[str, Node]) -> dict[str, Node]:
-    """``own`` over ``defaults``: options and dynamic_batching key by key, everything else whole."""
+    """``own`` over ``defaults``: its maps key by key, everything else whole."""
     merged = {**defaults, **own}
     for name in _MERGED_MAPS:
         lower, upper = defaults.get(name), own.get(name)

@@ -18,6 +18,7 @@ from generator import ensemble_rules
 from generator.errors import TemplateError
 from generator.triton_models import (
     ARM_PARAMETER,
+    DECOUPLED,
     ENGINE_PARAMETER,
     ROLE_PARAMETER,
     STEPS,
@@ -186,7 +187,7 @@ def _role_rules(config: Any) -> Iterator[str]:
         yield f"parameter {TASK_PARAMETER} is missing"
     if role not in get_args(Role):
         yield f"parameter {ROLE_PARAMETER} is {role}, must be {', '.join(get_args(Role))}"
-    if config.model_transaction_policy.decoupled != (role == "engine"):
+    if config.model_transaction_policy.decoupled != (role in DECOUPLED):
         yield f"a model is decoupled where it is an engine and only there; this one is {role}"
     if engine != (engine_name(config.name) if role == "front" else None):
         yield f"parameter {ENGINE_PARAMETER} must be <name>_stream in a front, and nowhere else"

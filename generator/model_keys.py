@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from generator import ensemble_keys, metric_keys, schema
+from generator import adapter_keys, ensemble_keys, metric_keys, quantization_keys, schema, source
+from generator.python_env import key as python_env_key
 from generator.schema import Check, Report
 from generator.spec import (
     DynamicBatching,
@@ -19,14 +20,10 @@ from generator.spec import (
 from generator.yaml_nodes import Node
 
 MAX_NAME = 128
-NAME_EXPECTED = (
-    f"letters (a-z, A-Z), digits, and single _ - . between them, at most {MAX_NAME} characters"
-)
-NAME_PATTERN = rf"(?!.*\.\.)(?=.{{1,{MAX_NAME}}}\Z)[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?"
-REVISION_PATTERN = r"(?!.*\.\.)[A-Za-z0-9][A-Za-z0-9_./-]{0,254}"
 DTYPES = ("auto", "float32", "float16", "bfloat16")
 DEVICE_MAPS = ("auto", "balanced", "balanced_low_0", "sequential")
 INSTANCE_KINDS = ("KIND_AUTO", "KIND_CPU", "KIND_GPU", "KIND_MODEL")
+LAYOUTS = ("single", "ensemble", "vllm-backend")
 MAX_INSTANCES = 128
 MAX_CACHE_MIB = 2**20
 
@@ -96,11 +93,13 @@ class Entry:
 
 
 KEYS: dict[str, Entry] = {
-    "name": Entry(schema.text(NAME_EXPECTED, NAME_PATTERN), required=True),
+    "name": Entry(schema.name(MAX_NAME), required=True),
     "task": Entry(schema.text("a task's name"), required=True),
     "model": Entry(schema.text("a Hub id or a local path"), required=True),
-    "revision": Entry(schema.nullable(schema.text("a branch, tag or commit", REVISION_PATTERN))),
+    "revision": Entry(source.REVISION),
+    "adapters": Entry(schema.nullable(adapter_keys.check), ()),
     "dtype": Entry(schema.choice(*DTYPES), "auto"),
+    "quantization": Entry(quantization_keys.check),
     "device_map": Entry(schema.nullable(schema.choice(*DEVICE_MAPS))),
     "trust_remote_code": Entry(schema.boolean, False),
     "allow_pickle": Entry(schema.boolean, False),
@@ -112,9 +111,10 @@ KEYS: dict[str, Entry] = {
     "version_policy": Entry(schema.nullable(_version_policy)),
     "streaming": Entry(schema.boolean),  # left out: whether the task streams
     "hooks": Entry(schema.nullable(schema.text("a Python file"))),
+    "python_env": Entry(python_env_key.check),
     "metrics": Entry(metric_keys.check, ()),
     "response_cache": Entry(_response_cache),
-    "layout": Entry(schema.choice("single", "ensemble"), "single"),
+    "layout": Entry(schema.choice(*LAYOUTS), "single"),
     "ensemble": Entry(ensemble_keys.check, Ensemble()),
     "canary": Entry(_anything),
     "shadow": Entry(_anything),

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from generator import schema
 from generator.spec import DynamicBatching
 from generator.templates import Task
+from generator.vllm_arguments import num_gpus
 from generator.yaml_nodes import Node
 
 
@@ -63,6 +64,48 @@ def _instances(node: Node, values: Mapping[str, Any]) -> Iterator[tuple[Node, st
         spread = f"device_map {values['device_map']} spreads one copy over all GPUs"
         expected = "expected [{count: 1, kind: KIND_MODEL}]"
         yield node, f"{spread}, and this asks for several; {expected}"
+
+
+def engine_rules(
+    own: Node | None, task: Task | None, options: Mapping[str, Any]
+) -> Iterator[tuple[Node, str]]:
+    """Options that a model itself gives go to the engine that it has. Defaults are for all engines:
+    what one does not know of them is for others.
+    """
+    if own is None or task is None:
+        return
+    for name, value in options.items():
+        option, place, engine = task.options[name], own.get(name), options.get("engine")
+        if place is not None and value and not option.is_for(engine):
+            knows = f"only engine {' or '.join(option.engines)} knows it"
+            yield place, f"got {schema.show(place)}, but engine is {engine}: {knows}"
+
+
+def vllm_rules(
+    given: Mapping[str, Node], values: Mapping[str, Any], options: Mapping[str, Any]
+) -> Iterator[tuple[Node, str]]:
+    """Arguments of vLLM's go to vLLM, and who has several GPUs for one copy of a model has them
+    from one instance. NVIDIA's vLLM backend has rules of its own.
+    """
+    if values.get("layout") == "vllm-backend":
+        return
+    if options.get("engine") == "vllm" and values.get("device_map") is not None:
+        reason = "tensor_parallel_size in options.vllm spreads a model"
+        yield given["device_map"], f"got {values['device_map']}, expected null: {reason}"
+    if options.get("vllm") is None:
+        return
+    if options["engine"] == "auto":
+        place = given["options"].get("vllm") or given["options"]
+        yield place, "got arguments for vLLM, but engine is auto; set engine: vllm"
+    num = num_gpus(options)
+    for group in values.get("instance_group") or ():
+        if num > 1 and "instance_group" in given and group.kind in ("KIND_GPU", "KIND_AUTO"):
+            wanted = f"options.vllm spreads one copy over {num} GPUs"
+            message = f"got {group.kind}, which is one instance for each GPU, but {wanted}"
+            yield (
+                given["instance_group"],
+                f"{message}; expected [{{count: 1, kind: KIND_MODEL}}]",
+            )
 
 
 def _response_cache(

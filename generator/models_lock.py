@@ -18,7 +18,13 @@ from typing import TypeAlias
 
 from generator import schema, yaml_marks
 from generator.errors import RepositoryError, SpecError
-from generator.hub_rules import LockedFile, NotServableError, choose, is_safe
+from generator.hub_rules import (
+    LockedFile,
+    NotServableError,
+    choose,
+    choose_adapter,
+    is_safe,
+)
 from generator.schema import Report
 from generator.spec import LockedSnapshot, ModelSpec
 from generator.yaml_nodes import Node
@@ -123,12 +129,19 @@ def pin(specs: Iterable[ModelSpec], lock: Lock | None, config: Path) -> list[Mod
     if lock is None:
         return list(specs)
     report = Report()
-    pinned = [
-        spec if spec.source.is_local else _pinned(spec, lock, config, report) for spec in specs
-    ]
+    pinned = [_with_adapters(spec, lock, config, report) for spec in specs]
     if report.problems:
         raise SpecError(str(config), report.problems)
     return pinned
+
+
+def _with_adapters(spec: ModelSpec, lock: Lock, config: Path, report: Report) -> ModelSpec:
+    """The model with what is locked for it and for each of its adapters."""
+    own, *adapters = (
+        part if part.source.is_local else _pinned(part, lock, config, report) for part in spec.parts
+    )
+    locked = zip(spec.adapters, adapters, strict=True)
+    return replace(own, adapters=tuple(replace(one, locked=part.locked) for one, part in locked))
 
 
 def _pinned(spec: ModelSpec, lock: Lock, config: Path, report: Report) -> ModelSpec:
@@ -155,7 +168,7 @@ def _with_choice(
 ) -> LockedSnapshot:
     """Of a snapshot that models share, the files that this one may have."""
     try:
-        names = choose(found.files, spec.allow_pickle)
+        names = chosen_files(spec, found.files)
     except NotServableError as error:
         _disagree(report, spec, "allow_pickle", f"by {name}, {spec.source.text} {error}")
         return found
@@ -169,6 +182,14 @@ def _disagree(report: Report, spec: ModelSpec, key: str, message: str) -> None:
 
 def _fetch(arguments: str) -> str:
     return f"run hf-triton fetch {arguments}"
+
+
+def chosen_files(spec: ModelSpec, names: Iterable[str]) -> list[str]:
+    """The files that a model, or the adapter that ``spec`` stands for, may have of its repository.
+
+    Raises NotServableError.
+    """
+    return (choose if spec.adapter is None else choose_adapter)(names, spec.allow_pickle)
 
 
 def is_commit(revision: str) -> bool:

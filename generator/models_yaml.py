@@ -12,12 +12,15 @@ from pathlib import Path
 from typing import Any
 
 from generator import (
+    adapter_keys,
     canary_keys,
     ensemble_keys,
     metric_keys,
     models_lock,
+    quantization_keys,
     schema,
     task_names,
+    vllm_backend_keys,
     yaml_marks,
     yaml_nodes,
 )
@@ -28,13 +31,15 @@ from generator.hooks_file import find_hooks
 from generator.merged_keys import merge
 from generator.model_keys import KEYS
 from generator.model_names import NameClaim, refuse_clashes
-from generator.model_rules import broken_rules
+from generator.model_rules import broken_rules, engine_rules, vllm_rules
+from generator.python_env.key import find_python_env
 from generator.schema import Report
 from generator.server_settings import ServerSettings, read_settings
 from generator.source import Source, find_source
-from generator.spec import HooksFile, InstanceGroup, ModelSpec
+from generator.spec import HooksFile, InstanceGroup, ModelSpec, PythonEnv
 from generator.templates import Task
 from generator.triton_models import ENGINE_SUFFIX, STEP_SUFFIXES
+from generator.vllm_arguments import num_gpus
 from generator.yaml_nodes import Node
 
 _ONE_MODEL_ONLY = ("name", "canary", "shadow")
@@ -176,14 +181,22 @@ class _Loader:
         if named is not None and isinstance(named.value, str):
             self.claims.append(NameClaim(named, named.value, parts(values)))
         values["hooks"] = self.hooks(given, values)
+        adapters = values["adapters"] or ()
+        values["adapters"] = adapter_keys.find_adapters(adapters, self.base, self.report)
+        values["python_env"] = self.python_env(given)
         if values["metrics"]:
             self.metrics += metric_keys.claims(given["metrics"], values["metrics"])
-        if values.get("layout") == "single" and "ensemble" in own:
+        if values.get("layout") in ("single", "vllm-backend") and "ensemble" in own:
             self.report.add(own["ensemble"], "is of no use without 'layout: ensemble'")
         able = [tag for tag, known in self.tasks.items() if known.output]
         for place, message in (
             *broken_rules(given, values, task),
+            *adapter_keys.broken_rules(given, values, task),
+            *engine_rules(node.get("options"), task, options),
+            *vllm_rules(given, values, options),
             *ensemble_keys.broken_rules(given, values, task, able),
+            *vllm_backend_keys.broken_rules(given, values, task, options),
+            *quantization_keys.broken_rules(given, values, task),
         ):
             self.refuse(place, message, node)
         if len(self.report.problems) > before or task is None or source is None:
@@ -249,6 +262,10 @@ class _Loader:
             return None
         return find_hooks(node, value, self.base, self.report)
 
+    def python_env(self, given: Mapping[str, Node]) -> PythonEnv | None:
+        node = given.get("python_env")
+        return None if node is None else find_python_env(node, self.base, self.report)
+
     def refuse(self, place: Node, message: str, model: Node) -> None:
         """Notes a problem of one model, which it names where the value comes from the defaults."""
         inherited = not place.where.startswith(model.where)
@@ -259,6 +276,8 @@ def parts(values: Mapping[str, Any]) -> tuple[str, ...]:
     """What a model's name is followed by in the names of its further folders."""
     if values.get("layout") == "ensemble":
         return STEP_SUFFIXES
+    if values.get("layout") == "vllm-backend":
+        return ()
     return (ENGINE_SUFFIX,) if values["streaming"] else ()
 
 
@@ -266,10 +285,11 @@ def _spec(values: Mapping[str, Any], source: Source, options: Mapping[str, objec
     groups = values["instance_group"]
     if groups is None:
         # Where a device map spreads one copy over the GPUs, Triton must not make one on each.
-        kind = "KIND_MODEL" if values["device_map"] else "KIND_AUTO"
+        on_vllm = values["layout"] == "vllm-backend" or num_gpus(options) > 1
+        kind = "KIND_MODEL" if values["device_map"] or on_vllm else "KIND_AUTO"
         groups = (InstanceGroup(kind=kind),)
-    if values["layout"] == "single":
+    if values["layout"] != "ensemble":
         values = {**values, "ensemble": None}
-    kept = ("model", "instance_group", "options", "layout", "canary", "shadow")
+    kept = ("model", "instance_group", "options", "canary", "shadow")
     direct = {name: value for name, value in values.items() if name not in kept}
     return ModelSpec(source=source, instance_groups=groups, options=options, **direct)

@@ -24,6 +24,8 @@ from generator.errors import ModelError
 from generator.generate import generate, refuse_conflicts
 from generator.models_yaml import load
 from generator.native_model import place_models
+from generator.python_env.building import folder_of
+from generator.python_env.ensuring import ensure_environments
 from generator.spec import ModelSpec
 from generator.templates import Task, find_tasks
 from generator.triton_models import triton_models
@@ -81,10 +83,10 @@ def run(args: argparse.Namespace) -> int:
     tasks = find_tasks()
     spec = _spec(load(config, tasks), args)
     _check_engines(spec, tasks)
-    _check_packages()
+    python = _python_of(spec, tasks)
     refuse_conflicts(generate(config, repository))
     # The last folder runs Python and knows the task, whatever the layout.
-    code = _compare(repository / triton_models(spec)[-1].name, spec, args)
+    code = _compare(repository / triton_models(spec)[-1].name, python, spec, args)
     for note in place_models([spec], tasks, repository):
         print(f"hf-triton: {note}", file=sys.stderr)
     return code
@@ -109,6 +111,18 @@ def _check_engines(spec: ModelSpec, tasks: Mapping[str, Task]) -> None:
         )
 
 
+def _python_of(spec: ModelSpec, tasks: Mapping[str, Task]) -> str:
+    """The Python that runs the model, of its own environment where it has one, which is built where
+    it is not there. Raises ModelError where that can't run models.
+    """
+    if spec.python_env is None:
+        _check_packages()
+        return sys.executable
+    for name, reason in ensure_environments([spec], tasks).items():
+        raise ModelError(f"{name}: {reason}")
+    return str(folder_of(spec.python_env) / "bin" / "python3")
+
+
 def _check_packages() -> None:
     """Raises ModelError where this Python can't run models; imports nothing."""
     missing = [name for name in ("torch", "transformers") if not importlib.util.find_spec(name)]
@@ -119,10 +133,10 @@ def _check_packages() -> None:
         )
 
 
-def _compare(folder: Path, spec: ModelSpec, args: argparse.Namespace) -> int:
+def _compare(folder: Path, python: str, spec: ModelSpec, args: argparse.Namespace) -> int:
     """Runs the comparison to its end; an interrupt is passed on, so that it tells what it has."""
     process = subprocess.Popen(
-        _command(folder.resolve(), spec, args),
+        _command(folder.resolve(), python, spec, args),
         env=_environment(folder.resolve()),
         start_new_session=True,  # the terminal's Ctrl-C reaches it through us, and once
     )
@@ -154,7 +168,7 @@ def _exit_code(code: int) -> int:
     return code
 
 
-def _command(folder: Path, spec: ModelSpec, args: argparse.Namespace) -> list[str]:
+def _command(folder: Path, python: str, spec: ModelSpec, args: argparse.Namespace) -> list[str]:
     groups = spec.instance_groups
     optional = {
         "--lengths": args.lengths and json.dumps(args.lengths),
@@ -163,7 +177,7 @@ def _command(folder: Path, spec: ModelSpec, args: argparse.Namespace) -> list[st
         "--json": args.json and str(args.json.resolve()),
     }
     return [
-        *(sys.executable, "-m", f"{_PACKAGE}.optimize", str(folder)),
+        *(python, "-m", f"{_PACKAGE}.optimize", str(folder)),
         *("--version", str(folder_version(folder))),
         *("--kind", groups[0].kind if groups else "KIND_AUTO"),
         *("--instances", str(sum(group.count for group in groups) or 1)),

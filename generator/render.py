@@ -22,10 +22,20 @@ from generator import model_config
 from generator.digest import CONFIG_FILE, with_digest
 from generator.ensemble_tensors import NATIVE_FILES, ensemble_tensors
 from generator.errors import TemplateError
+from generator.python_env.rendering import with_environment
 from generator.routing import routing_files
+from generator.source import Source
+from generator.spec import ModelSpec
 from generator.strict_jinja import Filter, strict_environment
-from generator.templates import CONFIG_TEMPLATE, ENSEMBLE_FOLDER, VERSION_FOLDER, Task
+from generator.templates import (
+    CONFIG_TEMPLATE,
+    ENSEMBLE_FOLDER,
+    VERSION_FOLDER,
+    VLLM_BACKEND_FOLDER,
+    Task,
+)
 from generator.triton_models import STEPS, TritonModel, step_name
+from generator.vllm_backend import engine_arguments
 
 VALUES_FILE = f"{VERSION_FOLDER}/model.json"
 HOOKS_FILE = f"{VERSION_FOLDER}/hooks.py"
@@ -63,15 +73,22 @@ def _values_and_code(
     """What stands in model.json, and what runs beside it."""
     if model.role == "front":
         return front_values(model), task.front_files
+    if model.role == "vllm":
+        return engine_arguments(model.spec, repository), {}
     if not model.runs_python:
         return native_values(model), {}
-    return model_values(model, repository), _engine_files(model, task)
+    files = _engine_files(model, task)
+    if model.has_environment:
+        files = with_environment(files, model, repository)
+    return model_values(model, repository), files
 
 
 def render_config(model: TritonModel, task: Task) -> str:
     """The text of config.pbtxt."""
     if model.role == "ensemble" or model.is_step:
         return _render_part(model, task)
+    if model.role == "vllm":
+        return _rendered(task, f"{VLLM_BACKEND_FOLDER}/model.pbtxt.j2", model=model)
     return _rendered(task, f"{task.folder.name}/{CONFIG_TEMPLATE}", model=model)
 
 
@@ -97,17 +114,12 @@ def _rendered(task: Task, name: str, **values: object) -> str:
 def model_values(model: TritonModel, repository: Path) -> dict[str, object]:
     """What model.py reads from model.json; a relative path starts from the model's folder."""
     spec = model.spec
-    source = spec.source.text
-    if spec.source.folder is not None and not Path(source).is_absolute():
-        # The operating system takes `..` from where a linked repository really is.
-        folder = repository.resolve() / model.name
-        source = Path(os.path.relpath(spec.source.folder, folder)).as_posix()
     return {
         "name": model.name,
         "public_name": spec.name,
         "decoupled": model.is_decoupled,
         "task": spec.task,
-        "model": source,
+        "model": _written_source(model, spec.source, repository),
         "local": spec.source.is_local,
         "revision": spec.locked.commit if spec.locked else spec.revision,
         "dtype": spec.dtype,
@@ -115,22 +127,53 @@ def model_values(model: TritonModel, repository: Path) -> dict[str, object]:
         "trust_remote_code": spec.trust_remote_code,
         "max_batch_size": spec.max_batch_size,
         "options": dict(spec.options),
-        **_added_values(model),
+        **_added_values(model, repository),
     }
 
 
-def _added_values(model: TritonModel) -> dict[str, object]:
+def _written_source(model: TritonModel, source: Source, repository: Path) -> str:
+    """A Hub id, or a path; a relative one starts from the model's folder."""
+    if source.folder is None or Path(source.text).is_absolute():
+        return source.text
+    # The operating system takes `..` from where a linked repository really is.
+    folder = repository.resolve() / model.name
+    return Path(os.path.relpath(source.folder, folder)).as_posix()
+
+
+def _adapter_values(model: TritonModel, part: ModelSpec, repository: Path) -> dict[str, object]:
+    values: dict[str, object] = {
+        "name": part.adapter,
+        "model": _written_source(model, part.source, repository),
+        "local": part.source.is_local,
+        "revision": part.locked.commit if part.locked else part.revision,
+    }
+    return {**values, **_locked_values(part)}
+
+
+def _locked_values(spec: ModelSpec) -> dict[str, object]:
+    if spec.locked is None:
+        return {}
+    files = sorted(spec.locked.files.items())
+    return {"locked_files": {path: dataclasses.asdict(file) for path, file in files}}
+
+
+def _added_values(model: TritonModel, repository: Path) -> dict[str, object]:
     """What stands in model.json only of models that have it."""
     added: dict[str, object] = {}
     spec = model.spec
     if spec.ensemble is not None:
         added["role"] = model.role
         added["pad_to_multiple_of"] = spec.ensemble.pad_to_multiple_of
+    if spec.quantization is not None:
+        method = spec.quantization.method
+        added["quantization"] = {"method": method, **spec.quantization.arguments}
     if spec.allow_pickle:
         added["allow_pickle"] = True
-    if spec.locked is not None:
-        files = sorted(spec.locked.files.items())
-        added["locked_files"] = {path: dataclasses.asdict(file) for path, file in files}
+    added |= _locked_values(spec)
+    if spec.adapters:
+        added["adapters"] = [
+            _adapter_values(model, part, repository) for part in spec.parts if part.adapter
+        ]
     if spec.hooks is not None:
         added["hooks"] = spec.hooks.path.name
     if spec.metrics:

@@ -16,7 +16,7 @@ from typing import Any
 
 from generator import model_config
 from generator.render import VALUES_FILE
-from generator.triton_models import TASK_PARAMETER
+from generator.triton_models import ROLE_PARAMETER, TASK_PARAMETER
 
 Value = str | int | bool | list[str] | list[int] | list[bool]
 
@@ -41,6 +41,13 @@ _BY_TASK: dict[str, dict[str, Value]] = {
     "text2text-generation": {"text_input": "The small dog sleeps in the garden."},
 }
 
+# Its own default is 16 tokens, and the prompt before them.
+_FOR_VLLM_BACKEND: dict[str, Value] = {
+    "text_input": _SAMPLE_TEXT,
+    "sampling_parameters": json.dumps({"max_tokens": 64, "temperature": 0}),
+    "exclude_input_in_output": True,
+}
+
 
 def sample_request(repository: Path, model: str, config: Any) -> dict[str, Value]:
     """A value for each input that a request to ``model`` needs, by the input's name.
@@ -49,6 +56,8 @@ def sample_request(repository: Path, model: str, config: Any) -> dict[str, Value
     """
     folder = repository / model
     task = model_config.parameters(config).get(TASK_PARAMETER, "")
+    if model_config.parameters(config).get(ROLE_PARAMETER) == "vllm":
+        return _FOR_VLLM_BACKEND
     if task == "pipeline":
         return _for_pipeline(folder, config)
     found = _BY_TASK.get(task)

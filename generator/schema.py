@@ -131,6 +131,14 @@ def number(
     return check
 
 
+def name(longest: int) -> Check:
+    """A name of a model, or of something of a model's, that may become part of a path or a URL."""
+    return text(
+        f"letters (a-z, A-Z), digits, and single _ - . between them, at most {longest} characters",
+        rf"(?!.*\.\.)(?=.{{1,{longest}}}\Z)[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?",
+    )
+
+
 def text(
     expected: str, pattern: str | None = None, *, may_be_empty: bool = False, allowed: str = ""
 ) -> Check:
@@ -222,6 +230,27 @@ def mapping(checks: Mapping[str, Check], expected: str) -> Check:
         return {name: value for name, value in values.items() if value is not None}
 
     return check
+
+
+def plain_map(node: Node, report: Report) -> dict[str, Any] | None:
+    """A map with any keys, of what JSON can hold; its keys are somebody else's."""
+    if not isinstance(node.value, dict):
+        report.expected(node, "a map")
+        return None
+    return {key.name: _plain(child, report) for key, child in node.value.items()}
+
+
+def _plain(node: Node, report: Report) -> Any:
+    if isinstance(node.value, dict):
+        return plain_map(node, report)
+    if isinstance(node.value, list):
+        return [_plain(item, report) for item in node.value]
+    if isinstance(node.value, str):
+        return text("text", may_be_empty=True, allowed="\n\t")(node, report)
+    if isinstance(node.value, int | float) and not isinstance(node.value, bool):
+        wide = isinstance(node.value, int) and abs(node.value) <= UINT64_MAX
+        return node.value if wide else number()(node, report)
+    return node.value
 
 
 def _token_hint(key: Key) -> str | None:

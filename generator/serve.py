@@ -16,6 +16,7 @@ from generator.errors import UsageError
 from generator.generate import Outcome, generate, refuse_conflicts
 from generator.models_yaml import load_settings
 from generator.server_settings import LOG_FORMATS
+from generator.templates import find_tasks
 
 HELP = "generate, start Triton, wait until every model is ready, and print the curl lines"
 
@@ -199,6 +200,7 @@ def run(args: argparse.Namespace) -> int:
         json_log.start()
     _report(outcome, args.repository)
     refuse_conflicts(outcome)
+    _build_environments(outcome)
     server = TritonServer(
         repository,
         listen,
@@ -219,6 +221,14 @@ def _report(outcome: Outcome, repository: str) -> None:
         print(f"hf-triton: generated in {repository}: {names}", file=sys.stderr)
     for note in outcome.notes:
         print(f"hf-triton: {note}", file=sys.stderr)
+
+
+def _build_environments(outcome: Outcome) -> None:
+    """A model that can't have its environment fails to load, and the others are served."""
+    from generator.python_env.ensuring import ensure_environments
+
+    for name, reason in ensure_environments(outcome.plan.specs, find_tasks()).items():
+        print(f"hf-triton: {name}: {reason}", file=sys.stderr)
 
 
 def _port(text: str) -> int:

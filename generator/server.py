@@ -18,7 +18,13 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
 
-from generator import model_config, server_binary, server_guard, server_restrictions
+from generator import (
+    model_config,
+    server_binary,
+    server_guard,
+    server_restrictions,
+    vllm_backend,
+)
 from generator.errors import GeneratorError, ServerError
 from generator.masking import mask, secrets_of
 from generator.server_api import ServerApi
@@ -114,6 +120,8 @@ class TritonServer:
             encoding="utf-8",
             errors="replace",
             start_new_session=True,
+            # Where the paths start that it is told.
+            cwd=self.repository if vllm_backend.is_used_in(self.repository) else None,
         )
         reader = threading.Thread(target=self._pass_log_on, args=(process,), daemon=True)
         self._started = (process, reader)

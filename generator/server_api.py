@@ -27,6 +27,9 @@ _PREFIXES = re.compile(
     r"|Internal: |(c_python_backend_utils\.)?TritonModelException: "
 )
 
+# core/src/model_config_utils.cc, ValidateInstanceGroup: it lists what there is, or nothing.
+_NO_GPU = re.compile(r"specifies invalid or unsupported gpu id (\d+)\. GPUs with .* are:([ \d,]*)")
+_NO_GPUS = "has kind KIND_GPU but no GPUs are available"
 _NO_BACKEND = re.compile(r"unable to find backend library for backend '([^']*)'")
 
 
@@ -164,7 +167,26 @@ def one_line(error: str) -> str:
         text = "its folder or config.pbtxt can't be read (see the log above)"
     missing = _NO_BACKEND.search(text)
     if missing:
-        text = f"this tritonserver has no backend '{missing[1]}'; NVIDIA's container has"
+        text = f"this tritonserver has no backend '{missing[1]}'; {_who_has(missing[1])}"
+    gpu = _NO_GPU.search(text)
+    if gpu:
+        text = _gpu_missing(gpu[1], gpu[2].strip(" ,"))
+    if _NO_GPUS in text:
+        text = "instance_group asks for KIND_GPU, and Triton finds no GPU here: use KIND_CPU"
     if "is not healthy" in text:
         text = "its Python process died while loading (out of memory?)"
     return " ".join(text.split()).rstrip(" ;") or "no reason given"
+
+
+def _who_has(backend: str) -> str:
+    if backend != "vllm":
+        return "NVIDIA's container has"
+    return (
+        "NVIDIA's vLLM container (tritonserver:YY.MM-vllm-python-py3) has; here use layout: single "
+        "and options: {engine: vllm}"
+    )
+
+
+def _gpu_missing(asked: str, usable: str) -> str:
+    there = f"of the GPUs here Triton can use only {usable}" if usable else "Triton finds none here"
+    return f"instance_group asks for GPU {asked}, and {there}: change gpus, or use KIND_CPU"

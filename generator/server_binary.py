@@ -19,11 +19,14 @@ from importlib import metadata
 from pathlib import Path
 
 from generator.errors import ServerError
+from generator.python_env.finding import NUMPY_VARIABLE
 
 _WHEEL = "nvidia-pytriton"
 _INSTALL = "pip install 'hf-triton[serve]'"
 # The wheel's platform tag, manylinux_2_35: older ones can't load its libraries.
 _MIN_GLIBC = (2, 35)
+# Its stub, 24.10's, was built for numpy 1.
+_NUMPY_BELOW = "2"
 
 
 @dataclass(frozen=True)
@@ -37,6 +40,13 @@ class Binary:
     def full_environment(self) -> dict[str, str]:
         """The environment to start it in. Python stubs write UTF-8, unbuffered."""
         return {**os.environ, "PYTHONUTF8": "1", "PYTHONUNBUFFERED": "1", **self.environment}
+
+
+def numpy_below() -> str:
+    """The first major version of numpy whose arrays crash the Python stub of the server that
+    ``find`` finds; empty where there is none.
+    """
+    return "" if shutil.which("tritonserver") else _NUMPY_BELOW
 
 
 def find() -> Binary:
@@ -73,6 +83,7 @@ def embedded() -> Binary:
     environment = {
         **_python_environment(),
         "LD_LIBRARY_PATH": os.pathsep.join(path for path in paths if path),
+        NUMPY_VARIABLE: _NUMPY_BELOW,
     }
     return Binary(command, f"{_WHEEL} {wheel.version}", environment)
 

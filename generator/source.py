@@ -13,11 +13,15 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from generator import schema
 from generator.schema import Report, show
 from generator.yaml_nodes import Node
 
 # The Hub's own rule: huggingface_hub/utils/_validators.py, validate_repo_id.
 _HUB_ID = re.compile(r"([A-Za-z0-9_][\w.-]*/)?[A-Za-z0-9_][\w.-]{0,95}", re.ASCII)
+REVISION = schema.nullable(
+    schema.text("a branch, tag or commit", r"(?!.*\.\.)[A-Za-z0-9][A-Za-z0-9_./-]{0,254}")
+)
 _EXPECTED = "a Hub id (org/name) or a local path (./folder, /folder, ~/folder)"
 
 

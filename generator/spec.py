@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from pathlib import Path
 
@@ -57,11 +57,35 @@ class ResponseCache:
 
 
 @dataclass(frozen=True)
+class Quantization:
+    """How weights are stored in fewer bits: a method, and arguments of transformers' for it."""
+
+    method: str
+    arguments: Mapping[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class HooksFile:
     """A user's preprocess and postprocess, as they were when models.yaml was read."""
 
     path: Path
     content: bytes
+
+
+@dataclass(frozen=True)
+class PythonEnv:
+    """A model's own Python environment. ``folder`` is one that somebody else made; otherwise
+    ``digest`` stands for all that the requirements say, those of ``no_deps`` installed last and
+    alone. ``files`` is every file that was read for it.
+    """
+
+    written: str
+    folder: Path | None = None
+    requirements: Path | None = None
+    no_deps: Path | None = None
+    system_site_packages: bool = False
+    digest: str = ""
+    files: tuple[Path, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -98,6 +122,19 @@ class LockedSnapshot:
 
 
 @dataclass(frozen=True)
+class Adapter:
+    """A LoRA adapter of a model: what requests call it, and where it comes from; ``locked`` and
+    ``places`` are as a ModelSpec's.
+    """
+
+    name: str
+    source: Source
+    revision: str | None
+    locked: LockedSnapshot | None = None
+    places: Mapping[str, Node] = field(default_factory=dict, compare=False, repr=False)
+
+
+@dataclass(frozen=True)
 class Arm:
     """``weight`` percent of a model's requests, and the entry that answers them."""
 
@@ -129,7 +166,8 @@ class ModelSpec:
 
     ``locked`` is what models.lock has of a Hub model; ``places`` are the keys that were given, each
     where it stands, for errors that only show later. ``arm_of`` is the model that has this one as
-    an arm or a shadow of its own, where it is no entry by itself.
+    an arm or a shadow of its own, where it is no entry by itself. ``adapter`` is the name of the
+    one of its adapters that this stands for, among its ``parts``.
     """
 
     name: str
@@ -146,6 +184,7 @@ class ModelSpec:
     version_policy: VersionPolicy | None
     streaming: bool
     hooks: HooksFile | None
+    python_env: PythonEnv | None
     metrics: tuple[Metric, ...]
     response_cache: ResponseCache | None
     ensemble: Ensemble | None
@@ -154,4 +193,29 @@ class ModelSpec:
     places: Mapping[str, Node] = field(default_factory=dict, compare=False, repr=False)
     canary: Canary | None = None
     shadow: Shadow | None = None
+    layout: str = "single"
     arm_of: str | None = None
+    quantization: Quantization | None = None
+    adapters: tuple[Adapter, ...] = ()
+    adapter: str | None = None
+
+    @property
+    def parts(self) -> tuple[ModelSpec, ...]:
+        """What has files of its own: the model, and each of its adapters as if it were one."""
+        return self, *(
+            replace(
+                self,
+                source=adapter.source,
+                revision=adapter.revision,
+                locked=adapter.locked,
+                places=adapter.places,
+                adapters=(),
+                adapter=adapter.name,
+            )
+            for adapter in self.adapters
+        )
+
+    @property
+    def title(self) -> str:
+        """The model, or the adapter of it that this stands for, as messages name it."""
+        return self.name if self.adapter is None else f"{self.name}, adapter {self.adapter}"

@@ -54,6 +54,7 @@ def _options_as_json(task: Task) -> dict[str, object]:
             "min": option.minimum,
             "max": option.maximum,
             "exclusive_min": option.exclusive_min,
+            "engines": list(option.engines) or None,
             "help": option.help,
         }
         for option in task.options.values()
@@ -64,8 +65,15 @@ def describe_kind(option: Option) -> str:
     """Such as ``whole number, 1 to 1024, tokens``."""
     if option.choices:
         return " | ".join(_word(choice) for choice in option.choices)
-    names = {bool: "true | false", int: "whole number", float: "number", str: "text"}
-    return ", ".join(filter(None, (names[option.kind], _range(option), option.unit)))
+    names = {
+        bool: "true | false",
+        int: "whole number",
+        float: "number",
+        str: "text",
+        dict: "map",
+    }
+    engines = f"engine {' or '.join(option.engines)}" if option.engines else None
+    return ", ".join(filter(None, (names[option.kind], _range(option), option.unit, engines)))
 
 
 def _range(option: Option) -> str:

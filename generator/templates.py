@@ -25,10 +25,11 @@ CONFIG_TEMPLATE = "config.pbtxt.j2"
 SHARED_PACKAGE = "hf_runtime"
 FRONT_FOLDER = "front"
 ENSEMBLE_FOLDER = "ensemble"
+VLLM_BACKEND_FOLDER = "vllm_backend"
 VERSION_FOLDER = "1"
 # As hf_encoder/task.py has them: of each token's last hidden state, of each token, of each row.
 OUTPUTS = ("hidden", "tokens", "sequences")
-_KINDS = (bool, int, float, str)
+_KINDS = (bool, int, float, str, dict)
 
 
 @dataclass(frozen=True)
@@ -45,12 +46,17 @@ class Option:
     minimum: float | None
     maximum: float | None
     exclusive_min: float | None
+    engines: tuple[str, ...] = ()  # that alone know it; none: all do
 
     @cached_property
     def check(self) -> schema.Check:
         """What models.yaml may say for it."""
         inner = self._inner_check()
         return schema.nullable(inner) if self.nullable else inner
+
+    def is_for(self, engine: object) -> bool:
+        """Whether that engine, where there are several, knows the option."""
+        return not self.engines or engine in ("auto", *self.engines)
 
     def _inner_check(self) -> schema.Check:
         if self.choices:
@@ -59,6 +65,8 @@ class Option:
             return schema.boolean
         if self.kind is str:
             return schema.text("text", may_be_empty=True, allowed="\n\t")
+        if self.kind is dict:
+            return schema.plain_map
         if self.kind is float:
             return schema.number(self.minimum, self.maximum, self.exclusive_min, self.unit)
         exclusive = self.exclusive_min
@@ -89,11 +97,30 @@ class Task:
         return self._flag("STREAMS")
 
     @cached_property
+    def has_adapters(self) -> bool:
+        """Whether its engines serve LoRA adapters: ``ADAPTERS`` of the folder's options.py."""
+        return self._flag("ADAPTERS")
+
+    @cached_property
+    def quantizes(self) -> bool:
+        """Whether its models load with quantized weights: ``QUANTIZES`` of the folder's
+        options.py.
+        """
+        return self._flag("QUANTIZES")
+
+    @cached_property
     def is_deterministic(self) -> bool:
         """Whether the same request always gets the same answer, which then may be kept:
         ``DETERMINISTIC`` of the folder's options.py.
         """
         return self._flag("DETERMINISTIC")
+
+    @cached_property
+    def has_vllm_backend(self) -> bool:
+        """Whether NVIDIA's vLLM backend answers requests of this task: ``VLLM_BACKEND`` of the
+        folder's options.py.
+        """
+        return self._flag("VLLM_BACKEND")
 
     def _flag(self, name: str) -> bool:
         found = getattr(self._options_module, name, False)
@@ -219,7 +246,7 @@ def _option(field: dataclasses.Field[Any], hint: Any, folder: Path) -> Option:
     kind, choices, nullable = _kind(hint, f"{folder / 'options.py'}: {field.name}")
     if field.default is dataclasses.MISSING:
         raise TemplateError(f"{folder / 'options.py'}: {field.name}: an option needs a default")
-    known = {"help", "unit", "min", "max", "exclusive_min"}
+    known = {"help", "unit", "min", "max", "exclusive_min", "engines"}
     if not field.metadata.get("help") or set(field.metadata) - known:
         keys = ", ".join(sorted(known))
         message = f"metadata needs help and only {keys}"
@@ -235,6 +262,7 @@ def _option(field: dataclasses.Field[Any], hint: Any, folder: Path) -> Option:
         minimum=field.metadata.get("min"),
         maximum=field.metadata.get("max"),
         exclusive_min=field.metadata.get("exclusive_min"),
+        engines=tuple(field.metadata.get("engines", ())),
     )
 
 
@@ -246,8 +274,9 @@ def _kind(hint: Any, where: str) -> tuple[type, tuple[object, ...], bool]:
     if len(inner) == 1 and get_origin(inner[0]) is Literal:
         choices = get_args(inner[0])
         return type(choices[0]), choices, nullable
-    if len(inner) == 1 and inner[0] in _KINDS:
-        return inner[0], (), nullable
+    found = [get_origin(member) or member for member in inner]
+    if len(found) == 1 and found[0] in _KINDS:
+        return found[0], (), nullable
     raise TemplateError(
-        f"{where}: an option is int, float, bool, str or Literal, or one of them | None"
+        f"{where}: an option is int, float, bool, str, dict or Literal, or one of them | None"
     )

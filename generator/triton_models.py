@@ -3,7 +3,8 @@
 Triton refuses /infer on a decoupled model and streams only from one. So a model that streams is
 two: ``<name>_stream`` is decoupled and holds the engine, ``<name>`` forwards to it and answers
 each request once. With ``layout: ensemble`` a model is four: three steps, and ``<name>``, through
-which Triton passes a request from one to the next. Knows nothing of templates or files.
+which Triton passes a request from one to the next. With ``layout: vllm-backend`` it is one, run by
+NVIDIA's vLLM backend, which is decoupled. Knows nothing of templates or files.
 """
 
 from __future__ import annotations
@@ -13,16 +14,24 @@ from typing import Literal
 
 from generator.spec import InstanceGroup, ModelSpec
 
-Role = Literal["whole", "front", "engine", "ensemble", "tokenizer", "model", "postprocessing"]
+Role = Literal[
+    "whole", "front", "engine", "ensemble", "tokenizer", "model", "postprocessing", "vllm"
+]
 
 ENGINE_SUFFIX = "_stream"
 # The steps of an ensemble, in the order in which a request passes them.
 STEPS: tuple[Role, ...] = ("tokenizer", "model", "postprocessing")
+# One request may have many responses.
+DECOUPLED: tuple[Role, ...] = ("engine", "vllm")
 STEP_SUFFIXES = tuple(f"_{step}" for step in STEPS)
 TASK_PARAMETER = "hf_triton_task"
 ROLE_PARAMETER = "hf_triton_role"
 ENGINE_PARAMETER = "hf_triton_engine"
 ARM_PARAMETER = "hf_triton_arm_of"
+ADAPTERS_PARAMETER = "hf_triton_adapters"
+# Triton's own: the environment to start the model's Python in. It puts in the model's folder only.
+ENVIRONMENT_PARAMETER = "EXECUTION_ENV_PATH"
+ENVIRONMENT_FOLDER = "python_env"
 
 
 @dataclass(frozen=True)
@@ -36,7 +45,7 @@ class TritonModel:
     @property
     def is_decoupled(self) -> bool:
         """Whether one request may have many responses."""
-        return self.role == "engine"
+        return self.role in DECOUPLED
 
     @property
     def engine(self) -> str | None:
@@ -54,6 +63,8 @@ class TritonModel:
         ensemble = self.spec.ensemble
         if self.role == "ensemble":
             return ""
+        if self.role == "vllm":
+            return "vllm"
         return ensemble.backend if ensemble and self.role == "model" else "python"
 
     @property
@@ -67,8 +78,13 @@ class TritonModel:
 
     @property
     def runs_python(self) -> bool:
-        """Whether it has a model.py."""
+        """Whether it has a model.py of ours."""
         return self.backend == "python"
+
+    @property
+    def has_environment(self) -> bool:
+        """Whether it runs in a Python environment of its own; a front needs none."""
+        return self.spec.python_env is not None and self.runs_python and self.role != "front"
 
     @property
     def instance_groups(self) -> tuple[InstanceGroup, ...]:
@@ -90,11 +106,18 @@ class TritonModel:
             found[ENGINE_PARAMETER] = self.engine
         if self.spec.arm_of is not None:
             found[ARM_PARAMETER] = self.spec.arm_of
+        if self.spec.adapters:
+            names = (adapter.name for adapter in self.spec.adapters)
+            found[ADAPTERS_PARAMETER] = ",".join(names)
+        if self.has_environment:
+            found[ENVIRONMENT_PARAMETER] = f"$$TRITON_MODEL_DIRECTORY/1/{ENVIRONMENT_FOLDER}"
         return found
 
 
 def triton_models(spec: ModelSpec) -> tuple[TritonModel, ...]:
     """The folders of one entry of models.yaml; the first has its name."""
+    if spec.layout == "vllm-backend":
+        return (TritonModel(spec.name, "vllm", spec),)
     if spec.ensemble is not None:
         steps = (TritonModel(step_name(spec.name, step), step, spec) for step in STEPS)
         return TritonModel(spec.name, "ensemble", spec), *steps

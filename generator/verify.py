@@ -10,7 +10,7 @@ from pathlib import Path
 
 from generator import models_lock
 from generator.errors import FetchError
-from generator.fetch.model_cache import ModelCache
+from generator.fetch.model_cache import ModelCache, caches_of
 from generator.fetch.names import chosen_models, hub_models
 from generator.fetch.progress import Progress, size
 from generator.fetch.threads import run_all
@@ -50,9 +50,10 @@ def run(args: argparse.Namespace) -> int:
     specs = hub_models(chosen_models(load(config, find_tasks()), args.names, config))
     wrong = _verify(specs, Path(args.repository))
     if not wrong:
-        print(f"{len(specs)} model{'s' * (len(specs) != 1)} as in {models_lock.lock_path(config)}")
+        num_models = len({spec.name for spec in specs})
+        print(f"{num_models} model{'s' * (num_models != 1)} as in {models_lock.lock_path(config)}")
         return 0
-    names = " ".join(spec.name for spec in specs if spec.name in wrong)
+    names = " ".join(dict.fromkeys(spec.name for spec in specs if spec.name in wrong))
     if args.repair:
         return _repair(args, wrong)
     count = sum(map(len, wrong.values()))
@@ -67,13 +68,13 @@ def _verify(specs: list[ModelSpec], repository: Path) -> dict[str, list[Differen
     progress, stop = Progress(), threading.Event()
     wrong: dict[str, list[Difference]] = {}
 
-    def check(spec: ModelSpec) -> None:
-        cache = ModelCache(repository, spec.name, spec.source.text)
-        found = _check(spec, cache, progress)
+    def check(part: tuple[ModelSpec, ModelCache]) -> None:
+        found = _check(*part, progress)
         if found:
-            wrong[spec.name] = found
+            wrong.setdefault(part[0].name, []).extend(found)
 
-    run_all(specs, check, 2, stop, progress.draw)  # one reads while the other hashes
+    parts = list(zip(specs, caches_of(repository, specs), strict=True))
+    run_all(parts, check, 2, stop, progress.draw)  # one reads while the other hashes
     progress.erase()
     return wrong
 
@@ -81,19 +82,19 @@ def _verify(specs: list[ModelSpec], repository: Path) -> dict[str, list[Differen
 def _check(spec: ModelSpec, cache: ModelCache, progress: Progress) -> list[Difference]:
     locked = spec.locked or LockedSnapshot("", {})
     folder = cache.snapshot(locked.commit)
-    progress.begin(spec.name, locked.size)
+    progress.begin(spec.title, locked.size)
     try:
-        found = list(differences(folder, locked.files, partial(_hash, cache, progress, spec.name)))
+        found = list(differences(folder, locked.files, partial(_hash, cache, progress, spec.title)))
     except OSError as error:
         raise FetchError(f"{error.filename}: can't be read: {error.strerror}") from None
     finally:
-        progress.end(spec.name)
+        progress.end(spec.title)
     for difference in found:
-        progress.say(f"{spec.name}: {difference}")
+        progress.say(f"{spec.title}: {difference}")
         cache.forget(folder / difference.path)
     cache.hashes.save()
     if not found:
-        print(f"{spec.name}: {len(locked.files)} files, {size(locked.size)}: as locked")
+        print(f"{spec.title}: {len(locked.files)} files, {size(locked.size)}: as locked")
     return found
 
 
@@ -108,15 +109,7 @@ def _repair(args: argparse.Namespace, wrong: dict[str, list[Difference]]) -> int
     from generator import fetch
 
     print(f"hf-triton: fetching again: {' '.join(wrong)}", file=sys.stderr)
-    return fetch.run(
-        argparse.Namespace(
-            config=args.config,
-            repository=args.repository,
-            names=list(wrong),
-            locked=True,
-            update=False,
-            dry_run=False,
-            wait=False,
-            max_workers=fetch.NUM_WORKERS,
-        )
-    )
+    parser = argparse.ArgumentParser()
+    fetch.add_arguments(parser)
+    asked = argparse.Namespace(config=args.config, repository=args.repository)
+    return fetch.run(parser.parse_args(["--locked", *wrong], asked))

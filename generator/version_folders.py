@@ -24,7 +24,14 @@ from generator.compare import (
 from generator.digest import CONFIG_FILE, ROUTING_FILE
 from generator.errors import RepositoryError
 from generator.manifest import MANIFEST_FILE, Manifest
-from generator.versions import RENDERED_VERSION, current_version, is_version, version_of
+from generator.versions import (
+    RENDERED_VERSION,
+    config_at,
+    current_version,
+    is_version,
+    renumbered,
+    version_of,
+)
 from generator.writing import remove_empty_folders, remove_files, remove_tree, write
 
 _BYTECODE = "__pycache__"
@@ -141,7 +148,9 @@ def files_of_version(folder: Path, version: int) -> dict[str, bytes] | None:
                 return None
             inner = path.removeprefix(prefix)
             found[CONFIG_FILE if inner == CONFIG_FILE else f"{RENDERED_VERSION}/{inner}"] = content
-    return found if CONFIG_FILE in found else None
+    if CONFIG_FILE not in found:
+        return None
+    return {**found, CONFIG_FILE: config_at(found[CONFIG_FILE], RENDERED_VERSION)}
 
 
 def current_files(folder: Path) -> dict[str, bytes]:
@@ -156,18 +165,17 @@ def current_files(folder: Path) -> dict[str, bytes]:
             inner = path.removeprefix(current)
             at = path if inner == path else f"{RENDERED_VERSION}/{inner}"
             found[at] = _read(folder / path)
-    return found
+    return {
+        path: config_at(content, RENDERED_VERSION) if path == CONFIG_FILE else content
+        for path, content in found.items()
+    }
 
 
 def _files_at(plan: ModelPlan, number: int) -> dict[str, bytes]:
     """What the plan wants, under the paths of version ``number``."""
     wanted = {change.path: change.new for change in plan.changes if change.new is not None}
-    old = f"{plan.version}/"
-    return {
-        f"{number}/{path.removeprefix(old)}" if path.startswith(old) else path: content
-        for path, content in wanted.items()
-        if path != ROUTING_FILE
-    }
+    wanted.pop(ROUTING_FILE, None)
+    return renumbered(wanted, plan.version, number)
 
 
 def _stage(plan: ModelPlan, number: int, files: Mapping[str, bytes]) -> None:

@@ -10,9 +10,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 
+from generator.digest import CONFIG_FILE
 from generator.manifest import Manifest
 
 RENDERED_VERSION = 1
+_IN_VERSION = re.compile(rb'("\$\$TRITON_MODEL_DIRECTORY/)[0-9]+(/python_env")')
 _SPECIFIC = re.compile(rb"specific \{ versions: \[ ([0-9, ]+) \]")
 _LATEST = re.compile(rb"latest \{ num_versions: ([0-9]+)")
 # Triton ignores folders with a leading zero, and everything else that is no number.
@@ -37,13 +39,28 @@ def current_version(paths: Iterable[str]) -> int:
 
 def at_version(files: Mapping[str, bytes], version: int) -> dict[str, bytes]:
     """The rendered files under the paths that they have as ``version``."""
-    if version == RENDERED_VERSION:
+    return renumbered(files, RENDERED_VERSION, version)
+
+
+def renumbered(files: Mapping[str, bytes], version: int, number: int) -> dict[str, bytes]:
+    """The files of ``version`` as those of version ``number``, config.pbtxt included."""
+    if version == number:
         return dict(files)
-    rendered = f"{RENDERED_VERSION}/"
-    return {
-        f"{version}/{path.removeprefix(rendered)}" if path.startswith(rendered) else path: content
+    old, new = f"{version}/", f"{number}/"
+    moved = {
+        new + path.removeprefix(old) if path.startswith(old) else path: content
         for path, content in files.items()
     }
+    if CONFIG_FILE in moved:
+        moved[CONFIG_FILE] = config_at(moved[CONFIG_FILE], number)
+    return moved
+
+
+def config_at(config: bytes, number: int) -> bytes:
+    """A config.pbtxt as it is where ``number`` is the current version: a model's own environment
+    lies in the folder of its version, and Triton puts in no more than the model's folder.
+    """
+    return _IN_VERSION.sub(rb"\g<1>%d\g<2>" % number, config)
 
 
 def older_files(known: Manifest, version: int) -> dict[str, str]:

@@ -1,5 +1,5 @@
-"""What all tests share: one thread for each computation, the demo model's own answers, and what
-the runtime logs.
+"""What all tests share: one thread for each computation, examples that are the same in every run,
+the demo model's own answers, and what the runtime logs.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ import os
 import signal
 from typing import TYPE_CHECKING, ClassVar
 
+import hypothesis
 import pytest
 
 if TYPE_CHECKING:
@@ -25,6 +26,15 @@ if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 pytest.register_assert_rewrite("tests.scenarios")
+
+# The same examples everywhere, however slow the machine; --hypothesis-profile=default tries others.
+hypothesis.settings.register_profile(
+    "same",
+    derandomize=True,
+    deadline=None,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+)
+hypothesis.settings.load_profile("same")
 
 
 @pytest.fixture(scope="session")

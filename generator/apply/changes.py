@@ -15,7 +15,7 @@ from generator.compare import Action, ModelPlan
 from generator.digest import CONFIG_FILE, ROUTING_FILE, digest_in
 from generator.triton_models import ENGINE_SUFFIX, STEP_SUFFIXES
 from generator.version_folders import next_version
-from generator.versions import RENDERED_VERSION, leaves_out
+from generator.versions import RENDERED_VERSION, leaves_out, renumbered
 
 PART_SUFFIXES = (ENGINE_SUFFIX, *STEP_SUFFIXES)
 
@@ -151,14 +151,8 @@ def wanted_file(plan: ModelPlan, path: str) -> bytes | None:
 
 def rendered_files(plan: ModelPlan) -> dict[str, bytes]:
     """What the plan wants under the paths of a rendering, whatever version it is for."""
-    old, new = f"{plan.version}/", f"{RENDERED_VERSION}/"
-    return {
-        new + change.path.removeprefix(old) if change.path.startswith(old) else change.path: (
-            change.new
-        )
-        for change in plan.changes
-        if change.new is not None
-    }
+    wanted = {change.path: change.new for change in plan.changes if change.new is not None}
+    return renumbered(wanted, plan.version, RENDERED_VERSION)
 
 
 def changes_routing(plan: ModelPlan) -> bool:

@@ -17,8 +17,10 @@ from generator.apply.recording import Recorder
 from generator.apply.rollback import plan_rollback
 from generator.apply.target import Target
 from generator.errors import EXIT_INPUT, EXIT_INTERRUPTED, EXIT_OK, GeneratorError
+from generator.models_yaml import load
 from generator.native_model import place_models
 from generator.plan import Plan, make_plan
+from generator.python_env.ensuring import ensure_environments
 from generator.served_record import LastChange
 from generator.templates import find_tasks
 
@@ -68,6 +70,8 @@ class Session:
     def apply(self, config: Path) -> int:
         """Brings the server to what models.yaml says."""
         options = self._options
+        if not (options.dry_run or self._target.is_distant):
+            self._build_environments(config)  # takes minutes: others may generate meanwhile
         with _locked(self._repository, options):
             plan = make_plan(config, self._repository)
             wanted = plan_apply(plan, self._repository, self._control, force=options.force)
@@ -82,6 +86,12 @@ class Session:
             applied = self._carry_out(wanted, settings, is_whole=True)
             self._tell_orphans(plan, applied)
         return self._end(wanted, applied)
+
+    def _build_environments(self, config: Path) -> None:
+        """A model that can't have its environment fails to load, and what it was goes on."""
+        tasks = find_tasks()
+        for name, reason in ensure_environments(load(config, tasks), tasks).items():
+            self._warn(f"{name}: {reason}")
 
     def roll_back(self) -> int:
         """Takes back what the last apply did."""

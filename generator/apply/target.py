@@ -21,11 +21,14 @@ _RESTRICTED = "restricted"
 
 @dataclass(frozen=True)
 class Target:
-    """``name`` tells which server it is, in messages; ``config`` the models.yaml it began with."""
+    """``name`` tells which server it is, in messages; ``config`` the models.yaml it began with;
+    ``is_distant`` where its machine may be another one.
+    """
 
     api: ServerApi
     name: str
     config: str = ""
+    is_distant: bool = False
 
 
 def running_target(repository: Path, http_port: int | None) -> Target:
@@ -56,7 +59,8 @@ def running_target(repository: Path, http_port: int | None) -> Target:
 def distant_target(address: str, grpc_port: int, admin_key: str) -> Target:
     """The server whose HTTP is at ``HOST:PORT``."""
     host, _, port = address.rpartition(":")
-    return Target(ServerApi(host.strip("[]"), int(port), admin_key, grpc_port=grpc_port), address)
+    api = ServerApi(host.strip("[]"), int(port), admin_key, grpc_port=grpc_port)
+    return Target(api, address, is_distant=True)
 
 
 def check(target: Target, repository: Path) -> None:

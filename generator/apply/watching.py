@@ -30,26 +30,28 @@ Say = Callable[[str], None]
 
 
 class WatchedFiles:
-    """models.yaml, the lock beside it, and the hooks that it names; ``first`` is their digest as
-    they were at the beginning.
+    """models.yaml, the lock beside it, and the hooks and requirements that it names; ``first`` is
+    their digest as they were at the beginning.
     """
 
     def __init__(self, config: Path) -> None:
         self.config = config
-        self._hooks: list[Path] = []
-        self.find_hooks()
+        self._named: list[Path] = []
+        self.find_named()
         self.first = self.digest()
 
-    def find_hooks(self) -> None:
-        """Looks again which hooks there are; as before where models.yaml is wrong."""
+    def find_named(self) -> None:
+        """Looks again which files it names; as before where models.yaml is wrong."""
         with contextlib.suppress(GeneratorError):
             specs = load(self.config, find_tasks())
-            self._hooks = sorted({spec.hooks.path for spec in specs if spec.hooks is not None})
+            hooks = {spec.hooks.path for spec in specs if spec.hooks is not None}
+            required = {file for spec in specs if spec.python_env for file in spec.python_env.files}
+            self._named = sorted(hooks | required)
 
     def digest(self) -> str:
         """One over the contents of all of them."""
         found = hashlib.sha256()
-        for path in (self.config, lock_path(self.config), *self._hooks):
+        for path in (self.config, lock_path(self.config), *self._named):
             content = b"missing"
             with contextlib.suppress(OSError):
                 if path.is_file():  # a pipe would be waited for
@@ -133,7 +135,7 @@ class Watch:
         except Exception:  # noqa: BLE001, a bug of ours must not end what is served
             self._say(f"{traceback.format_exc()}hf-triton: this is a bug in hf-triton")
         self._session = None
-        self._files.find_hooks()
+        self._files.find_named()
         self._tell_settings(config)
 
     def _refuse(self, error: GeneratorError) -> None:

@@ -124,6 +124,13 @@ def _add_cluster(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="each model on servers of its own; models that share a canary stay together",
     )
+    parser.add_argument(
+        "--gpus-per-node",
+        type=values.positive,
+        metavar="N",
+        help="a model that vLLM spreads over more (tensor_parallel_size x pipeline_parallel_size) "
+        "runs on several nodes, as a LeaderWorkerSet with Ray (default: 8)",
+    )
     _add_scaling(parser)
     _add_storage(parser)
     _add_placing(parser)

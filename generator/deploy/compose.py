@@ -17,10 +17,12 @@ from markupsafe import Markup
 
 from generator import models_lock
 from generator.deploy import monitoring
+from generator.deploy.environments import written_files
 from generator.deploy.rendering import quote, render
 from generator.deploy.servers import Server
 from generator.errors import UsageError
 from generator.server_listen import bracketed
+from generator.spec import ModelSpec
 
 _FOLDER = "/srv/hf-triton/config"  # stands for the folder of models.yaml
 _HOME = "/tmp"  # noqa: S108, in the container, and its own
@@ -82,12 +84,28 @@ def _binds(server: Server, args: argparse.Namespace) -> Iterator[tuple[str, str]
     if lock.exists():
         yield _seen_from(output, lock), f"{_FOLDER}/models.lock"
     for spec in server.unit.specs:
-        if spec.source.folder is not None:
-            written = str(spec.places["model"].value)
-            yield _seen_from(output, spec.source.folder), _inside(written, spec.name)
+        for part in spec.parts:
+            if part.source.folder is not None:
+                written = str(part.places["model"].value)
+                yield _seen_from(output, part.source.folder), _inside(written, spec.name)
         if spec.hooks is not None:
             written = str(spec.places["hooks"].value)
             yield _seen_from(output, spec.hooks.path), _inside(written, spec.name)
+        yield from _environment_binds(spec, config, output)
+
+
+def _environment_binds(spec: ModelSpec, config: Path, output: Path) -> Iterator[tuple[str, str]]:
+    """The requirements of a model's own environment, or the folder of one that is there."""
+    env = spec.python_env
+    if env is None:
+        return
+    if env.folder is not None:
+        yield _seen_from(output, env.folder), _inside(env.written, spec.name)
+    for file in env.files:
+        written = os.path.relpath(file, config.resolve().parent)
+        if any(Path(str(node.value)).expanduser().is_absolute() for node in written_files(spec)):
+            written = str(file)
+        yield _seen_from(output, file), _inside(written, spec.name)
 
 
 def _inside(written: str, model: str) -> str:

@@ -24,6 +24,8 @@ _STOP_S = 80
 _MAX_CONFIG_BYTES = 2**20 - 2**14  # what a ConfigMap may hold, less its own names
 _MAX_ANNOTATION_BYTES = 2**18 - 2**13  # what all annotations may hold, less the object's rest
 _DEFAULT_MAX_REPLICAS = 4
+# https://lws.sigs.k8s.io/docs/installation/
+_LWS = "https://github.com/kubernetes-sigs/lws/releases/latest/download/manifests.yaml"
 
 
 @dataclass(frozen=True)
@@ -93,6 +95,8 @@ def next_steps(servers: Sequence[Server], args: argparse.Namespace) -> list[str]
         f'--from-literal=admin="$(openssl rand -hex 32)"{openai}'
     )
     flag = " --server-side" if any(map(_is_long, servers)) else ""
+    if any(server.nodes > 1 for server in servers):
+        steps.append(f"kubectl apply --server-side -f {_LWS}   # once for a cluster")
     return [*steps, f"kubectl apply{flag} -k {shlex.quote(args.output)}"]
 
 
@@ -174,12 +178,13 @@ def _decoded(content: bytes) -> str | None:
 
 def _server_files(server: Server, settings: Mapping[str, object]) -> dict[str, bytes]:
     values = {"server": server, "s": settings, "digest": contents_of(server).digest}
+    workload = "deployment" if server.nodes == 1 else "leaderworkerset"
     found = {
         "configmap.yaml": configmap(server, settings),
-        "deployment.yaml": render("deployment.yaml.j2", **values),
+        f"{workload}.yaml": render(f"{workload}.yaml.j2", **values),
         "service.yaml": render("service.yaml.j2", **values),
         "disruption.yaml": render("disruption.yaml.j2", **values),
     }
-    if settings["scales"]:
+    if settings["scales"] and server.nodes == 1:
         found["autoscaler.yaml"] = render("autoscaler.yaml.j2", scaled=server.name, **values)
     return found

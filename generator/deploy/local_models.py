@@ -20,9 +20,9 @@ def refuse_local(
 ) -> None:
     """Raises SpecError for every local model that pods would not find."""
     problems = []
-    for spec in specs:
-        place = spec.places["model"]
-        if not spec.source.is_local:
+    for part in (part for spec in specs for part in spec.parts):
+        place = part.places["model"]
+        if not part.source.is_local:
             continue
         written = str(place.value)
         if base is None:

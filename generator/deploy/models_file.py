@@ -17,6 +17,7 @@ from typing import Any, TypeAlias
 import yaml
 
 from generator import models_lock
+from generator.deploy import environments
 from generator.deploy.units import Unit
 from generator.spec import ModelSpec
 from generator.yaml_nodes import Node
@@ -48,8 +49,10 @@ class Source:
         for spec in unit.specs:
             if spec.hooks is not None:
                 files[hooks[spec.name]] = spec.hooks.content
+        files.update(environments.flat_files(unit.specs))
         if self.lock is not None and unit.from_hub:
-            keys = {models_lock.lock_key(spec) for spec in unit.specs if not spec.source.is_local}
+            parts = (part for spec in unit.specs for part in spec.parts)
+            keys = {models_lock.lock_key(part) for part in parts if not part.source.is_local}
             mine = {key: self.lock[key] for key in sorted(keys)}
             files[LOCK_FILE] = models_lock.to_bytes(mine)
         return files
@@ -67,10 +70,13 @@ class Source:
         gpus = {gpu: index for index, gpu in enumerate(unit.gpu_ids)}
         for spec in unit.specs:
             places = spec.places
-            if spec.source.is_local and self.local_base is not None:
-                yield _place(places["model"]), local_path(spec, self.local_base)
+            for part in spec.parts:
+                if part.source.is_local and self.local_base is not None:
+                    yield _place(part.places["model"]), local_path(part, self.local_base)
             if spec.name in hooks:
                 yield _place(places["hooks"]), hooks[spec.name]
+            for node in environments.written_files(spec):
+                yield _place(node), Path(str(node.value)).name
             if any(group.gpus for group in spec.instance_groups):
                 groups = plain(places["instance_group"])
                 renumbered = [_renumbered(group, gpus) for group in groups]

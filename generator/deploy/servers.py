@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from generator.deploy.models_file import Source
+from generator.deploy.nodes import nodes_and_gpus, num_gpus
 from generator.deploy.units import Unit
 from generator.errors import UsageError
 from generator.spec import ModelSpec
@@ -21,6 +22,7 @@ _BASE_MEMORY_MIB = 2 * _GIB
 _MEMORY_PER_PROCESS_MIB = _GIB  # torch and transformers alone hold 0.4
 _SHM_PER_PROCESS_MIB = 64
 _LEAST_SHM_MIB = 256
+_SHM_PER_GPU_MIB = _GIB  # through which the GPUs of one node talk, where they have no link
 _UNKNOWN_STORAGE_MIB = 20 * _GIB
 _SPARE_STORAGE = 1.5  # a new revision is fetched while the old one is still there
 
@@ -30,7 +32,7 @@ _WAITING_TASKS = {"text-generation", "text2text-generation", "pipeline"}
 
 @dataclass(frozen=True)
 class Server:
-    """One unit's needs; sizes in MiB."""
+    """One unit's needs; sizes in MiB, and all of each of its ``nodes``."""
 
     unit: Unit
     files: Mapping[str, bytes]
@@ -40,6 +42,7 @@ class Server:
     memory_mib: int
     shm_mib: int
     storage_mib: int
+    nodes: int = 1
 
     @property
     def name(self) -> str:
@@ -65,6 +68,11 @@ class Server:
     def num_threads(self) -> str:
         """Threads of each computation: its cores, and not all of the machine's."""
         return str(max(1, int(float(self.cpu))))
+
+    @property
+    def has_environments(self) -> bool:
+        """Whether any of its models has a Python environment that hf-triton builds."""
+        return any(spec.python_env and spec.python_env.files for spec in self.unit.specs)
 
     @property
     def has_slots(self) -> bool:
@@ -107,8 +115,10 @@ def device_of(units: list[Unit], args: argparse.Namespace) -> str:
 
 def server_of(unit: Unit, source: Source, device: str, args: argparse.Namespace) -> Server:
     """The server of a unit. Raises UsageError."""
-    gpus = _gpus(unit, device, args.gpus)
-    shm_mib = args.shm_size or _shared_memory(unit)
+    nodes, gpus = nodes_and_gpus(unit, args) if device == "gpu" else (1, 0)
+    if nodes == 1:
+        gpus = _gpus(unit, device, args.gpus)
+    shm_mib = args.shm_size or _shared_memory(unit, gpus)
     if args.memory is not None and args.memory <= shm_mib:
         raise UsageError(
             f"got --memory {quantity(args.memory)}, which has to hold shared memory too, of which "
@@ -123,6 +133,7 @@ def server_of(unit: Unit, source: Source, device: str, args: argparse.Namespace)
         memory_mib=args.memory or _memory(unit, shm_mib),
         shm_mib=shm_mib,
         storage_mib=getattr(args, "storage_size", None) or _storage(unit),
+        nodes=nodes,
     )
 
 
@@ -134,22 +145,32 @@ def _gpus(unit: Unit, device: str, asked: int | None) -> int:
         raise UsageError(
             f"got --gpus {asked}, but the instance groups of {_list(unit.names)} name {named} GPUs"
         )
-    return asked or named or 1
+    spread = max(map(num_gpus, unit.specs))
+    if asked is not None and asked < spread:
+        raise UsageError(
+            f"got --gpus {asked}, but options.vllm of {_list(unit.names)} asks for {spread} GPUs"
+        )
+    return asked or max(named, spread)
 
 
-def _shared_memory(unit: Unit) -> int:
-    return max(_LEAST_SHM_MIB, _SHM_PER_PROCESS_MIB * (1 + unit.num_processes))
+def _shared_memory(unit: Unit, gpus: int) -> int:
+    is_spread = max(map(num_gpus, unit.specs)) > 1
+    between_gpus = _SHM_PER_GPU_MIB * gpus if is_spread else 0
+    return max(_LEAST_SHM_MIB, _SHM_PER_PROCESS_MIB * (1 + unit.num_processes)) + between_gpus
 
 
 def _memory(unit: Unit, shm_mib: int) -> int:
     """Shared memory counts as the container's."""
-    weights = sum(_weights_mib(spec) * _num_copies(spec) for spec in unit.specs)
+    weights = sum(
+        _weights_mib(part) * _num_copies(spec) for spec in unit.specs for part in spec.parts
+    )
     wanted = _BASE_MEMORY_MIB + unit.num_processes * _MEMORY_PER_PROCESS_MIB + weights + shm_mib
     return math.ceil(wanted / _GIB) * _GIB
 
 
 def _storage(unit: Unit) -> int:
-    sizes = [_weights_mib(spec) for spec in unit.specs if not spec.source.is_local]
+    parts = (part for spec in unit.specs for part in spec.parts)
+    sizes = [_weights_mib(part) for part in parts if not part.source.is_local]
     if not sizes or not all(sizes):
         return _UNKNOWN_STORAGE_MIB
     return math.ceil((sum(sizes) * _SPARE_STORAGE + _GIB) / _GIB) * _GIB

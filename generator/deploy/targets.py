@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from generator import models_lock, yaml_marks
-from generator.deploy import compose, kserve, kubernetes
+from generator.deploy import compose, environments, kserve, kubernetes
 from generator.deploy.local_models import refuse_local
 from generator.deploy.models_file import Source
 from generator.deploy.servers import Server, device_of, server_of, unknown_weights
@@ -38,6 +38,7 @@ def render(args: argparse.Namespace) -> Deployment:
     local_base = getattr(args, "local_models", None)
     if args.target != "compose":
         refuse_local(config, specs, local_base, args.local_claim)
+        environments.refuse_unmovable(config, specs)
     device = device_of(units, args)
     source = Source(root, local_base, models_lock.read_lock(config))
     servers = [server_of(unit, source, device, args) for unit in units]
@@ -53,6 +54,9 @@ def render(args: argparse.Namespace) -> Deployment:
 
 def _notes(servers: Sequence[Server], args: argparse.Namespace) -> Iterator[str]:
     """What was assumed, where it may be wrong."""
+    told = environments.note([spec for server in servers for spec in server.unit.specs])
+    if told:
+        yield told
     hub = [name for server in servers for name in unknown_weights(server.unit)]
     if hub and args.target != "compose":
         yield (

@@ -52,13 +52,14 @@ class Unit:
     @property
     def from_hub(self) -> bool:
         """Whether weights have to be downloaded."""
-        return any(not spec.source.is_local for spec in self.specs)
+        return any(not part.source.is_local for spec in self.specs for part in spec.parts)
 
     @property
     def num_processes(self) -> int:
         """The Python processes of its instances."""
         models = [model for spec in self.specs for model in triton_models(spec)]
-        return sum(_num_instances(model.instance_groups) for model in models if model.runs_python)
+        python = [model for model in models if model.backend in ("python", "vllm")]
+        return sum(_num_instances(model.instance_groups) for model in python)
 
     @property
     def tasks(self) -> set[str]:

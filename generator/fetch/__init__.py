@@ -26,6 +26,7 @@ EPILOG = """\
   hf-triton fetch               # download; what is here already is checked, not fetched again
   hf-triton fetch --locked      # the same elsewhere: exactly the files of models.lock, or an error
   hf-triton fetch --update NAME # move NAME's branch to its newest commit
+  hf-triton fetch --envs-only   # only build the Python environments that models ask for
   hf-triton verify              # hash everything again
 
 Files go to model_repository/NAME/hf_cache/. models.lock, beside models.yaml, records the commit
@@ -62,6 +63,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--dry-run", action="store_true", help="only say what would be fetched, and if it fits"
     )
     parser.add_argument(
+        "--envs-only",
+        action="store_true",
+        help="build the Python environments (python_env) and fetch no weights",
+    )
+    parser.add_argument(
         "--wait",
         action="store_true",
         help="wait for another fetch of the same models (default: an error)",
@@ -77,12 +83,41 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Raises GeneratorError where a model can't be had, after all others are here."""
+    config = Path(args.config)
+    specs = load_unpinned(config, find_tasks())
+    chosen = chosen_models(specs, args.names, config)
+    failures = _environments(chosen, args.dry_run)
+    if not args.envs_only:
+        try:
+            _weights(config, specs, chosen, args)
+        except FetchError as error:
+            failures.append(str(error))
+    if failures:
+        raise FetchError("\n".join(failures))
+    return 0
+
+
+def _environments(chosen: Sequence[ModelSpec], dry_run: bool) -> list[str]:
+    """Builds the models' Python environments; one text for each model that can't have its own."""
+    if not any(spec.python_env for spec in chosen):
+        return []
+    # Imported here: most models have none.
+    from generator.python_env.ensuring import ensure_environments, preview
+
+    for line in preview(chosen):
+        print(line, flush=True)
+    failures = {} if dry_run else ensure_environments(chosen, find_tasks())
+    return [f"{name}: {failure}" for name, failure in failures.items()]
+
+
+def _weights(
+    config: Path, specs: Sequence[ModelSpec], chosen: Sequence[ModelSpec], args: argparse.Namespace
+) -> None:
+    """Raises GeneratorError where a model can't be had, after all others are here."""
     # Imported here: the other verbs need no Hub.
     from generator.fetch.fetching import Fetching
 
-    config, repository = Path(args.config), Path(args.repository)
-    specs = load_unpinned(config, find_tasks())
-    chosen = chosen_models(specs, args.names, config)
+    repository = Path(args.repository)
     lock = _lock_to_follow(config, chosen, args)
     fetching = Fetching(repository, chosen, lock, args.max_workers)
     with contextlib.ExitStack() as stack:
@@ -100,7 +135,6 @@ def run(args: argparse.Namespace) -> int:
     fetching.refuse_failures()
     if not args.dry_run:
         _report(config, specs, args.locked)
-    return 0
 
 
 def _fetch(fetching: Fetching) -> None:

@@ -13,7 +13,7 @@ from generator.errors import FetchError
 from generator.fetch import hub_client, hub_errors
 from generator.fetch.download import Download, Watcher, download
 from generator.fetch.hub_client import HubFile, InterruptedFetchError, Listing
-from generator.fetch.model_cache import Found, ModelCache
+from generator.fetch.model_cache import Found, caches_of
 from generator.fetch.names import hub_models
 from generator.fetch.plan import (
     ModelFetch,
@@ -38,13 +38,11 @@ class Fetching:
         self, repository: Path, specs: Sequence[ModelSpec], lock: Lock, num_workers: int
     ) -> None:
         self._repository = repository
-        self._local = [spec for spec in specs if spec.source.is_local]
+        self._local = [part for spec in specs for part in spec.parts if part.source.is_local]
         self._lock = lock
         self._num_workers = num_workers
-        self._fetches = [
-            ModelFetch(spec, ModelCache(repository, spec.name, spec.source.text))
-            for spec in hub_models(specs)
-        ]
+        wanted = hub_models(specs)
+        self._fetches = list(map(ModelFetch, wanted, caches_of(repository, wanted)))
         self._stop = threading.Event()
         self._progress = Progress()
         self._listings: dict[Key, Listing] = {}
@@ -67,7 +65,8 @@ class Fetching:
         that no two wait for each other; ``on_busy`` hears of one that is there. Raises
         GeneratorError.
         """
-        for cache in sorted((fetch.cache for fetch in self._fetches), key=lambda one: one.name):
+        caches = {fetch.cache.name: fetch.cache for fetch in self._fetches}
+        for _, cache in sorted(caches.items()):
             stack.enter_context(cache.locked(on_busy))
 
     def prepare(self, share_files: bool) -> None:
@@ -92,7 +91,7 @@ class Fetching:
         self._progress.erase()
 
     def _resolve(self, fetch: ModelFetch) -> None:
-        resolve(fetch, self._lock, partial(self._list, fetch.spec.name))
+        resolve(fetch, self._lock, partial(self._list, fetch.spec.title))
 
     def _list(self, name: str, repository: str, revision: str) -> Listing:
         """A revision's files, asked for once: models that share it get the same commit."""
@@ -104,7 +103,7 @@ class Fetching:
         return self._listings[repository, revision]
 
     def _survey(self, fetch: ModelFetch) -> None:
-        title = f"{fetch.spec.name}: checking"
+        title = f"{fetch.spec.title}: checking"
         self._progress.begin(title, fetch.num_bytes)
         try:
             survey(fetch, partial(self._progress.add, title), self._stop)
@@ -114,7 +113,7 @@ class Fetching:
     def preview(self) -> None:
         """Says what is to come, and what room there is. Raises FetchError where it does not fit."""
         for spec in self._local:
-            print(f"{spec.name}: {spec.source.text} is a local folder, nothing to fetch")
+            print(f"{spec.title}: {spec.source.text} is a local folder, nothing to fetch")
         for fetch in self._good:
             print(_described(fetch))
         crowded = []
@@ -128,14 +127,14 @@ class Fetching:
                 f"{size(room.needed - room.free)} too little"
                 for room in crowded
             )
-            failures = "".join(f"\n{fetch.spec.name}: {fetch.error}" for fetch in self._failed)
+            failures = "".join(f"\n{fetch.spec.title}: {fetch.error}" for fetch in self._failed)
             raise FetchError(f"does not fit on the disk: {lacking}{failures}")
 
     def fetch(self) -> None:
         """Downloads what is not here, and completes each model as its last file comes."""
         for fetch in self._good:
             if fetch.lacking:
-                self._progress.begin(fetch.spec.name, fetch.num_bytes, _whole(fetch))
+                self._progress.begin(fetch.spec.title, fetch.num_bytes, _whole(fetch))
         for fetch in [one for one in self._good if not one.lacking]:
             self._complete(fetch)
         self._began = time.monotonic()
@@ -166,9 +165,9 @@ class Fetching:
     def _watcher(self, takers: Sequence[ModelFetch]) -> Watcher:
         def on_bytes(num_bytes: int) -> None:
             for fetch in takers:
-                self._progress.add(fetch.spec.name, num_bytes)
+                self._progress.add(fetch.spec.title, num_bytes)
 
-        return Watcher(self._stop, on_bytes, partial(self._on_wait, takers[0].spec.name))
+        return Watcher(self._stop, on_bytes, partial(self._on_wait, takers[0].spec.title))
 
     def _take(self, fetch: ModelFetch, file: HubFile, sha256: str) -> None:
         found = Found(sha256, fetch.cache.blob(file))
@@ -177,9 +176,11 @@ class Fetching:
             is_last = not fetch.lacking and not fetch.error
         if is_last:
             self._complete(fetch)
-            self._progress.end(fetch.spec.name)
+            self._progress.end(fetch.spec.title)
             seconds = time.monotonic() - self._began
-            self._progress.say(f"{fetch.spec.name}: all of {fetch.source} is here, {seconds:.0f} s")
+            self._progress.say(
+                f"{fetch.spec.title}: all of {fetch.source} is here, {seconds:.0f} s"
+            )
 
     def _complete(self, fetch: ModelFetch) -> None:
         files = {
@@ -197,9 +198,9 @@ class Fetching:
             if fetch.is_locked and isinstance(error, hub_client.WrongContentError):
                 update = f"hf-triton fetch --update {fetch.spec.name}"
                 fetch.error += f". models.lock expects it: if the Hub is right, run {update}"
-            self._progress.end(fetch.spec.name)
+            self._progress.end(fetch.spec.title)
             if len(self._fetches) > 1:  # it is told again, in full, when the others are here
-                self._progress.say(f"{fetch.spec.name}: failed: {fetch.error}")
+                self._progress.say(f"{fetch.spec.title}: failed: {fetch.error}")
 
     def _on_wait(self, name: str, error: BaseException, seconds: float) -> None:
         line = f"{name}: {hub_errors.brief(error)}; trying again in {seconds:.0f} s"
@@ -220,7 +221,7 @@ class Fetching:
         """Raises FetchError where a model could not be had."""
         failed = self._failed
         if failed:
-            lines = [f"{fetch.spec.name}: {fetch.error}" for fetch in failed]
+            lines = [f"{fetch.spec.title}: {fetch.error}" for fetch in failed]
             raise FetchError("\n".join([f"{len(failed)} of {len(self._fetches)} failed", *lines]))
 
 
@@ -228,7 +229,7 @@ def _described(fetch: ModelFetch) -> str:
     here, total = fetch.num_bytes_here, fetch.num_bytes
     state = "all here" if not fetch.lacking else f"{size(here)} here, {size(total - here)} to fetch"
     files = f"{len(fetch.files)} files, {size(total)}"
-    return f"{fetch.spec.name}: {fetch.source} ({fetch.commit[:12]}), {files}: {state}"
+    return f"{fetch.spec.title}: {fetch.source} ({fetch.commit[:12]}), {files}: {state}"
 
 
 def _whole(fetch: ModelFetch) -> int:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import errno
 
 from generator.errors import FetchError, mask_tokens
-from generator.hub_rules import UnusableTokenError, error_line, without_credentials
+from generator.hub_rules import UnusableTokenError, error_line
 
 _TEMPORARY = (408, 429, 500, 502, 503, 504)
 _LASTING = ("UnsupportedProtocol", "LocalProtocolError", "TooManyRedirects")
@@ -62,7 +62,7 @@ def endpoint() -> str:
     """The Hub's address, without what may be secret in it."""
     from huggingface_hub import constants
 
-    return without_credentials(constants.ENDPOINT)
+    return mask_tokens(constants.ENDPOINT)
 
 
 def _address(error: BaseException) -> str:

@@ -11,7 +11,7 @@ import fcntl
 import hashlib
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -26,6 +26,7 @@ from generator.hub_rules import (
     snapshot_folder,
 )
 from generator.manifest import WEIGHTS_FOLDER
+from generator.spec import ModelSpec
 
 LOCK_FILE = ".hf-triton-fetch.lock"
 
@@ -40,11 +41,13 @@ class Found(NamedTuple):
 class ModelCache:
     """The cache of the model ``name`` of ``repository``, of one Hub repository in it."""
 
-    def __init__(self, repository: Path, name: str, hub_id: str) -> None:
+    def __init__(
+        self, repository: Path, name: str, hub_id: str, hashes: FileHashes | None = None
+    ) -> None:
         self.name = name
         self.hub_id = hub_id
         self.folder = repository / name / WEIGHTS_FOLDER
-        self.hashes = FileHashes(self.folder)
+        self.hashes = FileHashes(self.folder) if hashes is None else hashes
         self._blobs = repository_folder(self.folder, hub_id) / "blobs"
 
     def snapshot(self, commit: str) -> Path:
@@ -170,6 +173,17 @@ class ModelCache:
             yield
         finally:
             os.close(descriptor)
+
+
+def caches_of(repository: Path, specs: Iterable[ModelSpec]) -> list[ModelCache]:
+    """The cache of each spec; those in one model's folder share what is known of its files."""
+    hashes: dict[str, FileHashes] = {}
+    caches = []
+    for spec in specs:
+        cache = ModelCache(repository, spec.name, spec.source.text, hashes.get(spec.name))
+        hashes[spec.name] = cache.hashes
+        caches.append(cache)
+    return caches
 
 
 def _git_oid(place: Path, file: HubFile) -> str | None:

@@ -17,8 +17,8 @@ from generator.fetch.download import Download
 from generator.fetch.hub_client import HubFile, Listing
 from generator.fetch.model_cache import Found, ModelCache
 from generator.fetch.part import part_size
-from generator.hub_rules import LockedFile, NotServableError, choose
-from generator.models_lock import Lock, is_commit, lock_key
+from generator.hub_rules import LockedFile, NotServableError
+from generator.models_lock import Lock, chosen_files, is_commit, lock_key
 from generator.spec import LockedSnapshot, ModelSpec
 
 
@@ -76,7 +76,7 @@ def resolve(fetch: ModelFetch, lock: Lock, list_files: Callable[[str, str], List
         listing = list_files(repository, revision)
         fetch.commit, known = listing.commit, dict(listing.files)
     try:
-        names = choose(known, fetch.spec.allow_pickle)
+        names = chosen_files(fetch.spec, known)
     except NotServableError as error:
         raise FetchError(f"it {error}") from None
     fetch.files = {name: known[name] for name in names}

@@ -17,6 +17,8 @@ from generator.openai_api.asked import Asked
 from generator.openai_api.errors import ApiError
 from generator.openai_api.logprobs import read_places
 from generator.openai_api.tensors import Chunk
+from generator.openai_api.tool_calls import FoundCalls, NamedCall, reader
+from generator.openai_api.tools import Tools
 
 # (which prompt, its chunk)
 Chunks = AsyncGenerator[tuple[int, Chunk], None]
@@ -35,6 +37,7 @@ class Answer:
     created: int = field(default_factory=lambda: int(time.time()))
     choices: dict[int, Choice] = field(default_factory=dict)
     prompt_tokens: dict[int, int] = field(default_factory=dict)
+    readers: dict[int, NamedCall | FoundCalls] = field(default_factory=dict)
 
     def news(self, prompt: int, chunk: Chunk) -> Iterator[Choice]:
         """Takes a chunk, and gives what it brings of each choice that it brings something of."""
@@ -60,9 +63,18 @@ class Answer:
         if self.asked.num_logprobs is not None:
             new.places = read_places(chunk.logprobs[position])
             known.offset += sum(len(place.sampled.text) for place in new.places)
+        if self.asked.tools is not None:
+            self._find_calls(self.asked.tools, new)
         known.finish_reason = new.finish_reason
         known.num_tokens += new.num_tokens
         return new
+
+    def _find_calls(self, tools: Tools, new: Choice) -> None:
+        """Leaves of a choice's new text what is none of a call."""
+        reading = self.readers.setdefault(new.index, reader(tools))
+        read = reading.read(new.text, ends=new.finish_reason is not None)
+        new.text, new.calls = read.text, read.calls
+        new.finish_reason = reading.finish_reason(new.finish_reason)
 
     def check_complete(self) -> None:
         """Raises ApiError where a choice did not come to its end."""
@@ -144,4 +156,5 @@ def _joined(parts: list[Choice]) -> Choice:
         places,
         first.offset,
         last.finish_reason,
+        [call for part in parts for call in part.calls],
     )

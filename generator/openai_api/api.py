@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from generator.openai_api.asked import Asked
 from generator.openai_api.logprobs import Place
+from generator.openai_api.tool_calls import Call
 
 
 @dataclass
@@ -15,6 +16,7 @@ class Choice:
     """One choice's answer, or the part of it that a chunk brings.
 
     ``places`` are None without log-probabilities; ``offset`` is where in the whole text they begin.
+    ``calls`` are calls of tools, or parts of them.
     """
 
     index: int
@@ -23,6 +25,7 @@ class Choice:
     places: list[Place] | None = None
     offset: int = 0
     finish_reason: str | None = None
+    calls: list[Call] = field(default_factory=list)
     num_tokens: int = field(default=0, repr=False)
 
 

@@ -96,6 +96,7 @@ class OpenAiApp:
             "object": "model",
             "created": self._started,
             "owned_by": "hf-triton",
+            **({"parent": model.name.partition(":")[0]} if model.adapter else {}),
         }
 
     async def _embeddings(self, request: web.Request) -> web.StreamResponse:
@@ -171,8 +172,11 @@ class OpenAiApp:
         self, model: ServedModel, asked: Asked, request_id: str, metadata: Metadata
     ) -> Chunks:
         logprobs = asked.num_logprobs is not None
+        adapter = {"lora_name": model.adapter} if model.adapter else {}
         sources = [
-            self._triton.generate(model, request_id, inputs, logprobs=logprobs, metadata=metadata)
+            self._triton.generate(
+                model, request_id, {**inputs, **adapter}, logprobs=logprobs, metadata=metadata
+            )
             for inputs in asked.inputs
         ]
         return merged(sources) if len(sources) > 1 else only(sources[0])

@@ -15,6 +15,8 @@ from typing import Any
 from generator.openai_api import json_body
 from generator.openai_api.errors import ApiError, bad_field
 from generator.openai_api.json_body import kind_of, short
+from generator.openai_api.response_format import held_to
+from generator.openai_api.tools import Tools
 
 TensorValue = str | bool | int
 Check = Callable[[str, Any], Any]
@@ -31,15 +33,17 @@ SAMPLING: dict[str, Check] = {
     "stop_token_ids": json_body.integers,
     "logit_bias": json_body.biases,
     **dict.fromkeys(("ignore_eos", "include_stop_str_in_output"), json_body.boolean),
+    # vLLM's names of what an answer is held to; the model looks at them.
+    **dict.fromkeys(("structured_outputs", "guided_json"), json_body.anything),
+    **dict.fromkeys(("guided_regex", "guided_choice"), json_body.anything),
 }
-_READ_HERE = ("model", "stream", "stream_options", "timeout_ms")
+_READ_HERE = ("model", "stream", "stream_options", "timeout_ms", "response_format")
 # OpenAI's own bookkeeping: it changes no answer. Whoever asks is passed on all the same, as USER:
 # a canary can be sticky by it.
 _BOOKKEEPING = ("user", "metadata", "store", "safety_identifier", "prompt_cache_key")
 USER = "user"
 # Names that only some values are allowed of: those that ask for nothing beyond what is done anyway.
 _NEUTRAL: dict[str, tuple[Any, ...]] = {
-    "response_format": ({"type": "text"},),
     "service_tier": ("auto", "default"),
     "parallel_tool_calls": (True,),
     "modalities": (["text"],),
@@ -51,7 +55,8 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
 @dataclass(frozen=True)
 class Asked:
     """``inputs`` has a request of Triton's for each prompt, each with ``n`` choices;
-    ``num_logprobs`` is None where no log-probabilities are wanted, else how many alternatives.
+    ``num_logprobs`` is None where no log-probabilities are wanted, else how many alternatives;
+    ``tools`` are those whose calls the answer may hold.
     """
 
     model: str
@@ -60,6 +65,7 @@ class Asked:
     stream: bool
     include_usage: bool
     num_logprobs: int | None
+    tools: Tools | None = None
 
 
 def check_names(body: Mapping[str, Any], own: Iterable[str]) -> None:
@@ -85,7 +91,7 @@ def asked(
 ) -> Asked:
     """What ``body`` asks of each of ``prompts``; ``sampling`` is the API's own part of it."""
     stream = bool(field(body, "stream", json_body.boolean))
-    parameters = {**_sampling(body), **sampling}
+    parameters = {**_sampling(body), **held_to(body), **sampling}
     common: dict[str, TensorValue] = {"stream": stream}
     timeout_ms = field(body, "timeout_ms", json_body.integer)
     if timeout_ms is not None:

@@ -8,13 +8,18 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from generator.openai_api.errors import ApiError, model_not_found, wrong_task
 from generator.openai_api.tasks import ALL_TASKS
-from generator.triton_models import ENGINE_SUFFIX, ROLE_PARAMETER, TASK_PARAMETER
+from generator.triton_models import (
+    ADAPTERS_PARAMETER,
+    ENGINE_SUFFIX,
+    ROLE_PARAMETER,
+    TASK_PARAMETER,
+)
 
 _GOOD_FOR_S = 2.0
 # A name that is not there may have come since, but not every such request asks Triton.
@@ -24,7 +29,8 @@ _MISSES_GOOD_FOR_S = 0.2
 @dataclass(frozen=True)
 class ServedModel:
     """``triton_name`` is the model of Triton's that holds the engine: with ``streams`` it is
-    decoupled, and is asked by a gRPC stream.
+    decoupled, and is asked by a gRPC stream. ``adapters`` are those that its requests may name;
+    ``adapter`` is the one that they do, where this is an adapter under a name of its own.
     """
 
     name: str
@@ -32,6 +38,8 @@ class ServedModel:
     task: str
     streams: bool
     max_batch_size: int
+    adapters: tuple[str, ...] = ()
+    adapter: str | None = None
 
     @property
     def is_batched(self) -> bool:
@@ -70,10 +78,9 @@ class Catalog:
         """The model of that name. Raises ApiError, 404 where there is none, or it is of none of
         ``tasks``.
         """
-        found = (await self.models()).get(name)
+        found = _of_name(name, await self.models())
         if found is None:
-            models = await self.models(_MISSES_GOOD_FOR_S)
-            found = models.get(name)
+            found = _of_name(name, await self.models(_MISSES_GOOD_FOR_S))
         if found is None:
             raise model_not_found(name, self._named(tasks))
         if tasks and found.task not in tasks:
@@ -108,7 +115,7 @@ class Catalog:
             raise
         configs = await asyncio.gather(*map(self._source.config, names))
         found = [served_model(config) for config in configs if config is not None]
-        self._models = {model.name: model for model in found if model}
+        self._models = {one.name: one for model in found if model for one in with_adapters(model)}
         self._read_at_s = time.monotonic()
 
 
@@ -121,4 +128,20 @@ def served_model(config: Any) -> ServedModel | None:
         return None
     streams = role == "engine"
     name = config.name.removesuffix(ENGINE_SUFFIX) if streams else config.name
-    return ServedModel(name, config.name, task, streams, config.max_batch_size)
+    adapters = tuple(filter(None, parameters.get(ADAPTERS_PARAMETER, "").split(",")))
+    return ServedModel(name, config.name, task, streams, config.max_batch_size, adapters)
+
+
+def with_adapters(model: ServedModel) -> Iterator[ServedModel]:
+    """The model, and each of its adapters as ``model:adapter``: no model's name has a colon."""
+    yield model
+    for adapter in model.adapters:
+        yield replace(model, name=f"{model.name}:{adapter}", adapters=(), adapter=adapter)
+
+
+def _of_name(name: str, models: Mapping[str, ServedModel]) -> ServedModel | None:
+    """The model of that name; or the adapter, by its own name where only one model has it."""
+    if name in models:
+        return models[name]
+    found = [model for model in models.values() if model.adapter == name]
+    return found[0] if len(found) == 1 else None

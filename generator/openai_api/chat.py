@@ -1,13 +1,14 @@
 """``/v1/chat/completions``: messages in, the assistant's next one out.
 
-The model's own chat template renders them. Tools go into the template; what the model then writes
-is answered as text.
+The model's own chat template renders them, tools too; calls that the model then writes are answered
+as such.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from generator.openai_api import json_body
@@ -17,9 +18,11 @@ from generator.openai_api.errors import bad_field
 from generator.openai_api.json_body import kind_of
 from generator.openai_api.logprobs import for_chat
 from generator.openai_api.tasks import CHAT_TASKS
+from generator.openai_api.tool_calls import whole_calls
+from generator.openai_api.tools import Tools, read_tools
 
 _OWN_FIELDS = (
-    *("messages", "tools", "tool_choice", "chat_template_kwargs"),
+    *("messages", "tools", "tool_choice", "parallel_tool_calls", "chat_template_kwargs"),
     *("max_completion_tokens", "logprobs", "top_logprobs"),
 )
 
@@ -34,24 +37,32 @@ def read(body: Mapping[str, Any]) -> Asked:
         "messages": json.dumps(messages),
         "exclude_input_in_output": True,
     }
-    tools = _tools(body)
-    if tools:
-        prompt["tools"] = json.dumps(tools)
+    tools = read_tools(body)
+    held = {} if tools is None else _held_to(tools, body)
+    if tools is not None:
+        prompt["tools"] = json.dumps(tools.listed)
     kwargs = field(body, "chat_template_kwargs", json_body.json_object)
     if kwargs:
         prompt["chat_template_kwargs"] = json.dumps(kwargs)
-    return asked(body, [prompt], _lengths(body), _num_logprobs(body))
+    read = asked(body, [prompt], {**_lengths(body), **held}, _num_logprobs(body))
+    return replace(read, tools=tools)
 
 
 def write(choice: Choice) -> dict[str, Any]:
     """An element of ``choices``."""
-    message = {"role": "assistant", "content": choice.text, "refusal": None}
+    calls = whole_calls(choice.calls)
+    content = choice.text or (None if calls else "")
+    message: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None}
+    if calls:
+        message["tool_calls"] = calls
     return {"index": choice.index, "message": message, **_rest(choice)}
 
 
 def write_chunk(choice: Choice) -> dict[str, Any]:
     """An element of a chunk's ``choices``."""
-    delta = {"content": choice.text} if choice.text else {}
+    delta: dict[str, Any] = {"content": choice.text} if choice.text else {}
+    if choice.calls:
+        delta["tool_calls"] = choice.calls
     return {"index": choice.index, "delta": delta, **_rest(choice)}
 
 
@@ -71,14 +82,12 @@ def _rest(choice: Choice) -> dict[str, Any]:
     return {"logprobs": logprobs, "finish_reason": choice.finish_reason}
 
 
-def _tools(body: Mapping[str, Any]) -> list[Any] | None:
-    """The tools that the template is to know of: none where ``tool_choice`` is none."""
-    tools = body.get("tools")
-    tools = None if tools in (None, []) else json_body.json_list("tools", tools)
-    choice = body.get("tool_choice")
-    if choice not in (None, "none", "auto"):
-        raise bad_field("tool_choice", "another value", "none or auto (calls can't be forced)")
-    return None if choice == "none" else tools
+def _held_to(tools: Tools, body: Mapping[str, Any]) -> dict[str, str]:
+    """What makes the model call, where it must. Raises ApiError where a format is asked for too."""
+    held = tools.held_to()
+    if held and body.get("response_format") not in (None, {"type": "text"}):
+        raise bad_field("tool_choice", "a call that must be", "none or auto with response_format")
+    return held
 
 
 def _lengths(body: Mapping[str, Any]) -> dict[str, int]:

@@ -76,6 +76,11 @@ def texts(name: str, value: Any) -> list[str]:
     return found
 
 
+def anything(name: str, value: Any) -> Any:  # noqa: ARG001, as the others
+    """A value whose type is the model's to judge."""
+    return value
+
+
 def integers(name: str, value: Any) -> list[int]:
     """A list of integers."""
     if not isinstance(value, list):

@@ -32,6 +32,7 @@ TARGETS = (
     "batching",
     "transformers-serve",
     "vllm",
+    "ours-vllm",
 )
 DTYPES = ("float32", "bfloat16")
 FULL_CLIENTS, QUICK_CLIENTS = (1, 8, 32, 64, 256), (1, 8)

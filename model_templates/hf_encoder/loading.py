@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 from hf_runtime import log
-from hf_runtime.device import Placement, check_computes
+from hf_runtime.device import Placement, check_computes, give_back_freed_memory
 from hf_runtime.errors import LoadError, reason
 from hf_runtime.model_files import model_files
 from hf_runtime.prepacked_linear import prepack
@@ -66,6 +66,7 @@ def load_encoder(
         check_device=partial(check_computes, setup.device),
     )
     _start(engine)
+    give_back_freed_memory()
     dtype = str(setup.model.dtype).removeprefix("torch.")
     assert engine.runner is not None
     description = f"{served.source} ({dtype}) on {placement.device}, {engine.runner.name}"

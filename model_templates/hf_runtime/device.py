@@ -5,8 +5,11 @@ The rules for KIND_* are Triton's (instance groups); ``device_map`` is accelerat
 
 from __future__ import annotations
 
+import ctypes
+import gc
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -42,15 +45,33 @@ def placement(kind: str, device_id: str, device_map: str | None) -> Placement:
         return Placement("cpu", {"": "cpu"})
     num_gpus = torch.cuda.device_count()
     if kind.endswith("MODEL"):
-        return Placement("cuda:0" if num_gpus else "cpu", device_map or "auto")
+        on_gpus = Placement("cuda:0", device_map or "auto")
+        return on_gpus if num_gpus else Placement("cpu", {"": "cpu"})
     index = int(device_id)
     if index >= num_gpus:
-        raise LoadError(
-            f"instance_group asks for GPU {index}, but torch {torch.__version__} sees {num_gpus} "
-            "GPUs: install a CUDA build of torch, or use kind: KIND_CPU"
-        )
+        raise LoadError(_no_such_gpu(index, num_gpus))
     device = f"cuda:{index}"
     return Placement(device, device_map or {"": device})
+
+
+def _no_such_gpu(index: int, num_gpus: int) -> str:
+    import torch
+
+    if num_gpus:
+        present = "GPU 0" if num_gpus == 1 else f"{num_gpus} GPUs, 0 to {num_gpus - 1}"
+        return (
+            f"instance_group: got GPU {index}, but torch sees {present}: name those in gpus, or "
+            "give the server more (CUDA_VISIBLE_DEVICES, the container's --gpus)"
+        )
+    return (
+        f"instance_group: got GPU {index}, but torch {torch.__version__} sees none: install a "
+        "CUDA build of torch, or use kind: KIND_CPU"
+    )
+
+
+def devices_of(model: torch.nn.Module) -> list[torch.device]:
+    """Where a model's weights are: several devices where ``device_map`` has spread its layers."""
+    return sorted({weight.device for weight in model.parameters()}, key=str)
 
 
 def cpu_threads(model_config: Mapping[str, Any]) -> int:
@@ -87,6 +108,12 @@ def check_computes(device: torch.device) -> None:
         ) from error
 
 
+def check_all_compute(model: torch.nn.Module) -> None:
+    """``check_computes`` of each device that holds some of a model's weights."""
+    for device in devices_of(model):
+        check_computes(device)
+
+
 def free_bytes(device: torch.device) -> int:
     """Free memory in bytes: the GPU's own count, or what the machine and the container's limit
     leave.
@@ -105,6 +132,13 @@ def free_bytes(device: torch.device) -> int:
     if limit == "max":
         return available
     return min(available, max(0, int(limit) - int(used) + _reclaimable_bytes()))
+
+
+def give_back_freed_memory() -> None:
+    """Returns to the system what this process has let go of, but Python and glibc still keep."""
+    gc.collect()
+    with suppress(OSError, AttributeError, TypeError):
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def _reclaimable_bytes() -> int:

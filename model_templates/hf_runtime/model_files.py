@@ -13,7 +13,13 @@ from pathlib import Path
 
 from .errors import LoadError
 from .file_hashes import FileHashes
-from .hub_files import NotServableError, choose, needed_pickles
+from .hub_files import (
+    ADAPTER_CONFIG,
+    NotServableError,
+    choose,
+    choose_adapter,
+    needed_pickles,
+)
 from .hub_token import error_line, hub_token
 from .locked_files import LockedFile, differences, missing_files, snapshot_folder
 from .log import info
@@ -39,8 +45,9 @@ def model_files(served: ServedModel) -> Path:
 
 def _local_files(served: ServedModel) -> Path:
     folder = served.local_path
-    if not (folder / "config.json").is_file():
-        raise LoadError(f"local model: no config.json in {folder}")
+    kind, config = ("adapter", ADAPTER_CONFIG) if served.is_adapter else ("model", "config.json")
+    if not (folder / config).is_file():
+        raise LoadError(f"local {kind}: no {config} in {folder}")
     names = [str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()]
     if needed_pickles(names):
         _chosen(served, names)
@@ -49,7 +56,8 @@ def _local_files(served: ServedModel) -> Path:
 
 def _chosen(served: ServedModel, names: Iterable[str]) -> list[str]:
     try:
-        return choose(names, served.allow_pickle)
+        rule = choose_adapter if served.is_adapter else choose
+        return rule(names, served.allow_pickle)
     except NotServableError as error:
         raise LoadError(f"{served.source} {error}") from None
 

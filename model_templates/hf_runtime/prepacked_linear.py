@@ -14,9 +14,8 @@ processor's caches as it is among a model's other weights, and the fastest form 
 Layers that share their input (query, key and value; gate and up) become one: fewer starts of the
 thread team, which take 10 % of a step where a weight is read for a single row.
 
-The operators are private to torch (``mkldnn``: what inductor emits; ``quantized``: what its dynamic
-quantisation calls): where one is missing or fails, its form is not taken. A test holds all forms to
-the same numbers.
+Weights that torchao has quantized to int8 have forms of their own, which the caller names. What the
+forms compute is linear_forms.py's.
 """
 
 from __future__ import annotations
@@ -29,6 +28,8 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
+from .linear_forms import HalfStoredLinear, PrepackedLinear, is_int8
+
 _ROWS = (1, 32)  # decode of one sequence, decode of many: the shapes that generation lives on
 _REPEATS = 4
 _OTHER_BYTES = 2**26  # more than a core keeps in its caches
@@ -40,51 +41,6 @@ _SHARED_INPUT = (
     ("query", "key", "value"),
     ("q_lin", "k_lin", "v_lin"),
 )
-
-
-class PrepackedLinear(nn.Module):
-    """``y = x @ weight.T + bias``, ``weight`` (out_features, in_features) laid out by oneDNN."""
-
-    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
-        super().__init__()
-        self.out_features, self.in_features = weight.shape
-        self.dtype = weight.dtype
-        self._pack(weight.detach().contiguous(), None if bias is None else bias.detach())
-
-    def _pack(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
-        """Raises AttributeError or RuntimeError where torch can't lay the weight out so."""
-        ops = torch.ops.mkldnn
-        self._linear = ops._linear_pointwise  # noqa: SLF001
-        self.packed, self.bias = ops._reorder_linear_weight(weight, None), bias  # noqa: SLF001
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """(..., in_features) -> (..., out_features), in the weight's dtype."""
-        y: torch.Tensor = self._linear(x, self.packed, self.bias, "none", [], "")
-        return y
-
-    @property
-    def weight(self) -> torch.Tensor:
-        """An empty stand-in of the right dtype, for modules that only look at ``weight.dtype`` or
-        ``.device``.
-        """
-        return torch.empty(0, dtype=self.dtype)
-
-
-class HalfStoredLinear(PrepackedLinear):
-    """The same, stored in float16 by FBGEMM and computed in float32."""
-
-    def _pack(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
-        if weight.dtype != torch.float32 or not torch.equal(weight.half().float(), weight):
-            raise RuntimeError("not exactly float16")
-        ops = torch.ops.quantized
-        self._linear, self.packed = ops.linear_dynamic_fp16, ops.linear_prepack_fp16(weight, bias)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """(..., in_features) -> (..., out_features), float32."""
-        y: torch.Tensor = self._linear(x, self.packed)
-        return y
-
-
 _FORMS = (HalfStoredLinear, PrepackedLinear)
 
 
@@ -142,17 +98,21 @@ class _Layer:
     @property
     def key(self) -> tuple[object, ...]:
         """What the time it takes depends on."""
-        return (*self.weight.shape, self.weight.dtype, self.bias is not None)
+        return (*self.weight.shape, self.weight.dtype, self.bias is not None, is_int8(self.weight))
 
 
-def prepack(model: nn.Module, rows: tuple[int, ...] = _ROWS) -> int:
+def prepack(
+    model: nn.Module,
+    rows: tuple[int, ...] = _ROWS,
+    int8_forms: tuple[type[PrepackedLinear], ...] = (),
+) -> int:
     """Replaces the linear layers of a CPU model by prepacked ones where that is faster; returns how
     many. Layers that share their input are computed as one. ``rows``: the numbers of rows that
-    matter.
+    matter. ``int8_forms``: what weights quantized to int8 may be laid out in.
 
     Must run on the thread that will run the model, with its thread count: the choice is timed.
     """
-    choice = _Choice(rows)
+    choice = _Choice(rows, int8_forms)
     replaced = 0
     joins = _SHARED_INPUT if _shares_inputs(model) else ()
     for parent in list(model.modules()):
@@ -185,8 +145,10 @@ def _shares_inputs(model: nn.Module) -> bool:
 class _Choice:
     """Times each kind of layer once in each form and remembers the seconds."""
 
-    def __init__(self, rows: tuple[int, ...]) -> None:
-        self._rows = rows
+    def __init__(
+        self, rows: tuple[int, ...], int8_forms: tuple[type[PrepackedLinear], ...]
+    ) -> None:
+        self._rows, self._int8_forms = rows, int8_forms
         self._seconds: dict[tuple[object, ...], float] = {}
         self._joins: dict[tuple[object, ...], bool] = {}
 
@@ -210,8 +172,9 @@ class _Choice:
     def _fastest(self, layers: list[_Layer]) -> tuple[PrepackedLinear | None, float]:
         """The fastest form of these layers as one, and its seconds; infinite where none works."""
         fastest: tuple[PrepackedLinear | None, float] = (None, float("inf"))
-        keys = {form: (form, *(layer.key for layer in layers)) for form in _FORMS}
-        for form in sorted(_FORMS, key=lambda form: self._seconds.get(keys[form], 0.0)):
+        forms = self._int8_forms if is_int8(layers[0].weight) else _FORMS
+        keys = {form: (form, *(layer.key for layer in layers)) for form in forms}
+        for form in sorted(forms, key=lambda form: self._seconds.get(keys[form], 0.0)):
             if self._seconds.get(keys[form], 0.0) >= fastest[1]:
                 continue
             try:
@@ -238,7 +201,7 @@ class _Choice:
 def _joined(layers: list[_Layer], form: type[PrepackedLinear]) -> PrepackedLinear:
     """One layer with the outputs of all, in order."""
     biases = [layer.bias for layer in layers if layer.bias is not None]
-    weight = torch.cat([layer.weight.detach() for layer in layers])
+    weight = form.joined([layer.weight.detach() for layer in layers])
     return form(weight, torch.cat(biases) if biases else None)
 
 
@@ -266,6 +229,8 @@ def _linear_weight(module: nn.Module) -> tuple[torch.Tensor | None, torch.Tensor
         return None, None
     if weight.dtype not in (torch.float32, torch.bfloat16):
         return None, None
+    if type(weight) not in (torch.Tensor, nn.Parameter) and not is_int8(weight):
+        return None, None  # quantized in a way that is not ours to read
     return weight, bias if isinstance(bias, torch.Tensor) else None
 
 

@@ -95,6 +95,7 @@ def _engine_options(parts: ModelParts, options: Options) -> EngineOptions:
         default_max_tokens=options.default_max_tokens or default_max_tokens(own),
         default_timeout_ms=options.default_timeout_ms,
         max_timeout_ms=options.max_timeout_ms,
+        max_grammar_s=options.max_grammar_s,
         unload_grace_s=options.unload_grace_s,
         watchdog_s=options.watchdog_s,
     )

@@ -13,6 +13,8 @@ from text_generation.options import Options as TextGenerationOptions
 
 # Whether the engine here can answer piece by piece; read by generator/templates.py.
 STREAMS = True
+# Whether weights may be quantized; read by generator/templates.py.
+QUANTIZES = True
 # What model.py imports beside hf_runtime; read by generator/templates.py.
 PACKAGES = ("text_generation",)
 
@@ -104,6 +106,7 @@ class Options:
     )
     default_timeout_ms: int | None = _same("default_timeout_ms")
     max_timeout_ms: int | None = _same("max_timeout_ms")
+    max_grammar_s: float = _same("max_grammar_s")
     unload_grace_s: float = _same("unload_grace_s")
     watchdog_s: float = _same("watchdog_s")
 

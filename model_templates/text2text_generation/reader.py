@@ -10,6 +10,7 @@ from hf_runtime.tensors import shown
 from text_generation.request import Prompt, PromptReader, require_no_beams
 from text_generation.row_options import RowFields
 from text_generation.sampling_json import lenient_boolean
+from text_generation.structured.constraint import Constraint
 
 from .languages import Languages
 from .source import SourceTokenizer
@@ -29,6 +30,7 @@ _NOT_WITH_BEAMS: dict[str, tuple[Any, ...]] = {
     "frequency_penalty": (0,),
     "presence_penalty": (0,),
     "stop_words": ((),),
+    "constraint": (None,),
     "stop_token_ids": ((),),
     "logit_bias": ((),),
     "ignore_eos": (False,),
@@ -68,9 +70,10 @@ class SourceReader(PromptReader):
         if asked not in (None, self.beams):
             raise RequestError(f"beam_width: got {shown(asked)}, allowed: 1 or {self.beams}")
         for name, neutral in _NOT_WITH_BEAMS.items():
-            if row[name] not in neutral:
+            if (got := row[name]) not in neutral:
+                asks = got.kind if isinstance(got, Constraint) else name
                 raise RequestError(
-                    f"{name}: this model answers by a search with {self.beams} beams, which can't "
+                    f"{asks}: this model answers by a search with {self.beams} beams, which can't "
                     "do that; send beam_width 1 to have it"
                 )
         return self.beams

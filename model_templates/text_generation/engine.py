@@ -17,13 +17,14 @@ from typing import Any
 
 import torch
 from hf_runtime import log
-from hf_runtime.device import check_computes
+from hf_runtime.device import check_all_compute
 from hf_runtime.errors import EngineError, OverloadedError, RequestError, place, reason
 from hf_runtime.watchdog import Watchdog
 
 from .deadlines import Deadlines
 from .delivery import Delivery
 from .engine_metrics import EngineMetrics
+from .lora.linear import Adapters
 from .options import Options
 from .sequence import Sequence
 
@@ -31,7 +32,8 @@ from .sequence import Sequence
 @dataclass(frozen=True)
 class EngineSetup:
     """What an engine is made of. ``prepare`` may change the model for speed; it runs on the
-    engine's thread.
+    engine's thread. ``adapters`` are those that requests may name; only the in-flight engine takes
+    any. ``sending_share`` of the time is what sending streams' tokens may take.
     """
 
     model: Any
@@ -41,6 +43,8 @@ class EngineSetup:
     num_threads: int
     free_bytes: Callable[[torch.device], int]
     prepare: Callable[[Any], object]
+    adapters: Adapters | None = None
+    sending_share: float = 1.0
 
 
 class Engine(ABC):
@@ -50,7 +54,7 @@ class Engine(ABC):
 
     def __init__(self, setup: EngineSetup) -> None:
         self.setup = setup
-        self._check_device = partial(check_computes, setup.device)
+        self._check_device = partial(check_all_compute, setup.model)
         self.metrics = EngineMetrics()
         self._condition = threading.Condition()
         # These four are guarded by the condition.
@@ -63,7 +67,7 @@ class Engine(ABC):
         self._failure: Exception | None = None
         self._ended = False
         self._thread = threading.Thread(target=self._run, name=f"{self.name}-engine", daemon=True)
-        self._delivery = Delivery()
+        self._delivery = Delivery(setup.sending_share)
         self._watchdog = Watchdog(setup.options.watchdog_s, self._give_up)
 
     @property
@@ -161,13 +165,13 @@ class Engine(ABC):
                 raise OverloadedError(f"{refusal}: try again later")
             self._unfinished.update(sequences)
             self._submitted += sequences
-            self._condition.notify()
+            self._wake()
 
     def cancel(self, sequences: Iterable[Sequence]) -> None:
         """Ends sequences before the next step; those that are finished already are left alone."""
         with self._condition:
             self._cancelled += sequences
-            self._condition.notify()
+            self._wake()
 
     def stop(self, grace_s: float = 0.0) -> None:
         """Takes no more requests, finishes those it has within ``grace_s``, fails the others, and
@@ -176,7 +180,7 @@ class Engine(ABC):
         with self._condition:
             if self._stop_at_s is None:
                 self._stop_at_s = time.monotonic() + grace_s
-            self._condition.notify()
+            self._wake()
         if self._thread.is_alive():
             self._thread.join()
         self._watchdog.stop()
@@ -186,6 +190,10 @@ class Engine(ABC):
     def num_unfinished(self) -> int:
         """How many sequences run or wait."""
         return len(self._unfinished)
+
+    def _wake(self) -> None:
+        """Has the thread look at what came; called with the condition held."""
+        self._condition.notify()
 
     def _refusal(self, num_sequences: int) -> str:
         """Why a request is not taken; empty where it is."""

@@ -204,6 +204,7 @@ class GenerateEngine(Engine):
         choose = ChooseTokens(
             batch, self._sampler, self.setup.eos_token_ids, self._pad_token_id, self._chosen
         )
+        choose.first_token_id = self._generation_config.forced_bos_token_id
         choose.last_token_id = self._last_token_id
         self.setup.model.generate(
             input_ids,

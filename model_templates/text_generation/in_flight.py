@@ -18,13 +18,19 @@ from .kv_cache import (
     context_length,
     layer_shapes,
     plan_size,
+    prefix_slots,
     spread_free_bytes,
     stable_length,
 )
+from .lora.linear import attach
+from .lora.runner import AdaptedRunner
+from .prefixes.contents import SlotContents, slots_in_order
 from .sampling import Sampler, argmax
 from .scheduler import Scheduler
 from .sequence import Sequence
 from .warm_up import warm_up
+
+_FEWEST_KEPT = 4
 
 
 class InFlightEngine(Engine):
@@ -44,9 +50,11 @@ class InFlightEngine(Engine):
 
     @property
     def description(self) -> str:
+        own = self.size.num_prefix_slots
         return (
             f"in_flight engine ({self.runner.name}), {self.size.num_slots} sequences x "
-            f"{self.size.max_model_len} tokens, KV cache {self.size.gib:.2f} GiB"
+            f"{self.size.max_model_len} tokens{f' and {own} more prefixes' if own else ''}, "
+            f"KV cache {self.size.gib:.2f} GiB"
         )
 
     def _prepare(self) -> None:
@@ -64,21 +72,26 @@ class InFlightEngine(Engine):
             raise CannotHoldError(reason(error)) from error
         config = setup.model.config.get_text_config()
         stable = stable_length(config)
+        free_bytes = spread_free_bytes(shapes, setup.free_bytes)
         self.size = plan_size(
             shapes,
             model_limit=stable if stable and not options.max_model_len else context_length(config),
             max_model_len=options.max_model_len,
             max_num_seqs=options.max_num_seqs,
             kv_cache_gib=options.kv_cache_gib,
-            free_bytes=spread_free_bytes(shapes, setup.free_bytes),
+            free_bytes=free_bytes,
         )
         if stable and self.size.max_model_len > stable:
             raise CannotHoldError(
                 f"one sequence of more than {stable} tokens changes the rotary embedding of all; "
                 f"with max_model_len {stable} or less it can"
             )
+        if options.prefix_cache_gib is not None:
+            self.size = prefix_slots(self.size, options.prefix_cache_gib, free_bytes)
         make_runner = fitting_runner(setup.model, shapes, setup.device)
         setup.prepare(setup.model)
+        if setup.adapters is not None:
+            attach(setup.model, setup.adapters)
         spare = 1 if setup.device.type == "cuda" else 0
         try:
             self._cache = KVCache(shapes, self.size, spare)
@@ -90,8 +103,27 @@ class InFlightEngine(Engine):
         own_argmax = getattr(runner, "argmax", argmax)
         self._sampler = Sampler(sorted(setup.eos_token_ids), own_argmax)
         self.runner = with_cuda_graphs(runner, setup.device)
-        self._scheduler = Scheduler(self.size.num_slots, options.max_num_batched_tokens)
+        if setup.adapters is not None:
+            self.runner = AdaptedRunner(self.runner, runner, setup.adapters, setup.device)
+        self._contents = SlotContents()
+        self._scheduler = self._new_scheduler()
         warm_up(self._scheduler, self.runner, self._sampler, self._cache)
+        if options.prefix_cache:
+            self._contents = self._shared_contents()
+            self._scheduler = self._new_scheduler()
+
+    def _new_scheduler(self) -> Scheduler:
+        num_tokens = self.setup.options.max_num_batched_tokens
+        return Scheduler(self.size.num_slots, num_tokens, self._contents)
+
+    def _shared_contents(self) -> SlotContents:
+        """On a CPU, where memory is taken when it is first used, prefixes may lie in a quarter of
+        the running sequences' slots, beside those of their own.
+        """
+        num_slots, num_own = self.size.num_slots, self.size.num_prefix_slots
+        is_cpu = self.setup.device.type == "cpu"
+        max_kept = num_own + (max(_FEWEST_KEPT, num_slots // 4) if is_cpu else num_slots)
+        return SlotContents(slots_in_order(num_slots, num_own), max_kept)
 
     @property
     def gauges(self) -> dict[str, int]:
@@ -101,6 +133,7 @@ class InFlightEngine(Engine):
             "num_waiting": max(0, self.num_unfinished - len(holding)),
             "kv_slots": self.size.num_slots,
             "kv_slots_used": len(holding),
+            "kv_slots_kept": self._contents.num_kept,
             "kv_tokens": self.size.num_slots * self.size.max_model_len,
             "kv_tokens_used": sum(sequence.num_computed_tokens for sequence in holding),
         }
@@ -114,9 +147,10 @@ class InFlightEngine(Engine):
     def _step(self) -> None:
         """Forward, sample, publish, close the holes that finished sequences leave."""
         step = self._scheduler.schedule()
+        self._cache.move(step.moves)
         logits = self.runner.forward(step)
         sampled = step.sampled
-        started = [chunk.sequence for chunk in step.prefills if chunk.start == 0]
+        started = [chunk.sequence for chunk in step.prefills if chunk.is_first]
         self.metrics.computed(len(sampled), started)
         if not sampled:
             return

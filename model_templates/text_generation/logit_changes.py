@@ -1,5 +1,5 @@
 """What the options of sequences change in their logits before a token is chosen: biases, penalties,
-bad words, and ends that are withheld until min_tokens.
+bad words, ends that are withheld until min_tokens, and grammars.
 
 In transformers' and vLLM's order. Whatever changes in a step, of however many rows, goes to the
 device as a few lists of (row, token): rows without such options cost nothing.
@@ -15,6 +15,7 @@ import numpy.typing as npt
 import torch
 
 from .sequence import Sequence
+from .structured.masks import hold_to_grammars
 
 _NEVER = float("-inf")
 _LARGEST = 3e38
@@ -40,6 +41,9 @@ class LogitChanges:
         _add_biases(logits, changes)
         _penalise(logits, changes)
         _forbid(logits, changes)
+        held = [(row, s.grammar) for row, s in enumerate(sequences) if s.grammar is not None]
+        if held:
+            hold_to_grammars(logits, held)
         return logits
 
     def forget(self, sequence: Sequence) -> None:

@@ -7,21 +7,45 @@ to read ``model.json``. It does not know engines; it only names them.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 # Whether the engines here can answer piece by piece; read by generator/templates.py.
 STREAMS = True
+# Whether they serve LoRA adapters; read there too.
+ADAPTERS = True
+# Whether `layout: vllm-backend` can serve it.
+VLLM_BACKEND = True
+# Whether weights may be quantized; read by generator/templates.py.
+QUANTIZES = True
+
+# vLLM's arguments that are said elsewhere in models.yaml: where. Its own names stay for the others.
+ELSEWHERE = {
+    **{name: f"the model's {name}" for name in ("model", "revision", "dtype", "trust_remote_code")},
+    **{name: f"options.{name}" for name in ("max_model_len", "max_num_seqs")},
+    "kv_cache_memory_bytes": "options.kv_cache_gib",
+    "hf_token": "HF_TOKEN in the environment: secrets don't belong in this file",
+}
+# What the engine itself decides: the files come from the model's cache, texts and their ends are
+# handled as by the other engines.
+DECIDED = (
+    *("tokenizer", "tokenizer_revision", "skip_tokenizer_init", "code_revision", "download_dir"),
+    *("served_model_name", "generation_config", "override_generation_config", "runner", "task"),
+    *("disable_log_stats", "enable_log_requests", "disable_log_requests", "device", "device_ids"),
+    *("stream_interval", "logprobs_mode", "max_logprobs"),
+)
+PARALLEL = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
 
 
 @dataclass(frozen=True)
 class Options:
     """How one text-generation model is run. ``None`` means: decided when the model loads."""
 
-    engine: Literal["auto", "in_flight", "generate"] = field(
+    engine: Literal["auto", "in_flight", "generate", "vllm"] = field(
         default="auto",
         metadata={
             "help": "in_flight: requests join and leave a running batch at every step; generate: "
-            "padded batches through model.generate; auto: the first that holds the model"
+            "padded batches through model.generate; auto: the first of these two that holds the "
+            "model; vllm: vLLM, which has to be installed where the model runs"
         },
     )
     max_model_len: int | None = field(
@@ -35,7 +59,7 @@ class Options:
     max_num_seqs: int | None = field(
         default=None,
         metadata={
-            "help": "sequences generated at once; default: 64, or what the cache budget holds",
+            "help": "sequences generated at once; default: 128, or what the cache budget holds",
             "unit": "sequences",
             "min": 1,
             "max": 1024,
@@ -47,6 +71,7 @@ class Options:
             "help": "most tokens computed in one step; longer prompts are prefilled in chunks",
             "unit": "tokens",
             "min": 1,
+            "engines": ("in_flight", "vllm"),
         },
     )
     max_queue_size: int = field(
@@ -64,6 +89,25 @@ class Options:
             "at most half of the free memory (CPU) or 90 % of it (GPU)",
             "unit": "GiB",
             "exclusive_min": 0,
+            "engines": ("in_flight", "vllm"),
+        },
+    )
+    prefix_cache: bool = field(
+        default=True,
+        metadata={
+            "help": "a prompt that begins like an earlier one reuses its keys and values; how "
+            "fast it is answered then tells that there was such a one",
+            "engines": ("in_flight", "vllm"),
+        },
+    )
+    prefix_cache_gib: float | None = field(
+        default=None,
+        metadata={
+            "help": "memory for such beginnings alone, beside kv_cache_gib; default: none, they "
+            "lie where no sequence runs",
+            "unit": "GiB",
+            "exclusive_min": 0,
+            "engines": ("in_flight",),
         },
     )
     default_max_tokens: int = field(
@@ -91,6 +135,15 @@ class Options:
             "min": 1,
         },
     )
+    max_grammar_s: float = field(
+        default=10.0,
+        metadata={
+            "help": "how long a request's json_schema, regex or choice may take to prepare; one "
+            "that takes longer is refused",
+            "unit": "seconds",
+            "exclusive_min": 0,
+        },
+    )
     unload_grace_s: float = field(
         default=20.0,
         metadata={
@@ -110,17 +163,50 @@ class Options:
         },
     )
 
+    vllm: dict[str, Any] | None = field(
+        default=None,
+        metadata={
+            "help": "with engine: vllm, arguments of vLLM's own (its AsyncEngineArgs), such as "
+            "tensor_parallel_size"
+        },
+    )
+
     def problems(self) -> list[tuple[str, str]]:
         """Mistakes that only show in two fields together, each as (field, message)."""
         found = []
-        if self.max_num_seqs is not None and self.max_num_batched_tokens < self.max_num_seqs:
+        if (
+            self.engine != "vllm"
+            and self.max_num_seqs is not None
+            and self.max_num_batched_tokens < self.max_num_seqs
+        ):
             message = (
                 f"got {self.max_num_batched_tokens}, expected at least max_num_seqs "
                 f"({self.max_num_seqs}): a step computes one token for each running sequence"
             )
             found.append(("max_num_batched_tokens", message))
+        if self.prefix_cache_gib is not None and not self.prefix_cache:
+            message = f"got {self.prefix_cache_gib:g}, but prefix_cache is false"
+            found.append(("prefix_cache_gib", message))
         default, ceiling = self.default_timeout_ms, self.max_timeout_ms
         if default is not None and ceiling is not None and default > ceiling:
             message = f"got {default}, expected at most max_timeout_ms ({ceiling})"
             found.append(("default_timeout_ms", message))
+        if self.vllm is not None:
+            found += [("vllm", message) for message in self._vllm_problems(self.vllm)]
+            if self.vllm.get("enable_prefix_caching") and not self.prefix_cache:
+                found.append(("prefix_cache", "got false, but vllm has enable_prefix_caching"))
         return found
+
+    def _vllm_problems(self, given: dict[str, Any]) -> list[str]:
+        """Arguments of vLLM's that have another place, or no engine to go to."""
+        if self.engine in ("in_flight", "generate"):
+            return [f"got arguments for vLLM, but engine is {self.engine}; set engine: vllm"]
+        return [
+            *(f"{name}: said by {ELSEWHERE[name]}" for name in given if name in ELSEWHERE),
+            *(f"{name}: decided by the engine" for name in given if name in DECIDED),
+            *(
+                f"{name}: got {size}, expected a whole number, at least 1"
+                for name, size in given.items()
+                if name in PARALLEL and (type(size) is not int or size < 1)
+            ),
+        ]

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from hf_runtime.device import devices_of
 
 from .kv_cache import KVCache
 from .packed_attention import ATTENTION_NAME, PackedStep, PrefillSpan, attending, register
@@ -27,6 +28,7 @@ class PackedRunner:
         self.model = model
         self.cache = cache
         self.device = device
+        self._is_spread = len(devices_of(model)) > 1
         register()
         model.set_attn_implementation(ATTENTION_NAME)
 
@@ -36,7 +38,9 @@ class PackedRunner:
         input_ids, packed, last_rows = self._pack(step)
         return self.run(input_ids, packed, last_rows)
 
-    def run(self, input_ids: torch.Tensor, packed: PackedStep, rows: torch.Tensor) -> torch.Tensor:
+    def run(
+        self, input_ids: torch.Tensor, packed: PackedStep, rows: torch.Tensor | list[int]
+    ) -> torch.Tensor:
         """input_ids (num_tokens,) -> logits (len(rows), vocab) of the tokens numbered ``rows``."""
         with attending(packed):
             output = self.model(
@@ -48,7 +52,7 @@ class PackedRunner:
         logits: torch.Tensor = output.logits[0]
         return logits
 
-    def _pack(self, step: Step) -> tuple[torch.Tensor, PackedStep, torch.Tensor]:
+    def _pack(self, step: Step) -> tuple[torch.Tensor, PackedStep, torch.Tensor | list[int]]:
         tokens, last_rows, spans = lay_out(step)
         input_ids, positions, slots = tokens.to(self.device)
         longest = max((s.num_computed_tokens for s in step.decodes), default=0)
@@ -61,7 +65,15 @@ class PackedRunner:
             max_len=min(-(-longest // _LEN_STEP) * _LEN_STEP, self.cache.size.max_model_len),
             prefills=spans,
         )
-        return input_ids, packed, torch.tensor(last_rows, dtype=torch.int64, device=self.device)
+        return input_ids, packed, self._numbers(last_rows)
+
+    def _numbers(self, rows: list[int]) -> torch.Tensor | list[int]:
+        """The rows as an index for the last hidden states: where those are on another device than
+        the inputs, accelerate's hooks would move a tensor to the wrong one, and leave a list.
+        """
+        if self._is_spread:
+            return rows
+        return torch.tensor(rows, dtype=torch.int64, device=self.device)
 
 
 def lay_out(step: Step) -> tuple[torch.Tensor, list[int], list[PrefillSpan]]:

@@ -10,12 +10,13 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Protocol
 
 from hf_runtime.errors import RequestError
-from hf_runtime.json_text import read_list, read_object
+from hf_runtime.json_text import read_list, read_object, short
 from hf_runtime.tensors import RequestFields, shown
 
 from .row_options import CHAT_FIELDS, RowFields, read_rows
 from .sampling_params import SamplingParams
 from .sequence import DecoderStart
+from .structured.constraint import Constraint
 
 _RETURN = "return_"
 _LOGPROBS = frozenset(("logprobs", "cumulative_logprob"))
@@ -37,7 +38,7 @@ class Prompt:
 @dataclass(frozen=True)
 class Generation:
     """One row of a request: what to continue and how. ``on_timeout`` is ``partial`` or ``error``;
-    text, tokens and start are those of its Prompt.
+    text, tokens and start are those of its Prompt. ``lora_name`` is None for the model alone.
     """
 
     text: str
@@ -48,6 +49,7 @@ class Generation:
     timeout_ms: int | None = None
     on_timeout: str = "partial"
     decoder_start: DecoderStart | None = None
+    lora_name: str | None = None
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,12 @@ class GenerationRequest:
     rows: list[Generation]
     outputs: frozenset[str]
     stream: bool
+
+    @property
+    def constraints(self) -> list[Constraint]:
+        """What its rows are held to, each once."""
+        found = (row.params.constraint for row in self.rows)
+        return list(dict.fromkeys(constraint for constraint in found if constraint))
 
 
 class Tokenize(Protocol):
@@ -95,6 +103,7 @@ class PromptReader:
     max_timeout_ms: int | None = None
     vocab_size: int | None = None
     decoder_start: DecoderStart | None = None
+    adapters: tuple[str, ...] = ()
 
     def read_prompt(self, row: dict[str, Any]) -> Prompt:
         """The prompt of a row and its token ids. Raises RequestError for one that can't be."""
@@ -108,6 +117,16 @@ class PromptReader:
         text = self.render_chat(messages, tools, kwargs)
         token_ids = self.tokenize(text, add_special_tokens=False)
         return Prompt(text, token_ids, self.decoder_start)
+
+    def lora_name(self, row: dict[str, Any]) -> str | None:
+        """The adapter that a row asks for, None for none. Raises RequestError where there is no
+        such.
+        """
+        name: str = row.get("lora_name") or ""
+        if name and name not in self.adapters:
+            allowed = ", ".join(self.adapters) or "none: this model has no adapters"
+            raise RequestError(f"lora_name: got {short(name)}, allowed: {allowed}")
+        return name or None
 
     def num_beams(self, row: dict[str, Any]) -> int:
         """How many beams a row asks for. Raises RequestError where it can't have them."""
@@ -172,6 +191,7 @@ def _params(row: dict[str, Any], reader: PromptReader, outputs: frozenset[str]) 
         logit_bias=row["logit_bias"],
         num_beams=num_beams,
         length_penalty=row["length_penalty"] if num_beams > 1 else None,
+        constraint=row["constraint"],
     )
     _check_vocabulary(params, reader.vocab_size)
     return params
@@ -215,6 +235,7 @@ def _generation(
     row: dict[str, Any], params: SamplingParams, timeout_ms: int | None, reader: PromptReader
 ) -> Generation:
     """Makes the tokens of a row whose options are checked."""
+    lora_name = reader.lora_name(row)
     prompt = reader.read_prompt(row)
     if row["max_tokens"] is None:
         default = reader.default_max_tokens(len(prompt.token_ids))
@@ -233,6 +254,7 @@ def _generation(
         timeout_ms=timeout_ms,
         on_timeout=row["on_timeout"],
         decoder_start=prompt.decoder_start,
+        lora_name=lora_name,
     )
 
 

@@ -12,6 +12,8 @@ from functools import cached_property
 from hf_runtime.errors import RequestError
 from hf_runtime.tensors import shown
 
+from .structured.constraint import Constraint
+
 MAX_SEED = 2**64 - 1
 MAX_LOGPROBS = 20
 MAX_LOGIT_BIAS = 100.0
@@ -27,6 +29,7 @@ class SamplingParams:
     ``num_logprobs`` is None where no log-probabilities are computed, 0 for those of the sampled
     token, k for those of the k likeliest too. ``num_beams`` above 1 asks for beam search, whose
     scores are divided by the length to the power of ``length_penalty``; None is the model's own.
+    ``constraint`` is what the output is held to.
     """
 
     max_tokens: int
@@ -48,6 +51,7 @@ class SamplingParams:
     logit_bias: tuple[tuple[int, float], ...] = ()
     num_beams: int = 1
     length_penalty: float | None = None
+    constraint: Constraint | None = None
 
     def __post_init__(self) -> None:
         """Raises RequestError that names the field, what was got and what is allowed."""
@@ -86,7 +90,13 @@ class SamplingParams:
     @cached_property
     def changes_logits(self) -> bool:
         """True where logits are changed before a token is chosen, in any step."""
-        return bool(self.penalises or self.logit_bias or self.bad_token_ids or self.min_tokens)
+        return bool(
+            self.penalises
+            or self.logit_bias
+            or self.bad_token_ids
+            or self.min_tokens
+            or self.constraint
+        )
 
     def _check_lengths(self) -> None:
         _require(self.max_tokens >= 1, "max_tokens", self.max_tokens, "1 or more")

@@ -8,6 +8,9 @@ sequences hold slots ``0 .. n-1``. A prompt that is computed over several steps 
 of all meanwhile; there is at most one. After a step, rows move into the holes that finished
 sequences leave and to where a finished prompt belongs.
 
+A prompt that begins like what another slot holds starts with a copy of that (prefixes/); one that
+begins like a prompt under way waits until it can.
+
 Long and short prompts wait in two lines, each in order of arrival: while a long prompt is computed
 it gets at least half of what a step has for prompts, and short ones share the rest. So short ones
 don't wait for a flood of long ones, nor long ones for a flood of short ones.
@@ -19,6 +22,8 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from .moves import Move
+from .prefixes.contents import SlotContents
 from .sequence import Sequence
 
 
@@ -33,27 +38,23 @@ class PrefillChunk:
     end: int
 
     @property
+    def is_first(self) -> bool:
+        return self.start == self.sequence.num_reused_tokens
+
+    @property
     def is_last(self) -> bool:
         return self.end == self.sequence.num_prompt_tokens
 
 
 @dataclass(frozen=True)
-class Move:
-    """Copy the first ``num_tokens`` of slot ``source`` to slot ``target``."""
-
-    source: int
-    target: int
-    num_tokens: int
-
-
-@dataclass(frozen=True)
 class Step:
     """What to compute: one token for each of ``decodes`` (in slot order), then the chunks of
-    ``prefills``.
+    ``prefills``; ``moves`` come before both.
     """
 
     decodes: list[Sequence] = field(default_factory=list)
     prefills: list[PrefillChunk] = field(default_factory=list)
+    moves: list[Move] = field(default_factory=list)
 
     @property
     def sampled(self) -> list[Sequence]:
@@ -66,9 +67,13 @@ class Step:
 
 
 class Scheduler:
-    """Fills ``max_num_seqs`` slots and computes at most ``max_num_batched_tokens`` a step."""
+    """Fills ``max_num_seqs`` slots and computes at most ``max_num_batched_tokens`` a step. Shares
+    prefixes where ``contents`` does.
+    """
 
-    def __init__(self, max_num_seqs: int, max_num_batched_tokens: int) -> None:
+    def __init__(
+        self, max_num_seqs: int, max_num_batched_tokens: int, contents: SlotContents | None = None
+    ) -> None:
         self.max_num_seqs = max_num_seqs
         self.max_num_batched_tokens = max_num_batched_tokens
         self.running: list[Sequence] = []
@@ -77,6 +82,8 @@ class Scheduler:
         self._long: deque[tuple[int, Sequence]] = deque()
         self._num_arrived = 0
         self._partial: Sequence | None = None
+        self._contents = contents or SlotContents()
+        self._moves: list[Move] = []  # of the step that is being made
 
     @property
     def has_work(self) -> bool:
@@ -94,8 +101,7 @@ class Scheduler:
     def add(self, sequences: Iterable[Sequence]) -> None:
         """Queues sequences behind those of their line that wait already."""
         for sequence in sequences:
-            is_short = sequence.num_prompt_tokens <= self._longest_short
-            line = self._short if is_short else self._long
+            line = self._short if self._is_short(sequence) else self._long
             line.append((self._num_arrived, sequence))
             self._num_arrived += 1
 
@@ -103,17 +109,22 @@ class Scheduler:
         """Every running sequence decodes one token; what is left of the step's tokens goes to
         prompts.
         """
+        self._contents.step_over()
         decodes = list(self.running)
         prefills = self._prefills(self.max_num_batched_tokens - len(decodes))
         for sequence in decodes:
             sequence.num_computed_tokens += 1
-        return Step(decodes, prefills)
+        moves, self._moves = self._moves, []
+        return Step(decodes, prefills, moves)
 
     def retire(self, finished: Iterable[Sequence]) -> list[Move]:
         """Takes sequences out, whether they run or wait; returns the copies that close the holes
         they leave. Called between steps, and after every step that ends a prompt.
         """
         gone = set(finished)
+        for sequence in self.holding_slots if gone else ():
+            if sequence in gone and sequence.slot >= 0:
+                self._contents.release(sequence)
         if gone.difference(self.holding_slots):
             self._short = deque(item for item in self._short if item[1] not in gone)
             self._long = deque(item for item in self._long if item[1] not in gone)
@@ -123,14 +134,17 @@ class Scheduler:
         moves = []
         for slot, sequence in enumerate(self.running):
             if sequence.slot != slot:
-                moves.append(Move(sequence.slot, slot, sequence.num_computed_tokens))
-                sequence.slot = slot
+                moves += self._contents.move(sequence, slot)
         return moves
 
     def drain_running(self) -> list[Sequence]:
-        """Takes out every sequence that holds a slot; those that wait go on waiting."""
+        """Takes out every sequence that holds a slot, and forgets what the slots hold; those that
+        wait go on waiting.
+        """
         sequences = self.holding_slots
         self.running, self._partial = [], None
+        self._contents.clear()
+        self._moves.clear()
         return sequences
 
     def drain(self) -> list[Sequence]:
@@ -148,56 +162,95 @@ class Scheduler:
         """Chunks of at most ``budget`` tokens together."""
         chunks: list[PrefillChunk] = []
         is_parked = self._partial is not None  # in the last slot, until the step is over
+        self._relegate()
         if not is_parked:
             self._begin_long()
         reserved = -(-budget // 2) if self._partial else 0
-        while self._short and self._num_free and budget > reserved:
-            sequence = self._short[0][1]
-            if sequence.num_prompt_tokens > budget - reserved:
-                break
-            self._short.popleft()
-            budget -= self._admit(sequence, chunks)
+        budget -= self._admit_short(budget - reserved, chunks)
         if self._partial is None and self._short and self._num_free and budget:
-            self._partial = self._short.popleft()[1]  # nothing longer is under way
+            self._begin_head(self._short)  # nothing longer is under way
         while self._partial is not None and budget:
             budget -= self._continue(self._partial, budget, chunks)
             if self._partial is None and (not is_parked or self._fits_beside_parked(budget)):
                 self._begin_long()
         return chunks
 
+    def _relegate(self) -> None:
+        """Takes the first of the short line to the long one where what made it short is gone."""
+        if not self._short or not self._num_free:
+            return
+        head = self._short[0][1]
+        if head.num_prompt_tokens > self._longest_short and not self._is_short(head):
+            self._long.appendleft(self._short.popleft())
+
+    def _is_short(self, sequence: Sequence) -> bool:
+        num_coming = self._contents.find(sequence).num_coming
+        return sequence.num_prompt_tokens - num_coming <= self._longest_short
+
     def _begin_long(self) -> None:
         """Starts the oldest long prompt, unless a short one came first and wants the last slot."""
         if not self._long or not self._num_free:
             return
         if self._num_free > 1 or not self._short or self._long[0][0] < self._short[0][0]:
-            self._partial = self._long.popleft()[1]
+            self._begin_head(self._long)
+
+    def _begin_head(self, line: deque[tuple[int, Sequence]]) -> None:
+        """Makes the first of a line the prompt under way, unless it had better wait."""
+        if not self._contents.find(line[0][1]).is_worth_waiting:
+            self._partial = line.popleft()[1]
+
+    def _admit_short(self, budget: int, chunks: list[PrefillChunk]) -> int:
+        """Books whole prompts of at most ``budget`` tokens together; returns their tokens."""
+        num_tokens = 0
+        held_back: list[tuple[int, Sequence]] = []  # for a step or a few; each keeps a slot free
+        while self._short and self._num_free > len(held_back) and num_tokens < budget:
+            sequence = self._short[0][1]
+            shared = self._contents.find(sequence)
+            if shared.is_worth_waiting:
+                held_back.append(self._short.popleft())
+                continue
+            if sequence.num_prompt_tokens - shared.num_ready > budget - num_tokens:
+                break
+            self._short.popleft()
+            num_tokens += self._admit(sequence, chunks)
+        self._short.extendleft(reversed(held_back))
+        return num_tokens
 
     def _fits_beside_parked(self, budget: int) -> bool:
         """Whether the oldest long prompt can be computed whole, in another slot than the last."""
-        fits = bool(self._long) and self._long[0][1].num_prompt_tokens <= budget
-        return fits and len(self.running) < self.max_num_seqs - 1
+        return (
+            bool(self._long)
+            and len(self.running) < self.max_num_seqs - 1
+            and self._num_left(self._long[0][1]) <= budget
+        )
+
+    def _num_left(self, sequence: Sequence) -> int:
+        """How many tokens of a prompt that waits are to be computed."""
+        return sequence.num_prompt_tokens - self._contents.find(sequence).num_ready
 
     def _admit(self, sequence: Sequence, chunks: list[PrefillChunk]) -> int:
-        """Books a whole prompt in the next slot; returns its tokens."""
-        sequence.slot = len(self.running)
+        """Books all of a prompt that is to be computed in the next slot; returns its tokens."""
+        self._moves += self._contents.place(sequence, len(self.running))
         self.running.append(sequence)
-        sequence.num_computed_tokens = sequence.num_prompt_tokens
-        chunks.append(PrefillChunk(sequence, 0, sequence.num_prompt_tokens))
-        return sequence.num_prompt_tokens
+        return self._book(sequence, sequence.num_prompt_tokens, chunks)
 
     def _continue(self, sequence: Sequence, budget: int, chunks: list[PrefillChunk]) -> int:
         """Books a chunk of the prompt under way; returns its tokens."""
-        start = sequence.num_computed_tokens
-        end = min(sequence.num_prompt_tokens, start + budget)
-        if start == 0 and end == sequence.num_prompt_tokens:
-            self._partial = None
-            return self._admit(sequence, chunks)
-        sequence.slot = self.max_num_seqs - 1
-        sequence.num_computed_tokens = end
-        chunks.append(PrefillChunk(sequence, start, end))
+        if sequence.slot < 0:
+            if self._num_left(sequence) <= budget:
+                self._partial = None
+                return self._admit(sequence, chunks)
+            self._moves += self._contents.place(sequence, self.max_num_seqs - 1)
+        end = min(sequence.num_prompt_tokens, sequence.num_computed_tokens + budget)
         if end == sequence.num_prompt_tokens:
             self.running.append(sequence)  # retire() moves it into its place after the step
             self._partial = None
+        return self._book(sequence, end, chunks)
+
+    def _book(self, sequence: Sequence, end: int, chunks: list[PrefillChunk]) -> int:
+        start, sequence.num_computed_tokens = sequence.num_computed_tokens, end
+        self._contents.book(sequence, end)
+        chunks.append(PrefillChunk(sequence, start, end))
         return end - start
 
     def _close_holes(self, gone: set[Sequence]) -> None:

@@ -7,12 +7,19 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
-from hf_runtime.errors import CancelledError, DeadlineError, EngineError, reason
+from hf_runtime.errors import (
+    CancelledError,
+    DeadlineError,
+    EngineError,
+    RequestError,
+    reason,
+)
 
 from .sampling_params import SamplingParams
 
 if TYPE_CHECKING:
     from .detokenizer import Detokenizer
+    from .structured.grammar import Grammar
 
 
 @dataclass(frozen=True)
@@ -61,6 +68,7 @@ class Update:
 
     ``text`` is None where decoding was left to whoever takes the update. ``finish_reason`` is
     ``stop``, ``length``, ``timeout`` or None where the sequence goes on; ``error`` ends it too.
+    ``is_first`` is its first.
     """
 
     sequence: Sequence
@@ -68,6 +76,7 @@ class Update:
     text: str | None
     finish_reason: str | None
     error: Exception | None
+    is_first: bool = False
 
     def read_text(self) -> str:
         """The new text; decodes where that is still to be done."""
@@ -93,8 +102,10 @@ class Sequence:
     """A prompt, its output so far, and where its keys and values lie.
 
     ``continues_prompt`` is False where an encoder read the prompt and the output is a text of its
-    own, which begins as ``decoder_start`` says, else as the model does. ``deadline_s`` is on the
-    monotonic clock. ``finish_reason`` is also ``cancelled`` or ``error``, which no caller sees.
+    own, which begins as ``decoder_start`` says, else as the model does. ``lora_name`` is the
+    adapter that computes it; keys and values of one adapter are not another's. ``grammar`` is where
+    the output stands in what it is held to. ``deadline_s`` is on the monotonic clock.
+    ``finish_reason`` is also ``cancelled`` or ``error``, which no caller sees.
     """
 
     prompt_token_ids: list[int]
@@ -103,11 +114,14 @@ class Sequence:
     detokenizer: Detokenizer
     continues_prompt: bool = True
     decoder_start: DecoderStart | None = None
+    lora_name: str | None = None
     deadline_s: float | None = None
     fails_on_timeout: bool = False
+    grammar: Grammar | None = None
     token_ids: list[int] = field(default_factory=list)
     slot: int = -1
     num_computed_tokens: int = 0
+    num_reused_tokens: int = 0
     finish_reason: str | None = None
     error: Exception | None = None
     submitted_s: float = field(default_factory=time.monotonic)
@@ -145,11 +159,17 @@ class Sequence:
     def last_token_id(self) -> int:
         return self.token_ids[-1]
 
-    def append(self, token: Token, eos_token_ids: frozenset[int]) -> None:
-        """Adds a sampled token and decides whether the sequence is finished by it."""
+    def append(
+        self, token: Token, eos_token_ids: frozenset[int], *, is_forced: bool = False
+    ) -> None:
+        """Adds a token and decides whether the sequence is finished by it; one that the model
+        forces is no part of what a grammar looks at.
+        """
         self.token_ids.append(token.id)
         self._new_tokens.append(token)
         params = self.params
+        if self.grammar is not None and not is_forced:
+            self._follow(self.grammar, token.id)
         may_stop = len(self.token_ids) >= params.min_tokens
         stops = may_stop and (
             (token.id in eos_token_ids and not params.ignore_eos)
@@ -161,6 +181,16 @@ class Sequence:
             self.finish_reason = "stop"
         elif self.finish_reason is None and not self.num_tokens_left:
             self.finish_reason = "length"
+
+    def _follow(self, grammar: Grammar, token_id: int) -> None:
+        """A complete grammar ends the sequence; one that can't go on is its own failure."""
+        try:
+            grammar.follow(token_id)
+        except RequestError as error:
+            # Its traceback would hold this frame, and that the request, until a collection.
+            self.finish_reason, self.error = "error", error.with_traceback(None)
+        else:
+            self.finish_reason = "stop" if grammar.is_complete else None
 
     def end(self, finish_reason: str) -> None:
         """Ends the sequence from outside: ``timeout`` or ``cancelled``."""
@@ -178,8 +208,11 @@ class Sequence:
         """The tokens since the last update, and whether they end the sequence."""
         tokens, self._new_tokens = self._new_tokens, []
         finished = self.finish_reason is not None
+        if finished:
+            self.grammar = None  # megabytes, which whoever still knows the sequence would keep
         text = self.detokenizer.release(final=finished) if self.params.stop_words else None
-        return Update(self, tokens, text, self.finish_reason, self.error)
+        is_first = len(tokens) == len(self.token_ids)
+        return Update(self, tokens, text, self.finish_reason, self.error, is_first)
 
     def _has_stop_word(self, token_id: int, *, armed: bool) -> bool:
         try:

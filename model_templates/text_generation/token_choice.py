@@ -16,9 +16,11 @@ class ChooseTokens(LogitsProcessor):
     """Samples with our sampler and leaves ``generate`` one token to choose per row.
 
     ``last_token_id`` is forced as a row's last token where the model wants one (BART's
-    ``forced_eos_token_id``, which ``generate`` would force at the end of the longest row only).
+    ``forced_eos_token_id``, which ``generate`` would force at the end of the longest row only);
+    ``first_token_id`` is one that ``generate`` forces as each row's first.
     """
 
+    first_token_id: int | None = None
     last_token_id: int | None = None
 
     def __init__(
@@ -48,12 +50,17 @@ class ChooseTokens(LogitsProcessor):
     def _append(self, sequence: Sequence, sampled: Token) -> int:
         """Appends the sampled token, or the one that is forced here; returns its id."""
         if self.last_token_id is not None and sequence.num_tokens_left == 1:
-            sequence.append(_certain(self.last_token_id, sequence), frozenset())
-        elif (first := forced_first_token_id(sequence)) is not None and not sequence.token_ids:
-            sequence.append(_certain(first, sequence), self.eos_token_ids)
+            token = _certain(self.last_token_id, sequence)
+            sequence.append(token, frozenset(), is_forced=True)
+        elif not sequence.token_ids and (first := self._first_of(sequence)) is not None:
+            sequence.append(_certain(first, sequence), self.eos_token_ids, is_forced=True)
         else:
             sequence.append(sampled, self.eos_token_ids)
         return sequence.last_token_id
+
+    def _first_of(self, sequence: Sequence) -> int | None:
+        own = forced_first_token_id(sequence)
+        return self.first_token_id if own is None else own
 
 
 class Finished(StoppingCriteria):

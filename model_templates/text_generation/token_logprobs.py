@@ -46,12 +46,12 @@ class RawLogprobs:
             strict=True,
         )
         return {
-            row: TokenLogprobs(logprob, rank, _alternatives(ids[:num], values[:num], token_id))
+            row: TokenLogprobs(logprob, rank, alternatives(ids[:num], values[:num], token_id))
             for row, num, token_id, logprob, rank, ids, values in columns
         }
 
 
-def _alternatives(
+def alternatives(
     token_ids: list[int], logprobs: list[float], sampled_id: int
 ) -> tuple[tuple[int, float, int], ...]:
     """(token_id, logprob, rank) of the likeliest but the sampled one; equals share a rank, and

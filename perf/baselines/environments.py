@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from perf.baselines.pip import InstallError, install, run_quietly
+from generator.python_env.pip import InstallError, install, run_quietly
 
 READY = "hf-triton-perf-ready"  # holds the hash of what was installed; written last
 RESERVE_GIB = 1.0  # of the disk, left to others

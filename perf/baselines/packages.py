@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 from email.parser import Parser
 from pathlib import Path
 
+from generator.python_env.pip import install
 from perf.baselines.environments import Environment, Show, see_our_packages
-from perf.baselines.pip import install
 
 UVICORN = ("fastapi==0.165.0", "uvicorn[standard]==0.54.0")
 SERVING = (*UVICORN, "openai>=3,<4", "rich>=13,<16", "python-multipart>=0.0.20,<1")
@@ -47,10 +47,16 @@ def vllm_environment(folder: Path) -> Environment:
     return Environment(folder, (TORCH, VLLM), complete_vllm, disk_gib=4.0)
 
 
+def ours_vllm_environment(folder: Path) -> Environment:
+    """The same vLLM with what Triton's stub needs: it can't read arrays of numpy 2."""
+    return Environment(folder, (("numpy<2",),), see_vllm, disk_gib=0.2)
+
+
 MAKERS: Mapping[str, Callable[[Path], Environment]] = {
     "serving": serving_environment,
     "mlserver": mlserver_environment,
     "vllm": vllm_environment,
+    "ours-vllm": ours_vllm_environment,
 }
 
 
@@ -81,6 +87,14 @@ def complete_vllm(environment: Environment, show: Show) -> None:
     names = required((of_pip / "METADATA").read_text(encoding="utf-8"))
     install(environment.program("python"), [*TORCH, *names], show)
     name_vllm(of_pip)
+
+
+def see_vllm(environment: Environment, show: Show) -> None:
+    """What the environment does not have itself comes from vLLM's own, which lies beside it."""
+    of_vllm = environment_of("vllm", environment.folder.parent)
+    of_vllm.ensure(show)
+    path = environment.site_packages / "of-vllm.pth"
+    path.write_text(f"{of_vllm.site_packages.absolute()}\n", encoding="utf-8")
 
 
 def name_vllm(of_pip: Path) -> None:

@@ -6,7 +6,7 @@ import random
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
-from perf.baselines.targets import OURS, Variant
+from perf.baselines.targets import OURS_ON_TRITON, Variant
 from perf.load.level_process import LevelArguments
 from perf.load.measure import Policy
 from perf.load.requests import LONGEST_PROMPT, OUTPUT_LENGTHS, SHORTEST_PROMPT
@@ -33,7 +33,8 @@ class Step:
     def load(self) -> Load:
         """As it stands in the run's measurements."""
         target = self.variant.target
-        endpoint = "http-generate-stream" if target.name == OURS else f"{target.endpoint}-stream"
+        is_ours = target.name in OURS_ON_TRITON
+        endpoint = "http-generate-stream" if is_ours else f"{target.endpoint}-stream"
         return Load(
             target=target.name,
             endpoint=endpoint if self.streams else target.endpoint,

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from perf.baselines.launches import VLLM_CACHE_GIB
 from perf.load.requests import LONGEST_PROMPT, OUTPUT_LENGTHS
 from perf.load.targets import IN_FLIGHT, TUTORIAL
 
@@ -25,8 +26,12 @@ models:
     dtype: {dtype}
     streaming: {streaming}
     options:
-      engine: in_flight
+      engine: {engine}
       max_model_len: {max_model_len}
+"""
+# What gives a model an environment of its own on any server.
+ENVIRONMENT = """
+parameters {{ key: "EXECUTION_ENV_PATH" value {{ string_value: "{}" }} }}
 """
 
 
@@ -45,23 +50,43 @@ def lay_out_in_flight(folder: Path, dtype: str = "float32", *, streaming: bool =
 
     Raises ``subprocess.CalledProcessError`` when the generator does.
     """
-    models_yaml = MODELS_YAML.format(
-        name=IN_FLIGHT.name,
-        model=MODEL_FOLDER,
-        dtype=dtype,
-        streaming=str(streaming).lower(),
-        max_model_len=LONGEST_PROMPT + OUTPUT_LENGTHS[-1],
-    )
+    models_yaml = MODELS_YAML.format(**_keys("in_flight", dtype, streaming))
     return generated(folder, f"{dtype}{'_streaming' if streaming else ''}", models_yaml)
 
 
-def generated(folder: Path, name: str, models_yaml: str) -> Path:
-    """The repository that ``hf-triton generate`` makes of ``models_yaml``, in ``folder``.
+def lay_out_on_vllm(
+    folder: Path, dtype: str, environment: Path, *, streaming: bool = False
+) -> Path:
+    """The same on the vllm engine, which runs in ``environment``."""
+    keys = _keys("vllm", dtype, streaming)
+    models_yaml = f"{MODELS_YAML.format(**keys)}      kv_cache_gib: {VLLM_CACHE_GIB}\n"
+    name = f"vllm_{dtype}{'_streaming' if streaming else ''}"
+    repository = generated(folder, name, models_yaml, "--force")
+    for engine in repository.glob("*/1/on_vllm"):  # a front has none
+        with (engine.parent.parent / "config.pbtxt").open("a", encoding="utf-8") as config:
+            config.write(ENVIRONMENT.format(environment))
+    return repository
+
+
+def _keys(engine: str, dtype: str, streaming: bool) -> dict[str, object]:
+    return {
+        "name": IN_FLIGHT.name,
+        "model": MODEL_FOLDER,
+        "dtype": dtype,
+        "streaming": str(streaming).lower(),
+        "engine": engine,
+        "max_model_len": LONGEST_PROMPT + OUTPUT_LENGTHS[-1],
+    }
+
+
+def generated(folder: Path, name: str, models_yaml: str, *options: str) -> Path:
+    """The repository that ``hf-triton generate`` with ``options`` makes of ``models_yaml``, in
+    ``folder``.
 
     Raises ``subprocess.CalledProcessError`` when the generator does.
     """
     config, repository = folder / "models.yaml", folder / f"{name}_repository"
     config.write_text(models_yaml, encoding="utf-8")
-    arguments = ["generate", "--config", str(config), "--repository", str(repository)]
+    arguments = ["generate", "--config", str(config), "--repository", str(repository), *options]
     subprocess.run([sys.executable, "-m", "generator", *arguments], check=True, stdout=sys.stderr)
     return repository

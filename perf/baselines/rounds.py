@@ -14,7 +14,7 @@ from perf.baselines.figures import Circumstances, measurement
 from perf.baselines.fleet import Fleet, LeftOutError
 from perf.baselines.plan import Plan, Step
 from perf.baselines.servers import Service
-from perf.baselines.targets import OURS
+from perf.baselines.targets import OURS_ON_TRITON
 from perf.baselines.usage import cpu_seconds, machine_cpu_seconds, memory_gib
 from perf.load.level_process import LevelArguments
 from perf.load.measure import Record
@@ -52,7 +52,7 @@ class Rounds:
             self.bar.update()
 
     def _level(self, step: Step) -> tuple[list[Record], Circumstances]:
-        streaming = step.streams and step.variant.name == OURS
+        streaming = step.streams and step.variant.name in OURS_ON_TRITON
         with self.fleet.using(step.variant, streaming=streaming) as service:
             self._tell(f"{step.variant}, {step.clients} clients")
             started = datetime.now(timezone.utc).isoformat(timespec="seconds")

@@ -16,7 +16,12 @@ from perf.baselines.mlserver import HuggingFaceModel, mlserver
 from perf.baselines.packages import environment_of
 from perf.baselines.ports import HOST, Ports
 from perf.baselines.processes import running, tail, wait_ready
-from perf.baselines.repositories import MODEL_FOLDER, lay_out_in_flight, lay_out_tutorial
+from perf.baselines.repositories import (
+    MODEL_FOLDER,
+    lay_out_in_flight,
+    lay_out_on_vllm,
+    lay_out_tutorial,
+)
 from perf.baselines.targets import Variant
 from perf.load import targets as asked
 from perf.load.level import http_command, records_of, stream_command
@@ -71,7 +76,7 @@ def started(
     Entering it raises ``PeerError``, ``PerfError``, ``ResidentError``, ``ServerError``, and
     ``subprocess.CalledProcessError`` of the generator.
     """
-    if variant.name == targets.OURS:
+    if variant.name in targets.OURS_ON_TRITON:
         return ours_streaming(places, variant) if streaming else ours(places, variant)
     if variant.name in LAUNCHES:
         return listening(places, variant, LAUNCHES[variant.name])
@@ -90,7 +95,7 @@ def in_process(places: Places, variant: Variant) -> Iterator[Service]:
 @contextmanager
 def ours(places: Places, variant: Variant) -> Iterator[Service]:
     """The engine, served directly."""
-    repository = lay_out_in_flight(places.folder, variant.dtype)
+    repository = laid_out(places, variant, streaming=False)
     with on_triton(places, repository, asked.IN_FLIGHT.name) as server:
         command = http_command(asked.IN_FLIGHT, server.listen.http_port)
         yield triton_service(server, partial(records_of, command))
@@ -99,12 +104,20 @@ def ours(places: Places, variant: Variant) -> Iterator[Service]:
 @contextmanager
 def ours_streaming(places: Places, variant: Variant) -> Iterator[Service]:
     """The engine behind ``/generate_stream``, and the front that it is always served with."""
-    repository = lay_out_in_flight(places.folder, variant.dtype, streaming=True)
+    repository = laid_out(places, variant, streaming=True)
     front = asked.IN_FLIGHT.name
     with on_triton(places, repository, f"{front}_stream", front) as server:
         port = server.listen.http_port
         streams = partial(records_of, stream_command("sse", port, f"{front}_stream"))
         yield triton_service(server, streams, streams)
+
+
+def laid_out(places: Places, variant: Variant, *, streaming: bool) -> Path:
+    """The repository of one of ours."""
+    if variant.name == targets.OURS:
+        return lay_out_in_flight(places.folder, variant.dtype, streaming=streaming)
+    environment = places.environment(variant).folder.absolute()
+    return lay_out_on_vllm(places.folder, variant.dtype, environment, streaming=streaming)
 
 
 @contextmanager

@@ -12,6 +12,8 @@ FLOAT32, BFLOAT16, FLOAT16 = "float32", "bfloat16", "float16"
 DTYPES = (FLOAT32, BFLOAT16)
 OURS, IN_PROCESS, TUTORIAL, FASTAPI = "ours", "in-process", "tutorial", "fastapi"
 MLSERVER, BATCHING, SERVE, VLLM = "mlserver", "batching", "transformers-serve", "vllm"
+OURS_VLLM = "ours-vllm"
+OURS_ON_TRITON = (OURS, OURS_VLLM)  # two servers each: one that streams has a front
 
 
 @dataclass(frozen=True)
@@ -100,6 +102,16 @@ TARGETS: Sequence[Target] = (
         environment="vllm",
         memory_gib=5.0,
         transport="vllm",
+    ),
+    Target(
+        OURS_VLLM,
+        "ours on vLLM",
+        "hf-triton generate and tritonserver, the vllm engine",
+        "http-infer",
+        (115, 1000),
+        environment=OURS_VLLM,
+        memory_gib=5.0,
+        transport="sse",
     ),
 )
 BY_NAME = {target.name: target for target in TARGETS}

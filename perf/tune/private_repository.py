@@ -15,7 +15,7 @@ from generator.generate import generate
 from generator.manifest import WEIGHTS_FOLDER
 from generator.models_lock import lock_path
 from generator.models_yaml import load
-from generator.spec import ModelSpec
+from generator.spec import ModelSpec, PythonEnv
 from generator.templates import Task
 from perf.tune.settings import entry_with, plain
 from perf.tune.space import Settings
@@ -70,7 +70,21 @@ def _entry(spec: ModelSpec) -> dict[str, Any]:
         entry["response_cache"] = False  # the load repeats its requests: it would measure the cache
     if spec.hooks is not None:
         entry["hooks"] = str(spec.hooks.path.resolve())
+    if spec.python_env is not None:
+        entry["python_env"] = _environment(spec.python_env)
+    for adapter, written in zip(spec.adapters, entry.get("adapters") or (), strict=True):
+        if adapter.source.folder is not None:
+            written["model"] = str(adapter.source.folder)
     return entry
+
+
+def _environment(env: PythonEnv) -> str | dict[str, Any]:
+    """The same environment, told from anywhere."""
+    if env.folder is not None:
+        return str(env.folder)
+    files = {"requirements": env.requirements, "no_deps": env.no_deps}
+    found: dict[str, Any] = {name: str(path) for name, path in files.items() if path is not None}
+    return {**found, "system_site_packages": env.system_site_packages}
 
 
 def _share_weights(cache: Path, model_folder: Path) -> None:

@@ -38,8 +38,6 @@ _BATCH_SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
 _DELAYS = (0, 100, 500, 1000, 5000)
 _BY_CALLERS = ("max_num_seqs", "batch_size")
 _SHARES_OF_CACHE = (0.25, 0.5, 1.0, 2.0)
-# What model.generate, which pads a batch, does not look at.
-_ONLY_IN_FLIGHT = ("max_num_batched_tokens", "kv_cache_gib")
 
 
 def tunable_keys(spec: ModelSpec, task: Task) -> list[str]:
@@ -95,13 +93,14 @@ def worth_trying(spec: ModelSpec, task: Task, callers: int, cores: int) -> dict[
     never what would change its answers or the shape of its requests.
     """
     found: dict[str, list[Value]] = {}
+    engine = spec.options.get("engine")
     for name, values in _WORTH_TRYING.items():
-        if name in task.options and not _is_ignored(name, spec):
+        if name in task.options and task.options[name].is_for(engine):
             found[f"{OPTIONS}{name}"] = (
                 _up_to(values, callers) if name in _BY_CALLERS else [*values]
             )
     budget = spec.options.get("kv_cache_gib")
-    if isinstance(budget, int | float) and not _is_ignored("kv_cache_gib", spec):
+    if isinstance(budget, int | float) and task.options["kv_cache_gib"].is_for(engine):
         found[f"{OPTIONS}kv_cache_gib"] = [budget * share for share in _SHARES_OF_CACHE]
     if spec.max_batch_size > 0:  # from 0 to 1 the shape of every request's tensors would change
         found[BATCH] = _up_to(_BATCH_SIZES, callers)
@@ -110,10 +109,6 @@ def worth_trying(spec: ModelSpec, task: Task, callers: int, cores: int) -> dict[
     if has_one_group(spec):
         found[INSTANCES] = [count for count in (1, 2, 4) if count <= max(2, cores // 2)]
     return found
-
-
-def _is_ignored(name: str, spec: ModelSpec) -> bool:
-    return name in _ONLY_IN_FLIGHT and spec.options.get("engine") == "generate"
 
 
 def _up_to(values: Iterable[Value], callers: int) -> list[Value]:

@@ -196,7 +196,7 @@ def test_template_of_the_model_is_the_one_that_is_edited() -> None:
 
 def test_same_settings_give_the_same_bytes(tmp_path: Path) -> None:
     runs = [_make_tiny(tmp_path / name, seed) for name, seed in (("first", "1"), ("second", "2"))]
-    assert [run.wait(timeout=120) for run in runs] == [0, 0]
+    assert [run.wait(timeout=600) for run in runs] == [0, 0]
     files = {path.name: path.read_bytes() for path in (tmp_path / "first").iterdir()}
     assert files.keys() == {path.name for path in MODEL.iterdir()}
     for name, content in files.items():

@@ -48,7 +48,7 @@ def test_all_encoders_share_one_tokenizer() -> None:
 
 def test_same_settings_give_the_same_bytes(tmp_path: Path) -> None:
     runs = [_make_tiny(tmp_path / name, seed) for name, seed in (("first", "1"), ("second", "2"))]
-    assert [run.wait(timeout=300) for run in runs] == [0, 0]
+    assert [run.wait(timeout=600) for run in runs] == [0, 0]
     first = {path for path in (tmp_path / "first").rglob("*") if path.is_file()}
     names = {path.relative_to(tmp_path / "first") for path in first}
     committed = {

@@ -138,7 +138,7 @@ def running(config: Path, port: int) -> Iterator[Prometheus]:
     finally:
         process.terminate()
         try:
-            process.wait(30)
+            process.wait(60)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()

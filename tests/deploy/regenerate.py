@@ -22,6 +22,7 @@ CASES: dict[str, tuple[str, ...]] = {
         *("kubernetes", "--per-model", "--shared-claim", "--namespace", "models"),
         *("--monitoring", "operator"),
     ),
+    "kubernetes-several-nodes": ("kubernetes", "--config", "spread.yaml"),
     "kserve": ("kserve", "--max-replicas", "8"),
 }
 

@@ -13,6 +13,7 @@ from generator.deploy.models_file import Source, _dump, plain
 from generator.deploy.rendering import block, parse, quote
 from generator.deploy.units import one_unit, slugs_of
 from generator.models_yaml import load
+from generator.spec import ModelSpec
 from generator.templates import find_tasks
 from generator.yaml_marks import parse as parse_marks
 from generator.yaml_marks import read
@@ -45,6 +46,27 @@ def test_a_block_is_read_back_the_same(text: str) -> None:
     ]
 
 
+def test_requirements_travel_with_what_they_include_and_mean_the_same(tmp_path: Path) -> None:
+    here, there = tmp_path / "here", tmp_path / "there"
+    (here / "below").mkdir(parents=True)
+    there.mkdir()
+    (here / "below" / "all.txt").write_text("-c limits.txt\neinops\n")
+    (here / "below" / "limits.txt").write_text("einops<1\n")
+    (here / "models.yaml").write_text(
+        "models: [{name: own, task: text-generation, model: org/name,\n"
+        "  python_env: {requirements: below/all.txt, system_site_packages: true}}]\n"
+    )
+    (spec,) = load(here / "models.yaml", find_tasks())
+    (unit,) = one_unit("hf-triton", [spec])
+    for name, content in Source(read(here / "models.yaml")).files_of(unit).items():
+        (there / name).write_bytes(content)
+    assert sorted(path.name for path in there.iterdir()) == ["all.txt", "limits.txt", "models.yaml"]
+    (again,) = load(there / "models.yaml", find_tasks())
+    assert again.python_env is not None
+    assert spec.python_env is not None
+    assert again.python_env.digest == spec.python_env.digest
+
+
 def test_every_example_means_the_same_elsewhere(tmp_path: Path) -> None:
     tasks = find_tasks()
     for path in sorted((ROOT / "examples").glob("*.yaml")):
@@ -56,8 +78,16 @@ def test_every_example_means_the_same_elsewhere(tmp_path: Path) -> None:
         again = load(tmp_path / "models.yaml", tasks)
         for one, other in zip(specs, again, strict=True):
             assert one.source.folder == other.source.folder
-            same = dataclasses.replace(other, source=one.source, hooks=one.hooks)
+            assert _digest(one) == _digest(other)
+            same = dataclasses.replace(
+                other, source=one.source, hooks=one.hooks, python_env=one.python_env
+            )
             assert same == one
+
+
+def _digest(spec: ModelSpec) -> str | None:
+    """What its Python environment is made of, wherever the files lie."""
+    return spec.python_env.digest if spec.python_env else None
 
 
 def test_names_become_ones_that_kubernetes_takes_and_stay_apart() -> None:

@@ -143,7 +143,7 @@ def requests(listen: Listen) -> Iterator[None]:
         yield
     finally:
         stop.set()
-        thread.join(30)
+        thread.join(60)
 
 
 def write_config(folder: Path, ports: list[int]) -> Path:

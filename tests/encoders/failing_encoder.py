@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -18,6 +17,8 @@ from hf_encoder.task import Array, EncoderTask, Prepared, TaskSetup
 from hf_runtime.errors import RequestError
 from hf_runtime.plain_request import PlainRequest
 from hf_runtime.tensors import RequestFields, text
+
+from tests.support.triton import eventually
 
 SETUP = TaskSetup(None, None, None, None, False)  # type: ignore[arg-type]
 
@@ -40,8 +41,8 @@ class Lengths(EncoderTask):
 
     def prepare(self, fields: RequestFields, wanted: frozenset[str]) -> Prepared:
         (words,) = (value.split() for value in fields.values("text_input", text, ""))
-        assert self.may_go.wait(10)
-        assert "held" not in words or self.held_may_go.wait(10)
+        assert self.may_go.wait(60)
+        assert "held" not in words or self.held_may_go.wait(60)
         raise_if("raise-in-prepare", words, RequestError("text_input: refused"))
         raise_if("panic-in-prepare", words, Panic("index out of range: secret"))
         encodings = [Encoding([13 if word.startswith("unlucky") else len(word)]) for word in words]
@@ -68,15 +69,17 @@ def raise_if(word: str, words: Sequence[str], error: BaseException) -> None:
 
 
 class Echo(Runner):
-    """Gives back token ids; fails where one is 13."""
+    """Gives back token ids; fails where one is 13. ``entered`` is set by the first step."""
 
     def __init__(self) -> None:
         self.may_go = threading.Event()
         self.may_go.set()
+        self.entered = threading.Event()
         self.steps: list[int] = []
 
     def forward(self, batch: Sequence[Encoding]) -> list[torch.Tensor]:
-        assert self.may_go.wait(10)
+        self.entered.set()
+        assert self.may_go.wait(60)
         self.steps.append(len(batch))
         if any(13 in encoding.input_ids for encoding in batch):
             raise RuntimeError("unlucky")
@@ -115,7 +118,7 @@ class Caller:
         self._done.set()
 
     def answer(self) -> Any:
-        assert self._done.wait(10), "never answered"
+        assert self._done.wait(60), "never answered"
         assert len(self.answers) == 1
         return self.answers[0]
 
@@ -148,10 +151,11 @@ class Served:
         self.reception.close()
 
     def is_idle(self) -> bool:
-        deadline_s = time.monotonic() + 5
-        while self.reception.num_open and time.monotonic() < deadline_s:
-            time.sleep(0.005)
-        return self.reception.num_open == 0
+        return eventually(lambda: self.reception.num_open == 0)
+
+    def waits(self, number: int) -> bool:
+        """Whether so many requests wait for the step under way to end."""
+        return eventually(lambda: len(self.engine._submitted) == number)
 
 
 def request(words: str) -> PlainRequest:

@@ -7,22 +7,10 @@ from typing import Any
 
 from hf_runtime.served_model import ServedModel
 
+from tests.support import served_models as support
+
 
 def served_model(files: Path, repository: Path, **changes: Any) -> ServedModel:
     """The model in ``files``, served from ``repository/tiny``, where its caches go."""
-    values: dict[str, Any] = {
-        "folder": repository / "tiny",
-        "name": "tiny",
-        "task": "feature-extraction",
-        "model": str(files),
-        "local": True,
-        "revision": None,
-        "dtype": "auto",
-        "device_map": None,
-        "trust_remote_code": False,
-        "max_batch_size": 0,
-        "options": {},
-        "public_name": "tiny",
-        "decoupled": False,
-    }
-    return ServedModel(**{**values, **changes})
+    values = {"task": "feature-extraction", "model": str(files), "local": True, **changes}
+    return support.served_model(repository / "tiny", **values)

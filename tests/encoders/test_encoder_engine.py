@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,8 @@ from hf_encoder.runner import Runner
 from hf_encoder.work import Work
 from hf_runtime.device import check_computes
 from hf_runtime.errors import CancelledError, DeviceLostError, EngineError, OverloadedError
+
+from tests.support.triton import eventually
 
 
 class Echo(Runner):
@@ -29,7 +30,7 @@ class Echo(Runner):
 
     def forward(self, batch: Sequence[Encoding]) -> list[torch.Tensor]:
         self.entered.set()
-        self.may_go.wait(10)
+        self.may_go.wait(60)
         self.steps.append(len(batch))
         if any(13 in encoding.input_ids for encoding in batch):
             raise RuntimeError("unlucky")
@@ -50,7 +51,7 @@ class Caller:
         self._done.set()
 
     def result(self) -> Any:
-        assert self._done.wait(10)
+        assert self._done.wait(60)
         assert len(self.results) == 1
         return self.results[0]
 
@@ -152,7 +153,7 @@ def test_a_step_that_hangs_is_given_up_and_the_engine_recovers_when_it_ends(
     log_lines: list[str],
 ) -> None:
     runner = Echo()
-    engine = started(runner, watchdog_s=0.3)
+    engine = started(runner, watchdog_s=1.0)
     runner.may_go.clear()
     callers = [Caller(*range(20, 40)), Caller(41), Caller(42)]
     for caller in callers:
@@ -160,7 +161,7 @@ def test_a_step_that_hangs_is_given_up_and_the_engine_recovers_when_it_ends(
     for caller in callers:
         error = caller.result()
         assert isinstance(error, OverloadedError)
-        assert "its step takes longer than 0.3 s (watchdog_s)" in str(error)
+        assert "its step takes longer than 1 s (watchdog_s)" in str(error)
     assert not engine.is_healthy
     with pytest.raises(OverloadedError, match="stuck in a step"):
         engine.submit(Caller(43).work)
@@ -182,14 +183,13 @@ def test_a_step_that_never_ends_does_not_hold_up_the_unload(log_lines: list[str]
     callers = [Caller(number) for number in range(30, 60)]
     for caller in callers:
         engine.submit(caller.work)
-    assert runner.entered.wait(10)
-    began_s = time.monotonic()
+    assert runner.entered.wait(60)
     engine.stop(0.2)
-    assert time.monotonic() - began_s < 5
+    assert engine._thread.is_alive(), "it is still in its step"
     assert all(isinstance(caller.result(), OverloadedError) for caller in callers)
     assert [line for line in log_lines if "left to itself" in line]
     runner.may_go.set()
-    engine._thread.join(10)
+    engine._thread.join(60)
     assert all(len(caller.results) == 1 for caller in callers)
 
 
@@ -220,11 +220,3 @@ def test_a_device_that_computes_is_no_reason_to_end() -> None:
     check_computes(torch.device("cpu"))
     with pytest.raises(DeviceLostError, match=r"^meta computes nothing any more: "):
         check_computes(torch.device("meta"))
-
-
-def eventually(holds: Callable[[], bool]) -> bool:
-    """Whether it comes true within a few seconds."""
-    deadline_s = time.monotonic() + 5
-    while not holds() and time.monotonic() < deadline_s:
-        time.sleep(0.01)
-    return holds()

@@ -23,6 +23,7 @@ from hf_runtime.responder import Responder
 from hf_runtime.tensors import RequestFields
 
 from tests.encoders.failing_encoder import Caller, Lengths, Served, request, serving
+from tests.support.triton import eventually
 
 FAILURES: list[tuple[str, str, type[Exception], str]] = [
     ("raise-in-prepare", "", RequestError, "text_input: refused"),
@@ -61,20 +62,23 @@ def test_nothing_holds_a_failed_request_in_memory(
         assert served.is_idle()
         held = [weakref.ref(caller) for caller in callers]
         del caller, callers
-        deadline_s = time.monotonic() + 5  # the engine's thread may be about to leave its step
-        while any(one() is not None for one in held) and time.monotonic() < deadline_s:
+
+        def are_gone() -> bool:  # the engine's thread may be about to leave its step
             gc.collect()
-        assert not [one for one in held if one() is not None]
+            return all(one() is None for one in held)
+
+        assert eventually(are_gone)
 
 
 def test_neighbours_of_one_step_do_not_fail_with_one_of_them() -> None:
     with serving() as served:
         served.runner.may_go.clear()
         served.ask("first")
+        assert served.runner.entered.wait(60)
         callers = [
             served.ask(words) for words in ("a bc", "unlucky too", "raise-within-reduce", "def")
         ]
-        time.sleep(0.1)
+        assert served.waits(4)
         served.runner.may_go.set()
         assert callers[0].answer() == [1, 2]
         assert callers[3].answer() == [3]
@@ -89,8 +93,9 @@ def test_an_answer_that_is_no_number_is_an_error_of_its_own() -> None:
         served.engine._reduce = lambda outputs, _: [one / (one - 7) * (one - 7) for one in outputs]
         served.runner.may_go.clear()
         served.ask("first")
+        assert served.runner.entered.wait(60)
         callers = [served.ask(words) for words in ("four", "sevenon", "five5")]
-        time.sleep(0.1)
+        assert served.waits(3)
         served.runner.may_go.set()
         assert callers[0].answer() == [4]
         error = callers[1].answer()
@@ -146,7 +151,7 @@ def test_a_work_that_raises_when_done_does_not_end_the_engine() -> None:
             raise RuntimeError("cannot schedule new futures after shutdown")
 
         served.engine.submit(Work([Encoding([1])], done, lambda: False))
-        assert called.wait(10)
+        assert called.wait(60)
         assert served.ask("still here").answer() == [5, 4]
         assert served.engine.is_healthy
 
@@ -161,9 +166,9 @@ def test_a_request_of_very_many_rows_lets_others_through() -> None:
     with serving() as served:
         served.runner.may_go.clear()
         many = served.ask("word " * 20_000)
-        time.sleep(0.3)
+        assert served.runner.entered.wait(60)
         few = served.ask("me too")
-        time.sleep(0.1)
+        assert served.waits(1)
         served.runner.may_go.set()
         assert few.answer() == [2, 3]
         num_steps = len(served.runner.steps)
@@ -214,9 +219,9 @@ def test_an_unload_does_not_tokenise_what_it_will_not_answer() -> None:
     closing = threading.Thread(target=lambda: served.close(grace_s=0.0))
     prepared = count_calls(served.task)
     closing.start()
-    time.sleep(0.1)
+    assert eventually(lambda: served.engine._stopping)
     served.task.may_go.set()
-    closing.join(10)
+    closing.join(60)
     assert not closing.is_alive()
     assert all(isinstance(caller.answer(), OverloadedError) for caller in callers)
     assert prepared() <= 2
@@ -242,7 +247,7 @@ def test_no_thread_is_left_when_it_ends() -> None:
         callers = [served.ask(words) for words in ("fine", "unlucky", "raise-in-answer") * 20]
         for caller in callers:
             caller.answer()
-    assert not [t for t in threading.enumerate() if t not in before and t.is_alive()]
+    assert eventually(lambda: not {*threading.enumerate()} - before)
 
 
 def test_what_is_counted_adds_up() -> None:

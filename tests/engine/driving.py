@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Items
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import pytest
 import torch
 from text_generation.detokenizer import Detokenizer
 from text_generation.engine import Engine, EngineSetup
@@ -67,6 +69,15 @@ class Caller:
     def _finish(self, result: Completion | Exception) -> None:
         self._done = True
         self._put(result)
+
+
+class Clock:
+    """The monotonic clock of this process, so many seconds ahead."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.ahead_s = 0.0
+        monotonic = time.monotonic
+        monkeypatch.setattr(time, "monotonic", lambda: monotonic() + self.ahead_s)
 
 
 class NumberTokenizer:

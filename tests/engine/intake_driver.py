@@ -16,7 +16,8 @@ import triton_python_backend_utils as pb_utils
 from hf_runtime.intake import Intake
 from hf_runtime.plain_request import PlainRequest
 from hf_runtime.responder import Responder
-from hf_runtime.served_model import ServedModel
+
+from tests.support.served_models import served_model
 
 Array = npt.NDArray[Any]
 OUTPUTS = ("text_output", "score", "label")
@@ -66,7 +67,7 @@ class Caller:
         return self.is_gone
 
     def wait(self) -> Caller:
-        assert self.done.wait(10), "no answer in time"
+        assert self.done.wait(60), "no answer in time"
         return self
 
     @property
@@ -139,20 +140,12 @@ def driving(
     (folder / "1").mkdir(exist_ok=True)
     if hooks is not None:
         (folder / "1" / "hooks.py").write_text(hooks, encoding="utf-8")
-    served = ServedModel(
-        folder=folder,
+    served = served_model(
+        folder,
         name="demo",
         task="echo",
-        model="nobody/echo",
-        local=False,
-        revision=None,
-        dtype="auto",
-        device_map=None,
-        trust_remote_code=False,
         max_batch_size=max_batch_size,
-        options={},
         public_name="demo",
-        decoupled=False,
         hooks=None if hooks is None else "my_hooks.py",
         metrics={
             name: {"help": name, "labels": [], "buckets": [], **values}

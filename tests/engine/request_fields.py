@@ -27,6 +27,8 @@ _TYPES: dict[str, Any] = {
         (
             *("text_input", "messages", "tools", "chat_template_kwargs"),
             *("stop_words", "bad_words", "sampling_parameters", "on_timeout"),
+            "lora_name",
+            *("json_schema", "regex", "choice"),
         ),
         np.object_,
     ),

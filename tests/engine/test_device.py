@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,7 +12,13 @@ import psutil
 import pytest
 import torch
 from hf_runtime import device
-from hf_runtime.device import Placement, cpu_threads, free_bytes, placement
+from hf_runtime.device import (
+    Placement,
+    cpu_threads,
+    free_bytes,
+    give_back_freed_memory,
+    placement,
+)
 from hf_runtime.errors import LoadError
 
 GIB = 2**30
@@ -28,7 +35,8 @@ CPU = torch.device("cpu")
         ("GPU", "0", "auto", 2, Placement("cuda:0", "auto")),
         ("MODEL", "0", None, 2, Placement("cuda:0", "auto")),
         ("MODEL", "0", "balanced", 2, Placement("cuda:0", "balanced")),
-        ("MODEL", "0", None, 0, Placement("cpu", "auto")),
+        ("MODEL", "0", None, 0, Placement("cpu", {"": "cpu"})),
+        ("MODEL", "0", "balanced", 0, Placement("cpu", {"": "cpu"})),
     ],
 )
 def test_kinds_become_placements(
@@ -44,14 +52,21 @@ def test_kinds_become_placements(
     assert placement(prefix + kind, device_id, device_map) == expected
 
 
-def test_a_gpu_that_torch_does_not_see_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+@pytest.mark.parametrize(
+    "num_gpus, expected",
+    [
+        (0, f"torch {torch.__version__} sees none: install a CUDA build of torch, or use kind: K"),
+        (1, "torch sees GPU 0: name those in gpus, or give the server more (CUDA_VISIBLE_DEVICES"),
+        (3, "torch sees 3 GPUs, 0 to 2: name those in gpus"),
+    ],
+)
+def test_a_gpu_that_torch_does_not_see_is_an_error(
+    num_gpus: int, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: num_gpus)
     with pytest.raises(LoadError) as raised:
-        placement("GPU", "1", None)
-    assert str(raised.value) == (
-        f"instance_group asks for GPU 1, but torch {torch.__version__} sees 1 GPUs: install a CUDA "
-        "build of torch, or use kind: KIND_CPU"
-    )
+        placement("GPU", "3", None)
+    assert str(raised.value).startswith(f"instance_group: got GPU 3, but {expected}")
 
 
 @pytest.mark.parametrize(
@@ -124,3 +139,12 @@ def test_page_cache_that_a_container_can_give_up_is_free(
 def test_a_gpus_free_memory_is_its_own_count(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda which: (7 * which.index, 80))
     assert free_bytes(torch.device("cuda:3")) == 21
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc keeps what is freed")
+def test_freed_memory_is_given_back() -> None:
+    blocks = [torch.ones(100_000, dtype=torch.uint8) for _ in range(2_000)]
+    held = psutil.Process().memory_info().rss
+    del blocks[:-1]  # the last lies above the others, so glibc does not by itself
+    give_back_freed_memory()
+    assert held - psutil.Process().memory_info().rss > 100_000_000

@@ -16,7 +16,7 @@ from text_generation.generate import GenerateEngine
 from text_generation.in_flight import InFlightEngine
 from text_generation.sequence import Sequence
 
-from tests.engine.driving import Answers, Caller, Completion, running, setup
+from tests.engine.driving import Answers, Caller, Clock, Completion, running, setup
 from tests.engine.tiny_models import tiny_model
 from tests.support.triton import eventually
 
@@ -50,7 +50,7 @@ class Held:
     def _hold(self, *_: Any) -> None:
         self.num_calls += 1
         self.entered.set()
-        assert self.opened.wait(30)
+        assert self.opened.wait(60)
         if self.error is not None:
             raise self.error
 
@@ -66,7 +66,7 @@ def test_cancelled_sequences_leave_at_once_and_nobody_else_notices(engine: Engin
     leaving = submit(engine, answers, 0)
     staying = submit(engine, answers, 1, max_tokens=8)
     waiting = [submit(engine, answers, number) for number in (2, 3, 4)]
-    assert held.entered.wait(30)
+    assert held.entered.wait(60)
     engine.cancel([leaving, waiting[0], waiting[2]])
     held.opened.set()
 
@@ -94,7 +94,7 @@ def test_an_engine_whose_only_request_was_cancelled_rests(
         held.opened.clear()
         held.entered.clear()
         sequence = submit(engine, answers, number)
-        assert held.entered.wait(30)
+        assert held.entered.wait(60)
         engine.cancel([sequence])
         held.opened.set()
         assert isinstance(answers.wait(number + 1)[number], CancelledError)
@@ -105,15 +105,17 @@ def test_an_engine_whose_only_request_was_cancelled_rests(
     assert not [line for line in log_lines if line.startswith("E")]
 
 
-def test_time_that_is_up_ends_with_what_there_is_or_with_an_error(engine: Engine) -> None:
-    held, answers = Held(engine), Answers()
+def test_time_that_is_up_ends_with_what_there_is_or_with_an_error(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held, answers, clock = Held(engine), Answers(), Clock(monkeypatch)
     now = time.monotonic()
-    submit(engine, answers, 0, deadline_s=now + 0.2)
-    submit(engine, answers, 1, deadline_s=now + 0.2, fails_on_timeout=True)
-    submit(engine, answers, 2, deadline_s=now + 0.2)  # never started
-    submit(engine, answers, 3, deadline_s=now + 60, max_tokens=4)
-    assert held.entered.wait(30)
-    time.sleep(0.25)
+    submit(engine, answers, 0, deadline_s=now + 60)
+    submit(engine, answers, 1, deadline_s=now + 60, fails_on_timeout=True)
+    submit(engine, answers, 2, deadline_s=now + 60)  # never started
+    submit(engine, answers, 3, deadline_s=now + 600, max_tokens=4)
+    assert held.entered.wait(60)
+    clock.ahead_s = 100
     held.opened.set()
 
     results = answers.wait(4)
@@ -159,21 +161,21 @@ def test_unloading_lets_requests_finish_within_the_grace(engine: Engine) -> None
     held, answers = Held(engine), Answers()
     for number in range(4):
         submit(engine, answers, number, max_tokens=3)
-    assert held.entered.wait(30)
+    assert held.entered.wait(60)
     stopper = threading.Thread(target=engine.stop, args=(30.0,))
     stopper.start()
     assert eventually(lambda: not engine.is_healthy)
     with pytest.raises(OverloadedError, match="being unloaded"):
         submit(engine, answers, 9)
     held.opened.set()
-    stopper.join(30)
+    stopper.join(60)
     assert [len(answers.completion(number).token_ids) for number in range(4)] == [3] * 4
 
 
 def test_a_step_that_hangs_is_given_up_and_the_engine_recovers_when_it_ends(
     make: Callable[..., Engine], log_lines: list[str]
 ) -> None:
-    with running(make(watchdog_s=0.3)) as engine:
+    with running(make(watchdog_s=1.0)) as engine:
         held, answers = Held(engine), Answers()
         submit(engine, answers, 0)
         submit(engine, answers, 1)
@@ -198,7 +200,7 @@ def test_an_engine_whose_thread_dies_fails_all_at_once_and_takes_no_more(
     held, answers = Held(engine), Answers()
     for number in range(4):
         submit(engine, answers, number)
-    assert held.entered.wait(30)
+    assert held.entered.wait(60)
     assert engine.is_healthy
     held.error = SystemExit(1)
     held.opened.set()
@@ -219,7 +221,7 @@ def test_nothing_is_left_of_an_engine_that_was_stopped(make: Callable[..., Engin
         answers = Answers()
         submit(engine, answers, 0, max_tokens=3)
         answers.wait(1)
-    assert threading.active_count() == before
+    assert eventually(lambda: threading.active_count() <= before)
 
 
 def test_an_engine_counts_what_it_does(engine: Engine) -> None:

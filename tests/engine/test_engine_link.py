@@ -49,7 +49,7 @@ class Peer:
     def __init__(self, identity: str, *, says_hello: bool = True) -> None:
         (address,) = engine_link.find_addresses(identity, "m_stream")
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.socket.settimeout(10)
+        self.socket.settimeout(60)
         self.socket.connect(f"\0{address}")
         self._stream = self.socket.makefile("rb")
         engine_link.check_hello(self.read())
@@ -310,7 +310,7 @@ def test_another_users_process_is_refused(
     monkeypatch.setattr(os, "geteuid", lambda: uid + 1)
     (address,) = engine_link.find_addresses(identity, "m_stream")
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as other:
-        other.settimeout(10)
+        other.settimeout(60)
         other.connect(f"\0{address}")
         assert other.recv(1) == b""
     wanted = f"W a connection to the engine was refused: peer is of user {uid}, allowed: {uid + 1}"
@@ -408,7 +408,7 @@ def test_closing_sends_the_last_answers_and_leaves_no_thread(identity: str) -> N
         frames = [peer.read() for _ in range(201)]
         assert [frame["id"] for frame in frames if "id" in frame] == list(range(200))
         assert peer.is_hung_up_on()
-    assert threading.active_count() == before
+    assert eventually(lambda: threading.active_count() <= before)
 
 
 def test_a_peer_that_stops_reading_is_hung_up_on_instead_of_filling_memory(
@@ -422,5 +422,5 @@ def test_a_peer_that_stops_reading_is_hung_up_on_instead_of_filling_memory(
     with theirs:
         sent = [connection.send(b"x" * 10_000) for _ in range(1000)]
         assert not all(sent)
-        assert ended.wait(10)
+        assert ended.wait(60)
     connection.close()

@@ -42,7 +42,7 @@ class Gate:
 
     def _held(self, step: Step) -> torch.Tensor:
         self.entered.set()
-        assert self.opened.wait(30)
+        assert self.opened.wait(60)
         return self._forward(step)
 
 
@@ -103,7 +103,7 @@ def test_an_engine_whose_device_is_lost_ends_and_answers_everyone(
     answers = Answers()
     engine.submit([answers.sequence(number, [5, 6], max_tokens=4) for number in range(3)])
     results = answers.wait(3)
-    engine._thread.join(10)
+    engine._thread.join(60)
     assert [type(results[n]) for n in range(3)] == [EngineError, EngineError, OverloadedError]
     assert not engine.is_healthy
     assert len([line for line in log_lines if "the thread of the in_flight engine died" in line])
@@ -112,7 +112,7 @@ def test_an_engine_whose_device_is_lost_ends_and_answers_everyone(
 def test_stop_answers_those_that_run_and_wait_and_refuses_more(engine: InFlightEngine) -> None:
     gate, answers = Gate(engine), Answers()
     engine.submit([answers.sequence(number, [5, 6], max_tokens=50) for number in range(5)])
-    assert gate.entered.wait(30)
+    assert gate.entered.wait(60)
     stopper = threading.Thread(target=engine.stop)
     stopper.start()
     while engine._stop_at_s is None:
@@ -121,7 +121,7 @@ def test_stop_answers_those_that_run_and_wait_and_refuses_more(engine: InFlightE
         engine.submit([answers.sequence(9, [5], max_tokens=1)])
     assert str(raised.value) == "the model is being unloaded: try again later"
     gate.opened.set()
-    stopper.join(30)
+    stopper.join(60)
     assert texts(answers.wait(5)) == dict.fromkeys(range(5), UNLOADED)
     assert all(isinstance(result, OverloadedError) for result in answers.results.values())
     engine.stop()  # a second time changes nothing

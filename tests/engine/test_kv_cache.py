@@ -14,9 +14,10 @@ from text_generation.kv_cache import (
     context_length,
     layer_shapes,
     plan_size,
+    prefix_slots,
     spread_free_bytes,
 )
-from text_generation.scheduler import Move
+from text_generation.moves import Move
 from transformers import AutoConfig
 
 from tests.engine.tiny_models import MAMBA, random_model, tiny_model
@@ -49,17 +50,17 @@ def error(**asked: Any) -> str:
 @pytest.mark.parametrize(
     "asked, expected",
     [
-        ({"model_limit": 512}, (64, 512)),
-        ({}, (64, 2048)),  # no limit of its own
-        ({"model_limit": 512, "max_model_len": 100}, (64, 100)),
+        ({"model_limit": 512}, (128, 512)),
+        ({}, (128, 2048)),  # no limit of its own
+        ({"model_limit": 512, "max_model_len": 100}, (128, 100)),
         ({"model_limit": 512, "max_num_seqs": 3}, (3, 512)),
         # 64 x 131,072 tokens are 8 GiB and fit half of 16; of 15 they don't: 4,096 is taken.
         ({"model_limit": 131072}, (64, 131072)),
-        ({"model_limit": 131072, "free_bytes": 15 * GIB}, (64, 4096)),
+        ({"model_limit": 131072, "free_bytes": 15 * GIB}, (128, 4096)),
         ({"model_limit": 2048, "free_bytes": 20 * 2**20}, (5, 2048)),  # half of it: 10 MiB
         ({"model_limit": 2048, "kv_cache_gib": 4 / 1024}, (2, 2048)),
         ({"model_limit": 2048, "kv_cache_gib": 4, "max_num_seqs": 7}, (7, 2048)),
-        ({"model_limit": 2048, "kv_cache_gib": 15}, (64, 2048)),  # more than half may be asked for
+        ({"model_limit": 2048, "kv_cache_gib": 15}, (128, 2048)),  # more than half may be asked for
     ],
 )
 def test_what_was_asked_for_or_the_most_that_fits(
@@ -92,6 +93,24 @@ def test_sequences_that_do_not_fit_the_free_memory_are_an_error_with_all_numbers
         "1024 bytes = 2.00 GiB, but 1.00 GiB may be used, which holds 256 sequences of that length "
         "or 2048 tokens each: lower one of them or raise kv_cache_gib"
     )
+
+
+def test_prefixes_have_as_many_slots_as_their_budget_holds() -> None:
+    size = CacheSize(num_slots=4, max_model_len=1024, num_bytes=4 * 2**20)
+    assert prefix_slots(size, 0.01, GIB) == CacheSize(4, 1024, 14 * 2**20, num_prefix_slots=10)
+
+
+def test_a_budget_for_prefixes_that_holds_none_or_is_not_there_is_an_error() -> None:
+    size = CacheSize(num_slots=100, max_model_len=1024, num_bytes=100 * 2**20)
+    said = []
+    for gib in (0.0005, 1):
+        with pytest.raises(LoadError) as raised:
+            prefix_slots(size, gib, GIB)
+        said.append(str(raised.value))
+    assert said == [
+        "prefix_cache_gib: got 0.0005, but one sequence of 1024 tokens takes 0.000977 GiB",
+        "prefix_cache_gib: got 1, but 1.00 GiB are free and the cache of those that run takes 0.10",
+    ]
 
 
 def test_one_sequence_that_does_not_fit_is_an_error() -> None:

@@ -21,19 +21,12 @@ from transformers import LlamaConfig, PreTrainedTokenizerFast
 
 from tests.engine.driving import Answers
 from tests.engine.tiny_models import tiny_model
+from tests.support import served_models
 
 VALUES: dict[str, Any] = {
-    "name": "tiny",
-    "task": "text-generation",
+    **served_models.VALUES,
     "model": "../../weights",
     "local": True,
-    "revision": None,
-    "dtype": "auto",
-    "device_map": None,
-    "trust_remote_code": False,
-    "max_batch_size": 0,
-    "public_name": "tiny",
-    "decoupled": False,
     "options": {"max_num_seqs": 2},
 }
 CPU = Placement("cpu", {"": "cpu"})

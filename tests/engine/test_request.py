@@ -425,3 +425,40 @@ def test_a_parameters_number_may_be_a_text() -> None:
 
 def test_a_negative_seed_of_sampling_parameters_is_what_torch_makes_of_it() -> None:
     assert params(sampling_parameters='{"seed": -2}').seed == 2**64 - 2
+
+
+WITH_ADAPTERS = replace(READER, adapters=("polite", "sql"))
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        fields({"text_input": [b"abc"], "lora_name": [b"sql"]}, {}),
+        fields({"text_input": [b"abc"]}, {"lora_name": "sql"}),
+        fields({"text_input": [b"abc"]}, {"sampling_parameters": '{"lora_name": "sql"}'}),
+    ],
+    ids=["tensor", "parameter", "sampling_parameters"],
+)
+def test_a_row_names_its_adapter(given: Any) -> None:
+    assert parse_request(given, WITH_ADAPTERS).rows[0].lora_name == "sql"
+
+
+def test_an_empty_adapters_name_is_the_model_alone() -> None:
+    assert parsed(WITH_ADAPTERS, lora_name="").rows[0].lora_name is None
+    assert parsed().rows[0].lora_name is None
+
+
+@pytest.mark.parametrize(
+    "reader, name, expected",
+    [
+        (WITH_ADAPTERS, "spl", "lora_name: got spl, allowed: polite, sql"),
+        (WITH_ADAPTERS, "a b", "lora_name: got a name of 3 characters, allowed: polite, sql"),
+        (READER, "sql", "lora_name: got sql, allowed: none: this model has no adapters"),
+    ],
+)
+def test_an_unknown_adapter_is_refused_with_the_known_ones(
+    reader: PromptReader, name: str, expected: str
+) -> None:
+    with pytest.raises(RequestError) as raised:
+        parsed(reader, lora_name=name)
+    assert str(raised.value) == expected

@@ -373,7 +373,7 @@ def test_unloading_waits_for_the_arms_answers_and_then_gives_up(tmp_path: Path) 
             callers = [driver.start(text) for text in "ab"]
             first, _ = other.wait_for(2)
             threading.Timer(0.2, shout, [first]).start()
-            driver.intake.drain(1.0)
+            driver.intake.drain(2.0)
         answers = [caller.wait() for caller in callers]
     assert answers[0].text == "A"
     assert "being unloaded" in str(answers[1].error)

@@ -235,7 +235,7 @@ def test_names_of_vllms_with_a_value_that_changes_nothing_are_accepted(
         ),
         (
             json.dumps({"guided_decoding": SECRET}),
-            "sampling_parameters: guided_decoding: got a text, allowed: null (nothing else)",
+            "sampling_parameters: guided_decoding: got a text, allowed: an object",
         ),
         (
             '{"top_logprobs": false}',
@@ -286,3 +286,20 @@ def test_any_json_is_an_answer_or_a_short_request_error(options: dict[str, Any])
 def test_any_bytes_are_an_answer_or_a_request_error(text: bytes) -> None:
     error = error_or_none(text)
     assert error is None or error.startswith("sampling_parameters: ")
+
+
+@pytest.mark.parametrize(
+    "given, both",
+    [
+        ({"guided_json": {}, "json_schema": {}}, "guided_json and json_schema"),
+        ({"structured_outputs": {"json": {}}, "json_schema": {}}, "structured_outputs and json_"),
+        ({"structured_outputs": {"json": {}, "json_object": True}}, "json and json_object"),
+    ],
+)
+def test_two_names_of_one_option_are_refused_rather_than_one_forgotten(
+    given: dict[str, Any], both: str
+) -> None:
+    with pytest.raises(RequestError, match=f"^sampling_parameters: .*{both}.*: both given"):
+        read_sampling_parameters(json.dumps(given))
+    once = {"guided_json": {}, "json_schema": None, "structured_outputs": {"regex": None}}
+    assert read_sampling_parameters(json.dumps(once)) == {"json_schema": "{}"}

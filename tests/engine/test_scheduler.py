@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from text_generation.moves import Move
 from text_generation.sampling_params import SamplingParams
-from text_generation.scheduler import Move, Scheduler, Step
+from text_generation.scheduler import Scheduler, Step
 from text_generation.sequence import Sequence, Token
 from text_generation.warm_up import silent_sequence
 

@@ -14,6 +14,7 @@ from hf_runtime.weights import load_config
 from huggingface_hub import constants
 
 from tests.support.fake_hub import COMMIT, FakeHub, Repository, ask_from_here, running_hub
+from tests.support.served_models import served_model
 
 SECRET = "hf_SecretTokenThatMustNotBeSeen"
 FILES = {"config.json": b"{}", "model.safetensors": b"weights", "tokenizer.json": b"words"}
@@ -28,21 +29,7 @@ def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[FakeHub]:
 
 
 def served(folder: Path, model: str = "org/tiny", **changes: Any) -> ServedModel:
-    values: dict[str, Any] = {
-        "name": "tiny",
-        "task": "text-generation",
-        "model": model,
-        "local": False,
-        "revision": None,
-        "dtype": "auto",
-        "device_map": None,
-        "trust_remote_code": False,
-        "max_batch_size": 0,
-        "public_name": "tiny",
-        "decoupled": False,
-        "options": {},
-    }
-    return ServedModel(folder=folder / "tiny", **{**values, **changes})
+    return served_model(folder / "tiny", model=model, **changes)
 
 
 def load_error(model: ServedModel) -> str:

@@ -196,11 +196,20 @@ def test_two_fetches_of_a_model_at_once_are_one_too_many(work: Workplace) -> Non
     work.fetch()
 
 
-def test_a_fetch_waits_for_another_where_that_is_asked(work: Workplace) -> None:
+def test_a_fetch_waits_for_another_where_that_is_asked(
+    work: Workplace, monkeypatch: pytest.MonkeyPatch
+) -> None:
     work.fetch()
+    flock = fcntl.flock
     with (work.cache() / ".hf-triton-fetch.lock").open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        threading.Timer(0.3, fcntl.flock, (file, fcntl.LOCK_UN)).start()
+        flock(file, fcntl.LOCK_EX)
+
+        def held_until_waited_for(descriptor: int, operation: int) -> None:
+            if operation == fcntl.LOCK_EX:
+                flock(file, fcntl.LOCK_UN)
+            flock(descriptor, operation)
+
+        monkeypatch.setattr(fcntl, "flock", held_until_waited_for)
         ran = work.fetch("--wait")
     expected = "another hf-triton is fetching tiny; waiting for that one\n"
     assert ran.err == f"model_repository/tiny/hf_cache: {expected}"
@@ -217,7 +226,7 @@ def test_a_full_disk_is_one_line_and_what_came_is_kept(work: Workplace, hub: Fak
     (part,) = work.cache().rglob("*.incomplete")
     kept = part.stat().st_size
     assert 0 < kept <= 3_000
-    hub.sent.clear()
+    hub.count_anew()
     work.fetch()
     assert hub.sent["model.safetensors"] == len(WEIGHTS) - kept
     assert work.files() == FILES
@@ -293,10 +302,11 @@ def test_credentials_in_the_hubs_address_are_not_shown(
 def test_a_connection_that_falls_silent_is_given_up_and_gone_on_with(
     work: Workplace, hub: FakeHub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(constants, "HF_HUB_DOWNLOAD_TIMEOUT", 0.3)
-    hub.chunk = 3_500
-    hub.seconds_between_chunks = 1.0
+    monkeypatch.setattr(constants, "HF_HUB_DOWNLOAD_TIMEOUT", 1.0)
+    hub.chunk, over = 3_500, threading.Event()
+    hub.before_piece = lambda start: None if hub.ranges or not start else over.wait()
     ran = work.fetch()
+    over.set()
     assert "tiny: ReadTimeout: " in ran.err
     assert "bytes=3500-" in hub.ranges
     assert work.files() == FILES

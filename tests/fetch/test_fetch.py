@@ -10,6 +10,7 @@ import pytest
 from tests.fetch.conftest import FILES
 from tests.fetch.workplace import Workplace
 from tests.support.fake_hub import COMMIT, FakeHub, Repository
+from tests.support.triton import eventually
 
 SECRET = "hf_SecretTokenThatMustNotBeSeen123456"
 NEW = "b" * 40
@@ -71,7 +72,7 @@ def test_without_a_lock_the_server_takes_what_was_fetched_too(
 
 def test_what_the_server_downloaded_is_taken_over(work: Workplace, hub: FakeHub) -> None:
     work.loaded()
-    hub.sent.clear()
+    hub.count_anew()
     work.fetch()
     assert not hub.sent
     assert work.files() == FILES
@@ -149,7 +150,7 @@ def test_a_local_model_is_listed_and_left_alone(work: Workplace) -> None:
 def test_files_are_fetched_side_by_side(work: Workplace, hub: FakeHub) -> None:
     shards = {f"model-{number}.safetensors": bytes([number]) * 50_000 for number in range(6)}
     hub.repositories["org/tiny"].files = shards
-    hub.seconds_between_chunks = 0.3
+    hub.before_piece = lambda _: eventually(lambda: hub.most_open > 1)
     work.fetch()
     assert hub.most_open > 1
     assert work.files() == shards

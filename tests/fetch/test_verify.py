@@ -55,7 +55,7 @@ def test_a_damaged_file_is_named_and_repaired(work: Workplace, hub: FakeHub, wha
             f"tiny: model.safetensors {what}\n"
             "hf-triton: 1 file is not as in models.lock: run hf-triton verify --repair tiny\n"
         )
-    hub.sent.clear()
+    hub.count_anew()
     assert work.run("verify", "--repair").code == 0
     assert hub.sent == {"model.safetensors": 7000}
     assert work.run("verify").code == 0

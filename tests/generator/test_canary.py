@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from generator.digest import digest_in
+from generator.errors import SpecError
 from generator.models_yaml import load
 from generator.spec import ModelSpec
 from generator.templates import find_tasks
@@ -140,3 +141,20 @@ def test_null_is_no_canary(models: Callable[[str], None], work: Path) -> None:
     models("models:\n  - {name: m, task: fake-task, model: org/m, canary: null, shadow: null}\n")
     (spec,) = _specs(work).values()
     assert (spec.canary, spec.shadow) == (None, None)
+
+
+def test_an_arm_has_all_adapters_that_its_models_requests_may_name(
+    models: Callable[[str], None], work: Path
+) -> None:
+    polite, sql = "{name: polite, model: org/polite}", "{name: sql, model: org/sql}"
+    text = f"""\
+defaults: {{task: fake-stream, model: org/name}}
+models:
+  - {{name: m, adapters: [{polite}], shadow: {{to: other}}}}
+  - {{name: other, adapters: [%s]}}
+"""
+    models(text % sql)
+    with pytest.raises(SpecError, match="'other' lacks the adapters polite, which requests may"):
+        load(work / "models.yaml", find_tasks())
+    models(text % f"{sql}, {polite}")
+    assert set(_specs(work)) == {"m", "other"}

@@ -118,6 +118,7 @@ def test_tasks_can_be_read_by_programs(work: Path, run: Run) -> None:
         "min": 1,
         "max": 1024,
         "exclusive_min": None,
+        "engines": None,
         "help": "a limit",
     }
 

@@ -14,7 +14,7 @@ import pytest
 
 from generator.manifest import MANIFEST_FILE, digest, parse
 from tests.generator.conftest import Run
-from tests.generator.workspace import GOLDEN, golden_cases, snapshot
+from tests.generator.workspace import GOLDEN, REAL_TEMPLATES, golden_cases, snapshot
 
 
 @pytest.mark.parametrize("case", golden_cases())
@@ -39,13 +39,19 @@ def test_code_is_copied_byte_for_byte_and_never_bytecode(case: str, work: Path, 
     for folder in (work / "out").iterdir():
         made = {path: text for path, text in snapshot(folder).items() if path.endswith(".py")}
         values = json.loads((folder / "1/model.json").read_text())
-        if "steps" in values or "file" in values:
-            assert not made  # an ensemble, and a step on one of Triton's own backends
+        if "steps" in values or "file" in values or case == "vllm_backend":
+            assert not made  # an ensemble, a step on one of Triton's own backends, NVIDIA's vLLM
             continue
         task = "front" if "engine" in values else values["task"].replace("-", "_")
         if "hooks" in values:
             hooks = (GOLDEN / values["hooks"]).read_bytes()
             assert made.pop("1/hooks.py") == hooks
+        if "1/task_model.py" in made:  # it has a Python environment of its own
+            own = REAL_TEMPLATES / "python_env"
+            assert made.pop("1/model.py") == (own / "model.py").read_bytes()
+            found = "find_environment.py"
+            assert made.pop(f"1/python_env/{found}") == (own / found).read_bytes()
+            made["1/model.py"] = made.pop("1/task_model.py")
         assert made == {
             **snapshot_of_sources(templates / task, "1"),
             **snapshot_of_sources(templates / "hf_runtime", "1/hf_runtime"),

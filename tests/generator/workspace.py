@@ -22,12 +22,13 @@ ONE_STREAMING_MODEL = ONE_MODEL.replace("fake-task", "fake-stream")
 
 
 def make_templates(target: Path) -> Path:
-    """The fake tasks, with the macros and the ensemble's configs that real tasks use."""
+    """The fake tasks, with the macros and the layouts' configs that real tasks use."""
     shutil.copytree(
         HERE / "fake_templates", target, ignore=shutil.ignore_patterns("__pycache__", "*.pyc")
     )
     shutil.copy(REAL_TEMPLATES / "_macros.pbtxt.j2", target)
-    shutil.copytree(REAL_TEMPLATES / "ensemble", target / "ensemble")
+    for name in ("ensemble", "vllm_backend"):
+        shutil.copytree(REAL_TEMPLATES / name, target / name)
     return target
 
 

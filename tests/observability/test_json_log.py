@@ -78,7 +78,7 @@ def test_an_error_that_ends_serve_is_json_too(tmp_path: Path) -> None:
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
     )
     assert done.returncode == 1
     lines = [json.loads(line)["message"] for line in done.stderr.splitlines()]
@@ -94,7 +94,7 @@ def test_what_a_child_or_a_library_writes_is_json_too() -> None:
     )
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
     command = [sys.executable, "-c", program]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 1
     found = [json.loads(line) for line in done.stderr.splitlines()]
     assert [record["message"] for record in found[:2]] == ["library\ufffd", "halfchild"]

@@ -85,7 +85,7 @@ class Translator:
     def send(self, method: str, path: str, data: bytes | None = None) -> Reply:
         request = urllib.request.Request(self.url + path, data, self.headers, method=method)
         try:
-            with urllib.request.urlopen(request, timeout=20) as response:
+            with urllib.request.urlopen(request, timeout=60) as response:
                 return Reply(response.status, dict(response.headers), response.read().decode())
         except urllib.error.HTTPError as error:
             with error:

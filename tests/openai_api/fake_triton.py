@@ -47,6 +47,7 @@ class Model:
     role: str | None
     max_batch_size: int = 0
     task: str = "text-generation"
+    adapters: str = ""
 
     def config(self) -> Any:
         config = model_config_pb2.ModelConfig(name=self.name, max_batch_size=self.max_batch_size)
@@ -54,6 +55,8 @@ class Model:
         if self.role:
             config.parameters["hf_triton_task"].string_value = self.task
             config.parameters["hf_triton_role"].string_value = self.role
+        if self.adapters:
+            config.parameters["hf_triton_adapters"].string_value = self.adapters
         return config
 
 
@@ -168,7 +171,7 @@ class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
             return
         self.num_waiting += 1
         try:
-            await asyncio.sleep(60)
+            await asyncio.sleep(600)
         except asyncio.CancelledError:
             self.cancelled.append(prompt)
             raise

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import time
+import json
+import shutil
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +15,7 @@ import openai
 import pytest
 
 from generator.openai_api.beside import OpenAiProcess
+from tests.scenarios.metrics import settled
 from tests.support.triton import DEMO_MODEL, Triton, eventually, free_ports, serving
 
 pytestmark = pytest.mark.server
@@ -36,15 +39,34 @@ models:
     model: {DEMO_MODEL.parent / "embedding"}
     max_batch_size: 2
 """
+TEMPLATE = """\
+{%- for tool in tools or () -%}{{- "Tool: " + tool.function.name + "\\n" -}}{%- endfor -%}
+{%- for message in messages -%}
+    {%- for call in message.tool_calls or () -%}
+        {{- "<tool_call>" + call.function.name + call.function.arguments.city + "</tool_call>" -}}
+    {%- endfor -%}
+    {{- message.role + ": " + (message.content or "") + "\\n" -}}
+{%- endfor -%}
+{{- "Assistant:" if add_generation_prompt -}}
+"""
 LONG: dict[str, Any] = {"max_tokens": 900, "extra_body": {"ignore_eos": True}}
 
 
 @pytest.fixture(scope="module")
 def triton(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Triton]:
+    weights = tools_model(tmp_path_factory.mktemp("weights"))
+    models_yaml = f"{MODELS_YAML}  - {{name: tools, model: {weights}}}\n"
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("OMP_NUM_THREADS", "1")
-        with serving(MODELS_YAML, tmp_path_factory.mktemp("openai")) as running:
+        with serving(models_yaml, tmp_path_factory.mktemp("openai")) as running:
             yield running
+
+
+def tools_model(folder: Path) -> Path:
+    """The demo model with a chat template of Hermes' and Qwen's kind."""
+    shutil.copytree(DEMO_MODEL, folder / "tools")
+    (folder / "tools" / "chat_template.jinja").write_text(TEMPLATE, encoding="utf-8")
+    return folder / "tools"
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +101,7 @@ def test_embeddings(client: openai.OpenAI, model: str) -> None:
 
 
 def test_models(client: openai.OpenAI) -> None:
-    names = ["batched", "demo", "embedding", "rows", "tight", "whole"]
+    names = ["batched", "demo", "embedding", "rows", "tight", "tools", "whole"]
     assert [model.id for model in client.models.list()] == names
     assert client.models.retrieve("demo").owned_by == "hf-triton"
     with pytest.raises(openai.NotFoundError):
@@ -196,32 +218,36 @@ def test_a_full_queue_is_a_503_and_the_package_tries_again(client: openai.OpenAI
         assert patient.completions.create(model="tight", prompt="x").choices[0].finish_reason
 
 
+def num_ended(triton: Triton, reason: str) -> float:
+    """What ``tight`` has finished so far."""
+    return triton.metric("hf_triton_finished_total", model="tight", finish_reason=reason)
+
+
+def is_free(client: openai.OpenAI) -> bool:
+    """Whether ``tight`` takes a request: with one slot and no queue, where nobody is in it."""
+    try:
+        client.completions.create(model="tight", prompt="x", max_tokens=1)
+    except openai.InternalServerError:
+        return False
+    return True
+
+
 def test_leaving_a_stream_frees_its_slot(client: openai.OpenAI, triton: Triton) -> None:
-    # With one slot and no queue, the next one gets in only where the first is gone.
+    before = settled(lambda: num_ended(triton, "cancelled"))
     with client.completions.create(model="tight", prompt="x", stream=True, **LONG) as running:
         next(iter(running))
-
-    def is_free() -> bool:
-        try:
-            client.completions.create(model="tight", prompt="x", max_tokens=1)
-        except openai.InternalServerError:
-            return False
-        return True
-
-    assert eventually(is_free, 2)
+    assert eventually(lambda: is_free(client))
+    assert eventually(lambda: num_ended(triton, "cancelled") == before + 1)
 
 
-def test_a_client_that_gives_up_waiting_frees_its_slot(client: openai.OpenAI) -> None:
+def test_a_client_that_gives_up_waiting_frees_its_slot(
+    client: openai.OpenAI, triton: Triton
+) -> None:
+    before = settled(lambda: num_ended(triton, "length"))
     with pytest.raises(openai.APITimeoutError):
         client.with_options(timeout=0.2).completions.create(model="tight", prompt="x", **LONG)
-    started = time.monotonic()
-    while True:
-        try:
-            client.completions.create(model="tight", prompt="x", max_tokens=1)
-            break
-        except openai.InternalServerError:
-            assert time.monotonic() - started < 2
-            time.sleep(0.05)
+    assert eventually(lambda: is_free(client))
+    assert settled(lambda: num_ended(triton, "length")) <= before + 1, "it went on to its end"
 
 
 def test_the_asynchronous_client(url: str) -> None:
@@ -247,3 +273,86 @@ def test_the_asynchronous_client(url: str) -> None:
     together, alone = asyncio.run(ask())
     assert together == alone, "a seed gives the same text whatever runs beside it"
     assert len(set(together)) > 4
+
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"city": {"type": "string", "maxLength": 9}},
+    "required": ["city"],
+    "additionalProperties": False,
+}
+TOOLS: Any = [
+    {"type": "function", "function": {"name": "weather", "parameters": SCHEMA}},
+    {"type": "function", "function": {"name": "now", "parameters": {"type": "object"}}},
+]
+ASK: Any = [{"role": "user", "content": "What is the weather in Paris?"}]
+# What the model is made to write, as it would not by itself.
+CALL = (
+    r'<tool_call>\n\{"name": "weather", "arguments": \{"city": "[A-Z][a-z]{1,4}"\}\}\n</tool_call>'
+)
+
+
+@pytest.mark.parametrize("model", ["demo", "batched"])
+def test_an_answer_fits_its_response_format(model: str, client: openai.OpenAI) -> None:
+    form: Any = {"type": "json_schema", "json_schema": {"name": "city", "schema": SCHEMA}}
+    asked: dict[str, Any] = {"model": model, "messages": ASK, "response_format": form}
+    whole = client.chat.completions.create(**asked, temperature=0).choices[0]
+    assert set(json.loads(whole.message.content or "")) == {"city"}
+    assert whole.finish_reason == "stop"
+    chunks = client.chat.completions.create(**asked, temperature=0, stream=True)
+    assert "".join(c.choices[0].delta.content or "" for c in chunks) == whole.message.content
+    form["json_schema"]["schema"] = {"type": "strin"}
+    for stream in (False, True):
+        with pytest.raises(openai.BadRequestError, match="json_schema: Invalid type: strin"):
+            client.chat.completions.create(**asked, stream=stream)
+
+
+def test_a_model_that_writes_a_call_is_answered_with_it_and_takes_its_result(
+    client: openai.OpenAI,
+) -> None:
+    asked: dict[str, Any] = {"model": "tools", "tools": TOOLS, "extra_body": {"guided_regex": CALL}}
+    answer = client.chat.completions.create(**asked, messages=ASK).choices[0]
+    assert answer.finish_reason == "tool_calls"
+    [call] = answer.message.tool_calls or []
+    assert call.type == "function"
+    assert call.function.name == "weather"
+    assert set(json.loads(call.function.arguments)) == {"city"}
+
+    names, arguments = [], ""
+    for chunk in client.chat.completions.create(**asked, messages=ASK, stream=True):
+        for part in chunk.choices[0].delta.tool_calls or ():
+            assert part.function is not None
+            names += [part.function.name] if part.function.name else []
+            arguments += part.function.arguments or ""
+    assert names == ["weather"]
+    assert set(json.loads(arguments)) == {"city"}
+
+    result: Any = {"role": "tool", "tool_call_id": call.id, "content": "rain"}
+    messages = [*ASK, answer.message, result]
+    said = client.chat.completions.create(
+        model="tools", messages=messages, tools=TOOLS, max_tokens=8
+    ).choices[0]
+    assert said.message.content
+    assert said.message.tool_calls is None
+
+
+@pytest.mark.parametrize("choice", ["required", "weather"])
+def test_a_call_that_must_be_is_made(choice: str, client: openai.OpenAI) -> None:
+    named = {"type": "function", "function": {"name": choice}}
+    asked: dict[str, Any] = {"tool_choice": choice if choice == "required" else named}
+    tools = TOOLS[:1]
+    answer = client.chat.completions.create(
+        model="tools", messages=ASK, tools=tools, parallel_tool_calls=False, **asked
+    ).choices[0]
+    [call] = answer.message.tool_calls or []
+    assert call.type == "function"
+    assert call.function.name == "weather"
+    assert set(json.loads(call.function.arguments)) == {"city"}
+    assert answer.finish_reason == ("tool_calls" if choice == "required" else "stop")
+
+
+def test_tools_that_the_template_does_not_take_are_refused(client: openai.OpenAI) -> None:
+    with pytest.raises(
+        openai.BadRequestError, match="tools: this model's chat template takes none"
+    ):
+        client.chat.completions.create(model="demo", messages=ASK, tools=TOOLS)

@@ -18,6 +18,7 @@ ROOT = Path(__file__).parents[2]
 STAGES = read_stages(ROOT / "Dockerfile")
 TARGETS = ["gpu", "cpu"]
 LOCK = "models.loc[k]"
+REQUIREMENTS = "requirement*.tx[t]"
 
 
 def _copied_from_checkout(stage: Stage) -> list[str]:
@@ -105,7 +106,7 @@ def test_what_is_copied_exists_and_is_let_in_by_dockerignore(stage: str) -> None
     ignore = (ROOT / ".dockerignore").read_text().splitlines()
     assert ignore[1] == "*"
     for source in _copied_from_checkout(STAGES[stage]):
-        if source == LOCK:
+        if source in (LOCK, REQUIREMENTS):
             continue
         assert (ROOT / source).exists(), source
         assert f"!{source}" in ignore, source
@@ -117,6 +118,15 @@ def test_a_lock_goes_into_the_image_where_there_is_one(target: str) -> None:
     assert LOCK in _copied_from_checkout(STAGES[target])
     assert fnmatch.fnmatch("models.lock", LOCK)
     assert "!models.lock" in (ROOT / ".dockerignore").read_text().splitlines()
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_environments_are_built_into_the_image_only_where_asked_for(target: str) -> None:
+    assert REQUIREMENTS in _copied_from_checkout(STAGES[target])
+    assert "!requirement*.txt" in (ROOT / ".dockerignore").read_text().splitlines()
+    (build,) = [value for value in STAGES[target].values("RUN") if "--envs-only" in value]
+    assert build.startswith('if [ -n "$PYTHON_ENVS" ]')
+    assert 'PYTHON_ENVS=""' in STAGES[target].values("ARG")
 
 
 def test_dockerignore_keeps_weights_keys_and_local_settings_out() -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from generator.python_env.pip import install, reason
 from perf.baselines.environments import Environment, EnvironmentMissingError, Show
 from perf.baselines.packages import (
     VLLM_VERSION,
@@ -14,7 +15,6 @@ from perf.baselines.packages import (
     name_vllm,
     required,
 )
-from perf.baselines.pip import install, reason
 
 
 def nothing(_environment: Environment, _show: Show) -> None:

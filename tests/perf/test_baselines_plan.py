@@ -31,6 +31,15 @@ def test_targets_alternate_at_each_number_of_clients_and_turn_around_every_other
     ]
 
 
+def test_both_of_ours_stream_over_tritons_own_endpoint() -> None:
+    steps = [
+        Step(0, 8, Variant(name, "float32"), streams=True) for name in ("ours", "ours-vllm", "vllm")
+    ]
+    endpoints = [step.load.endpoint for step in steps]
+    assert endpoints[:2] == ["http-generate-stream"] * 2
+    assert endpoints[2] != endpoints[0]
+
+
 def test_streams_are_levels_of_targets_that_stream_up_to_64_clients() -> None:
     plan = replace(
         PLAN, variants=(OURS, Variant("tutorial", "float16")), clients=(64, 256), streams=True

@@ -14,7 +14,7 @@ ANSWERS = """
 import time
 for _ in range(3): print('{"problem": PROBLEM}', flush=True)
 print('{"prob', end='', flush=True)
-time.sleep(60)
+time.sleep(600)
 """
 
 
@@ -26,7 +26,7 @@ def test_whole_lines_are_counted_and_the_client_is_ended() -> None:
     with endless_load(client("null"), 0, "long-prompts") as count:
         assert count() == 3
         begin_s = time.monotonic()
-    assert time.monotonic() - begin_s < 30
+    assert time.monotonic() - begin_s < 300
 
 
 def test_a_wrong_answer_or_an_early_end_is_an_error() -> None:

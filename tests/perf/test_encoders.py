@@ -65,5 +65,5 @@ def test_the_order_turns_around_every_other_round() -> None:
 def test_what_a_peer_writes_where_it_is_started_lands_beside_its_log(tmp_path: Path) -> None:
     writes = "from pathlib import Path; Path('.metrics').mkdir()"
     with running([sys.executable, "-c", writes], {}, tmp_path / "peer.log") as process:
-        process.wait(20)
+        process.wait(60)
     assert (tmp_path / ".metrics").is_dir()

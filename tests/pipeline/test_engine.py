@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -36,7 +35,7 @@ class Doubling:
     def results(self, items: Sequence[Any], parameters: Mapping[str, Any]) -> list[Any]:
         self.calls.append(list(items))
         self.entered.set()
-        assert self.go.wait(20)
+        assert self.go.wait(60)
         if min(items) < -10:
             raise RuntimeError("secret")
         if min(items) < 0:
@@ -66,7 +65,7 @@ class Caller:
         self._answered.set()
 
     def wait(self) -> list[Any] | Exception | None:
-        assert self._answered.wait(20)
+        assert self._answered.wait(60)
         return self.answer
 
     def error(self) -> Exception:
@@ -101,7 +100,7 @@ def submit_behind_one(engine: PipelineEngine, call: Doubling, *callers: Caller) 
     call.go.clear()
     first = Caller(1)
     engine.submit(first.work)
-    assert call.entered.wait(20)
+    assert call.entered.wait(60)
     for caller in callers:
         engine.submit(caller.work)
     call.go.set()
@@ -179,11 +178,10 @@ def test_an_unload_fails_what_it_can_not_wait_for(make: Make) -> None:
     call.go.clear()
     running, waiting = Caller(1), Caller(2)
     engine.submit(running.work)
-    assert call.entered.wait(20)
+    assert call.entered.wait(60)
     engine.submit(waiting.work)
-    began_s = time.monotonic()
     engine.stop()
-    assert time.monotonic() - began_s < 10
+    assert engine._thread.is_alive(), "it is still in its call"
     for caller in (running, waiting):
         assert isinstance(caller.error(), OverloadedError)
     call.go.set()

@@ -153,7 +153,7 @@ def hold(server: StubServer) -> tuple[threading.Event, threading.Event]:
 
     def slow(items: Any, parameters: Any) -> Any:
         begun.set()
-        assert go.wait(20)
+        assert go.wait(60)
         return results(items, parameters)
 
     call.results = slow
@@ -164,7 +164,7 @@ def test_beyond_the_queue_requests_are_refused(serve: Serve) -> None:
     server = serve(MASKS, max_queue_size=2)
     begun, go = hold(server)
     first = server.send(texts("the [MASK]"))
-    assert begun.wait(20)
+    assert begun.wait(60)
     second, third = server.send(texts("a [MASK]")), server.send(texts("an [MASK]"))
     reply = third.reply()
     assert reply.status == 503
@@ -179,7 +179,7 @@ def test_an_unload_answers_everyone(serve: Serve) -> None:
     server = serve(MASKS, unload_grace_s=0)
     begun, go = hold(server)
     pending = [server.send(texts("the [MASK]")) for _ in range(3)]
-    assert begun.wait(20)
+    assert begun.wait(60)
     server.unload()
     assert [one.reply().status for one in pending] == [503, 503, 503]
     go.set()

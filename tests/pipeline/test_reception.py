@@ -20,6 +20,7 @@ from pipeline.reception import Reception
 from pipeline.request import Query, ReadRow, Row
 
 from tests.pipeline.test_engine import Doubling
+from tests.support.triton import eventually
 
 
 class Panic(BaseException):
@@ -35,7 +36,7 @@ class Numbers:
         self.num_read = 0
 
     def read(self, row: Row, parameters: Mapping[str, Any]) -> ReadRow:
-        assert self.may_go.wait(10)
+        assert self.may_go.wait(60)
         self.num_read += 1
         (word,) = (element.decode() for element in row["inputs"])
         if word == "raise":
@@ -77,7 +78,7 @@ class Caller:
         self._done.set()
 
     def answer(self) -> Any:
-        assert self._done.wait(10), "never answered"
+        assert self._done.wait(60), "never answered"
         assert len(self.answers) == 1
         return self.answers[0]
 
@@ -113,10 +114,7 @@ class Served:
         self.reception.close()
 
     def is_idle(self) -> bool:
-        deadline_s = time.monotonic() + 2
-        while self.reception.num_open and time.monotonic() < deadline_s:
-            time.sleep(0.005)
-        return self.reception.num_open == 0
+        return eventually(lambda: self.reception.num_open == 0)
 
 
 @contextmanager
@@ -182,9 +180,9 @@ def test_a_request_of_many_rows_that_meets_the_unload_is_answered_once() -> None
     callers = [served.ask("1", "2", "3") for _ in range(5)]
     closing = threading.Thread(target=served.close)
     closing.start()
-    time.sleep(0.1)
+    assert eventually(lambda: not served.engine.is_healthy)
     served.reader.may_go.set()
-    closing.join(10)
+    closing.join(60)
     assert not closing.is_alive()
     assert all(isinstance(caller.answer(), OverloadedError) for caller in callers)
     assert served.is_idle()
@@ -215,11 +213,11 @@ def test_a_call_that_ends_after_the_unload_is_still_answered_once() -> None:
     served = Served()
     served.call.go.clear()
     caller = served.ask("1")
-    assert served.call.entered.wait(10)
+    assert served.call.entered.wait(60)
     served.close()
     served.call.go.set()
     assert isinstance(caller.answer(), OverloadedError)
-    served.engine._thread.join(10)
+    served.engine._thread.join(60)
     assert len(caller.answers) == 1
     assert served.is_idle()
 
@@ -230,7 +228,7 @@ def test_no_thread_is_left_when_it_ends() -> None:
         callers = [served.ask(word) for word in ("1", "raise", "panic", "-99") * 10]
         for caller in callers:
             caller.answer()
-    assert not [t for t in threading.enumerate() if t not in before and t.is_alive()]
+    assert eventually(lambda: not {*threading.enumerate()} - before)
 
 
 def test_what_is_counted_adds_up() -> None:

@@ -26,9 +26,10 @@ FLAGS = {f"return_{name}": True for name in OUTPUTS[1:]}
 TEXTS = (
     *("text_input", "messages", "tools", "chat_template_kwargs"),
     *("stop_words", "bad_words", "sampling_parameters", "on_timeout"),
-    *("source_lang", "target_lang"),
+    "lora_name",
+    *("json_schema", "regex", "choice", "source_lang", "target_lang"),
 )
-LISTS = ("stop_words", "bad_words")  # the others are one element a row
+LISTS = ("stop_words", "bad_words", "choice")  # the others are one element a row
 OPTION_TYPES: Mapping[str, Any] = {
     **dict.fromkeys(
         ("max_tokens", "min_tokens", "top_k", "n", "beam_width", "timeout_ms"), np.int32

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from tests.scenarios.endpoint import Model
 from tests.scenarios.reference import Reference
+from tests.support.triton import eventually
 
 ReadMetric = Callable[..., float]
+Numbers = TypeVar("Numbers")
+SETTLED_S = 2.0  # metrics are published once a second
 PROMPT = "I am going"
 TOTALS: tuple[tuple[str, dict[str, str]], ...] = (
     ("hf_triton_prompt_tokens_total", {}),
@@ -26,7 +29,7 @@ class Metrics:
     def test_requests_and_streams_are_counted_alike(
         self, model: Model, reference: Reference, read_metric: ReadMetric
     ) -> None:
-        before = read_all(read_metric)
+        before = settled(lambda: read_all(read_metric))
 
         for _ in range(2):
             assert model.ask("tensors", PROMPT, max_tokens=6).ok
@@ -40,12 +43,23 @@ class Metrics:
     def test_refused_requests_are_not_counted_as_work(
         self, model: Model, read_metric: ReadMetric
     ) -> None:
-        before = read_all(read_metric)
+        before = settled(lambda: read_all(read_metric))
 
         assert model.ask("tensors", PROMPT, max_tokens=0).status == 400
-        time.sleep(1.5)  # they are published once a second
 
-        assert differences(before, read_all(read_metric)) == [0] * len(TOTALS)
+        assert settled(lambda: read_all(read_metric)) == before
+
+
+def settled(read: Callable[[], Numbers]) -> Numbers:
+    """What is read once nothing changes it any more: what an earlier test did may be published
+    after it.
+    """
+    value, since = read(), time.monotonic()
+    while time.monotonic() < since + SETTLED_S:
+        time.sleep(0.1)
+        if (now := read()) != value:
+            value, since = now, time.monotonic()
+    return value
 
 
 def read_all(read_metric: ReadMetric) -> list[float]:
@@ -56,9 +70,6 @@ def differences(before: list[float], after: list[float]) -> list[float]:
     return [new - old for old, new in zip(before, after, strict=True)]
 
 
-def wait_for(read: Callable[[], list[float]], expected: list[Any], timeout_s: float = 10.0) -> None:
+def wait_for(read: Callable[[], list[float]], expected: list[Any]) -> None:
     """Returns when ``read`` gives what is expected; metrics are published once a second."""
-    deadline = time.monotonic() + timeout_s
-    while read() != expected and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert read() == expected
+    assert eventually(lambda: read() == expected), read()

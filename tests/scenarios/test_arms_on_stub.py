@@ -74,7 +74,8 @@ def test_a_text_is_generated_by_an_arm_whole_and_streamed(stub: StubEndpoint) ->
     assert (status, whole["num_output_tokens"]) == (200, 3)
     status, pieces = stub.generate_stream("text_stream", {**body, "stream": True})
     assert status == 200
-    assert len(pieces) == 3
+    assert sum(piece["num_output_tokens"] for piece in pieces) == 3  # late ones come together
+    assert len(pieces) > 1
     assert "".join(piece["text_output"] for piece in pieces) == whole["text_output"]
     assert _counted(stub, "text_stream")["answered"] == 2
 

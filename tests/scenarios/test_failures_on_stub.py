@@ -41,7 +41,7 @@ class HeldStep:
         is_first = not self.entered.is_set()
         self.entered.set()
         if is_first:
-            assert self.go_on.wait(30)
+            assert self.go_on.wait(60)
             if self.breaks:
                 raise RuntimeError("out of memory")
         return self._compute(*args, **kwargs)
@@ -86,7 +86,7 @@ def fill(server: StubServer, engine_server: StubServer, held: HeldStep) -> Fill:
 
     def send_all() -> list[Pending]:
         running = send(server, PROMPTS[0])
-        assert held.entered.wait(30)
+        assert held.entered.wait(60)
         pending = [running, *(send(server, prompt) for prompt in PROMPTS[1:])]
         reception = engine_server.model.reception
         assert eventually(lambda: len(reception._open) == len(pending))
@@ -102,7 +102,7 @@ def unload_with_the_step_going_on(engine_server: StubServer, held: HeldStep) -> 
     unloading.start()
     assert eventually(lambda: engine._stop_at_s is not None)
     held.go_on.set()
-    unloading.join(30)
+    unloading.join(60)
 
 
 def test_a_failed_step_fails_its_requests_alone(

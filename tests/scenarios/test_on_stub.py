@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import functools
-import time
-from collections.abc import Callable
 
 import custom_metrics
 import pytest
 
 from tests.scenarios.answers import Answers, Sampling
 from tests.scenarios.bad_requests import BadRequests
-from tests.scenarios.cancellation import Cancellation
+from tests.scenarios.cancellation import Cancellation, CountFinished
 from tests.scenarios.chat import Chat
 from tests.scenarios.client_batches import ClientBatches
 from tests.scenarios.endpoint import Model
@@ -19,8 +17,10 @@ from tests.scenarios.flat_json_requests import FlatJson
 from tests.scenarios.metrics import Metrics, ReadMetric
 from tests.scenarios.options import MoreOptions, SamplingParameters
 from tests.scenarios.served_models import is_batched
+from tests.scenarios.shared_prefixes import SharedPrefixes
 from tests.scenarios.stop_words import StopWords
 from tests.scenarios.streaming import StreamEndpoints, Streams
+from tests.scenarios.structured import Structured, StructuredBatches, StructuredStreams
 from tests.scenarios.stub_endpoint import StubEndpoint
 from tests.scenarios.timeouts import Timeouts
 
@@ -32,6 +32,12 @@ def model_of(stub: StubEndpoint, name: str) -> Model:
 @pytest.fixture(params=["demo", "batched", "padded"])
 def model(stub: StubEndpoint, request: pytest.FixtureRequest) -> Model:
     return model_of(stub, request.param)
+
+
+@pytest.fixture
+def read_metric(model: Model) -> ReadMetric:
+    model.ask("tensors", "Once", max_tokens=1)  # loads it
+    return functools.partial(custom_metrics.value, model=model.name)
 
 
 class TestAnswers(Answers):
@@ -90,6 +96,24 @@ class TestChat(Chat):
         return model_of(stub, request.param)
 
 
+class TestStructured(Structured):
+    @pytest.fixture(params=["whole", "padded"])
+    def model(self, stub: StubEndpoint, request: pytest.FixtureRequest) -> Model:
+        return model_of(stub, request.param)
+
+
+class TestStructuredStreams(StructuredStreams):
+    @pytest.fixture(params=["demo", "padded"])
+    def model(self, stub: StubEndpoint, request: pytest.FixtureRequest) -> Model:
+        return model_of(stub, request.param)
+
+
+class TestStructuredBatches(StructuredBatches):
+    @pytest.fixture
+    def model(self, stub: StubEndpoint) -> Model:
+        return model_of(stub, "batched")
+
+
 class TestTimeouts(Timeouts):
     @pytest.fixture
     def model(self, stub: StubEndpoint) -> Model:
@@ -102,10 +126,11 @@ class TestCancellation(Cancellation):
         return model_of(stub, "tight")
 
     @pytest.fixture
-    def count_cancelled(self, model: Model) -> Callable[[], float]:
+    def count_finished(self, model: Model) -> CountFinished:
         model.ask("tensors", "Once", max_tokens=1)  # loads it
-        labels = {"model": model.name, "finish_reason": "cancelled"}
-        return lambda: custom_metrics.value("hf_triton_finished_total", **labels)
+        return lambda reason: custom_metrics.value(
+            "hf_triton_finished_total", model=model.name, finish_reason=reason
+        )
 
 
 class TestMetrics(Metrics):
@@ -113,8 +138,8 @@ class TestMetrics(Metrics):
     def model(self, stub: StubEndpoint, request: pytest.FixtureRequest) -> Model:
         return model_of(stub, request.param)
 
+
+class TestSharedPrefixes(SharedPrefixes):
     @pytest.fixture
-    def read_metric(self, model: Model) -> ReadMetric:
-        model.ask("tensors", "Once", max_tokens=1)  # loads it
-        time.sleep(1.5)  # metrics are published once a second
-        return functools.partial(custom_metrics.value, model=model.name)
+    def model(self, stub: StubEndpoint) -> Model:
+        return model_of(stub, "demo")

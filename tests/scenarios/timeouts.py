@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import pytest
@@ -22,16 +21,13 @@ class Timeouts:
     def test_a_request_out_of_time_gets_what_there_is(
         self, model: Model, reference: Reference, options: dict[str, Any]
     ) -> None:
-        started = time.monotonic()
         reply = model.ask("tensors", PROMPT, **LONG, **FLAGS, **options)
-        seconds = time.monotonic() - started
 
         assert reply.ok, reply.error
         assert reply.texts("finish_reason") == ["timeout"]
         said = reference.answer(PROMPT, 1000, min_tokens=1000)
         assert reply.number("num_output_tokens") < 1000
         assert said.text.startswith(reply.text())
-        assert seconds < 20
 
     def test_a_stream_out_of_time_says_so_in_its_last_chunk(
         self, model: Model, reference: Reference

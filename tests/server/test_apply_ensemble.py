@@ -16,7 +16,7 @@ from generator.apply.control import Control
 from generator.compare import ModelPlan, compare
 from generator.digest import with_digest
 from generator.server import TritonServer
-from tests.support.triton import free_ports, post
+from tests.support.triton import eventually, free_ports, post
 
 pytestmark = pytest.mark.server
 
@@ -104,8 +104,11 @@ def change(server: TritonServer, *says: str) -> tuple[Outcome, Counter[str]]:
     callers = [threading.Thread(target=ask_on_and_on) for _ in range(2)]
     for caller in callers:
         caller.start()
+    assert eventually(lambda: answers.total() >= 2)
     found = plans(server.repository, *says)
     outcome = carry_out(found, (), Control(server.api), Settings(20.0, force=False))
+    num_answers = answers.total()
+    assert eventually(lambda: answers.total() >= num_answers + 3)  # one was asked for after it
     stop.set()
     for caller in callers:
         caller.join()

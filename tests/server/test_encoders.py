@@ -19,6 +19,7 @@ from wire import Reply, Request, strings
 
 from tests.encoders.served_encoder import request, rows, tensor
 from tests.encoders.tiny_encoders import texts, tiny_encoder
+from tests.scenarios.metrics import settled
 from tests.scenarios.triton_endpoints import GrpcEndpoint, HttpEndpoint
 from tests.support.triton import Triton, eventually, serving
 
@@ -206,7 +207,12 @@ def eventually_open(triton: Triton, model: str) -> None:
 
 
 def first_refused(triton: Triton, inside: list[Future[Reply]]) -> Reply:
-    """A short request's answer once there is no room for it; fails where all ``inside`` end."""
+    """A short request's answer once there is no room for it; fails where all ``inside`` end.
+
+    It waits for one of ``inside`` to be refused: one that came before the queue was full would be
+    answered after all of them.
+    """
+    assert eventually(lambda: any(future.done() for future in inside))
     while not all(future.done() for future in inside):
         reply = HttpEndpoint(triton).infer("rank", rows(text_input=["a cat"]))
         if not reply.ok:
@@ -251,8 +257,7 @@ def test_callers_that_cancel_while_they_wait_cost_nothing(triton: Triton) -> Non
 
 def test_what_is_counted_adds_up(triton: Triton) -> None:
     assert eventually(lambda: triton.metric("hf_triton_open_requests", model="embed") == 0)
-    time.sleep(1.1)  # numbers are told once a second
-    before = counted(triton)
+    before = settled(lambda: counted(triton))
     good = [("embed", request(text_input=text)) for text in texts(20)]
     bad = [("embed", request(text_input=""))] * 5
     replies = all_at_once(triton, [*good, *bad])

@@ -5,8 +5,6 @@ one that streams through a front.
 from __future__ import annotations
 
 import shutil
-import threading
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -15,6 +13,7 @@ from typing import Any
 import pytest
 
 from generator import templates
+from tests.scenarios.metrics import settled
 from tests.support.triton import (
     DEMO_MODEL,
     ROOT,
@@ -52,7 +51,7 @@ models:
     metrics: {METRICS}
 """
 HOOKS = """\
-import time
+from pathlib import Path
 
 from hf_runtime.hooks import RequestError, observe
 
@@ -62,8 +61,8 @@ def preprocess(request):
     observe("seen_texts_total", letter=text[:1])
     observe("seen_characters", len(text))
     observe("last_characters", len(text))
-    if text == "slow":
-        time.sleep(1)
+    while text.startswith("until ") and not Path(text[6:]).exists():
+        Path(text[6:] + ".awaited").touch()
     if text == "raise":
         raise KeyError("secret-" + text)
     if text == "refuse":
@@ -135,16 +134,15 @@ def test_what_goes_wrong_in_a_hook_is_its_requests_own(hooked: Triton) -> None:
     assert "secret" not in "".join(hooked.log)
 
 
-def test_a_slow_hook_holds_up_nobody(hooked: Triton) -> None:
-    slow: list[Answer] = []
-    thread = threading.Thread(target=lambda: slow.append(ask(hooked, "hooked", "slow")))
-    began = time.monotonic()
-    thread.start()
-    time.sleep(0.1)
-    assert ask(hooked, "hooked", "quick").status == 200
-    assert time.monotonic() - began < 0.9
-    thread.join()
-    assert outputs_of(slow[0])["text_output"] == ["<slow>"]
+def test_a_slow_hook_holds_up_nobody(hooked: Triton, tmp_path: Path) -> None:
+    go_on = tmp_path / "go-on"
+    with ThreadPoolExecutor(1) as pool:
+        slow = pool.submit(ask, hooked, "hooked", f"until {go_on}")
+        assert eventually(go_on.with_suffix(".awaited").exists)
+        assert ask(hooked, "hooked", "quick").status == 200
+        assert not slow.done()
+        go_on.touch()
+    assert outputs_of(slow.result())["text_output"] == [f"<until {go_on}>"]
 
 
 def test_hooks_run_once_for_a_request_through_a_front_and_for_each_piece_of_a_stream(
@@ -178,12 +176,13 @@ def text_input(text: str) -> dict[str, object]:
 
 
 def test_what_hooks_observe_is_on_metrics_by_model(hooked: Triton) -> None:
-    before = count(hooked, "seen_characters_count", model="hooked")
+    before = settled(lambda: count(hooked, "seen_characters_count", model="hooked"))
     for text in ("Q", "Quite", "Quite a long text, this one"):
         ask(hooked, "hooked", text)
     assert eventually(lambda: count(hooked, "seen_texts_total", model="hooked", letter="Q") == 3)
     assert eventually(lambda: count(hooked, "last_characters", model="hooked") == 27)
-    assert count(hooked, "seen_characters_count", model="hooked") == before + 3
+    number = "seen_characters_count"
+    assert eventually(lambda: count(hooked, number, model="hooked") == before + 3)
     assert count(hooked, "seen_characters_bucket", model="both", le="16") >= 0
     assert "# HELP seen_texts_total Texts by their first letter" in get(hooked.metrics_url).body
 

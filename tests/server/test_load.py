@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -217,13 +218,26 @@ def test_64_requests_and_streams_at_once_while_a_tenth_of_the_callers_leaves(
     assert eventually(lambda: num_held(triton, "demo") == 0), "a slot is still held"
 
 
+@contextlib.contextmanager
+def running(triton: Triton) -> Iterator[None]:
+    """Keeps the one slot of ``tight`` busy, so that its queue is all that others find."""
+    model = Model(GrpcEndpoint(triton), "tight", batched=False)
+    request = model.streaming("Once", max_tokens=1000, min_tokens=1000)
+    with model.endpoint.left_stream(model.engine.name, request) as first:
+        assert first.ok, first.error
+        yield
+
+
 def test_requests_beyond_the_queue_get_503_and_the_others_their_answers(
     triton: Triton, reference: Reference
 ) -> None:
     model = Model(GrpcEndpoint(triton), "tight", batched=False)
     numbers = [f"Once {number}" for number in range(16)]
 
-    replies = model.infer_together([model.by_tensors(prompt, max_tokens=48) for prompt in numbers])
+    with running(triton):
+        replies = model.infer_together(
+            [model.by_tensors(prompt, max_tokens=48) for prompt in numbers]
+        )
 
     assert {reply.status for reply in replies} == {200, 503}
     for prompt, reply in zip(numbers, replies, strict=True):
@@ -238,7 +252,8 @@ def test_requests_beyond_the_queue_get_503_and_the_others_their_answers(
 def test_a_full_queue_is_a_503_over_http(triton: Triton) -> None:
     model = Model(HttpEndpoint(triton), "tight", batched=False)
 
-    replies = model.infer_together([model.by_tensors("Once", max_tokens=48) for _ in range(16)])
+    with running(triton):
+        replies = model.infer_together([model.by_tensors("Once", max_tokens=48) for _ in range(16)])
 
     assert {reply.status for reply in replies} == {200, 503}
 
@@ -246,7 +261,7 @@ def test_a_full_queue_is_a_503_over_http(triton: Triton) -> None:
 def test_a_full_queue_is_told_to_callers_of_generate(triton: Triton) -> None:
     body = {"text_input": "Once", "max_tokens": 48}
     endpoint = HttpEndpoint(triton)
-    with ThreadPoolExecutor(16) as pool:
+    with running(triton), ThreadPoolExecutor(16) as pool:
         answers = list(pool.map(lambda _: endpoint.generate("tight", body), range(16)))
 
     refusals = [answer["error"] for status, answer in answers if status != 200]
@@ -262,7 +277,8 @@ def test_streams_beyond_the_queue_are_refused_and_the_others_end(
     model = Model(GrpcEndpoint(triton), "tight", batched=False).engine
     requests = [model.streaming(f"Once {number}", max_tokens=48) for number in range(16)]
 
-    streams = model.endpoint.stream_together(model.name, requests)
+    with running(triton):
+        streams = model.endpoint.stream_together(model.name, requests)
 
     refused = [chunks for chunks in streams if not chunks[0].ok]
     assert 0 < len(refused) < 16
@@ -282,7 +298,7 @@ def test_unloading_answers_all_requests_and_loading_serves_again(
         waiting = [pool.submit(model.infer, request) for _ in range(2)]
         time.sleep(0.2)
         control(triton, folder, "unload")
-        statuses = {future.result(timeout=30).status for future in waiting}
+        statuses = {future.result(timeout=60).status for future in waiting}
     # Triton lets running requests end; 404 is for one that came after the unload.
     assert statuses <= {200, 404, 503}, "an answer or a refusal, but no hanging and no crash"
 

@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 from tests.scenarios.endpoint import Model, joined
+from tests.scenarios.metrics import settled
 from tests.scenarios.reference import Reference
 from tests.scenarios.triton_endpoints import GrpcEndpoint
 from tests.support.triton import Triton, eventually
@@ -31,23 +32,25 @@ MEMORY_PER_RELOAD = 2**20
 class Held:
     """What a server holds; ``memory`` is tritonserver's own resident set in bytes."""
 
-    num_processes: int
     num_threads: int
     num_open_files: int
     num_memory_regions: int
     memory: int
 
 
+def processes(triton: Triton) -> list[psutil.Process]:
+    """The server's, its models' and its guard."""
+    return [p for p in psutil.process_iter() if _process_group(p.pid) == triton.server.pid]
+
+
 def held(triton: Triton) -> Held:
-    group = [p for p in psutil.process_iter() if _process_group(p.pid) == triton.server.pid]
     server = next(
         p
-        for p in group
+        for p in processes(triton)
         if any("--http-port=" in a for a in p.cmdline()[:9]) and p.num_threads() > 4
     )
     prefix = f"hf_triton_{os.getpid()}_{triton.server.listen.http_port}_"
     return Held(
-        len(group),
         server.num_threads(),
         server.num_fds(),
         len(list(Path("/dev/shm").glob(f"{prefix}*"))),
@@ -77,7 +80,7 @@ def test_loading_again_and_again_leaves_nothing_behind(
     triton: Triton, reference: Reference
 ) -> None:
     model = Model(GrpcEndpoint(triton), "tight", batched=False)
-    after_each = []
+    num_processes, after_each = settled(lambda: len(processes(triton))), []
     for number in range(NUM_RELOADS):
         # In either order: the front finds its engine whenever that comes, and misses it in words.
         order = FOLDERS if number % 2 else FOLDERS[::-1]
@@ -87,11 +90,11 @@ def test_loading_again_and_again_leaves_nothing_behind(
 
         assert model.ask("tensors", "Once", max_tokens=5).text() == reference.text("Once", 5)
         assert joined(model.engine.stream("Once", max_tokens=5)) == reference.text("Once", 5)
+        assert eventually(lambda: len(processes(triton)) == num_processes)
         after_each.append(held(triton))
 
     first, last = after_each[0], after_each[-1]
     print(first, last, sep="\n")
-    assert last.num_processes == first.num_processes
     assert last.num_memory_regions == first.num_memory_regions
     assert last.num_threads <= first.num_threads + 2
     assert last.num_open_files <= first.num_open_files + 8
@@ -123,11 +126,11 @@ def test_a_changed_engine_is_reloaded_under_its_front_and_nobody_is_lost(
     for _ in range(2):
         config.write_text(config.read_text() + "\n")
         control(triton, "load", "timed_stream")
+    assert eventually(lambda: num_answered[0] > 8)
     stop.set()
     for caller in callers:
         caller.join()
 
-    assert num_answered[0] > 8
     assert not wrong, wrong[:3]
     for name in ("demo", "timed"):
         asked = Model(GrpcEndpoint(triton), name, batched=False).ask(

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import functools
-import time
-from collections.abc import Callable
 
 import pytest
 
 from tests.scenarios.answers import Answers, Sampling
 from tests.scenarios.bad_requests import BadRequests
-from tests.scenarios.cancellation import Cancellation
+from tests.scenarios.cancellation import Cancellation, CountFinished
 from tests.scenarios.chat import Chat
 from tests.scenarios.client_batches import ClientBatches
 from tests.scenarios.endpoint import Model
@@ -18,8 +16,10 @@ from tests.scenarios.flat_json_requests import FlatJson
 from tests.scenarios.metrics import Metrics, ReadMetric
 from tests.scenarios.options import MoreOptions, SamplingParameters
 from tests.scenarios.served_models import is_batched
+from tests.scenarios.shared_prefixes import SharedPrefixes
 from tests.scenarios.stop_words import StopWords
 from tests.scenarios.streaming import StreamEndpoints, Streams
+from tests.scenarios.structured import Structured, StructuredStreams
 from tests.scenarios.timeouts import Timeouts
 from tests.scenarios.triton_endpoints import GrpcEndpoint, HttpEndpoint
 from tests.support.triton import Triton
@@ -42,6 +42,11 @@ def model_behind(triton: Triton, request: pytest.FixtureRequest) -> Model:
 @pytest.fixture(params=["http demo", "grpc batched", "http padded"])
 def model(triton: Triton, request: pytest.FixtureRequest) -> Model:
     return model_behind(triton, request)
+
+
+@pytest.fixture
+def read_metric(triton: Triton, model: Model) -> ReadMetric:
+    return functools.partial(triton.metric, model=model.name)
 
 
 class TestAnswers(Answers):
@@ -106,6 +111,18 @@ class TestChat(Chat):
         return model_behind(triton, request)
 
 
+class TestStructured(Structured):
+    @pytest.fixture(params=["http demo"])
+    def model(self, triton: Triton, request: pytest.FixtureRequest) -> Model:
+        return model_behind(triton, request)
+
+
+class TestStructuredStreams(StructuredStreams):
+    @pytest.fixture(params=["grpc demo"])
+    def model(self, triton: Triton, request: pytest.FixtureRequest) -> Model:
+        return model_behind(triton, request)
+
+
 class TestTimeouts(Timeouts):
     @pytest.fixture(params=["http timed", "grpc timed"])
     def model(self, triton: Triton, request: pytest.FixtureRequest) -> Model:
@@ -120,9 +137,10 @@ class TestCancellation(Cancellation):
         return model_behind(triton, request)
 
     @pytest.fixture
-    def count_cancelled(self, triton: Triton, model: Model) -> Callable[[], float]:
-        labels = {"model": model.name, "finish_reason": "cancelled"}
-        return lambda: triton.metric("hf_triton_finished_total", **labels)
+    def count_finished(self, triton: Triton, model: Model) -> CountFinished:
+        return lambda reason: triton.metric(
+            "hf_triton_finished_total", model=model.name, finish_reason=reason
+        )
 
 
 class TestMetrics(Metrics):
@@ -130,7 +148,8 @@ class TestMetrics(Metrics):
     def model(self, triton: Triton, request: pytest.FixtureRequest) -> Model:
         return model_behind(triton, request)
 
-    @pytest.fixture
-    def read_metric(self, triton: Triton, model: Model) -> ReadMetric:
-        time.sleep(1.5)  # metrics are published once a second
-        return functools.partial(triton.metric, model=model.name)
+
+class TestSharedPrefixes(SharedPrefixes):
+    @pytest.fixture(params=["http demo", "grpc batched"])
+    def model(self, triton: Triton, request: pytest.FixtureRequest) -> Model:
+        return model_behind(triton, request)

@@ -31,6 +31,12 @@ HIDDEN = [
     "Signal (15) received.",
 ]
 
+NO_SUCH_GPU = (
+    "Invalid argument: instance group demo_0 of model demo specifies invalid or unsupported gpu id"
+)
+USABLE_GPUS = "GPUs with at least the minimum required CUDA compute compatibility of 6.000000 are:"
+ASKS_FOR, ADVICE = "instance_group asks for", "change gpus, or use KIND_CPU"
+
 
 @pytest.mark.parametrize("line", SHOWN)
 def test_what_models_and_warnings_say_is_shown(line: str) -> None:
@@ -109,6 +115,18 @@ NO_BACKEND = (
         (
             f"{STEP_FAILED}Invalid argument: {NO_BACKEND}",
             "this tritonserver has no backend 'onnxruntime'; NVIDIA's container has",
+        ),
+        (
+            f"{NO_SUCH_GPU} 3. {USABLE_GPUS} 0,1,",
+            f"{ASKS_FOR} GPU 3, and of the GPUs here Triton can use only 0,1: {ADVICE}",
+        ),
+        (
+            f"{NO_SUCH_GPU} 0. {USABLE_GPUS} ",
+            f"{ASKS_FOR} GPU 0, and Triton finds none here: {ADVICE}",
+        ),
+        (
+            "instance group demo_0 of model demo has kind KIND_GPU but no GPUs are available",
+            f"{ASKS_FOR} KIND_GPU, and Triton finds no GPU here: use KIND_CPU",
         ),
         ("", "no reason given"),
     ],

@@ -34,7 +34,7 @@ def test_a_model_whose_readiness_is_answered_late_is_ready() -> None:
     loader = ModelLoader(BusyServer())
     loader.begin(["demo"])
 
-    outcome = loader.next_outcome(timeout_s=10)
+    outcome = loader.next_outcome(timeout_s=60)
 
     assert outcome is not None
     assert outcome.failure is None
@@ -45,7 +45,7 @@ def test_a_server_that_never_answers_has_gone_away() -> None:
     loader = ModelLoader(DeadServer())
     loader.begin(["demo"])
 
-    outcome = loader.next_outcome(timeout_s=10)
+    outcome = loader.next_outcome(timeout_s=60)
 
     assert outcome is not None
     assert outcome.failure == "the server went away"
@@ -77,7 +77,7 @@ def test_an_engine_is_loaded_before_its_front_and_both_are_one_model(asked: list
     loader.begin(asked)
     assert loader.num_loading == 1
 
-    outcome = loader.next_outcome(timeout_s=10)
+    outcome = loader.next_outcome(timeout_s=60)
 
     assert outcome is not None
     assert (outcome.model, outcome.failure) == ("demo", None)
@@ -92,7 +92,7 @@ def test_a_front_is_not_loaded_without_its_engine_and_the_failure_is_told_once()
     loader = ModelLoader(server, engine_of)
     loader.begin(["demo"])
 
-    outcome = loader.next_outcome(timeout_s=10)
+    outcome = loader.next_outcome(timeout_s=60)
 
     assert outcome is not None
     assert (outcome.model, outcome.failure) == ("demo", "out of memory")

@@ -126,11 +126,10 @@ def raw(told: Told, request: bytes) -> bytes:
     """The answer's beginning; empty where the rest was not even read, and the connection broken."""
     port = int(told.url.rpartition(":")[2])
     with (
-        contextlib.suppress(ConnectionError),
         socket.create_connection(("127.0.0.1", port), timeout=20) as client,
+        contextlib.suppress(ConnectionError),
     ):
         client.sendall(request)
-        client.shutdown(socket.SHUT_WR)
         return client.recv(100)
     return b""
 
@@ -139,8 +138,9 @@ def test_other_paths_and_other_requests_are_refused(told: Told) -> None:
     assert told.status("/") == 404
     assert told.status("/ready/../live") == 404
     assert told.status("/live?verbose=1") == 200
+    assert raw(told, b"GET /live HTTP/1.1\r\n\r\n").split()[1] == b"200"
     for request in (b"POST /live HTTP/1.1\r\n\r\n", b"nonsense\r\n\r\n", b"GET " + b"x" * 99999):
-        assert raw(told, request).split()[:1] != [b"200"]
+        assert b"200" not in raw(told, request)
     assert told.status("/live") == 200
 
 

@@ -15,13 +15,15 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote, urlsplit
+
+from tests.support.triton import eventually
 
 if TYPE_CHECKING:
     import pytest
@@ -64,6 +66,7 @@ class FakeHub:
     Attributes:
         cuts: each of the next file bodies longer than so many bytes is cut off there.
         statuses: path (or part of one) -> HTTP statuses that the next requests for it get.
+        before_piece: called with where each piece of a file body begins, before that is sent.
         sent: bytes of file bodies sent, by file.
         description: what stands in place of the API's answer, or of keys of it.
         cdn_url: another address than the usual one.
@@ -80,6 +83,7 @@ class FakeHub:
     fails: bool = False
     cuts: list[int] = field(default_factory=list)
     resets: bool = False  # a cut is a reset connection instead of a closed one
+    before_piece: Callable[[int], object] = lambda start: None
     statuses: dict[str, list[int]] = field(default_factory=dict)
     takes_ranges: bool = True
     ranges_begin_at: int | None = None
@@ -97,6 +101,11 @@ class FakeHub:
     def cdn(self) -> str:
         """The same server under another name, which gets no token."""
         return self.cdn_url or self.url.replace("127.0.0.1", "localhost")
+
+    def count_anew(self) -> None:
+        """Empties ``sent`` once nothing is still being written to a client that has gone."""
+        assert eventually(lambda: self.num_open == 0)
+        self.sent.clear()
 
 
 def ask_from_here(hub: FakeHub, monkeypatch: pytest.MonkeyPatch, no_token: Path) -> None:
@@ -251,10 +260,11 @@ class _Handler(BaseHTTPRequestHandler):
             self.hub.most_open = max(self.hub.most_open, self.hub.num_open)
         try:
             for start in range(0, len(body[:due]), self.hub.chunk):
+                self.hub.before_piece(start)
                 piece = body[:due][start : start + self.hub.chunk]
-                self.wfile.write(piece)
-                with self.hub.lock:
+                with self.hub.lock:  # before it is sent: who has it all finds it counted
                     self.hub.sent[name] += len(piece)
+                self.wfile.write(piece)
                 time.sleep(self.hub.seconds_between_chunks)
         except OSError:  # the client has gone
             self.close_connection = True

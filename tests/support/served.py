@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from generator.server_listen import Listen
-from tests.support.triton import Answer, echo_templates, eventually, free_ports, post
+from tests.support.triton import Answer, echo_templates, eventually, free_ports, get, post
 
 
 class Served:
@@ -37,11 +37,11 @@ class Served:
 
     def wait_for(self, text: str) -> None:
         """Returns when ``text`` is on stderr or stdout."""
-        eventually(lambda: text in self.err + self.out or self.process.poll() is not None, 60)
+        eventually(lambda: text in self.err + self.out or self.process.poll() is not None, 120)
         self._finish_reading()
         assert text in self.err + self.out, f"{text!r} did not come:\n{self.err}\n{self.out}"
 
-    def exit_code(self, timeout_s: float = 60.0) -> int:
+    def exit_code(self, timeout_s: float = 120.0) -> int:
         """How it ended; everything it said is in ``out`` and ``err`` then."""
         code = self.process.wait(timeout_s)
         self._finish_reading()
@@ -50,7 +50,7 @@ class Served:
     def _finish_reading(self) -> None:
         if self.process.poll() is not None:
             for reader in self._readers:
-                reader.join(5)
+                reader.join(60)
 
     def signal(self, number: signal.Signals) -> None:
         self.process.send_signal(number)
@@ -58,6 +58,12 @@ class Served:
     def generate(self, model: str, text: str) -> Answer:
         port = self.listen.http_port
         return post(f"http://127.0.0.1:{port}/v2/models/{model}/generate", {"text_input": text})
+
+    def num_requests(self, model: str) -> float:
+        """How many of a model's requests have gone to its process."""
+        text = get(f"http://127.0.0.1:{self.listen.metrics_port}/metrics").body
+        lines = [line for line in text.splitlines() if line.startswith("nv_inference_exec_count{")]
+        return sum(float(line.split()[-1]) for line in lines if f'"{model}"' in line)
 
     def server_pids(self) -> list[int]:
         """The guard, tritonserver and its stubs: all have the port on their command lines."""

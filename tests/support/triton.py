@@ -129,16 +129,23 @@ class Triton:
 
 
 @contextlib.contextmanager
-def serving(models_yaml: str, folder: Path, timeout_s: float = 300.0) -> Iterator[Triton]:
+def serving(
+    models_yaml: str,
+    folder: Path,
+    timeout_s: float = 300.0,
+    prepare: Callable[[Path], object] = lambda repository: None,
+) -> Iterator[Triton]:
     """Generates ``models_yaml`` below ``folder``, serves all its models, and stops gracefully.
 
     As ``hf-triton serve`` does: what changes the server needs a key. The whole log is in ``log``,
-    and on stdout for pytest to show with a failure.
+    and on stdout for pytest to show with a failure. ``prepare`` may change the repository before it
+    starts.
     """
     config = folder / "models.yaml"
     config.write_text(models_yaml, encoding="utf-8")
     repository = folder / "model_repository"
     outcome = generate(config, repository)
+    prepare(repository)
     log: list[str] = []
 
     def keep(line: str) -> None:
@@ -157,6 +164,7 @@ def serving(models_yaml: str, folder: Path, timeout_s: float = 300.0) -> Iterato
         raise
     assert server.exit_code() is None, server.last_words("the server died during the tests")
     assert server.stop() == 0, "the server did not stop gracefully"
+    assert not any("Segfault" in line for line in log), "a model's process crashed"
 
 
 def echo_templates(folder: Path) -> Path:
@@ -170,7 +178,7 @@ def echo_templates(folder: Path) -> Path:
     return folder
 
 
-def eventually(condition: Callable[[], bool], timeout_s: float = 20.0) -> bool:
+def eventually(condition: Callable[[], bool], timeout_s: float = 60.0) -> bool:
     """Whether ``condition`` comes true in time."""
     deadline = time.monotonic() + timeout_s
     while not condition():

@@ -50,6 +50,7 @@ def test_every_key_that_the_default_file_explains_is_right(tmp_path: Path) -> No
     text = text.replace("./demo/model", "org/name").replace("device_map: auto", "device_map: null")
     text = text.replace("max_batch_size: 0", "max_batch_size: 8")
     (tmp_path / "my_hooks.py").write_text("def preprocess(request): pass\n")
+    (tmp_path / "needs.txt").write_text("einops\n")
     (tmp_path / "models.yaml").write_text(text)
     specs = load(tmp_path / "models.yaml", find_tasks())
     assert [spec.name for spec in specs] == ["demo", "demo_new", "demo_shadow"]

@@ -337,6 +337,8 @@ class Beams:
             ("frequency_penalty", 0.5),
             ("presence_penalty", 0.5),
             ("stop_words", ["cat"]),
+            ("choice", ["cat", "dog"]),
+            ("regex", "cat|dog"),
             ("return_logprobs", True),
             ("return_cumulative_logprob", True),
         ],

@@ -17,6 +17,7 @@ from text2text_generation.reader import SourceReader
 from text_generation.loading import LoadedModel
 
 from tests.engine.tiny_models import tiny_model
+from tests.support.served_models import served_model
 from tests.text2text.conftest import Folders
 from tests.text2text.tiny_translators import make
 
@@ -25,21 +26,8 @@ CPU = Placement("cpu", {"": "cpu"})
 
 
 def served(folder: Path, **options: Any) -> ServedModel:
-    return ServedModel(
-        folder=folder,
-        name="tiny",
-        task="text2text-generation",
-        model=str(folder),
-        local=True,
-        revision=None,
-        dtype="auto",
-        device_map=None,
-        trust_remote_code=False,
-        max_batch_size=0,
-        options=options,
-        public_name="tiny",
-        decoupled=False,
-    )
+    task = "text2text-generation"
+    return served_model(folder, task=task, model=str(folder), local=True, options=options)
 
 
 @contextmanager

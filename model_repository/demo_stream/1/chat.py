@@ -12,7 +12,7 @@ from typing import Any
 
 from hf_runtime import log
 from hf_runtime.errors import RequestError, reason
-from hf_runtime.json_text import short
+from hf_runtime.json_text import read_object, short
 from hf_runtime.tensors import kind_of
 
 _ITSELF = {"messages", "tools"}
@@ -119,16 +119,35 @@ def _checked_message(where: str, message: Any) -> dict[str, Any]:
     if not isinstance(role, str) or not 0 < len(role) <= _LONGEST_ROLE:
         got = "none" if "role" not in message else kind_of(role)
         raise RequestError(f"{where}.role: got {got}, allowed: a text, such as user")
-    content = message.get("content")
+    given: dict[str, Any] = message
+    calls = given.get("tool_calls")
+    if isinstance(calls, list):
+        given = {**given, "tool_calls": _with_objects(f"{where}.tool_calls", calls)}
+    content = given.get("content")
     if content is None or isinstance(content, str):
-        if "content" not in message and "tool_calls" not in message:
+        if "content" not in given and "tool_calls" not in given:
             raise RequestError(f"{where}.content: missing, a text is required")
-        return message
+        return given
     if not isinstance(content, list):
         got = kind_of(content)
         raise RequestError(f"{where}.content: got {got}, allowed: a text or a list of text parts")
     texts = [_part(f"{where}.content[{n}]", part) for n, part in enumerate(content)]
-    return {**message, "content": "\n".join(texts)}
+    return {**given, "content": "\n".join(texts)}
+
+
+def _with_objects(where: str, calls: list[Any]) -> list[Any]:
+    """An assistant's calls, as OpenAI's clients send them back: there arguments are JSON texts, but
+    templates print objects.
+    """
+    found = []
+    for number, call in enumerate(calls):
+        function = call.get("function") if isinstance(call, dict) else None
+        arguments = function.get("arguments") if isinstance(function, dict) else None
+        if isinstance(function, dict) and isinstance(arguments, str):
+            value = read_object(f"{where}[{number}].function.arguments", arguments or "{}")
+            call = {**call, "function": {**function, "arguments": value}}
+        found.append(call)
+    return found
 
 
 def _part(where: str, part: Any) -> str:

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 from hf_runtime.cuda_capture import Capture, Replay, capture_on_stream
+from hf_runtime.device import devices_of
 from hf_runtime.errors import reason
 from hf_runtime.log import warn
 
@@ -34,7 +35,7 @@ def with_cuda_graphs(runner: Any, device: torch.device) -> Any:
     """
     if device.type != "cuda" or not isinstance(runner, PackedRunner):
         return runner
-    if len({stored.device for stored in runner.cache.keys}) > 1:
+    if len(devices_of(runner.model)) > 1:
         return runner
     graphed = GraphedRunner(runner, capture_on_stream(device))
     graphed.warm_up()

@@ -31,6 +31,11 @@ class Deadlines:
             heapq.heapify(self._heap)
             self._clear_at = max(_FEWEST_TO_CLEAR, 2 * len(self._heap))
 
+    @property
+    def next_s(self) -> float | None:
+        """The next deadline, of a sequence that may have ended; None without any."""
+        return self._heap[0][0] if self._heap else None
+
     def passed(self, now_s: float) -> list[Sequence]:
         """The sequences whose deadline is not after ``now_s``; they are forgotten."""
         late = []

@@ -25,11 +25,13 @@ _GAUGES = {
     "num_waiting": "Sequences that wait to be started",
     "kv_slots": "Sequences that the cache of keys and values holds",
     "kv_slots_used": "Sequences in the cache of keys and values",
+    "kv_slots_kept": "Ended sequences whose keys and values prompts can begin with",
     "kv_tokens": "Tokens that the cache of keys and values holds",
     "kv_tokens_used": "Tokens in the cache of keys and values",
 }
 _COUNTERS = {
     "num_prompt_tokens": "Prompt tokens of started sequences",
+    "num_reused_prompt_tokens": "Of these, tokens whose keys and values were there already",
     "num_generated_tokens": "Generated tokens",
     "num_unknown_tokens": "Prompt tokens that the tokenizer does not know",
     "num_refused": "Requests refused because the queue was full or the engine could not take them",
@@ -40,6 +42,7 @@ _HISTOGRAMS = {
     "time_per_output_token_s": "Mean time between a sequence's tokens, after the first",
     "queue_time_s": "Time from a sequence's arrival to its first step",
 }
+_ADAPTERS_HELP = "Started sequences that named an adapter"
 _TOKENS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 
 
@@ -48,10 +51,12 @@ class EngineMetrics:
 
     def __init__(self) -> None:
         self.num_prompt_tokens = 0
+        self.num_reused_prompt_tokens = 0
         self.num_generated_tokens = 0
         self.num_unknown_tokens = 0
         self.num_refused = 0
         self.finish_reasons: Counter[str] = Counter()
+        self.adapters: Counter[str] = Counter()
         self.batch_size = Histogram(_TOKENS)
         self.time_to_first_token_s = Histogram(SECONDS)
         self.time_per_output_token_s = Histogram(SECONDS)
@@ -63,8 +68,15 @@ class EngineMetrics:
         self.batch_size.observe(num_sequences)
         now = time.monotonic()
         for sequence in started:
-            self.num_prompt_tokens += sequence.num_prompt_tokens
-            self.queue_time_s.observe(now - sequence.submitted_s)
+            self.began(sequence, now - sequence.submitted_s)
+
+    def began(self, sequence: Sequence, queue_time_s: float) -> None:
+        """A sequence's prompt is computed for the first time."""
+        self.num_prompt_tokens += sequence.num_prompt_tokens
+        if sequence.lora_name is not None:
+            self.adapters[sequence.lora_name] += 1
+        self.num_reused_prompt_tokens += sequence.num_reused_tokens
+        self.queue_time_s.observe(queue_time_s)
 
     def published(self, sequences: Iterable[Sequence]) -> None:
         """Sequences have new tokens, or have ended."""
@@ -105,6 +117,10 @@ def families(engine: Engine) -> Iterator[Family]:
     ]
     help_text = "Finished sequences, by why they ended"
     yield Family(f"{_PREFIX}finished_total", help_text, True, tuple(reasons))
+    if engine.setup.adapters is not None:
+        names = engine.setup.adapters.names
+        samples = tuple(Sample({"adapter": name}, float(metrics.adapters[name])) for name in names)
+        yield Family(f"{_PREFIX}adapter_sequences_total", _ADAPTERS_HELP, True, samples)
     for name, help_text in _HISTOGRAMS.items():
         unit = "_seconds" if name.endswith("_s") else ""
         histograms: dict[tuple[tuple[str, str], ...], Histogram] = {(): getattr(metrics, name)}

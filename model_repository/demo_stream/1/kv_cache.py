@@ -17,11 +17,12 @@ import numpy as np
 import torch
 from hf_runtime.errors import LoadError
 
-from .scheduler import Move
+from .moves import Move
 
 _GIB = 2**30
-_DEFAULT_NUM_SEQS = 64
-_DEFAULT_LONG_CONTEXT = 4096
+_DEFAULT_NUM_SEQS = 128
+# A context as long as the model's own is kept while this many sequences of it fit.
+_LONG_CONTEXT_NUM_SEQS, _DEFAULT_LONG_CONTEXT = 64, 4096
 _LEN_WITHOUT_LIMIT = 2048
 _FREE_SHARE = {"cpu": 0.5, "cuda": 0.9}
 
@@ -48,6 +49,7 @@ class CacheSize:
     num_slots: int
     max_model_len: int
     num_bytes: int
+    num_prefix_slots: int = 0  # more, in which no sequence runs
 
     @property
     def gib(self) -> float:
@@ -128,7 +130,7 @@ def plan_size(
     """Chooses slots and length: what was asked for, or the most that the budget holds.
 
     ``kv_cache_gib`` is the budget where it is given, else a share of ``free_bytes``. Without
-    ``max_num_seqs`` it is 64 or what fits; without ``max_model_len`` it is the model's limit, or
+    ``max_num_seqs`` it is 128 or what fits; without ``max_model_len`` it is the model's limit, or
     4,096 where 64 sequences of that length would not fit.
 
     Raises:
@@ -143,7 +145,8 @@ def plan_size(
             f"max_model_len: got {length}, the model's own limit is {model_limit} tokens"
         )
     wanted = max_num_seqs or _DEFAULT_NUM_SEQS
-    if max_model_len is None and wanted * length * per_token > budget:
+    num_long = max_num_seqs or _LONG_CONTEXT_NUM_SEQS
+    if max_model_len is None and num_long * length * per_token > budget:
         length = min(length, _DEFAULT_LONG_CONTEXT)
     fitting = budget // (length * per_token)
     if kv_cache_gib is not None and kv_cache_gib * _GIB > free_bytes:
@@ -157,6 +160,28 @@ def plan_size(
         )
     num_slots = min(wanted, fitting)
     return CacheSize(num_slots, length, num_slots * length * per_token)
+
+
+def prefix_slots(size: CacheSize, prefix_cache_gib: float, free_bytes: int) -> CacheSize:
+    """The size with as many slots for prefixes alone as the budget holds.
+
+    Raises:
+        LoadError: it holds none, or is not there.
+    """
+    slot_bytes = size.num_bytes // size.num_slots
+    count = int(prefix_cache_gib * _GIB) // slot_bytes
+    if not count:
+        raise LoadError(
+            f"prefix_cache_gib: got {prefix_cache_gib:g}, but one sequence of {size.max_model_len} "
+            f"tokens takes {slot_bytes / _GIB:.3g} GiB"
+        )
+    num_bytes = size.num_bytes + count * slot_bytes
+    if num_bytes > free_bytes:
+        raise LoadError(
+            f"prefix_cache_gib: got {prefix_cache_gib:g}, but {free_bytes / _GIB:.2f} GiB are free "
+            f"and the cache of those that run takes {size.gib:.2f}"
+        )
+    return CacheSize(size.num_slots, size.max_model_len, num_bytes, count)
 
 
 def _does_not_fit(
@@ -175,7 +200,7 @@ def _does_not_fit(
 
 
 class KVCache:
-    """Keys and values of all slots. ``keys[layer]`` is (num_slots, kv_heads, length, key_dim)."""
+    """Keys and values of all slots. ``keys[layer]`` is (slots, kv_heads, length, key_dim)."""
 
     def __init__(
         self, shapes: list[LayerShape], size: CacheSize, num_spare_tokens: int = 0
@@ -188,7 +213,7 @@ class KVCache:
         self.keys: list[torch.Tensor] = []
         self.values: list[torch.Tensor] = []
         for shape in shapes:
-            rows = (size.num_slots, shape.num_kv_heads, length)
+            rows = (size.num_slots + size.num_prefix_slots, shape.num_kv_heads, length)
             self.keys.append(_zeros((*rows, shape.key_dim), shape))
             self.values.append(_zeros((*rows, shape.value_dim), shape))
 

@@ -8,10 +8,9 @@ from typing import Any
 
 import torch
 from hf_runtime import log
-from hf_runtime.device import Placement, free_bytes
+from hf_runtime.device import Placement, free_bytes, give_back_freed_memory
 from hf_runtime.errors import LoadError, RequestError, reason
 from hf_runtime.model_files import model_files
-from hf_runtime.prepacked_linear import prepack
 from hf_runtime.served_model import ServedModel
 from hf_runtime.weights import load_config, load_model, load_tokenizer
 
@@ -21,14 +20,20 @@ from .engine import Engine, EngineSetup
 from .generate import GenerateEngine
 from .holding import CannotHoldError
 from .in_flight import InFlightEngine
+from .int8_linear import prepack_all
+from .lora.linear import Adapters
+from .lora.reading import read_adapters
+from .on_vllm.loading import load_files, make_engine
 from .options import Options
 from .request import PromptReader, Tokenize
 from .sequence import DecoderStart
+from .structured.compiling import Compiler
+from .structured.library import Grammars
 
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A model that serves."""
+    """A model that serves. ``compiler`` makes grammars of what outputs are held to."""
 
     engine: Engine
     tokenizer: Any
@@ -36,6 +41,7 @@ class LoadedModel:
     is_encoder_decoder: bool
     description: str
     unload_grace_s: float
+    compiler: Compiler
 
 
 @dataclass(frozen=True)
@@ -64,13 +70,19 @@ def load_engine(served: ServedModel, placement: Placement, num_threads: int) -> 
         LoadError: with the one line that the operator reads.
     """
     options = Options(**served.options)
-    parts = load_parts(served, placement)
-    engine = start_engine(served.name, parts, options, placement, num_threads)
+    adapters: Adapters | None = None
+    if options.engine == "vllm":
+        parts, engine = start_on_vllm(served, options, placement, num_threads)
+    else:
+        parts = load_parts(served, placement)
+        adapters = read_adapters(served, parts.config)
+        engine = start_engine(served.name, parts, options, placement, num_threads, adapters)
     reader = PromptReader(
         tokenize=prompt_tokenizer(parts.tokenizer, engine),
         tokenize_word=word_tokenizer(parts.tokenizer),
         render_chat=ChatTemplate(parts.tokenizer).render,
         decoder_start=parts.decoder_start,
+        adapters=tuple(adapter.name for adapter in served.adapters),
         **reading(parts, engine),
     )
     return loaded_model(served, placement, parts, engine, reader)
@@ -88,8 +100,23 @@ def load_parts(
     return ModelParts(config, tokenizer, model)
 
 
+def start_on_vllm(
+    served: ServedModel, options: Options, placement: Placement, num_threads: int
+) -> tuple[ModelParts, Engine]:
+    """The vllm engine, serving, and the model's files but for its weights, which vLLM reads."""
+    files, tokenizer, described = load_files(served, placement)
+    ends = eos_token_ids(described, tokenizer)
+    engine = make_engine(served, options, placement, num_threads, files, described, ends)
+    return ModelParts(described.config, tokenizer, described), _started(engine)
+
+
 def start_engine(
-    name: str, parts: ModelParts, options: Options, placement: Placement, num_threads: int
+    name: str,
+    parts: ModelParts,
+    options: Options,
+    placement: Placement,
+    num_threads: int,
+    adapters: Adapters | None = None,
 ) -> Engine:
     """The engine that ``options`` ask for, or the first that holds the model, serving."""
     device = torch.device(placement.device)
@@ -100,7 +127,8 @@ def start_engine(
         eos_token_ids=eos_token_ids(parts.model, parts.tokenizer),
         num_threads=num_threads,
         free_bytes=free_bytes,
-        prepare=prepack if device.type == "cpu" else lambda model: None,
+        prepare=prepack_all if device.type == "cpu" else lambda model: None,
+        adapters=adapters,
     )
     return _start_engine(name, setup)
 
@@ -127,13 +155,16 @@ def loaded_model(
 ) -> LoadedModel:
     """All that serving needs, with its line for the log."""
     dtype = str(parts.model.dtype).removeprefix("torch.")
+    options = engine.setup.options
+    grammars = Grammars(parts.tokenizer, vocab_size(parts.model), engine.setup.eos_token_ids)
     return LoadedModel(
         engine=engine,
         tokenizer=parts.tokenizer,
         reader=reader,
         is_encoder_decoder=bool(parts.config.is_encoder_decoder),
         description=f"{served.source} ({dtype}) on {placement.device}, {engine.description}",
-        unload_grace_s=engine.setup.options.unload_grace_s,
+        unload_grace_s=options.unload_grace_s,
+        compiler=Compiler(grammars.prepare, grammars.compile, options.max_grammar_s),
     )
 
 
@@ -163,6 +194,9 @@ def _start_engine(name: str, setup: EngineSetup) -> Engine:
                 raise LoadError(
                     f"engine: got in_flight, but it can't hold this model: {why}"
                 ) from error
+    if setup.adapters is not None:
+        because = f", which can't hold this model: {why}" if why else ""
+        raise LoadError(f"adapters: only the in_flight engine serves them{because}")
     if setup.options.engine == "auto":
         log.info(f"{name}: engine generate, because {why}")
     return _started(GenerateEngine(setup))
@@ -178,6 +212,7 @@ def _started(engine: Engine) -> Engine:
         raise LoadError(
             f"the {engine.name} engine failed to start: {type(error).__name__}: {reason(error)}"
         ) from error
+    give_back_freed_memory()
     return engine
 
 

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import partial
 
 from hf_runtime import log
 from hf_runtime.errors import RequestError, RuntimeModelError, place
+from hf_runtime.leaving import pause_s
 from hf_runtime.request_ids import labelled
 from hf_runtime.responder import Responder
 from hf_runtime.tensors import RequestFields
@@ -23,9 +25,9 @@ from .loading import LoadedModel
 from .request import Generation, GenerationRequest, parse_request
 from .sampling import choice_seed
 from .sequence import Sequence
+from .structured.compiling import Started
 
 _LOGPROBS = frozenset(("logprobs", "cumulative_logprob"))
-_SHORTEST_PAUSE_S, _LONGEST_PAUSE_S = 0.002, 0.1
 
 
 class Reception:
@@ -34,6 +36,7 @@ class Reception:
     def __init__(self, loaded: LoadedModel, *, batched: bool) -> None:
         self._loaded = loaded
         self._batched = batched
+        self._compiler = loaded.compiler
         self._open: dict[Answer, None] = {}  # changed one key at a time, which is atomic
         self._wake = threading.Event()
         self._closing = False
@@ -53,31 +56,45 @@ class Reception:
         ``listed`` are the outputs that the request names; ``may_stream`` is False where its caller
         can be answered only once.
         """
+        arrived_s = time.monotonic()
         try:
             request = parse_request(fields, self._loaded.reader)
             # Clients of TensorRT-LLM, which alone know this input, read its flat outputs.
             batched = self._batched and not fields.has_tensor("beam_width")
             streams = request.stream and may_stream
-            self._start(request, listed, responder, streams=streams, batched=batched)
-        except RuntimeModelError as error:
-            responder.fail(error)
+            start = partial(
+                self._start,
+                request,
+                listed,
+                responder,
+                arrived_s=arrived_s,
+                streams=streams,
+                batched=batched,
+            )
+            constraints = request.constraints
+            if constraints:
+                fail = partial(_fail, responder)
+                self._compiler.when_ready(constraints, partial(_guarded, responder, start), fail)
+            else:
+                start({})
         except Exception as error:
-            # Our own fault, but one request's answer all the same.
-            log.error(labelled(responder.request_id, f"a request failed: {place(error)}"))
-            responder.fail(error)
+            _fail(responder, error)
 
     def close(self) -> None:
         """Stops looking for callers that leave."""
         self._closing = True
         self._wake.set()
         self._watcher.join()
+        self._compiler.close()
 
     def _start(
         self,
         request: GenerationRequest,
         listed: Iterable[str],
         responder: Responder,
+        grammars: Started,
         *,
+        arrived_s: float,
         streams: bool,
         batched: bool,
     ) -> None:
@@ -93,12 +110,15 @@ class Reception:
         with_logprobs = not wanted.isdisjoint(_LOGPROBS)
         if with_logprobs and any(row.params.num_beams > 1 for row in request.rows):
             raise RequestError("logprobs: beams have none; send beam_width 1 for them")
+        sequence = partial(
+            self._sequence,
+            answer=answer,
+            grammars=grammars,
+            arrived_s=arrived_s,
+            with_logprobs=with_logprobs,
+        )
         answer.expect(
-            [
-                self._sequence(row, index, answer, with_logprobs=with_logprobs)
-                for row in request.rows
-                for index in range(row.n)
-            ],
+            [sequence(row, index) for row in request.rows for index in range(row.n)],
             self._closed,
         )
         self._open[answer] = None
@@ -110,7 +130,14 @@ class Reception:
         self._wake.set()
 
     def _sequence(
-        self, row: Generation, index: int, answer: Answer, *, with_logprobs: bool
+        self,
+        row: Generation,
+        index: int,
+        *,
+        answer: Answer,
+        grammars: Started,
+        arrived_s: float,
+        with_logprobs: bool,
     ) -> Sequence:
         """The sequence of one choice of a row."""
         params = replace(row.params, seed=choice_seed(row.params.seed, index))
@@ -123,7 +150,7 @@ class Reception:
             params.stop_words,
             include_stop_word=params.include_stop_word,
         )
-        now = time.monotonic()
+        held = None if params.constraint is None else grammars.get(params.constraint)
         return Sequence(
             row.prompt_token_ids,
             params,
@@ -131,8 +158,10 @@ class Reception:
             detokenizer,
             continues_prompt=continues,
             decoder_start=row.decoder_start,
-            deadline_s=None if row.timeout_ms is None else now + row.timeout_ms / 1000,
+            lora_name=row.lora_name,
+            deadline_s=None if row.timeout_ms is None else arrived_s + row.timeout_ms / 1000,
             fails_on_timeout=row.on_timeout == "error",
+            grammar=None if held is None else held(),
         )
 
     def _closed(self, answer: Answer) -> None:
@@ -143,28 +172,38 @@ class Reception:
             self._loaded.engine.cancel(unfinished)
 
     def _watch(self) -> None:
-        """Cancels the sequences of callers that have left.
-
-        Asks once in a step of the engine, but not so often that it takes a tenth of the time: to
-        ask is a message to the server and back (45 microseconds on 24.10).
-        """
+        """Cancels the sequences of callers that have left."""
         while not self._closing:
             if not self._open:
                 self._wake.wait()
                 self._wake.clear()
                 continue
-            began = time.monotonic()
-            for answer in list(self._open):
+            began, answers = time.monotonic(), list(self._open)
+            for answer in answers:
                 if not answer.is_closed and answer.is_cancelled():
                     self._loaded.engine.cancel(answer.sequences)
-            pause_s = max(10 * (time.monotonic() - began), self._loaded.engine.last_step_s)
-            time.sleep(min(max(pause_s, _SHORTEST_PAUSE_S), _LONGEST_PAUSE_S))
+            round_s = time.monotonic() - began
+            time.sleep(pause_s(len(answers), round_s, self._loaded.engine.last_step_s))
 
     def _decode_token(self, token_ids: list[int]) -> str:
         text: str = self._loaded.tokenizer.decode(
             token_ids, skip_special_tokens=False, clean_up_tokenization_spaces=False
         )
         return text
+
+
+def _guarded(responder: Responder, start: Callable[[Started], None], grammars: Started) -> None:
+    try:
+        start(grammars)
+    except Exception as error:
+        _fail(responder, error)
+
+
+def _fail(responder: Responder, error: Exception) -> None:
+    """Answers one request; an error that is our own fault is told of, too."""
+    if not isinstance(error, RuntimeModelError):
+        log.error(labelled(responder.request_id, f"a request failed: {place(error)}"))
+    responder.fail(error)
 
 
 def _choice(row: Generation) -> Choice:

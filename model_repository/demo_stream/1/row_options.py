@@ -21,6 +21,7 @@ from .sampling_json import (
     names_in,
     read_sampling_parameters,
 )
+from .structured.constraint import constraint_of
 
 MAX_CHOICES = 128
 
@@ -45,6 +46,8 @@ _OPTIONS: dict[str, tuple[Convert, Any]] = {
     "length_penalty": (lenient_number, None),
     "timeout_ms": (lenient_integer, None),
     "on_timeout": (text, "partial"),
+    "json_schema": (text, None),
+    "regex": (text, None),
     "stream": (lenient_boolean, False),
     "exclude_input_in_output": (lenient_boolean, True),
     "return_finish_reason": (lenient_boolean, False),
@@ -54,6 +57,7 @@ _OPTIONS: dict[str, tuple[Convert, Any]] = {
     "return_num_output_tokens": (lenient_boolean, False),
 }
 _WORDS = ("stop_words", "bad_words")
+_CHOICE = "choice"  # a list as those, but an empty text among them may be a mistake
 _JSON_ONLY: dict[str, Any] = {"best_of": None, "stop_token_ids": (), "logit_bias": ()}
 
 
@@ -68,7 +72,7 @@ class RowFields:
     options: Mapping[str, tuple[Convert, Any]] = field(default_factory=dict)
 
 
-CHAT_FIELDS = RowFields(("text_input", "messages"), ("tools", "chat_template_kwargs"))
+CHAT_FIELDS = RowFields(("text_input", "messages"), ("tools", "chat_template_kwargs", "lora_name"))
 
 
 def read_rows(fields: RequestFields, known: RowFields = CHAT_FIELDS) -> list[dict[str, Any]]:
@@ -82,12 +86,13 @@ def read_rows(fields: RequestFields, known: RowFields = CHAT_FIELDS) -> list[dic
         fields.drop_parameters(names_in(given or "{}"))
     options = {**_OPTIONS, **known.options}
     texts = (*known.prompts, *known.texts, FIELD)
-    fields.check_parameters((*options, *_WORDS, *texts))
+    fields.check_parameters((*options, *_WORDS, _CHOICE, *texts))
     num_rows = fields.count_rows(*known.prompts)
     columns: dict[str, list[Any]] = {
         **{name: fields.optional_texts(name) for name in texts},
         **{name: fields.values(name, *option) for name, option in options.items()},
         **{name: fields.text_lists(name) for name in _WORDS},
+        _CHOICE: fields.lists(_CHOICE, text),
     }
     rows = []
     for index in range(num_rows):
@@ -96,6 +101,7 @@ def read_rows(fields: RequestFields, known: RowFields = CHAT_FIELDS) -> list[dic
         row["seed"] = _one_seed(row["seed"], row["random_seed"])
         row.update(read_sampling_parameters(row["sampling_parameters"] or "{}"))
         _check_choices(row)
+        row["constraint"] = constraint_of(row, may_be_empty=num_rows > 1)
         rows.append(row)
     return rows
 

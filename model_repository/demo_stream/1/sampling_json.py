@@ -14,7 +14,9 @@ from typing import Any
 
 from hf_runtime.errors import RequestError
 from hf_runtime.json_text import read_object, short
-from hf_runtime.tensors import boolean, integer, kind_of, number
+from hf_runtime.tensors import boolean, integer, kind_of, number, text
+
+from .structured.constraint import ANY_OBJECT, KINDS, choice_texts, schema_text
 
 FIELD = "sampling_parameters"
 
@@ -32,14 +34,22 @@ def read_sampling_parameters(text: str) -> dict[str, Any]:
         RequestError: broken JSON, an unknown name, a value of a wrong type, or something that
             vLLM has a name for and this does not do.
     """
-    options = {}
+    options: dict[str, Any] = {}
+    held_by: dict[str, str] = {}  # of what an output is held to, the name that asks for it
     for name, value in read_object(FIELD, text).items():
-        if name in _NEUTRAL:
+        if name in _STRUCTURED and value is not None:
+            found = _structured(f"{FIELD}: {name}", value)
+            for option in found:
+                _check_alone(held_by, option, name)
+            options.update(found)
+        elif name in _NEUTRAL:
             _check_neutral(name, value)
         elif name not in _OPTIONS:
             raise RequestError(_unknown(name))
         elif value is not None:
             option, convert = _OPTIONS[name]
+            if option in KINDS:
+                _check_alone(held_by, option, name)
             options[option] = convert(f"{FIELD}: {name}", value)
     return options
 
@@ -110,7 +120,54 @@ def _seed(name: str, value: Any) -> int | None:
     return None if seed == -1 else seed
 
 
+def _text(name: str, value: Any) -> str:
+    if not isinstance(value, str) or not value:
+        got = "an empty text" if value == "" else kind_of(value)
+        raise RequestError(f"{name}: got {got}, allowed: a text")
+    return value
+
+
+def _any_object(name: str, value: Any) -> str:
+    """The schema of any JSON object."""
+    if not lenient_boolean(name, value):
+        raise RequestError(f"{name}: got false, allowed: true or null")
+    return ANY_OBJECT
+
+
+def _structured(name: str, value: Any) -> dict[str, Any]:
+    """vLLM's own object of constraints."""
+    if not isinstance(value, dict):
+        raise RequestError(f"{name}: got {kind_of(value)}, allowed: an object")
+    options: dict[str, Any] = {}
+    held_by: dict[str, str] = {}
+    for key, given in value.items():
+        if given is None:
+            continue
+        if key not in _CONSTRAINTS:
+            allowed = ", ".join(_CONSTRAINTS)
+            raise RequestError(f"{name}: {short(key)}: unknown name; allowed: {allowed}")
+        option, convert = _CONSTRAINTS[key]
+        _check_alone(held_by, option, key, name)
+        options[option] = convert(f"{name}.{key}", given)
+    return options
+
+
+def _check_alone(held_by: dict[str, str], option: str, name: str, where: str = FIELD) -> None:
+    """Raises RequestError where another name asks for the same option."""
+    other = held_by.setdefault(option, name)
+    if other != name:
+        raise RequestError(f"{where}: {other} and {name}: both given, send one of them")
+
+
 _Convert = Callable[[str, Any], Any]
+# By the names within _STRUCTURED, and with guided_ before them as names of their own.
+_CONSTRAINTS: dict[str, tuple[str, _Convert]] = {
+    "json": ("json_schema", schema_text),
+    "regex": ("regex", _text),
+    "choice": ("choice", choice_texts),
+    "json_object": ("json_schema", _any_object),
+}
+_STRUCTURED = ("structured_outputs", "guided_decoding")
 _OPTIONS: dict[str, tuple[str, _Convert]] = {
     **{
         name: (name, lenient_integer)
@@ -130,6 +187,11 @@ _OPTIONS: dict[str, tuple[str, _Convert]] = {
     "stop_token_ids": ("stop_token_ids", _integers),
     "logprobs": ("logprobs", _num_logprobs),
     "logit_bias": ("logit_bias", _biases),
+    "lora_name": ("lora_name", text),
+    "json_schema": _CONSTRAINTS["json"],
+    "regex": _CONSTRAINTS["regex"],
+    "choice": _CONSTRAINTS["choice"],
+    **{f"guided_{name}": constraint for name, constraint in _CONSTRAINTS.items()},
 }
 
 # vLLM's other names, of several releases, with the value that changes nothing; null never does.
@@ -144,7 +206,7 @@ _NEUTRAL: dict[str, Any] = {
     **dict.fromkeys(
         (
             *("prompt_logprobs", "truncate_prompt_tokens", "logits_processors", "extra_args"),
-            *("allowed_token_ids", "guided_decoding", "structured_outputs", "lora_name"),
+            *("allowed_token_ids", "guided_decoding", "structured_outputs"),
             *("output_kind", "response_format"),
         )
     ),

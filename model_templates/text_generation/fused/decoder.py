@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from hf_runtime.prepacked_linear import LinearPart
 
+from ..lora.linear import unadapted, with_changes
 from .attention_rules import UnfitError, angles, attention_rules
 
 Linear = Callable[[torch.Tensor], torch.Tensor]
@@ -135,6 +136,11 @@ def _check_activation(activation: Any) -> None:
 
 
 def _joined(*parts: Any) -> Linear:
+    """Linear layers of one input as one, with the adapters of each."""
+    return with_changes(_joined_bases(*map(unadapted, parts)), parts)
+
+
+def _joined_bases(*parts: Any) -> Linear:
     """Linear layers of one input as one: the one that prepacking made of them where it did."""
     if all(isinstance(part, LinearPart) for part in parts):
         (first, *others) = (part.shared for part in parts)

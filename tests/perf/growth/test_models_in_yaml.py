@@ -59,7 +59,7 @@ def test_the_stand_in_has_every_model_or_none(tmp_path: Path) -> None:
 
 
 def _status(server: StandIn, path: str) -> int:
-    connection = http.client.HTTPConnection("127.0.0.1", server.server_address[1], timeout=10)
+    connection = http.client.HTTPConnection("127.0.0.1", server.server_address[1], timeout=60)
     connection.request("GET", path)
     response = connection.getresponse()
     assert json.loads(response.read())

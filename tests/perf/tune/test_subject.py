@@ -145,6 +145,23 @@ def test_a_kept_answer_is_not_what_is_measured(tmp_path: Path, tasks: Mapping[st
     assert private.spec({}).response_cache is None
 
 
+def test_a_trial_has_the_models_environment_and_adapters(
+    tmp_path: Path, tasks: Mapping[str, Task]
+) -> None:
+    path, ours = tmp_path / "models.yaml", tmp_path / "trial"
+    for folder in (ours, tmp_path / "polite"):
+        folder.mkdir()
+    (tmp_path / "needs.txt").write_text("einops\n")
+    keys = "python_env: needs.txt, adapters: [{name: a, model: ./polite}, {name: b, model: org/b}]"
+    path.write_text(YAML.replace("options: {max_num_seqs: 8}", keys))
+    spec = load(path, dict(tasks))[0]
+    trial = PrivateRepository(ours, spec, tasks, path, tmp_path / "model_repository").spec({})
+    assert spec.python_env is not None
+    assert trial.python_env is not None
+    assert trial.python_env.digest == spec.python_env.digest
+    assert [each.source.folder for each in trial.adapters] == [tmp_path / "polite", None]
+
+
 def test_weights_that_were_not_fetched_are_asked_for(
     tmp_path: Path, specs: list[ModelSpec]
 ) -> None:

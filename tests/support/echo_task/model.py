@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import re
+import sys
 import threading
 import time
 from pathlib import Path
@@ -21,6 +23,9 @@ class TritonPythonModel:
             os._exit(9)  # before it logs: dying with the log's lock held takes the server along
         pb_utils.Logger.log_info(f"loading {values['name']}")
         print(f"{values['name']} prints", flush=True)
+        if self.options["needs"]:
+            module = importlib.import_module(self.options["needs"])
+            pb_utils.Logger.log_info(f"{module.__name__} {module.VERSION} of {sys.prefix}")
         self._wait(self.options["load_s"])
         file = self.options["load_until"]
         while file and not Path(file).exists():

@@ -13,6 +13,7 @@ class Options:
     load_until: str | None = field(default=None, metadata={"help": "load until this file exists"})
     answer_s: float = field(default=0.0, metadata={"help": "time to answer", "unit": "s"})
     fail: str | None = field(default=None, metadata={"help": "raise this while loading"})
+    needs: str | None = field(default=None, metadata={"help": "import this while loading"})
     die: bool = field(default=False, metadata={"help": "die while loading"})
     hold_interpreter: bool = field(
         default=False, metadata={"help": "load and answer without ever releasing the GIL"}

@@ -16,6 +16,9 @@ _OTHER_FRAMEWORKS = (
 )
 # Loading one may run code that its author put there.
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl", "*.pickle", "*.joblib")
+# As PEFT saves an adapter (peft/utils/constants.py).
+ADAPTER_CONFIG = "adapter_config.json"
+_ADAPTER_WEIGHTS, _ADAPTER_PICKLE = "adapter_model.safetensors", "adapter_model.bin"
 # What training leaves behind; nothing that serves reads it.
 _LEFT_BY_TRAINING = (
     "training_args*",
@@ -57,6 +60,27 @@ def choose(names: Iterable[str], allow_pickle: bool) -> list[str]:
             "has no weights to serve: neither *.safetensors nor pytorch_model.bin"
         )
     return sorted(plain + pickles)
+
+
+def choose_adapter(names: Iterable[str], allow_pickle: bool) -> list[str]:
+    """The files to have of a repository that holds an adapter as PEFT saves it.
+
+    Raises:
+        NotServableError: it holds none, or only as a pickle without ``allow_pickle``.
+    """
+    known = set(names)
+    if ADAPTER_CONFIG not in known:
+        raise NotServableError(f"is no adapter of PEFT's: it has no {ADAPTER_CONFIG}")
+    if _ADAPTER_WEIGHTS in known:
+        return [ADAPTER_CONFIG, _ADAPTER_WEIGHTS]
+    if _ADAPTER_PICKLE not in known:
+        raise NotServableError(f"has no weights: neither {_ADAPTER_WEIGHTS} nor {_ADAPTER_PICKLE}")
+    if not allow_pickle:
+        raise NotServableError(
+            f"has weights only as a pickle ({_ADAPTER_PICKLE}), and loading one can run code of "
+            "its author: set allow_pickle: true to allow it, or a revision that has safetensors"
+        )
+    return [_ADAPTER_PICKLE, ADAPTER_CONFIG]
 
 
 def needed_pickles(names: Iterable[str]) -> list[str]:

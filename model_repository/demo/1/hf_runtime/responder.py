@@ -49,15 +49,16 @@ class TritonResponder:
 
     With the last response the server forgets the request, and one of 24.10 dies when it is asked
     about it afterwards or at the same moment: so one thread at a time, and nothing after the end.
+    A sender that was asked whether its caller has left frees shared memory when it goes, and takes
+    its process along where that is after the memory: so none is kept after the end either.
     """
 
     def __init__(self, request: Any, pb_utils: Any) -> None:
         """``pb_utils`` is the module ``triton_python_backend_utils``."""
         self.request_id: str = request.request_id()
-        self._sender = request.get_response_sender()
+        self._sender: Any = request.get_response_sender()  # None after the last response
         self._pb_utils = pb_utils
         self._lock = threading.Lock()
-        self._ended = False
 
     def send(self, outputs: Mapping[str, Array], *, final: bool) -> None:
         tensors = [self._pb_utils.Tensor(name, array) for name, array in outputs.items()]
@@ -71,17 +72,19 @@ class TritonResponder:
 
     def is_cancelled(self) -> bool:
         with self._lock:
-            return not self._ended and bool(self._sender.is_cancelled())
+            return self._sender is not None and bool(self._sender.is_cancelled())
 
     def _send(self, response: Any, *, final: bool) -> None:
         flags = self._pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL if final else 0
         with self._lock:
-            if self._ended:
+            sender = self._sender
+            if sender is None:
                 return
-            self._ended = final
+            if final:
+                self._sender = None
             try:
                 # One call: a flag sent alone, to a client that has gone, crashed servers of 24.10.
-                self._sender.send(response, flags=flags)
+                sender.send(response, flags=flags)
             except Exception as error:
                 # The caller is gone; nobody is left to tell but the operator.
                 text = f"a response could not be sent: {type(error).__name__}: {reason(error)}"

@@ -11,6 +11,8 @@ from typing import Any
 from .device import Placement
 from .errors import LoadError
 from .hub_token import error_line
+from .log import info
+from .quantization import make_computable, quantization_config, weights_line
 from .served_model import ServedModel
 
 
@@ -65,11 +67,27 @@ def _load_model(
 
     disable_progress_bar()  # a bar in a server's log is a wall of lines
     device_map = None if placement.device_map == {"": "cpu"} else placement.device_map
-    options = {"config": config, "dtype": resolve_dtype(served.dtype, config, placement.device)}
+    dtype = resolve_dtype(served.dtype, config, placement.device)
+    options = {"config": config, "dtype": dtype, **_quantized(served, config, placement)}
     model, report = _load(
         served, auto_class, files, device_map=device_map, output_loading_info=True, **options
     )
+    if "quantization_config" in options:
+        make_computable(model)
+    if getattr(model, "hf_quantizer", None) is not None:
+        info(f"{served.name}: {weights_line(model)}")
     return model.eval(), set(report["missing_keys"])
+
+
+def _quantized(served: ServedModel, config: Any, placement: Placement) -> dict[str, Any]:
+    """What from_pretrained is given beside the usual where weights are to be quantized."""
+    import torch
+
+    quantization = quantization_config(served, config, torch.device(placement.device))
+    if quantization is None:
+        return {}
+    int4 = served.quantization is not None and served.quantization["method"] == "int4"
+    return {"quantization_config": quantization, **({"dtype": torch.bfloat16} if int4 else {})}
 
 
 def load_weightless(served: ServedModel, auto_class: Any, config: Any) -> Any:

@@ -1,4 +1,5 @@
-"""What a decoder of Llama's shape computes between its matrix products, as loops over tokens.
+"""What a decoder of Llama's shape computes between its matrix products, and layers of int8 before
+and after theirs, as loops over tokens.
 
 Each is compiled for memory in float32 or in bfloat16, and computes in float32; bfloat16 is rounded
 where torch's operators would round. A kernel takes its arguments as integers (team.py): sizes,
@@ -35,6 +36,7 @@ _TO_INTEGER = np.float32(3 * 2**22)  # adding it rounds to the nearest integer
 _TO_INTEGER_BITS = 0x4B400000
 _LEAST_POWER, _MOST_POWER = -87.0, 88.0  # beyond them e to x is no normal float32
 _ROUND_TO_EVEN = 0x7FFF
+_NO_SIGN = 0x7FFFFFFF
 
 
 def _at(element: Any) -> Any:
@@ -53,6 +55,7 @@ def _at(element: Any) -> Any:
 integers_at = _at(types.int64)
 float32_at = _at(types.float32)
 bfloat16_at = _at(types.uint16)  # its bits
+bytes_at = _at(types.uint8)
 
 
 @intrinsic
@@ -107,6 +110,44 @@ def _rounded(builder: Any, value: Any) -> Any:
     last = builder.and_(builder.lshr(bits, sixteen), ir.Constant(i32, 1))
     bits = builder.add(builder.add(bits, ir.Constant(i32, _ROUND_TO_EVEN)), last)
     return builder.trunc(builder.lshr(bits, sixteen), ir.IntType(16))
+
+
+@intrinsic
+def store_byte(typing_context: Any, pointer: Any, index: Any, value: Any) -> Any:
+    """``pointer[index]`` = the lowest byte of an int32."""
+    signature = types.void(pointer, types.int64, types.int32)
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        pointer, index, value = args
+        builder.store(builder.trunc(value, ir.IntType(8)), builder.gep(pointer, [index]))
+        return context.get_dummy_value()
+
+    return signature, generate
+
+
+@intrinsic
+def size_bits(typing_context: Any, value: Any) -> Any:
+    """``abs(value)`` as an int32 of the same order, the largest of which LLVM finds 16 at a time.
+    NaN is above all.
+    """
+    signature = types.int32(types.float32)
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        i32 = ir.IntType(32)
+        return builder.and_(builder.bitcast(args[0], i32), ir.Constant(i32, _NO_SIGN))
+
+    return signature, generate
+
+
+@intrinsic
+def of_bits(typing_context: Any, bits: Any) -> Any:
+    """The float32 that has these bits."""
+    signature = types.float32(types.int32)
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.bitcast(args[0], ir.FloatType())
+
+    return signature, generate
 
 
 @intrinsic
@@ -187,6 +228,11 @@ def exp(x: Any) -> Any:
 _ROW_BLOCK = 4
 _SEARCH_BLOCK = 1024
 _LOWEST = np.float32(-np.inf)
+# Of whole_numbers.py; adding half rounds to the nearest where the rest is cut off.
+_ONE_DIGIT, _ONE_DIGIT_FROM = np.float32(127), np.float32(128.5)
+_TWO_DIGITS, _TWO_DIGITS_FROM = np.float32(32767), np.float32(32768.5)
+_BASE, _BYTE = np.float32(256), np.int32(8)
+_LEAST_SIZE = np.int32(np.float32(2.0**-110).view(np.int32))
 
 
 @njit(fastmath=True, error_model="numpy", inline="always")
@@ -397,6 +443,75 @@ def _argmax(a: Any, x: Any) -> None:
         out[row] = at
 
 
+@njit(fastmath={"contract"}, error_model="numpy")  # what is not finite must stay so
+def _digits(a: Any, x: Any) -> None:
+    """Each row as whole numbers; whole_numbers.py says which.
+
+    2 rows, 3 size, 4 x (rows, size), 5 parts (rows,) float32, 6 out (digits, rows, size) bytes,
+    7 digits, 1 or 2.
+    """
+    rows, size, parts, out, is_two = a[2], a[3], float32_at(a[5]), bytes_at(a[6]), a[7] == 2
+    largest = _TWO_DIGITS if is_two else _ONE_DIGIT
+    while True:
+        row = take(a, 0)
+        if row >= rows:
+            break
+        at, low = row * size, (rows + row) * size
+        bits = _LEAST_SIZE
+        for i in range(size):
+            here = size_bits(load(x, at + i))
+            bits = here if here > bits else bits
+        scale = largest / of_bits(bits)
+        if is_two:
+            for i in range(size):
+                number = np.int32(load(x, at + i) * scale + _TWO_DIGITS_FROM)
+                store_byte(out, at + i, number >> _BYTE)
+                store_byte(out, low + i, number)
+        else:
+            for i in range(size):
+                store_byte(out, at + i, np.int32(load(x, at + i) * scale + _ONE_DIGIT_FROM))
+        store(parts, row, of_bits(bits) / largest)
+
+
+@njit(fastmath={"contract"}, error_model="numpy")
+def _combine(a: Any, out: Any) -> None:
+    """2 rows, 3 size, 4 products (digits, rows, size), 5 parts (rows,), 6 offsets (size,), 7 bias
+    (size,), all float32, 8 out (rows, size), 9 digits, 1 or 2.
+    """
+    rows, size, is_two = a[2], a[3], a[9] == 2
+    y, parts = float32_at(a[4]), float32_at(a[5])
+    offsets, bias = float32_at(a[6]), float32_at(a[7])
+    while True:
+        row = take(a, 0)
+        if row >= rows:
+            break
+        at, low, part = row * size, (rows + row) * size, load(parts, row)
+        if is_two:
+            for i in range(size):
+                whole = load(y, at + i) * _BASE + load(y, low + i) - load(offsets, i)
+                store(out, at + i, whole * part + load(bias, i))
+        else:
+            for i in range(size):
+                whole = load(y, at + i) - load(offsets, i)
+                store(out, at + i, whole * part + load(bias, i))
+
+
+def _digits_float32(a: Any) -> None:
+    _digits(a, float32_at(a[4]))
+
+
+def _digits_bfloat16(a: Any) -> None:
+    _digits(a, bfloat16_at(a[4]))
+
+
+def _combine_float32(a: Any) -> None:
+    _combine(a, float32_at(a[8]))
+
+
+def _combine_bfloat16(a: Any) -> None:
+    _combine(a, bfloat16_at(a[8]))
+
+
 def _argmax_float32(a: Any) -> None:
     _argmax(a, float32_at(a[4]))
 
@@ -442,6 +557,10 @@ def _attend_bfloat16(a: Any) -> None:
 
 
 _ENTRIES: dict[tuple[str, str], Callable[[Any], None]] = {
+    ("digits", "float32"): _digits_float32,
+    ("digits", "bfloat16"): _digits_bfloat16,
+    ("combine", "float32"): _combine_float32,
+    ("combine", "bfloat16"): _combine_bfloat16,
     ("argmax", "float32"): _argmax_float32,
     ("argmax", "bfloat16"): _argmax_bfloat16,
     ("norm", "float32"): _norm_float32,

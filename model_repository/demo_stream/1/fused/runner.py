@@ -44,6 +44,7 @@ class FusedRunner:
         self.decoder = read_decoder(model, self.length, self.dim)
         check_sizes(self.decoder, cache, self.dtype)
         self.heads = self.decoder.num_heads
+        self._sizes = (self.heads, self.kv_heads, self.dim, self.length)
         self.team = Team(torch.get_num_threads())
         self._norm, self._silu_mul, self._place, self._attend, self._argmax = (
             load_kernel(name, _DTYPES[model.dtype])
@@ -61,12 +62,14 @@ class FusedRunner:
         delta = None
         for index, layer in enumerate(self.decoder.layers):
             qkv = layer.qkv(self._normalised(hidden, delta, layer.input_norm))
-            attended = self._attention(index, layer, qkv, where)
-            delta = layer.output(attended)
+            self._store(index, layer, qkv, where)
+            if layer is self.decoder.layers[-1] and not last_rows:
+                return hidden[:0]  # nothing is wanted, and quantized layers may not take no rows
+            if layer is self.decoder.layers[-1] and len(last_rows) < len(slots):
+                # Of the other tokens nothing is wanted any more but what is in the cache now.
+                hidden, qkv, where = hidden[last_rows], qkv[last_rows], where.of(last_rows)
+            delta = layer.output(self._attention(index, layer, qkv, where))
             delta = self._mlp(layer, self._normalised(hidden, delta, layer.mlp_norm))
-        assert delta is not None
-        if len(last_rows) < len(slots):
-            hidden, delta = hidden[last_rows], delta[last_rows]
         logits: torch.Tensor = self.decoder.head(self._normalised(hidden, delta, self.decoder.norm))
         return logits
 
@@ -104,19 +107,14 @@ class FusedRunner:
         )
         return layer.down(out)
 
-    def _attention(
-        self, index: int, layer: DecoderLayer, qkv: torch.Tensor, where: _Where
-    ) -> torch.Tensor:
-        """qkv (tokens, (heads + 2 kv_heads) * dim) -> (tokens, heads * dim); keys and values go to
-        the cache.
+    def _store(self, index: int, layer: DecoderLayer, qkv: torch.Tensor, where: _Where) -> None:
+        """Turns queries and keys of qkv (tokens, (heads + 2 kv_heads) * dim) by their positions, in
+        place; keys and values go to the cache.
         """
-        keys, values = self.cache.keys[index], self.cache.values[index]
-        sizes = (self.heads, self.kv_heads, self.dim, self.length)
-        stored = (keys.data_ptr(), values.data_ptr())
         q_norm, k_norm = layer.query_norm, layer.key_norm
         self.team.run(
             self._place,
-            *(len(qkv), *sizes, qkv.data_ptr(), *stored, *where.addresses(0)),
+            *(len(qkv), *self._sizes, qkv.data_ptr(), *self._stored(index), *where.addresses(0)),
             *(self.decoder.cos.data_ptr(), self.decoder.sin.data_ptr()),
             self.decoder.cos.shape[1],
             q_norm.weight.data_ptr() if q_norm else 0,
@@ -124,30 +122,42 @@ class FusedRunner:
             bits_of(q_norm.eps) if q_norm else 0,
             parallel=len(qkv) > 1,
         )
+
+    def _attention(
+        self, index: int, layer: DecoderLayer, qkv: torch.Tensor, where: _Where
+    ) -> torch.Tensor:
+        """qkv (tokens, (heads + 2 kv_heads) * dim), whose keys and values are in the cache ->
+        (tokens, heads * dim).
+        """
         out = qkv.new_empty(len(qkv), self.heads * self.dim)
         for first, last, span in where.stretches:
             if span is not None:
-                self._attend_long(qkv[first:last], keys, values, span, layer, out[first:last])
+                self._attend_long(index, qkv[first:last], span, layer, out[first:last])
                 continue
             self.team.run(
                 self._attend,
-                *(last - first, *sizes, qkv[first:].data_ptr(), *stored, *where.addresses(first)),
+                *(last - first, *self._sizes, qkv[first:].data_ptr(), *self._stored(index)),
+                *where.addresses(first),
                 *(out[first:].data_ptr(), self._scratch.data_ptr()),
                 *(layer.window, bits_of(layer.scale)),
             )
         return out
 
+    def _stored(self, index: int) -> tuple[int, int]:
+        """Where a layer's keys and values are."""
+        return self.cache.keys[index].data_ptr(), self.cache.values[index].data_ptr()
+
     def _attend_long(
         self,
+        index: int,
         qkv: torch.Tensor,
-        keys: torch.Tensor,
-        values: torch.Tensor,
         span: PrefillSpan,
         layer: DecoderLayer,
         out: torch.Tensor,
     ) -> None:
         queries = qkv[:, : self.heads * self.dim].view(1, len(qkv), self.heads, self.dim)
         rule = AttentionRule(layer.scale, layer.window)
+        keys, values = self.cache.keys[index], self.cache.values[index]
         attended = prefill_attention(queries.transpose(1, 2), keys, values, span, rule)
         out.view(len(qkv), self.heads, self.dim).copy_(attended)
 
@@ -165,6 +175,10 @@ class _Where:
     ) -> None:
         self.slots, self.positions, self.stretches = slots, positions, stretches
         self._first = slots.data_ptr(), positions.data_ptr()
+
+    def of(self, tokens: list[int]) -> _Where:
+        """Of some of them, each computed by itself."""
+        return _Where(self.slots[tokens], self.positions[tokens], _stretches(len(tokens), []))
 
     def addresses(self, token: int) -> tuple[int, int]:
         """Of both, from ``token`` on."""

@@ -7,6 +7,7 @@ generator.
 
 from __future__ import annotations
 
+import logging
 import os
 
 # How often a thread that waits for the others looks again before it sleeps: long enough for what
@@ -16,3 +17,8 @@ import os
 # https://gcc.gnu.org/onlinedocs/libgomp/GOMP_005fSPINCOUNT.html
 if "OMP_WAIT_POLICY" not in os.environ:
     os.environ.setdefault("GOMP_SPINCOUNT", "5000")
+
+# Where torchao is installed, transformers imports it for every model, and without a GPU it warns of
+# kernels for one; bitsandbytes warns of every layer's input at every step.
+for _name in ("bitsandbytes", "torchao", "torch.utils._pytree"):
+    logging.getLogger(_name).setLevel(logging.ERROR)

@@ -10,14 +10,10 @@ from collections.abc import Callable
 from .engine_client import EngineClient
 from .engines import Engines
 from .errors import RuntimeModelError
+from .leaving import pause_s
 from .link_request import LinkRequest
 from .responder import Responder
 from .waiting import EngineAnswerError, Waiting
-
-_LOOK_EVERY_S = 0.015
-# Asking Triton whether a caller has gone is a message and its answer, about 45 microseconds: with a
-# thousand requests waiting it is asked of each about four times a second.
-_REST_PER_LOOK = 4
 
 
 class Forwarder:
@@ -93,12 +89,12 @@ class Forwarder:
         """Cancels the requests of callers that have gone."""
         while not self._closing:
             began = time.monotonic()
-            if not self._look_at_all():
+            num_waiting = self._look_at_all()
+            if not num_waiting:
                 self._wake.wait()
                 self._wake.clear()
                 continue
-            took_s = time.monotonic() - began
-            time.sleep(max(_LOOK_EVERY_S, _REST_PER_LOOK * took_s))
+            time.sleep(pause_s(num_waiting, time.monotonic() - began))
 
     def _look_at_all(self) -> int:
         """How many requests wait."""

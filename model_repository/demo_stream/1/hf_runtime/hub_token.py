@@ -42,11 +42,11 @@ def error_line(error: BaseException) -> str:
         token = os.environ.get(name, "").strip()
         if token:
             text = text.replace(token, f"${name}")
-    text = without_credentials(text)
+    text = _without_credentials(text)
     # Cut last, so that no half of a token stays.
     return f"{type(error).__name__}: {reason(LoadError(text))}"
 
 
-def without_credentials(text: str) -> str:
+def _without_credentials(text: str) -> str:
     """``text`` without the user and password of addresses in it."""
-    return re.sub(r"://[^/@\s]+@", "://***@", text)
+    return re.sub(r"://[^/\s]+@", "://***@", text)

@@ -17,6 +17,17 @@ from .locked_files import LockedFile
 
 
 @dataclass(frozen=True)
+class ServedAdapter:
+    """A LoRA adapter of a model: what requests call it, and where it comes from."""
+
+    name: str
+    model: str
+    local: bool
+    revision: str | None
+    locked_files: dict[str, LockedFile] | None = None
+
+
+@dataclass(frozen=True)
 class ServedModel:
     """One model of the repository. ``folder`` is its folder, ``model`` a Hub id or a local path.
 
@@ -26,6 +37,8 @@ class ServedModel:
     name: type, help, labels and buckets. ``role`` is which step of an ensemble this is, and
     ``pad_to_multiple_of`` what the tokenizer's rows are padded to. Where models.lock pins the
     model, ``revision`` is the locked commit and ``locked_files`` are all the files it may have.
+    ``is_adapter`` where an adapter's files are treated as a model's are.
+    ``quantization`` is a method and its arguments, or None for weights as they were saved.
     """
 
     folder: Path
@@ -48,6 +61,9 @@ class ServedModel:
     pad_to_multiple_of: int = 1
     allow_pickle: bool = False
     locked_files: dict[str, LockedFile] | None = None
+    adapters: tuple[ServedAdapter, ...] = ()
+    is_adapter: bool = False
+    quantization: dict[str, Any] | None = None
 
     @property
     def cache_dir(self) -> Path:
@@ -81,8 +97,17 @@ def read_served_model(folder: Path, version: str) -> ServedModel:
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
         served = ServedModel(folder=folder, **values)
-        locked = values.get("locked_files")
-        files = locked and {name: LockedFile(**file) for name, file in locked.items()}
-        return replace(served, locked_files=files)
+        adapters = (ServedAdapter(**adapter) for adapter in values.get("adapters", ()))
+        return replace(
+            served,
+            locked_files=_locked(served.locked_files),
+            adapters=tuple(
+                replace(one, locked_files=_locked(one.locked_files)) for one in adapters
+            ),
+        )
     except (OSError, ValueError, TypeError, AttributeError) as error:
         raise LoadError(f"{path.name}: {error}; write it anew with `hf-triton generate`") from error
+
+
+def _locked(files: Any) -> dict[str, LockedFile] | None:
+    return files and {name: LockedFile(**file) for name, file in files.items()}

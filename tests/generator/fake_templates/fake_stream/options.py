@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 STREAMS = True
+ADAPTERS = True
+VLLM_BACKEND = True
+QUANTIZES = True
 
 
 @dataclass(frozen=True)

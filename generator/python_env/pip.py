@@ -1,4 +1,4 @@
-"""Runs pip in an environment, tells what it is at, and says in one line why it failed.
+"""Runs pip for an environment, tells what it is at, and says in one line why it failed.
 
 Its index is whichever pip is configured with; what could be a password in it is never repeated.
 """
@@ -8,6 +8,9 @@ from __future__ import annotations
 import re
 import subprocess
 from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from generator.errors import mask_tokens
 
 _OPTIONS = ("--disable-pip-version-check", "--no-input", "--progress-bar", "off")
 _STEPS = ("Collecting ", "Downloading ", "Building ", "Installing ")
@@ -16,39 +19,62 @@ _UNREACHABLE = re.compile(
     r"ConnectTimeoutError|ReadTimeoutError|Connection refused|SSLError"
 )
 _FULL = "[Errno 28] No space left on device"
-_CREDENTIALS = re.compile(r"(://)[^/@\s]+@")
 _NUM_KEPT_LINES = 200
+_NUM_SHOWN_LINES = 5
+_MAX_SHOWN = 100
+_MAX_LAST = 240
 
 
 class InstallError(Exception):
-    """pip did not install something; its text is one line."""
+    """pip did not install something; its text is one line, ``last_lines`` what pip printed last."""
+
+    def __init__(self, text: str, last_lines: tuple[str, ...] = ()) -> None:
+        super().__init__(text)
+        self.last_lines = last_lines
 
 
-def install(python: str, words: Sequence[str], show: Callable[[str], object]) -> None:
-    """``pip install`` of ``words`` in the environment of ``python``.
+def install(
+    python: str, words: Sequence[str], show: Callable[[str], object], folder: Path | None = None
+) -> None:
+    """``pip install`` of ``words`` in the environment of ``python``, from ``folder``, where paths
+    of local wheels start.
 
     Raises ``InstallError``, and ``OSError`` where there is no such interpreter.
     """
+    run_pip([python, "-m", "pip"], words, folder, show=show)
+
+
+def run_pip(
+    pip: Sequence[str],
+    words: Sequence[str],
+    folder: Path | None,
+    *,
+    show: Callable[[str], object],
+    keep_open: int | None = None,
+) -> None:
+    """As ``install``, where ``pip`` is how pip is called, and has a file of ours open."""
     lines: list[str] = []
-    command = [python, "-m", "pip", "install", *_OPTIONS, *words]
     with subprocess.Popen(
-        command,
+        [*pip, "install", *_OPTIONS, *words],
+        cwd=folder,
+        pass_fds=() if keep_open is None else (keep_open,),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
     ) as process:
-        assert process.stdout is not None
         try:
-            for line in process.stdout:
+            for line in process.stdout or ():
                 lines = [*lines[-_NUM_KEPT_LINES:], line.strip()]
                 if line.strip().startswith(_STEPS):
-                    show(without_credentials(line.strip())[:60])
+                    show(mask_tokens(line.strip())[:_MAX_SHOWN])
         except BaseException:
             process.terminate()
             raise
     if process.returncode:
-        raise InstallError(reason(lines) or f"pip ended with exit code {process.returncode}")
+        shown = [mask_tokens(line)[:_MAX_LAST] for line in lines if line]
+        why = reason(lines) or f"pip ended with exit code {process.returncode}"
+        raise InstallError(why, tuple(shown[-_NUM_SHOWN_LINES:]))
 
 
 def reason(lines: Sequence[str]) -> str:
@@ -56,15 +82,10 @@ def reason(lines: Sequence[str]) -> str:
     if any(_FULL in line for line in lines):
         return f"no space is left on the disk: {_FULL}"
     errors = [line.removeprefix("ERROR: ") for line in lines if line.startswith("ERROR: ")]
-    said = without_credentials(errors[-1] if errors else next(reversed(lines), ""))
+    said = mask_tokens(errors[-1] if errors else next(reversed(lines), ""))
     if any(_UNREACHABLE.search(line) for line in lines):
         return f"pip can't reach its package index: {said}"
     return said
-
-
-def without_credentials(text: str) -> str:
-    """``text`` without the user and password of a URL."""
-    return _CREDENTIALS.sub(r"\1***@", text)
 
 
 def run_quietly(command: Sequence[str]) -> None:

@@ -1,0 +1,165 @@
+"""A requirements file with all that it includes: is it one, and what does it say?
+
+Knows pip's format (https://pip.pypa.io/en/stable/reference/requirements-file-format/) as far as to
+find mistakes before anything is downloaded, and to tell two files that differ.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from generator.errors import mask_tokens
+
+_MAX_BYTES = 2**20
+_INCLUDES = ("-r", "--requirement", "-c", "--constraint")
+_PLAIN = (
+    *("-i", "--index-url", "--extra-index-url", "--no-index", "-f", "--find-links", "--pre"),
+    *("--no-binary", "--only-binary", "--prefer-binary", "--require-hashes", "--trusted-host"),
+)
+_EDITABLE = ("-e", "--editable")
+_COMMENT = re.compile(r"(^|\s)#.*$")
+_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?\s*(\[|[<>=!~;@(]|$)")
+_OF_REQUIREMENT = re.compile(r"\s--(hash|config-settings|global-option)\b.*$")
+_ARCHIVES = (".whl", ".tar.gz", ".zip")
+
+
+@dataclass
+class Requirements:
+    """``content`` tells two environments apart: each line that counts, a hash for each local wheel;
+    ``files`` were read for it; ``problems`` name their file and line.
+    """
+
+    content: list[str] = field(default_factory=list)
+    files: list[Path] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+    @classmethod
+    def read(cls, path: Path) -> Requirements:
+        """The file and all that it includes, in pip's order."""
+        found = cls()
+        found._read(path, root=path.parent)
+        if not found.problems and not any(map(_is_package, found.content)):
+            found.problems.append(f"{path.name} names no package")
+        return found
+
+    def _read(self, path: Path, root: Path) -> None:
+        if path in self.files:
+            return
+        self.files.append(path)
+        try:
+            if not path.is_file() or path.stat().st_size > _MAX_BYTES:
+                raise OSError(0, "is no requirements file of at most 1 MiB")
+            text = path.read_text(encoding="utf-8-sig")
+        except UnicodeDecodeError:
+            text = "\0"
+        except OSError as error:
+            self.problems.append(f"{path}: {error.strerror}")
+            return
+        if "\0" in text:
+            self.problems.append(f"{path.name} is no text in UTF-8")
+            return
+        for number, line in _lines(text):
+            try:
+                problem = self._take(line, path, root)
+            except (OSError, RuntimeError) as error:  # RuntimeError: a loop of links, until 3.12
+                problem = getattr(error, "strerror", None) or "a loop of symbolic links"
+                problem = f"{_shown(line)}: {problem}"
+            if problem:
+                self.problems.append(f"{path.name}:{number}: {problem}")
+
+    def _take(self, line: str, path: Path, root: Path) -> str:
+        """Notes one line; what is wrong with it, if anything."""
+        option, _, value = line.replace("=", " ", 1).partition(" ")
+        if line.startswith("-") and option in _INCLUDES:
+            return self._include(option, value.strip(), path, root)
+        if option in _EDITABLE:
+            return "an editable package can change under its environment: build a wheel of it"
+        if line.startswith("-"):
+            self.content.append(line)
+            return "" if option in _PLAIN else f"{option} is no option of a requirements file"
+        return self._package(line, root)
+
+    def _include(self, option: str, value: str, path: Path, root: Path) -> str:
+        if not value:
+            return f"{option} needs a file"
+        if "://" in value:
+            return f"{option} of a URL: what is there can change; put the file beside this one"
+        included = (path.parent / value).resolve()
+        if not included.is_file():
+            return f"{option} {value}: {included} is no such file"
+        kind = "constraints" if option in ("-c", "--constraint") else "requirements"
+        self.content.append(f"begin {kind}")
+        self._read(included, root)
+        self.content.append(f"end {kind}")
+        return ""
+
+    def _package(self, line: str, root: Path) -> str:
+        bare = _OF_REQUIREMENT.sub("", line).strip()
+        if _is_local(bare):
+            return self._local(bare, root)
+        if "://" not in bare or "@" in bare.partition("://")[0]:
+            problem = _requirement_problem(bare)
+            if problem:
+                return problem
+        self.content.append(line)
+        return ""
+
+    def _local(self, written: str, root: Path) -> str:
+        """A wheel on this machine, which pip looks for from its working folder."""
+        file = root / written.partition(";")[0].strip()
+        if not file.is_file():
+            what = "a folder; build a wheel of it" if file.is_dir() else "no such file"
+            return f"{written}: {file} is {what}"
+        self.files.append(file)
+        digest = hashlib.sha256(file.read_bytes()).hexdigest()
+        self.content.append(f"{file.name} sha256:{digest}")
+        return ""
+
+
+def _is_package(line: str) -> bool:
+    return not line.startswith(("-", "begin ", "end "))
+
+
+def _is_local(line: str) -> bool:
+    path = line.partition(";")[0].strip()
+    return "://" not in line and (path.startswith((".", "/")) or path.endswith(_ARCHIVES))
+
+
+def _requirement_problem(line: str) -> str:
+    from packaging.requirements import InvalidRequirement, Requirement
+
+    if not _NAME.match(line):
+        return f"{_shown(line)} names no package"
+    if "${" in line:  # pip puts variables of the environment in
+        return ""
+    try:
+        Requirement(line)
+    except InvalidRequirement as error:
+        return f"{_shown(line)}: {str(error).splitlines()[0]}"
+    return ""
+
+
+def _shown(line: str) -> str:
+    """A line as a message quotes it; cut off only after passwords are out."""
+    return repr(mask_tokens(line)[:60])
+
+
+def _lines(text: str) -> Iterator[tuple[int, str]]:
+    """Each logical line with the number of its first, without comments."""
+    whole, first = "", 0
+    for number, line in enumerate(text.splitlines(), 1):
+        first = first if whole else number
+        clean = _COMMENT.sub("", line)
+        if clean.endswith("\\"):
+            whole += clean[:-1]
+            continue
+        whole = (whole + clean).strip()
+        if whole:
+            yield first, whole
+        whole = ""
+    if whole.strip():
+        yield first, whole.strip()

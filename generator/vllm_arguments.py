@@ -1,0 +1,36 @@
+"""What ``options:`` say to vLLM, under the names of its AsyncEngineArgs.
+
+https://docs.vllm.ai/en/stable/configuration/engine_args.html. Knows no layout: NVIDIA's backend
+reads these from a file, and a deployment wants to know how many GPUs they ask for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+_GIB = 2**30
+_SAME_NAME = ("max_model_len", "max_num_seqs")
+
+
+def arguments(options: Mapping[str, object]) -> dict[str, Any]:
+    """The arguments that a model's complete options have for vLLM."""
+    found = {name: options[name] for name in _SAME_NAME if options.get(name) is not None}
+    kv_cache_gib = options.get("kv_cache_gib")
+    if isinstance(kv_cache_gib, int | float):
+        found["kv_cache_memory_bytes"] = int(kv_cache_gib * _GIB)
+    return {**found, **own_arguments(options)}
+
+
+def num_gpus(options: Mapping[str, object]) -> int:
+    """The GPUs that one engine with these options computes on, wherever they are."""
+    own = own_arguments(options)
+    sizes = (own.get(f"{kind}_parallel_size", 1) for kind in ("tensor", "pipeline"))
+    tensor, pipeline = (size if type(size) is int and size > 0 else 1 for size in sizes)
+    return tensor * pipeline
+
+
+def own_arguments(options: Mapping[str, object]) -> Mapping[str, Any]:
+    """What stands in ``options.vllm``, as it stands there."""
+    own = options.get("vllm")
+    return own if isinstance(own, Mapping) else {}

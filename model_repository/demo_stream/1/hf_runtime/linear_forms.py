@@ -1,0 +1,69 @@
+"""Linear layers whose weights are laid out ahead for the CPU: one class for each form.
+
+Which form is the fastest is found out in prepacked_linear.py. The operators are private to torch
+(``mkldnn``: what inductor emits; ``quantized``: what its dynamic quantisation calls): where one is
+missing or fails, its form is not taken. A test holds all forms to the same numbers.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+
+class PrepackedLinear(nn.Module):
+    """``y = x @ weight.T + bias``, ``weight`` (out_features, in_features) laid out by oneDNN."""
+
+    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
+        super().__init__()
+        self.out_features, self.in_features = weight.shape
+        self.dtype = weight.dtype
+        self._pack(weight.detach().contiguous(), None if bias is None else bias.detach())
+
+    @staticmethod
+    def joined(weights: list[torch.Tensor]) -> torch.Tensor:
+        """One weight with the outputs of all, in order."""
+        return torch.cat(weights)
+
+    def _pack(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
+        """Raises AttributeError or RuntimeError where torch can't lay the weight out so."""
+        ops = torch.ops.mkldnn
+        self._linear = ops._linear_pointwise  # noqa: SLF001
+        self.packed, self.bias = ops._reorder_linear_weight(weight, None), bias  # noqa: SLF001
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """(..., in_features) -> (..., out_features), in the weight's dtype."""
+        y: torch.Tensor = self._linear(x, self.packed, self.bias, "none", [], "")
+        return y
+
+    @property
+    def weight(self) -> torch.Tensor:
+        """An empty stand-in of the right dtype, for modules that only look at ``weight.dtype`` or
+        ``.device``.
+        """
+        return torch.empty(0, dtype=self.dtype)
+
+
+class HalfStoredLinear(PrepackedLinear):
+    """The same, stored in float16 by FBGEMM and computed in float32."""
+
+    def _pack(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
+        if weight.dtype != torch.float32 or not torch.equal(weight.half().float(), weight):
+            raise RuntimeError("not exactly float16")
+        ops = torch.ops.quantized
+        self._linear, self.packed = ops.linear_dynamic_fp16, ops.linear_prepack_fp16(weight, bias)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """(..., in_features) -> (..., out_features), float32."""
+        y: torch.Tensor = self._linear(x, self.packed)
+        return y
+
+
+def is_int8(weight: torch.Tensor) -> bool:
+    """Whether a weight is torchao's of 8 bits, with one scale for each output."""
+    if type(weight).__name__ != "Int8Tensor":
+        return False
+    tensor: Any = weight
+    return tensor.act_pre_scale is None and tensor.scale.numel() == tensor.shape[0]

@@ -1,0 +1,107 @@
+"""What vLLM's processes find when they start: variables, and a program that dies with this one.
+
+vLLM computes in processes of its own, and leaves them behind where the one that started them is
+killed. Linux can end them then (prctl(2), PR_SET_PDEATHSIG), if they ask for it when they start.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import locale
+import multiprocessing.spawn
+import os
+import shlex
+import sys
+import sysconfig
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+VARIABLES = {
+    "VLLM_LOGGING_LEVEL": "ERROR",  # why a load failed; never a request
+    "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_DO_NOT_TRACK": "1",
+    "VLLM_WORKER_MULTIPROC_METHOD": "spawn",  # a fork would copy Triton's stub with its threads
+    "HF_HUB_OFFLINE": "1",  # the files are in the model's cache
+    "TOKENIZERS_PARALLELISM": "false",
+    "PYTHONUTF8": "1",
+}
+# The parent may be gone before it can be asked for.
+_DIE_WITH_PARENT = """\
+import ctypes, os, sys
+ctypes.CDLL(None).prctl(1, 9)
+if os.getppid() == int(sys.argv[1]):
+    os.execv(sys.argv[2], sys.argv[2:])
+"""
+
+
+def set_variables(*, gpu_index: int | None, num_threads: int, num_ranks: int, is_cpu: bool) -> None:
+    """Sets what the environment does not say. Before vllm is imported."""
+    with contextlib.suppress(locale.Error):
+        # Triton's stub is left in the C locale, where torch can't read templates of its own.
+        locale.setlocale(locale.LC_CTYPE, "C.UTF-8")
+    variables = dict(VARIABLES)
+    if is_cpu:
+        cores = sorted(os.sched_getaffinity(0))
+        variables["VLLM_CPU_OMP_THREADS_BIND"] = binding(cores, num_threads, num_ranks)
+        variables["OMP_NUM_THREADS"] = str(num_threads)
+    for name, value in variables.items():
+        os.environ.setdefault(name, value)
+    if gpu_index is not None:
+        os.environ["CUDA_VISIBLE_DEVICES"] = visible_gpu(gpu_index)
+
+
+def binding(cores: Sequence[int], num_threads: int, num_ranks: int) -> str:
+    """Which cores each rank's threads are bound to: all, where vLLM's own choice leaves one idle.
+    None where the cores are shared with other instances.
+    """
+    share = len(cores) // num_ranks
+    if num_threads < len(cores) or not share:
+        return "nobind"
+    parts = [cores[rank * share : (rank + 1) * share] for rank in range(num_ranks)]
+    return "|".join(",".join(map(str, part)) for part in parts)
+
+
+def visible_gpu(index: int) -> str:
+    """What the ``index``-th of the GPUs that are visible here is called for a process that may see
+    it alone.
+    """
+    names = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
+    return names[index] if index < len(names) else str(index)
+
+
+@contextmanager
+def dying_with_this_one() -> Iterator[None]:
+    """Processes that multiprocessing spawns here are killed when the thread that spawns them ends,
+    however it does.
+    """
+    before = multiprocessing.spawn.get_executable()
+    with tempfile.TemporaryDirectory(prefix="hf-triton-vllm-") as folder:
+        program = Path(folder, "python")
+        program.write_text(_script(python_program()), encoding="utf-8")
+        program.chmod(0o700)
+        multiprocessing.spawn.set_executable(str(program))
+        try:
+            yield
+        finally:
+            multiprocessing.spawn.set_executable(before)
+
+
+def python_program() -> str:
+    """The interpreter of the environment that this process runs in; within Triton's stub
+    ``sys.executable`` may be something else.
+    """
+    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    folders = [Path(sys.prefix, "bin"), Path(sysconfig.get_path("scripts"))]
+    for folder in folders:
+        for name in (version, "python3", "python"):
+            if (folder / name).is_file():
+                return str(folder / name)
+    return sys.executable
+
+
+def _script(program: str) -> str:
+    quoted = shlex.quote(program)
+    dying = f"{quoted} -c {shlex.quote(_DIE_WITH_PARENT)} {os.getpid()}"
+    return f'#!/bin/sh\nexec {dying} {quoted} "$@"\n'

@@ -1,0 +1,1 @@
+"""What shared prefixes save and cost in the in-flight engine."""

@@ -1,0 +1,113 @@
+"""A vLLM without a model: counts upwards from a prompt's last token, by vLLM's rules of ends."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+from text_generation.on_vllm.engine import StepStats
+from text_generation.on_vllm.sampling import sampling_arguments
+from text_generation.sequence import Sequence
+
+VOCAB_SIZE = 97
+CONTEXT = 128
+INTERVAL = 4
+
+
+@dataclass
+class FakeVllm:
+    """``is_held`` keeps each request from its next token, ``held_after`` from the one after so many
+    of its own, ``gives_up`` ends each at its first; ``closed`` are those that were ended before
+    vLLM was done with them.
+    """
+
+    name: str = "vLLM 0"
+    max_model_len: int = CONTEXT
+    max_num_seqs: int = 2
+    num_cache_tokens: int = 1024
+    is_dead: bool = False
+    is_held: bool = False
+    held_after: int | None = None
+    gives_up: bool = False
+    is_shut_down: bool = False
+    error: Exception | None = None
+    closed: list[Sequence] = field(default_factory=list)
+    count: Callable[[StepStats], None] = lambda stats: None
+    told: list[int] = field(default_factory=list)  # tokens of each output
+
+    async def start(self, count: Callable[[StepStats], None]) -> FakeVllm:
+        """What an engine starts."""
+        self.count = count
+        self._places = asyncio.Semaphore(self.max_num_seqs)
+        return self
+
+    def shutdown(self) -> None:
+        self.is_shut_down = True
+
+    async def generate(
+        self, sequence: Sequence, *, each_token: bool, eos_token_ids: frozenset[int]
+    ) -> AsyncGenerator[Any, None]:
+        asked = sampling_arguments(sequence.params, eos_token_ids)
+        interval = 1 if each_token else INTERVAL
+        finished = False
+        try:
+            async with self._places:
+                waiting: list[int] = []
+                for number in range(asked["max_tokens"]):
+                    token = (sequence.prompt_token_ids[-1] + 1 + number) % VOCAB_SIZE
+                    await self._computed(number)
+                    waiting.append(token)
+                    reason = "error" if self.gives_up else _reason(asked, number + 1, token)
+                    finished = reason is not None
+                    if finished or not number or len(waiting) >= interval:
+                        self.told.append(len(waiting))
+                        yield _output(waiting, reason, asked["logprobs"])
+                        waiting = []
+                    if finished:
+                        return
+        finally:
+            if not finished:
+                self.closed.append(sequence)
+
+    async def _computed(self, number: int) -> None:
+        await asyncio.sleep(0.0005)
+        held = number == self.held_after
+        while (held or self.is_held) and not self.is_dead and self.error is None:
+            await asyncio.sleep(0.005)
+        if self.is_dead:
+            raise ConnectionError("the engine's process is gone")
+        if self.error is not None:
+            raise self.error
+        self.count(StepStats(1, 1, 0, 0.5))
+
+
+def starter(vllm: FakeVllm) -> Callable[[Callable[[StepStats], None]], Awaitable[FakeVllm]]:
+    """What an engine is given to start it."""
+    return vllm.start
+
+
+def _reason(asked: dict[str, Any], num_tokens: int, token: int) -> str | None:
+    if num_tokens >= asked["min_tokens"] and token in asked["stop_token_ids"]:
+        return "stop"
+    return "length" if num_tokens == asked["max_tokens"] else None
+
+
+def _output(token_ids: list[int], reason: str | None, num_logprobs: int | None) -> Any:
+    logprobs = None
+    if num_logprobs is not None:
+        logprobs = [logprobs_of(token, num_logprobs) for token in token_ids]
+    completion = SimpleNamespace(token_ids=list(token_ids), logprobs=logprobs, finish_reason=reason)
+    metrics = SimpleNamespace(queued_ts=1.0, scheduled_ts=1.5)
+    return SimpleNamespace(outputs=[completion], finished=reason is not None, metrics=metrics)
+
+
+def logprobs_of(token_id: int, num: int) -> dict[int, Any]:
+    """The sampled token is the second likeliest; those after it are its next numbers."""
+    found = {token_id: SimpleNamespace(logprob=-1.0, rank=2)}
+    for rank in range(1, num + 1):
+        if rank != 2:
+            found[(token_id + rank) % VOCAB_SIZE] = SimpleNamespace(logprob=-rank / 2, rank=rank)
+    return found

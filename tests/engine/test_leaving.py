@@ -1,0 +1,22 @@
+"""How often callers are asked after: seldom enough to cost little, often enough to notice."""
+
+from __future__ import annotations
+
+import pytest
+from hf_runtime.leaving import pause_s
+
+
+@pytest.mark.parametrize(
+    "num_asked,round_s,step_s,expected_s",
+    [
+        pytest.param(32, 0.0016, 0.0, 0.08, id="fifty times what a round takes"),
+        pytest.param(32, 0.0016, 0.1, 0.1, id="not twice in a step"),
+        pytest.param(1, 0.00005, 0.0, 0.005, id="never without a rest"),
+        pytest.param(2, 0.004, 0.5, 0.02, id="sooner for few, however slow the server is"),
+        pytest.param(1000, 0.05, 0.0, 1.0, id="every second at the latest"),
+    ],
+)
+def test_the_pause_follows_what_asking_costs(
+    num_asked: int, round_s: float, step_s: float, expected_s: float
+) -> None:
+    assert pause_s(num_asked, round_s, step_s) == pytest.approx(expected_s)

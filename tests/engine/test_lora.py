@@ -1,0 +1,221 @@
+"""Adapters of one model in one batch: PEFT's own tokens for each, and what can't be served."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hf_runtime.errors import LoadError
+from hf_runtime.prepacked_linear import prepack
+from safetensors.torch import load_file, save_file
+from text_generation.engine import Engine
+from text_generation.engine_metrics import families
+from text_generation.in_flight import InFlightEngine
+from text_generation.lora.linear import AdaptedLinear
+from text_generation.lora.reading import read_adapters
+
+from tests.engine.driving import Answers, running, setup
+from tests.engine.tiny_adapters import peft_reference, read, save_adapter, served_with
+from tests.engine.tiny_models import Asked, mixed_load, tiny_model
+
+# What each of two adapters changes: attention alone; with other ranks, everything and the head.
+TARGETS: dict[str, tuple[list[str], list[str]]] = {
+    "llama": (["q_proj", "v_proj"], ["k_proj", "o_proj", "gate_proj", "down_proj", "lm_head"]),
+    "gpt2": (["c_attn"], ["c_attn", "c_fc", "lm_head"]),
+    "falcon-rotary": (["query_key_value"], ["dense", "dense_4h_to_h", "lm_head"]),
+}
+NAMES = ("polite", "sql", None, "sql", None, "polite", "polite", "sql")
+
+
+def adapters_of(name: str, model: Any, folder: Path) -> dict[str, Path]:
+    first, second = TARGETS[name]
+    alpha = {"lora_alpha": 16, "rank_pattern": {"c_fc": 2, "o_proj": 2}}
+    return {
+        "polite": save_adapter(model, folder / "polite", r=4, lora_alpha=8, target_modules=first),
+        "sql": save_adapter(
+            model, folder / "sql", seed=1, r=3, use_rslora=True, target_modules=second, **alpha
+        ),
+    }
+
+
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Two adapters of the tiny Llama."""
+    return adapters_of("llama", tiny_model("llama"), tmp_path_factory.mktemp("llama"))
+
+
+def generated(
+    engine: Engine, asked: list[tuple[Asked, str | None]], at_once: int
+) -> list[tuple[int, ...]]:
+    """Greedy tokens of each, ``at_once`` of them together."""
+    answers = Answers()
+    for first in range(0, len(asked), at_once):
+        sequences = []
+        for number, (one, name) in list(enumerate(asked))[first : first + at_once]:
+            sequence = answers.sequence(number, one.prompt, max_tokens=one.max_tokens)
+            sequence.lora_name = name
+            sequences.append(sequence)
+        engine.submit(sequences)
+        answers.wait(min(first + at_once, len(asked)))
+    return [answers.completion(number).token_ids for number in range(len(asked))]
+
+
+@pytest.mark.parametrize(
+    "name, runner",
+    [("llama", "fused"), ("llama", "packed"), ("gpt2", "packed"), ("falcon-rotary", "cache")],
+)
+@pytest.mark.parametrize("prepare", [prepack, lambda model: None], ids=["prepacked", "plain"])
+def test_each_request_gets_the_tokens_of_pefts_own_model(
+    name: str, runner: str, prepare: Any, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    if runner == "packed":
+        request.getfixturevalue("not_fused")
+    folders = adapters_of(name, tiny_model(name), tmp_path)
+    asked = list(zip(mixed_load(len(NAMES)), NAMES, strict=True))
+    expected = peft_reference(tiny_model(name), folders, asked)
+    made = setup(tiny_model(name), max_num_seqs=5, max_num_batched_tokens=24)
+    adapters = read(made.model, folders)
+    engine = InFlightEngine(replace(made, prepare=prepare, adapters=adapters))
+    with running(engine):
+        assert f"({runner}, adapters)" in engine.description
+        assert generated(engine, asked, at_once=len(asked)) == expected
+        assert generated(engine, asked, at_once=1) == expected
+
+
+def test_adapters_change_what_is_generated(llama: dict[str, Path]) -> None:
+    """Else the other tests would show nothing."""
+    one = mixed_load(2)[1]
+    asked = [(one, None), (one, "polite"), (one, "sql")]
+    assert len(set(peft_reference(tiny_model("llama"), llama, asked))) == 3
+
+
+def test_a_model_without_adapters_keeps_its_layers() -> None:
+    assert read_adapters(served_with({}), tiny_model("llama").config) is None
+    engine = InFlightEngine(setup(tiny_model("llama")))
+    with running(engine):
+        assert not any(isinstance(one, AdaptedLinear) for one in engine.setup.model.modules())
+        assert "adapters" not in engine.description
+
+
+def test_sequences_are_counted_by_adapter(llama: dict[str, Path]) -> None:
+    model = tiny_model("llama")
+    engine = InFlightEngine(replace(setup(model), adapters=read(model, llama)))
+    with running(engine):
+        one = Asked([1, 2], 2)
+        generated(engine, [(one, "sql"), (one, None), (one, "sql")], at_once=3)
+        (family,) = [one for one in families(engine) if "adapter" in one.name]
+    assert family.name == "hf_triton_adapter_sequences_total"
+    samples = {sample.labels["adapter"]: sample.value for sample in family.samples}
+    assert samples == {"polite": 0, "sql": 2}
+
+
+def error_of(folder: Path, name: str = "llama") -> str:
+    with pytest.raises(LoadError) as raised:
+        read(tiny_model(name), {"sql": folder})
+    return str(raised.value)
+
+
+def changed_config(folder: Path, to: Path, **changes: Any) -> Path:
+    """A copy of an adapter whose configuration says something else."""
+    to.mkdir()
+    (to / "adapter_model.safetensors").write_bytes(
+        (folder / "adapter_model.safetensors").read_bytes()
+    )
+    config = json.loads((folder / "adapter_config.json").read_text())
+    (to / "adapter_config.json").write_text(json.dumps({**config, **changes}))
+    return to
+
+
+@pytest.mark.parametrize(
+    "changes, expected",
+    [
+        (
+            {"peft_type": "IA3"},
+            "adapter_config.json: peft_type: got IA3, expected LORA",
+        ),
+        (
+            {"use_dora": True},
+            "adapter_config.json: use_dora is set, and only plain LoRA is served; merge",
+        ),
+        ({"bias": "all"}, "adapter_config.json: bias is set, and only plain LoRA is served"),
+        ({"modules_to_save": ["lm_head"]}, "adapter_config.json: modules_to_save is set"),
+        ({"trainable_token_indices": [1]}, "adapter_config.json: trainable_token_indices is set"),
+        (
+            {"init_lora_weights": "pissa_niter_4"},
+            "adapter_config.json: init_lora_weights: pissa_niter_4 goes with changed weights",
+        ),
+        (
+            {"r": 2},
+            "model.layers.0.self_attn.q_proj.lora_A is 4 x 32, this model needs 2 x 32: it was",
+        ),
+        (
+            {"target_modules": ["q_proj"]},
+            "weights for model.layers.0.self_attn.v_proj.lora_A.weight, which this model lacks",
+        ),
+        (
+            {"target_modules": ["q_proj", "v_proj", "o_proj"]},
+            "no weights for model.layers.0.self_attn.o_proj.lora_A, which its adapter_config.json",
+        ),
+        ({"target_modules": ["wqkv"]}, "Target modules {'wqkv'} not found in the base model"),
+        ({"target_modules": ["embed_tokens"]}, "model.embed_tokens: its kind (Embedding) is not"),
+    ],
+    ids=str,
+)
+def test_an_adapter_that_cant_be_served_is_refused_by_name(
+    llama: dict[str, Path], tmp_path: Path, changes: dict[str, Any], expected: str
+) -> None:
+    changes = {"base_model_name_or_path": "org/other", **changes}
+    found = error_of(changed_config(llama["polite"], tmp_path / "changed", **changes))
+    assert found.startswith(f"adapter sql: {expected}")
+    assert "\n" not in found
+
+
+def test_an_adapter_of_another_base_names_both(llama: dict[str, Path], tmp_path: Path) -> None:
+    changed = changed_config(llama["polite"], tmp_path / "c", base_model_name_or_path="org/other")
+    found = error_of(changed, "gpt2")
+    assert "made for org/other, not for org/tiny" in found
+
+
+def test_weights_that_are_not_low_rank_or_not_finite_are_refused(
+    llama: dict[str, Path], tmp_path: Path
+) -> None:
+    folder = changed_config(llama["polite"], tmp_path / "changed")
+    file = folder / "adapter_model.safetensors"
+    weights = load_file(file)
+    save_file({**weights, "base_model.model.lm_head.weight": torch.zeros(97, 32)}, file)
+    assert error_of(folder) == (
+        "adapter sql: whole weights of lm_head.weight, and only low-rank changes are served"
+    )
+    first = next(name for name in weights if "0.self_attn.q_proj.lora_A" in name)
+    save_file({**weights, first: torch.full_like(weights[first], torch.nan)}, file)
+    assert error_of(folder).endswith("q_proj.lora_A holds numbers that are not finite")
+    file.write_bytes(b"no safetensors")
+    assert error_of(folder).startswith("adapter sql: SafetensorError: ")
+
+
+def test_a_folder_without_an_adapter_and_one_with_a_pickle_are_refused(
+    llama: dict[str, Path], tmp_path: Path
+) -> None:
+    assert error_of(tmp_path).startswith("adapter sql: local adapter: no adapter_config.json in ")
+    folder = changed_config(llama["polite"], tmp_path / "changed")
+    torch.save(load_file(folder / "adapter_model.safetensors"), folder / "adapter_model.bin")
+    (folder / "adapter_model.safetensors").unlink()
+    assert "has weights only as a pickle (adapter_model.bin)" in error_of(folder)
+    served = served_with({"sql": folder}, allow_pickle=True)
+    adapters = read_adapters(served, tiny_model("llama").config)
+    assert adapters is not None
+    assert adapters.names == ("sql",)
+
+
+def test_without_peft_the_load_says_what_to_install(
+    llama: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "peft", None)
+    found = error_of(llama["sql"])
+    assert found.startswith("adapters: they need PEFT, which is not installed")
+    assert found.endswith("pip install 'hf-triton[lora]'")

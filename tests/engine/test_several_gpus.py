@@ -1,0 +1,120 @@
+"""A model whose layers ``device_map`` has spread over two GPUs: what meets is on one device, and
+the tokens are the model's own.
+
+Without GPUs on pretended ones, see split_devices.py; the last test wants two real ones.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hf_runtime import device
+from text_generation.cache_runner import CacheRunner
+from text_generation.cuda_graphs import with_cuda_graphs
+from text_generation.holding import CannotHoldError, fitting_runner
+from text_generation.in_flight import InFlightEngine
+from text_generation.kv_cache import CacheSize, KVCache, layer_shapes
+from text_generation.packed_runner import PackedRunner
+
+from tests.engine.driving import Answers, generate_all, running, setup
+from tests.engine.split_devices import FIRST, SECOND, pretended_gpus, split_in_two
+from tests.engine.tiny_models import mixed_load, reference, tiny_model
+
+MODELS = ("llama", "qwen2-sliding", "gemma3")
+OPTIONS: dict[str, Any] = {"max_num_seqs": 4, "max_num_batched_tokens": 16, "max_model_len": 64}
+
+
+def split(name: str = "llama") -> Any:
+    model = tiny_model(name)
+    split_in_two(model)
+    return model
+
+
+def prepared(model: Any) -> InFlightEngine:
+    """An engine that steps in the test's own thread, which is the one that pretends."""
+    engine = InFlightEngine(dataclasses.replace(setup(model, **OPTIONS), device=FIRST))
+    engine._prepare()
+    return engine
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_split_model_generates_its_own_tokens(name: str) -> None:
+    asked = mixed_load(6)
+    expected = reference(tiny_model(name), asked)
+    with pretended_gpus():
+        engine = prepared(split(name))
+        assert engine.runner.name == "packed"
+        answers = Answers()
+        sequences = [
+            answers.sequence(number, one.prompt, max_tokens=one.max_tokens)
+            for number, one in enumerate(asked)
+        ]
+        engine._add(sequences)
+        while engine._has_work():
+            engine._step()
+    assert [tuple(sequence.token_ids) for sequence in sequences] == expected
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_split_model_can_go_through_transformers_cache(name: str) -> None:
+    with pretended_gpus():
+        model = split(name)
+        model._supports_attention_backend = False
+        assert fitting_runner(model, layer_shapes(model, FIRST), FIRST) is CacheRunner
+
+
+def test_keys_and_values_lie_with_their_layers() -> None:
+    with pretended_gpus():
+        model = split()
+        shapes = layer_shapes(model, FIRST)
+        cache = KVCache(shapes, CacheSize(2, 16, 0))
+        assert [shape.device for shape in shapes] == [FIRST, SECOND]
+        assert [keys.device for keys in cache.keys] == [FIRST, SECOND]
+        assert device.devices_of(model) == [FIRST, SECOND]
+
+
+def test_a_tensor_that_is_left_behind_shows() -> None:
+    with pretended_gpus():
+        model = split()
+        shapes = layer_shapes(model, FIRST)
+        shapes[1] = shapes[0]  # the second layer's keys and values on the first GPU
+        with pytest.raises(CannotHoldError, match="same device"):
+            fitting_runner(model, shapes, FIRST)
+
+
+def test_no_cuda_graph_is_captured_over_two_gpus() -> None:
+    with pretended_gpus():
+        model = split()
+        cache = KVCache(layer_shapes(model, FIRST), CacheSize(2, 16, 0))
+        runner = PackedRunner(model, cache, FIRST)
+        assert with_cuda_graphs(runner, FIRST) is runner
+
+
+def test_each_gpu_of_a_split_model_is_asked_whether_it_still_computes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[torch.device] = []
+    monkeypatch.setattr(device, "check_computes", asked.append)
+    with pretended_gpus():
+        device.check_all_compute(split())
+    assert asked == [FIRST, SECOND]
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+def test_two_real_gpus_generate_the_tokens_of_the_cpu(tmp_path: Path) -> None:
+    from transformers import AutoModelForCausalLM
+
+    asked = mixed_load(6)
+    expected = reference(tiny_model("llama"), asked)
+    tiny_model("llama").save_pretrained(tmp_path)
+    first = dict.fromkeys(("model.embed_tokens", "model.rotary_emb", "model.layers.0"), 0)
+    second = dict.fromkeys(("model.layers.1", "model.norm", "lm_head"), 1)
+    model = AutoModelForCausalLM.from_pretrained(tmp_path, device_map={**first, **second})
+    ready = dataclasses.replace(setup(model.eval(), **OPTIONS), device=FIRST)
+    with running(InFlightEngine(ready)) as engine:
+        assert engine.description.startswith("in_flight engine (packed)")
+        assert generate_all(engine, asked, at_first=3) == expected

@@ -1,0 +1,283 @@
+"""Prefixes that prompts share, against a cache simulated as lists of tokens: whatever a slot holds
+when a sequence computes in it is what that sequence says.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from text_generation.moves import Move
+from text_generation.prefixes import contents, index
+from text_generation.prefixes.contents import SlotContents, slots_in_order
+from text_generation.sampling_params import SamplingParams
+from text_generation.scheduler import Scheduler, Step
+from text_generation.sequence import Sequence, Token
+from text_generation.warm_up import silent_sequence
+
+FEWEST = 4
+
+
+@pytest.fixture(autouse=True)
+def four_tokens_are_worth_copying(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (index, contents):
+        monkeypatch.setattr(module, "MIN_TOKENS", FEWEST)
+
+
+def sequence(prompt: list[int], max_tokens: int = 1) -> Sequence:
+    return silent_sequence(prompt, SamplingParams(max_tokens=max_tokens))
+
+
+@dataclass
+class Slots:
+    """A scheduler that shares prefixes, and what the slots of its cache hold. Cell = token id."""
+
+    num_slots: int = 4
+    budget: int = 64
+    num_own: int = 0
+    max_kept: int = 99
+    held: dict[int, list[int]] = field(default_factory=dict)
+    num_computed: int = 0
+
+    def __post_init__(self) -> None:
+        order = slots_in_order(self.num_slots, self.num_own)
+        self.contents = SlotContents(order, self.max_kept)
+        self.scheduler = Scheduler(self.num_slots, self.budget, self.contents)
+        self.held = {slot: [] for slot in order}
+
+    def step(self) -> Step:
+        """Plays one, with the token 1 for whoever gets one."""
+        step = self.scheduler.schedule()
+        assert 0 < step.num_tokens <= max(self.budget, len(step.decodes))
+        self.copy(step.moves)
+        for one in step.decodes:
+            self.compute(one, one.num_computed_tokens - 1, one.num_computed_tokens)
+        for chunk in step.prefills:
+            assert chunk.start < chunk.end
+            self.compute(chunk.sequence, chunk.start, chunk.end)
+        for one in step.sampled:
+            one.append(Token(1), frozenset())
+        self.retire([one for one in step.sampled if one.finish_reason])
+        return step
+
+    def compute(self, one: Sequence, start: int, end: int) -> None:
+        """Writes tokens behind its own, and over whatever else."""
+        said = one.prompt_token_ids + one.token_ids
+        assert self.held[one.slot][:start] == said[:start]
+        self.held[one.slot] = said[:end]
+        self.num_computed += end - start
+
+    def retire(self, gone: list[Sequence]) -> None:
+        self.copy(self.scheduler.retire(gone))
+        running = self.scheduler.running
+        assert [one.slot for one in running] == list(range(len(running)))
+
+    def copy(self, moves: list[Move]) -> None:
+        for move in moves:
+            assert move.source != move.target
+            assert len(self.held[move.source]) >= move.num_tokens
+            self.held[move.target] = self.held[move.source][: move.num_tokens]
+
+    def run(self, *sequences: Sequence) -> list[int]:
+        """Computes them to their end -> how many tokens of each were there already."""
+        self.scheduler.add(sequences)
+        while self.scheduler.has_work:
+            self.step()
+        return [one.num_reused_tokens for one in sequences]
+
+
+# Few tokens in few places: most prompts share some beginning with another.
+STEMS = [[7] * 6 + [8, 9], [7] * 12, [5, 5, 5, 5], list(range(20, 50))]
+PROMPTS = st.builds(
+    lambda stem, num, tail: stem[:num] + tail,
+    st.sampled_from(STEMS),
+    st.integers(1, 30),
+    st.lists(st.integers(1, 3), max_size=9),
+)
+LOAD = st.lists(st.tuples(PROMPTS, st.integers(1, 6)), min_size=1, max_size=14)
+SHAPES = st.builds(
+    Slots, st.integers(1, 5), st.integers(1, 24), st.integers(0, 3), st.integers(1, 8)
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(LOAD, SHAPES, st.data())
+def test_each_sequence_continues_what_its_slot_holds_whoever_comes_and_goes(
+    load: list[tuple[list[int], int]], slots: Slots, data: st.DataObject
+) -> None:
+    scheduler = slots.scheduler
+    arriving = [sequence(prompt, output) for prompt, output in load]
+    everything, left = list(arriving), []
+    while arriving or scheduler.has_work:
+        count = data.draw(st.integers(0, 3)) if scheduler.has_work else 1
+        scheduler.add(arriving[:count])
+        del arriving[:count]
+        slots.step()
+        what = data.draw(st.sampled_from(["go on"] * 6 + ["cancel", "fail"]))
+        if what == "cancel":
+            there = [one for one in everything if one not in arriving and not one.finish_reason]
+            leaving = [one for one in there if one not in left][: data.draw(st.integers(0, 2))]
+            left += leaving
+            slots.retire(leaving)
+        elif what == "fail":
+            left += scheduler.drain_running()
+            slots.held = {slot: [99] * 50 for slot in slots.held}  # whatever may lie there now
+    finished = [one for one in everything if one not in left]
+    assert all(len(one.token_ids) == one.params.max_tokens for one in finished)
+    assert not scheduler.holding_slots
+
+
+@settings(max_examples=50, deadline=None)
+@given(LOAD, st.integers(1, 5), st.integers(1, 24))
+def test_nothing_is_kept_or_copied_where_sharing_is_off(
+    load: list[tuple[list[int], int]], num_slots: int, budget: int
+) -> None:
+    scheduler = Scheduler(num_slots, budget)
+    everything = [sequence(prompt, output) for prompt, output in load]
+    scheduler.add(everything)
+    while scheduler.has_work:
+        step = scheduler.schedule()
+        assert step.moves == []
+        for one in step.sampled:
+            one.append(Token(1), frozenset())
+        scheduler.retire([one for one in step.sampled if one.finish_reason])
+    assert all(one.num_reused_tokens == 0 for one in everything)
+
+
+def test_a_prompt_starts_with_what_an_ended_one_had_alike() -> None:
+    slots = Slots()
+    assert slots.run(sequence([*range(20), 1, 2])) == [0]
+    assert slots.run(sequence([*range(20), 3])) == [20]
+
+
+def test_the_same_prompt_computes_its_last_token_again() -> None:
+    slots, prompt = Slots(), list(range(20))
+    assert slots.run(sequence(prompt)) == [0]
+    assert slots.run(sequence(prompt)) == [19]
+
+
+def test_the_next_turn_of_a_chat_starts_behind_the_last_answers_computed_tokens() -> None:
+    slots, prompt = Slots(), list(range(20))
+    slots.run(sequence(prompt, max_tokens=5))
+    assert slots.run(sequence([*prompt, 1, 1, 1, 1, 1, 30, 31])) == [24]  # the fifth was answered
+
+
+def test_adapters_share_with_themselves_alone() -> None:
+    slots, prompt = Slots(), list(range(20))
+    slots.run(sequence(prompt))
+    adapted, again = sequence(prompt), sequence([*prompt, 5])
+    adapted.lora_name = again.lora_name = "french"
+    assert slots.run(adapted) == [0]
+    assert slots.run(again) == [20]
+
+
+def test_few_tokens_alike_are_not_copied() -> None:
+    slots = Slots()
+    slots.run(sequence([5, 6, 7, 8]))
+    assert slots.run(sequence([5, 6, 7, 9, 9, 9, 9, 9])) == [0]
+
+
+def test_who_runs_shares_what_it_has_computed() -> None:
+    slots = Slots()
+    slots.scheduler.add([sequence(list(range(20)), max_tokens=9)])
+    slots.step()
+    other = sequence([*range(20), 40])
+    slots.scheduler.add([other])
+    slots.step()
+    assert other.num_reused_tokens == 20
+
+
+def test_choices_of_one_prompt_wait_for_the_first_ones_step() -> None:
+    slots, prompt = Slots(), list(range(20))
+    choices = [sequence(prompt, max_tokens=3) for _ in range(3)]
+    slots.scheduler.add(choices)
+    assert [chunk.sequence for chunk in slots.step().prefills] == choices[:1]
+    assert [chunk.sequence for chunk in slots.step().prefills] == choices[1:]
+    assert slots.num_computed == 20 + 1 + 2
+
+
+def test_others_do_not_wait_behind_one_that_waits_to_share() -> None:
+    slots, prompt = Slots(), list(range(20))
+    first, second, other = sequence(prompt), sequence(prompt), sequence([9] * 5)
+    slots.scheduler.add([first, second, other])
+    assert [chunk.sequence for chunk in slots.step().prefills] == [first, other]
+
+
+def test_a_prompt_joins_the_computed_part_of_one_under_way() -> None:
+    slots = Slots(budget=16)
+    long, other = sequence(list(range(100))), sequence([*range(12), 50])
+    slots.scheduler.add([long])
+    slots.step()
+    slots.scheduler.add([other])
+    slots.step()
+    assert other.num_reused_tokens == 12
+
+
+def test_a_long_prompt_that_shares_most_does_not_wait_behind_a_longer_one() -> None:
+    slots = Slots(budget=16)
+    slots.run(sequence(list(range(100))))
+    stranger, known = sequence([200 + at for at in range(100)]), sequence([*range(90), 300])
+    slots.scheduler.add([stranger, known])
+    assert known in slots.step().sampled
+
+
+def test_a_prompt_whose_prefix_is_gone_is_computed_in_its_turn() -> None:
+    slots = Slots(num_slots=2, budget=16)
+    slots.run(sequence(list(range(60))))
+    known = sequence([*range(50), 300])
+    slots.scheduler.add([known])
+    slots.contents.clear()
+    while slots.scheduler.has_work:
+        slots.step()
+    assert known.num_reused_tokens == 0
+    assert known.finish_reason == "length"
+
+
+def test_the_least_recently_used_prefix_goes_first() -> None:
+    slots = Slots(max_kept=2)
+    one, two, three = ([base + at for at in range(10)] for base in (100, 200, 300))
+    slots.run(sequence(one))
+    slots.run(sequence(two))
+    slots.run(sequence([*one, 1]))
+    slots.run(sequence(three))
+    assert slots.run(sequence([*one, 2])) == [10]
+    assert slots.run(sequence([*two, 2])) == [0]
+
+
+def test_a_busy_server_keeps_what_has_slots_of_its_own() -> None:
+    everyone = [[base * 100 + at for at in range(10)] for base in range(2)]
+    for num_own, expected in ((0, 0), (1, 10)):
+        slots = Slots(num_slots=2, num_own=num_own)
+        slots.run(sequence(list(range(500, 510))))
+        slots.run(*(sequence(prompt, max_tokens=3) for prompt in everyone))
+        assert slots.run(sequence([*range(500, 510), 1])) == [expected]
+
+
+def test_a_failed_step_leaves_nothing_to_share() -> None:
+    slots = Slots()
+    slots.run(sequence(list(range(20))))
+    slots.scheduler.add([sequence([9] * 9, max_tokens=9)])
+    slots.step()
+    slots.scheduler.drain_running()
+    assert slots.contents.num_kept == 0
+    assert slots.run(sequence(list(range(20)))) == [0]
+
+
+def test_a_prompt_goes_on_where_it_lies_without_any_copy() -> None:
+    slots = Slots(num_slots=1)
+    slots.run(sequence(list(range(20))))
+    slots.scheduler.add([sequence([*range(20), 5])])
+    step = slots.step()
+    assert step.moves == []
+    assert step.num_tokens == 1
+
+
+def test_what_another_prefix_says_already_is_not_kept_twice() -> None:
+    slots, prompt = Slots(), list(range(20))
+    slots.run(sequence(prompt))
+    slots.run(sequence([*prompt, 5, 6]))
+    assert slots.contents.num_kept == 1
+    slots.run(sequence(prompt[:10]))
+    assert slots.contents.num_kept == 1

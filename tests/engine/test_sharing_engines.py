@@ -1,0 +1,152 @@
+"""With shared prefixes greedy tokens stay ``model.generate``'s, for every way to compute a step,
+while prompts that begin alike join and leave in mid-flight.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+import torch
+from hf_runtime.errors import EngineError
+from text_generation import cuda_graphs, in_flight
+from text_generation.cache_runner import CacheRunner
+from text_generation.cuda_graphs import GraphedRunner
+from text_generation.in_flight import InFlightEngine
+from text_generation.kv_cache import KVCache
+from text_generation.prefixes import contents, index
+from text_generation.scheduler import Step
+
+from tests.engine.driving import Answers, generate_all, running, setup
+from tests.engine.tiny_models import VOCAB_SIZE, Asked, reference, tiny_model
+
+SMALL: dict[str, Any] = {"max_num_seqs": 4, "max_num_batched_tokens": 24}
+
+
+@pytest.fixture(autouse=True)
+def four_tokens_are_worth_copying(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (index, contents):
+        monkeypatch.setattr(module, "MIN_TOKENS", 4)
+
+
+def conversations(model: Any, count: int) -> tuple[list[Asked], list[tuple[int, ...]]]:
+    """Two system prompts (longer than WINDOW), a first turn and a second one after its answer, and
+    strangers between them -> all, in an order that is mixed, and their tokens.
+    """
+    rnd = random.Random(5)
+
+    def ids(length: int) -> list[int]:
+        return [rnd.randrange(1, VOCAB_SIZE) for _ in range(length)]
+
+    systems = [ids(31), ids(12)]
+    first = [Asked(systems[at % 2] + ids(at % 5 + 1), 4 + at % 6) for at in range(count)]
+    answers = reference(model, first)
+    second = [
+        Asked(asked.prompt + list(answer) + ids(3), 5)
+        for asked, answer in zip(first, answers, strict=True)
+    ]
+    everyone = [
+        one for turns in zip(first, second, strict=True) for one in (*turns, Asked(ids(9), 3))
+    ]
+    return everyone, reference(model, everyone)
+
+
+def tokens_of(engine: InFlightEngine, asked: list[Asked]) -> list[tuple[int, ...]]:
+    with running(engine):
+        return generate_all(engine, asked, at_first=3)
+
+
+@pytest.mark.parametrize(
+    "name", ["llama", "mistral", "gemma2", "gpt2", "mixtral", "bloom", "falcon-alibi"]
+)
+def test_shared_prefixes_leave_greedy_tokens_as_they_are(name: str) -> None:
+    model = tiny_model(name)
+    asked, expected = conversations(model, 5)
+    engine = InFlightEngine(setup(model, **SMALL))
+    assert tokens_of(engine, asked) == expected
+    assert engine.metrics.num_reused_prompt_tokens > sum(len(one.prompt) for one in asked) / 4
+
+
+@pytest.mark.parametrize("model_type", ["llama", "mistral"])
+def test_every_runner_shares(
+    monkeypatch: pytest.MonkeyPatch, not_fused: None, model_type: str
+) -> None:
+    model = tiny_model(model_type)
+    asked, expected = conversations(model, 4)
+    packed = InFlightEngine(setup(model, **SMALL))
+    assert tokens_of(packed, asked) == expected
+    monkeypatch.setattr(in_flight, "fitting_runner", lambda *_: CacheRunner)
+    cached = InFlightEngine(setup(tiny_model(model_type), **SMALL))
+    assert tokens_of(cached, asked) == expected
+    assert (packed.runner.name, cached.runner.name) == ("packed", "cache")
+    for engine in (packed, cached):
+        assert engine.metrics.num_reused_prompt_tokens > 50
+
+
+@pytest.fixture
+def graphed(monkeypatch: pytest.MonkeyPatch, not_fused: None) -> None:
+    """Graphs replayed by running again; their padding rows lie in slots that hold prefixes."""
+
+    def with_graphs(runner: Any, _: torch.device) -> GraphedRunner:
+        return GraphedRunner(runner, lambda run: run)
+
+    class WithSpare(KVCache):
+        def __init__(self, shapes: Any, size: Any, _: int) -> None:
+            super().__init__(shapes, size, 1)
+
+    monkeypatch.setattr(in_flight, "with_cuda_graphs", with_graphs)
+    monkeypatch.setattr(in_flight, "KVCache", WithSpare)
+    monkeypatch.setattr(cuda_graphs, "_SMALLEST_LENGTH", 32)
+
+
+def test_a_graphs_padding_rows_leave_prefixes_as_they_are(graphed: None) -> None:
+    model = tiny_model("llama")
+    asked, expected = conversations(model, 4)
+    engine = InFlightEngine(setup(model, **{**SMALL, "max_num_seqs": 6}))
+    assert tokens_of(engine, asked) == expected
+    assert engine.metrics.num_reused_prompt_tokens > 50
+
+
+def test_with_slots_of_their_own_more_prefixes_are_kept() -> None:
+    model = tiny_model("llama")
+    asked, expected = conversations(model, 6)
+    reused = []
+    for gib in (None, 0.001):
+        options = {**SMALL, "max_num_seqs": 2, "prefix_cache_gib": gib}
+        engine = InFlightEngine(setup(model, **options))
+        assert tokens_of(engine, asked) == expected
+        reused.append(engine.metrics.num_reused_prompt_tokens)
+    assert reused[0] < reused[1]
+    assert "2 sequences x 128 tokens and 32 more prefixes" in engine.description
+
+
+def test_without_the_option_nothing_is_shared() -> None:
+    model = tiny_model("llama")
+    asked, expected = conversations(model, 3)
+    engine = InFlightEngine(setup(model, **SMALL, prefix_cache=False))
+    assert tokens_of(engine, asked) == expected
+    assert engine.metrics.num_reused_prompt_tokens == 0
+    assert engine.gauges["kv_slots_kept"] == 0
+
+
+def test_what_a_failed_step_left_is_shared_with_nobody() -> None:
+    model = tiny_model("llama")
+    asked, expected = conversations(model, 2)
+    answers = Answers()
+    with running(InFlightEngine(setup(model, **SMALL))) as engine:
+        assert isinstance(engine, InFlightEngine)
+        assert generate_all(engine, asked, at_first=2) == expected
+        forward = engine.runner.forward
+
+        def failing(step: Step) -> torch.Tensor:
+            for stored in (*engine.runner.cache.keys, *engine.runner.cache.values):  # type: ignore[attr-defined]
+                stored.fill_(9.0)
+            raise RuntimeError("boom")
+
+        engine.runner.forward = failing  # type: ignore[method-assign]
+        engine.submit([answers.sequence(0, asked[0].prompt, max_tokens=2)])
+        assert isinstance(answers.wait(1)[0], EngineError)
+        engine.runner.forward = forward  # type: ignore[method-assign]
+        assert engine.gauges["kv_slots_kept"] == 0
+        assert generate_all(engine, asked, at_first=2) == expected

@@ -1,0 +1,140 @@
+"""What models.yaml may say of vLLM, and what it says of GPUs then."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from generator.errors import SpecError
+from generator.models_yaml import load
+from generator.spec import ModelSpec
+from generator.templates import find_tasks
+from tests.support.triton import DEMO_MODEL
+
+_TASKS = find_tasks()
+
+
+def read(folder: Path, options: str, *keys: str) -> ModelSpec:
+    """The model that a YAML with these options, on one line, and these further keys describes."""
+    lines = ["models:", "- name: m", "task: text-generation", f"model: {DEMO_MODEL}", *keys]
+    text = "\n  ".join([*lines, f"options: {options}"])
+    (folder / "models.yaml").write_text(text.replace("  - name", "- name", 1), encoding="utf-8")
+    [spec] = load(folder / "models.yaml", _TASKS)
+    return spec
+
+
+def mistakes(folder: Path, options: str, *keys: str) -> str:
+    with pytest.raises(SpecError) as error:
+        read(folder, options, *keys)
+    return str(error.value)
+
+
+def test_what_our_own_engines_do_is_refused(tmp_path: Path) -> None:
+    told = mistakes(tmp_path, "{engine: vllm}", "device_map: auto")
+    assert "device_map: got auto, expected null: tensor_parallel_size in options.vllm" in told
+    told = mistakes(tmp_path, "{engine: vllm}", "quantization: int8")
+    assert "quantization: expected null: vLLM quantizes by its own arguments" in told
+
+
+def test_adapters_are_vllms_too(tmp_path: Path) -> None:
+    spec = read(tmp_path, "{engine: vllm}", "adapters: [{name: a, model: org/a}]")
+    assert [adapter.name for adapter in spec.adapters] == ["a"]
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        (
+            "{engine: vllm, prefix_cache_gib: 1}",
+            "options.prefix_cache_gib: got 1, but engine is vllm: only engine in_flight knows it",
+        ),
+        (
+            "{engine: generate, kv_cache_gib: 0.5}",
+            "options.kv_cache_gib: got 0.5, but engine is generate: only engine in_flight or vllm",
+        ),
+        (
+            "{engine: generate, prefix_cache: true}",
+            "options.prefix_cache: got true, but engine is generate",
+        ),
+        (
+            "{engine: generate, max_num_batched_tokens: 64}",
+            "options.max_num_batched_tokens: got 64, but engine is generate",
+        ),
+    ],
+)
+def test_an_option_that_the_engine_does_not_know_is_refused(
+    tmp_path: Path, options: str, message: str
+) -> None:
+    assert message in mistakes(tmp_path, options)
+
+
+def test_defaults_may_have_options_for_other_engines(tmp_path: Path) -> None:
+    defaults = "defaults:\n  options: {prefix_cache_gib: 1, kv_cache_gib: 2}\n"
+    model = (
+        f"{{name: m, task: text-generation, model: {DEMO_MODEL}, options: {{engine: generate}}}}"
+    )
+    (tmp_path / "models.yaml").write_text(f"{defaults}models:\n- {model}\n", encoding="utf-8")
+    [spec] = load(tmp_path / "models.yaml", _TASKS)
+    assert spec.options["engine"] == "generate"
+    assert read(tmp_path, "{engine: generate, prefix_cache: false}").name == "m"
+    assert read(tmp_path, "{engine: auto, prefix_cache_gib: 1}").name == "m"
+
+
+def test_vllms_own_arguments_are_passed_on_as_they_are(tmp_path: Path) -> None:
+    given = "{tokenizer_mode: slow, hf_overrides: {rope_theta: 1e4}, plugins: [1, a, true, null]}"
+    spec = read(tmp_path, f"{{engine: vllm, vllm: {given}}}")
+    assert spec.options["vllm"] == {
+        "tokenizer_mode": "slow",
+        "hf_overrides": {"rope_theta": 1e4},
+        "plugins": [1, "a", True, None],
+    }
+    assert read(tmp_path, "{engine: vllm}").options["vllm"] is None
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ("{engine: vllm, vllm: 3}", "options.vllm: got 3, expected a map"),
+        ("{engine: vllm, vllm: {dtype: half}}", "options.vllm: dtype: said by the model's dtype"),
+        (
+            "{engine: vllm, vllm: {max_model_len: 9}}",
+            "options.vllm: max_model_len: said by options.max_model_len",
+        ),
+        (
+            "{engine: vllm, vllm: {hf_token: hf_x}}",
+            "options.vllm: hf_token: said by HF_TOKEN in the environment",
+        ),
+        (
+            "{engine: vllm, vllm: {skip_tokenizer_init: false}}",
+            "options.vllm: skip_tokenizer_init: decided by the engine",
+        ),
+        (
+            "{engine: vllm, vllm: {tensor_parallel_size: two}}",
+            "tensor_parallel_size: got two, expected a whole number, at least 1",
+        ),
+        (
+            "{vllm: {}}",
+            "options.vllm: got arguments for vLLM, but engine is auto; set engine: vllm",
+        ),
+        (
+            "{engine: generate, vllm: {}}",
+            "options.vllm: got arguments for vLLM, but engine is generate; set engine: vllm",
+        ),
+    ],
+)
+def test_arguments_that_vllm_can_not_have_are_named(
+    tmp_path: Path, options: str, message: str
+) -> None:
+    assert message in mistakes(tmp_path, options)
+
+
+def test_one_copy_over_several_gpus_is_one_instance(tmp_path: Path) -> None:
+    over_two = "{engine: vllm, vllm: {tensor_parallel_size: 2}}"
+    assert [g.kind for g in read(tmp_path, over_two).instance_groups] == ["KIND_MODEL"]
+    assert [g.kind for g in read(tmp_path, "{engine: vllm}").instance_groups] == ["KIND_AUTO"]
+    told = mistakes(tmp_path, over_two, "instance_group: [{kind: KIND_GPU, gpus: [0]}]")
+    assert "got KIND_GPU, which is one instance for each GPU" in told
+    assert "expected [{count: 1, kind: KIND_MODEL}]" in told
+    on_model = read(tmp_path, over_two, "instance_group: [{kind: KIND_MODEL}]")
+    assert [g.kind for g in on_model.instance_groups] == ["KIND_MODEL"]

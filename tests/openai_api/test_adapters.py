@@ -1,0 +1,47 @@
+"""Adapters are models of OpenAI's API: listed, and asked for by name."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.openai_api.conftest import Starter, Translator
+from tests.openai_api.fake_triton import Model
+
+
+@pytest.fixture
+def adapted(starter: Starter) -> Translator:
+    """Two models with adapters, one of which both have."""
+    triton, port = starter.triton()
+    triton.models.clear()
+    for name, adapters in (("writer", "polite,sql"), ("other", "sql")):
+        model = Model(f"{name}_stream", "engine", adapters=adapters)
+        triton.models.update({model.name: model, name: Model(name, "front")})
+    return starter.translator(triton, f"127.0.0.1:{port}")
+
+
+def test_each_is_listed_beside_its_model(adapted: Translator) -> None:
+    listed = {one["id"]: one.get("parent") for one in adapted.get("/v1/models").body["data"]}
+    assert listed == {
+        "other": None,
+        "other:sql": "other",
+        "writer": None,
+        "writer:polite": "writer",
+        "writer:sql": "writer",
+    }
+
+
+@pytest.mark.parametrize("name", ["writer:polite", "polite"])
+@pytest.mark.parametrize("stream", [False, True])
+def test_one_is_asked_for_by_its_name(adapted: Translator, name: str, stream: bool) -> None:
+    assert adapted.completion(model=name, stream=stream).status == 200
+    assert adapted.triton.seen[-1]["lora_name"] == "polite"
+
+
+def test_the_model_itself_is_asked_without_any(adapted: Translator) -> None:
+    assert adapted.completion(model="writer").status == 200
+    assert "lora_name" not in adapted.triton.seen[-1]
+
+
+@pytest.mark.parametrize("name", ["sql", "writer:none", "none:sql"])
+def test_a_name_of_none_or_of_several_is_a_404(adapted: Translator, name: str) -> None:
+    assert adapted.completion(model=name).status == 404

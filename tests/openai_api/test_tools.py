@@ -1,0 +1,286 @@
+"""Tools of a chat: what reaches the model of them, and its calls in OpenAI's form.
+
+The fake model repeats the last message, so a message is also what the model would have written.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from generator.openai_api.errors import ApiError
+from generator.openai_api.tool_calls import FoundCalls, whole_calls
+from generator.openai_api.tools import Tools, read_tools
+from tests.openai_api.conftest import Translator
+
+SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+TOOLS = [
+    {"type": "function", "function": {"name": "weather", "parameters": SCHEMA}},
+    {"type": "function", "function": {"name": "now"}},
+]
+WEATHER = '{"name": "weather", "arguments": {"city": "Pa} </tool_call> ris"}}'
+NOW = '{"name": "now", "parameters": {}}'
+BOTH = [("weather", '{"city": "Pa} </tool_call> ris"}'), ("now", "{}")]
+
+
+def read_in_pieces(written: str, size: int, *, parallel: bool = True) -> Any:
+    """What is text, the calls, and why it ends."""
+    reading = FoundCalls(Tools(TOOLS, frozenset(["weather", "now"]), None, parallel))
+    text, parts = "", []
+    for at in range(0, len(written), size):
+        read = reading.read(written[at : at + size], ends=at + size >= len(written))
+        text += read.text
+        parts += read.calls
+    calls = [tuple(call["function"].values()) for call in whole_calls(parts)]
+    return text, calls, reading.finish_reason("stop")
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 1000])
+@pytest.mark.parametrize(
+    "written, text, calls",
+    [
+        (f"<tool_call>\n{WEATHER}\n</tool_call>", "", BOTH[:1]),
+        (f"<tool_call>{WEATHER}</tool_call>\n<tool_call>\n{NOW}\n</tool_call>\n", "", BOTH),
+        (f"I look.\n<tool_call>\n{WEATHER}\n</tool_call>", "I look.\n", BOTH[:1]),
+        (f"[TOOL_CALLS] [{WEATHER}, {NOW}]", "", BOTH),
+        (f"[{WEATHER}, {NOW}]", "", BOTH),
+        (f" {WEATHER}", "", BOTH[:1]),
+        (f"<|python_tag|>{WEATHER}; {NOW}", "", BOTH),
+        (f"<tool_call>{WEATHER}", "", BOTH[:1]),
+        *(
+            (text, text, [])
+            for text in (
+                *("hello", " \n", "a < b <tool_cal", "<tool_call>", "{curly} words", "[]", "{}"),
+                *("[1] and [2, 3] <tool", '{"answer": 42}', '{"name": tru', '{"name": "wea'),
+                *('{"name": "other", "arguments": {}}', "<tool_call>nonsense</tool_call>"),
+                *('{"name": "now", "arguments": 3}', '[{"name": "now"}, 3]'),
+            )
+        ),
+    ],
+    ids=lambda value: str(value)[:30],
+)
+def test_calls_are_found_however_the_text_comes(
+    written: str, text: str, calls: list[Any], size: int
+) -> None:
+    assert read_in_pieces(written, size) == (text, calls, "tool_calls" if calls else "stop")
+
+
+@pytest.mark.parametrize("size", [3, 10_000])
+@pytest.mark.parametrize(
+    "arguments",
+    ['{"x": NaN}', '{"x": -Infinity}', f'{{"x": {"1" * 5000}}}'],
+    ids=lambda value: value[:20],
+)
+def test_arguments_that_no_json_can_hold_are_text(arguments: str, size: int) -> None:
+    written = f'{{"name": "weather", "arguments": {arguments}}}'
+    assert read_in_pieces(written, size) == (written, [], "stop")
+
+
+@pytest.mark.parametrize("size", [3, 10_000])
+@pytest.mark.parametrize("name", ['["weather"]', '{"first": "Ann"}', "null"])
+def test_a_name_that_is_no_text_is_text(name: str, size: int) -> None:
+    for written in (f'{{"name": {name}}}', f'<tool_call>{{"name": {name}}}</tool_call>'):
+        assert read_in_pieces(written, size) == (written, [], "stop")
+
+
+@pytest.mark.parametrize(
+    "written, told", [("1e999", "1.7976931348623157e+308"), (r'"é\ud800"', r'"\u00e9\ud800"')]
+)
+def test_arguments_are_json_that_can_be_sent(written: str, told: str) -> None:
+    call = f'{{"name": "weather", "arguments": {{"x": {written}}}}}'
+    _, [(name, arguments)], _ = read_in_pieces(call, 5)
+    assert (name, arguments) == ("weather", f'{{"x": {told}}}')
+
+
+def test_json_that_is_nested_too_deeply_is_text() -> None:
+    written = "<tool_call>" + "[" * 20_000
+    assert read_in_pieces(written, 5000) == (written, [], "stop")
+
+
+def test_without_parallel_calls_the_first_is_the_only_one() -> None:
+    _, calls, _ = read_in_pieces(f"[{WEATHER}, {NOW}]", 5, parallel=False)
+    assert calls == BOTH[:1]
+
+
+def ask(api: Translator, content: str, **options: Any) -> Any:
+    messages = [{"role": "user", "content": content}]
+    return api.chat(messages=messages, tools=TOOLS, **options)
+
+
+@pytest.mark.parametrize("n", [1, 2])
+def test_a_call_is_answered_as_one(api: Translator, n: int) -> None:
+    body = ask(api, f"<tool_call>\n{WEATHER}\n</tool_call>", n=n).body
+    assert len(body["choices"]) == n
+    for choice in body["choices"]:
+        assert choice["finish_reason"] == "tool_calls"
+        message = choice["message"]
+        assert message["content"] is None
+        [call] = message["tool_calls"]
+        assert len(call.pop("id")) == 9
+        assert call == {"type": "function", "function": dict(zip(_KEYS, BOTH[0], strict=True))}
+
+
+_KEYS = ("name", "arguments")
+
+
+def test_a_stream_has_text_first_and_then_the_calls(api: Translator) -> None:
+    content = f"I look. <tool_call>{WEATHER}</tool_call> <tool_call>{NOW}</tool_call>"
+    *events, done = ask(api, content, stream=True).events
+    assert done == "[DONE]"
+    deltas = [choice["delta"] for event in events for choice in event["choices"]]
+    assert "".join(delta.get("content") or "" for delta in deltas) == "I look. "
+    parts = [part for delta in deltas for part in delta.get("tool_calls", ())]
+    assert [part["index"] for part in parts] == [0, 1]
+    assert [tuple(part["function"].values()) for part in parts] == BOTH
+    assert events[-1]["choices"][0]["finish_reason"] == "tool_calls"
+
+
+def test_text_without_a_call_stays_text(api: Translator) -> None:
+    [choice] = ask(api, "no call here").body["choices"]
+    assert choice["message"] == {
+        "role": "assistant",
+        "content": "no call here",
+        "refusal": None,
+    }
+    assert choice["finish_reason"] == "stop"
+
+
+def test_a_call_that_must_be_is_held_to_the_tools_schemas(api: Translator) -> None:
+    ask(api, f"[{WEATHER}]", tool_choice="required")
+    schema = json.loads(api.triton.seen[0]["sampling_parameters"]["json_schema"])
+    assert schema["type"] == "array"
+    names = [one["properties"]["name"]["const"] for one in schema["items"]["anyOf"]]
+    assert names == ["weather", "now"]
+    assert json.loads(api.triton.seen[0]["tools"]) == TOOLS
+
+    ask(api, WEATHER, tool_choice="required", parallel_tool_calls=False)
+    schema = json.loads(api.triton.seen[1]["sampling_parameters"]["json_schema"])
+    assert len(schema["anyOf"]) == 2
+
+
+def of_one(parameters: Any, name: str = "a b#%") -> dict[str, Any]:
+    """A request whose one tool, of any name, must be called."""
+    function = {"name": name, "parameters": parameters}
+    return {"tools": [{"type": "function", "function": function}], "tool_choice": "required"}
+
+
+@pytest.mark.parametrize("parameters", [{}, {"properties": {}}, {"type": ["object", "null"]}])
+def test_arguments_are_an_object_whether_the_tool_says_so_or_not(parameters: Any) -> None:
+    tools = read_tools(of_one(parameters))
+    assert tools is not None
+    schema = json.loads(tools.held_to()["json_schema"])["items"]["anyOf"][0]
+    arguments = schema["properties"]["arguments"]
+    assert arguments == {**parameters, "$id": "tool:0", "type": "object"}
+
+
+def test_arguments_that_are_to_be_no_object_are_refused() -> None:
+    tools = read_tools(of_one({"type": "string"}))
+    assert tools is not None
+    with pytest.raises(ApiError, match=r"tools\[0\].function.parameters.type: got another type"):
+        tools.held_to()
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_named_call_is_its_arguments(api: Translator, stream: bool) -> None:
+    choice = {"type": "function", "function": {"name": "weather"}}
+    reply = ask(api, '{"city": "Par is"}', tool_choice=choice, stream=stream)
+    assert json.loads(api.triton.seen[0]["sampling_parameters"]["json_schema"]) == SCHEMA
+    if stream:
+        choices = [choice for event in reply.events[:-1] for choice in event["choices"]]
+        parts = [part for one in choices for part in one["delta"].get("tool_calls", ())]
+        assert len(parts) > 1
+        [call], reason = whole_calls(parts), choices[-1]["finish_reason"]
+    else:
+        [answer] = reply.body["choices"]
+        [call], reason = answer["message"]["tool_calls"], answer["finish_reason"]
+    assert call["function"] == {"name": "weather", "arguments": '{"city": "Par is"}'}
+    assert reason == "stop"  # as OpenAI has it
+
+
+def test_messages_of_tools_go_to_the_template_as_they_are(api: Translator) -> None:
+    call = {"id": "a", "type": "function", "function": {"name": "now", "arguments": "{}"}}
+    messages = [
+        {"role": "user", "content": "when?"},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "a", "content": "noon"},
+    ]
+    assert api.chat(messages=messages, tools=TOOLS).status == 200
+    assert json.loads(api.triton.seen[0]["messages"]) == messages
+
+
+@pytest.mark.parametrize(
+    "options, param",
+    [
+        ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
+        ({"tools": [{"type": "function"}]}, "tools[0].function"),
+        ({"tools": [{"type": "function", "function": {}}]}, "tools[0].function.name"),
+        ({"tools": [*TOOLS, TOOLS[0]]}, "tools"),
+        ({"tools": TOOLS * 65}, "tools"),
+        ({"tool_choice": "must"}, "tool_choice"),
+        ({"tool_choice": {"type": "function", "function": {"name": "x"}}}, "tool_choice"),
+        ({"tool_choice": "required", "tools": []}, "tool_choice"),
+        ({"parallel_tool_calls": 1}, "parallel_tool_calls"),
+        (
+            {"tool_choice": "required", "response_format": {"type": "json_object"}},
+            "tool_choice",
+        ),
+    ],
+    ids=lambda value: str(value)[:60],
+)
+def test_what_can_not_be_is_named(api: Translator, options: dict[str, Any], param: str) -> None:
+    reply = api.chat(**{"tools": TOOLS, **options})
+    assert reply.status == 400
+    assert reply.error["param"] == param
+    assert not api.triton.seen
+
+
+@pytest.mark.parametrize(
+    "given, schema",
+    [
+        ({"type": "text"}, None),
+        ({"type": "json_object"}, {"type": "object"}),
+        (
+            {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA, "strict": True}},
+            SCHEMA,
+        ),
+    ],
+    ids=lambda value: str(value)[:30],
+)
+@pytest.mark.parametrize("path", ["chat", "completion"])
+def test_a_response_format_becomes_a_schema(
+    api: Translator, given: Any, schema: Any, path: str
+) -> None:
+    assert getattr(api, path)(response_format=given).status == 200
+    found = api.triton.seen[0]["sampling_parameters"].get("json_schema")
+    assert (found and json.loads(found)) == schema
+
+
+@pytest.mark.parametrize(
+    "given, param",
+    [
+        ("json", "response_format"),
+        ({}, "response_format.type"),
+        ({"type": "grammar"}, "response_format.type"),
+        ({"type": "json_schema"}, "response_format.json_schema"),
+        (
+            {"type": "json_schema", "json_schema": {"name": "x"}},
+            "response_format.json_schema.schema",
+        ),
+        ({"type": "json_object", "schema": {}}, "response_format"),
+    ],
+    ids=str,
+)
+def test_a_response_format_that_can_not_be_is_named(
+    api: Translator, given: Any, param: str
+) -> None:
+    reply = api.chat(response_format=given)
+    assert reply.status == 400
+    assert reply.error["param"] == param
+
+
+def test_vllms_names_go_to_the_model_as_they_are(api: Translator) -> None:
+    extra = {"guided_regex": "a+", "structured_outputs": {"choice": ["a"]}, "guided_json": SCHEMA}
+    api.chat(**extra)
+    assert api.triton.seen[0]["sampling_parameters"] == {"temperature": 1, **extra}

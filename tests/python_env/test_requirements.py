@@ -1,0 +1,119 @@
+"""What a requirements file says, read as pip reads it, without running pip."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from generator.python_env.requirements import Requirements
+from tests.support.tiny_wheel import make_wheel
+
+GOOD = """\
+# what a model needs
+--extra-index-url https://${USER}:${TOKEN}@example.org/simple
+torch==2.13.0  # with a comment
+transformers[torch] >=5.20, \\
+    <5.24 ; python_version > "3.9"
+einops @ https://example.org/einops-0.8.0-py3-none-any.whl
+numpy==1.26.4 --hash=sha256:abc
+"""
+
+
+def write(folder: Path, name: str, text: str) -> Path:
+    path = folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def content(folder: Path, text: str) -> list[str]:
+    found = Requirements.read(write(folder, "requirements.txt", text))
+    assert not found.problems
+    return found.content
+
+
+def test_everything_that_pip_takes_is_taken(tmp_path: Path) -> None:
+    found = Requirements.read(write(tmp_path, "requirements.txt", GOOD))
+    assert found.problems == []
+    assert len(found.content) == 5
+
+
+def test_comments_and_blank_lines_change_nothing(tmp_path: Path) -> None:
+    commented = content(tmp_path, "# a\n\neinops==0.8.0   # b\n")
+    assert commented == content(tmp_path, "einops==0.8.0\n")
+
+
+def test_included_files_count_wherever_they_lie(tmp_path: Path) -> None:
+    write(tmp_path, "below/base.txt", "einops==0.8.0\n-c ../limits.txt\n")
+    limits = write(tmp_path, "limits.txt", "numpy<2\n")
+    main = "-r below/base.txt\ntimm\n"
+    before = content(tmp_path, main)
+    limits.write_text("numpy<1.27\n")
+    assert content(tmp_path, main) != before
+    files = Requirements.read(tmp_path / "requirements.txt").files
+    assert [file.name for file in files] == ["requirements.txt", "base.txt", "limits.txt"]
+
+
+def test_a_file_that_includes_itself_is_read_once(tmp_path: Path) -> None:
+    assert content(tmp_path, "einops\n-r requirements.txt\n")
+
+
+def test_a_local_wheel_counts_by_its_bytes(tmp_path: Path) -> None:
+    make_wheel(tmp_path, "tiny", "1.0")
+    text = "./tiny-1.0-py3-none-any.whl\n"
+    before = content(tmp_path, text)
+    make_wheel(tmp_path, "tiny", "1.0", ["another"])
+    assert content(tmp_path, text) != before
+
+
+@pytest.mark.parametrize(
+    "text, problem",
+    [
+        ("einops==\n", "requirements.txt:1: 'einops=='"),
+        ("\n{not: yaml}\n", "requirements.txt:2: '{not: yaml}' names no package"),
+        ("-e .\n", "requirements.txt:1: an editable package can change"),
+        ("--target /tmp\n", "requirements.txt:1: --target is no option of a requirements file"),
+        ("-r no.txt\n", "no.txt is no such file"),
+        ("-r https://example.org/a.txt\n", "-r of a URL"),
+        ("./here\n", "no such file"),
+        (f"-r {'n' * 300}\n", "name too long"),
+        ("-r loop\n", "loop"),
+        (f"./{'n' * 300}.whl\n", "name too long"),
+        ("# nothing\n", "requirements.txt names no package"),
+        ("", "requirements.txt names no package"),
+    ],
+)
+def test_a_mistake_is_named_with_its_line(tmp_path: Path, text: str, problem: str) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    found = Requirements.read(write(tmp_path, "requirements.txt", text))
+    assert problem in found.problems[0]
+
+
+@pytest.mark.parametrize("length", [8, 80])
+def test_a_line_is_quoted_without_its_password(tmp_path: Path, length: int) -> None:
+    line = f"einops @@ https://user:{'secret' * length}@example.org/einops.whl\n"
+    found = Requirements.read(write(tmp_path, "requirements.txt", line))
+    assert found.problems
+    assert "secret" not in found.problems[0]
+
+
+def test_what_is_no_file_is_refused_unread(tmp_path: Path) -> None:
+    pipe = tmp_path / "requirements.txt"
+    os.mkfifo(pipe)
+    for path in (pipe, Path("/dev/zero")):
+        assert Requirements.read(path).problems == [
+            f"{path}: is no requirements file of at most 1 MiB"
+        ]
+
+
+def test_a_byte_order_mark_is_no_name(tmp_path: Path) -> None:
+    assert content(tmp_path, "\ufeffeinops\n") == content(tmp_path, "einops\n")
+
+
+def test_a_binary_file_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "requirements.txt"
+    for content in (b"\xff\xfe\x00", b"-r a\x00b\n"):
+        path.write_bytes(content)
+        assert Requirements.read(path).problems == ["requirements.txt is no text in UTF-8"]

@@ -1,0 +1,204 @@
+"""Scenarios: outputs that are held to a JSON schema, a regular expression, or a list of choices."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import pytest
+
+from tests.scenarios.endpoint import FLAGS, Model, joined, rows
+from tests.scenarios.reference import Reference
+
+PROMPT = "I am going"
+SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "properties": {"name": {"type": "string", "maxLength": 12}, "age": {"enum": [7, 8]}},
+    "required": ["name", "age"],
+    "additionalProperties": False,
+}
+DATE = r"[0-9]{4}-(0[1-9]|1[0-2])-[0-3]\d"
+CHOICES = ["north", "south", "south-west"]
+EXPLODING = "(a{1,1000}){1,1000}b(.*c.{900}){3}"
+TOGETHER = json.dumps({"allOf": [{"pattern": f"a{number}b.*c{number}"} for number in range(30)]})
+
+
+def fits_schema(text: str) -> bool:
+    value = json.loads(text)
+    return list(value) == ["name", "age"] and value["age"] in (7, 8) and len(value["name"]) <= 12
+
+
+class Structured:
+    """``model`` is the demo model, which would not write such texts by itself."""
+
+    @pytest.mark.parametrize("how", ["tensors", "parameters"])
+    def test_an_output_fits_its_schema(self, model: Model, how: str) -> None:
+        schema = json.dumps(SCHEMA)
+        for options in ({}, {"temperature": 1.5, "seed": 3}):
+            reply = model.ask(how, PROMPT, json_schema=schema, max_tokens=80, **options, **FLAGS)
+
+            assert reply.ok, reply.error
+            assert fits_schema(reply.text()), reply.text()
+            assert reply.texts("finish_reason") == ["stop"]
+
+    @pytest.mark.parametrize("how", ["tensors", "parameters"])
+    def test_an_output_fits_its_expression(self, model: Model, how: str) -> None:
+        reply = model.ask(how, PROMPT, regex=DATE, max_tokens=40, return_finish_reason=True)
+
+        assert reply.ok, reply.error
+        assert re.fullmatch(DATE, reply.text()), reply.text()
+        assert reply.texts("finish_reason") == ["stop"]
+
+    def test_an_output_is_one_of_its_choices(self, model: Model) -> None:
+        options = {"max_tokens": 40, "n": 4, "temperature": 1.5, "seed": 1}
+        reply = model.ask("tensors", PROMPT, choice=CHOICES, **options)
+
+        assert reply.ok, reply.error
+        assert set(reply.texts()) <= set(CHOICES)
+
+    @pytest.mark.parametrize(
+        "sampling, fits",
+        [
+            ({"json_schema": SCHEMA}, fits_schema),
+            ({"json_schema": json.dumps(SCHEMA)}, fits_schema),
+            ({"guided_json": SCHEMA}, fits_schema),
+            ({"structured_outputs": {"json": SCHEMA, "regex": None}}, fits_schema),
+            ({"structured_outputs": {"json_object": True}}, json.loads),
+            ({"guided_regex": DATE}, re.compile(DATE).fullmatch),
+            ({"structured_outputs": {"regex": DATE}}, re.compile(DATE).fullmatch),
+            ({"guided_choice": CHOICES}, CHOICES.count),
+            ({"structured_outputs": {"choice": CHOICES}}, CHOICES.count),
+        ],
+        ids=str,
+    )
+    def test_sampling_parameters_have_vllms_names_too(
+        self, model: Model, sampling: dict[str, Any], fits: Any
+    ) -> None:
+        bias = {"logit_bias": {"29": 5}} if "json_object" in str(sampling) else {}
+        reply = model.sample(PROMPT, **sampling, **bias, max_tokens=120)
+
+        assert reply.ok, reply.error
+        if reply.texts("finish_reason") == ["stop"]:
+            assert fits(reply.text()) not in (None, 0, False), reply.text()
+
+    def test_a_short_max_tokens_cuts_it_off(self, model: Model) -> None:
+        reply = model.sample(PROMPT, json_schema=SCHEMA, max_tokens=3)
+
+        assert reply.texts("finish_reason") == ["length"]
+        assert reply.text().startswith("{")
+
+    def test_it_ends_before_min_tokens_where_nothing_can_follow(self, model: Model) -> None:
+        reply = model.sample(PROMPT, choice=["yes"], min_tokens=30, max_tokens=40)
+
+        assert reply.text() == "yes"
+        assert reply.texts("finish_reason") == ["stop"]
+
+    def test_stop_words_end_it_too(self, model: Model) -> None:
+        reply = model.sample(PROMPT, regex="abc=[0-9]{9}", stop="=", max_tokens=40)
+
+        assert reply.text() == "abc"
+        assert reply.texts("finish_reason") == ["stop"]
+
+    def test_log_probabilities_are_those_of_the_model(self, model: Model) -> None:
+        reply = model.sample(PROMPT, choice=["zebra"], logprobs=1, max_tokens=20)
+
+        entries = json.loads(reply.texts("logprobs")[0])
+        assert "".join(next(iter(e.values()))["decoded_token"] for e in entries) == "zebra"
+        assert reply.numbers("cumulative_logprob")[0] < -5
+
+    def test_its_neighbours_write_what_they_always_write(
+        self, model: Model, reference: Reference
+    ) -> None:
+        plain = model.by_tensors(PROMPT, max_tokens=12)
+        held = model.by_tensors(PROMPT, max_tokens=40, regex=DATE)
+
+        before, date, after = model.infer_together([plain, held, plain])
+
+        assert re.fullmatch(DATE, date.text())
+        assert [before.text(), after.text()] == [reference.text(PROMPT, 12)] * 2
+
+    @pytest.mark.parametrize(
+        "options, said",
+        [
+            ({"json_schema": "{"}, "json_schema: not valid JSON"),
+            ({"json_schema": "[]"}, "json_schema: got a list"),
+            ({"json_schema": ""}, "json_schema: empty"),
+            ({"json_schema": '{"type": "strin"}'}, "json_schema: Invalid type"),
+            ({"json_schema": '{"$ref": "#"}'}, "json_schema: nothing that this model's tokens"),
+            ({"json_schema": '{"items":' * 200 + "{}" + "}" * 200}, "json_schema: "),
+            ({"json_schema": f'{{"a": "{"x" * 300_000}"}}'}, "json_schema: got 300009 bytes"),
+            ({"json_schema": TOGETHER}, "json_schema: too many patterns hold one text together"),
+            ({"regex": "(("}, "regex: not a valid regular expression: unclosed group"),
+            ({"regex": "(?=a)b"}, "regex: not a valid regular expression: look-around"),
+            ({"regex": r"[^\s\S]"}, "regex: nothing that this model's tokens can write"),
+            ({"regex": "a" * 20_000}, "regex: got 20000 bytes"),
+            ({"choice": [""]}, "choice: got empty texts alone"),
+            ({"choice": ["a", "b", "a"]}, "choice: got one text twice"),
+            ({"choice": [f"c{number}" for number in range(1001)]}, "choice: got 1001 texts"),
+            ({"choice": ["x" * 70_000]}, "choice: got 70000 bytes"),
+            ({"regex": "a", "choice": ["a"]}, "regex and choice: both given"),
+            ({"sampling_parameters": '{"choice": []}'}, "sampling_parameters: choice: got an"),
+            ({"sampling_parameters": '{"guided_json": 3}'}, "sampling_parameters: guided_json"),
+            ({"sampling_parameters": '{"structured_outputs": {"x": 1}}'}, "sampling_parameters: "),
+        ],
+        ids=lambda value: str(value)[:50],
+    )
+    def test_what_it_can_not_be_held_to_is_a_400_that_names_it(
+        self, model: Model, options: dict[str, Any], said: str
+    ) -> None:
+        reply = model.ask("tensors", PROMPT, max_tokens=4, **options)
+
+        assert reply.status == 400, reply
+        assert reply.error.startswith(said), reply.error
+
+    def test_an_expression_that_explodes_harms_nobody(
+        self, model: Model, reference: Reference
+    ) -> None:
+        exploding = model.by_tensors(PROMPT, max_tokens=30, regex=EXPLODING)
+        plain = model.by_tensors(PROMPT, max_tokens=12)
+
+        reply, neighbour = model.infer_together([exploding, plain])
+
+        assert reply.ok or reply.error.startswith("regex: "), reply
+        assert neighbour.text() == reference.text(PROMPT, 12)
+
+
+class StructuredStreams:
+    """``model`` streams."""
+
+    def test_a_stream_fits_its_schema(self, model: Model) -> None:
+        options = {"json_schema": json.dumps(SCHEMA), "max_tokens": 80}
+        chunks = model.engine.stream(PROMPT, **options)
+
+        assert len(chunks) > 3
+        assert fits_schema(joined(chunks))
+
+
+class StructuredBatches:
+    """``model`` takes a client's batch."""
+
+    def test_each_row_has_its_own_and_empty_texts_are_none(
+        self, model: Model, reference: Reference
+    ) -> None:
+        request = rows(
+            [PROMPT] * 3,
+            regex=[DATE, "", ""],
+            choice=[["", ""], ["yes", "no"], ["", ""]],
+            max_tokens=[12, 12, 12],
+        )
+        reply = model.infer(request)
+
+        assert reply.ok, reply.error
+        date, answer, free = reply.texts()
+        assert re.fullmatch(DATE, date)
+        assert answer in ("yes", "no")
+        assert free == reference.text(PROMPT, 12)
+
+    def test_a_row_that_is_wrong_is_named(self, model: Model) -> None:
+        request = rows([PROMPT] * 2, regex=["a", "(("], max_tokens=[4, 4])
+
+        reply = model.infer(request)
+
+        assert reply.status == 400
+        assert reply.error.startswith("regex: not a valid regular expression")

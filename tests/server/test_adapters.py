@@ -1,0 +1,46 @@
+"""An adapter of a model that streams and takes batches, on a real server."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.scenarios.endpoint import FLAGS, Model, joined, rows
+from tests.scenarios.reference import Reference
+from tests.scenarios.triton_endpoints import GrpcEndpoint, HttpEndpoint
+from tests.support.triton import Triton
+
+pytestmark = pytest.mark.server
+
+PROMPT = "I am going"
+NUM_TOKENS = 8
+
+
+@pytest.fixture
+def model(triton: Triton) -> Model:
+    return Model(HttpEndpoint(triton), "batched", batched=True)
+
+
+def test_rows_of_one_request_name_an_adapter_or_none(model: Model, reference: Reference) -> None:
+    request = rows([PROMPT] * 3, max_tokens=[NUM_TOKENS] * 3, lora_name=["loud", "", "loud"])
+    loud, plain, again = model.infer(request).texts()
+    assert plain == reference.text(PROMPT, NUM_TOKENS)
+    assert loud == again != plain
+    how = {"max_tokens": NUM_TOKENS, "lora_name": "loud"}
+    assert model.sample(PROMPT, **how).texts() == [loud]
+    status, answer = model.generate({"text_input": PROMPT, "parameters": how})
+    assert (status, answer["text_output"]) == (200, loud)
+
+
+def test_one_streams_too(triton: Triton, model: Model) -> None:
+    whole = model.ask("tensors", PROMPT, max_tokens=NUM_TOKENS, lora_name="loud").texts()
+    streaming = Model(GrpcEndpoint(triton), "batched", batched=True).engine
+    chunks = streaming.stream(PROMPT, max_tokens=NUM_TOKENS, lora_name="loud", **FLAGS)
+    assert [joined(chunks)] == whole
+
+
+def test_an_unknown_one_is_a_400_with_the_known_ones(triton: Triton, model: Model) -> None:
+    reply = model.ask("tensors", PROMPT, lora_name="lod")
+    assert "lora_name: got lod, allowed: loud" in str(reply.error)
+    other = Model(HttpEndpoint(triton), "whole", batched=False)
+    reply = other.ask("tensors", PROMPT, lora_name="loud")
+    assert "lora_name: got loud, allowed: none: this model has no adapters" in str(reply.error)

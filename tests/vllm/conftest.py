@@ -1,0 +1,73 @@
+"""A real server with the demo model on a real vLLM; left out of a run unless ``-m vllm`` asks.
+
+    HF_TRITON_VLLM_ENV=/path/of/environment pytest -m vllm tests/vllm
+
+The environment is one with vLLM and numpy below 2, of this Python's minor version.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.triton import DEMO_MODEL, Triton, serving
+
+VARIABLE = "HF_TRITON_VLLM_ENV"
+_START_S = 3600.0  # four engines of three processes each, on however few cores
+# Triton's own way to give a model an environment, which python_env: in models.yaml becomes too.
+PARAMETER = """
+parameters {{ key: "EXECUTION_ENV_PATH" value {{ string_value: "{}" }} }}
+"""
+MODELS_YAML = f"""\
+defaults:
+  task: text-generation
+  model: {DEMO_MODEL}
+  options:
+    engine: vllm
+    kv_cache_gib: 0.25
+    vllm: {{enforce_eager: true}}
+models:
+  - name: demo
+  - name: batched
+    max_batch_size: 8
+  - name: tight
+    options: {{max_num_seqs: 1, max_queue_size: 2}}
+  - name: timed
+    options: {{default_timeout_ms: 300, max_timeout_ms: 60000}}
+"""
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leaves the group out unless it is asked for."""
+    if "vllm" in (config.option.markexpr or ""):
+        return
+    asked = [item for item in items if item.get_closest_marker("vllm") is None]
+    if len(asked) < len(items):
+        config.hook.pytest_deselected(items=[item for item in items if item not in set(asked)])
+        items[:] = asked
+
+
+@pytest.fixture(scope="session")
+def environment() -> Path:
+    """The folder of the environment with vLLM."""
+    path = os.environ.get(VARIABLE)
+    if not path:
+        pytest.skip(f"{VARIABLE} names no environment with vLLM")
+    return Path(path).absolute()
+
+
+@pytest.fixture(scope="session")
+def triton(environment: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Triton]:
+    """Serves the models of MODELS_YAML. Checks in the end that the server stops gracefully."""
+
+    def give_environment(repository: Path) -> None:
+        for model in repository.glob("*/1/on_vllm"):  # fronts have none
+            with (model.parent.parent / "config.pbtxt").open("a", encoding="utf-8") as config:
+                config.write(PARAMETER.format(environment))
+
+    folder = tmp_path_factory.mktemp("vllm")
+    with serving(MODELS_YAML, folder, _START_S, give_environment) as running:
+        yield running
