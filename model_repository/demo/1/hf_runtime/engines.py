@@ -124,8 +124,9 @@ class Engines:
     def _why_none(self) -> str:
         if self._closing:
             return "the model is being unloaded: try again"
-        if self._refusals:
-            _, why = next(iter(self._refusals.values()))
+        refusals = list(self._refusals.values())  # which a look may change meanwhile
+        if refusals:
+            _, why = refusals[0]
             return (
                 f"the engine {self.engine} can't be reached ({why}): if this lasts, write both "
                 "models anew with `hf-triton generate` and load both"
