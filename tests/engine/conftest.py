@@ -16,6 +16,13 @@ def one_thread() -> None:
 
 
 @pytest.fixture
+def patient_link(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both ends of the link wait for each other, however busy the machine is."""
+    monkeypatch.setattr("hf_runtime.engine_client._CONNECT_TIMEOUT_S", 60.0)
+    monkeypatch.setattr("hf_runtime.engine_listener._FLUSH_S", 60.0)
+
+
+@pytest.fixture
 def not_fused(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a GPU, or without Numba."""
 

@@ -11,7 +11,8 @@ import pytest
 from text_generation.delivery import Delivery
 from text_generation.sequence import Token, Update
 
-LONG_S = 60.0  # longer than a test waits
+LONG_S = 600.0  # longer than a test waits
+WAIT_S = 60.0
 
 
 class Stream:
@@ -40,7 +41,7 @@ class Stream:
 
     def has_sent(self, num_chunks: int) -> bool:
         with self._changed:
-            return self._changed.wait_for(lambda: len(self.sent) >= num_chunks, LONG_S / 2)
+            return self._changed.wait_for(lambda: len(self.sent) >= num_chunks, WAIT_S)
 
 
 @dataclass(eq=False)

@@ -18,13 +18,14 @@ from hf_runtime.engine_connection import Connection
 from hf_runtime.engine_link import FrameTooLargeError, LinkError
 from hf_runtime.engine_listener import EngineListener, ForwardedRequest
 
+from tests.engine.driving import no_thread_left
 from tests.support.triton import eventually
 
 _identities = itertools.count()
 
 
 @pytest.fixture(autouse=True)
-def identity(monkeypatch: pytest.MonkeyPatch) -> str:
+def identity(monkeypatch: pytest.MonkeyPatch, patient_link: None) -> str:
     """A server of this test's own."""
     name = f"test-{os.getpid()}-link{next(_identities)}"
     monkeypatch.setattr(engine_link, "server_identity", lambda: name)
@@ -393,8 +394,8 @@ def test_a_draining_engine_answers_what_it_has_and_takes_no_more(
     assert len(taken) == 1
 
 
+@no_thread_left()
 def test_closing_sends_the_last_answers_and_leaves_no_thread(identity: str) -> None:
-    before = threading.active_count()
     taken: list[ForwardedRequest] = []
     listener = EngineListener("m_stream", taken.append)
     with Peer(identity) as peer:
@@ -408,7 +409,6 @@ def test_closing_sends_the_last_answers_and_leaves_no_thread(identity: str) -> N
         frames = [peer.read() for _ in range(201)]
         assert [frame["id"] for frame in frames if "id" in frame] == list(range(200))
         assert peer.is_hung_up_on()
-    assert eventually(lambda: threading.active_count() <= before)
 
 
 def test_a_peer_that_stops_reading_is_hung_up_on_instead_of_filling_memory(

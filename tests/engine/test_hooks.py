@@ -363,7 +363,10 @@ def test_a_hook_that_never_returns_ends_with_the_model(tmp_path: Path) -> None:
     assert not driver.taken
 
 
-def test_responses_in_hand_are_sent_before_the_end(tmp_path: Path) -> None:
+def test_responses_in_hand_are_sent_before_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hf_runtime.intake._CLOSE_S", 60.0)
     with driving(tmp_path, post("import time; time.sleep(0.3)")) as driver:
         caller = driver.start("x")
     assert caller.text == "x"

@@ -115,8 +115,7 @@ def test_stop_answers_those_that_run_and_wait_and_refuses_more(engine: InFlightE
     assert gate.entered.wait(60)
     stopper = threading.Thread(target=engine.stop)
     stopper.start()
-    while engine._stop_at_s is None:
-        pass
+    assert eventually(lambda: engine._stop_at_s is not None)
     with pytest.raises(OverloadedError) as raised:
         engine.submit([answers.sequence(9, [5], max_tokens=1)])
     assert str(raised.value) == "the model is being unloaded: try again later"

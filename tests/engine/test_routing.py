@@ -18,6 +18,7 @@ from hf_runtime import engine_link
 from hf_runtime.engine_listener import EngineListener, ForwardedRequest
 from hf_runtime.errors import CancelledError, OverloadedError, RequestError
 
+from tests.engine.driving import Clock, no_thread_left
 from tests.engine.intake_driver import Caller, Driver, driving, strings
 from tests.support.triton import eventually
 
@@ -26,15 +27,14 @@ Handle = Callable[[ForwardedRequest], None]
 
 
 @pytest.fixture(autouse=True)
-def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def alone(monkeypatch: pytest.MonkeyPatch, patient_link: None) -> Iterator[None]:
     """A server of the test's own, that looks often, and whose threads end with it."""
     name = f"test-{os.getpid()}-routing{next(_identities)}"
     monkeypatch.setattr(engine_link, "server_identity", lambda: name)
     monkeypatch.setattr("hf_runtime.live_routing._LOOK_EVERY_S", 0.02)
     monkeypatch.setattr("hf_runtime.engines._LOOK_EVERY_S", 0.05)
-    before = threading.active_count()
-    yield
-    assert eventually(lambda: threading.active_count() <= before)
+    with no_thread_left():
+        yield
 
 
 class Other:
@@ -80,7 +80,11 @@ def write(folder: Path, *, sticky: str | None = None, shadow: Any = None, **weig
         {"name": name, "engine": "demo" if name == "stable" else f"demo_{name}", "weight": weight}
         for name, weight in weights.items()
     ]
-    text = json.dumps({"arms": arms, "sticky": sticky, "shadow": shadow})
+    replace(folder, json.dumps({"arms": arms, "sticky": sticky, "shadow": shadow}))
+
+
+def replace(folder: Path, text: str) -> None:
+    """routing.json, never seen half-written."""
     scratch = folder / "scratch"
     scratch.write_text(text)
     scratch.replace(folder / "routing.json")
@@ -175,7 +179,7 @@ def test_a_broken_file_changes_nothing_and_is_told_of_once(
 ) -> None:
     with Other(shout):
         route(driver, tmp_path, stable=0, new=100)
-        (tmp_path / "routing.json").write_text('{"arms": [')
+        replace(tmp_path, '{"arms": [')
         assert eventually(
             lambda: any(line.startswith("W demo: routing.json") for line in log_lines)
         )
@@ -365,15 +369,28 @@ def test_an_arm_whose_weight_ends_answers_what_it_has(driver: Driver, tmp_path: 
         assert eventually(lambda: not driver.intake._routing._forwarders)
 
 
-def test_unloading_waits_for_the_arms_answers_and_then_gives_up(tmp_path: Path) -> None:
+def test_unloading_waits_for_the_arms_answers_and_then_gives_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock(monkeypatch)
+
+    def answer_one(driver: Driver, request: ForwardedRequest, caller: Caller) -> None:
+        """Once the model is being unloaded; then its time is up."""
+        listener = driver.intake._listener
+        assert listener is not None
+        assert eventually(lambda: listener.is_draining)
+        shout(request)
+        caller.wait()
+        clock.ahead_s = 1000
+
     with Other() as other:
         write(tmp_path, stable=0, new=100)
         with driving(tmp_path) as driver:
             driver.intake.open(lambda _: None)
             callers = [driver.start(text) for text in "ab"]
             first, _ = other.wait_for(2)
-            threading.Timer(0.2, shout, [first]).start()
-            driver.intake.drain(2.0)
+            threading.Thread(target=answer_one, args=(driver, first, callers[0])).start()
+            driver.intake.drain(500.0)
         answers = [caller.wait() for caller in callers]
     assert answers[0].text == "A"
     assert "being unloaded" in str(answers[1].error)
@@ -423,8 +440,9 @@ def test_what_goes_wrong_with_a_shadow_is_only_counted(driver: Driver, tmp_path:
         assert [driver.ask("a").text for _ in range(3)] == ["a"] * 3
         seen: dict[str, float] = {"unreachable": 1, "refused": 1, "unavailable": 1, "failed": 1}
         assert eventually(lambda: find(seen))
+    clients = driver.intake._routing._forwarders["other"].engines.clients
+    assert eventually(lambda: not clients())
     with Other(None, "other") as shadow:
-        clients = driver.intake._routing._forwarders["other"].engines.clients
         assert eventually(lambda: any(client.is_usable for client in clients()))
         assert driver.ask("a").text == "a"
         shadow.wait_for(1)

@@ -18,6 +18,7 @@ from triton_model_exception import TritonModelException
 
 _Labels = frozenset[tuple[str, str]]
 _NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
+_changing = threading.Lock()  # a model makes metrics while others read them
 _families: weakref.WeakValueDictionary[str, _Family] = weakref.WeakValueDictionary()
 
 
@@ -84,15 +85,17 @@ class MetricFamily:
 
     def Metric(self, labels: Mapping[str, str] | None = None) -> Metric:  # noqa: N802, Triton's own
         key = frozenset((labels or {}).items())
-        value = self._family.values.get(key) or _Value(self._family)
-        self._family.values[key] = value
+        with _changing:
+            value = self._family.values.get(key) or _Value(self._family)
+            self._family.values[key] = value
         return Metric(value)
 
 
 def values(name: str) -> dict[_Labels, float]:
     """What ``/metrics`` shows of a family: its numbers by their labels."""
     family = _families.get(name)
-    return {} if family is None else {key: v.number for key, v in family.values.items()}
+    with _changing:
+        return {} if family is None else {key: v.number for key, v in family.values.items()}
 
 
 def value(name: str, **labels: str) -> float:
