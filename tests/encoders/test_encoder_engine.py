@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+import time
+import types
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,6 +17,7 @@ from hf_encoder.runner import Runner
 from hf_encoder.work import Work
 from hf_runtime.device import check_computes
 from hf_runtime.errors import CancelledError, DeviceLostError, EngineError, OverloadedError
+from hf_runtime.watchdog import Watchdog
 
 from tests.support.triton import eventually
 
@@ -132,8 +135,11 @@ def test_what_waits_when_the_engine_stops_is_told_so() -> None:
     callers = [Caller(number) for number in range(30, 60)]
     for caller in callers:
         engine.submit(caller.work)
-    threading.Timer(0.2, runner.may_go.set).start()
-    engine.stop()
+    stopping = threading.Thread(target=engine.stop)
+    stopping.start()
+    assert eventually(lambda: engine._stopping)
+    runner.may_go.set()
+    stopping.join(60)
     ended = [caller.result() for caller in callers]
     assert any(isinstance(result, OverloadedError) for result in ended)
     with pytest.raises(OverloadedError, match="being unloaded"):
@@ -156,8 +162,9 @@ def test_a_step_that_hangs_is_given_up_and_the_engine_recovers_when_it_ends(
     engine = started(runner, watchdog_s=1.0)
     runner.may_go.clear()
     callers = [Caller(*range(20, 40)), Caller(41), Caller(42)]
-    for caller in callers:
-        engine.submit(caller.work)
+    with engine._condition:  # the step does not begin before all are there
+        for caller in callers:
+            engine.submit(caller.work)
     for caller in callers:
         error = caller.result()
         assert isinstance(error, OverloadedError)
@@ -165,6 +172,7 @@ def test_a_step_that_hangs_is_given_up_and_the_engine_recovers_when_it_ends(
     assert not engine.is_healthy
     with pytest.raises(OverloadedError, match="stuck in a step"):
         engine.submit(Caller(43).work)
+    engine._watchdog._limit_s = 600.0
     runner.may_go.set()
     assert eventually(lambda: engine.is_healthy)
     late = Caller(44)
@@ -174,6 +182,26 @@ def test_a_step_that_hangs_is_given_up_and_the_engine_recovers_when_it_ends(
     assert sum(runner.steps) < 20, "computed what was given up"
     assert [line for line in log_lines if "stuck" in line]
     engine.stop()
+
+
+def test_a_step_that_ends_while_it_is_found_to_be_late_leaves_nothing_stuck(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    watchdog = Watchdog(1.0, lambda _: None)
+    watchdog.begin_step()
+    now = time.monotonic()
+    ending = threading.Thread(target=watchdog.end_step)
+
+    def clock() -> float:
+        if threading.current_thread() is not ending:  # it is the look at the step
+            ending.start()
+            ending.join(0.1)
+        return now + 5
+
+    monkeypatch.setattr("hf_runtime.watchdog.time", types.SimpleNamespace(monotonic=clock))
+    watchdog._finds_late()
+    ending.join(60)
+    assert not watchdog.is_stuck
 
 
 def test_a_step_that_never_ends_does_not_hold_up_the_unload(log_lines: list[str]) -> None:
@@ -202,9 +230,12 @@ def test_an_engine_whose_device_is_lost_ends_and_answers_everyone(log_lines: lis
     engine = started(runner, check_device=check_device)
     runner.may_go.clear()
     callers = [Caller(number) for number in (30, 31, 13, 32, 13, 33)]
-    for caller in callers:
+    engine.submit(callers[0].work)
+    assert runner.entered.wait(60)
+    for caller in callers[1:]:
         engine.submit(caller.work)
     runner.may_go.set()
+    assert callers[0].result()[0].tolist() == [30] * 4
     for caller in callers[1:]:
         error = caller.result()
         assert isinstance(error, OverloadedError)

@@ -19,6 +19,8 @@ class Watchdog:
         self._limit_s = limit_s
         self._give_up = give_up
         self._began_s: float | None = None
+        # Or a step that ends while it is found to be late would leave ``is_stuck`` behind.
+        self._lock = threading.Lock()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="watchdog", daemon=True)
         self.is_stuck = False
@@ -36,19 +38,27 @@ class Watchdog:
 
     def begin_step(self) -> None:
         """A step begins."""
-        self._began_s = time.monotonic()
+        with self._lock:
+            self._began_s = time.monotonic()
 
     def end_step(self) -> None:
         """The step is over, however late."""
-        if self._began_s is not None:
-            self.last_step_s = time.monotonic() - self._began_s
-        self._began_s = None
-        self.is_stuck = False
+        with self._lock:
+            if self._began_s is not None:
+                self.last_step_s = time.monotonic() - self._began_s
+            self._began_s = None
+            self.is_stuck = False
 
     def _run(self) -> None:
         while not self._stopping.wait(min(_LOOK_EVERY_S, self._limit_s / 4)):
+            if self._finds_late():
+                self._give_up(self._limit_s)
+
+    def _finds_late(self) -> bool:
+        """Whether the step has become late since the last look."""
+        with self._lock:
             began_s = self._began_s
             is_late = began_s is not None and time.monotonic() - began_s > self._limit_s
-            if is_late and not self.is_stuck:
-                self.is_stuck = True
-                self._give_up(self._limit_s)
+            found = is_late and not self.is_stuck
+            self.is_stuck = self.is_stuck or is_late
+            return found
