@@ -94,6 +94,7 @@ class Caller:
     def __init__(self, *, breaks: str = "") -> None:
         self.answers: list[Any] = []
         self.has_left = False
+        self.was_asked = False
         self._breaks = breaks
         self._done = threading.Event()
 
@@ -109,6 +110,7 @@ class Caller:
             raise OSError("no shared memory left")
 
     def is_cancelled(self) -> bool:
+        self.was_asked = True
         if self._breaks == "is_cancelled":
             raise OSError("no shared memory left")
         return self.has_left

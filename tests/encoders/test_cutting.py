@@ -14,6 +14,7 @@ from hf_runtime.errors import RequestError
 
 from tests.encoders.other_tokenizers import KINDS, other_tokenizer
 from tests.encoders.tiny_encoders import WORDS, texts, tiny_tokenizer
+from tests.support.triton import eventually
 
 MAX_LENGTH = 24
 
@@ -95,20 +96,19 @@ def test_a_text_that_may_not_be_cut_and_leaves_no_room_is_refused() -> None:
 def test_other_threads_go_on_while_a_long_text_is_tokenised() -> None:
     cutter = Cutter(tiny_tokenizer("bert"))
     text = " ".join(texts(20_000, longest=10))
-    done = threading.Event()
 
-    def cut() -> None:
-        cutter.cut(text, None, 64)
-        done.set()
+    def num_turns() -> int:
+        """How often this thread runs while another one cuts the text."""
+        thread = threading.Thread(target=cutter.cut, args=(text, None, 64))
+        thread.start()
+        found = 0
+        while thread.is_alive():
+            time.sleep(0.001)
+            found += 1
+        return found
 
-    thread = threading.Thread(target=cut)
-    num_turns = 0
-    thread.start()
-    while not done.is_set():
-        time.sleep(0.001)
-        num_turns += 1
-    thread.join()
-    assert num_turns > 50
+    # Where the machine is busy, a turn can take as long as a text.
+    assert eventually(lambda: num_turns() > 50)
 
 
 @pytest.mark.parametrize("truncate", [True, False])

@@ -175,7 +175,8 @@ def test_rows_as_wide_as_the_vocabulary_do_not_leave_the_engine() -> None:
         MaskedEncoding([4], None, (0,), Choice(2)),
         Encoding([1, 2, 3], None, (0, 2)),
     ]
-    logits = [torch.randn(encoding.num_outputs, 50_000) for encoding in encodings]
+    draw = torch.Generator().manual_seed(5)
+    logits = [torch.randn(one.num_outputs, 50_000, generator=draw) for one in encodings]
     kept = best_tokens(logits, encodings)
     assert [tuple(one.shape) for one in kept] == [(1, 2, 2), (2, 2, 2), (1, 2, 2), (2, 2, 1)]
     for encoding, row, one in zip(encodings, logits, kept, strict=True):

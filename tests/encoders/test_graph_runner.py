@@ -54,7 +54,7 @@ def test_replayed_batches_agree_with_the_model(
 
 
 def test_what_cannot_be_captured_runs_eagerly_and_says_so_once(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, log_lines: list[str]
 ) -> None:
     setup, _ = loaded(tiny_encoder("bert", "AutoModel", tmp_path), "hidden")
 
@@ -65,6 +65,8 @@ def test_what_cannot_be_captured_runs_eagerly_and_says_so_once(
     encodings = made_up_encodings(setup, (5, 40))
     expected = [forward_alone(setup, encoding) for encoding in encodings]
     assert largest_difference(runner.forward(encodings), expected) < 1e-4
+    [line] = log_lines
+    assert "computing without CUDA graphs: RuntimeError: operation not permitted" in line
 
 
 @pytest.mark.parametrize(

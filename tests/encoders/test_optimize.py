@@ -207,7 +207,8 @@ def test_a_text_longer_than_the_model_takes_is_refused(work: Path) -> None:
 
 
 def test_an_interrupt_tells_what_is_done(work: Path) -> None:
-    asked = ["--engines", "torch", "--lengths", "4", "--batch-sizes", "1,2", "--seconds", "2"]
+    # Of one text, the most rounds that there are take seconds; of 8,192, minutes.
+    asked = ["--engines", "torch", "--lengths", "4", "--batch-sizes", "1,8192", "--seconds", "300"]
     process = subprocess.Popen(
         command("optimize", "tiny", *asked),
         cwd=work,
@@ -221,9 +222,9 @@ def test_an_interrupt_tells_what_is_done(work: Path) -> None:
         if "(2 of 2)" in line:
             process.send_signal(signal.SIGINT)
             break
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=120)
     assert process.returncode == 130, err
     assert out.startswith("4 tokens, 1 text, ")
-    assert "2 texts" not in out
+    assert "8192 texts" not in out
     file = work / "model_repository" / "tiny" / "hf_cache" / "optimize.json"
     assert json.loads(file.read_text())["complete"] is False

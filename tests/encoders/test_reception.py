@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+import torch
 from hf_encoder.encoding import Encoding
 from hf_encoder.reception import give_way
 from hf_encoder.task import Prepared
@@ -22,7 +23,7 @@ from hf_runtime.plain_request import PlainRequest
 from hf_runtime.responder import Responder
 from hf_runtime.tensors import RequestFields
 
-from tests.encoders.failing_encoder import Caller, Lengths, Served, request, serving
+from tests.encoders.failing_encoder import Caller, Echo, Lengths, Served, request, serving
 from tests.support.triton import eventually
 
 FAILURES: list[tuple[str, str, type[Exception], str]] = [
@@ -108,10 +109,13 @@ def test_a_caller_that_cannot_be_asked_whether_it_left_is_answered() -> None:
     with serving() as served:
         served.runner.may_go.clear()
         served.ask("first")
+        assert served.runner.entered.wait(60)
         odd = served.ask("second", breaks="is_cancelled")
+        assert served.waits(1)
         time.sleep(0.1)
         served.runner.may_go.set()
         assert odd.answer() == [6]
+        assert odd.was_asked
         assert served.engine.is_healthy
 
 
@@ -167,14 +171,28 @@ def test_a_request_of_very_many_rows_lets_others_through() -> None:
         served.runner.may_go.clear()
         many = served.ask("word " * 20_000)
         assert served.runner.entered.wait(60)
+        computed_after = note_steps_before(served.runner, len("too"))
         few = served.ask("me too")
         assert served.waits(1)
         served.runner.may_go.set()
         assert few.answer() == [2, 3]
-        num_steps = len(served.runner.steps)
         assert many.answer() == [4] * 20_000
-        assert num_steps < 100
+        assert computed_after == [1]
         assert len(served.runner.steps) > 20_000 / 64
+
+
+def note_steps_before(runner: Echo, token_id: int) -> list[int]:
+    """How many steps were computed before each one that has an encoding of this token."""
+    found: list[int] = []
+    forward = runner.forward
+
+    def noting(batch: Sequence[Encoding]) -> list[torch.Tensor]:
+        if any(encoding.input_ids == [token_id] for encoding in batch):
+            found.append(len(runner.steps))
+        return forward(batch)
+
+    runner.forward = noting  # type: ignore[method-assign]
+    return found
 
 
 def test_a_full_queue_refuses_at_once_and_those_inside_are_answered() -> None:
