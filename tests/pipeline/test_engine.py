@@ -114,7 +114,7 @@ def test_requests_with_equal_parameters_share_a_call(make: Make) -> None:
     assert [caller.wait() for caller in callers] == [[4], [9], [8], [10, 12]]
     assert call.calls == [[1], [2, 4, 5, 6], [3]]
     assert engine.metrics.batch_size.sum == 6
-    assert engine.metrics.queue_time_s.counts[-1] == 0
+    assert sum(engine.metrics.queue_time_s.counts) == 5, "once for each request"
 
 
 def test_without_batches_each_input_has_its_own_call(make: Make) -> None:
@@ -169,7 +169,7 @@ def test_what_waits_is_finished_within_the_grace(make: Make) -> None:
     engine, call = make()
     callers = [Caller(2), Caller(3)]
     submit_behind_one(engine, call, *callers)
-    engine.stop(10)
+    engine.stop(60)
     assert [caller.answer for caller in callers] == [[4], [6]]
 
 
@@ -185,6 +185,7 @@ def test_an_unload_fails_what_it_can_not_wait_for(make: Make) -> None:
     for caller in (running, waiting):
         assert isinstance(caller.error(), OverloadedError)
     call.go.set()
+    engine._thread.join(60)
     assert (running.num_answers, waiting.num_answers) == (1, 1)
     with pytest.raises(OverloadedError, match="being unloaded"):
         engine.submit(Caller(3).work)

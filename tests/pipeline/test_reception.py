@@ -54,6 +54,7 @@ class Caller:
 
     def __init__(self, breaks: str = "") -> None:
         self.answers: list[Any] = []
+        self.was_asked = False
         self._breaks = breaks
         self._done = threading.Event()
 
@@ -69,6 +70,7 @@ class Caller:
             raise OSError("no shared memory left")
 
     def is_cancelled(self) -> bool:
+        self.was_asked = True
         if self._breaks == "is_cancelled":
             raise OSError("no shared memory left")
         return False
@@ -167,10 +169,13 @@ def test_a_caller_that_cannot_be_asked_whether_it_left_is_answered() -> None:
     with serving() as served:
         served.call.go.clear()
         served.ask("1")
+        assert served.call.entered.wait(60)
         odd = served.ask("2", breaks="is_cancelled")
+        assert eventually(lambda: served.engine.num_waiting == 1)
         time.sleep(0.1)
         served.call.go.set()
         assert odd.answer() == [4]
+        assert odd.was_asked
         assert served.engine.is_healthy
 
 
