@@ -63,7 +63,7 @@ class Model:
 @dataclass
 class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[misc]
     """``seen`` are the inputs of each request by name; ``shapes`` theirs; ``cancelled`` the prompts
-    of those whose callers left.
+    of those whose callers left. An error comes once ``num_waiting_at_errors`` requests wait.
     """
 
     models: dict[str, Model] = field(default_factory=dict)
@@ -74,6 +74,7 @@ class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
     cancelled: list[str] = field(default_factory=list)
     embedding_requests: list[Any] = field(default_factory=list)
     most_answered: int = 10**6
+    num_waiting_at_errors: int = 0
     num_waiting: int = 0
     num_indexed: int = 0
 
@@ -108,6 +109,7 @@ class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
         inputs = self._note(request)
         prompt = _prompt(inputs)
         if prompt in ERRORS:
+            await self._let_others_begin()
             await context.abort(*_labelled(request, ERRORS[prompt]))
         await self._wait(prompt)
         [answer] = _chunks({**inputs, "stream": False}, request)
@@ -124,6 +126,7 @@ class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
             inputs = self._note(request)
             prompt = _prompt(inputs)
             if prompt in ERRORS:
+                await self._let_others_begin()
                 _, text = _labelled(request, ERRORS[prompt])
                 yield service_pb2.ModelStreamInferResponse(error_message=text)
                 continue
@@ -141,6 +144,7 @@ class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
         texts = _texts(request.raw_input_contents[0])
         for text in texts:
             if text in ERRORS:
+                await self._let_others_begin()
                 error = EMBEDDING_ERRORS.get(text, ERRORS[text])
                 await context.abort(*_labelled(request, error))
             await self._wait(text)
@@ -165,6 +169,10 @@ class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
         self.seen.append({**inputs, "model": request.model_name})
         self.shapes += [list(tensor.shape) for tensor in request.inputs]
         return inputs
+
+    async def _let_others_begin(self) -> None:
+        while self.num_waiting < self.num_waiting_at_errors:
+            await asyncio.sleep(0.01)
 
     async def _wait(self, prompt: str) -> None:
         if not prompt.endswith("!waits"):

@@ -125,8 +125,9 @@ def test_a_missing_vector_is_an_error(api: Translator) -> None:
 
 
 def test_the_first_error_ends_the_other_requests(api: Translator) -> None:
+    api.triton.num_waiting_at_errors = 1
     reply = api.post(
         "/v1/embeddings", model="rows", input=["!waits", "b", "c", "d", "!503", "f", "g", "h"]
     )
     assert reply.status == 503
-    eventually(lambda: "!waits" in api.triton.cancelled)
+    assert eventually(lambda: api.triton.cancelled == ["!waits"])

@@ -75,8 +75,9 @@ def test_a_models_error_keeps_its_status(
 
 
 def test_one_bad_prompt_fails_the_request(api: Translator) -> None:
+    api.triton.num_waiting_at_errors = 1
     assert api.completion(prompt=["a", "!400", "b !waits"]).status == 400
-    assert eventually(lambda: api.triton.num_waiting == 0)
+    assert eventually(lambda: api.triton.cancelled == ["b !waits"])
 
 
 def test_an_error_after_the_first_chunk_is_an_event(api: Translator) -> None:

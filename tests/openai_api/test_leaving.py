@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import socket
 import threading
-import urllib.error
 
 import pytest
 
@@ -15,12 +14,17 @@ from tests.support.triton import eventually
 
 def connect(api: Translator, **body: object) -> socket.socket:
     """A request that was sent, and not answered yet."""
-    host, port = api.url.removeprefix("http://").split(":")
-    connection = socket.create_connection((host, int(port)), timeout=60)
+    host, port = address_of(api)
+    connection = socket.create_connection((host, port), timeout=60)
     data = json.dumps({"model": "echo", **body}).encode()
     head = f"POST /v1/completions HTTP/1.1\r\nHost: {host}\r\nContent-Length: {len(data)}\r\n\r\n"
     connection.sendall(head.encode() + data)
     return connection
+
+
+def address_of(api: Translator) -> tuple[str, int]:
+    host, port = api.url.removeprefix("http://").split(":")
+    return host, int(port)
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -44,13 +48,14 @@ def test_a_client_that_leaves_cancels_all_its_prompts(api: Translator) -> None:
 
 def test_stopping_accepts_nothing_more_and_lets_what_runs_end(api: Translator) -> None:
     connection = connect(api, prompt="a b !waits", stream=True)
-    assert b" b" in read_until(connection, b" b")
+    read_until(connection, b" b")
+    assert eventually(lambda: api.triton.num_waiting == 1)
     api.loop.call_soon_threadsafe(api.stop.set)
 
     def refused() -> bool:
         try:
-            api.get("/health")
-        except (urllib.error.URLError, ConnectionError):
+            socket.create_connection(address_of(api), timeout=60).close()
+        except ConnectionError:
             return True
         return False
 
@@ -63,13 +68,16 @@ def test_stopping_accepts_nothing_more_and_lets_what_runs_end(api: Translator) -
 def read_until(connection: socket.socket, mark: bytes) -> bytes:
     found = b""
     while mark not in found:
-        found += connection.recv(65536)
+        more = connection.recv(65536)
+        assert more, found
+        found += more
     return found
 
 
 def test_requests_run_side_by_side(api: Translator) -> None:
     replies: list[Reply] = []
     waiting = [connect(api, prompt="a !waits") for _ in range(50)]
+    assert eventually(lambda: api.triton.num_waiting == 50)
     threads = [
         threading.Thread(target=lambda: replies.append(api.completion(stream=True)))
         for _ in range(20)

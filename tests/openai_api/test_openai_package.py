@@ -29,8 +29,6 @@ models:
     streaming: false
   - name: batched
     max_batch_size: 8
-  - name: tight
-    options: {{max_num_seqs: 1, max_queue_size: 0}}
   - name: embedding
     task: feature-extraction
     model: {DEMO_MODEL.parent / "embedding"}
@@ -49,13 +47,15 @@ TEMPLATE = """\
 {%- endfor -%}
 {{- "Assistant:" if add_generation_prompt -}}
 """
-LONG: dict[str, Any] = {"max_tokens": 900, "extra_body": {"ignore_eos": True}}
+LONG: dict[str, Any] = {"max_tokens": 30_000, "extra_body": {"ignore_eos": True}}
 
 
 @pytest.fixture(scope="module")
 def triton(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Triton]:
     weights = tools_model(tmp_path_factory.mktemp("weights"))
-    models_yaml = f"{MODELS_YAML}  - {{name: tools, model: {weights}}}\n"
+    endless = long_model(tmp_path_factory.mktemp("weights"))
+    tight = f"{{name: tight, model: {endless}, options: {{max_num_seqs: 1, max_queue_size: 0}}}}"
+    models_yaml = f"{MODELS_YAML}  - {{name: tools, model: {weights}}}\n  - {tight}\n"
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("OMP_NUM_THREADS", "1")
         with serving(models_yaml, tmp_path_factory.mktemp("openai")) as running:
@@ -67,6 +67,15 @@ def tools_model(folder: Path) -> Path:
     shutil.copytree(DEMO_MODEL, folder / "tools")
     (folder / "tools" / "chat_template.jinja").write_text(TEMPLATE, encoding="utf-8")
     return folder / "tools"
+
+
+def long_model(folder: Path) -> Path:
+    """The demo model for texts that take a minute."""
+    shutil.copytree(DEMO_MODEL, folder / "long")
+    path = folder / "long" / "config.json"
+    config = json.loads(path.read_text(encoding="utf-8"))
+    path.write_text(json.dumps({**config, "max_position_embeddings": LONG["max_tokens"] + 10}))
+    return folder / "long"
 
 
 @pytest.fixture(scope="module")
@@ -207,15 +216,19 @@ def test_errors_are_the_packages_own(client: openai.OpenAI, url: str) -> None:
         stranger.models.list()
 
 
-def test_a_full_queue_is_a_503_and_the_package_tries_again(client: openai.OpenAI, url: str) -> None:
+def test_a_full_queue_is_a_503_and_the_package_tries_again(
+    client: openai.OpenAI, url: str, triton: Triton
+) -> None:
+    before = settled(lambda: num_ended(triton, "cancelled"))
     with client.completions.create(model="tight", prompt="x", stream=True, **LONG) as running:
         next(iter(running))
         with pytest.raises(openai.InternalServerError) as caught:
             client.completions.create(model="tight", prompt="x")
         assert caught.value.status_code == 503
         assert caught.value.response.headers["Retry-After"] == "1"
-    with openai.OpenAI(base_url=url, api_key=KEY, max_retries=5) as patient:
+    with openai.OpenAI(base_url=url, api_key=KEY, max_retries=60) as patient:
         assert patient.completions.create(model="tight", prompt="x").choices[0].finish_reason
+    assert eventually(lambda: num_ended(triton, "cancelled") == before + 1)
 
 
 def num_ended(triton: Triton, reason: str) -> float:
@@ -243,11 +256,14 @@ def test_leaving_a_stream_frees_its_slot(client: openai.OpenAI, triton: Triton) 
 def test_a_client_that_gives_up_waiting_frees_its_slot(
     client: openai.OpenAI, triton: Triton
 ) -> None:
-    before = settled(lambda: num_ended(triton, "length"))
+    def num_tokens() -> float:
+        return triton.metric("hf_triton_generated_tokens_total", model="tight")
+
+    before = settled(num_tokens)
     with pytest.raises(openai.APITimeoutError):
         client.with_options(timeout=0.2).completions.create(model="tight", prompt="x", **LONG)
     assert eventually(lambda: is_free(client))
-    assert settled(lambda: num_ended(triton, "length")) <= before + 1, "it went on to its end"
+    assert settled(num_tokens) < before + LONG["max_tokens"], "it went on to its end"
 
 
 def test_the_asynchronous_client(url: str) -> None:
