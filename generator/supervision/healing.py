@@ -92,8 +92,8 @@ class Healer:
                 return
             self._healing[death.folder] = death.reason
             self._given_up.pop(death.folder, None)
-        thread = threading.Thread(target=self._heal, args=(death, work, self._ended), daemon=True)
-        thread.start()
+            ended = self._ended
+        threading.Thread(target=self._heal, args=(death, work, ended), daemon=True).start()
 
     def reasons(self) -> dict[str, str]:
         """Why a model of Triton's is not ready, of each that is being brought back or given up."""
@@ -124,8 +124,8 @@ class Healer:
         """Brings nothing back any more: the server is being stopped, or has died. Processes that
         are loading have nobody to serve, and a server waits for them.
         """
-        self._ended.set()
         with self._lock:
+            self._ended.set()
             loading, self._loading = self._loading, {}
             self._healing.clear()
         for folder, survivors in loading.items():
@@ -147,8 +147,8 @@ class Healer:
         except GeneratorError as error:
             self._say(f"model '{self._model_of(death.folder)}': {error}")
         finally:
-            if not ended.is_set():
-                with self._lock:
+            with self._lock:
+                if not ended.is_set():  # else it may be another thread's by now
                     self._healing.pop(death.folder, None)
 
     def _bring_back(self, death: Death, ended: threading.Event) -> None:
@@ -163,7 +163,7 @@ class Healer:
         restarts = self._restarts.setdefault(death.folder, Restarts(self._policy))
         reason = death.reason
         while (delay_s := restarts.died()) is not None:
-            self._tell(death.folder, reason, delay_s, restarts)
+            self._tell(death.folder, reason, delay_s, restarts, ended)
             if ended.wait(delay_s):
                 return
             began = time.monotonic()
@@ -228,11 +228,15 @@ class Healer:
                 self._loading.pop(folder, None)
         return None if failure is None else failure.removeprefix(f"{folder}: ")
 
-    def _tell(self, folder: str, reason: str, delay_s: float, restarts: Restarts) -> None:
+    def _tell(
+        self, folder: str, reason: str, delay_s: float, restarts: Restarts, ended: threading.Event
+    ) -> None:
         when = f" in {delay_s:g} s" if delay_s else ""
         count = f"{restarts.num_recent} of at most {self._policy.max_restarts}"
         text = f"{reason}; it is loaded again{when} ({count})"
         with self._lock:
+            if ended.is_set():
+                return  # what is written here now nobody takes back
             self._healing[folder] = text
         self._say(f"model '{self._model_of(folder)}': {text}")
 

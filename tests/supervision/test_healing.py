@@ -197,6 +197,27 @@ def test_nothing_is_loaded_after_the_end(tmp_path: Path) -> None:
     assert server.calls == []
 
 
+def test_a_server_that_ends_between_unload_and_load_leaves_no_model_being_healed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = FakeServer("a")
+    clinic = Clinic(tmp_path, server, "a")
+    unload = server.unload
+
+    def unload_at_the_end(name: str) -> str | None:
+        failure = unload(name)
+        clinic.healer.end()
+        return failure
+
+    monkeypatch.setattr(server, "unload", unload_at_the_end)
+    threads = threading.active_count()
+    server.kill("a")
+    clinic.healer.look()
+    assert eventually(lambda: server.calls == ["unload a"] and threading.active_count() <= threads)
+    assert not clinic.healer.is_healing()
+    assert clinic.said == []
+
+
 def test_a_model_that_does_not_come_back_with_the_server_is_tried_again(tmp_path: Path) -> None:
     server = FakeServer("f_stream")
     clinic = Clinic(tmp_path, server, "f")
