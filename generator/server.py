@@ -40,6 +40,7 @@ _STOP_TIMEOUT_S = _EXIT_TIMEOUT_S + 5.0
 _STOP_TIMEOUT_ONLY_LOADS_S = 3.0
 _STOP_POLL_S = 0.25
 _REAP_TIMEOUT_S = 2.0
+_LAST_LINES_TIMEOUT_S = 10.0  # a process that left the group may hold the log open
 _NUM_HTTP_THREADS = 8 + NUM_LOADERS  # 8 is Triton's default; a load keeps one to itself
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108
 
@@ -211,7 +212,7 @@ class TritonServer:
         if code is None:
             how = ""
         else:
-            self._reader.join(timeout=2)  # its last lines may still be on their way
+            self._reader.join(_LAST_LINES_TIMEOUT_S)  # its last lines may still be on their way
             killer = signal.Signals(-code).name if code < 0 else ""
             how = f" (killed by {killer})" if killer else f" (exit code {code})"
         lines = "".join(f"\n    {line}" for line in self.log_tail())
@@ -239,20 +240,23 @@ class TritonServer:
             os.killpg(self.pid, signal.SIGKILL)
         code = self._process.wait()
         _reap_group(self.pid)
-        self._reader.join(timeout=2)
-        for stream in (self._process.stdin, self._process.stdout):
-            if stream:
-                stream.close()
+        self._reader.join(_LAST_LINES_TIMEOUT_S)
+        if self._process.stdin:
+            self._process.stdin.close()
         for region in _SHARED_MEMORY.glob(f"{self._shared_memory_prefix}*"):
             region.unlink(missing_ok=True)
         return code
 
     def _pass_log_on(self, process: subprocess.Popen[str]) -> None:
-        for line in process.stdout or ():
-            text = mask(line.rstrip("\n"), self._secrets)
-            if self._log.show(text) or self.verbose:
-                with contextlib.suppress(OSError):  # nobody reads it; the server must not block
-                    self.write_log(text)
+        pipe = process.stdout
+        if pipe is None:
+            return
+        with pipe:  # nobody else closes it: they might while it is read
+            for line in pipe:
+                text = mask(line.rstrip("\n"), self._secrets)
+                if self._log.show(text) or self.verbose:
+                    with contextlib.suppress(OSError):  # nobody reads it; the server must not block
+                        self.write_log(text)
 
     @property
     def _process(self) -> subprocess.Popen[str]:
