@@ -12,14 +12,13 @@ import threading
 import weakref
 from collections.abc import Mapping
 from enum import Enum
-from typing import ClassVar
 
 from triton_model_exception import TritonModelException
 
 _Labels = frozenset[tuple[str, str]]
 _NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
-_changing = threading.Lock()  # a model makes metrics while others read them
 _families: weakref.WeakValueDictionary[str, _Family] = weakref.WeakValueDictionary()
+_lock = threading.RLock()  # models publish from threads of their own, while tests read
 
 
 class Kind(Enum):
@@ -43,8 +42,6 @@ class _Family:
 class Metric:
     """One number; every call is thread-safe."""
 
-    _lock: ClassVar[threading.Lock] = threading.Lock()
-
     def __init__(self, value: _Value) -> None:
         self._value = value
 
@@ -54,7 +51,7 @@ class Metric:
                 "Failed to increment metric value: TRITONSERVER_METRIC_KIND_COUNTER can only be "
                 "incremented monotonically by non-negative values."
             )
-        with self._lock:
+        with _lock:
             self._value.number += by
 
     def set(self, value: float) -> None:
@@ -76,16 +73,18 @@ class MetricFamily:
     def __init__(self, name: str, description: str, kind: Kind) -> None:
         if not _NAME.fullmatch(name):
             raise TritonModelException("Error when creating MetricFamily: Invalid metric name")
-        self._family = _families.get(name) or _Family(kind)
-        if self._family.kind is not kind:
-            raise TritonModelException(
-                "Error when creating MetricFamily: Family name already exists with different type"
-            )
-        _families[name] = self._family
+        with _lock:
+            self._family = _families.get(name) or _Family(kind)
+            if self._family.kind is not kind:
+                raise TritonModelException(
+                    "Error when creating MetricFamily: Family name already exists with different "
+                    "type"
+                )
+            _families[name] = self._family
 
     def Metric(self, labels: Mapping[str, str] | None = None) -> Metric:  # noqa: N802, Triton's own
         key = frozenset((labels or {}).items())
-        with _changing:
+        with _lock:
             value = self._family.values.get(key) or _Value(self._family)
             self._family.values[key] = value
         return Metric(value)
@@ -93,8 +92,8 @@ class MetricFamily:
 
 def values(name: str) -> dict[_Labels, float]:
     """What ``/metrics`` shows of a family: its numbers by their labels."""
-    family = _families.get(name)
-    with _changing:
+    with _lock:
+        family = _families.get(name)
         return {} if family is None else {key: v.number for key, v in family.values.items()}
 
 

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from generator import model_config
 from generator.server_api import ADMIN_KEY_HEADER
@@ -124,9 +124,20 @@ def _failure(folder: Path, version: int) -> str:
 
 
 class _Handler(BaseHTTPRequestHandler):
+    """Requests come on threads of their own, and are answered one after the other."""
+
     triton: FakeTriton
+    lock: ClassVar[threading.Lock]
 
     def do_GET(self) -> None:
+        with self.lock:
+            self._get()
+
+    def do_POST(self) -> None:
+        with self.lock:
+            self._post()
+
+    def _get(self) -> None:
         parts = self._parts()
         triton = self.triton
         if parts == []:
@@ -141,7 +152,7 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             self._answer(404, {"error": "unknown"})
 
-    def do_POST(self) -> None:
+    def _post(self) -> None:
         parts = self._parts()
         if self.triton.key and self.headers.get(ADMIN_KEY_HEADER) != self.triton.key:
             self._answer(403, {"error": _RESTRICTED})
@@ -177,7 +188,7 @@ class _Handler(BaseHTTPRequestHandler):
 @contextlib.contextmanager
 def listening(triton: FakeTriton) -> Iterator[FakeTriton]:
     """The fake behind a port of its own, ``triton.port``."""
-    handler = type("Handler", (_Handler,), {"triton": triton})
+    handler = type("Handler", (_Handler,), {"triton": triton, "lock": threading.Lock()})
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
         thread.start()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import os
+import selectors
 import signal
 import subprocess
 import sys
@@ -19,21 +21,37 @@ from tests.support.triton import Answer, echo_templates, eventually, free_ports,
 class Served:
     """The running command: what it has said so far, its exit code, the processes below it."""
 
-    def __init__(self, process: subprocess.Popen[str], listen: Listen) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], listen: Listen) -> None:
+        assert process.stdout
+        assert process.stderr
         self.process = process
         self.listen = listen
-        self.out = ""
-        self.err = ""
-        self._readers = [
-            threading.Thread(target=self._read, args=(name,), daemon=True)
-            for name in ("out", "err")
-        ]
-        for reader in self._readers:
-            reader.start()
+        self._out, self._err = Lines(process.stdout.fileno()), Lines(process.stderr.fileno())
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
 
-    def _read(self, name: str) -> None:
-        for line in getattr(self.process, f"std{name}"):
-            setattr(self, name, getattr(self, name) + line)
+    @property
+    def out(self) -> str:
+        """The lines on stdout: with each line of ``err`` those that came before it."""
+        return self._out.text
+
+    @property
+    def err(self) -> str:
+        """The lines on stderr."""
+        return self._err.text
+
+    def _read(self) -> None:
+        with selectors.DefaultSelector() as selector:
+            for lines in (self._out, self._err):
+                selector.register(lines.pipe, selectors.EVENT_READ)
+            while selector.get_map():
+                selector.select()
+                said = self._err.read()
+                self._out.add(self._out.read())
+                self._err.add(said)
+                for lines in (self._out, self._err):
+                    if lines.have_ended and lines.pipe in selector.get_map():
+                        selector.unregister(lines.pipe)
 
     def wait_for(self, text: str) -> None:
         """Returns when ``text`` is on stderr or stdout."""
@@ -49,8 +67,7 @@ class Served:
 
     def _finish_reading(self) -> None:
         if self.process.poll() is not None:
-            for reader in self._readers:
-                reader.join(60)
+            self._reader.join(60)
 
     def signal(self, number: signal.Signals) -> None:
         self.process.send_signal(number)
@@ -72,14 +89,15 @@ class Served:
 
     def tritonserver_pid(self) -> int:
         mark = f"--http-port={self.listen.http_port}"
-        found = [pid for pid, line in _command_lines() if mark in line]
-        return found[-1]  # started after its guard
+        lines = _command_lines()
+        (found,) = [pid for pid, line in lines if mark in line and "server_guard" not in line]
+        return found
 
     def stub_pid(self, model: str) -> int:
         return self.stub_pids(model)[0]
 
     def stub_pids(self, model: str) -> list[int]:
-        """Its Python processes, the oldest first."""
+        """Its Python processes."""
         marks = (f"/{model}/1/model.py", f"_{self.listen.http_port}_")
         return [pid for pid, line in _command_lines() if all(mark in line for mark in marks)]
 
@@ -126,7 +144,6 @@ def serve(
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        text=True,
     )
     served = Served(process, listen)
     try:
@@ -142,6 +159,33 @@ def serve(
         for stream in (process.stdout, process.stderr):
             if stream:
                 stream.close()
+
+
+class Lines:
+    """The whole lines that have come through a pipe, in ``text``."""
+
+    def __init__(self, pipe: int) -> None:
+        os.set_blocking(pipe, False)
+        self.pipe = pipe
+        self.text = ""
+        self.have_ended = False
+        self._rest = ""
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def read(self) -> bytes:
+        """All that is in the pipe."""
+        found = b""
+        with contextlib.suppress(BlockingIOError):
+            while piece := os.read(self.pipe, 1 << 16):
+                found += piece
+            self.have_ended = True
+        return found
+
+    def add(self, data: bytes) -> None:
+        """Takes what was read; a line that no end came of is one at the end of all."""
+        text = self._rest + self._decoder.decode(data, self.have_ended)
+        end = len(text) if self.have_ended else text.rfind("\n") + 1
+        self.text, self._rest = self.text + text[:end], text[end:]
 
 
 def _command_lines() -> list[tuple[int, str]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import random
 import shutil
 import socket
 import time
@@ -22,14 +23,31 @@ from generator.server_listen import Listen
 ROOT = Path(__file__).parents[2]
 DEMO_MODEL = ROOT / "demo" / "model"
 ADMIN_KEY = "the-admin-key-of-tests"
+# A load can keep the thread of the server's that a request landed on.
+_ANSWER_TIMEOUT_S = 180.0
+_FIRST_PORT = 10_000
+_EPHEMERAL_PORTS = Path("/proc/sys/net/ipv4/ip_local_port_range")
+_DRAW = random.SystemRandom()  # other runs on this machine draw others
+_given_ports: set[int] = set()
 
 
 def free_ports() -> Listen:
     """Four ports that nobody listens on: Triton's three, and one for the supervisor's health."""
-    with contextlib.ExitStack() as stack:
-        probes = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(4)]
-        http, grpc, metrics, health = (probe.getsockname()[1] for probe in probes)
-        return Listen("127.0.0.1", http, grpc, metrics, health_port=health)
+    http, grpc, metrics, health = (_free_port() for _ in range(4))
+    return Listen("127.0.0.1", http, grpc, metrics, health_port=health)
+
+
+def _free_port() -> int:
+    """One that was not given before, and that the kernel gives to nobody until it is listened on:
+    it is below those that connections, and servers on any port, get.
+    """
+    end = max(int(_EPHEMERAL_PORTS.read_text().split()[0]), _FIRST_PORT + 10_000)
+    while True:
+        port = _DRAW.randrange(_FIRST_PORT, end)
+        if port not in _given_ports:
+            _given_ports.add(port)
+            with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+                return port
 
 
 @dataclass(frozen=True)
@@ -40,13 +58,15 @@ class Answer:
     body: Any
 
 
-def post(url: str, body: object, timeout_s: float = 60.0) -> Answer:
+def post(url: str, body: object, timeout_s: float = _ANSWER_TIMEOUT_S) -> Answer:
     """Sends ``body`` as JSON, or as it is where it is bytes; an error status is an answer too."""
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
     return _open(urllib.request.Request(url, data), timeout_s)
 
 
-def post_for_events(url: str, body: object, timeout_s: float = 60.0) -> tuple[int, list[Any]]:
+def post_for_events(
+    url: str, body: object, timeout_s: float = _ANSWER_TIMEOUT_S
+) -> tuple[int, list[Any]]:
     """The status and the parsed server-sent events; a body that is JSON itself is the only one."""
     answer = post(url, body, timeout_s)
     if not isinstance(answer.body, str):
@@ -55,7 +75,7 @@ def post_for_events(url: str, body: object, timeout_s: float = 60.0) -> tuple[in
     return answer.status, [json.loads(event) for event in events]
 
 
-def get(url: str, timeout_s: float = 60.0) -> Answer:
+def get(url: str, timeout_s: float = _ANSWER_TIMEOUT_S) -> Answer:
     return _open(urllib.request.Request(url), timeout_s)
 
 
