@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import http.server
-import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Mapping
 
+import pytest
+
+from generator.deploy import healthcheck
 from generator.deploy.healthcheck import why_unready
+from tests.support.triton import free_ports
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(healthcheck, "_TIMEOUT_S", 60.0)
 
 
 @contextlib.contextmanager
@@ -36,8 +44,8 @@ def answering(statuses: Mapping[str, int]) -> Iterator[str]:
 
 
 def unused_port() -> str:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return str(probe.getsockname()[1])
+    """One that ``answering`` does not get either."""
+    return str(free_ports().http_port)
 
 
 def test_the_supervisor_is_believed_before_triton() -> None:

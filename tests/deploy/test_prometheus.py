@@ -90,7 +90,7 @@ def serving(folder: Path, listen: Listen) -> Iterator[None]:
     finally:
         process.send_signal(signal.SIGTERM)
         try:
-            process.wait(90)
+            process.wait(180)
         finally:
             process.kill()
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
 import signal
 import socket
 import subprocess
 import threading
+from http.client import HTTPException
 from pathlib import Path
 
 import pytest
@@ -19,7 +21,7 @@ pytestmark = pytest.mark.server
 
 
 def run_curl(line: str) -> str:
-    command = [*shlex.split(line), "--silent", "--fail", "--max-time", "20"]
+    command = [*shlex.split(line), "--silent", "--fail", "--max-time", "120"]
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
 
@@ -48,8 +50,8 @@ def test_good_models_serve_beside_bad_ones_until_a_graceful_stop(tmp_path: Path)
         assert gated[0].startswith(f"hf-triton: model 'gated' failed to load: {reason}")
         assert "model 'killed' failed to load: its Python process died" in served.err
 
-        assert "loading plain" in served.err, "models' own log passes"
-        assert "plain prints" in served.err
+        served.wait_for("loading plain")  # models' own log passes
+        served.wait_for("plain prints")
         for noise in ("DCGM", "NVML", "+---", "server.cc", "At:"):
             assert noise not in served.err
 
@@ -72,6 +74,7 @@ def test_a_model_that_streams_is_told_of_as_one_and_its_engine_loads_first(tmp_p
     """
     with serve(tmp_path, models) as served:
         served.wait_for("Ctrl-C stops")
+        served.wait_for("loading demo before demo_stream")  # the log comes by another way
         assert "loading 2 models: demo, broken\n" in served.err
         assert "serving 1 of 2 models" in served.err
 
@@ -242,8 +245,6 @@ def test_a_wrong_command_line_is_refused(
 
 
 def swallow(call: object) -> None:
-    try:
-        assert callable(call)
+    assert callable(call)
+    with contextlib.suppress(OSError, HTTPException):  # the server was killed
         call()
-    except OSError:
-        pass  # the server was killed

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from generator import server_guard
+from generator.server_stubs import Stub, still_alive
 from tests.support.triton import eventually
 
 PROGRAM = "sleep 300 & echo $!; {end}"
@@ -34,13 +33,4 @@ def test_what_a_crashed_program_leaves_is_ended_with_the_guard(end: str, code: i
         process.stdin.flush()
         orphan = int(process.stdout.readline())
         assert process.wait(timeout=60) == code
-        assert eventually(lambda: not _runs(orphan))
-
-
-def _runs(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    # Still there where nobody has asked how it ended.
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+        assert eventually(lambda: not still_alive([Stub("orphan", "1", orphan)]))

@@ -12,6 +12,7 @@ import pytest
 
 from generator.errors import ServerError
 from generator.server_listen import Listen
+from generator.supervision import health_port as served_over_http
 from generator.supervision.health import Health
 from generator.supervision.health_port import health_port
 from tests.support.triton import free_ports, get
@@ -35,7 +36,9 @@ class Told:
 
 
 @pytest.fixture
-def told() -> Iterator[Told]:
+def told(monkeypatch: pytest.MonkeyPatch) -> Iterator[Told]:
+    """Hangs up on nobody who is slow because the machine is."""
+    monkeypatch.setattr(served_over_http._Handler, "timeout", 60.0)
     listen, clock = free_ports(), Clock()
     health = Health(clock)
     with health_port(listen, health):
