@@ -52,6 +52,6 @@ def test_a_model_runs_in_its_environment_and_broken_ones_fail_alone(tmp_path: Pa
             told = [line for line in served.err.splitlines() if f"model '{name}' failed" in line]
             assert len(told) == 1
             assert reason in told[0]
-        assert f"tiny 1.5 of {tmp_path / 'envs'}" in served.err
+        served.wait_for(f"tiny 1.5 of {tmp_path / 'envs'}")
         assert served.generate("own", "hello").body["text_output"] == "hello"
         assert served.generate("base", "hello").body["text_output"] == "hello"

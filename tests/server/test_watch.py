@@ -44,7 +44,7 @@ def test_every_save_is_applied_and_a_broken_one_changes_nothing(tmp_path: Path) 
         served.wait_for("model 'a' failed: RuntimeError: no weights; version 1 goes on serving")
         served.wait_for("not all of it is served")
         config.touch()  # what was wrong may be mended elsewhere
-        assert eventually(lambda: served.err.count("not all of it is served") == 2, 60)
+        assert eventually(lambda: served.err.count("not all of it is served") == 2, 120)
         assert ready(served, "a")
         assert eventually(lambda: served.generate("b", "x").status != 200)
         served.signal(signal.SIGTERM)
