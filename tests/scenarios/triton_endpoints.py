@@ -37,7 +37,7 @@ _OUTPUT_TYPES = {
 class _TritonEndpoint:
     """What both have in common: threads, and the endpoints that are HTTP's alone."""
 
-    def __init__(self, triton: Triton, timeout_s: float = 60.0) -> None:
+    def __init__(self, triton: Triton, timeout_s: float = 180.0) -> None:
         self.triton = triton
         self.timeout_s = timeout_s
 
