@@ -186,7 +186,7 @@ def test_an_unload_answers_everyone(serve: Serve) -> None:
 
 
 def test_an_unload_waits_for_those_in_flight(serve: Serve) -> None:
-    server = serve(MASKS)
+    server = serve(MASKS, unload_grace_s=60)
     pending = [server.send(texts("the [MASK]")) for _ in range(5)]
     server.unload()
     assert [one.reply().status for one in pending] == [200] * 5
