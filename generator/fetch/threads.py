@@ -53,7 +53,8 @@ def run_all(
         stop.set()
         deadline = time.monotonic() + _STOP_WITHIN_S
         for thread in threads:
-            thread.join(max(0.0, deadline - time.monotonic()))
+            if thread.is_alive():  # one that an interrupt kept from its start can't be joined
+                thread.join(max(0.0, deadline - time.monotonic()))
         raise
     if escaped:
         raise escaped[0]

@@ -7,10 +7,13 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from generator.fetch import threads
 from tests.fetch.conftest import FILES
 from tests.fetch.workplace import Workplace
 from tests.support.fake_hub import FakeHub
@@ -94,7 +97,12 @@ def start(work: Workplace, hub: FakeHub, *arguments: str) -> subprocess.Popen[st
     return subprocess.Popen(
         [sys.executable, "-c", FETCH, *arguments],
         cwd=work.folder,
-        env={**environment, "HF_ENDPOINT": hub.url, "PYTHONPATH": str(ROOT)},
+        env={
+            **environment,
+            "HF_ENDPOINT": hub.url,
+            "HF_HUB_DOWNLOAD_TIMEOUT": "60",
+            "PYTHONPATH": str(ROOT),
+        },
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -143,6 +151,29 @@ def assert_goes_on(work: Workplace, hub: FakeHub) -> None:
     work.fetch()
     assert hub.sent["model.safetensors"] == len(WEIGHTS) - kept
     assert work.files() == BIG
+
+
+def test_an_interrupt_before_all_workers_have_started_is_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stop = threading.Event()
+    begun: list[threading.Thread] = []
+
+    class Worker(threading.Thread):
+        def start(self) -> None:
+            if begun:
+                raise KeyboardInterrupt
+            begun.append(self)
+            super().start()
+
+    def work(_: int) -> None:
+        stop.wait(60)
+
+    monkeypatch.setattr(threads, "threading", SimpleNamespace(Thread=Worker))
+    with pytest.raises(KeyboardInterrupt):
+        threads.run_all([1, 2], work, 2, stop, lambda: None)
+    assert stop.is_set()
+    begun[0].join()
 
 
 def test_the_whole_thing_works_by_environment_alone(work: Workplace, hub: FakeHub) -> None:
