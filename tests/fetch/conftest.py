@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from huggingface_hub import constants
 
 from generator.fetch import hub_client
 from tests.fetch.workplace import Workplace
@@ -18,6 +19,8 @@ def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[FakeHub]:
     with running_hub() as hub:
         ask_from_here(hub, monkeypatch, tmp_path / "no token")
         monkeypatch.setattr(hub_client, "WAITS_S", (0.0, 0.0, 0.0))
+        # A hub in this process may be slow on a busy machine; it is never silent.
+        monkeypatch.setattr(constants, "HF_HUB_DOWNLOAD_TIMEOUT", 60.0)
         hub.repositories["org/tiny"] = Repository(dict(FILES))
         yield hub
 

@@ -68,6 +68,7 @@ class FakeHub:
         statuses: path (or part of one) -> HTTP statuses that the next requests for it get.
         before_piece: called with where each piece of a file body begins, before that is sent.
         sent: bytes of file bodies sent, by file.
+        num_open: file bodies of which something is still to be sent.
         description: what stands in place of the API's answer, or of keys of it.
         cdn_url: another address than the usual one.
         sent_once: what the next request for a file gets instead of it.
@@ -103,7 +104,7 @@ class FakeHub:
         return self.cdn_url or self.url.replace("127.0.0.1", "localhost")
 
     def count_anew(self) -> None:
-        """Empties ``sent`` once nothing is still being written to a client that has gone."""
+        """Empties ``sent`` once nothing more is to be written to a client that has gone."""
         assert eventually(lambda: self.num_open == 0)
         self.sent.clear()
 
@@ -258,19 +259,22 @@ class _Handler(BaseHTTPRequestHandler):
                 self.hub.cuts.remove(due)
             self.hub.num_open += 1
             self.hub.most_open = max(self.hub.most_open, self.hub.num_open)
+        is_open = True
         try:
             for start in range(0, len(body[:due]), self.hub.chunk):
                 self.hub.before_piece(start)
                 piece = body[:due][start : start + self.hub.chunk]
                 with self.hub.lock:  # before it is sent: who has it all finds it counted
                     self.hub.sent[name] += len(piece)
+                    if start + len(piece) == len(body[:due]):
+                        self.hub.num_open, is_open = self.hub.num_open - 1, False
                 self.wfile.write(piece)
                 time.sleep(self.hub.seconds_between_chunks)
         except OSError:  # the client has gone
             self.close_connection = True
         finally:
             with self.hub.lock:
-                self.hub.num_open -= 1
+                self.hub.num_open -= is_open
         if due is not None:
             self._cut()
 
