@@ -16,7 +16,7 @@ from generator.log_records import to_json
 
 _STDERR = 2
 _CHUNK_BYTES = 65536
-_LAST_LINES_S = 2.0  # a child that outlives us could keep its end open
+_LAST_LINES_S = 10.0  # a child that outlives us could keep its end open
 
 
 def start() -> None:

@@ -6,6 +6,7 @@ import itertools
 import json
 import queue
 import signal
+import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -54,7 +55,7 @@ def traceparent(number: int) -> dict[str, str]:
 def post(served: Served, path: str, number: int, **body: object) -> None:
     url = f"http://127.0.0.1:{served.listen.http_port}/v2/models/{path}"
     request = urllib.request.Request(url, json.dumps(body).encode(), traceparent(number))
-    with urllib.request.urlopen(request, timeout=30) as response:
+    with urllib.request.urlopen(request, timeout=180) as response:
         response.read()
 
 
@@ -67,13 +68,19 @@ def text_input() -> Any:
 def traced(served: Served, collector: Collector, ask: Callable[[int], None]) -> dict[str, Span]:
     """The spans, by their names, of what ``ask`` sends in the trace of a number.
 
-    24.10 loses a trace now and then where the cores are busy: one of five is enough.
+    24.10 loses a trace now and then where the cores are busy: one of five is enough, and it may
+    come late.
     """
+    asked: list[str] = []
+
+    def whole() -> list[list[Span]]:
+        return [spans for spans in map(collector.trace, asked) if len(spans) == _NUM_SPANS]
+
     for number in itertools.islice(_numbers, 5):
         ask(number)
-        trace = f"{number:032x}"
-        if eventually(lambda trace=trace: len(collector.trace(trace)) == _NUM_SPANS, 10):  # type: ignore[misc]
-            return {span.name: span for span in collector.trace(trace)}
+        asked.append(f"{number:032x}")
+        if eventually(lambda: bool(whole()), 10 if len(asked) < 5 else 60):
+            return {span.name: span for span in whole()[0]}
     raise AssertionError(f"no trace came whole: {collector.spans}\n{served.err}")
 
 
@@ -125,7 +132,7 @@ def test_a_grpc_streams_trace_goes_on_in_the_server(served: Served, collector: C
                 lambda result, error: answers.put((result, error)), headers=traceparent(number)
             )
             client.async_stream_infer("flowing_stream", [text_input()], request_id="r-5")
-            assert answers.get(timeout=30)[1] is None
+            assert answers.get(timeout=180)[1] is None
             client.stop_stream()  # with it the trace is complete
 
     assert_traced(traced(served, collector, ask), "flowing_stream", "r-5")
@@ -142,7 +149,7 @@ def test_the_collectors_own_key_comes_from_the_environment(
 def test_requests_without_a_context_are_not_traced_at_rate_0(
     served: Served, collector: Collector
 ) -> None:
-    served.generate("plain", "a prompt")
+    assert served.generate("plain", "a prompt").status == 200
     # What comes later is there, so it would be too.
     traced(served, collector, partial(post, served, "plain/generate", text_input="a prompt"))
     assert all(int(span.trace_id, 16) < next(_numbers) for span in collector.spans)
@@ -156,13 +163,18 @@ def test_by_default_every_request_is_traced_and_a_lost_collector_loses_none(
     environment = {"OTEL_BSP_SCHEDULE_DELAY": "100"}
     with serve(tmp_path, MODELS, settings=settings, environment=environment) as running:
         running.wait_for("Ctrl-C stops")
-        for _ in range(20):
-            assert running.generate("plain", "a prompt").status == 200
+
+        def is_answered() -> bool:
+            return running.generate("plain", "a prompt").status == 200
+
+        began_s = time.monotonic()
+        # Triton's complaints come once there are some kilobytes of them.
+        assert eventually(lambda: is_answered() and "OTLP HTTP Client" in running.err)
         with Collector(port).running() as collector:
-            assert running.generate("plain", "a prompt").status == 200
-            assert eventually(lambda: len(collector.spans) >= _NUM_SPANS, 60)
-        for _ in range(20):
-            assert running.generate("plain", "a prompt").status == 200
+            # Asked again and again: 24.10 loses a trace now and then.
+            assert eventually(lambda: is_answered() and len(collector.spans) >= _NUM_SPANS)
+        assert all(is_answered() for _ in range(20))
         running.signal(signal.SIGTERM)
         assert running.exit_code() == 0
-        assert running.err.count("OTLP HTTP Client") == 1, "a line in a minute"
+        num_minutes = 1 + int((time.monotonic() - began_s) / 60)
+        assert 1 <= running.err.count("OTLP HTTP Client") <= num_minutes, "a line in a minute"

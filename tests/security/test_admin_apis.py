@@ -76,7 +76,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 
 def ask(served: Served, path: str, body: str, key: str = "") -> int:
-    connection = http.client.HTTPConnection("127.0.0.1", served.listen.http_port, timeout=30)
+    connection = http.client.HTTPConnection("127.0.0.1", served.listen.http_port, timeout=180)
     headers = {ADMIN_KEY_HEADER: key} if key else {}
     target = f"/v2/{path}".rstrip("/")
     connection.request("POST" if body else "GET", target, body or None, headers)

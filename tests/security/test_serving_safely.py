@@ -100,7 +100,7 @@ def test_a_name_that_is_a_path_is_no_model(name: str, served: Served) -> None:
         ("POST", f"/v2/models/{name}/generate", (400, 404)),
         ("POST", f"/v2/repository/models/{name}/load", (400, 404, 500)),
     ):
-        connection = http.client.HTTPConnection("127.0.0.1", served.listen.http_port, timeout=20)
+        connection = http.client.HTTPConnection("127.0.0.1", served.listen.http_port, timeout=180)
         headers = {ADMIN_KEY_HEADER: KEY}
         connection.request(method, path, "{}" if method == "POST" else None, headers)
         response = connection.getresponse()
@@ -146,7 +146,7 @@ def test_grpc_speaks_tls_where_tritonserver_is_told_to(tmp_path: Path) -> None:
         with grpc_client.InferenceServerClient(
             address, ssl=True, root_certificates=str(certificate)
         ) as client:
-            assert client.is_model_ready("echo", client_timeout=20)
+            assert client.is_model_ready("echo", client_timeout=180)
 
 
 def _listening() -> dict[int, set[str]]:
