@@ -49,6 +49,7 @@ def test_what_the_tests_reference_says_is_expected(reference: SoakReference) -> 
     from tests.scenarios.reference import Reference
 
     other = Reference(DEMO_MODEL)
+    num_whole = 0
     for prompt in ("Hello", "The end", "Once upon a time"):
         for options in (
             {},
@@ -62,6 +63,8 @@ def test_what_the_tests_reference_says_is_expected(reference: SoakReference) -> 
             if got.is_whole:
                 assert (got.text, got.token_ids) == (right.text, right.token_ids)
                 assert got.finish_reason == right.finish_reason
+            num_whole += got.is_whole
+    assert num_whole > 10
 
 
 def test_a_stop_word_cuts_once_min_tokens_are_there(reference: SoakReference) -> None:

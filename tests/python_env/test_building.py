@@ -103,9 +103,14 @@ def test_two_builds_at_once_make_one_environment_that_sees_the_packages_below_it
     env = env_of(work, "one")
     built: list[bool] = []
     waited: list[Path] = []
+    is_waited_for = threading.Event()
+
+    def wait(folder: Path) -> None:
+        waited.append(folder)
+        is_waited_for.set()
 
     def build() -> None:
-        built.append(ensure(env, "2", lambda _line: None, waited.append))
+        built.append(ensure(env, "2", lambda _line: is_waited_for.wait(60), wait))
 
     threads = [threading.Thread(target=build) for _ in range(2)]
     for thread in threads:
@@ -113,7 +118,7 @@ def test_two_builds_at_once_make_one_environment_that_sees_the_packages_below_it
     for thread in threads:
         thread.join()
     assert sorted(built) == [False, True]
-    assert waited in ([], [folder_of(env)])
+    assert waited == [folder_of(env)]
     assert is_built(folder_of(env))
     program = "import jinja2, tiny, lonely"
     subprocess.run([str(folder_of(env) / "bin" / "python"), "-c", program], check=True)

@@ -12,8 +12,9 @@ from generator.errors import PerfError
 from perf.growth.asking import body, latency_s
 from perf.growth.axis import Place
 from perf.growth.models_in_server import plain_repository
-from perf.growth.processes import group, memory_mib
+from perf.growth.processes import memory_mib
 from perf.growth.watched_server import served
+from tests.support.triton import eventually
 
 pytestmark = pytest.mark.server
 
@@ -32,8 +33,8 @@ def test_a_server_that_dies_is_told(tmp_path: Path) -> None:
 
     def lose_the_server() -> None:
         with served(repository, ["model"]) as server:
-            for pid in list(group(server.pid)):
-                os.kill(pid, signal.SIGKILL)
+            os.killpg(server.pid, signal.SIGKILL)
+            assert eventually(lambda: server.exit_code() is not None)
             latency_s(server.listen.http_port, "model", [body("a text")] * 1000)
 
     with pytest.raises(PerfError, match="the server died"):

@@ -45,7 +45,7 @@ def test_the_stand_in_has_every_model_or_none(tmp_path: Path) -> None:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         try:
-            api = ServerApi("127.0.0.1", server.server_address[1])
+            api = ServerApi("127.0.0.1", server.server_address[1], answer_timeout_s=60)
             assert [version.state for version in api.index()] == states
             assert digest_of_served(api.model_config("one")) == digest
             assert api.lists_folder("one")

@@ -13,7 +13,6 @@ import pytest
 from generator.errors import PerfError
 from perf.growth.cli_process import run_cli
 from perf.growth.processes import PeakMemory, available_gib, cpu_s, memory_mib, too_little
-from tests.support.triton import eventually
 
 HELD_MIB = 150
 _HOLDS = f"held = bytearray({HELD_MIB} * 2**20); print('held', flush=True); input()"
@@ -38,18 +37,19 @@ def test_a_groups_memory_and_time_are_read(holder: subprocess.Popen[str]) -> Non
         with PeakMemory(holder.pid) as peak:
             assert memory_mib(holder.pid) > HELD_MIB
         assert HELD_MIB < peak.mib < 2 * HELD_MIB
-        assert eventually(lambda: cpu_s(holder.pid) >= 0)
+        assert 0 < cpu_s(holder.pid) < 60
         holder.communicate("\n")
     assert memory_mib(holder.pid) == 0
 
 
 def test_a_commands_peak_memory_is_not_that_of_its_parent() -> None:
     held = bytearray(os.urandom(1)) * (200 * 2**20)
+    began_s = time.monotonic()
     taken = run_cli(["perf", "--help"], "usage: hf-triton perf")
     assert len(held) > 0
     assert 10 < taken.peak_memory_mib < 150
     assert taken.cpu_s > 0
-    assert taken.wall_s < time.monotonic()
+    assert 0 < taken.wall_s < time.monotonic() - began_s
 
 
 def test_a_command_that_did_something_else_is_told_with_what_it_said(tmp_path: Path) -> None:

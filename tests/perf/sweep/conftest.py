@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from perf.sweep import triton
 from perf.sweep.sweeping import Options
 from tests.perf.sweep.fake_triton import FakeTriton
 from tests.perf.sweep.fake_triton import fake_triton as serving
@@ -15,7 +16,9 @@ FAKE = Path(__file__).with_name("fake_perf_analyzer.py")
 
 
 @pytest.fixture
-def fake_triton() -> Iterator[FakeTriton]:
+def fake_triton(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeTriton]:
+    # A server in this process may be slow on a busy machine; it is never silent.
+    monkeypatch.setattr(triton, "_TIMEOUT_S", 60.0)
     with serving() as fake:
         yield fake
 
