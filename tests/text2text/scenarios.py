@@ -98,6 +98,7 @@ class Agreement:
         reply = model.infer(model.by_tensors(TEXT, repetition_penalty=1.8, **TARGETS.get(name, {})))
         assert reply.text() == expected(references, name, TEXT, repetition_penalty=1.8)
 
+    @pytest.mark.usefixtures("sent_step_by_step")
     @pytest.mark.parametrize("name", ["t5", "bart", "marian", "m2m100", "mbart50", "nllb"])
     def test_a_stream_is_the_whole_text_in_pieces(
         self, endpoint: Endpoint, references: References, name: str
