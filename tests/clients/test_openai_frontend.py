@@ -19,9 +19,16 @@ from tests.support.triton import Triton
 pytestmark = pytest.mark.server
 
 PROMPT = "How can you be"
+NUM_TOKENS = 40  # late ones come together, but not all of so many
 GREEDY = {"temperature": 0, "top_p": 1.0}
 # What a request's model_dump leaves in, by release of the frontend.
-DEFAULTS = {"frequency_penalty": 0, "n": 1, "presence_penalty": 0, **GREEDY, "max_tokens": 16}
+DEFAULTS = {
+    "frequency_penalty": 0,
+    "n": 1,
+    "presence_penalty": 0,
+    **GREEDY,
+    "max_tokens": NUM_TOKENS,
+}
 DUMPS: dict[str, dict[str, Any]] = {
     "24.10": {**DEFAULTS, "best_of": 1, "ignore_eos": False},
     "24.10 chat": {**DEFAULTS, "logprobs": False},
@@ -59,7 +66,7 @@ def for_python(
     return {
         "text_input": [[prompt]],
         "stream": np.array([[streaming]], dtype=np.bool_),
-        "max_tokens": np.array([[16]], dtype=np.int32),
+        "max_tokens": np.array([[NUM_TOKENS]], dtype=np.int32),
         **({"stop_words": [stop]} if stop else {}),
         "top_p": np.array([[1]], dtype=np.float32),
         "frequency_penalty": np.array([[0]], dtype=np.float32),
@@ -102,9 +109,9 @@ def test_backend_vllm(
 ) -> None:
     responses = stream(triton, "demo_stream", for_vllm(PROMPT, sampling, streaming=streaming))
 
-    expected = reference.answer(PROMPT, 16)
+    expected = reference.answer(PROMPT, NUM_TOKENS)
     assert "".join(map(text_of, responses)) == expected.text
-    assert usage_of(responses) == (expected.num_input_tokens, 16)
+    assert usage_of(responses) == (expected.num_input_tokens, NUM_TOKENS)
     assert [response.final for response in responses[:-1]] == [False] * (len(responses) - 1)
     assert (len(responses) > 1) is streaming  # else: one, or one and an empty one
 
@@ -114,7 +121,7 @@ def test_backend_vllm_on_the_model_that_answers_once(triton: Triton, reference: 
 
     (response,) = stream(triton, "demo", for_vllm(PROMPT, sampling, streaming=True))
 
-    assert text_of(response) == reference.text(PROMPT, 16)
+    assert text_of(response) == reference.text(PROMPT, NUM_TOKENS)
 
 
 @pytest.mark.parametrize("streaming", [False, True])
@@ -133,7 +140,9 @@ def test_backend_vllm_reads_log_probabilities(
         assert found.size == 1
         tokens += json.loads(found.flat[0])
     ranked = [sorted(token.values(), key=lambda entry: entry["rank"]) for token in tokens]
-    assert "".join(entries[0]["decoded_token"] for entries in ranked) == reference.text(PROMPT, 16)
+    assert "".join(entries[0]["decoded_token"] for entries in ranked) == reference.text(
+        PROMPT, NUM_TOKENS
+    )
     assert all(len(entries) == 2 for entries in ranked)  # the sampled one is the likeliest
     assert all(entries[0]["logprob"] >= entries[1]["logprob"] for entries in ranked)
 
@@ -143,7 +152,7 @@ def test_backend_vllm_echoes(triton: Triton, reference: Reference) -> None:
         triton, "demo_stream", for_vllm(PROMPT, DUMPS["24.10"], streaming=True, echo=True)
     )
 
-    assert "".join(map(text_of, responses)) == PROMPT + reference.text(PROMPT, 16)
+    assert "".join(map(text_of, responses)) == PROMPT + reference.text(PROMPT, NUM_TOKENS)
 
 
 @pytest.mark.parametrize("streaming", [False, True])
@@ -153,10 +162,10 @@ def test_backend_python(
 ) -> None:
     responses = stream(triton, "batched_stream", for_python(PROMPT, streaming=streaming, echo=echo))
 
-    expected = reference.answer(PROMPT, 16)
+    expected = reference.answer(PROMPT, NUM_TOKENS)
     prefix = PROMPT if echo else ""
     assert "".join(map(text_of, responses)) == prefix + expected.text
-    assert usage_of(responses) == (expected.num_input_tokens, 16)
+    assert usage_of(responses) == (expected.num_input_tokens, NUM_TOKENS)
 
 
 @pytest.mark.parametrize("stop", [["?"], ["nowhere", "?"]])
@@ -167,7 +176,7 @@ def test_backend_python_stops_at_words(
         triton, "batched_stream", for_python(PROMPT, streaming=True, stop=stop, seed=2**63)
     )
 
-    before = reference.text(PROMPT, 16).split("?")[0]
+    before = reference.text(PROMPT, NUM_TOKENS).split("?")[0]
     assert "".join(map(text_of, responses)) == before
 
 
@@ -176,4 +185,4 @@ def test_backend_python_on_the_model_that_answers_once(
 ) -> None:
     (response,) = stream(triton, "batched", for_python(PROMPT, stop=["nowhere"]))
 
-    assert text_of(response) == reference.text(PROMPT, 16)
+    assert text_of(response) == reference.text(PROMPT, NUM_TOKENS)

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.server
 
 PROMPTS = ("How can you be", "Once upon a time")
 NUM_REQUESTS = 6
-GRPC = ("-i", "grpc", "--request-parameter", "max_tokens:16:int")
+GRPC = ("-i", "grpc", "--request-parameter", "max_tokens:40:int")
 
 
 def run(triton: Triton, folder: Path, model: str, *arguments: str, **options: Any) -> Any:
@@ -48,12 +48,12 @@ def assert_right(requests: Any, reference: Reference) -> None:
     assert len(requests) >= NUM_REQUESTS - 1  # those in flight at the end are not exported
     for request in requests:
         text = "".join(part["text_output"] for part in request["response_outputs"])
-        assert text == reference.text(request["request_inputs"]["text_input"], 16)
+        assert text == reference.text(request["request_inputs"]["text_input"], 40)
 
 
 @pytest.mark.parametrize("model", ["demo", "batched"])
 def test_http(triton: Triton, reference: Reference, tmp_path: Path, model: str) -> None:
-    requests = run(triton, tmp_path, model, max_tokens=[16])
+    requests = run(triton, tmp_path, model, max_tokens=[40])
 
     assert_right(requests, reference)
 

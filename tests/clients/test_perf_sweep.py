@@ -14,7 +14,7 @@ from tests.support.triton import Triton
 pytestmark = pytest.mark.server
 
 SCENARIO = """\
-measurement: {window_s: 0.3, max_trials: 3, warm_up_requests: 1, stability_percent: 999}
+measurement: {window_s: 1, max_trials: 3, warm_up_requests: 1, stability_percent: 999}
 scenarios:
   - name: chat
     models: demo
