@@ -68,7 +68,9 @@ class Callers:
             thread.start()
 
     def _ask(self, triton: Triton, way: Callable[[Triton], str]) -> None:
-        while not self._stop.is_set():
+        has_ended = False
+        while not has_ended:
+            has_ended = self._stop.is_set()  # asked once more: each way once at least
             try:
                 answer = way(triton)
             except Exception as error:  # noqa: BLE001, an answer that counts

@@ -4,12 +4,13 @@ exactly their own answer, or in words what is wrong.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import random
 import shutil
-import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -244,12 +245,14 @@ def test_a_full_queue_refuses_at_once_while_those_inside_are_answered(triton: Tr
 def test_callers_that_cancel_while_they_wait_cost_nothing(triton: Triton) -> None:
     name = "hf_triton_requests_total"
     before = triton.metric(name, model="embed", outcome="cancelled")
-    with ThreadPoolExecutor(1) as pool:
+    with ThreadPoolExecutor(1) as pool, contextlib.ExitStack() as leaving:
         staying = hold(triton, pool, "embed", 1)
-        for _ in range(4):
+        for _ in range(8):
             waiting = request(text_input=LONG, truncate=True)
-            with GrpcEndpoint(triton).cancelled_infer("embed", waiting):
-                time.sleep(0.1)
+            leaving.enter_context(GrpcEndpoint(triton).cancelled_infer("embed", waiting))
+        # One that is cancelled before the model has it is not counted.
+        assert eventually(lambda: triton.metric("hf_triton_open_requests", model="embed") >= 4)
+        leaving.close()
         assert staying[0].result().ok
     assert eventually(lambda: triton.metric(name, model="embed", outcome="cancelled") >= before + 3)
     assert GrpcEndpoint(triton).infer("embed", request(text_input="a cat")).ok
@@ -294,7 +297,7 @@ def test_unloading_and_loading_under_load_leaves_nobody_without_an_answer(triton
         waiting = [pool.submit(ask, triton, n, "reader", question()) for n in range(200)]
         control(triton, "reader", "unload")
         control(triton, "reader", "load")
-        replies = [future.result(timeout=60) for future in waiting]
+        replies = [future.result() for future in waiting]
     # Not found, or not ready, is Triton's own word for a model that is unloaded.
     refused = [reply for reply in replies if not reply.ok]
     assert all(reply.status in (400, 404, 503) for reply in refused), refused[:3]
@@ -340,8 +343,12 @@ def test_models_that_cannot_serve_say_why_in_one_line_while_others_serve(
     for name, text in expected.items():
         answer = loading[name].result()
         assert (answer.status, text in answer.body["error"]) == (400, True), answer
-        line = next(line for line in triton.log if f"{name}: " in line and text in line)
-        assert "Traceback" not in line
+        assert eventually(partial(is_told_in_one_line, triton, f"{name}: ", text)), name
+
+
+def is_told_in_one_line(triton: Triton, *words: str) -> bool:
+    line = next((line for line in triton.log if all(word in line for word in words)), "")
+    return bool(line) and "Traceback" not in line
 
 
 def add_copy(triton: Triton, model: str, name: str, files: Path) -> None:

@@ -6,6 +6,7 @@ import json
 import shlex
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ import pytest
 
 from generator.curl_lines import curl_lines
 from tests.encoders.tiny_encoders import WORDS, texts, tiny_encoder
-from tests.support.triton import Answer, Triton, post, serving
+from tests.support.triton import Answer, Triton, eventually, post, serving
 
 LABELS = {
     "id2label": {0: "bad", 1: "fair", 2: "good"},
@@ -166,5 +167,8 @@ ROWS = ([1, 5, 2, 1, 2, 0], [1, 1, 1, 1, 1, 0], [0] * 6)
 def test_each_step_counts_its_own_requests(triton: Triton) -> None:
     outputs(triton.infer("embed", tensor("text_input", "BYTES", "the cat")))
     for step in ("tokenizer", "model", "postprocessing"):
-        counted = triton.metric("nv_inference_request_success", model=f"embed_{step}")
-        assert counted >= 1
+        assert eventually(partial(is_counted, triton, f"embed_{step}")), step
+
+
+def is_counted(triton: Triton, model: str) -> bool:
+    return triton.metric("nv_inference_request_success", model=model) >= 1

@@ -58,6 +58,16 @@ def held(triton: Triton) -> Held:
     )
 
 
+def is_no_more_than(first: Held, last: Held) -> bool:
+    """But for what comes and goes."""
+    return (
+        last.num_memory_regions <= first.num_memory_regions
+        and last.num_threads <= first.num_threads + 2
+        and last.num_open_files <= first.num_open_files + 8
+        and last.memory <= first.memory + MEMORY_MARGIN + NUM_RELOADS * MEMORY_PER_RELOAD
+    )
+
+
 def _process_group(pid: int) -> int:
     try:
         return os.getpgid(pid)
@@ -93,12 +103,10 @@ def test_loading_again_and_again_leaves_nothing_behind(
         assert eventually(lambda: len(processes(triton)) == num_processes)
         after_each.append(held(triton))
 
-    first, last = after_each[0], after_each[-1]
-    print(first, last, sep="\n")
-    assert last.num_memory_regions == first.num_memory_regions
-    assert last.num_threads <= first.num_threads + 2
-    assert last.num_open_files <= first.num_open_files + 8
-    assert last.memory <= first.memory + MEMORY_MARGIN + NUM_RELOADS * MEMORY_PER_RELOAD
+    # A model's process ends before its region, and before the threads that watched it.
+    first = after_each[0]
+    print(first, after_each[-1], sep="\n")
+    assert eventually(lambda: is_no_more_than(first, held(triton))), (first, held(triton))
 
 
 def test_a_changed_engine_is_reloaded_under_its_front_and_nobody_is_lost(
@@ -123,13 +131,15 @@ def test_a_changed_engine_is_reloaded_under_its_front_and_nobody_is_lost(
     for caller in callers:
         caller.start()
     config = triton.server.repository / "timed_stream" / "config.pbtxt"
-    for _ in range(2):
-        config.write_text(config.read_text() + "\n")
-        control(triton, "load", "timed_stream")
-    assert eventually(lambda: num_answered[0] > 8)
-    stop.set()
-    for caller in callers:
-        caller.join()
+    try:
+        for _ in range(2):
+            config.write_text(config.read_text() + "\n")
+            control(triton, "load", "timed_stream")
+        assert eventually(lambda: num_answered[0] > 8)
+    finally:
+        stop.set()
+        for caller in callers:
+            caller.join()
 
     assert not wrong, wrong[:3]
     for name in ("demo", "timed"):
