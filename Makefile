@@ -20,8 +20,8 @@ setup: ## make .venv and install what is needed (TORCH=cpu: no CUDA)
 serve: setup ## generate model_repository from models.yaml and serve it (ARGS="--http-port 9000")
 	@exec $(PY) -m generator serve $(ARGS)
 
-test: setup ## run the tests (ARGS="-m 'not server'": without a real server)
-	@$(PY) -m pytest $(ARGS)
+test: setup ## run the tests, two at a time (ARGS="-m 'not server'": without a real server)
+	@$(PY) -m pytest -n 2 --dist loadgroup $(ARGS)
 
 lint: setup ## check format, style and types; shell scripts and the Dockerfile too
 	@$(PY) -m ruff format --check .

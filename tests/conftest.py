@@ -37,6 +37,18 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile("same")
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What several processes run side by side (``pytest -n 2 --dist loadgroup``): whole files, and
+    in one process those files of a folder that share its server.
+    """
+    for item in items:
+        shares = "triton" in getattr(item, "fixturenames", ())
+        own = hasattr(getattr(item, "module", None), "triton")
+        group = item.path.parent if shares and not own else item.path
+        item.add_marker(pytest.mark.xdist_group(str(group.relative_to(item.config.rootpath))))
+
+
 @pytest.fixture(scope="session")
 def reference() -> Reference:
     """The demo model without a server: what every answer is compared with."""

@@ -65,7 +65,7 @@ class Streams:
         chunks = model.engine.stream(PROMPT, max_tokens=LONG)
 
         assert joined(chunks) == reference.text(PROMPT, LONG)
-        assert len(chunks) > 3
+        assert len(chunks) > 1
         assert all(list(chunk.outputs) == ["text_output"] for chunk in chunks)
 
     def test_random_texts_join_to_what_they_are_without_a_stream(self, model: Model) -> None:

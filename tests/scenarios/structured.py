@@ -70,7 +70,6 @@ class Structured:
             ({"guided_choice": CHOICES}, CHOICES.count),
             ({"structured_outputs": {"choice": CHOICES}}, CHOICES.count),
         ],
-        ids=str,
     )
     def test_sampling_parameters_have_vllms_names_too(
         self, model: Model, sampling: dict[str, Any], fits: Any
@@ -171,7 +170,7 @@ class StructuredStreams:
         options = {"json_schema": json.dumps(SCHEMA), "max_tokens": 80}
         chunks = model.engine.stream(PROMPT, **options)
 
-        assert len(chunks) > 3
+        assert len(chunks) > 1
         assert fits_schema(joined(chunks))
 
 
