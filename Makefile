@@ -21,7 +21,7 @@ serve: setup ## generate model_repository from models.yaml and serve it (ARGS="-
 	@exec $(PY) -m generator serve $(ARGS)
 
 test: setup ## run the tests, two at a time (ARGS="-m 'not server'": without a real server)
-	@$(PY) -m pytest -n 2 --dist loadgroup $(ARGS)
+	@$(PY) -m pytest -n 2 --dist loadfile $(ARGS)
 
 lint: setup ## check format, style and types; shell scripts and the Dockerfile too
 	@$(PY) -m ruff format --check .

@@ -4,6 +4,7 @@ the demo model's own answers, and what the runtime logs.
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 from typing import TYPE_CHECKING, ClassVar
@@ -37,16 +38,11 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile("same")
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What several processes run side by side (``pytest -n 2 --dist loadgroup``): whole files, and
-    in one process those files of a folder that share its server.
+def pytest_collection_finish() -> None:
+    """What was imported stays: no collection of garbage, such as an engine's when it starts, need
+    look at it again.
     """
-    for item in items:
-        shares = "triton" in getattr(item, "fixturenames", ())
-        own = hasattr(getattr(item, "module", None), "triton")
-        group = item.path.parent if shares and not own else item.path
-        item.add_marker(pytest.mark.xdist_group(str(group.relative_to(item.config.rootpath))))
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

@@ -9,8 +9,8 @@ Two forms lay it out once:
   oneDNN's time for one row, the same for 32. It is taken only where every value of the weight is
   a float16 exactly, as in a float16 checkpoint, so nothing is rounded.
 
-Which is faster differs by processor and shape, so each shape is timed, with its weight out of the
-processor's caches as it is among a model's other weights, and the fastest form kept.
+Which is faster differs by processor and shape, so each shape is timed, with its weight as far out
+of the processor's caches as the model's other weights push it, and the fastest form kept.
 Layers that share their input (query, key and value; gate and up) become one: fewer starts of the
 thread team, which take 10 % of a step where a weight is read for a single row.
 
@@ -32,7 +32,7 @@ from .linear_forms import HalfStoredLinear, PrepackedLinear, is_int8
 
 _ROWS = (1, 32)  # decode of one sequence, decode of many: the shapes that generation lives on
 _REPEATS = 4
-_OTHER_BYTES = 2**26  # more than a core keeps in its caches
+_MOST_OTHER_BYTES = 2**26  # more than a core keeps in its caches
 _MIN_GAIN = 1.05
 # Children that transformers' models give the same tensor, one after the other.
 _SHARED_INPUT = (
@@ -112,7 +112,9 @@ def prepack(
 
     Must run on the thread that will run the model, with its thread count: the choice is timed.
     """
-    choice = _Choice(rows, int8_forms)
+    num_bytes = sum(weight.numel() * weight.element_size() for weight in model.parameters())
+    others = torch.zeros(min(num_bytes, _MOST_OTHER_BYTES), dtype=torch.uint8)
+    choice = _Choice(rows, int8_forms, others)
     replaced = 0
     joins = _SHARED_INPUT if _shares_inputs(model) else ()
     for parent in list(model.modules()):
@@ -146,9 +148,12 @@ class _Choice:
     """Times each kind of layer once in each form and remembers the seconds."""
 
     def __init__(
-        self, rows: tuple[int, ...], int8_forms: tuple[type[PrepackedLinear], ...]
+        self,
+        rows: tuple[int, ...],
+        int8_forms: tuple[type[PrepackedLinear], ...],
+        others: torch.Tensor,
     ) -> None:
-        self._rows, self._int8_forms = rows, int8_forms
+        self._rows, self._int8_forms, self._others = rows, int8_forms, others
         self._seconds: dict[tuple[object, ...], float] = {}
         self._joins: dict[tuple[object, ...], bool] = {}
 
@@ -194,7 +199,7 @@ class _Choice:
 
     def _timed(self, key: tuple[object, ...], run: nn.Module, layer: _Layer) -> float:
         if key not in self._seconds:
-            self._seconds[key] = _seconds(run, layer.weight, self._rows)
+            self._seconds[key] = _seconds(run, layer.weight, self._rows, self._others)
         return self._seconds[key]
 
 
@@ -235,11 +240,12 @@ def _linear_weight(module: nn.Module) -> tuple[torch.Tensor | None, torch.Tensor
 
 
 @torch.inference_mode()
-def _seconds(run: nn.Module, weight: torch.Tensor, rows: tuple[int, ...]) -> float:
+def _seconds(
+    run: nn.Module, weight: torch.Tensor, rows: tuple[int, ...], others: torch.Tensor
+) -> float:
     """The geometric mean over the numbers of rows, so that a gain for one row weighs as much as one
-    for many, of the best of a few runs; ``weight`` is (out, in).
+    for many, of the best of a few runs; ``weight`` is (out, in), ``others`` as in ``_once``.
     """
-    others = torch.zeros(_OTHER_BYTES, dtype=torch.uint8)
     best = []
     for num_rows in rows:
         x = torch.ones(1, num_rows, weight.shape[1], dtype=weight.dtype)
@@ -249,7 +255,9 @@ def _seconds(run: nn.Module, weight: torch.Tensor, rows: tuple[int, ...]) -> flo
 
 
 def _once(run: nn.Module, x: torch.Tensor, others: torch.Tensor) -> float:
-    """Seconds of one run whose weight is not in a cache, as after a model's ``others``."""
+    """Seconds of one run after ``others``, as many bytes as the model's weights, were touched: what
+    a cache does not hold beside them, it does not hold when the model runs either.
+    """
     others.add_(1)
     start = time.perf_counter()
     run(x)
