@@ -20,6 +20,11 @@ def num_gpus(spec: ModelSpec) -> int:
     return vllm_arguments.num_gpus(spec.options)
 
 
+def most_gpus(unit: Unit) -> int:
+    """The GPUs of the engine that computes on most of them, of the models of one server."""
+    return max(map(num_gpus, unit.specs))
+
+
 def nodes_and_gpus(unit: Unit, args: argparse.Namespace) -> tuple[int, int]:
     """Nodes, and GPUs of each, for the models of one server; 1 and none where one node does.
 

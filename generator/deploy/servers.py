@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from generator.deploy.models_file import Source
-from generator.deploy.nodes import nodes_and_gpus, num_gpus
+from generator.deploy.nodes import most_gpus, nodes_and_gpus
 from generator.deploy.units import Unit
 from generator.errors import UsageError
 from generator.spec import ModelSpec
@@ -145,7 +145,7 @@ def _gpus(unit: Unit, device: str, asked: int | None) -> int:
         raise UsageError(
             f"got --gpus {asked}, but the instance groups of {_list(unit.names)} name {named} GPUs"
         )
-    spread = max(map(num_gpus, unit.specs))
+    spread = most_gpus(unit)
     if asked is not None and asked < spread:
         raise UsageError(
             f"got --gpus {asked}, but options.vllm of {_list(unit.names)} asks for {spread} GPUs"
@@ -154,8 +154,7 @@ def _gpus(unit: Unit, device: str, asked: int | None) -> int:
 
 
 def _shared_memory(unit: Unit, gpus: int) -> int:
-    is_spread = max(map(num_gpus, unit.specs)) > 1
-    between_gpus = _SHM_PER_GPU_MIB * gpus if is_spread else 0
+    between_gpus = _SHM_PER_GPU_MIB * gpus if most_gpus(unit) > 1 else 0
     return max(_LEAST_SHM_MIB, _SHM_PER_PROCESS_MIB * (1 + unit.num_processes)) + between_gpus
 
 
