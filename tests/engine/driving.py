@@ -14,6 +14,7 @@ import pytest
 import torch
 from text_generation.detokenizer import Detokenizer
 from text_generation.engine import Engine, EngineSetup
+from text_generation.engine_metrics import EngineMetrics
 from text_generation.options import Options
 from text_generation.sampling_params import SamplingParams
 from text_generation.sequence import Sequence, Update
@@ -22,6 +23,7 @@ from tests.engine.tiny_models import Asked
 from tests.support.triton import eventually
 
 ANSWER_TIMEOUT_S = 60
+LONG = 100  # tokens; the tiny models' context is 128
 _TIMING = ("deadline_s", "fails_on_timeout")
 GIB = 2**30
 
@@ -169,6 +171,27 @@ class Answers:
                 self._answered_twice.append(number)
             self.results[number] = result
             self._changed.notify_all()
+
+
+def submit(engine: Engine, answers: Answers, number: int, **params: Any) -> Sequence:
+    """A sequence of two prompt tokens, and LONG tokens asked unless said otherwise."""
+    sequence = answers.sequence(number, [5, 6], **{"max_tokens": LONG, **params})
+    engine.submit([sequence])
+    return sequence
+
+
+def counts_of_three(engine: Engine) -> EngineMetrics:
+    """The metrics after three sequences of five tokens, with what every engine counts checked."""
+    answers = Answers()
+    for number in range(3):
+        submit(engine, answers, number, max_tokens=5)
+    answers.wait(3)
+    metrics = engine.metrics
+    assert eventually(lambda: metrics.finish_reasons["length"] == 3)
+    assert metrics.num_prompt_tokens == 6
+    assert metrics.num_generated_tokens == 15
+    assert sum(metrics.time_to_first_token_s.counts) == 3
+    return metrics
 
 
 def generate_all(engine: Engine, asked: Items[Asked], at_first: int) -> list[tuple[int, ...]]:

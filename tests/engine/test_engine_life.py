@@ -14,21 +14,21 @@ from hf_runtime.errors import CancelledError, DeadlineError, OverloadedError
 from text_generation.engine import Engine
 from text_generation.generate import GenerateEngine
 from text_generation.in_flight import InFlightEngine
-from text_generation.sequence import Sequence
 
 from tests.engine.driving import (
+    LONG,
     Answers,
     Caller,
     Clock,
     Completion,
+    counts_of_three,
     no_thread_left,
     running,
     setup,
+    submit,
 )
 from tests.engine.tiny_models import tiny_model
 from tests.support.triton import eventually
-
-LONG = 100  # tokens; the tiny models' context is 128
 
 
 @pytest.fixture(params=[InFlightEngine, GenerateEngine])
@@ -61,12 +61,6 @@ class Held:
         assert self.opened.wait(60)
         if self.error is not None:
             raise self.error
-
-
-def submit(engine: Engine, answers: Answers, number: int, **params: Any) -> Sequence:
-    sequence = answers.sequence(number, [5, 6], **{"max_tokens": LONG, **params})
-    engine.submit([sequence])
-    return sequence
 
 
 def test_cancelled_sequences_leave_at_once_and_nobody_else_notices(engine: Engine) -> None:
@@ -234,15 +228,7 @@ def test_nothing_is_left_of_an_engine_that_was_stopped(make: Callable[..., Engin
 
 
 def test_an_engine_counts_what_it_does(engine: Engine) -> None:
-    answers = Answers()
-    for number in range(3):
-        submit(engine, answers, number, max_tokens=5)
-    answers.wait(3)
-    metrics = engine.metrics
-    assert eventually(lambda: metrics.finish_reasons["length"] == 3)
-    assert metrics.num_prompt_tokens == 6
-    assert metrics.num_generated_tokens == 15
-    assert sum(metrics.time_to_first_token_s.counts) == 3
+    metrics = counts_of_three(engine)
     assert sum(metrics.queue_time_s.counts) == 3
     assert sum(metrics.time_per_output_token_s.counts) == 3
     assert metrics.batch_size.sum == 15

@@ -20,22 +20,23 @@ from hf_runtime.errors import (
 )
 from text_generation.engine import Engine
 from text_generation.on_vllm.engine import VllmEngine
-from text_generation.sequence import Sequence, TokenLogprobs
+from text_generation.sequence import TokenLogprobs
 from text_generation.structured.constraint import Constraint
 
 from tests.engine.driving import (
+    LONG,
     Answers,
     Caller,
     Clock,
     Completion,
+    counts_of_three,
     no_thread_left,
     running,
     setup,
+    submit,
 )
 from tests.engine.fake_vllm import CONTEXT, INTERVAL, FakeVllm, starter
 from tests.support.triton import eventually
-
-LONG = 100
 
 
 @pytest.fixture
@@ -54,12 +55,6 @@ def engine(vllm: FakeVllm, ended: threading.Event) -> Iterator[Engine]:
     made = setup(None, eos=[90], max_queue_size=3)
     with running(VllmEngine(made, starter(vllm), end_process=ended.set)) as engine:
         yield engine
-
-
-def submit(engine: Engine, answers: Answers, number: int, **params: Any) -> Sequence:
-    sequence = answers.sequence(number, [5, 6], **{"max_tokens": LONG, **params})
-    engine.submit([sequence])
-    return sequence
 
 
 def test_requests_share_the_engine_and_each_gets_its_own_tokens(engine: Engine) -> None:
@@ -270,15 +265,7 @@ def test_what_does_not_finish_within_the_grace_is_answered(engine: Engine, vllm:
 
 
 def test_an_engine_counts_what_it_does(engine: Engine) -> None:
-    answers = Answers()
-    for number in range(3):
-        submit(engine, answers, number, max_tokens=5)
-    answers.wait(3)
-    metrics = engine.metrics
-    assert eventually(lambda: metrics.finish_reasons["length"] == 3)
-    assert metrics.num_prompt_tokens == 6
-    assert metrics.num_generated_tokens == 15
-    assert sum(metrics.time_to_first_token_s.counts) == 3
+    metrics = counts_of_three(engine)
     assert metrics.queue_time_s.sum == 1.5
     assert metrics.batch_size.sum == 15
 
