@@ -7,9 +7,10 @@ from dataclasses import asdict
 from typing import Any
 
 from perf.report.comparison import Compared, Comparison, Failure, Pair, load_words
-from perf.report.markdown import escaped, title
+from perf.report.markdown import escaped, table
 from perf.report.metrics import shown
 from perf.report.results import Results
+from perf.report.run_markdown import title
 
 SCHEMA_VERSION = 1
 _MAX_LISTED = 10
@@ -148,14 +149,14 @@ def _overall_lines(comparison: Comparison) -> Sequence[str]:
     return lines + [f"- {each.metric.label}: {ratio_words(each)}" for each in comparison.overall]
 
 
-def _table(comparison: Comparison) -> Iterator[str]:
+def _table(comparison: Comparison) -> list[str]:
     heads = ["load", *(metric.heading for metric in comparison.metrics)]
-    yield "| " + " | ".join(map(escaped, heads)) + " |"
-    yield "|:--" + "|:--" * len(comparison.metrics) + "|"
+    rows = []
     for pair in comparison.pairs:
         found = {each.metric: each for each in pair.compared}
         cells = [_cell(found[m]) if m in found else "" for m in comparison.metrics]
-        yield "| " + " | ".join([escaped(load_words(pair.a.load)), *cells]) + " |"
+        rows.append([escaped(load_words(pair.a.load)), *cells])
+    return table([*map(escaped, heads)], rows, "<" * len(heads))
 
 
 def _cell(compared: Compared) -> str:

@@ -1,46 +1,39 @@
-"""A run as Markdown: what was best, a table to decide by, and how it came about."""
+"""Markdown that every report is made of: tables, and texts from outside as plain text.
+
+Knows no run and no file.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-
-from perf.report.best import Best, Bounds, Winner, best
-from perf.report.points import Point, points
-from perf.report.results import Results
-from perf.report.tables import Table, load_words, main_metrics, table
+from collections.abc import Iterable, Mapping, Sequence
+from statistics import median
 
 _SPECIAL = re.compile(r"([\\`*_\[\]<>|#~])")
 
 
-def to_markdown(results: Results, bounds: Bounds) -> str:
-    """The whole text; whatever came from outside is escaped."""
-    found = points(results.measurements)
-    lines = [f"# {escaped(title(results))}", ""]
-    if found:
-        metrics = main_metrics(results.measurements)
-        lines += [*_best_lines(best(results.run.kind, found, bounds)), ""]
-        lines += [*table_lines(table(found, metrics)), ""]
-    else:
-        lines += ["No measurements.", ""]
-    lines += [f"- {line}" for line in (*_doubts(results, found), *_circumstances(results))]
-    return "\n".join(lines) + "\n"
+def table(heads: Sequence[str], rows: Iterable[Sequence[object]], align: str = "") -> list[str]:
+    """The lines of a table. ``align`` has ``<`` (left) or ``>`` (right) for each column; what it
+    leaves out is to the right, the first column to the left. Cells stand as they are (escaped()).
+    """
+    sides = (align or "<").ljust(len(heads), ">")
+    rule = "|" + "|".join({"<": ":--", ">": "--:"}[side] for side in sides) + "|"
+    return [_row(heads), rule, *map(_row, rows)]
 
 
-def title(results: Results) -> str:
-    """The run's own title, or what it was."""
-    return results.run.title or f"{results.run.kind} of {results.run.created}"
+def _row(cells: Iterable[object]) -> str:
+    return "| " + " | ".join(map(str, cells)) + " |"
+
+
+def spread(values: Sequence[float], form: str = ",.1f") -> str:
+    """The median, and in brackets the least and the most of several: ``72.1 (70.0 to 74.3)``."""
+    least, middle, most = min(values), median(values), max(values)
+    return f"{middle:{form}}" + f" ({least:{form}} to {most:{form}})" * (len(values) > 1)
 
 
 def escaped(text: object) -> str:
     """As plain text in Markdown, on one line."""
     return _SPECIAL.sub(r"\\\1", _line(str(text)))
-
-
-def _line(text: str) -> str:
-    """On one line, without what a terminal would obey."""
-    words = " ".join(text.split())
-    return "".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in words)
 
 
 def code(text: str) -> str:
@@ -56,59 +49,7 @@ def joined(values: Mapping[str, object]) -> str:
     return ", ".join(f"{name} {value}" for name, value in values.items() if value not in (None, ""))
 
 
-def table_lines(shown: Table) -> Iterator[str]:
-    """The rows; figures to the right."""
-    heads = [*shown.names, *(metric.heading for metric in shown.metrics), "remarks"]
-    yield _row(map(escaped, heads))
-    yield "|" + "|".join([":--"] * len(shown.names) + ["--:"] * len(shown.metrics) + [":--"]) + "|"
-    for row in shown.rows:
-        figures = (cell.text + (f" ({cell.spread})" if cell.spread else "") for cell in row.figures)
-        yield _row((*map(escaped, row.name), *figures, escaped("; ".join(row.remarks))))
-    if shown.constants:
-        yield ""
-        yield f"Everywhere: {escaped(', '.join(shown.constants))}."
-
-
-def _row(cells: Iterator[str] | Sequence[str]) -> str:
-    return "| " + " | ".join(cells) + " |"
-
-
-def _best_lines(found: Sequence[Best]) -> Iterator[str]:
-    for group in found:
-        if group.work:
-            yield f"**{escaped(group.work)}**"
-            yield ""
-        yield from (f"- {escaped(sentence(winner))}" for winner in group.winners)
-        yield ""
-
-
-def sentence(winner: Winner) -> str:
-    """Such as ``Highest throughput: 72 requests/s with concurrency 16 (latency p99 120 ms)``."""
-    text = winner.title + (f": {winner.figure}" if winner.figure else "")
-    text += f" with {winner.load}" if winner.load else ""
-    more = "; ".join(filter(None, (winner.beside, winner.doubt)))
-    return text + (f" ({more})" if more else "")
-
-
-def _doubts(results: Results, found: Sequence[Point]) -> Iterator[str]:
-    for point in found:
-        errors = [each.first_error for each in point.repeats if each.first_error]
-        if errors:
-            yield f"**error** at {escaped(load_words(point, found))}: {escaped(errors[0][:500])}"
-    yield from (f"**problem**: {escaped(problem)}" for problem in results.problems)
-
-
-def _circumstances(results: Results) -> Iterator[str]:
-    run = results.run
-    told = {
-        "measured": escaped(run.created),
-        "command": code(run.command),
-        "commit": escaped(run.commit),
-        "hardware": escaped(joined(run.hardware)),
-        "versions": escaped(joined(run.versions)),
-        "roofline": escaped(joined(run.roofline)),
-    }
-    yield from (f"{name}: {value}" for name, value in told.items() if value not in ("", "``"))
-    yield from (escaped(note) for note in run.notes)
-    if any(len(point.repeats) > 1 for point in points(results.measurements)):
-        yield "figures: median of the repeats, and in brackets the least and the most"
+def _line(text: str) -> str:
+    """On one line, without what a terminal would obey."""
+    words = " ".join(text.split())
+    return "".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in words)

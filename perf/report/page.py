@@ -12,11 +12,11 @@ from typing import Any
 import jinja2
 
 from perf.report.best import Bounds, best
-from perf.report.markdown import sentence, title
 from perf.report.metrics import LATENCY, Metric
 from perf.report.panels import MAX_LINES, MAX_PANELS, panels
 from perf.report.points import Point, number_told, points
 from perf.report.results import Results
+from perf.report.run_markdown import sentence, title
 from perf.report.sections import drawn_sections
 from perf.report.tables import Table, every_metric, load_words, table
 

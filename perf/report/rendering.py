@@ -11,9 +11,9 @@ from pathlib import Path
 
 from perf.report.best import Bounds
 from perf.report.csv_table import to_csv
-from perf.report.markdown import to_markdown
 from perf.report.page import to_html
 from perf.report.results import REPORT_FILE, Results, read_results
+from perf.report.run_markdown import to_markdown
 from perf.report.written import write_text
 
 CSV_FILE, MARKDOWN_FILE, PAGE_FILE = "run.csv", "run.md", "run.html"

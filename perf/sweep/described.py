@@ -5,9 +5,8 @@ to know of the figures. Measures nothing.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime, timezone
 
-from perf import machine
+from perf.report.head import here
 from perf.report.schema import Run
 from perf.sweep.analyzer import Analyzer
 from perf.sweep.machine_use import gpu_names
@@ -26,18 +25,14 @@ def described(
     inputs: str,
 ) -> Run:
     """How it comes about, for run.json."""
-    versions = {"perf_analyzer": analyzer.version, **machine.versions()}
+    versions = {"perf_analyzer": analyzer.version}
     served = {view.version() for view in views.values()} - {""}
     if served:
         versions["triton"] = ", ".join(sorted(served))
     models = ", ".join(dict.fromkeys(one.load.target for one in found))
     return Run(
         kind=KIND,
-        created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        command=command,
-        commit=machine.commit(),
-        hardware={**machine.hardware(), **_gpus(views)},
-        versions=versions,
+        **here(command, versions=versions, hardware=_gpus(views)).origin(),
         title=sweep.title or f"sweep of {models}",
         scenario={**as_values(sweep), "inputs": inputs},
         notes=_notes(analyzer, found, views),

@@ -11,9 +11,8 @@ from typing import Any
 
 from generator.errors import PerfError
 from perf.in_use import in_use
-from perf.machine import commit, hardware, versions
+from perf.report.head import here
 from perf.report.schema import RUN_FILE, Load, Run, read_measurements, read_run, write_run
-from perf.tune.served_bench import now
 
 RESULTS_FOLDER = Path("perf-results")
 
@@ -57,11 +56,7 @@ def _take_up(folder: Path, question: Mapping[str, Any], command: str) -> None:
 def _new_run(question: Mapping[str, Any], command: str) -> Run:
     return Run(
         kind="tune",
-        created=now(),
-        command=command,
-        commit=commit(),
-        hardware=hardware(),
-        versions=versions(),
+        **here(command).origin(),
         title=f"Settings for {question['model']}: {question['goal']}",
         scenario=question,
     )
