@@ -21,9 +21,10 @@ def main() -> None:
         folder = workspace.make_templates(Path(scratch) / "templates")
         templates.default_directory = lambda: folder
         os.chdir(scratch)
-        for case in workspace.broken_cases():
-            text = broken_text(case, Path(scratch))
-            (workspace.BROKEN / f"{case}.txt").write_text(text, encoding="utf-8")
+        for file in workspace.BROKEN.iterdir():
+            cases = workspace.read_broken(file)
+            new = [case._replace(says=report_of(case.text, Path(scratch))) for case in cases]
+            workspace.write_broken(file, new)
         for case in workspace.golden_cases():
             target = workspace.GOLDEN / case
             shutil.rmtree(target, ignore_errors=True)
@@ -33,9 +34,9 @@ def main() -> None:
                 source.unlink()
 
 
-def broken_text(case: str, work: Path) -> str:
+def report_of(models_yaml: str, work: Path) -> str:
     """What ``validate`` says of a broken YAML, with the folder's own path left out."""
-    shutil.copy(workspace.BROKEN / f"{case}.yaml", work / "models.yaml")
+    (work / "models.yaml").write_text(models_yaml, encoding="utf-8")
     stderr = io.StringIO()
     with contextlib.redirect_stderr(stderr):
         code = cli.main(["validate"])

@@ -5,28 +5,27 @@ Regenerate with ``python -m tests.generator.regenerate``.
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import pytest
 
 from tests.generator.conftest import Run
-from tests.generator.regenerate import broken_text
-from tests.generator.workspace import BROKEN, ONE_MODEL, broken_cases
+from tests.generator.regenerate import report_of
+from tests.generator.workspace import ONE_MODEL, BrokenYaml, broken_cases
 
+CASES = broken_cases()
 CONTROL = ONE_MODEL.encode() + b"    dtype: a\x07b\n"
 
 
-@pytest.mark.parametrize("case", broken_cases())
-def test_a_mistake_is_reported_with_its_exact_text(case: str, work: Path) -> None:
-    expected = (BROKEN / f"{case}.txt").read_text(encoding="utf-8")
-    assert broken_text(case, work) == expected
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_a_mistake_is_reported_with_its_exact_text(case: BrokenYaml, work: Path) -> None:
+    assert report_of(case.text, work) == case.says
 
 
 @pytest.mark.parametrize("verb", ["generate", "diff", "prune"])
 @pytest.mark.parametrize("case", ["empty", "names", "unknown_key"])
 def test_no_verb_writes_from_a_broken_file(case: str, verb: str, work: Path, run: Run) -> None:
-    shutil.copy(BROKEN / f"{case}.yaml", work / "models.yaml")
+    (work / "models.yaml").write_text(CASES[case].text)
     code, _, _ = run(verb)
     assert (code, [path.name for path in work.iterdir()]) == (1, ["models.yaml"])
 
@@ -84,7 +83,7 @@ def test_an_unreadable_file_is_named(work: Path, run: Run, monkeypatch: pytest.M
 
 
 def test_a_token_is_never_echoed(work: Path, run: Run) -> None:
-    shutil.copy(BROKEN / "token.yaml", work / "models.yaml")
+    (work / "models.yaml").write_text(CASES["token"].text)
     _, out, err = run("validate")
     assert "abcdefghij" not in out + err
     assert "shortsecret" not in out + err

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
+from typing import NamedTuple
 
 HERE = Path(__file__).resolve().parent
 REAL_TEMPLATES = HERE.parent.parent / "model_templates"
@@ -41,8 +44,30 @@ def snapshot(folder: Path) -> dict[str, bytes]:
     }
 
 
-def broken_cases() -> list[str]:
-    return sorted(path.stem for path in BROKEN.glob("*.yaml"))
+class BrokenYaml(NamedTuple):
+    """A models.yaml with mistakes, and what ``validate`` says of it."""
+
+    name: str
+    text: str
+    says: str
+
+
+def read_broken(file: Path) -> list[BrokenYaml]:
+    """The cases of a file: each a line ``=== name``, its YAML, a line ``=== says``, its report."""
+    parts = re.split(r"^=== (.+)\n", file.read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]
+    names, texts, reports = parts[0::4], parts[1::4], parts[3::4]
+    return [BrokenYaml(*case) for case in zip(names, texts, reports, strict=True)]
+
+
+def write_broken(file: Path, cases: Iterable[BrokenYaml]) -> None:
+    """The inverse of ``read_broken``."""
+    text = "".join(f"=== {case.name}\n{case.text}=== says\n{case.says}" for case in cases)
+    file.write_text(text, encoding="utf-8")
+
+
+def broken_cases() -> dict[str, BrokenYaml]:
+    """Every case of every file, by its name."""
+    return {case.name: case for file in sorted(BROKEN.iterdir()) for case in read_broken(file)}
 
 
 def golden_cases() -> list[str]:
