@@ -13,6 +13,8 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from generator.errors import (
     EXIT_BUG,
@@ -36,6 +38,8 @@ VERBS = (
     "deploy",
     "perf",
 )
+# Verbs of other packages, which need not be installed: their module, and what they are for.
+OTHERS = {"perf": ("perf.verbs", "measure served models, compare results, find settings")}
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
@@ -99,7 +103,7 @@ def _discard_output() -> None:
 
 def run_verb(args: argparse.Namespace) -> int:
     """Runs the verb's module; stdout is complete when it returns."""
-    code: int = importlib.import_module(f"generator.{args.verb}").run(args)
+    code: int = _module(args.verb).run(args)
     if sys.stdout is not None:  # None where it was closed before we started
         sys.stdout.flush()
     return code
@@ -113,13 +117,43 @@ def make_parser() -> argparse.ArgumentParser:
     )
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
     for name in VERBS:
-        module = importlib.import_module(f"generator.{name}")
-        summary = module.HELP
+        module = _module(name)
+        summary = OTHERS[name][1] if name in OTHERS else module.HELP
         sentence = f"{summary[0].upper()}{summary[1:]}."
         verb = verbs.add_parser(name, help=summary, description=sentence)
         _add_places(verb)
         module.add_arguments(verb)
     return parser
+
+
+def _module(verb: str) -> Any:
+    """With ``add_arguments`` and ``run``."""
+    if verb not in OTHERS:
+        return importlib.import_module(f"generator.{verb}")
+    name = OTHERS[verb][0]
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name not in (name, name.partition(".")[0]):
+            raise
+        return _Absent(verb)
+
+
+@dataclass(frozen=True)
+class _Absent:
+    """A verb whose package is not there: it takes whatever it is given, and says so."""
+
+    verb: str
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        parser.add_argument("rest", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+
+    def run(self, args: argparse.Namespace) -> int:
+        command = " ".join(["hf-triton", self.verb, *args.rest[:1]])
+        raise GeneratorError(
+            f"{command}: the package `{self.verb}` is not beside `generator`; install hf-triton "
+            "again"
+        )
 
 
 def _add_places(parser: argparse.ArgumentParser) -> None:

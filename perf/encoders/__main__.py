@@ -22,7 +22,6 @@ from perf.baselines.mlserver import MAX_BATCH_SIZE, MAX_BATCH_TIME_S
 from perf.baselines.packages import MLSERVER as MLSERVER_PACKAGES
 from perf.baselines.packages import UVICORN
 from perf.baselines.processes import NOT_INHERITED, PeerError
-from perf.counts import client_counts, positive
 from perf.encoders.model import make_encoder
 from perf.encoders.references import write_references
 from perf.encoders.report import EncoderReport, to_json, to_markdown
@@ -32,6 +31,7 @@ from perf.encoders.targets import OURS, TARGETS
 from perf.load.requests import LONGEST_TEXT, SHORTEST_TEXT
 from perf.load.resident import ResidentError
 from perf.serving_costs.levels import BAR_FORMAT
+from perf.verbs.arguments import counts, whole
 from perf.written import write_report
 
 DESCRIPTION = f"""\
@@ -70,8 +70,8 @@ def parse_args(argv: list[str]) -> argparse.Namespace:
     )
     add = parser.add_argument
     add("--quick", action="store_true", help="one round, 1 and 32 clients, a few seconds each")
-    add("--clients", type=client_counts, metavar="N,N,...", help="instead of 1,8,32,128")
-    add("--rounds", type=positive, metavar="N", help=f"instead of {FULL.rounds} (--quick: 1)")
+    add("--clients", type=counts, metavar="N,N,...", help="instead of 1,8,32,128")
+    add("--rounds", type=whole(), metavar="N", help=f"instead of {FULL.rounds} (--quick: 1)")
     add("--targets", type=target_names, default=TARGETS, metavar="T,T,...", help="instead of all")
     folder = cache_folder()
     places = {"--mlserver-env": folder / "mlserver", "--fastapi-env": folder / "fastapi"}

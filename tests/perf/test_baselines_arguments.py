@@ -6,9 +6,9 @@ import argparse
 
 import pytest
 
-from generator.perf import baselines
-from generator.perf.baselines import add_arguments, plan_of
 from perf.baselines.targets import DTYPES, TARGETS, Variant
+from perf.verbs import baselines
+from perf.verbs.baselines import add_arguments, plan_of
 
 
 def parsed(*words: str) -> argparse.Namespace:
@@ -50,8 +50,8 @@ def test_quick_is_less_and_what_is_asked_for_beside_it_wins() -> None:
         (["--clients", "many"], "got 'many', expected numbers from 1, as in 1,8,32"),
         (["--targets", "gpu"], "got 'gpu', expected some of ours,in-process,tutorial"),
         (["--dtypes", "float16"], "got 'float16', expected some of float32,bfloat16"),
-        (["--requests", "-1"], "got '-1', expected a number from 1"),
-        (["--rounds", "0"], "got '0', expected a number from 1"),
+        (["--requests", "-1"], "got '-1', expected a whole number from 1"),
+        (["--rounds", "0"], "got '0', expected a whole number from 1"),
         (["--ports", "80"], "got '80', expected two ports, as in 19100-19149"),
         (["--ports", "9-8"], "got '9-8', expected two ports, as in 19100-19149"),
         (["--ports", "1-70000"], "got '1-70000', expected two ports, as in 19100-19149"),

@@ -66,4 +66,4 @@ def test_a_mistake_is_told_with_what_is_allowed(
 def test_repeats_have_a_range(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
         main(["perf", "growth", "--repeats", "0"])
-    assert "got '0', expected 1 to 100" in capsys.readouterr().err
+    assert "got '0', expected a whole number from 1 to 100" in capsys.readouterr().err

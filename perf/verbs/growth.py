@@ -6,6 +6,8 @@ import argparse
 import sys
 from pathlib import Path
 
+from perf.verbs.arguments import whole
+
 HELP = "how time and memory grow with requests, clients, prompts and models"
 DESCRIPTION = """\
 Doubles one size at a time, measures what each point takes, fits how fast that grows, and marks what
@@ -30,7 +32,6 @@ Temporary files lie where TMPDIR says: 1,000 models in the YAML are 1 GB of smal
 and prune take as long as that disk does.
 exit codes: 0 all measured, 1 a point could not be, 2 usage, 130 stopped
 """
-_MAX_REPEATS = 100
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -48,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add(
         "--repeats",
-        type=_repeats,
+        type=whole(1, 100),
         metavar="N",
         help="how often each point is measured (default: 3, of torch-models 1)",
     )
@@ -73,9 +74,3 @@ def run(args: argparse.Namespace) -> int:
     return measure(
         Asked(axes, points, args.quick, args.repeats, args.seed, args.output, sys.argv[1:])
     )
-
-
-def _repeats(text: str) -> int:
-    if not (text.isascii() and text.isdecimal() and 1 <= int(text) <= _MAX_REPEATS):
-        raise argparse.ArgumentTypeError(f"got '{text}', expected 1 to {_MAX_REPEATS}")
-    return int(text)

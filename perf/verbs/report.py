@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from generator.errors import EXIT_OK, PerfError
-from generator.perf.numbers import positive
+from perf.verbs.arguments import positive
 
 if TYPE_CHECKING:
     from perf.report.results import Results

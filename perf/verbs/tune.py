@@ -8,8 +8,7 @@ import sys
 from pathlib import Path
 
 from generator.errors import UsageError
-from generator.perf.arguments import add_places
-from generator.perf.numbers import positive
+from perf.verbs.arguments import add_places, positive, whole
 
 HELP = "find a model's settings for a goal, by trying them"
 DESCRIPTION = """\
@@ -22,6 +21,7 @@ The best is measured again in turns with that, to tell it from noise.
   hf-triton perf tune demo --max-p99-ms 500
   hf-triton perf tune demo --goal latency --concurrency 4 --search max_num_seqs=1:16 --write
 """
+_MOST = 10_000
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -68,7 +68,7 @@ def _add_goal(parser: argparse.ArgumentParser) -> None:
 
 def _add_load(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--concurrency", type=_count, default=16, metavar="N", help="callers (default: 16)"
+        "--concurrency", type=whole(1, _MOST), default=16, metavar="N", help="callers (default: 16)"
     )
     parser.add_argument(
         "--load",
@@ -99,11 +99,11 @@ def _add_search(parser: argparse.ArgumentParser) -> None:
         metavar="KEY=VALUE",
         help="set in every trial but the first",
     )
-    parser.add_argument("--trials", type=_count, default=20, help="at most (default: 20)")
+    parser.add_argument("--trials", type=whole(1, _MOST), default=20, help="at most (default: 20)")
     parser.add_argument("--minutes", type=positive, help="begin no trial after so many")
     parser.add_argument(
         "--patience",
-        type=_count,
+        type=whole(1, _MOST),
         default=8,
         metavar="TRIALS",
         help="stop after so many without a better one (default: 8)",
@@ -117,12 +117,12 @@ def _add_search(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--repeats",
-        type=_count_or_none,
+        type=whole(0, _MOST),
         default=3,
         metavar="N",
         help="turns in which the winner and the current settings are measured again (default: 3)",
     )
-    parser.add_argument("--seed", type=_count_or_none, default=0, help="default: 0")
+    parser.add_argument("--seed", type=whole(0, _MOST), default=0, help="default: 0")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -162,13 +162,3 @@ def _check(args: argparse.Namespace) -> None:
         raise UsageError("--min-throughput is for --goal latency; --goal throughput looks for it")
     if args.model_analyzer is not None and args.write:
         raise UsageError("--write needs a search, and --model-analyzer only writes a file")
-
-
-def _count(text: str) -> int:
-    if not (text.isascii() and text.isdecimal() and 1 <= int(text) <= 10_000):
-        raise argparse.ArgumentTypeError(f"got '{text}', expected a whole number from 1 to 10000")
-    return int(text)
-
-
-def _count_or_none(text: str) -> int:
-    return 0 if text == "0" else _count(text)

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import importlib
 import signal
+import sys
 from types import ModuleType
 
 import pytest
 
-from generator import cli, perf
+from generator import cli
 from generator.errors import EXIT_INTERRUPTED
+from perf import verbs
 
 
-@pytest.mark.parametrize("verb", perf.VERBS)
+@pytest.mark.parametrize("verb", verbs.VERBS)
 def test_every_sub_verb_has_help(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         cli.main(["perf", verb, "--help"])
     assert caught.value.code == 0
-    assert importlib.import_module(f"generator.perf.{verb}").HELP
+    assert importlib.import_module(f"perf.verbs.{verb}").HELP
     assert capsys.readouterr().out
 
 
@@ -26,7 +28,6 @@ def test_every_sub_verb_has_help(verb: str, capsys: pytest.CaptureFixture[str]) 
     [
         ("optuna", "needs the Python package optuna: pip install 'hf-triton[perf]'"),
         ("torch.nn", "needs the Python package torch: pip install 'hf-triton[serve]'"),
-        ("perf", "the package `perf` is not beside `generator`; install hf-triton again"),
     ],
 )
 def test_a_missing_package_is_one_clear_line(
@@ -35,10 +36,22 @@ def test_a_missing_package_is_one_clear_line(
     def run(_: object) -> int:
         raise ModuleNotFoundError(f"No module named '{missing}'", name=missing)
 
-    module: ModuleType = importlib.import_module("generator.perf.sweep")
+    module: ModuleType = importlib.import_module("perf.verbs.sweep")
     monkeypatch.setattr(module, "run", run)
     assert cli.main(["perf", "sweep"]) == 1
-    assert capsys.readouterr().err == f"hf-triton: {_prefix(told)}{told}\n"
+    assert capsys.readouterr().err == f"hf-triton: hf-triton perf sweep {told}\n"
+
+
+def test_without_the_package_the_verb_is_listed_and_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "perf.verbs", None)
+    assert cli.main(["perf", "sweep", "--serve"]) == 1
+    told = "the package `perf` is not beside `generator`; install hf-triton again"
+    assert capsys.readouterr().err == f"hf-triton: hf-triton perf sweep: {told}\n"
+    with pytest.raises(SystemExit):
+        cli.main(["--help"])
+    assert "measure served models" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
@@ -46,14 +59,14 @@ def test_what_ends_a_program_ends_a_measurement_as_an_interrupt(
     number: signal.Signals, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = signal.getsignal(number)
-    module: ModuleType = importlib.import_module("generator.perf.sweep")
+    module: ModuleType = importlib.import_module("perf.verbs.sweep")
     monkeypatch.setattr(module, "run", lambda _: signal.raise_signal(number))
     assert cli.main(["perf", "sweep"]) == EXIT_INTERRUPTED
     assert signal.getsignal(number) is before
 
 
 def test_a_closed_terminal_does_not_end_what_nohup_started(monkeypatch: pytest.MonkeyPatch) -> None:
-    module: ModuleType = importlib.import_module("generator.perf.sweep")
+    module: ModuleType = importlib.import_module("perf.verbs.sweep")
 
     def run(_: object) -> int:
         signal.raise_signal(signal.SIGHUP)
@@ -65,7 +78,3 @@ def test_a_closed_terminal_does_not_end_what_nohup_started(monkeypatch: pytest.M
         assert cli.main(["perf", "sweep"]) == 0
     finally:
         signal.signal(signal.SIGHUP, before)
-
-
-def _prefix(told: str) -> str:
-    return "hf-triton perf sweep" + (": " if told.startswith("the") else " ")

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from generator.errors import UsageError
-from generator.perf.arguments import add_places
+from perf.verbs.arguments import add_places
 
 HELP = "run perf_analyzer over models, endpoints and loads, and write a report"
 DESCRIPTION = """\

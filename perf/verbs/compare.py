@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from generator.errors import EXIT_INPUT, EXIT_OK, PerfError
-from generator.perf.numbers import share
+from perf.verbs.arguments import share
 
 if TYPE_CHECKING:
     from perf.report.comparison import Comparison

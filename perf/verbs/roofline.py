@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from generator.errors import EXIT_OK, PerfError
+from perf.verbs.arguments import counts, whole
 
 HELP = "the tokens/s that this machine's memory and cores allow a decoder"
 DESCRIPTION = """\
@@ -32,12 +33,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("model", nargs="?", type=Path, metavar="MODEL", help="its folder, or its config.json")
     add(
         "--sequences",
-        type=_counts,
-        default=[1, 8, 32, 64],
+        type=counts,
+        default=(1, 8, 32, 64),
         metavar="N,N,...",
         help="generated at once (default: 1,8,32,64)",
     )
-    add("--context", type=_tokens, default=100, metavar="TOKENS", help="mean; default: 100")
+    add("--context", type=whole(), default=100, metavar="TOKENS", help="mean; default: 100")
     add("--dtype", choices=("float32", "bfloat16"), default="float32", help="default: float32")
 
 
@@ -90,17 +91,3 @@ def _config(path: Path) -> Any:
     if missing:
         raise PerfError(f"{path}: no config of a decoder of Llama's shape, it lacks {missing[0]}")
     return argparse.Namespace(**values)
-
-
-def _counts(text: str) -> list[int]:
-    return [_tokens(part) for part in text.split(",")]
-
-
-def _tokens(text: str) -> int:
-    try:
-        count = int(text)
-    except ValueError:
-        count = 0
-    if count < 1:
-        raise argparse.ArgumentTypeError(f"got {text!r}, expected a number from 1")
-    return count

@@ -1,7 +1,7 @@
 """``hf-triton perf``: how fast it is, what to choose, and how far that is from the limit.
 
 Each sub-verb is a module here with HELP, DESCRIPTION, ``add_arguments`` and ``run``: thin, for the
-work is in the package ``perf``, which is imported when a sub-verb runs.
+work is in the rooms beside this one, which are imported when a sub-verb runs.
 """
 
 from __future__ import annotations
@@ -10,9 +10,8 @@ import argparse
 import importlib
 
 from generator.errors import PerfError
-from generator.perf.stopping import stopping_as_interrupts
+from perf.verbs.stopping import stopping_as_interrupts
 
-HELP = "measure served models, compare results, find settings"
 VERBS = ("sweep", "baselines", "tune", "report", "compare", "growth", "roofline")
 # Modules that come with another extra than hf-triton[perf].
 _EXTRAS = dict.fromkeys(("torch", "transformers", "tokenizers", "numpy", "pytriton"), "serve")
@@ -23,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     raw = argparse.RawDescriptionHelpFormatter
     verbs = parser.add_subparsers(dest="perf_verb", required=True, metavar="VERB")
     for name in VERBS:
-        module = importlib.import_module(f"generator.perf.{name}")
+        module = importlib.import_module(f"perf.verbs.{name}")
         verb = verbs.add_parser(
             name, help=module.HELP, description=module.DESCRIPTION, formatter_class=raw
         )
@@ -32,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Runs the sub-verb. Raises PerfError where a package that it needs is not installed."""
-    module = importlib.import_module(f"generator.perf.{args.perf_verb}")
+    module = importlib.import_module(f"perf.verbs.{args.perf_verb}")
     try:
         with stopping_as_interrupts():
             code: int = module.run(args)
@@ -44,8 +43,6 @@ def run(args: argparse.Namespace) -> int:
 def _missing(command: str, error: ModuleNotFoundError) -> str:
     """What to install. Raises ``error`` again where a module of ours is missing from ours."""
     name = (error.name or "").partition(".")[0]
-    if name == "perf" and error.name == "perf":
-        return f"{command}: the package `perf` is not beside `generator`; install hf-triton again"
     if name in ("", "perf", "generator"):
         raise error
     extra = _EXTRAS.get(name, "perf")

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from generator.errors import EXIT_OK
+from perf.verbs.arguments import counts, names, port_range, whole
 
 if TYPE_CHECKING:
     from perf.baselines.plan import Plan
@@ -45,22 +46,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds what is compared, how much is sent, and where results go."""
     add = parser.add_argument
     every, both = ",".join(TARGETS), ",".join(DTYPES)
-    add("--targets", type=_targets, metavar="T,T,...", default=TARGETS, help=f"of {every}")
-    add("--dtypes", type=_dtypes, metavar="D,D", default=DTYPES, help=f"of {both}")
-    add("--clients", type=_clients, metavar="N,N,...", help="instead of 1,8,32,64,256")
-    add("--requests", type=_positive, metavar="N", help=f"counted at each level: {FULL[0]}")
-    add("--rounds", type=_positive, metavar="N", help=f"instead of {FULL[1]}")
+    add("--targets", type=names(TARGETS), metavar="T,T,...", default=TARGETS, help=f"of {every}")
+    add("--dtypes", type=names(DTYPES), metavar="D,D", default=DTYPES, help=f"of {both}")
+    add("--clients", type=counts, metavar="N,N,...", help="instead of 1,8,32,64,256")
+    add("--requests", type=whole(), metavar="N", help=f"counted at each level: {FULL[0]}")
+    add("--rounds", type=whole(), metavar="N", help=f"instead of {FULL[1]}")
     add("--quick", action="store_true", help="1 round, 1 and 8 clients, 24 requests: rough figures")
     add("--streams", action="store_true", help="measure waiting times of streams, too")
     add(
         "--max-level-s",
-        type=_positive,
+        type=whole(),
         default=LONGEST_LEVEL_S,
         metavar="S",
         help=f"the longest that a level may take: {LONGEST_LEVEL_S}",
     )
     add("--seed", type=int, default=0, help="of the load and the weights: 0")
-    add("--ports", type=_ports, metavar="A-B", help="for the servers; default: free ones")
+    add("--ports", type=port_range, metavar="A-B", help="for the servers; default: free ones")
     add("--environments", type=Path, metavar="FOLDER", help=f"of the peers: {ENVIRONMENTS}")
     add(
         "--output",
@@ -114,33 +115,3 @@ def plan_of(args: argparse.Namespace) -> Plan:
         seed=args.seed,
         streams=args.streams,
     )
-
-
-def _targets(text: str) -> tuple[str, ...]:
-    from perf.counts import names
-
-    return names(text, TARGETS)
-
-
-def _dtypes(text: str) -> tuple[str, ...]:
-    from perf.counts import names
-
-    return names(text, DTYPES)
-
-
-def _clients(text: str) -> tuple[int, ...]:
-    from perf.counts import client_counts
-
-    return client_counts(text)
-
-
-def _positive(text: str) -> int:
-    from perf.counts import positive
-
-    return positive(text)
-
-
-def _ports(text: str) -> range:
-    from perf.counts import port_range
-
-    return port_range(text)
