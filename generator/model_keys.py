@@ -5,6 +5,9 @@ One table; whatever needs several keys at once is in models_yaml.py.
 
 from __future__ import annotations
 
+import dataclasses
+import re
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from generator import adapter_keys, ensemble_keys, metric_keys, quantization_keys, schema, source
@@ -17,7 +20,7 @@ from generator.spec import (
     ResponseCache,
     VersionPolicy,
 )
-from generator.yaml_nodes import Node
+from generator.yaml_nodes import Key, Node
 
 MAX_NAME = 128
 DTYPES = ("auto", "float32", "float16", "bfloat16")
@@ -26,6 +29,24 @@ INSTANCE_KINDS = ("KIND_AUTO", "KIND_CPU", "KIND_GPU", "KIND_MODEL")
 LAYOUTS = ("single", "ensemble", "vllm-backend")
 MAX_INSTANCES = 128
 MAX_CACHE_MIB = 2**20
+_MERGED_MAPS = ("options", "dynamic_batching", "ensemble")
+# Other names that people have for tasks: the Hub's tags, and pipelines of transformers.
+_OTHER_NAMES = {
+    "sentence-similarity": "feature-extraction",
+    "embeddings": "feature-extraction",
+    "sentiment-analysis": "text-classification",
+    "text-ranking": "text-classification",
+    "reranking": "text-classification",
+    "ner": "token-classification",
+    "conversational": "text-generation",
+}
+# What pipelines of transformers were called that no longer are: one model, several names.
+_TEXT_TO_TEXT = re.compile(r"(summarization|translation)(_\w+)?")
+_PIPELINES = re.compile(
+    r"(zero-shot-)?(image|audio|object|video|mask|depth|keypoint)-[a-z-]+"
+    r"|automatic-speech-recognition|text-to-(audio|speech)|any-to-any"
+    r"|(document|table|visual)-question-answering"
+)
 
 
 def _dynamic_batching(node: Node, report: Report) -> DynamicBatching | None:
@@ -120,3 +141,35 @@ KEYS: dict[str, Entry] = {
     "shadow": Entry(_anything),
     "options": Entry(_anything),
 }
+
+
+def meant_task(tag: str, tasks: Collection[str]) -> str:
+    """``; did you mean ...`` for another name of one of ``tasks``; empty where it is none."""
+    other = _OTHER_NAMES.get(tag)
+    if _TEXT_TO_TEXT.fullmatch(tag):
+        other = "text2text-generation"
+    if other in tasks:
+        return f"; did you mean '{other}'?"
+    if "pipeline" in tasks and _PIPELINES.fullmatch(tag):
+        return f"; did you mean 'pipeline', with options: {{pipeline: {tag}}}?"
+    return ""
+
+
+def merge(defaults: Mapping[str, Node], own: Mapping[str, Node]) -> dict[str, Node]:
+    """``own`` over ``defaults``: its maps key by key, everything else whole."""
+    merged = {**defaults, **own}
+    for name in _MERGED_MAPS:
+        lower, upper = defaults.get(name), own.get(name)
+        if lower is not None and upper is not None:
+            merged[name] = _merge_maps(lower, upper)
+    return merged
+
+
+def _merge_maps(lower: Node, upper: Node) -> Node:
+    if not isinstance(lower.value, dict) or not isinstance(upper.value, dict):
+        return upper
+    overridden = {key.name for key in upper.value}
+    kept: dict[Key, Node] = {
+        key: node for key, node in lower.value.items() if key.name not in overridden
+    }
+    return dataclasses.replace(upper, value={**kept, **upper.value})

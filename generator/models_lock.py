@@ -18,7 +18,7 @@ from typing import TypeAlias
 
 from generator import schema, yaml_marks
 from generator.errors import RepositoryError, SpecError
-from generator.hub_rules import (
+from generator.runtime_rules import (
     LockedFile,
     NotServableError,
     choose,

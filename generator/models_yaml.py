@@ -19,7 +19,6 @@ from generator import (
     models_lock,
     quantization_keys,
     schema,
-    task_names,
     vllm_backend_keys,
     yaml_marks,
     yaml_nodes,
@@ -28,8 +27,7 @@ from generator.canary_keys import Branch
 from generator.canary_targets import Target, refuse_targets
 from generator.errors import SpecError, looks_like_token
 from generator.hooks_file import find_hooks
-from generator.merged_keys import merge
-from generator.model_keys import KEYS
+from generator.model_keys import KEYS, meant_task, merge
 from generator.model_names import NameClaim, refuse_clashes
 from generator.model_rules import broken_rules, engine_rules, vllm_rules
 from generator.python_env.key import find_python_env
@@ -209,9 +207,7 @@ class _Loader:
             return None
         if tag not in self.tasks:
             node = given["task"]
-            hint = task_names.meant(tag, self.tasks) or schema.did_you_mean(
-                tag, self.tasks, "tasks"
-            )
+            hint = meant_task(tag, self.tasks) or schema.did_you_mean(tag, self.tasks, "tasks")
             self.report.add(node, f"unknown task {schema.show(node)}{hint}")
         return self.tasks.get(tag)
 

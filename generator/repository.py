@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import itertools
 import os
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -27,10 +29,12 @@ from generator.compare import (
 )
 from generator.digest import CONFIG_FILE
 from generator.errors import RepositoryError
-from generator.lock_holder import lock_holder
 from generator.manifest import MANIFEST_FILE, WEIGHTS_FOLDER, Manifest
 from generator.versions import version_of
 from generator.writing import remove_empty_folders, remove_files, remove_tree, write
+
+_LOCKS = Path("/proc/locks")
+_VERB = re.compile(r"[a-z]{2,20}")
 
 
 @contextlib.contextmanager
@@ -206,3 +210,26 @@ def _foreign_entry(folder: Path, known: Manifest) -> str:
         {entry.name for entry in folder.iterdir()} - ours - {MANIFEST_FILE, WEIGHTS_FOLDER, STAGE}
     )
     return found[0] if found else ""
+
+
+def lock_holder(descriptor: int) -> str:
+    """Such as `` (apply, process 4711)``, to be put into a sentence."""
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        info = os.fstat(descriptor)
+        device = f"{os.major(info.st_dev):02x}:{os.minor(info.st_dev):02x}:{info.st_ino}"
+        for line in _LOCKS.read_text(encoding="utf-8").splitlines():
+            fields = line.split()  # 1: FLOCK ADVISORY WRITE <pid> <device> ...
+            if fields[1] == "FLOCK" and fields[5] == device and int(fields[4]) > 0:
+                return f" ({_verb(int(fields[4]))}process {fields[4]})"
+    return ""
+
+
+def _verb(pid: int) -> str:
+    """The verb that an hf-triton runs, with a comma; its other arguments are nobody's business."""
+    with contextlib.suppress(OSError):
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
+        for program, word in itertools.pairwise(words):
+            is_ours = program.endswith(("hf-triton", "generator", "echo_cli"))
+            if is_ours and _VERB.fullmatch(word):
+                return f"{word}, "
+    return ""

@@ -176,10 +176,10 @@ def run(args: argparse.Namespace) -> int:
     from generator.apply.watching import WatchedFiles
     from generator.openai_api.beside import OpenAiProcess
     from generator.openai_api.key import take_key
+    from generator.restarts import RestartPolicy
     from generator.server import TritonServer
     from generator.server_listen import Listen
-    from generator.serving import ServeOptions, serve
-    from generator.supervision.restarts import RestartPolicy
+    from generator.serving import ServeOptions, serve, stop_signals
 
     if args.log_format == "json":
         json_log.start()
@@ -189,7 +189,7 @@ def run(args: argparse.Namespace) -> int:
     if args.triton_url:
         from generator.openai_api.alone import serve_alone
 
-        return serve_alone(listen, args.triton_url, key)
+        return serve_alone(listen, args.triton_url, key, stop_signals())
     admin_key = _admin_key(args)
     listen.check()  # before anything is written
     repository = Path(args.repository)

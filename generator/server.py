@@ -26,11 +26,10 @@ from generator import (
     vllm_backend,
 )
 from generator.errors import GeneratorError, ServerError
-from generator.masking import mask, secrets_of
 from generator.server_api import ServerApi
 from generator.server_listen import Listen
 from generator.server_loading import NUM_LOADERS, Loaded, ModelLoader
-from generator.server_log import LogFilter
+from generator.server_log import LogFilter, mask, secrets_of
 
 _START_TIMEOUT_S = 60.0
 # Triton waits so long for requests in flight and for models: ten of them, each a Python that has

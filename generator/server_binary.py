@@ -19,7 +19,7 @@ from importlib import metadata
 from pathlib import Path
 
 from generator.errors import ServerError
-from generator.python_env.finding import NUMPY_VARIABLE
+from generator.runtime_rules import NUMPY_VARIABLE
 
 _WHEEL = "nvidia-pytriton"
 _INSTALL = "pip install 'hf-triton[serve]'"

@@ -1,4 +1,5 @@
-"""Chooses which lines of tritonserver's output are worth showing; knows nothing of the process.
+"""Chooses which lines of tritonserver's output are worth showing, and takes secrets out of them:
+the admin key, and tokens of the Hub. Knows nothing of the process.
 
 What passes: warnings, errors, whatever models log or print. What does not: the server's own info
 lines, its tables, complaints about a GPU that is not there, and the several copies of each load
@@ -10,9 +11,9 @@ from __future__ import annotations
 import re
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 
-from generator.log_records import TRITON_LINE
+from generator.json_log import TRITON_LINE
 
 _NO_GPU = re.compile(
     r"DCGM unable to start|NVML|CudaDriverHelper has not been initialized"
@@ -28,6 +29,11 @@ _PROGRESS_EVERY_S = 10.0
 _NO_COLLECTOR = re.compile(r"\[OTLP \w+ Client\]")
 _NO_COLLECTOR_EVERY_S = 60.0
 _NUM_TAIL_LINES = 20
+MASK = "***"
+_VARIABLES = ("HF_TOKEN", "PRIVATE_REPO_TOKEN", "HUGGING_FACE_HUB_TOKEN")
+# A whole one: what only begins like it may be a module of ours, hf_runtime.
+_TOKEN = re.compile(r"\b(hf|api_org)_[A-Za-z0-9]{30,}")
+_SHORTEST = 8  # a shorter one would take words out of the log
 
 
 class LogFilter:
@@ -86,3 +92,17 @@ class LogFilter:
             return False
         self._progress_at = now + _PROGRESS_EVERY_S
         return True
+
+
+def secrets_of(environment: Mapping[str, str]) -> list[str]:
+    """The values that no line may hold."""
+    values = (environment.get(name, "").strip() for name in _VARIABLES)
+    return [value for value in values if len(value) >= _SHORTEST]
+
+
+def mask(text: str, secrets: Iterable[str]) -> str:
+    """``text`` without them, and without what is a token of the Hub by its looks."""
+    for secret in secrets:
+        if secret:
+            text = text.replace(secret, MASK)
+    return _TOKEN.sub(rf"\1_{MASK}", text)

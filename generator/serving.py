@@ -24,11 +24,10 @@ from generator.server_stubs import find_stubs
 from generator.supervision.healing import Healer
 from generator.supervision.health import Health
 from generator.supervision.health_port import health_port
-from generator.supervision.idleness import Idleness
 from generator.supervision.loop import ServeOptions, Supervisor, impatient
 from generator.supervision.news import say
 from generator.supervision.served_models import ServedModels
-from generator.supervision.stopping import Hopelessness
+from generator.supervision.stopping import Hopelessness, Idleness
 from generator.supervision.stub_deaths import StubDeaths
 
 __all__ = ["ServeOptions", "StopRequested", "serve", "stop_signals"]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from pathlib import Path
 
-from generator.hub_rules import LockedFile
+from generator.runtime_rules import LockedFile
 from generator.source import Source
 from generator.yaml_nodes import Node
 

@@ -14,8 +14,8 @@ from generator.fetch.model_cache import ModelCache, caches_of
 from generator.fetch.names import chosen_models, hub_models
 from generator.fetch.progress import Progress, size
 from generator.fetch.threads import run_all
-from generator.hub_rules import Difference, differences, hash_file
 from generator.models_yaml import load
+from generator.runtime_rules import Difference, differences, hash_file
 from generator.spec import LockedSnapshot, ModelSpec
 from generator.templates import find_tasks
 

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from generator import vllm_arguments
-from generator.hub_rules import snapshot_folder
 from generator.manifest import WEIGHTS_FOLDER
+from generator.runtime_rules import snapshot_folder
 from generator.spec import ModelSpec
 
 LAYOUT = "vllm-backend"

@@ -26,8 +26,8 @@ from generator.fetch.plan import (
 )
 from generator.fetch.progress import Progress, size
 from generator.fetch.threads import run_all
-from generator.hub_rules import LockedFile
 from generator.models_lock import Key, Lock, lock_key
+from generator.runtime_rules import LockedFile
 from generator.spec import LockedSnapshot, ModelSpec
 
 

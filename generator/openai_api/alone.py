@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import sys
+from collections.abc import Iterable
 
 from generator.errors import EXIT_INTERRUPTED, EXIT_OK
 from generator.openai_api.beside import curl_line
 from generator.openai_api.process import Settings, serve
 from generator.server_listen import Listen
-from generator.serving import stop_signals
 
 
-def serve_alone(listen: Listen, triton_address: str, key: str | None) -> int:
-    """Serves until a signal; returns the exit code. Raises ServerError where it can't start."""
+def serve_alone(
+    listen: Listen, triton_address: str, key: str | None, stop_signals: Iterable[signal.Signals]
+) -> int:
+    """Serves until one of the signals; returns the exit code.
+
+    Raises ServerError where it can't start.
+    """
     settings = Settings(listen.host, listen.openai_port, triton_address, key)
-    return asyncio.run(_serve(settings, listen.address(listen.openai_port)))
+    return asyncio.run(_serve(settings, listen.address(listen.openai_port), stop_signals))
 
 
-async def _serve(settings: Settings, address: str) -> int:
+async def _serve(settings: Settings, address: str, stop_signals: Iterable[signal.Signals]) -> int:
     stop = asyncio.Event()
 
     def ready() -> None:
@@ -34,7 +40,7 @@ async def _serve(settings: Settings, address: str) -> int:
             _say("stopping after the requests in flight; Ctrl-C again forces it")
             stop.set()
 
-    for number in stop_signals():
+    for number in stop_signals:
         asyncio.get_running_loop().add_signal_handler(number, on_signal)
     try:
         await serving

@@ -22,16 +22,14 @@ from generator.openai_api import embeddings
 from generator.openai_api.answers import Answer, Chunks, events, sse, to_json, whole
 from generator.openai_api.api import Api
 from generator.openai_api.asked import Asked
-from generator.openai_api.catalog import Catalog, ServedModel
+from generator.openai_api.catalog import EMBEDDING_TASKS, Catalog, ServedModel
 from generator.openai_api.chat import CHAT
 from generator.openai_api.completions import COMPLETIONS
 from generator.openai_api.errors import ApiError
 from generator.openai_api.json_body import read_object
 from generator.openai_api.key import is_authorized
 from generator.openai_api.merging import merged, only
-from generator.openai_api.request_ids import id_of, send_id
-from generator.openai_api.tasks import EMBEDDING_TASKS
-from generator.openai_api.trace_context import Metadata, trace_context
+from generator.openai_api.request_headers import Metadata, id_of, send_id, trace_context
 from generator.openai_api.triton import Triton
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]

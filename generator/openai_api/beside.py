@@ -20,10 +20,10 @@ from typing import Any
 
 from generator import model_config
 from generator.errors import ServerError
+from generator.openai_api.catalog import ALL_TASKS, COMPLETION_TASKS, EMBEDDING_TASKS
 from generator.openai_api.key import VARIABLE
-from generator.openai_api.tasks import ALL_TASKS, COMPLETION_TASKS, EMBEDDING_TASKS
+from generator.restarts import RestartPolicy, Restarts
 from generator.server_listen import Listen
-from generator.supervision.restarts import RestartPolicy, Restarts
 from generator.triton_models import TASK_PARAMETER
 
 _START_TIMEOUT_S = 60.0

@@ -13,13 +13,18 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from generator.openai_api.errors import ApiError, model_not_found, wrong_task
-from generator.openai_api.tasks import ALL_TASKS
 from generator.triton_models import (
     ADAPTERS_PARAMETER,
     ENGINE_SUFFIX,
     ROLE_PARAMETER,
     TASK_PARAMETER,
 )
+
+CHAT_TASKS = ("text-generation",)  # /v1/chat/completions
+COMPLETION_TASKS = ("text-generation", "text2text-generation")  # /v1/completions
+EMBEDDING_TASKS = ("feature-extraction",)  # /v1/embeddings
+ALL_TASKS = (*COMPLETION_TASKS, *EMBEDDING_TASKS)
+
 
 _GOOD_FOR_S = 2.0
 # A name that is not there may have come since, but not every such request asks Triton.

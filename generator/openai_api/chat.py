@@ -14,10 +14,10 @@ from typing import Any
 from generator.openai_api import json_body
 from generator.openai_api.api import Api, Choice
 from generator.openai_api.asked import Asked, TensorValue, asked, check_names, field
+from generator.openai_api.catalog import CHAT_TASKS
 from generator.openai_api.errors import bad_field
 from generator.openai_api.json_body import kind_of
 from generator.openai_api.logprobs import for_chat
-from generator.openai_api.tasks import CHAT_TASKS
 from generator.openai_api.tool_calls import whole_calls
 from generator.openai_api.tools import Tools, read_tools
 

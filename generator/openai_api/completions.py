@@ -8,10 +8,10 @@ from typing import Any
 from generator.openai_api import json_body
 from generator.openai_api.api import Api, Choice
 from generator.openai_api.asked import Asked, TensorValue, asked, check_names, field
+from generator.openai_api.catalog import COMPLETION_TASKS
 from generator.openai_api.errors import bad_field
 from generator.openai_api.json_body import kind_of
 from generator.openai_api.logprobs import for_completion
-from generator.openai_api.tasks import COMPLETION_TASKS
 
 DEFAULT_MAX_TOKENS = 16  # OpenAI's
 MAX_PROMPTS = 256

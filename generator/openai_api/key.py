@@ -7,7 +7,7 @@ import re
 from collections.abc import MutableMapping
 from pathlib import Path
 
-from generator.key_source import KeySource
+from generator.admin_key import KeySource
 
 VARIABLE = "HF_TRITON_OPENAI_KEY"
 _SCHEME = "bearer "

@@ -11,7 +11,7 @@ import re
 import grpc
 
 from generator.openai_api.errors import ApiError
-from generator.openai_api.request_ids import without_label
+from generator.openai_api.request_headers import without_label
 
 UNREACHABLE = "no connection to Triton; try again"
 

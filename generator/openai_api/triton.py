@@ -16,9 +16,9 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 from generator.openai_api.asked import TensorValue
 from generator.openai_api.catalog import ServedModel
 from generator.openai_api.errors import ApiError
+from generator.openai_api.request_headers import Metadata
 from generator.openai_api.statuses import UNREACHABLE, of_status, of_text
 from generator.openai_api.tensors import Chunk, infer_request, read_chunk
-from generator.openai_api.trace_context import Metadata
 
 _CHANNEL_OPTIONS = [
     ("grpc.max_receive_message_length", -1),

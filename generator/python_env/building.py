@@ -20,14 +20,14 @@ from functools import partial
 from importlib import metadata
 from pathlib import Path
 
-from generator.python_env.finding import (
+from generator.python_env.pip import InstallError, run_pip, run_quietly
+from generator.runtime_rules import (
     MARKER,
     BrokenEnvironmentError,
     built_folder,
     check,
     is_built,
 )
-from generator.python_env.pip import InstallError, run_pip, run_quietly
 from generator.spec import PythonEnv
 
 Show = Callable[[str], object]  # is told what pip is at

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from generator import server_binary
 from generator.python_env.building import BuildError, ensure, folder_of
-from generator.python_env.finding import BrokenEnvironmentError, is_built, look_inside
+from generator.runtime_rules import BrokenEnvironmentError, is_built, look_inside
 from generator.spec import ModelSpec, PythonEnv
 from generator.templates import SHARED_PACKAGE, Task
 

@@ -13,7 +13,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from generator.errors import RepositoryError, TemplateError
-from generator.python_env.finding import RUNTIME_FOLDER
+from generator.runtime_rules import ENVIRONMENT_CODE
 from generator.spec import PythonEnv
 from generator.templates import VERSION_FOLDER
 from generator.triton_models import ENVIRONMENT_FOLDER, TritonModel
@@ -56,7 +56,7 @@ def refuse_unsafe(folder: Path) -> None:
 
 @lru_cache
 def _own_files() -> dict[str, bytes]:
-    folder = RUNTIME_FOLDER
+    folder = ENVIRONMENT_CODE
     inner = ("bin/activate", "find_environment.py")
     own = {f"{ENVIRONMENT_FOLDER}/{path}": (folder / path).read_bytes() for path in inner}
     return {"model.py": (folder / "model.py").read_bytes(), **own}

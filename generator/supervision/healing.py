@@ -17,10 +17,10 @@ from typing import Protocol
 
 from generator.errors import GeneratorError
 from generator.repository import locked_model
+from generator.restarts import RestartPolicy, Restarts
 from generator.server_api import ModelVersion
 from generator.supervision import processes
 from generator.supervision.health import Health
-from generator.supervision.restarts import RestartPolicy, Restarts
 from generator.supervision.served_models import ServedModels
 from generator.supervision.stub_deaths import Death, StubDeaths
 

@@ -14,6 +14,7 @@ from typing import NoReturn
 from generator.apply.watching import WatchedFiles
 from generator.errors import ServerError
 from generator.openai_api.beside import OpenAiProcess
+from generator.restarts import RestartPolicy
 from generator.server import TritonServer
 from generator.server_api import ModelVersion, ServerApi
 from generator.server_loading import Loaded
@@ -26,7 +27,6 @@ from generator.supervision.news import (
     tell_loaded,
     tell_serving,
 )
-from generator.supervision.restarts import RestartPolicy
 from generator.supervision.served_models import ServedModels
 from generator.supervision.server_restarts import ServerRestarts
 from generator.supervision.unready import Unready

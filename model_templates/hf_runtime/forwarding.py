@@ -10,9 +10,8 @@ from collections.abc import Callable
 from .engine_client import EngineClient
 from .engines import Engines
 from .errors import RuntimeModelError
-from .leaving import pause_s
 from .link_request import LinkRequest
-from .responder import Responder
+from .responder import Responder, pause_s
 from .waiting import EngineAnswerError, Waiting
 
 

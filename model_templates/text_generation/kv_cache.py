@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from hf_runtime.errors import LoadError
 
-from .moves import Move
+from .prefixes.contents import Move
 
 _GIB = 2**30
 _DEFAULT_NUM_SEQS = 128

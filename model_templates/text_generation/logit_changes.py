@@ -15,10 +15,11 @@ import numpy.typing as npt
 import torch
 
 from .sequence import Sequence
-from .structured.masks import hold_to_grammars
+from .structured.grammar import Grammar
 
 _NEVER = float("-inf")
 _LARGEST = 3e38
+_BITS = 32
 _Ids = npt.NDArray[np.int64]
 
 
@@ -185,3 +186,16 @@ def _places(
     rows = np.repeat(np.array([row for row, _ in tokens], dtype=np.int64), lengths)
     columns = np.concatenate([np.asarray(ids, dtype=np.int64) for _, ids in tokens])
     return torch.from_numpy(rows).to(device), torch.from_numpy(columns).to(device)
+
+
+def hold_to_grammars(logits: torch.Tensor, held: Rows[tuple[int, Grammar]]) -> None:
+    """Changes logits (rows, vocab) in place, in the rows that are named; no other is touched."""
+    words = torch.empty(len(held), max(grammar.num_words for _, grammar in held), dtype=torch.int32)
+    for row, (_, grammar) in zip(words, held, strict=True):
+        grammar.fill(row.data_ptr())
+    device, vocab_size = logits.device, logits.shape[-1]
+    shifts = torch.arange(_BITS, dtype=torch.int32, device=device)
+    bits = (words.to(device).unsqueeze(-1) >> shifts).bitwise_and_(1)  # (held, words, 32)
+    forbidden = bits.flatten(1)[:, :vocab_size] == 0
+    rows = torch.tensor([row for row, _ in held], device=device)
+    logits[rows] = logits[rows].masked_fill_(forbidden, float("-inf"))

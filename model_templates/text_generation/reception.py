@@ -14,9 +14,8 @@ from functools import partial
 
 from hf_runtime import log
 from hf_runtime.errors import RequestError, RuntimeModelError, place
-from hf_runtime.leaving import pause_s
 from hf_runtime.request_ids import labelled
-from hf_runtime.responder import Responder
+from hf_runtime.responder import Responder, pause_s
 from hf_runtime.tensors import RequestFields
 
 from .answer import Answer, Choice, wanted_outputs

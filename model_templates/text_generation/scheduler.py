@@ -22,8 +22,7 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from .moves import Move
-from .prefixes.contents import SlotContents
+from .prefixes.contents import Move, SlotContents
 from .sequence import Sequence
 
 

@@ -17,8 +17,8 @@ from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
 
+from generator.restarts import RestartPolicy
 from generator.server_listen import Listen
-from generator.supervision.restarts import RestartPolicy
 from perf import machine
 from perf.circumstances import circumstances
 from perf.healing.load import NO_ANSWER, Asked, Clients

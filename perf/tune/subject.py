@@ -10,8 +10,8 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from generator.errors import ModelError, SpecError, UsageError
-from generator.hub_rules import repository_folder, snapshot_folder
 from generator.manifest import WEIGHTS_FOLDER
+from generator.runtime_rules import repository_folder, snapshot_folder
 from generator.spec import ModelSpec
 from perf.sweep.ranges import Lengths
 from perf.sweep.scenario import Scenario

@@ -17,7 +17,7 @@ from text_generation.kv_cache import (
     prefix_slots,
     spread_free_bytes,
 )
-from text_generation.moves import Move
+from text_generation.prefixes.contents import Move
 from transformers import AutoConfig
 
 from tests.engine.tiny_models import MAMBA, random_model, tiny_model

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from text_generation.moves import Move
+from text_generation.prefixes.contents import Move
 from text_generation.sampling_params import SamplingParams
 from text_generation.scheduler import Scheduler, Step
 from text_generation.sequence import Sequence, Token

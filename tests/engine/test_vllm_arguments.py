@@ -16,7 +16,7 @@ from hf_runtime.device import Placement
 from hf_runtime.errors import LoadError
 from hf_runtime.served_model import ServedModel
 from text_generation.on_vllm import arguments, loading, processes
-from text_generation.on_vllm.adapters import adapter_arguments
+from text_generation.on_vllm.arguments import adapter_arguments
 from text_generation.on_vllm.sampling import bad_words, sampling_arguments
 from text_generation.options import Options
 from text_generation.sampling_params import SamplingParams

@@ -13,7 +13,7 @@ import pytest
 from generator import cli, templates
 from generator.models_yaml import load
 from generator.python_env.building import BuildError, ensure, folder_of
-from generator.python_env.finding import FOLDER_VARIABLE, MARKER, is_built
+from generator.runtime_rules import FOLDER_VARIABLE, MARKER, is_built
 from generator.spec import PythonEnv
 from tests.support.tiny_wheel import make_wheel
 from tests.support.triton import echo_templates

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from generator import cli, templates
-from generator.python_env.finding import FOLDER_VARIABLE, MARKER, NUMPY_VARIABLE, built_folder
+from generator.runtime_rules import FOLDER_VARIABLE, MARKER, NUMPY_VARIABLE, built_folder
 from tests.support.triton import echo_templates
 
 MODELS = """\

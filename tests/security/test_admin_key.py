@@ -8,7 +8,7 @@ import pytest
 
 from generator.admin_key import VARIABLE, new_admin_key, take_admin_key
 from generator.errors import ServerError, UsageError
-from generator.masking import mask, secrets_of
+from generator.server_log import mask, secrets_of
 from generator.server_restrictions import refuse_clashes
 
 KEY = "a-key-of-twenty-char"

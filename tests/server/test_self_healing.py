@@ -14,12 +14,12 @@ from typing import Any
 
 import pytest
 
+from generator.restarts import RestartPolicy
 from generator.server import TritonServer
 from generator.server_state import running_servers
 from generator.server_stubs import find_stubs
 from generator.supervision.healing import Healer
 from generator.supervision.health import Health
-from generator.supervision.restarts import RestartPolicy
 from generator.supervision.served_models import ServedModels
 from generator.supervision.stub_deaths import StubDeaths
 from tests.support.served import Served, serve

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from generator.repository import locked_model
+from generator.restarts import RestartPolicy, Restarts
 from generator.supervision import healing, processes
 from generator.supervision.healing import Healer
 from generator.supervision.health import Health
-from generator.supervision.restarts import RestartPolicy, Restarts
 from generator.supervision.served_models import ServedModels
 from generator.supervision.stub_deaths import StubDeaths
 from tests.supervision.fake_server import FakeServer

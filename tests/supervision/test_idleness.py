@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from generator.supervision.idleness import Idleness
+from generator.supervision.stopping import Idleness
 
 
 def test_it_is_idle_since_no_process_used_a_tenth_of_a_core() -> None:

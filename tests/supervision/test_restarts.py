@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from generator.supervision.restarts import RestartPolicy, Restarts
+from generator.restarts import RestartPolicy, Restarts
 
 
 class Clock:

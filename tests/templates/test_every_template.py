@@ -113,16 +113,14 @@ def test_build_time_never_imports_run_time(path: Path) -> None:
     run_time = {folder.name for folder in RUN_TIME.iterdir() if folder.is_dir()}
     heavy = {"torch", "transformers", "accelerate", "numpy", "triton_python_backend_utils"}
     # For users' tests, which run hooks as the server does, and what both must do alike.
-    if path.name in ("testing_hooks.py", "hub_rules.py"):
-        run_time -= {"hf_runtime"}
-    if path.name == "finding.py":  # needs nothing but Python, in the server too
-        run_time -= {"python_env"}
+    if path.name in ("testing_hooks.py", "runtime_rules.py"):
+        run_time -= {"hf_runtime", "python_env"}
     assert not imported_by(path) & (run_time | heavy)
     assert "testing_hooks" not in path.read_text() or path.name == "testing_hooks.py"
 
 
 def test_what_both_times_share_needs_only_the_standard_library() -> None:
-    text = (GENERATOR / "hub_rules.py").read_text(encoding="utf-8")
+    text = (GENERATOR / "runtime_rules.py").read_text(encoding="utf-8")
     names = set(re.findall(r"from hf_runtime\.(\w+) import", text)) | {"errors"}
     assert {"hub_files", "locked_files", "errors"} <= names
     for name in names:

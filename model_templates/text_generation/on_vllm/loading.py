@@ -22,7 +22,7 @@ from hf_runtime.weights import load_config, load_tokenizer, resolve_dtype
 from ..engine import EngineSetup
 from ..options import Options
 from . import arguments, processes
-from .adapters import adapter_arguments
+from .arguments import adapter_arguments
 from .engine import StepStats, Vllm, VllmEngine
 
 # vLLM computes on the same cores: to send takes 160 microseconds of this process here on 24.10, and

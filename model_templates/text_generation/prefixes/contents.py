@@ -9,10 +9,20 @@ order. Without ``room`` nothing is kept and nothing shared.
 from __future__ import annotations
 
 from collections.abc import Sequence as Items
+from dataclasses import dataclass
 
-from ..moves import Move
 from ..sequence import Sequence
 from .index import MIN_TOKENS, NOTHING, Prefix, PrefixIndex, Shared, num_alike, prefix_of
+
+
+@dataclass(frozen=True)
+class Move:
+    """Copy the first ``num_tokens`` of slot ``source`` to slot ``target``."""
+
+    source: int
+    target: int
+    num_tokens: int
+
 
 # A prefix moves for at least this share of tokens that no other slot holds; else it is dropped.
 _LEAST_OWN_SHARE = 1 / 8

@@ -1,4 +1,6 @@
-"""A request's id: the header X-Request-Id, in and out, and Triton's own id of the request."""
+"""What a request's headers say beside its body: its id, X-Request-Id, in and out, and the trace
+that it is a part of, which Triton goes on with (https://www.w3.org/TR/trace-context/).
+"""
 
 from __future__ import annotations
 
@@ -14,6 +16,9 @@ _KEY: Any = getattr(web, "RequestKey", lambda name, _type: name)("hf_triton_requ
 # One word that can stand in a log line and in a label; any other is as if none had been sent.
 _WORD = re.compile(r"[!#-Z^-~]{1,128}")
 _LABEL = re.compile(r"\[request id: [^\]]*\] ")
+Metadata = tuple[tuple[str, str], ...]
+_NAMES = ("traceparent", "tracestate")
+_VALUE = re.compile(r"[ -~]{1,512}")
 
 
 def id_of(request: web.Request, own: str = "") -> str:
@@ -34,3 +39,9 @@ async def send_id(request: web.Request, response: web.StreamResponse) -> None:
 def without_label(text: str) -> str:
     """A text of Triton's or a model's without the id before it, which the header has."""
     return _LABEL.sub("", text)
+
+
+def trace_context(request: web.Request) -> Metadata:
+    """The headers of a trace, as gRPC's metadata; none where they are none of the standard's."""
+    given = ((name, request.headers.get(name, "")) for name in _NAMES)
+    return tuple((name, value) for name, value in given if _VALUE.fullmatch(value))
