@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from perf.baselines.plan import OUTPUT_TOKENS, PROMPT_TOKENS, Step
 from perf.model import llama_config
-from perf.roofline.machine import Machine
 from perf.roofline.share import Decoder, Lengths, limit
-from perf.roofline.step import DecoderShape
+from perf.roofline.step import DecoderShape, Machine
 
 STORED_DTYPE = "float16"  # of the measured model's weights
 

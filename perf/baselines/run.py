@@ -40,8 +40,8 @@ from perf.report.schema import (
     read_run,
     write_run,
 )
-from perf.roofline.machine import machine_of
 from perf.roofline.measured import measure as measure_machine
+from perf.roofline.step import machine_of
 
 KIND = "baselines"
 FIXED = ("seed", "counted_requests", "longest_level_s")  # has to stay in one folder

@@ -14,16 +14,17 @@ from pathlib import Path
 from typing import Any
 
 from perf.report.schema import Load, Measurement
-from perf.roofline.machine import Machine
-from perf.roofline.step import DecoderShape, Decoding, tokens_per_s_limit
+from perf.roofline.step import (
+    ITEM_SIZES,
+    NEEDED_KEYS,
+    DecoderShape,
+    Decoding,
+    Machine,
+    tokens_per_s_limit,
+)
 
 # Models of a gated MLP and plain or grouped attention, whose layers are all alike.
 _LLAMA_LIKE = ("llama", "mistral", "qwen2", "qwen3", "smollm3", "olmo2", "granite")
-_NEEDED = (
-    *("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads"),
-    "vocab_size",
-)
-_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
 @dataclass(frozen=True)
@@ -69,15 +70,15 @@ def decoder_in(folder: Path, dtype: str, max_num_seqs: int | None = None) -> Dec
     stored = str(config.get("dtype") or config.get("torch_dtype") or "float32")
     if dtype == "auto":
         dtype = "float32" if stored == "float16" else stored
-    known = dtype in _BYTES and stored in _BYTES
+    known = dtype in ITEM_SIZES and stored in ITEM_SIZES
     if config.get("model_type") not in _LLAMA_LIKE or "quantization_config" in config or not known:
         return None
-    if not all(isinstance(config.get(key), int) and config[key] > 0 for key in _NEEDED):
+    if not all(isinstance(config.get(key), int) and config[key] > 0 for key in NEEDED_KEYS):
         return None
     return Decoder(
         shape=DecoderShape.of(Namespace(**config)),
         dtype=dtype,
-        weight_dtype=min(dtype, stored, key=_BYTES.__getitem__),
+        weight_dtype=min(dtype, stored, key=ITEM_SIZES.__getitem__),
         max_num_seqs=max_num_seqs,
         longest_read=config.get("sliding_window"),
     )

@@ -8,12 +8,44 @@ engine comes says what is left to win.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from perf.roofline.machine import Machine
+ITEM_SIZES = {"float32": 4, "bfloat16": 2, "float16": 2}
+NEEDED_KEYS = (
+    *("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads"),
+    "vocab_size",
+)
+"""What a config.json of Llama's shape has to have."""
 
-_ITEM_SIZES = {"float32": 4, "bfloat16": 2, "float16": 2}
+
+@dataclass(frozen=True)
+class Machine:
+    """Bytes/s read from memory and FLOP/s of matrix products, with ``num_threads`` threads."""
+
+    memory_bytes_per_s: float
+    float32_flop_per_s: float
+    bfloat16_flop_per_s: float
+    num_threads: int
+
+    def flop_per_s(self, dtype: str) -> float:
+        """The rate in ``float32`` or ``bfloat16``; float16 is computed as float32 on processors."""
+        return self.bfloat16_flop_per_s if dtype == "bfloat16" else self.float32_flop_per_s
+
+    def as_figures(self) -> dict[str, float]:
+        """For ``Run.roofline``."""
+        return {
+            "memory_gb_per_s": round(self.memory_bytes_per_s / 1e9, 3),
+            "float32_gflop_per_s": round(self.float32_flop_per_s / 1e9, 3),
+            "bfloat16_gflop_per_s": round(self.bfloat16_flop_per_s / 1e9, 3),
+        }
+
+
+def machine_of(figures: Mapping[str, float], num_threads: int) -> Machine:
+    """The machine that a run's ``roofline`` tells of. Raises KeyError."""
+    names = ("memory_gb_per_s", "float32_gflop_per_s", "bfloat16_gflop_per_s")
+    return Machine(*(figures[name] * 1e9 for name in names), num_threads=num_threads)
 
 
 @dataclass(frozen=True)
@@ -86,8 +118,8 @@ def step_cost(shape: DecoderShape, decoding: Decoding) -> StepCost:
     kept = 2 * shape.num_layers * shape.num_kv_heads * shape.head_dim
     products = tokens * shape.num_body_parameters + sequences * shape.num_head_parameters
     return StepCost(
-        weight_bytes=parameters * _ITEM_SIZES[decoding.weight_dtype or decoding.dtype],
-        kv_bytes=sequences * decoding.mean_context * kept * _ITEM_SIZES[decoding.dtype],
+        weight_bytes=parameters * ITEM_SIZES[decoding.weight_dtype or decoding.dtype],
+        kv_bytes=sequences * decoding.mean_context * kept * ITEM_SIZES[decoding.dtype],
         flop=2 * products + 4 * tokens * decoding.mean_context * per_context,
     )
 

@@ -15,9 +15,9 @@ from generator.render import VALUES_FILE
 from generator.triton_models import ENGINE_SUFFIX
 from perf.machine import num_cores
 from perf.report.schema import Measurement, Run
-from perf.roofline import apart
-from perf.roofline.machine import Machine, machine_of
+from perf.roofline import measured
 from perf.roofline.share import Decoder, decoder_in, share_of
+from perf.roofline.step import Machine, machine_of
 from perf.sweep.machine_use import gpu_names
 from perf.sweep.targets import of_repository
 
@@ -52,8 +52,8 @@ def with_roofline(run: Run) -> Run:
     if run.roofline:
         return run
     try:
-        return replace(run, roofline=apart.figures())
-    except apart.NotMeasuredError as error:
+        return replace(run, roofline=measured.figures())
+    except measured.NotMeasuredError as error:
         note = f"the machine's limits were not measured: {error}"
         return replace(run, notes=list(dict.fromkeys([*run.notes, note])))
 

@@ -23,7 +23,6 @@ examples:
   hf-triton perf roofline model_repository/demo/hf_cache/.../config.json
   hf-triton perf roofline ./my-model --sequences 1,32 --context 500 --dtype bfloat16
 exit codes: 0 fine, 1 no config of a decoder of Llama's shape, 2 usage"""
-_NEEDED = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -77,6 +76,8 @@ def _table(machine: Any, config: Any, args: argparse.Namespace) -> str:
 
 def _config(path: Path) -> Any:
     """The config's values as attributes. Raises PerfError."""
+    from perf.roofline.step import NEEDED_KEYS
+
     path = path / "config.json" if path.is_dir() else path
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
@@ -87,7 +88,7 @@ def _config(path: Path) -> Any:
     if not isinstance(values, dict):
         raise PerfError(f"{path}: got a {type(values).__name__}, expected a model's config")
     values = values.get("text_config", values)
-    missing = [name for name in (*_NEEDED, "vocab_size") if not isinstance(values.get(name), int)]
+    missing = [name for name in NEEDED_KEYS if not isinstance(values.get(name), int)]
     if missing:
         raise PerfError(f"{path}: no config of a decoder of Llama's shape, it lacks {missing[0]}")
     return argparse.Namespace(**values)

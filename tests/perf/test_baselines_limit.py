@@ -7,7 +7,7 @@ import pytest
 from perf.baselines.limit import lengths_of_load, share_of_limit
 from perf.baselines.plan import Step
 from perf.baselines.targets import Variant
-from perf.roofline.machine import machine_of
+from perf.roofline.step import machine_of
 
 MACHINE = machine_of(
     {"memory_gb_per_s": 20.0, "float32_gflop_per_s": 250.0, "bfloat16_gflop_per_s": 500.0},

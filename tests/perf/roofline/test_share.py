@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from perf.report.schema import Load, Measurement, Run
-from perf.roofline import apart
-from perf.roofline.machine import machine_of
+from perf.roofline import measured as machine
 from perf.roofline.share import Decoder, Lengths, decoder_in, share_of
+from perf.roofline.step import machine_of
 from perf.sweep import limits as sweeps
 
 FIGURES = {"memory_gb_per_s": 10.0, "float32_gflop_per_s": 1e6, "bfloat16_gflop_per_s": 1e6}
@@ -118,9 +118,9 @@ def test_lengths_are_read_from_labels() -> None:
 
 def test_a_machine_without_torch_is_noted_once(monkeypatch: pytest.MonkeyPatch) -> None:
     def without() -> dict[str, float]:
-        raise apart.NotMeasuredError("torch is not installed here")
+        raise machine.NotMeasuredError("torch is not installed here")
 
-    monkeypatch.setattr(apart, "figures", without)
+    monkeypatch.setattr(machine, "figures", without)
     run = sweeps.with_roofline(sweeps.with_roofline(Run("sweep", "", "", "", {}, {})))
     assert list(run.notes) == [
         "the machine's limits were not measured: torch is not installed here"
