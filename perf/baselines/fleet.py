@@ -16,8 +16,8 @@ from perf.baselines.environments import EnvironmentMissingError
 from perf.baselines.processes import PeerError
 from perf.baselines.servers import Service
 from perf.baselines.targets import Variant
-from perf.baselines.usage import available_gib, idle_cores
 from perf.load.resident import ResidentError
+from perf.usage import available_gib, idle_cores
 
 MOST_IDLE_CORES = 0.1
 RESERVE_GIB = 1.0  # of memory, left to others

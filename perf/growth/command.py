@@ -4,22 +4,37 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from datetime import datetime, timezone
+import tempfile
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from generator.errors import EXIT_INTERRUPTED, EXIT_OK, PerfError
-from perf import machine
-from perf.growth.axis import Axis
-from perf.growth.curves import Section
-from perf.growth.rendering import PAGE_FILE, write_growth
-from perf.growth.running import Runner, Work
+from tqdm import tqdm  # type: ignore[import-untyped]
+
+from generator.errors import EXIT_INTERRUPTED, EXIT_OK, GeneratorError, PerfError
+from perf.growth.axes.axis import Axis, Cost, Measure, Place, Step, place_of
+from perf.growth.axes.server import KEPT_FREE_GIB
+from perf.growth.report.curves import Section
+from perf.growth.report.page import PAGE_FILE, write_growth
 from perf.in_use import in_use
-from perf.report.schema import MEASUREMENTS_FILE, RUN_FILE, Run, read_run, write_run
+from perf.report.head import here, now
+from perf.report.schema import (
+    MEASUREMENTS_FILE,
+    RUN_FILE,
+    Measurement,
+    Run,
+    append,
+    read_measurements,
+    read_run,
+    write_run,
+)
+from perf.usage import available_gib
 
 KIND = "growth"
 _SAME = ("cpu", "cores", "memory_gib")  # of the hardware, in all of a run
+_BAR_FORMAT = "{n}/{total} points |{bar:20}| {elapsed} {desc}{postfix}"
+Done = set[tuple[str, str, int, int]]  # axis, target, value, repeat
 
 
 @dataclass(frozen=True)
@@ -34,16 +49,18 @@ class Asked:
     folder: Path
     arguments: Sequence[str]
 
-    def work(self) -> Work:
-        """Every axis with its points and repeats."""
-        points = {
-            axis.name: self.points.get(axis.name, axis.quick_points if self.quick else axis.points)
-            for axis in self.axes
-        }
-        repeats = {
-            axis.name: self.repeats or (1 if self.quick else axis.repeats) for axis in self.axes
-        }
-        return Work(self.axes, points, repeats, self.seed)
+    def points_of(self, axis: Axis) -> tuple[int, ...]:
+        """Those given, or the axis' own."""
+        return self.points.get(axis.name, axis.quick_points if self.quick else axis.points)
+
+    def repeats_of(self, axis: Axis) -> int:
+        """How often each point is measured."""
+        return self.repeats or (1 if self.quick else axis.repeats)
+
+    def steps(self, axis: Axis) -> list[Step]:
+        """Every point once, then every point again: what else a machine does meets all alike."""
+        repeats = range(self.repeats_of(axis))
+        return [Step(value, repeat) for repeat in repeats for value in self.points_of(axis)]
 
 
 def run(asked: Asked) -> int:
@@ -51,73 +68,145 @@ def run(asked: Asked) -> int:
     could not be measured, after everything else is.
     """
     with in_use(asked.folder):
-        return _run(asked, asked.work())
-
-
-def _run(asked: Asked, work: Work) -> int:
-    try:
-        _begin(asked, work)
-        runner = Runner(asked.folder, work)
-        interrupted = _measure(runner)
-        _tell(asked.folder, write_growth(asked.folder))
-    except (OSError, ValueError) as error:
-        raise PerfError(_told(error, asked.folder)) from error
+        try:
+            _begin(asked)
+            problems: list[str] = []
+            interrupted = _is_interrupted(asked, problems)
+            _tell(asked.folder, write_growth(asked.folder))
+        except (OSError, ValueError) as error:
+            raise PerfError(_told(error, asked.folder)) from error
     if interrupted:
         kept = f"what is measured is in {asked.folder}; the same command goes on"
         print(f"hf-triton perf growth: interrupted: {kept}", file=sys.stderr)
         return EXIT_INTERRUPTED
-    if runner.problems:
-        raise PerfError("\n".join(["not all points were measured:", *runner.problems]))
+    if problems:
+        raise PerfError("\n".join(["not all points were measured:", *problems]))
     return EXIT_OK
 
 
-def _measure(runner: Runner) -> bool:
-    """Whether it was interrupted."""
-    try:
-        runner.run()
-    except KeyboardInterrupt:
-        return True
-    return False
-
-
-def _begin(asked: Asked, work: Work) -> None:
+def _begin(asked: Asked) -> None:
     """Writes run.json, or goes on with the one that is there. Raises PerfError where it is of
     something else, OSError, ValueError.
     """
-    now = _new_run(asked, work)
+    new = Run(
+        kind=KIND,
+        title="How time and memory grow",
+        scenario={
+            "points": {axis.name: list(asked.points_of(axis)) for axis in asked.axes},
+            "repeats": {axis.name: asked.repeats_of(axis) for axis in asked.axes},
+            "seed": asked.seed,
+        },
+        **here(shlex.join(["hf-triton", *asked.arguments])).origin(),
+    )
     if not (asked.folder / RUN_FILE).exists():
-        write_run(asked.folder, now)
+        write_run(asked.folder, new)
         return
     before = read_run(asked.folder)
+    other = "choose another --output"
     if before.kind != KIND:
-        raise PerfError(f"{asked.folder}: holds a run of {before.kind}: choose another --output")
+        raise PerfError(f"{asked.folder}: holds a run of {before.kind}: {other}")
     for name in _SAME:
-        if before.hardware.get(name) != now.hardware[name]:
-            raise PerfError(
-                f"{asked.folder}: was measured on another machine ({name} "
-                f"{before.hardware.get(name)}, here {now.hardware[name]}): choose another --output"
-            )
+        was, is_now = before.hardware.get(name), new.hardware[name]
+        if was != is_now:
+            differs = f"{name} {was}, here {is_now}"
+            raise PerfError(f"{asked.folder}: was measured on another machine ({differs}): {other}")
     if before.scenario.get("seed") != asked.seed:
-        raise PerfError(f"{asked.folder}: has another --seed: choose another --output")
-    note = f"went on at commit {now.commit}"
-    if now.commit != before.commit and note not in before.notes:
+        raise PerfError(f"{asked.folder}: has another --seed: {other}")
+    note = f"went on at commit {new.commit}"
+    if new.commit != before.commit and note not in before.notes:
         write_run(asked.folder, replace(before, notes=[*before.notes, note]))
 
 
-def _new_run(asked: Asked, work: Work) -> Run:
-    return Run(
-        kind=KIND,
-        created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        command=shlex.join(["hf-triton", *asked.arguments]),
-        commit=machine.commit(),
-        hardware=machine.hardware(),
-        versions=machine.versions(),
-        title="How time and memory grow",
-        scenario={
-            "points": {name: list(points) for name, points in work.points.items()},
-            "repeats": dict(work.repeats),
-            "seed": asked.seed,
-        },
+def _is_interrupted(asked: Asked, problems: list[str]) -> bool:
+    """Measures what is missing, each point kept as soon as it is there; adds to ``problems`` what
+    kept it from some. Raises OSError where the run can't be written to.
+    """
+    done = {(*place_of(each), each.repeat) for each in read_measurements(asked.folder)}
+    missing = {
+        axis.name: [step for step in asked.steps(axis) if not _keys(axis, step) <= done]
+        for axis in asked.axes
+    }
+    total = sum(len(asked.steps(axis)) for axis in asked.axes)
+    bar = tqdm(
+        total=total,
+        initial=total - sum(map(len, missing.values())),
+        bar_format=_BAR_FORMAT,
+        mininterval=0.5,
+        miniters=0,
+    )
+    with bar:
+        try:
+            for axis in asked.axes:
+                problems += _measure(axis, missing[axis.name], asked, done, bar)
+        except KeyboardInterrupt:
+            return True
+    return False
+
+
+def _measure(axis: Axis, steps: list[Step], asked: Asked, done: Done, bar: tqdm) -> list[str]:
+    """The steps that the machine has the memory for; returns why others are not measured."""
+    left_out: dict[int, str] = {}
+    measure: Measure | None = None
+    try:
+        with ExitStack() as stack:
+            for step in steps:
+                what = f"{step.value:,} {axis.unit}"
+                if reason := too_little(axis.memory_gib(step.value), what):
+                    left_out.setdefault(step.value, f"{axis.name}: {reason}")
+                    continue
+                bar.set_description_str(f"{axis.name}, {what}")
+                bar.set_postfix_str("")
+                measure = measure or _opened(axis, asked, bar, stack)
+                _keep(axis, step, measure(step), asked.folder, done)
+                bar.update()
+    except GeneratorError as error:  # another axis may still be measured
+        return [*left_out.values(), f"{axis.name}: {error}"]
+    return list(left_out.values())
+
+
+def _opened(axis: Axis, asked: Asked, bar: tqdm, stack: ExitStack) -> Measure:
+    def say(doing: str) -> None:
+        bar.set_postfix_str(doing, refresh=False)
+        bar.update(0)
+
+    folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="perf-growth-"))
+    return stack.enter_context(axis.session(Place(Path(folder), asked.seed, say)))
+
+
+def _keep(axis: Axis, step: Step, costs: Iterable[Cost], folder: Path, done: Done) -> None:
+    for cost in costs:
+        key = (axis.name, cost.target, step.value, step.repeat)
+        if key not in done:
+            append(folder, _measurement(axis, step, cost))
+            done.add(key)
+
+
+def _keys(axis: Axis, step: Step) -> Done:
+    return {(axis.name, target, step.value, step.repeat) for target in axis.targets}
+
+
+def too_little(needed_gib: float, what: str) -> str:
+    """Why the machine has not enough for ``what``; empty where KEPT_FREE_GIB would be left."""
+    available = available_gib()
+    if available - needed_gib >= KEPT_FREE_GIB:
+        return ""
+    return (
+        f"not enough memory for {what}: about {needed_gib:.1f} GiB are needed and "
+        f"{KEPT_FREE_GIB:g} GiB stay free, but the machine has {available:.1f} GiB left; end other "
+        "programs, or leave such points out with --points"
+    )
+
+
+def _measurement(axis: Axis, step: Step, cost: Cost) -> Measurement:
+    values = asdict(cost)
+    figures, target = values.pop("figures"), values.pop("target")
+    return Measurement(
+        load=axis.load(target, step.value),
+        repeat=step.repeat,
+        started=now(),
+        requests_per_s=cost.num_requests / cost.duration_s if cost.duration_s else 0.0,
+        machine=figures,
+        **values,
     )
 
 

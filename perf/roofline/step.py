@@ -45,7 +45,8 @@ class Machine:
 def machine_of(figures: Mapping[str, float], num_threads: int) -> Machine:
     """The machine that a run's ``roofline`` tells of. Raises KeyError."""
     names = ("memory_gb_per_s", "float32_gflop_per_s", "bfloat16_gflop_per_s")
-    return Machine(*(figures[name] * 1e9 for name in names), num_threads=num_threads)
+    memory, float32, bfloat16 = (figures[name] * 1e9 for name in names)
+    return Machine(memory, float32, bfloat16, num_threads)
 
 
 @dataclass(frozen=True)

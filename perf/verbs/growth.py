@@ -65,7 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Measures and reports; the exit code. Raises GeneratorError."""
-    from perf.growth.axes import chosen_axes, given_points
+    from perf.growth.axes.named import chosen_axes, given_points
     from perf.growth.command import Asked
     from perf.growth.command import run as measure
 

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from generator.errors import PerfError
-from perf.growth.axes import AXES
-from perf.growth.axis import Axis, Chart, Cost, Measure, Place, Step
+from perf.growth.axes.axis import Axis, Chart, Cost, Measure, Place, Step
+from perf.growth.axes.named import AXES
 
 
 @dataclass

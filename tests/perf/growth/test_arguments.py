@@ -6,8 +6,8 @@ import pytest
 
 from generator.cli import main
 from generator.errors import UsageError
-from perf.growth.axes import AXES, chosen_axes, given_points
-from perf.growth.axis import doubled
+from perf.growth.axes.axis import doubled
+from perf.growth.axes.named import AXES, chosen_axes, given_points
 
 
 def test_points_are_doubled_up_to_the_last() -> None:

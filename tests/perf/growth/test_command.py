@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from generator.errors import PerfError
-from perf.growth import running
+from perf.growth import command
 from perf.growth.command import Asked, run
 from perf.in_use import in_use
 from perf.report.schema import (
@@ -115,7 +115,7 @@ def test_a_full_disk_keeps_what_was_measured(
             raise OSError(28, "No space left on device", str(folder / MEASUREMENTS_FILE))
         append(folder, measurement)
 
-    monkeypatch.setattr(running, "append", append_until_full)
+    monkeypatch.setattr(command, "append", append_until_full)
     fake = FakeAxis()
     with pytest.raises(PerfError, match="No space left on device; what is measured is in"):
         run(asked(tmp_path, [fake]))

@@ -11,9 +11,9 @@ from generator.digest import digest_in, digest_of_served
 from generator.models_yaml import load_unpinned
 from generator.server_api import ServerApi
 from generator.templates import find_tasks
-from perf.growth.axis import Place, Step
-from perf.growth.models_in_yaml import TARGETS, models_yaml, session
-from perf.growth.stand_in import StandIn
+from perf.growth.axes.axis import Place, Step
+from perf.growth.axes.models_in_yaml import TARGETS, models_yaml, session
+from perf.growth.axes.stand_in import StandIn
 
 
 def test_the_models_are_right_and_of_every_kind(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
 
-from perf.growth.curves import Curve, Drawn
+from perf.growth.report.curves import Curve, Drawn
 from perf.report.svg import GRID, INK, LINE_COLOURS, MUTED, inline
 
 _MARKERS = ("o", "s", "^", "D", "v", "P")  # as in the report's legends
@@ -41,7 +41,10 @@ def draw(drawn: Drawn, name: str) -> str:
             _draw_curve(axes, curve, colour, marker)
         _set_axes(axes, drawn)
         _draw_linear(axes, drawn.curves)
-        return inline(_saved(figure), name)
+        written = io.StringIO()
+        nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+        figure.savefig(written, format="svg", transparent=True, metadata=nothing)
+        return inline(written.getvalue(), name)
 
 
 def _draw_curve(axes: Any, curve: Curve, colour: str, marker: str) -> None:
@@ -86,10 +89,3 @@ def _draw_linear(axes: Any, curves: Sequence[Curve]) -> None:
     if most > 0:
         first = min(n for curve in curves for n in curve.values)
         axes.plot([first, n], [most * first / n, most], "--", color=MUTED, linewidth=1.2, zorder=1)
-
-
-def _saved(figure: Figure) -> str:
-    written = io.StringIO()
-    nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
-    figure.savefig(written, format="svg", transparent=True, metadata=nothing)
-    return written.getvalue()

@@ -6,16 +6,12 @@ import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from perf.growth.axes import AXES
-from perf.growth.axis import Axis, Chart, place_of
-from perf.growth.explanations import EXPLANATIONS
-from perf.growth.figures import FIGURES, Figure
-from perf.growth.fit import Growth, growth
+from perf.growth.axes.axis import Axis, Chart, place_of
+from perf.growth.axes.named import AXES
+from perf.growth.report.explanations import EXPLANATIONS, UNEXPLAINED
+from perf.growth.report.figures import FIGURES, Figure
+from perf.growth.report.fit import Growth, growth
 from perf.report.schema import Measurement
-
-UNEXPLAINED = (
-    "Not explained yet: profile it, make it better, or say in perf/growth/explanations.py why not."
-)
 
 
 @dataclass(frozen=True)
@@ -103,18 +99,14 @@ class Section:
     num_errors: int
     first_error: str | None
 
-    @property
-    def worse(self) -> list[Curve]:
-        """The curves that have to be explained."""
-        return [curve for drawn in self.charts for curve in drawn.curves if curve.is_worse]
-
 
 def sections(measurements: Sequence[Measurement]) -> list[Section]:
     """The axes that were measured, in AXES' order."""
-    by_axis: dict[str, list[Measurement]] = {}
-    for each in measurements:
-        by_axis.setdefault(place_of(each)[0], []).append(each)
-    return [_section(axis, by_axis[name]) for name, axis in AXES.items() if name in by_axis]
+    found = {
+        axis: [each for each in measurements if place_of(each)[0] == name]
+        for name, axis in AXES.items()
+    }
+    return [_section(axis, its) for axis, its in found.items() if its]
 
 
 def _section(axis: Axis, measurements: Sequence[Measurement]) -> Section:

@@ -12,12 +12,11 @@ from collections.abc import Iterator
 
 from generator.server import TritonServer
 from generator.triton_models import engine_name
-from perf.growth.asking import Streamed, streamed
-from perf.growth.axis import Axis, Chart, Cost, Measure, Place, Step, doubled
-from perf.growth.llama import Shape, repository_of
-from perf.growth.processes import PeakMemory, cpu_s
-from perf.growth.watched_server import served
+from perf.growth.axes.axis import Axis, Chart, Cost, Measure, Place, Step, doubled
+from perf.growth.axes.llama import Shape, repository_of
+from perf.growth.axes.server import served, streamed
 from perf.load.requests import prompt
+from perf.usage import cpu_seconds, peak_memory
 
 NUM_OUTPUT_TOKENS = 33  # of the longer answers; the others have 1
 LONGEST = 2048
@@ -39,22 +38,25 @@ def session(place: Place) -> Iterator[Measure]:
 
 
 def _cost(server: TritonServer, draw: random.Random, step: Step) -> Cost:
-    before, begin = cpu_s(server.pid), time.perf_counter()
-    with PeakMemory(server.pid) as memory:
+    before_s, begin = cpu_seconds(server.pid), time.perf_counter()
+    with peak_memory(server.pid) as peak:
         alone = _ask(server, draw, step.value, 1)
-        prefill_cpu_s = (cpu_s(server.pid) - before) / _NUM_ASKED
+        prefill_cpu_s = (cpu_seconds(server.pid) - before_s) / _NUM_ASKED
         longer = _ask(server, draw, step.value, NUM_OUTPUT_TOKENS)
-    per_token = [(each.last_s - each.first_s) / (NUM_OUTPUT_TOKENS - 1) for each in longer]
+    per_token = [(last_s - first_s) / (NUM_OUTPUT_TOKENS - 1) for first_s, last_s in longer]
     figures = {
-        "prefill_s": statistics.median(each.first_s for each in alone),
+        "prefill_s": statistics.median(first_s for first_s, _ in alone),
         "prefill_cpu_s": prefill_cpu_s,
         "decode_s_per_token": statistics.median(per_token),
-        "peak_memory_mib": memory.mib,
+        "peak_memory_mib": peak.gib * 1024,
     }
     return Cost("in-flight engine", figures, time.perf_counter() - begin, 2 * _NUM_ASKED)
 
 
-def _ask(server: TritonServer, draw: random.Random, length: int, max_tokens: int) -> list[Streamed]:
+def _ask(
+    server: TritonServer, draw: random.Random, length: int, max_tokens: int
+) -> list[tuple[float, float]]:
+    """When the first and the last piece of each answer came."""
     port, model = server.listen.http_port, engine_name(_MODEL)
     return [streamed(port, model, prompt(draw, length), max_tokens) for _ in range(_NUM_ASKED)]
 

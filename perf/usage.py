@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+import threading
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
 
 import psutil
 
 MOMENT_S, NUM_MOMENTS = 1.0, 4
 QUIET_CORES = 0.05
+_SAMPLE_EVERY_S = 0.5
+_CGROUP = Path("/sys/fs/cgroup")
 
 
 def available_gib() -> float:
-    """Memory that can be had without swapping."""
-    return float(psutil.virtual_memory().available / 2**30)
+    """Memory that can be had without swapping, of the machine or of the container's limit."""
+    of_machine = float(psutil.virtual_memory().available / 2**30)
+    with suppress(OSError, ValueError):  # no limit, or none that is told here
+        limit = int((_CGROUP / "memory.max").read_text())
+        used = int((_CGROUP / "memory.current").read_text())
+        return min(of_machine, (limit - used) / 2**30)
+    return of_machine
 
 
 def idle_cores(pid: int) -> float:
@@ -64,3 +74,33 @@ def machine_cpu_seconds() -> float:
     # Guests' time is part of the users' already.
     guests = getattr(spent, "guest", 0.0) + getattr(spent, "guest_nice", 0.0)
     return float(sum(spent) - waited - guests)
+
+
+class Peak:
+    """The highest memory that was seen."""
+
+    gib = 0.0
+
+    def sample(self, pid: int) -> None:
+        """Looks once."""
+        self.gib = max(self.gib, memory_gib(pid))
+
+
+@contextmanager
+def peak_memory(pid: int) -> Iterator[Peak]:
+    """Of a process and those below it inside the block, sampled twice a second."""
+    peak, done = Peak(), threading.Event()
+
+    def watch() -> None:
+        while not done.wait(_SAMPLE_EVERY_S):
+            peak.sample(pid)
+
+    peak.sample(pid)
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    try:
+        yield peak
+    finally:
+        done.set()
+        thread.join()
+        peak.sample(pid)

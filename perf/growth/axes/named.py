@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from generator.errors import UsageError
-from perf.growth import levels, models_in_server, models_in_yaml, prompts
-from perf.growth.axis import Axis
+from perf.growth.axes import levels, models_in_server, models_in_yaml, prompts
+from perf.growth.axes.axis import Axis
 
 AXES: Mapping[str, Axis] = {
     axis.name: axis
@@ -41,15 +41,15 @@ def given_points(texts: Sequence[str], axes: Sequence[Axis]) -> dict[str, tuple[
             raise UsageError(f"--points: got '{text}', expected AXIS=N,N,... of {names}")
         if name in found:
             raise UsageError(f"--points: {name} is given twice")
-        found[name] = _points(values, by_name[name])
+        found[name] = tuple(
+            sorted({_point(word.strip(), by_name[name]) for word in values.split(",")})
+        )
     return found
 
 
-def _points(text: str, axis: Axis) -> tuple[int, ...]:
-    words = [word.strip() for word in text.split(",")]
-    allowed = f"whole numbers from {axis.lowest} to {axis.highest:,}, as in {axis.name}=1,2,4"
-    for word in words:
-        is_number = word.isascii() and word.isdecimal() and len(word) < 10
-        if not is_number or not axis.lowest <= int(word) <= axis.highest:
-            raise UsageError(f"--points {axis.name}: got '{word}', expected {allowed}")
-    return tuple(sorted({int(word) for word in words}))
+def _point(word: str, axis: Axis) -> int:
+    is_number = word.isascii() and word.isdecimal() and len(word) < 10
+    if not is_number or not 1 <= int(word) <= axis.highest:
+        allowed = f"whole numbers from 1 to {axis.highest:,}, as in {axis.name}=1,2,4"
+        raise UsageError(f"--points {axis.name}: got '{word}', expected {allowed}")
+    return int(word)

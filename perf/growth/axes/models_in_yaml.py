@@ -11,13 +11,12 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import asdict
 from pathlib import Path
 
 from generator.admin_key import VARIABLE
 from generator.errors import PerfError
-from perf.growth.axis import Axis, Chart, Cost, Measure, Place, Step, doubled
-from perf.growth.cli_process import ROOT, run_cli
+from perf.growth.axes.axis import Axis, Chart, Cost, Measure, Place, Step, doubled
+from perf.growth.axes.cli_process import ROOT, run_cli
 
 TARGETS = (
     "validate",
@@ -30,6 +29,7 @@ TARGETS = (
 )
 _WRITING = ("generate", "prune")
 _READING = tuple(target for target in TARGETS if target not in _WRITING)
+_FIGURES = {"Time": "wall_s", "Processor time": "cpu_s", "Peak memory": "peak_memory_mib"}
 _GENERATOR = """\
   - name: model-{i:04d}
     task: text-generation
@@ -77,7 +77,7 @@ def session(place: Place) -> Iterator[Measure]:
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
         try:
-            yield from _Verbs(folder, place).costs(step.value)
+            yield from _costs(folder, place, step.value)
         finally:
             place.say("clearing away")
             shutil.rmtree(folder, ignore_errors=True)
@@ -85,41 +85,36 @@ def session(place: Place) -> Iterator[Measure]:
     yield measure
 
 
-class _Verbs:
-    """Runs them one after the other on one repository, as over a repository's life."""
+def _costs(folder: Path, place: Place, num_models: int) -> Iterator[Cost]:
+    """Of every verb, one after the other on one repository, as over a repository's life."""
+    config, repository = folder / "models.yaml", folder / "repository"
 
-    def __init__(self, folder: Path, place: Place) -> None:
-        self._place = place
-        self._config, self._repository = folder / "models.yaml", folder / "repository"
+    def cost(target: str, says: str, *more: str) -> Cost:
+        place.say(target)
+        verb = target.partition(",")[0]
+        command = [verb, *more, "--config", str(config), "--repository", str(repository)]
+        taken = run_cli(command, says, {VARIABLE: _ANY_KEY})
+        return Cost(target, taken, taken["wall_s"])
 
-    def costs(self, num_models: int) -> Iterator[Cost]:
-        self._config.write_text(models_yaml(num_models), encoding="utf-8")
-        yield self._run("validate", ["validate"], "no mistakes")
-        yield self._run("generate", ["generate"], " 0 identical")
-        yield self._run("generate, no change", ["generate"], " 0 written")
-        yield self._run("diff", ["diff"], " identical")
-        with stand_in(self._repository, loaded=False) as port:
-            yield self._run("apply, all are new", _planning(port), "add ")
-        with stand_in(self._repository, loaded=True) as port:
-            yield self._run("apply, all are loaded", _planning(port), "nothing to do")
-        self._config.write_text(_ANOTHER, encoding="utf-8")
-        yield self._run("prune", ["prune"], "remove ")
-
-    def _run(self, target: str, arguments: list[str], says: str) -> Cost:
-        self._place.say(target)
-        places = ["--config", str(self._config), "--repository", str(self._repository)]
-        taken = run_cli([*arguments, *places], says, {VARIABLE: _ANY_KEY})
-        return Cost(target, asdict(taken), taken.wall_s)
-
-
-def _planning(port: int) -> list[str]:
-    return ["apply", "--dry-run", "--url", f"127.0.0.1:{port}"]
+    config.write_text(models_yaml(num_models), encoding="utf-8")
+    yield cost("validate", "no mistakes")
+    yield cost("generate", " 0 identical")
+    yield cost("generate, no change", " 0 written")
+    yield cost("diff", " identical")
+    for target, says in (
+        ("apply, all are new", "add "),
+        ("apply, all are loaded", "nothing to do"),
+    ):
+        with stand_in(repository, loaded="loaded" in target) as port:
+            yield cost(target, says, "--dry-run", "--url", f"127.0.0.1:{port}")
+    config.write_text(_ANOTHER, encoding="utf-8")
+    yield cost("prune", "remove ")
 
 
 @contextlib.contextmanager
 def stand_in(repository: Path, *, loaded: bool) -> Iterator[int]:
     """The port of a server that has all models of the repository, or none of them."""
-    command = [sys.executable, "-m", "perf.growth.stand_in", str(repository)]
+    command = [sys.executable, "-m", "perf.growth.axes.stand_in", str(repository)]
     command += ["--loaded"] if loaded else []
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
         try:
@@ -139,13 +134,10 @@ AXIS = Axis(
     quick_points=(1, 10, 100),
     highest=10_000,
     targets=TARGETS,
-    charts=(
-        Chart("Time of what reads", ("wall_s",), _READING),
-        Chart("Time of what writes", ("wall_s",), _WRITING),
-        Chart("Processor time of what reads", ("cpu_s",), _READING),
-        Chart("Processor time of what writes", ("cpu_s",), _WRITING),
-        Chart("Peak memory of what reads", ("peak_memory_mib",), _READING),
-        Chart("Peak memory of what writes", ("peak_memory_mib",), _WRITING),
+    charts=tuple(
+        Chart(f"{title} of what {does}", (figure,), targets)
+        for title, figure in _FIGURES.items()
+        for does, targets in (("reads", _READING), ("writes", _WRITING))
     ),
     session=session,
     note="Each verb is a process of its own, Python's start included. Half of the models stream "

@@ -23,3 +23,7 @@ EXPLANATIONS: Mapping[tuple[str, str, str], str] = {
     ("clients", "in-flight engine", "latency_p99_s"): _QUEUE,
 }
 """By axis, target and figure."""
+UNEXPLAINED = (
+    "Not explained yet: profile it, make it better, or say in "
+    "perf/growth/report/explanations.py why not."
+)

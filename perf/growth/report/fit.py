@@ -20,41 +20,36 @@ NUM_ERRORS = 2  # standard errors that are taken for noise
 
 
 @dataclass(frozen=True)
-class Slope:
-    """``exponent`` and its standard error, between two points of a curve."""
+class Growth:
+    """A curve between two of its points: the exponent and its standard error there, and what each
+    more of n costs there, in its unit.
+    """
 
     exponent: float
     error: float
     first: int
     last: int
+    per_unit: float
 
     @property
     def at_least(self) -> float:
         """The exponent, but for noise."""
         return self.exponent - NUM_ERRORS * self.error
 
-
-@dataclass(frozen=True)
-class Growth:
-    """A curve at the place that is told, and what each more of n costs there, in its unit."""
-
-    slope: Slope
-    per_unit: float
-
     @property
     def verdict(self) -> str:
         """``flat``, ``less than linear``, ``linear`` or ``worse than linear``; or that noise,
         or two points that were measured once, don't tell.
         """
-        if not math.isfinite(self.slope.error):
+        if not math.isfinite(self.error):
             return "not to be told from two single points"
-        if self.slope.at_least > LINEAR_UP_TO:
+        if self.at_least > LINEAR_UP_TO:
             return "worse than linear"
-        if self.slope.exponent > LINEAR_UP_TO:
+        if self.exponent > LINEAR_UP_TO:
             return "not worse than linear beyond noise"
-        if self.slope.exponent <= FLAT_UP_TO:
+        if self.exponent <= FLAT_UP_TO:
             return "flat"
-        return "linear" if self.slope.exponent >= 2 - LINEAR_UP_TO else "less than linear"
+        return "linear" if self.exponent >= 2 - LINEAR_UP_TO else "less than linear"
 
     @property
     def is_worse(self) -> bool:
@@ -63,13 +58,11 @@ class Growth:
 
     def text(self) -> str:
         """As in ``grows like n^1.02 (± 0.03) from 256 to 1,000: linear``."""
-        slope = self.slope
-        error = f" (± {slope.error:.2f})" if math.isfinite(slope.error) else ""
-        places = f"from {slope.first:,} to {slope.last:,}"
-        power = f"n^{slope.exponent:.2f}{error}"
+        error = f" (± {self.error:.2f})" if math.isfinite(self.error) else ""
+        told = f"n^{self.exponent:.2f}{error} from {self.first:,} to {self.last:,}"
         if self.verdict == "flat":
-            return f"does not grow: {power} {places}"
-        return f"grows like {power} {places}: {self.verdict}"
+            return f"does not grow: {told}"
+        return f"grows like {told}: {self.verdict}"
 
 
 def growth(curve: Mapping[int, Sequence[float]]) -> Growth | None:
@@ -81,32 +74,31 @@ def growth(curve: Mapping[int, Sequence[float]]) -> Growth | None:
         return None
     width = min(WINDOW, len(ns))
     windows = [ns[i : i + width] for i in range(len(ns) - width + 1)]
-    slopes = [_slope({n: points[n] for n in window}) for window in windows]
-    steepest = max(slopes, key=lambda slope: slope.at_least)
-    told = steepest if steepest.at_least > LINEAR_UP_TO else slopes[-1]
-    rise = statistics.median(points[told.last]) - statistics.median(points[told.first])
-    return Growth(told, rise / (told.last - told.first))
+    found = [_growth({n: points[n] for n in window}) for window in windows]
+    steepest = max(found, key=lambda growth: growth.at_least)
+    return steepest if steepest.at_least > LINEAR_UP_TO else found[-1]
 
 
-def _slope(points: Mapping[int, Sequence[float]]) -> Slope:
+def _growth(points: Mapping[int, Sequence[float]]) -> Growth:
     """Least squares through the medians. The error is the larger one of two: by how far the points
     lie from the line, and by how far repeats of a point lie apart.
     """
     ns = list(points)
     x = [math.log(n) for n in ns]
-    y = [math.log(statistics.median(points[n])) for n in ns]
-    mean_x, mean_y = statistics.fmean(x), statistics.fmean(y)
+    middle = [statistics.median(points[n]) for n in ns]
+    y = [math.log(each) for each in middle]
+    line = statistics.linear_regression(x, y)
+    mean_x = statistics.fmean(x)
     away = [each - mean_x for each in x]
     squares = sum(each**2 for each in away)
-    exponent = sum(a * (b - mean_y) for a, b in zip(away, y, strict=True)) / squares
-    rest = [b - mean_y - exponent * a for a, b in zip(away, y, strict=True)]
+    rest = [b - line.intercept - line.slope * a for a, b in zip(x, y, strict=True)]
     from_line = math.sqrt(sum(each**2 for each in rest) / squares / max(1, len(ns) - 2))
     if len(ns) < WINDOW and any(len(values) < 2 for values in points.values()):
         from_line = math.inf  # nothing tells how far two points lie from any line
     spread = [_error_of_log(points[n]) for n in ns]
-    pairs = zip(away, spread, strict=True)
-    from_repeats = math.sqrt(sum((a * s / squares) ** 2 for a, s in pairs))
-    return Slope(exponent, max(from_line, from_repeats), ns[0], ns[-1])
+    from_repeats = math.hypot(*(a * s / squares for a, s in zip(away, spread, strict=True)))
+    per_unit = (middle[-1] - middle[0]) / (ns[-1] - ns[0])
+    return Growth(line.slope, max(from_line, from_repeats), ns[0], ns[-1], per_unit)
 
 
 def _error_of_log(values: Sequence[float]) -> float:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from generator.errors import PerfError
 from generator.generate import generate
-from perf.growth.cli_process import ROOT
+from perf.growth.axes.cli_process import ROOT
 
 _MODEL = """\
   - name: {name}
@@ -20,6 +20,11 @@ _MODEL = """\
     dtype: float32
     streaming: {streaming}
     options: {{engine: in_flight, max_model_len: {max_model_len}, max_num_seqs: {max_num_seqs}}}
+"""
+# In a process of its own, so that what measures the memory of others holds no torch.
+_MAKE = """\
+import sys; from pathlib import Path; from perf.model import llama_config, make_model
+make_model(Path(sys.argv[1]), int(sys.argv[2]), llama_config(*map(int, sys.argv[3:])))
 """
 
 
@@ -58,12 +63,14 @@ def repository_of(folder: Path, names: Sequence[str], shape: Shape, seed: int) -
 
 
 def _make(folder: Path, shape: Shape, seed: int) -> None:
-    command = [sys.executable, "-m", "perf.growth.make_llama", str(folder), "--seed", str(seed)]
-    command += ["--max-model-len", str(shape.max_model_len)]
-    command += ["--hidden-size", str(shape.hidden_size), "--num-layers", str(shape.num_layers)]
-    environment = {**os.environ, "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
+    sizes = (seed, shape.max_model_len, shape.hidden_size, shape.num_layers)
     made = subprocess.run(
-        command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+        [sys.executable, "-c", _MAKE, str(folder), *map(str, sizes)],
+        cwd=ROOT,
+        env={**os.environ, "HF_HUB_DISABLE_PROGRESS_BARS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
     )
     if made.returncode:
         last = made.stderr.strip().splitlines()[-1:] or ["no reason given"]

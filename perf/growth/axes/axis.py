@@ -1,11 +1,11 @@
 """What an axis is: one size that is doubled from point to point, and what is measured at each.
 
-Knows no particular axis; axes.py lists them.
+Knows no particular axis; named.py lists them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -64,7 +64,8 @@ class Chart:
 @dataclass(frozen=True)
 class Axis:
     """``session`` opens what all points share, such as a server, and measures a step at a time; it
-    yields a cost for each of ``targets``. ``note`` says in the report what was done.
+    yields a cost for each of ``targets``. ``note`` says in the report what was done;
+    ``memory_gib`` is about how much a point needs, to stop before the machine has too little.
     """
 
     name: str
@@ -78,9 +79,7 @@ class Axis:
     session: Session
     note: str
     repeats: int = 3
-    lowest: int = 1
     memory_gib: Callable[[int], float] = field(default=lambda _: 0.5)
-    """About how much a point needs, to stop before the machine has too little."""
 
     def load(self, target: str, value: int) -> Load:
         """Under what a target's cost at ``value`` is kept."""
@@ -89,17 +88,7 @@ class Axis:
 
 def doubled(first: int, last: int) -> tuple[int, ...]:
     """``first``, twice that, and so on, and ``last``."""
-    found = []
-    while first < last:
-        found.append(first)
-        first *= 2
-    return (*found, last)
-
-
-def steps(points: Sequence[int], repeats: int) -> Iterator[Step]:
-    """Every point once, then every point again: what else a machine does meets all alike."""
-    for repeat in range(repeats):
-        yield from (Step(value, repeat) for value in points)
+    return (first, *doubled(2 * first, last)) if first < last else (last,)
 
 
 def place_of(measurement: Measurement) -> tuple[str, str, int]:

@@ -1,8 +1,7 @@
 """Runs one command and writes what it took: ``python -IS child.py DESCRIPTOR COMMAND...``
 
 A process of its own because a process's peak memory begins at that of the one it was forked from:
-this one is small. Written to the file descriptor as JSON: seconds, processor seconds, peak memory
-in KiB, exit code.
+this one is small. Written to the file descriptor as JSON.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import sys
 import time
 
 
-def main(descriptor: int, command: list[str]) -> int:
+def main(descriptor: int, command: list[str]) -> None:
     begin = time.perf_counter()
     process = subprocess.Popen(command, stdin=subprocess.DEVNULL)
     while True:
@@ -26,12 +25,11 @@ def main(descriptor: int, command: list[str]) -> int:
     taken = {
         "wall_s": time.perf_counter() - begin,
         "cpu_s": used.ru_utime + used.ru_stime,
-        "peak_memory_kib": used.ru_maxrss,
+        "peak_memory_mib": used.ru_maxrss / 1024,
         "exit_code": os.waitstatus_to_exitcode(status),
     }
     os.write(descriptor, json.dumps(taken).encode())
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(int(sys.argv[1]), sys.argv[2:]))
+    main(int(sys.argv[1]), sys.argv[2:])

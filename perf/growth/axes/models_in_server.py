@@ -10,13 +10,13 @@ import contextlib
 import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
-from perf.growth.asking import body, latency_s
-from perf.growth.axis import Axis, Chart, Cost, Measure, Place, Session, Step, doubled
-from perf.growth.llama import Shape, repository_of
-from perf.growth.processes import cpu_s, memory_mib
-from perf.growth.watched_server import served
+from perf.growth.axes.axis import Axis, Chart, Cost, Measure, Place, Session, Step, doubled
+from perf.growth.axes.llama import Shape, repository_of
+from perf.growth.axes.server import body, latency_s, served
+from perf.usage import cpu_seconds, memory_gib
 
 _IDLE_MODEL = Path(__file__).with_name("idle_model")
 _TINY = Shape(max_model_len=64, max_num_seqs=4, hidden_size=64, num_layers=2)
@@ -69,24 +69,18 @@ def _cost(target: str, lay_out: LayOut, request: str, place: Place, step: Step) 
         startup_s = time.perf_counter() - begin
         place.say("measuring")
         time.sleep(_SETTLE_S)
-        idle_cores = _idle_cores(server.pid)
-        memory = memory_mib(server.pid)
-        asked = [request] * _NUM_ASKED
-        latency_s(server.listen.http_port, names[0], asked)  # the first ones warm it up
+        before_s = cpu_seconds(server.pid)
+        time.sleep(_IDLE_S)
         figures = {
             "startup_s": startup_s,
-            "memory_mib": memory,
-            "idle_cores": idle_cores,
-            "latency_p50_s": latency_s(server.listen.http_port, names[0], asked),
+            "idle_cores": (cpu_seconds(server.pid) - before_s) / _IDLE_S,
+            "memory_mib": memory_gib(server.pid) * 1024,
         }
+        for _ in range(2):  # the first ones warm it up
+            asked = [request] * _NUM_ASKED
+            figures["latency_p50_s"] = latency_s(server.listen.http_port, names[0], asked)
         place.say("stopping the server")
     return Cost(target, figures, time.perf_counter() - begin, _NUM_ASKED)
-
-
-def _idle_cores(leader: int) -> float:
-    before, begin = cpu_s(leader), time.perf_counter()
-    time.sleep(_IDLE_S)
-    return (cpu_s(leader) - before) / (time.perf_counter() - begin)
 
 
 PLAIN = Axis(
@@ -104,15 +98,12 @@ PLAIN = Axis(
     memory_gib=lambda value: 0.3 + 0.03 * value,
 )
 
-TORCH = Axis(
+TORCH = replace(
+    PLAIN,
     name="torch-models",
     title="Generated models in one server",
-    unit="models",
-    points=doubled(1, 32),
     quick_points=(1, 2, 4),
-    highest=1000,
     targets=("tiny Llama",),
-    charts=_CHARTS,
     session=session_of("tiny Llama", torch_repository, body(_TEXT, max_tokens=8)),
     note="The same with models that hf-triton generates: a Llama of two layers of 64, in a process "
     "of its own that imports torch and transformers. The request asks for 8 tokens.",

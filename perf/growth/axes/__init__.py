@@ -1,0 +1,1 @@
+"""What is doubled, and what is measured at each point."""

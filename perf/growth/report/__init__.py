@@ -1,0 +1,1 @@
+"""How the measured curves grow, and how a run is shown."""
