@@ -40,7 +40,7 @@ def model_file(spec: ModelSpec, repository: Path) -> Path:
 def _place(spec: ModelSpec, task: Task, repository: Path, target: Path) -> str:
     exports = _exports(spec, task, repository)
     if target.name != NATIVE_FILES["onnxruntime"]:
-        return f"{target}: is missing; make it with trtexec, see the README"
+        return f"{target}: is missing; make it with trtexec, see docs/encoders.md"
     if not exports:
         return (
             f"{target}: is missing; hf-triton optimize {spec.name} --engines onnxruntime makes it, "

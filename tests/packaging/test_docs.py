@@ -1,0 +1,42 @@
+"""What the README and docs/ link to is there, the index of docs/ names every page, and curl
+lines say that they send JSON."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.support.triton import ROOT
+
+DOCS = ROOT / "docs"
+PAGES = [ROOT / "README.md", *sorted(DOCS.glob("*.md"))]
+LINK = re.compile(r"\]\((?!https?:)([^)]+)\)")
+
+
+def anchors(page: Path) -> set[str]:
+    """The headings of a page as GitHub names them in links."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_link_leads_to_a_file_and_a_heading(page: Path) -> None:
+    for link in LINK.findall(page.read_text(encoding="utf-8")):
+        path, _, heading = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        assert target.exists(), link
+        assert not heading or heading in anchors(target), link
+
+
+def test_the_index_names_every_page() -> None:
+    named = set(LINK.findall((DOCS / "README.md").read_text(encoding="utf-8")))
+    assert {page.name for page in DOCS.glob("*.md")} - {"README.md"} <= named
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_curl_lines_that_send_json_say_so(page: Path) -> None:
+    text = page.read_text(encoding="utf-8").replace("\\\n", " ")
+    for command in re.findall(r"^curl .*-d .*$", text, re.MULTILINE):
+        assert "-H 'Content-Type: application/json'" in command
