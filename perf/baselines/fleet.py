@@ -16,7 +16,7 @@ from perf.baselines.environments import EnvironmentMissingError
 from perf.baselines.processes import PeerError
 from perf.baselines.servers import Service
 from perf.baselines.targets import Variant
-from perf.load.resident import ResidentError
+from perf.load.process import LevelError
 from perf.usage import available_gib, idle_cores
 
 MOST_IDLE_CORES = 0.1
@@ -24,7 +24,7 @@ RESERVE_GIB = 1.0  # of memory, left to others
 CAN_FAIL = (
     EnvironmentMissingError,
     PeerError,
-    ResidentError,
+    LevelError,
     GeneratorError,
     subprocess.CalledProcessError,
     OSError,

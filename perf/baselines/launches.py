@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from perf.baselines import targets
 from perf.baselines.ports import HOST
 from perf.load import targets as asked
-from perf.load.level import ROOT
+from perf.load.http import Target
+from perf.load.process import ROOT
 from perf.load.requests import LONGEST_PROMPT, OUTPUT_LENGTHS
 
 MAX_MODEL_LEN = LONGEST_PROMPT + OUTPUT_LENGTHS[-1]  # tokens
@@ -27,7 +28,7 @@ class Launch:
     command: Callable[[str, str, int], Sequence[str]]
     variables: Callable[[str, str], Mapping[str, str]]
     health: str
-    asked: asked.Target
+    asked: Target
 
 
 def app_command(app: str, port: int) -> Sequence[str]:

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from perf.baselines.targets import OURS_ON_TRITON, Variant
-from perf.load.level_process import LevelArguments
+from perf.load.levels import LevelArguments
 from perf.load.measure import Policy
 from perf.load.requests import LONGEST_PROMPT, OUTPUT_LENGTHS, SHORTEST_PROMPT
 from perf.report.schema import Load, Measurement
@@ -67,7 +67,7 @@ class Plan:
                     yield Step(number, clients, variant)
             for clients in self.clients if self.streams else ():
                 for variant in order:
-                    if variant.target.transport and clients <= MOST_STREAMS:
+                    if variant.target.streamed and clients <= MOST_STREAMS:
                         yield Step(number, clients, variant, streams=True)
 
     def missing(self, measured: Collection[Measurement]) -> list[Step]:

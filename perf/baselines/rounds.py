@@ -15,9 +15,8 @@ from perf.baselines.fleet import Fleet, LeftOutError
 from perf.baselines.plan import Plan, Step
 from perf.baselines.servers import Service
 from perf.baselines.targets import OURS_ON_TRITON
-from perf.load.level_process import LevelArguments
-from perf.load.measure import Record
-from perf.load.streaming import client_cores
+from perf.load.levels import LevelArguments
+from perf.load.measure import Record, client_cores
 from perf.machine import num_cores
 from perf.report.schema import Measurement
 from perf.usage import cpu_seconds, machine_cpu_seconds, memory_gib

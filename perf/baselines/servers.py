@@ -24,10 +24,9 @@ from perf.baselines.repositories import (
 )
 from perf.baselines.targets import Variant
 from perf.load import targets as asked
-from perf.load.level import http_command, records_of, stream_command
-from perf.load.level_process import LevelArguments
+from perf.load.levels import LevelArguments
 from perf.load.measure import Record
-from perf.load.resident import resident
+from perf.load.process import generator, http_command, in_process_command, records_of
 from perf.serving import serving
 
 # Nobody is asked for a model, and nobody is told of the run.
@@ -73,7 +72,7 @@ def started(
 ) -> AbstractContextManager[Service]:
     """``variant``, answering; ours streams only where it is ``streaming``, others just do.
 
-    Entering it raises ``PeerError``, ``PerfError``, ``ResidentError``, ``ServerError``, and
+    Entering it raises ``PeerError``, ``PerfError``, ``LevelError``, ``ServerError``, and
     ``subprocess.CalledProcessError`` of the generator.
     """
     if variant.name in targets.OURS_ON_TRITON:
@@ -87,8 +86,7 @@ def started(
 def in_process(places: Places, variant: Variant) -> Iterator[Service]:
     """The engine with its callers."""
     repository = lay_out_in_flight(places.folder, variant.dtype)
-    folder = ["--folder", str(repository / asked.IN_FLIGHT.name)]
-    with resident("perf.load.in_process", folder) as engine:
+    with generator(in_process_command(repository / asked.IN_FLIGHT.name)) as engine:
         yield Service(engine.records_of, engine.pid)
 
 
@@ -108,7 +106,7 @@ def ours_streaming(places: Places, variant: Variant) -> Iterator[Service]:
     front = asked.IN_FLIGHT.name
     with on_triton(places, repository, f"{front}_stream", front) as server:
         port = server.listen.http_port
-        streams = partial(records_of, stream_command("sse", port, f"{front}_stream"))
+        streams = partial(records_of, http_command(asked.SSE, port, f"{front}_stream"))
         yield triton_service(server, streams, streams)
 
 
@@ -168,8 +166,8 @@ def listening(places: Places, variant: Variant, launch: Launch) -> Iterator[Serv
     program, *arguments = launch.command(str(places.model), variant.dtype, port)
     variables = {**OFFLINE, **launch.variables(str(places.model), variant.dtype)}
     command = [places.environment(variant).program(program), *arguments]
-    transport = variant.target.transport
-    streams = partial(records_of, stream_command(transport, port)) if transport else None
+    streamed = variant.target.streamed
+    streams = partial(records_of, http_command(streamed, port)) if streamed else None
     records = partial(records_of, http_command(launch.asked, port))
     with running(command, variables, log) as process:
         wait_ready(process, f"http://{HOST}:{port}{launch.health}", log)

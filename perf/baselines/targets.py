@@ -28,7 +28,7 @@ class Target:
     dtypes: tuple[str, ...] = DTYPES
     environment: str | None = None  # its name in environments_of, None: the one that runs this
     memory_gib: float = 1.5  # with its model, its cache and its workers, roughly
-    transport: str | None = None  # of its streams (load/stream_load.py), None: it has none
+    streamed: str | None = None  # of load.targets.TARGETS; None: it has no streams
 
 
 TARGETS: Sequence[Target] = (
@@ -38,7 +38,7 @@ TARGETS: Sequence[Target] = (
         "hf-triton generate and tritonserver, the in-flight engine",
         "http-infer",
         (130, 900),
-        transport="sse",
+        streamed="sse",
     ),
     Target(
         IN_PROCESS,
@@ -91,7 +91,7 @@ TARGETS: Sequence[Target] = (
         (75, 300),
         environment="serving",
         memory_gib=2.5,
-        transport="completions",
+        streamed="completions-stream",
     ),
     Target(
         VLLM,
@@ -101,7 +101,7 @@ TARGETS: Sequence[Target] = (
         (115, 1000),
         environment="vllm",
         memory_gib=5.0,
-        transport="vllm",
+        streamed="vllm-stream",
     ),
     Target(
         OURS_VLLM,
@@ -111,7 +111,7 @@ TARGETS: Sequence[Target] = (
         (115, 1000),
         environment=OURS_VLLM,
         memory_gib=5.0,
-        transport="sse",
+        streamed="sse",
     ),
 )
 BY_NAME = {target.name: target for target in TARGETS}

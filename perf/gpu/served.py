@@ -18,12 +18,12 @@ from perf.gpu.clock import GIB
 from perf.gpu.context import Context, SkippedError
 from perf.gpu.results import Target
 from perf.gpu.shapes import llama_bytes, make_llama
-from perf.load.level import http_command, records_of
-from perf.load.level_process import LevelArguments
+from perf.load.http import Target as Served
+from perf.load.levels import LevelArguments
 from perf.load.measure import Level, Policy, summarize
+from perf.load.process import http_command, records_of
 from perf.load.requests import LONGEST_PROMPT, OUTPUT_LENGTHS
 from perf.load.targets import IN_FLIGHT, TUTORIAL
-from perf.load.targets import Target as Served
 from perf.model import write_tokenizer
 from perf.serving import serving
 
@@ -120,7 +120,7 @@ def _levels(
         command = http_command(served, server.listen.http_port)
         for number in (0, *clients):
             arguments = _arguments(context, number)
-            level = summarize(records_of(command, arguments, lambda _: None), arguments.clients)
+            level = summarize(records_of(command, arguments), arguments.clients)
             if number:
                 levels.append(level)
                 _emit_level(context, label, level)

@@ -1,16 +1,14 @@
 """The engine without a server: a process that loads once and runs a level when told to.
 
 Loads the generated model as ``model.py`` does; a request is tokenised, generated and detokenised,
-but never leaves the process. Reads the words of a level as one line of JSON, prints a JSON line per
-answer and an empty line after the last. Started with ``model_templates`` on the module path.
+but never leaves the process. Told levels as ``levels.py`` says; started with ``model_templates`` on
+the module path.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import json
-import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -25,8 +23,8 @@ from text_generation.loading import LoadedModel, load_engine
 from text_generation.sampling_params import SamplingParams
 from text_generation.sequence import Sequence, Update
 
-from perf.load.closed_loop import Answer, AnswerError, Ask
-from perf.load.level_process import LevelArguments, run_level
+from perf.load.levels import serve_levels
+from perf.load.loop import Answer, AnswerError, Ask
 from perf.load.requests import Request, num_words
 from perf.load.targets import expect
 
@@ -98,13 +96,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--folder", type=Path, required=True, help="of the generated model")
     loaded = load(parser.parse_args().folder)
-    level_parser = argparse.ArgumentParser()
-    LevelArguments.add_to(level_parser)
-    print(flush=True)
-    for line in sys.stdin:
-        arguments = LevelArguments.of(level_parser.parse_args(json.loads(line)))
-        asyncio.run(run_level(lambda: connect(loaded), arguments))
-        print(flush=True)
+    serve_levels(lambda: connect(loaded))
     loaded.engine.stop()
 
 

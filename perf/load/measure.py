@@ -12,6 +12,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+
+ANSWER_TIMEOUT_S = 900.0  # 256 callers of a server that answers one at a time wait for minutes
 
 
 @dataclass(frozen=True)
@@ -34,11 +37,14 @@ class Record:
 
 @dataclass(frozen=True)
 class Policy:
-    """When a level has sent enough: requests and seconds both reached, or the time limit."""
+    """When a level has sent enough: requests and seconds both reached, or the time limit; and how
+    long an answer may take before the server counts as lost.
+    """
 
     min_requests: int
     min_s: float
     max_s: float
+    answer_timeout_s: float = ANSWER_TIMEOUT_S
 
     def enough(self, num_sent: int, elapsed_s: float) -> bool:
         """Whether no further request is to be sent."""
@@ -104,3 +110,46 @@ def summarize(records: Sequence[Record], clients: int) -> Level:
         num_problems=len(problems),
         first_problem=problems[0] if problems else None,
     )
+
+
+@dataclass(frozen=True)
+class Streaming:
+    """Seconds that the readers of a level waited, in its counted time (see above)."""
+
+    num_answers: int
+    num_chunks: int
+    tokens_per_chunk: float
+    first_p50_s: float  # from sending a request to its first chunk
+    first_p99_s: float
+    between_p50_s: float  # from a chunk to the next one of the same answer
+    between_p99_s: float
+
+
+def streaming(records: Sequence[Record], clients: int) -> Streaming | None:
+    """The figures of a level; None where nothing was streamed."""
+    inside, _ = counted(records, clients)
+    answers = [record for record in inside if record.chunk_s and record.problem is None]
+    if not answers:
+        return None
+    first = [record.chunk_s[0] - record.sent_s for record in answers]
+    between = [later - sooner for record in answers for sooner, later in pairwise(record.chunk_s)]
+    num_chunks = sum(len(record.chunk_s) for record in answers)
+    return Streaming(
+        num_answers=len(answers),
+        num_chunks=num_chunks,
+        tokens_per_chunk=sum(record.num_output_tokens for record in answers) / num_chunks,
+        first_p50_s=percentile(first, 0.50),
+        first_p99_s=percentile(first, 0.99),
+        between_p50_s=percentile(between, 0.50),
+        between_p99_s=percentile(between, 0.99),
+    )
+
+
+def client_cores(records: Sequence[Record], clients: int) -> float:
+    """Cores that the load generator kept busy, taken from the server's; 0 where unknown."""
+    inside, _ = counted(records, clients)
+    ordered = sorted(inside, key=lambda record: record.done_s)
+    if len(ordered) < 2 or ordered[-1].done_s == ordered[0].done_s:
+        return 0.0
+    first, last = ordered[0], ordered[-1]
+    return (last.process_cpu_s - first.process_cpu_s) / (last.done_s - first.done_s)

@@ -1,17 +1,24 @@
-"""What each served model is sent over HTTP and what it must answer."""
+"""What each kind of server is sent over HTTP and what it must answer."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from perf.load.closed_loop import AnswerError
+from perf.load.http import Response, Target
+from perf.load.loop import Answer, AnswerError
 from perf.load.requests import OUTPUT_LENGTHS, Request, num_words
 
 Outputs = Mapping[str, Any]  # output name -> its first element
-INFER = "/v2/models/{model}/infer"
+Check = Callable[[Request, Outputs], int]
+"""How many tokens were generated; raises ``AnswerError`` when it is not what it had to be."""
+
+INFER, GENERATE_STREAM = "/v2/models/{model}/infer", "/v2/models/{model}/generate_stream"
+COMPLETIONS_PATH = "/v1/completions"
+GRPC = "grpc"  # beside TARGETS: /generate_stream's answers over ModelStreamInfer
+_END_OF_EVENTS = b"[DONE]"  # of OpenAI's API
+_SHOWN = 300
 
 
 def first_elements(body: bytes) -> Outputs:
@@ -19,16 +26,98 @@ def first_elements(body: bytes) -> Outputs:
     return {output["name"]: output["data"][0] for output in json.loads(body)["outputs"]}
 
 
-@dataclass(frozen=True)
-class Target:
-    """One model under test: its name on the server, its request body, how its answer is read."""
+def whole(
+    check: Check, outputs: Callable[[bytes], Outputs] = first_elements
+) -> Callable[[Request, Response], Answer]:
+    """Reads an answer that comes at once, and checks it."""
 
-    name: str
-    body: Callable[[Request], dict[str, Any]]
-    num_output_tokens: Callable[[Request, Outputs], int]
-    """How many tokens were generated; raises ``AnswerError`` when it is not what it had to be."""
-    path: str = INFER
-    outputs: Callable[[bytes], Outputs] = first_elements  # of a whole answer
+    def read(request: Request, response: Response) -> Answer:
+        return Answer(check(request, outputs(good_body(response))))
+
+    return read
+
+
+def good_body(response: Response) -> bytes:
+    """The body. Raises ``AnswerError`` where the status is not 200."""
+    body = response.body()
+    if response.status != 200:
+        raise AnswerError(f"HTTP {response.status}: {body.decode('utf-8', 'replace')[:_SHOWN]}")
+    return body
+
+
+def chunks(response: Response) -> Iterator[tuple[dict[str, Any], float]]:
+    """What each event says, and when it came (perf_counter). Raises ``AnswerError``."""
+    if response.status != 200:
+        good_body(response)
+    for event, seconds in response.events():
+        if event != _END_OF_EVENTS:
+            chunk = json.loads(event)
+            if "error" in chunk:
+                raise AnswerError(str(chunk["error"])[:_SHOWN])
+            yield chunk, seconds
+
+
+def generate_body(request: Request) -> dict[str, Any]:
+    """What ``/generate_stream`` takes."""
+    return {"text_input": request.prompt, "max_tokens": request.max_tokens, "stream": True}
+
+
+def read_generate_stream(request: Request, response: Response) -> Answer:
+    """The tokens and times of ``/generate_stream``. Raises ``AnswerError``."""
+    texts, times = [], []
+    for chunk, seconds in chunks(response):
+        texts.append(chunk["text_output"])
+        times.append(seconds)
+    return Answer(expect(num_words("".join(texts)), request.max_tokens), times)
+
+
+def streamed_completions_body(request: Request) -> dict[str, Any]:
+    """For ``transformers serve``, which counts tokens without being asked to."""
+    return {**completions_body(request), "stream": True}
+
+
+def streamed_vllm_body(request: Request) -> dict[str, Any]:
+    """For vLLM, with a last event that counts tokens."""
+    return {**vllm_body(request), "stream": True, "stream_options": {"include_usage": True}}
+
+
+def read_completion(request: Request, response: Response) -> Answer:
+    """The tokens and times of ``/v1/completions``, by the server's own count too.
+
+    Raises ``AnswerError``.
+    """
+    texts, times, num_tokens = [], [], None
+    for chunk, seconds in chunks(response):
+        num_tokens = (chunk.get("usage") or {}).get("completion_tokens", num_tokens)
+        text = "".join(choice["text"] for choice in chunk["choices"])
+        if text:  # the last ones carry how it ended, and counts
+            texts.append(text)
+            times.append(seconds)
+    if num_tokens is None:
+        raise AnswerError("the stream ended without its count of tokens")
+    expect(num_tokens, request.max_tokens)
+    return Answer(expect(num_words("".join(texts)), request.max_tokens), times)
+
+
+def ready_body(request: Request) -> str:
+    """A body that comes ready-made in place of the prompt."""
+    return request.prompt
+
+
+def read_any_infer(_request: Request, response: Response) -> Answer:
+    """Any model's answer; tokens are those that it reports. Raises ``AnswerError``."""
+    outputs = {each["name"]: each["data"] for each in json.loads(good_body(response))["outputs"]}
+    return Answer(sum(map(int, outputs.get("num_output_tokens", ()))))
+
+
+def read_any_stream(_request: Request, response: Response) -> Answer:
+    """Any model's events; tokens are those that they report. Raises ``AnswerError``."""
+    num_tokens, times = 0, []
+    for chunk, seconds in chunks(response):
+        reported = chunk.get("num_output_tokens", 0)
+        num_tokens += sum(reported) if isinstance(reported, list) else int(reported)
+        times.append(seconds)
+    return Answer(num_tokens, times)
 
 
 def tensor(
@@ -138,16 +227,29 @@ def completions_num_output_tokens(request: Request, outputs: Outputs) -> int:
     return expect(usage["completion_tokens"], request.max_tokens)
 
 
-COMPLETIONS_PATH = "/v1/completions"
-TUTORIAL = Target("tutorial", tutorial_body, tutorial_num_output_tokens)
-IN_FLIGHT = Target("in_flight", in_flight_body, in_flight_num_output_tokens)
-PROMPT = Target("prompt", prompt_body, prompt_num_output_tokens, "/generate", json.loads)
-MLSERVER = Target("mlserver", mlserver_body, mlserver_num_output_tokens)
+TUTORIAL = Target("tutorial", INFER, tutorial_body, whole(tutorial_num_output_tokens))
+IN_FLIGHT = Target("in_flight", INFER, in_flight_body, whole(in_flight_num_output_tokens))
+SSE = Target("sse", GENERATE_STREAM, generate_body, read_generate_stream)
+MLSERVER = Target("mlserver", INFER, mlserver_body, whole(mlserver_num_output_tokens))
+PROMPT = Target("prompt", "/generate", prompt_body, whole(prompt_num_output_tokens, json.loads))
 COMPLETIONS = Target(
-    "completions", completions_body, completions_num_output_tokens, COMPLETIONS_PATH, json.loads
+    "completions",
+    COMPLETIONS_PATH,
+    completions_body,
+    whole(completions_num_output_tokens, json.loads),
 )
-VLLM = Target("vllm", vllm_body, completions_num_output_tokens, COMPLETIONS_PATH, json.loads)
+VLLM = Target("vllm", COMPLETIONS_PATH, vllm_body, COMPLETIONS.read)
+COMPLETIONS_STREAM = Target(
+    "completions-stream", COMPLETIONS_PATH, streamed_completions_body, read_completion
+)
+VLLM_STREAM = Target("vllm-stream", COMPLETIONS_PATH, streamed_vllm_body, read_completion)
+ANY_INFER = Target("any-infer", INFER, ready_body, read_any_infer)
+ANY_STREAM = Target("any-stream", GENERATE_STREAM, ready_body, read_any_stream)
 TARGETS = {
-    target.name: target for target in (TUTORIAL, IN_FLIGHT, PROMPT, MLSERVER, COMPLETIONS, VLLM)
+    target.name: target
+    for target in (
+        *(TUTORIAL, IN_FLIGHT, SSE, MLSERVER, PROMPT, COMPLETIONS, VLLM),
+        *(COMPLETIONS_STREAM, VLLM_STREAM, ANY_INFER, ANY_STREAM),
+    )
 }
 """Name on the load generator's command line -> what is sent and answered."""

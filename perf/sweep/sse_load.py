@@ -9,17 +9,26 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import random
+import math
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from itertools import count, pairwise
+from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from perf.load.sse import Connection, Response
+from perf.load import http
+from perf.load.http import Response, Target
+from perf.load.levels import LevelArguments, send_level
+from perf.load.loop import Answer, AnswerError, Ask
+from perf.load.measure import Policy
+from perf.load.requests import Request
+from perf.load.targets import chunks
 
+_WITHOUT_END = Policy(sys.maxsize, 0, math.inf)
 _WINDOWS = 3  # that have to agree
 _LOOK_EVERY_S = 0.02
 EXIT_FAILED, EXIT_NOTHING = 99, 3  # perf_analyzer's own
@@ -51,129 +60,63 @@ class Done:
         ]
 
 
-class Sender:
-    """Sends payload after payload to one path; one kept-open connection for each request in
-    flight.
-    """
+@asynccontextmanager
+async def connect(host: str, port: int, path: str, done: Done) -> AsyncIterator[Ask]:
+    """One kept-open connection; what it is answered goes to ``done``. Raises LoadError."""
 
-    def __init__(self, address: str, path: str, payloads: Sequence[Any]) -> None:
-        host, _, port = address.rpartition(":")
-        self._host, self._port = host.strip("[]"), int(port)
-        self._head = f"POST /{path} HTTP/1.1\r\nHost: {address}\r\nContent-Length: "
-        self._payloads = [json.dumps(one).encode() for one in payloads]
-        self._idle: list[Connection] = []
-        self._offset_ns = time.time_ns() - time.perf_counter_ns()
-        self.done = Done()
+    offset_ns = time.time_ns() - time.perf_counter_ns()
+    sent_ns = 0
 
-    async def send(self, number: int) -> None:
-        """One request to its end. Raises LoadError."""
-        body = self._payloads[number % len(self._payloads)]
-        connection = self._idle.pop() if self._idle else await self._connected()
+    def body(request: Request) -> str:
+        nonlocal sent_ns
         sent_ns = time.time_ns()
-        try:
-            response = await connection.post(f"{self._head}{len(body)}\r\n\r\n".encode() + body)
-        except ConnectionError as error:
-            raise LoadError(f"the connection broke: {error}") from error
-        self.done.requests.append(self._read(sent_ns, response))
-        self._idle.append(connection)
+        return request.prompt
 
-    async def _connected(self) -> Connection:
-        loop = asyncio.get_running_loop()
-        try:
-            _, connection = await loop.create_connection(Connection, self._host, self._port)
-        except OSError as error:
-            raise LoadError(f"can't connect to {self._host}:{self._port}: {error}") from error
-        return connection
+    def read(_request: Request, response: Response) -> Answer:
+        done.requests.append(_exported(sent_ns, response, offset_ns))
+        return Answer(0)
 
-    def _read(self, sent_ns: int, response: Response) -> dict[str, Any]:
-        if response.status != 200:
-            said = response.body().decode("utf-8", "replace")[:500]
-            raise LoadError(f"HTTP {response.status}: {said}")
-        outputs, times = [], []
-        for event, seconds in response.events():
-            output = json.loads(event)
-            if "error" in output:
-                raise LoadError(str(output["error"])[:500])
-            outputs.append(output)
-            times.append(round(seconds * 1e9) + self._offset_ns)
-        if not times:
-            raise LoadError("a stream ended without any event")
-        return {"timestamp": sent_ns, "response_timestamps": times, "response_outputs": outputs}
+    try:
+        async with http.connect(host, port, Target("stream", f"/{path}", body, read)) as ask:
+            yield ask
+    except OSError as error:
+        raise LoadError(f"{host}:{port}: {error}") from error
 
 
-async def closed_loop(sender: Sender, callers: int) -> None:
-    """So many callers, each sending when its last request is answered; until cancelled."""
-
-    async def caller(first: int) -> None:
-        for number in count(first, callers):
-            await sender.send(number)
-
-    async with _all_or_none() as tasks:
-        tasks += [asyncio.create_task(caller(first)) for first in range(callers)]
-
-
-async def open_loop(sender: Sender, rate: float, distribution: str) -> None:
-    """So many requests a second, whatever is answered; until cancelled."""
-    chance = random.Random(0)
-    due_s = time.monotonic()
-    async with _all_or_none() as tasks:
-
-        async def send_on_time() -> None:
-            nonlocal due_s
-            for number in count():
-                due_s += chance.expovariate(rate) if distribution == "poisson" else 1 / rate
-                await asyncio.sleep(max(0.0, due_s - time.monotonic()))
-                tasks.append(asyncio.create_task(sender.send(number)))
-
-        tasks.append(asyncio.create_task(send_on_time()))
+def _exported(sent_ns: int, response: Response, offset_ns: int) -> dict[str, Any]:
+    """A request as the export has it; times are of the clock of day. Raises LoadError."""
+    try:
+        answered = list(chunks(response))
+    except AnswerError as error:
+        raise LoadError(str(error)) from error
+    if not answered:
+        raise LoadError("a stream ended without any event")
+    times = [round(seconds * 1e9) + offset_ns for _, seconds in answered]
+    outputs = [output for output, _ in answered]
+    return {"timestamp": sent_ns, "response_timestamps": times, "response_outputs": outputs}
 
 
-class _all_or_none:  # noqa: N801, reads as the statement that it is
-    """Waits for tasks that grow in number; the first error ends all of them."""
-
-    def __init__(self) -> None:
-        self.tasks: list[asyncio.Task[None]] = []
-
-    async def __aenter__(self) -> list[asyncio.Task[None]]:
-        return self.tasks
-
-    async def __aexit__(self, *_: object) -> None:
-        try:
-            while self.tasks:
-                done, _pending = await asyncio.wait(
-                    self.tasks, return_when=asyncio.FIRST_COMPLETED, timeout=0.5
-                )
-                for task in done:
-                    self.tasks.remove(task)
-                    task.result()
-        finally:
-            for task in self.tasks:
-                task.cancel()
-
-
-async def measure(
-    sender: Sender, load: asyncio.Task[None], windows: Windows
-) -> tuple[list[int], bool]:
+async def measure(done: Done, load: asyncio.Task[None], windows: Windows) -> tuple[list[int], bool]:
     """The borders of the last windows (nanoseconds), and whether they agree. Raises LoadError."""
     borders = [time.time_ns()]
     for _ in range(windows.max_trials):
-        await _end_of_window(sender, load, windows, borders[-1])
+        await _end_of_window(done, load, windows, borders[-1])
         borders.append(time.time_ns())
-        if len(borders) > _WINDOWS and _agree(sender.done, borders[-_WINDOWS - 1 :], windows):
+        if len(borders) > _WINDOWS and _agree(done, borders[-_WINDOWS - 1 :], windows):
             return borders[-_WINDOWS - 1 :], True
     return borders[-_WINDOWS - 1 :], False
 
 
 async def _end_of_window(
-    sender: Sender, load: asyncio.Task[None], windows: Windows, start_ns: int
+    done: Done, load: asyncio.Task[None], windows: Windows, start_ns: int
 ) -> None:
-    before = len(sender.done.requests)
+    before = len(done.requests)
     while True:
         await asyncio.sleep(_LOOK_EVERY_S)
         if load.done():
             load.result()
         if windows.requests is not None:
-            if len(sender.done.requests) - before >= windows.requests:
+            if len(done.requests) - before >= windows.requests:
                 return
         elif time.time_ns() - start_ns >= windows.seconds * 1e9:
             return
@@ -196,11 +139,19 @@ def _agree(done: Done, borders: Sequence[int], windows: Windows) -> bool:
 async def run(args: argparse.Namespace) -> int:
     """Loads and exports; the exit code."""
     entries = json.loads(args.input_data.read_text(encoding="utf-8"))["data"]
-    sender = Sender(args.url, args.endpoint, [entry["payload"][0] for entry in entries])
-    if args.request_rate_range:
-        loading = open_loop(sender, args.request_rate_range, args.request_distribution)
-    else:
-        loading = closed_loop(sender, args.concurrency_range)
+    bodies = [json.dumps(entry["payload"][0]) for entry in entries]
+    host, _, port = args.url.rpartition(":")
+    done = Done()
+    connected = partial(connect, host.strip("[]"), int(port), args.endpoint, done)
+    level = LevelArguments(
+        args.concurrency_range,
+        0,
+        _WITHOUT_END,
+        rate=args.request_rate_range,
+        poisson=args.request_distribution == "poisson",
+        bodies=bodies,
+    )
+    loading = send_level(connected, level, lambda _: None)
     load = asyncio.create_task(loading)
     windows = Windows(
         args.measurement_interval / 1000,
@@ -211,10 +162,10 @@ async def run(args: argparse.Namespace) -> int:
     if args.request_count:
         windows = Windows(0, args.request_count, 0, 1)
     try:
-        borders, stable = await measure(sender, load, windows)
+        borders, stable = await measure(done, load, windows)
     finally:
         load.cancel()
-    counted = sender.done.between(borders[0], borders[-1])
+    counted = done.between(borders[0], borders[-1])
     if not counted:
         print("No valid requests recorded within time interval.", file=sys.stderr)
         return EXIT_NOTHING

@@ -17,13 +17,14 @@ from typing import Any
 from generator.errors import GeneratorError, SpecError
 from generator.server import TritonServer
 from generator.triton_models import engine_name
-from perf.load.measure import Record
+from perf.load.levels import LevelArguments
+from perf.load.measure import Policy, Record
+from perf.load.targets import ANY_INFER, ANY_STREAM
 from perf.report.schema import Load, Measurement
 from perf.serving import free_listen
 from perf.tune.private_repository import PrivateRepository
 from perf.tune.room import Room
-from perf.tune.sender import Job
-from perf.tune.sending import ask, send
+from perf.tune.sending import ANSWER_TIMEOUT_S, ask, send
 from perf.tune.sent import Folder, Sent, requests, takes_text, text_input, words
 from perf.tune.server_memory import server_memory
 from perf.tune.space import Settings
@@ -135,12 +136,11 @@ class _Served:
         ratio = bench.tokens_per_word(self._ask, folder)
         values = requests(folder, bench.sent, bench.seed, ratio)
         if bench.endpoint == STREAM:
-            name, verb = engine_name(folder.name), "generate_stream"
+            self.name, self.target = engine_name(folder.name), ANY_STREAM
             self.bodies = [json.dumps({**each, "stream": True}) for each in values]
         else:
-            name, verb = folder.name, "infer"
+            self.name, self.target = folder.name, ANY_INFER
             self.bodies = [folder.infer_body(each) for each in values]
-        self.path = f"/v2/models/{name}/{verb}"
 
     def warm_up(self) -> None:
         """As many requests as there are callers, twice; their figures are thrown away.
@@ -166,19 +166,12 @@ class _Served:
         return bench.with_share(summarize(records, load, repeat, started, memory))
 
     def _records(self, min_requests: int, min_s: float, max_s: float) -> list[Record]:
-        listen = self.server.listen
-        job = Job(
-            host=listen.client_host(),
-            port=listen.http_port,
-            path=self.path,
-            bodies=self.bodies,
-            clients=self.bench.concurrency,
-            min_requests=min_requests,
-            min_s=min_s,
-            max_s=max_s,
+        policy = Policy(min_requests, min_s, max_s, ANSWER_TIMEOUT_S)
+        arguments = LevelArguments(
+            self.bench.concurrency, self.bench.seed, policy, bodies=self.bodies
         )
         try:
-            return send(job)
+            return send(self.target, self.server.listen.http_port, self.name, arguments)
         except TrialError as error:
             if self.server.exit_code() is not None:
                 raise TrialError(_one_line(self.server.last_words("tritonserver died"))) from None

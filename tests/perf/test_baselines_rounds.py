@@ -16,9 +16,9 @@ from perf.baselines.processes import PeerError
 from perf.baselines.rounds import Rounds, warm_up
 from perf.baselines.servers import Service
 from perf.baselines.targets import Variant
-from perf.load.level import LevelError
-from perf.load.level_process import LevelArguments
+from perf.load.levels import LevelArguments
 from perf.load.measure import Record
+from perf.load.process import LevelError
 from perf.report.schema import Measurement
 
 OURS, VLLM = Variant("ours", "float32"), Variant("vllm", "float32")
@@ -52,7 +52,7 @@ class Machine:
         ) -> list[Record]:
             wanted = arguments.policy.min_requests
             if variant == VLLM and self.dies_at is not None and wanted > self.dies_at:
-                raise LevelError(1, ["load"], stderr="the load generator lost the server: gone")
+                raise LevelError("the load generator lost the server: gone")
             on_answer(wanted)
             return [
                 Record(i, i / 2, i / 2 + 0.5, max_tokens=8, num_output_tokens=8)

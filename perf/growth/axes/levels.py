@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import subprocess
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
@@ -12,9 +11,9 @@ from generator.server import TritonServer
 from perf.growth.axes.axis import Axis, Chart, Cost, Measure, Place, Session, Step, doubled
 from perf.growth.axes.llama import Shape, repository_of
 from perf.growth.axes.server import served
-from perf.load.level import http_command, records_of
-from perf.load.level_process import LevelArguments
+from perf.load.levels import LevelArguments
 from perf.load.measure import Policy, Record, counted, percentile
+from perf.load.process import LevelError, http_command, records_of
 from perf.load.requests import LONGEST_PROMPT, OUTPUT_LENGTHS
 from perf.load.targets import IN_FLIGHT
 from perf.usage import cpu_seconds, peak_memory
@@ -78,7 +77,7 @@ def _records(server: TritonServer, arguments: LevelArguments, place: Place) -> l
     command = http_command(IN_FLIGHT, server.listen.http_port)
     try:
         return records_of(command, arguments, lambda count: place.say(f"{count} answers"))
-    except subprocess.CalledProcessError as error:
+    except LevelError as error:
         raise PerfError(f"the load generator failed: {error}") from error
 
 

@@ -11,9 +11,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from perf.load.measure import Record
+from perf.load.http import Target
+from perf.load.levels import LevelArguments
+from perf.load.measure import Policy, Record
+from perf.load.targets import ANY_INFER, ANY_STREAM
 from perf.report.schema import Load
-from perf.tune.sender import Job
 from perf.tune.sending import ask, send
 from perf.tune.summary import summarize
 from perf.tune.trials import TrialError
@@ -64,13 +66,13 @@ def serving() -> Iterator[int]:
         server.shutdown()
 
 
-def job(port: int, verb: str, *bodies: str) -> Job:
-    return Job("127.0.0.1", port, f"/v2/models/demo/{verb}", bodies, 2, 6, 0.0, 300.0)
+def sent(target: Target, port: int, *bodies: str) -> list[Record]:
+    return send(target, port, "demo", LevelArguments(2, 0, Policy(6, 0.0, 300.0), bodies=bodies))
 
 
 def test_whole_answers_and_refusals_are_counted_apart() -> None:
     with serving() as port:
-        records = send(job(port, "infer", "{}", "refuse"))
+        records = sent(ANY_INFER, port, "{}", "refuse")
     measured = summarize(records, LOAD, 0, "", {})
     assert len(records) >= 6
     assert measured.num_errors == sum(record.problem is not None for record in records) > 0
@@ -80,7 +82,7 @@ def test_whole_answers_and_refusals_are_counted_apart() -> None:
 
 def test_a_streams_tokens_are_those_of_all_its_pieces() -> None:
     with serving() as port:
-        records = send(job(port, "generate_stream", "{}"))
+        records = sent(ANY_STREAM, port, "{}")
     assert {record.num_output_tokens for record in records} == {4}
     assert {len(record.chunk_s) for record in records} == {2}
     assert summarize(records, LOAD, 0, "", {}).time_to_first_token is not None
@@ -90,8 +92,8 @@ def test_a_server_that_is_gone_is_told_in_one_line() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # so that nobody else listens there
         port = taken.getsockname()[1]
-        with pytest.raises(TrialError, match="load generator ended: the server does not answer"):
-            send(job(port, "infer", "{}"))
+        with pytest.raises(TrialError, match="load generator lost the server"):
+            sent(ANY_INFER, port, "{}")
         with pytest.raises(TrialError, match="the server does not answer"):
             ask(f"http://127.0.0.1:{port}/v2/models/demo/infer", "{}")
 

@@ -17,7 +17,7 @@ from perf.load.requests import (
     requests,
     word,
 )
-from perf.serving_costs.repository import MAX_MODEL_LEN
+from perf.model import MAX_MODEL_LEN
 
 
 def test_a_seed_gives_the_same_requests_again() -> None:

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from perf.load.sse import Connection, Response
+from perf.load.http import Connection, Response
 
 HEAD = (
     b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream; charset=utf-8\r\n"

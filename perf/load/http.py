@@ -1,5 +1,5 @@
-"""A client of ``/generate_stream`` that costs little: bytes are noted with their time as they come,
-and read when the answer is complete.
+"""A client of whole and streamed answers that costs little: bytes are noted with their time as they
+come, and read when the answer is complete.
 
 Knows HTTP/1.1, chunked bodies and server-sent events; knows nothing of what an event says.
 """
@@ -7,9 +7,14 @@ Knows HTTP/1.1, chunked bodies and server-sent events; knows nothing of what an 
 from __future__ import annotations
 
 import asyncio
+import json
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+
+from perf.load.loop import Answer, Ask
+from perf.load.requests import Request
 
 _END_OF_HEAD = b"\r\n\r\n"
 _END_OF_CHUNKS = b"\r\n0\r\n\r\n"
@@ -110,3 +115,40 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         if self._done and not self._done.done():
             self._done.set_exception(error or ConnectionError("the server closed the connection"))
+
+
+@dataclass(frozen=True)
+class Target:
+    """One kind of server under test: what it is sent, where, and how its answer is read."""
+
+    name: str
+    path: str  # {model} stands for the model's name
+    body: Callable[[Request], Mapping[str, object] | str]
+    read: Callable[[Request, Response], Answer]
+    """Checks an answer too; raises ``AnswerError``."""
+
+
+@asynccontextmanager
+async def connect(host: str, port: int, target: Target, model: str = "") -> AsyncIterator[Ask]:
+    """One kept-open connection. Raises ``OSError`` where the server is gone."""
+    loop = asyncio.get_running_loop()
+    transport, connection = await loop.create_connection(Connection, host, port)
+    head = head_of_post(target.path.format(model=model or target.name), host)
+
+    async def ask(request: Request) -> Answer:
+        body = target.body(request)
+        data = (body if isinstance(body, str) else json.dumps(body)).encode()
+        return target.read(
+            request, await connection.post(f"{head}{len(data)}\r\n\r\n".encode() + data)
+        )
+
+    try:
+        yield ask
+    finally:
+        transport.close()
+
+
+def head_of_post(path: str, host: str) -> str:
+    """The head of a request with JSON, up to its length."""
+    fields = f"Host: {host}\r\nContent-Type: application/json\r\nContent-Length: "
+    return f"POST {path} HTTP/1.1\r\n{fields}"

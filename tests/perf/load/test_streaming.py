@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from perf.load.measure import Record
-from perf.load.streaming import client_cores, streaming
+from perf.load.measure import Record, client_cores, streaming
 
 
 def record(number: int, *, first_s: float, between_s: float, problem: str | None = None) -> Record:

@@ -1,0 +1,121 @@
+"""Closed and open loops of callers over anything that answers; knows no protocol and no server."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from dataclasses import dataclass
+
+from perf.load.measure import Policy, Record
+from perf.load.requests import Request
+
+
+class AnswerError(Exception):
+    """An error or a wrong answer; it is counted, and the loop goes on."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A right answer: its tokens, and when each piece of a streamed one came (perf_counter)."""
+
+    num_output_tokens: int
+    chunk_s: Sequence[float] = ()
+
+
+Ask = Callable[[Request], Awaitable[Answer]]
+"""Sends one request and returns its answer; raises ``AnswerError``."""
+
+Connect = Callable[[], AbstractAsyncContextManager[Ask]]
+"""Opens what one request at a time goes through."""
+
+Report = Callable[[Record], object]
+
+
+async def closed_loop(
+    connect: Connect,
+    clients: int,
+    stream: Iterator[Request],
+    policy: Policy,
+    report: Report,
+) -> None:
+    """Run ``clients`` callers, each sending when its last request is answered, until the policy
+    has enough and every answer is in. Each answer is reported as it comes.
+    """
+    begin_s = time.perf_counter()
+    num_sent = 0
+
+    async def caller() -> None:
+        nonlocal num_sent
+        async with connect() as ask:
+            while not policy.enough(num_sent, time.perf_counter() - begin_s):
+                num_sent += 1
+                report(await record(ask, next(stream), policy.answer_timeout_s))
+
+    await asyncio.gather(*(caller() for _ in range(clients)))
+
+
+async def open_loop(
+    connect: Connect,
+    rate: float,
+    stream: Iterator[Request],
+    policy: Policy,
+    report: Report,
+    *,
+    poisson: bool = False,
+) -> None:
+    """Send ``rate`` requests a second, whatever is answered, until the policy has enough and every
+    answer is in; evenly, or as a Poisson process from one seed. A connection is used again once
+    its request is answered.
+    """
+    chance, num_sent = random.Random(0), 0
+    begin_s = due_s = time.perf_counter()
+    idle, sending = list[Ask](), set[asyncio.Task[None]]()
+    async with AsyncExitStack() as connections:
+
+        async def send(request: Request) -> None:
+            ask = idle.pop() if idle else await connections.enter_async_context(connect())
+            report(await record(ask, request, policy.answer_timeout_s))
+            idle.append(ask)
+
+        try:
+            while not policy.enough(num_sent, time.perf_counter() - begin_s):
+                due_s += chance.expovariate(rate) if poisson else 1 / rate
+                await asyncio.sleep(max(0.0, due_s - time.perf_counter()))
+                sending.add(asyncio.create_task(send(next(stream))))
+                num_sent += 1
+                sending -= _ended_well(sending)
+            await asyncio.gather(*sending)
+        finally:
+            for task in sending:
+                task.cancel()
+
+
+def _ended_well(tasks: set[asyncio.Task[None]]) -> set[asyncio.Task[None]]:
+    """Those that have ended; raises what one of them did."""
+    ended = {task for task in tasks if task.done()}
+    for task in ended:
+        task.result()
+    return ended
+
+
+async def record(ask: Ask, request: Request, timeout_s: float) -> Record:
+    """Ask once and say how it went; a connection that breaks or hangs ends the run instead."""
+    sent_s = time.perf_counter()
+    answer, problem = Answer(0), None
+    try:
+        answer = await asyncio.wait_for(ask(request), timeout_s)
+    except AnswerError as error:
+        problem = str(error)
+    return Record(
+        index=request.index,
+        sent_s=sent_s,
+        done_s=time.perf_counter(),
+        max_tokens=request.max_tokens,
+        num_output_tokens=answer.num_output_tokens,
+        problem=problem,
+        chunk_s=answer.chunk_s,
+        process_cpu_s=time.process_time(),
+    )

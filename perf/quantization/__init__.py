@@ -1,1 +1,0 @@
-"""What quantized weights save and cost beside whole ones: memory and tokens/s."""

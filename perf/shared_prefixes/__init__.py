@@ -1,1 +1,0 @@
-"""What shared prefixes save and cost in the in-flight engine."""

@@ -1,0 +1,62 @@
+"""The load generator as a process of its own, against a small server."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from perf.load.levels import LevelArguments
+from perf.load.measure import Policy
+from perf.load.process import LevelError, generator, http_command, records_of
+from perf.load.targets import ANY_INFER
+
+ANSWER = b'{"outputs": [{"name": "num_output_tokens", "data": [4]}]}'
+SIX = Policy(min_requests=6, min_s=0, max_s=60)
+
+
+class Server(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.send_response(200 if self.path == "/v2/models/demo/infer" else 404)
+        self.send_header("Content-Length", str(len(ANSWER)))
+        self.end_headers()
+        self.wfile.write(ANSWER)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@contextmanager
+def serving() -> Iterator[int]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Server) as server:
+        server.daemon_threads = True
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server.server_address[1]
+        server.shutdown()
+
+
+def test_one_process_runs_a_closed_and_an_open_level() -> None:
+    counts: list[int] = []
+    with serving() as port, generator(http_command(ANY_INFER, port, "demo")) as running:
+        closed = running.records_of(LevelArguments(2, 0, SIX, bodies=["{}"]), counts.append)
+        opened = running.records_of(LevelArguments(1, 0, SIX, rate=100.0))
+    for records in (closed, opened):
+        assert {(record.num_output_tokens, record.problem) for record in records} == {(4, None)}
+        assert len(records) in (6, 7)
+    assert counts == list(range(1, len(closed) + 1))
+
+
+def test_a_lost_server_is_told_in_one_line() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # so that nobody else listens there
+        with pytest.raises(
+            LevelError, match=r"^the load generator lost the server: .* call failed"
+        ):
+            records_of(http_command(ANY_INFER, taken.getsockname()[1]), LevelArguments(1, 0, SIX))
