@@ -1,0 +1,1 @@
+"""What a run is on disk, and what people and programs read of it."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from perf.report.metrics import FIRST_TOKEN, LATENCY, TOKENS, Metric, shown, throughput_of
-from perf.report.panels import COMPARES_TARGETS
+from perf.report.plots.panels import COMPARES_TARGETS
 from perf.report.points import TARGET, WORK, Point, grouped, values_at, varying, words_for
 from perf.report.tables import load_words
 
@@ -61,79 +61,74 @@ def best(kind: str, points: Sequence[Point], bounds: Bounds) -> list[Best]:
     differing = [key for key in varying([p.load for p in points]) if key in keys]
     groups = grouped(points, lambda point: values_at(point.load, differing))
     return [
-        Best(
-            words_for(differing, values),
-            tuple(_winners(part, bounds)),
-        )
+        Best(words_for(differing, values), tuple(filter(None, _winners(part, bounds))))
         for values, part in groups.items()
     ]
 
 
-def _winners(points: Sequence[Point], bounds: Bounds) -> list[Winner]:
-    sound = [point for point in points if not point.num_errors and _answered(point)]
+def _winners(points: Sequence[Point], bounds: Bounds) -> Iterator[Winner | None]:
+    sound = [
+        point
+        for point in points
+        if not point.num_errors and any(each.num_requests for each in point.repeats)
+    ]
     if not sound:
-        return [Winner("No load was answered without errors", "")]
-    throughput = throughput_of(each for point in points for each in point.repeats)
+        yield Winner("No load was answered without errors", "")
+        return
+    rate = throughput_of(each for point in points for each in point.repeats)
     if len(points) == 1:
-        alone = _most("Its one load", sound, throughput, lambda _: "")
-        return [alone] if alone else []
-    words = _words(points)
-    found = [_most("Highest throughput", sound, throughput, words)]
-    found.append(_most_within(sound, throughput, bounds, words))
-    found.append(_least("Lowest latency", sound, LATENCY, words))
-    found.append(_least("Lowest time to first token", sound, FIRST_TOKEN, words))
-    found.append(_most("Most output tokens", sound, TOKENS, words))
-    return [winner for winner in found if winner]
-
-
-def _words(points: Sequence[Point]) -> Callable[[Point], str]:
-    return lambda point: load_words(point, points)
-
-
-def _answered(point: Point) -> bool:
-    return any(each.num_requests for each in point.repeats)
+        yield _most("Its one load", sound, rate)
+        return
+    yield _most("Highest throughput", sound, rate, points)
+    yield _most_within(sound, rate, bounds, points)
+    yield _least("Lowest latency", sound, LATENCY, points)
+    yield _least("Lowest time to first token", sound, FIRST_TOKEN, points)
+    yield _most("Most output tokens", sound, TOKENS, points)
 
 
 def _most(
-    title: str, points: Sequence[Point], metric: Metric, words: Callable[[Point], str]
+    title: str, sound: Sequence[Point], metric: Metric, points: Sequence[Point] = ()
 ) -> Winner | None:
-    had = [(value, point) for point in points if (value := point.middle(metric)) is not None]
-    if not had:
+    """``points``, where given, are all that its load has to be told from."""
+    had = [point for point in sound if point.middle(metric) is not None]
+    point = max(had, key=lambda each: each.middle(metric) or 0.0, default=None)
+    if point is None:
         return None
-    value, point = max(had, key=lambda pair: pair[0])
-    figure = f"{shown(value)} {metric.unit}"
-    return Winner(title, figure, words(point), _price(point), _doubt(point))
+    words = load_words(point, points) if points else ""
+    figure = f"{shown(point.middle(metric))} {metric.unit}"
+    return Winner(title, figure, words, _price(point), _doubt(point))
 
 
 def _most_within(
-    points: Sequence[Point], metric: Metric, bounds: Bounds, words: Callable[[Point], str]
+    sound: Sequence[Point], metric: Metric, bounds: Bounds, points: Sequence[Point]
 ) -> Winner | None:
     """The highest throughput among the points that keep to the bounds."""
     said = bounds.words()
     if not said:
-        lowest = min((v for p in points if (v := p.middle(LATENCY["p99"]))), default=None)
+        lowest = min((v for p in sound if (v := p.middle(LATENCY["p99"]))), default=None)
         if lowest is None:
             return None
         bounds = Bounds(p99_ms=lowest * _NEAR)
         said = f"latency p99 of at most twice the lowest ({shown(lowest * _NEAR)} ms)"
     title = f"Highest throughput with a {said}"
-    kept = [point for point in points if bounds.hold(point)]
-    return _most(title, kept, metric, words) if kept else Winner(title, "none of the loads")
+    kept = [point for point in sound if bounds.hold(point)]
+    return _most(title, kept, metric, points) if kept else Winner(title, "none of the loads")
 
 
 def _least(
-    title: str, points: Sequence[Point], times: dict[str, Metric], words: Callable[[Point], str]
+    title: str, sound: Sequence[Point], times: dict[str, Metric], points: Sequence[Point]
 ) -> Winner | None:
     """By the p99: what nearly every caller gets."""
-    had = [(value, point) for point in points if (value := point.middle(times["p99"])) is not None]
-    if not had:
+    had = [point for point in sound if point.middle(times["p99"]) is not None]
+    point = min(had, key=lambda each: each.middle(times["p99"]) or 0.0, default=None)
+    if point is None:
         return None
-    value, point = min(had, key=lambda pair: pair[0])
     median = point.middle(times["p50"])
-    figure = f"p99 {shown(value)} ms" + (f", median {shown(median)} ms" if median else "")
+    figure = f"p99 {shown(point.middle(times['p99']))} ms"
+    figure += f", median {shown(median)} ms" if median else ""
     throughput = throughput_of(point.repeats)
     rate = f"{shown(point.middle(throughput))} {throughput.unit}"
-    return Winner(title, figure, words(point), rate, _doubt(point))
+    return Winner(title, figure, load_words(point, points), rate, _doubt(point))
 
 
 def _price(point: Point) -> str:

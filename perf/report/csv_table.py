@@ -10,35 +10,20 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from itertools import chain
 
 from perf.report.metrics import BETWEEN_TOKENS, FIRST_TOKEN, LATENCY
-from perf.report.schema import Measurement, Value
+from perf.report.schema import Load, Measurement, Value
 
-_OF_LOAD = (
-    "target",
-    "endpoint",
-    "concurrency",
-    "request_rate",
-    "batch_size",
-    "input_name",
-    "prompt_tokens",
-    "output_tokens",
-)
+_OF_LOAD = tuple(each.name for each in fields(Load) if each.name != "settings")
 _OF_MEASUREMENT = (
-    "repeat",
-    "started",
-    "duration_s",
-    "num_requests",
-    "num_errors",
-    "requests_per_s",
-    "output_tokens_per_s",
-    "roofline_share",
-    "stable",
+    *("repeat", "started", "duration_s", "num_requests", "num_errors", "requests_per_s"),
+    *("output_tokens_per_s", "roofline_share", "stable"),
 )
 _TIMES = {
     metric.name: metric
-    for times in (LATENCY, FIRST_TOKEN, BETWEEN_TOKENS)
-    for metric in times.values()
+    for metric in chain(LATENCY.values(), FIRST_TOKEN.values(), BETWEEN_TOKENS.values())
 }
 _TEXTS = ("first_error", "command")
 COLUMNS = (*_OF_LOAD, *_OF_MEASUREMENT, *_TIMES, *_TEXTS)
@@ -59,13 +44,12 @@ def to_csv(measurements: Sequence[Measurement]) -> str:
 
 def _row(measurement: Measurement) -> Mapping[str, Value]:
     load = measurement.load
+    more = {"setting": load.settings, "server": measurement.server, "machine": measurement.machine}
     return {
         **{name: getattr(load, name) for name in _OF_LOAD},
         **{name: getattr(measurement, name) for name in (*_OF_MEASUREMENT, *_TEXTS)},
         **{name: metric.value(measurement) for name, metric in _TIMES.items()},
-        **{f"setting.{name}": value for name, value in load.settings.items()},
-        **{f"server.{name}": value for name, value in measurement.server.items()},
-        **{f"machine.{name}": value for name, value in measurement.machine.items()},
+        **{f"{place}.{name}": value for place, of in more.items() for name, value in of.items()},
     }
 
 
@@ -79,13 +63,10 @@ def _cell(value: Value) -> Value:
     if not isinstance(value, str):
         return value
     text = value.replace("\0", "")
-    is_formula = text.lstrip(" ").startswith(_FORMULA) and not _is_number(text)
-    return f"'{text}" if is_formula else text
-
-
-def _is_number(text: str) -> bool:
+    if not text.lstrip(" ").startswith(_FORMULA):
+        return text
     try:
         float(text)
     except ValueError:
-        return False
-    return True
+        return f"'{text}"
+    return text

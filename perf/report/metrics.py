@@ -50,34 +50,23 @@ def _throughput(measurement: Measurement) -> float | None:
     return measurement.requests_per_s * measurement.load.batch_size
 
 
-def _percentile(times: str, which: str) -> Figure:
-    def of(measurement: Measurement) -> float | None:
-        return getattr(getattr(measurement, times), which, None)
-
-    return of
-
-
 def _times(times: str, short: str, label: str) -> dict[str, Metric]:
     """Mean and percentiles of one kind of time."""
+
+    def figure(which: str) -> Figure:
+        return lambda measurement: getattr(getattr(measurement, times), f"{which}_ms", None)
+
     return {
         which: Metric(
             f"{short}_{which}_ms",
             f"{label} {which}",
             "ms",
-            _percentile(times, f"{which}_ms"),
+            figure(which),
             lower_is_better=True,
             with_spread=which in ("p50", "p99"),
         )
         for which in ("mean", "p50", "p90", "p95", "p99")
     }
-
-
-def _plain(name: str, label: str, unit: str, better: bool | None, scale: float = 1.0) -> Metric:
-    def of(measurement: Measurement) -> float | None:
-        found: float | None = getattr(measurement, name)
-        return found
-
-    return Metric(name, label, unit, of, better, scale)
 
 
 def _listed(place: str, name: str) -> Figure:
@@ -90,23 +79,13 @@ def _listed(place: str, name: str) -> Figure:
 
 THROUGHPUT = Metric("throughput_per_s", "throughput", "requests/s", _throughput, False)
 THROUGHPUT_OF_ROWS = Metric("throughput_per_s", "throughput", "inputs/s", _throughput, False)
-TOKENS = _plain("output_tokens_per_s", "output tokens", "tokens/s", False)
-ROOFLINE = _plain("roofline_share", "of the roofline", "%", False, 100)
+TOKENS = Metric(
+    "output_tokens_per_s", "output tokens", "tokens/s", lambda m: m.output_tokens_per_s, False
+)
+ROOFLINE = Metric("roofline_share", "of the roofline", "%", lambda m: m.roofline_share, False, 100)
 LATENCY = _times("latency", "latency", "latency")
 FIRST_TOKEN = _times("time_to_first_token", "ttft", "first token")
 BETWEEN_TOKENS = _times("inter_token_latency", "itl", "between tokens")
-ERRORS = _plain("num_errors", "errors", "", True)
-REQUESTS = _plain("num_requests", "requests", "", None)
-
-FIXED = (
-    THROUGHPUT,
-    TOKENS,
-    ROOFLINE,
-    *LATENCY.values(),
-    *FIRST_TOKEN.values(),
-    *BETWEEN_TOKENS.values(),
-)
-
 # What is known of figures that a run may have beside the fixed ones: label, unit, scale.
 _KNOWN = {
     "queue_share": ("time in queue", "%", 100),

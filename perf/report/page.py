@@ -13,11 +13,11 @@ import jinja2
 
 from perf.report.best import Bounds, best
 from perf.report.metrics import LATENCY, Metric
-from perf.report.panels import MAX_LINES, MAX_PANELS, panels
+from perf.report.plots.panels import MAX_LINES, MAX_PANELS, panels
+from perf.report.plots.sections import drawn_sections
 from perf.report.points import Point, number_told, points
 from perf.report.results import Results
 from perf.report.run_markdown import sentence, title
-from perf.report.sections import drawn_sections
 from perf.report.tables import Table, every_metric, load_words, table
 
 _UNITS = {"_gib": "GiB", "_gb_per_s": "GB/s", "_gflop_per_s": "GFLOP/s", "_mhz": "MHz"}

@@ -6,7 +6,7 @@ absent, so a run that was stopped keeps what it had, and goes on where it was. K
 clock and no plot.
 
 Units stand in the names; a figure that was not measured is absent (``None``). Secrets are masked
-where they are written (masking.py). Schema version 1: fields are added, never renamed.
+where they are written. Schema version 1: fields are added, never renamed.
 """
 
 from __future__ import annotations
@@ -14,17 +14,25 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
-from perf.report.masking import masked
+from generator.errors import mask_tokens
 from perf.report.typed import made
 from perf.report.written import write_text
 
 SCHEMA_VERSION = 1
 RUN_FILE, MEASUREMENTS_FILE = "run.json", "measurements.jsonl"
+
+_SECRETS = (
+    re.compile(r"(://[^/\s:@]*:)[^/\s@]+(?=@)"),  # a password in a URL
+    re.compile(r"(\bBearer\s+)[^\s'\"]+", re.I),
+    re.compile(r"(--[\w-]*(?:key|token|password|secret)(?:=|\s+))(?:'[^']*'|\"[^\"]*\"|\S+)"),
+    re.compile(r"(\b[\w-]*(?:admin|api)-key:\s*)[^\s'\"]+", re.I),
+)
 
 Value = str | int | float | bool | None
 
@@ -193,28 +201,35 @@ def readable_measurements(folder: Path) -> tuple[list[Measurement], list[str]]:
     return found, problems
 
 
+def masked(value: Any) -> Any:
+    """A JSON value with the secrets in its texts replaced by ``***``."""
+    if isinstance(value, dict):
+        return {name: masked(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [masked(each) for each in value]
+    if not isinstance(value, str):
+        return value
+    for pattern in _SECRETS:
+        value = pattern.sub(r"\1***", value)
+    return mask_tokens(value)
+
+
 def _end_of_last_line(file: IO[bytes]) -> int:
     """Where the last whole line ends, in bytes."""
-    end = file.seek(0, os.SEEK_END)
-    while end > 0:
-        start = max(0, end - 65536)
-        file.seek(start)
-        found = file.read(end - start).rfind(b"\n")
-        if found >= 0:
-            return start + found + 1
-        end = start
-    return 0
+    file.seek(0)
+    return file.read().rfind(b"\n") + 1
 
 
 def _writable(values: dict[str, Any]) -> dict[str, Any]:
     """Without what JSON has no number for: a figure that isn't finite was not measured."""
     finite = {name: each for name, each in values.items() if not _is_gap(each)}
     finite |= {name: 0.0 for name in ("duration_s", "requests_per_s") if _is_gap(values.get(name))}
-    inner = {name: _writable(each) for name, each in finite.items() if isinstance(each, dict)}
-    for name in ("latency", "time_to_first_token", "inter_token_latency"):
-        if name in inner and len(inner[name]) < len(finite[name]):
-            inner[name] = None  # type: ignore[assignment]
-    return finite | inner
+    for name, each in finite.items():
+        if isinstance(each, dict):
+            kept = _writable(each)
+            is_whole = len(kept) == len(each) or name in ("load", "server", "machine", "settings")
+            finite[name] = kept if is_whole else None
+    return finite
 
 
 def _is_gap(value: object) -> bool:

@@ -46,9 +46,13 @@ def _checked(hint: Any, value: object, where: str) -> Any:
     if hint is Any or hint is object:
         return value
     if origin is not None and issubclass(origin, Mapping):
-        return _mapping(inner[1], value, where)
+        if not isinstance(value, dict):
+            raise ValueError(_told(where, value, "an object"))
+        return {name: _checked(inner[1], one, f"{where}.{name}") for name, one in value.items()}
     if origin is not None and issubclass(origin, Sequence):
-        return _list(inner[0], value, where)
+        if not isinstance(value, list):
+            raise ValueError(_told(where, value, "a list"))
+        return tuple(_checked(inner[0], one, f"{where}[{at}]") for at, one in enumerate(value))
     if is_dataclass(hint):
         return made(hint, value, where)  # type: ignore[arg-type]
     return _plain(hint, value, where)
@@ -56,26 +60,14 @@ def _checked(hint: Any, value: object, where: str) -> Any:
 
 def _of_several(hints: Sequence[Any], value: object, where: str) -> Any:
     """By the one dataclass among them, else by the first that takes it."""
-    if value is None and type(None) in hints:
-        return None
     left = [hint for hint in hints if hint is not type(None)]
+    if value is None and len(left) < len(hints):
+        return None
     if len(left) == 1:
         return _checked(left[0], value, where)
     if isinstance(value, str | int | float | bool):
         return value
     raise ValueError(_told(where, value, "a number, a text, or true or false"))
-
-
-def _mapping(hint: Any, value: object, where: str) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise ValueError(_told(where, value, "an object"))
-    return {name: _checked(hint, each, f"{where}.{name}") for name, each in value.items()}
-
-
-def _list(hint: Any, value: object, where: str) -> tuple[Any, ...]:
-    if not isinstance(value, list):
-        raise ValueError(_told(where, value, "a list"))
-    return tuple(_checked(hint, each, f"{where}[{at}]") for at, each in enumerate(value))
 
 
 def _plain(hint: type, value: object, where: str) -> Any:

@@ -11,7 +11,7 @@ from generator.errors import EXIT_INPUT, EXIT_OK, PerfError
 from perf.verbs.arguments import share
 
 if TYPE_CHECKING:
-    from perf.report.comparison import Comparison
+    from perf.report.comparison.loads import Comparison
 
 HELP = "two runs side by side, with ratios, and what of them is noise"
 DESCRIPTION = """\
@@ -49,26 +49,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Prints the comparison. Returns 1 where --fail-above says so. Raises PerfError."""
-    from perf.report import comparison_page, comparison_text
-    from perf.report.comparison import compare
+    from perf.report.comparison import shown
+    from perf.report.comparison.loads import compare
     from perf.report.results import read_results
     from perf.report.written import encodable
 
     found = compare(read_results(args.a), read_results(args.b), args.ignore)
     if args.output:
         try:
-            comparison_page.write_comparison(args.output, found)
+            shown.write_comparison(args.output, found)
         except OSError as error:
             raise PerfError(f"{error.filename or args.output}: {error.strerror}") from None
-    to_text = comparison_page.to_html if args.html else comparison_text.to_markdown
+    to_text = shown.to_html if args.html else shown.to_markdown
     print(encodable(to_text(found)), end="")
     return EXIT_OK if args.fail_above is None else _judged(found, args.fail_above)
 
 
 def _judged(found: Comparison, bound: float) -> int:
     """Says what is too slow in B. Raises PerfError where there is no telling."""
-    from perf.report.comparison import failures, load_words
-    from perf.report.comparison_text import NOT_JUDGED, failure_words, num_not_judged
+    from perf.report.comparison.loads import failures, load_words
+    from perf.report.comparison.shown import NOT_JUDGED, failure_words, num_not_judged
 
     if not found.is_judged:
         raise PerfError(f"--fail-above: {NOT_JUDGED}")

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
 
 from perf.growth.report.curves import Curve, Drawn
-from perf.report.svg import GRID, INK, LINE_COLOURS, MUTED, inline
+from perf.report.plots.svg import GRID, INK, LINE_COLOURS, MUTED, inline
 
 _MARKERS = ("o", "s", "^", "D", "v", "P")  # as in the report's legends
 _STYLE: dict[Any, Any] = {

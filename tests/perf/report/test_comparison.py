@@ -10,10 +10,9 @@ import pytest
 
 from generator import cli
 from generator.errors import PerfError
-from perf.report.comparison import compare, failures
-from perf.report.comparison_page import write_comparison
-from perf.report.comparison_text import to_markdown
-from perf.report.noise import difference, rejected, t_quantile, t_tail, together
+from perf.report.comparison.loads import compare, failures
+from perf.report.comparison.noise import difference, rejected, t_quantile, t_tail, together
+from perf.report.comparison.shown import to_markdown, write_comparison
 from perf.report.results import Results
 from perf.report.schema import Measurement, Run
 from tests.perf.report import example_runs

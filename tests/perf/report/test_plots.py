@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from perf.report.label_places import Spot, places
 from perf.report.metrics import THROUGHPUT, plain, shown
-from perf.report.panels import RUN, panels
+from perf.report.plots.labels import Spot, places
+from perf.report.plots.panels import RUN, panels
+from perf.report.plots.svg import inline
 from perf.report.points import points
 from perf.report.rendering import write_renderings
 from perf.report.schema import Load, Measurement
-from perf.report.svg import inline
 from tests.perf.report import example_runs
 
 
@@ -108,7 +108,7 @@ def test_without_matplotlib_the_page_says_how_to_get_plots(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     example_runs.write(tmp_path, example_runs.sweep(("demo",), ("http-infer",), (1, 2), 1))
-    monkeypatch.delitem(sys.modules, "perf.report.plots", raising=False)
+    monkeypatch.delitem(sys.modules, "perf.report.plots.draw", raising=False)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     write_renderings(tmp_path)
     text = (tmp_path / "run.html").read_text()

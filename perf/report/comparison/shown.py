@@ -1,18 +1,28 @@
-"""A comparison as Markdown and as JSON."""
+"""A comparison as Markdown, as JSON and as an HTML page, and all files of it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any
 
-from perf.report.comparison import Compared, Comparison, Failure, Pair, load_words
+from perf.report.comparison.loads import Compared, Comparison, Failure, Pair, load_words
 from perf.report.markdown import escaped, table
 from perf.report.metrics import shown
+from perf.report.page import render
+from perf.report.plots.panels import COMPARES_RUNS, MAX_PANELS, RUN, panels
+from perf.report.plots.sections import drawn_sections
+from perf.report.points import points
 from perf.report.results import Results
 from perf.report.run_markdown import title
+from perf.report.schema import Measurement
+from perf.report.written import write_text
 
 SCHEMA_VERSION = 1
+FILES = ("compare.json", "compare.md", "compare.html")
+_CHARTS = ("trade-off", "throughput", "latency", "ttft", "itl", "tokens")
 _MAX_LISTED = 10
 NOT_JUDGED = (
     "With one measurement of a load there is no telling noise from a difference: measure both with "
@@ -26,13 +36,51 @@ RULE = (
 )
 
 
+def write_comparison(folder: Path, comparison: Comparison) -> None:
+    """Makes the folder and its three files. Raises OSError."""
+    folder.mkdir(parents=True, exist_ok=True)
+    write_text(folder / FILES[0], json.dumps(to_json(comparison), indent=2) + "\n")
+    write_text(folder / FILES[1], to_markdown(comparison))
+    write_text(folder / FILES[2], to_html(comparison))
+
+
+def to_html(comparison: Comparison) -> str:
+    """The whole page; the same runs give the same text."""
+    both = [*_marked(comparison.a, "A"), *_marked(comparison.b, "B")]
+    drawn = panels(COMPARES_RUNS, points(both))
+    sections, no_plots = drawn_sections(both, drawn[:MAX_PANELS], _CHARTS)
+    return render(
+        "comparison.html.j2",
+        comparison=comparison,
+        names={"A": name_of(comparison.a), "B": name_of(comparison.b)},
+        warnings=list(warnings(comparison)),
+        rule=RULE if comparison.is_judged else NOT_JUDGED,
+        sections=sections,
+        no_plots=no_plots,
+        panels_left_out=len(drawn[MAX_PANELS:]),
+        ratio_words=ratio_words,
+        load_words=load_words,
+        shown=shown,
+    )
+
+
+def _marked(results: Results, name: str) -> Iterator[Measurement]:
+    """The measurements, with the run that they are of as a setting."""
+    for each in results.measurements:
+        settings = {**each.load.settings, RUN[1]: name}
+        yield replace(each, load=replace(each.load, settings=settings))
+
+
 def to_markdown(comparison: Comparison) -> str:
     """What differs, all loads together, then each load."""
-    lines = [f"# A: {_name(comparison.a)}, B: {_name(comparison.b)}", ""]
-    said = [f"- {line}" for line in _warnings(comparison)]
+    names = (escaped(name_of(results)) for results in (comparison.a, comparison.b))
+    lines = ["# A: {}, B: {}".format(*names), ""]
+    said = [f"- **{head}**: {escaped(text)}" for head, text in warnings(comparison)]
     lines += [*said, ""] if said else []
-    overall = _overall_lines(comparison)
-    lines += [*overall, ""] if overall else []
+    if comparison.overall:
+        count = len(comparison.pairs)
+        lines += [f"B/A over all {count} loads that both have, geometric means:", ""]
+        lines += [*(f"- {x.metric.label}: {ratio_words(x)}" for x in comparison.overall), ""]
     lines += [*_table(comparison), ""]
     lines += [RULE if comparison.is_judged else NOT_JUDGED]
     return "\n".join(lines) + "\n"
@@ -131,22 +179,6 @@ def _compared_json(compared: Compared) -> dict[str, Any]:
         "interval": list(interval) if interval else None,
         "verdict": compared.verdict or None,
     }
-
-
-def _name(results: Results) -> str:
-    return escaped(name_of(results))
-
-
-def _warnings(comparison: Comparison) -> Iterator[str]:
-    yield from (f"**{head}**: {escaped(text)}" for head, text in warnings(comparison))
-
-
-def _overall_lines(comparison: Comparison) -> Sequence[str]:
-    if not comparison.overall:
-        return []
-    count = len(comparison.pairs)
-    lines = [f"B/A over all {count} loads that both have, geometric means:", ""]
-    return lines + [f"- {each.metric.label}: {ratio_words(each)}" for each in comparison.overall]
 
 
 def _table(comparison: Comparison) -> list[str]:

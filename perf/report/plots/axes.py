@@ -7,12 +7,12 @@ from typing import Any
 
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
-from perf.report.charts import Chart
-from perf.report.label_places import Box, Spot, places
 from perf.report.metrics import Metric, plain
-from perf.report.panels import Panel, number_at
+from perf.report.plots.charts import Chart
+from perf.report.plots.labels import Box, Spot, places
+from perf.report.plots.panels import Panel, number_at
+from perf.report.plots.svg import GRID, LINE_COLOURS
 from perf.report.points import Point, word
-from perf.report.svg import GRID, LINE_COLOURS
 
 _LOG_FROM = 8.0  # the ratio of most to least from which on an axis is logarithmic
 XY = tuple[float, float]

@@ -5,19 +5,19 @@ stand in the page's legend.
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import matplotlib as mpl
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 
-from perf.report.charts import Chart, Stroke
 from perf.report.metrics import Metric
-from perf.report.panels import Line, Panel, number_at
-from perf.report.plot_axes import XY, Axes, Place, label_points, set_axes
+from perf.report.plots.axes import XY, Axes, Place, label_points, set_axes
+from perf.report.plots.charts import Chart
+from perf.report.plots.panels import Line, Panel, number_at
+from perf.report.plots.svg import INK, LINE_COLOURS, MUTED, PAPER, inline
 from perf.report.points import Point
-from perf.report.svg import INK, LINE_COLOURS, MUTED, PAPER, inline
 
 MARKERS = ("o", "s", "^", "D", "v", "P")
 _WIDTH_IN, _HEIGHT_IN = 5.0, 3.4  # 360 units wide: as wide as a phone, so that 9 stays 9 pixels
@@ -74,35 +74,26 @@ def _place(chart: Chart, panel: Panel) -> Place:
 def _draw_line(
     axes: Axes, line: Line, chart: Chart, place: Place, colour: str, marker: str
 ) -> None:
+    """With the spread of repeats and markers, or, without a marker, thin points."""
     for stroke in chart.strokes:
         points = [point for point in line.points if place(point, stroke.metric)]
         xys = [xy for point in points if (xy := place(point, stroke.metric))]
         if not xys:
             continue
         axes.plot(*zip(*xys, strict=True), stroke.dash, color=colour, linewidth=1.6, zorder=2)
-        if marker:
-            _draw_spread(axes, points, xys, chart, stroke, colour)
-            _draw_markers(axes, points, xys, colour, marker)
-        else:
+        if not marker:
             axes.plot(*zip(*xys, strict=True), ".", color=colour, markersize=4, zorder=2)
-
-
-def _draw_markers(
-    axes: Axes, points: Sequence[Point], xys: Sequence[XY], colour: str, marker: str
-) -> None:
-    """Hollow ones where a figure is not to be relied on."""
-    for is_sound in (True, False):
-        chosen = [xy for p, xy in zip(points, xys, strict=True) if is_reliable(p) is is_sound]
-        if chosen:
-            face = colour if is_sound else PAPER
-            axes.plot(
-                *zip(*chosen, strict=True),
-                marker,
-                color=colour,
-                markerfacecolor=face,
-                markersize=5,
-                zorder=4,
-            )
+            continue
+        several = [(p, xy) for p, xy in zip(points, xys, strict=True) if len(p.repeats) > 1]
+        if several:
+            reach = _reach(several, stroke.metric, chart.against)
+            style = {"fmt": "none", "ecolor": colour, "elinewidth": 1, "capsize": 2, "zorder": 3}
+            axes.errorbar(*zip(*(xy for _, xy in several), strict=True), **style, **reach)
+        for is_sound, face in ((True, colour), (False, PAPER)):  # hollow: not to be relied on
+            chosen = [xy for p, xy in zip(points, xys, strict=True) if is_reliable(p) is is_sound]
+            if chosen:
+                style = {"color": colour, "markerfacecolor": face, "markersize": 5, "zorder": 4}
+                axes.plot(*zip(*chosen, strict=True), marker, **style)
 
 
 def is_reliable(point: Point) -> bool:
@@ -110,37 +101,17 @@ def is_reliable(point: Point) -> bool:
     return point.is_stable and not point.num_errors
 
 
-def _draw_spread(
-    axes: Axes,
-    points: Sequence[Point],
-    xys: Sequence[XY],
-    chart: Chart,
-    stroke: Stroke,
-    colour: str,
-) -> None:
-    """From the least to the most of the repeats, on both axes where both are figures."""
-    middle: list[XY] = [xy for p, xy in zip(points, xys, strict=True) if len(p.repeats) > 1]
-    several = [point for point in points if len(point.repeats) > 1]
-    if not several:
-        return
-    errors: dict[str, Any] = {"yerr": _reach(several, stroke.metric)}
-    if chart.against:
-        errors["xerr"] = _reach(several, chart.against)
-    axes.errorbar(
-        *zip(*middle, strict=True),
-        fmt="none",
-        ecolor=colour,
-        elinewidth=1,
-        capsize=2,
-        zorder=3,
-        **errors,
-    )
-
-
-def _reach(points: Iterable[Point], metric: Metric) -> list[list[float]]:
-    """How far the repeats lie below and above their median."""
-    spreads = [spread for point in points if (spread := point.spread(metric))]
-    return [[s.middle - s.least for s in spreads], [s.most - s.middle for s in spreads]]
+def _reach(
+    several: Iterable[tuple[Point, XY]], metric: Metric, against: Metric | None
+) -> dict[str, list[list[float]]]:
+    """How far the repeats lie below and above their median; on both axes where both are figures."""
+    found = {}
+    for name, of in (("yerr", metric), ("xerr", against)):
+        spreads = [spread for point, _ in several if of and (spread := point.spread(of))]
+        if of:
+            below = [s.middle - s.least for s in spreads]
+            found[name] = [below, [s.most - s.middle for s in spreads]]
+    return found
 
 
 def _saved(figure: Figure) -> str:

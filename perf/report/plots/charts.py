@@ -15,8 +15,20 @@ from perf.report.metrics import (
     listed,
     throughput_of,
 )
-from perf.report.panels import Panel
+from perf.report.plots.panels import Panel
 from perf.report.schema import Measurement
+
+_TRADE_OFF = (
+    "Up and to the left is better. The number at a point is its load; where a line turns "
+    "right without rising, more load only waits."
+)
+_QUEUE = (
+    "Of the time that a request spends in the server. Much: more instances or larger "
+    "batches may help; little: computing is the limit."
+)
+_OCCUPANCY = "Rows computed together in the mean: how much of batching's gain is had."
+_ROOFLINE = "Of the tokens/s that the machine's memory and cores allow."
+_GPU = "Of all cores, and of the time that the GPU works."
 
 
 @dataclass(frozen=True)
@@ -35,8 +47,8 @@ class Chart:
     name: str
     title: str
     reading: str
-    strokes: tuple[Stroke, ...]
     unit: str
+    strokes: tuple[Stroke, ...]
     against: Metric | None = None
     is_share: bool = False  # the axis goes from 0 to 100 %
     may_be_log: bool = False
@@ -59,98 +71,75 @@ def charts(measurements: Sequence[Measurement], panels: Sequence[Panel]) -> list
 
 
 def _all(measurements: Sequence[Measurement], alone: bool) -> list[Chart]:
-    throughput = throughput_of(measurements)
+    rate = throughput_of(measurements)
     has_gpu = any("gpu_share" in each.machine for each in measurements)
     return [
-        Chart(
-            "trade-off",
-            "Throughput against latency",
-            "Up and to the left is better. The number at a point is its load; where a line turns "
-            "right without rising, more load only waits.",
-            (Stroke(throughput),),
-            throughput.heading,
-            against=LATENCY["p99"],
-        ),
-        Chart(
-            "throughput",
-            "Throughput by load",
-            "Higher is better.",
-            (Stroke(throughput),),
-            throughput.heading,
-        ),
-        _percentiles("latency", "Latency", LATENCY, "From sending a request to its answer", alone),
-        _percentiles(
+        _chart("trade-off", "Throughput against latency", _TRADE_OFF, rate, against=LATENCY["p99"]),
+        _chart("throughput", "Throughput by load", "Higher is better.", rate),
+        _times("latency", "Latency", LATENCY, "From sending a request to its answer", alone),
+        _times(
             "ttft", "Time to first token", FIRST_TOKEN, "From sending to the first chunk", alone
         ),
-        _percentiles(
-            "itl", "Time between tokens", BETWEEN_TOKENS, "From one chunk to the next", alone
-        ),
-        Chart(
-            "tokens",
-            "Output tokens",
-            "All callers together; higher is better.",
-            (Stroke(TOKENS),),
-            TOKENS.heading,
-        ),
-        *_inside(has_gpu),
-    ]
-
-
-def _percentiles(
-    name: str, title: str, metrics: dict[str, Metric], what: str, alone: bool
-) -> Chart:
-    """Median and p99; where there is but one line, p90 and p95 between them."""
-    dashes = {"p50": "-", "p90": "-.", "p95": ":", "p99": "--"}
-    shown = dashes if alone else {"p50": "-", "p99": "--"}
-    strokes = tuple(Stroke(metrics[which], which, dash) for which, dash in shown.items())
-    reading = f"{what}; lower is better."
-    return Chart(name, title, reading, strokes, f"{title.lower()} (ms)", may_be_log=True)
-
-
-def _inside(has_gpu: bool) -> list[Chart]:
-    """What happened in the server and the machine."""
-    return [
-        Chart(
+        _times("itl", "Time between tokens", BETWEEN_TOKENS, "From one chunk to the next", alone),
+        _chart("tokens", "Output tokens", "All callers together; higher is better.", TOKENS),
+        _chart(
             "occupancy",
             "Batch occupancy",
-            "Rows computed together in the mean: how much of batching's gain is had.",
-            (Stroke(listed("server", "batch_occupancy")),),
+            _OCCUPANCY,
+            listed("server", "batch_occupancy"),
             "rows computed together",
         ),
-        Chart(
+        _chart(
             "queue",
             "Time in the queue",
-            "Of the time that a request spends in the server. Much: more instances or larger "
-            "batches may help; little: computing is the limit.",
-            (Stroke(listed("server", "queue_share")),),
+            _QUEUE,
+            listed("server", "queue_share"),
             "share of the server's time (%)",
             is_share=True,
         ),
         _use(has_gpu),
-        Chart(
+        _chart(
             "roofline",
             "Share of the roofline",
-            "Of the tokens/s that the machine's memory and cores allow.",
-            (Stroke(ROOFLINE),),
+            _ROOFLINE,
+            ROOFLINE,
             "of what the machine allows (%)",
             is_share=True,
         ),
     ]
 
 
+def _chart(
+    name: str,
+    title: str,
+    reading: str,
+    metric: Metric,
+    unit: str = "",
+    *,
+    against: Metric | None = None,
+    is_share: bool = False,
+) -> Chart:
+    """Of one figure."""
+    unit = unit or metric.heading
+    return Chart(name, title, reading, unit, (Stroke(metric),), against, is_share)
+
+
+def _times(name: str, title: str, metrics: dict[str, Metric], what: str, alone: bool) -> Chart:
+    """Median and p99; where there is but one line, p90 and p95 between them."""
+    dashes = {"p50": "-", "p90": "-.", "p95": ":", "p99": "--"}
+    shown = dashes if alone else {"p50": "-", "p99": "--"}
+    strokes = tuple(Stroke(metrics[which], which, dash) for which, dash in shown.items())
+    unit = f"{title.lower()} (ms)"
+    return Chart(name, title, f"{what}; lower is better.", unit, strokes, may_be_log=True)
+
+
 def _use(has_gpu: bool) -> Chart:
     """Of the CPU, and of the GPU where there is one."""
-    cpu = listed("machine", "cpu_share")
+    cpu, gpu = listed("machine", "cpu_share"), listed("machine", "gpu_share")
     if not has_gpu:
-        return Chart("use", "CPU use", "Of all cores.", (Stroke(cpu),), "CPU (%)", is_share=True)
-    return Chart(
-        "use",
-        "CPU and GPU use",
-        "Of all cores, and of the time that the GPU works.",
-        (Stroke(cpu, "CPU"), Stroke(listed("machine", "gpu_share"), "GPU", "--")),
-        "in use (%)",
-        is_share=True,
-    )
+        return _chart("use", "CPU use", "Of all cores.", cpu, "CPU (%)", is_share=True)
+    strokes = (Stroke(cpu, "CPU"), Stroke(gpu, "GPU", "--"))
+    return Chart("use", "CPU and GPU use", _GPU, "in use (%)", strokes, is_share=True)
 
 
 def _has_figures(chart: Chart, measurements: Iterable[Measurement]) -> bool:

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from generator.errors import PerfError
+from perf.report.comparison.noise import Difference, difference, rejected, together
 from perf.report.metrics import (
     BETWEEN_TOKENS,
     FIRST_TOKEN,
@@ -19,7 +20,6 @@ from perf.report.metrics import (
     Metric,
     throughput_of,
 )
-from perf.report.noise import Difference, difference, rejected, together
 from perf.report.points import Key, Point, dimensions, points, told
 from perf.report.results import Results
 from perf.report.schema import Load, Run, Value
@@ -190,18 +190,14 @@ def _overall(pairs: Sequence[Pair], metrics: Sequence[Metric]) -> Iterator[Compa
 
 def _differing(a: Run, b: Run) -> Iterator[str]:
     """A line for whatever was not the same when the two were measured."""
-    for name in ("kind", "commit"):
-        yield from _unequal(name, getattr(a, name), getattr(b, name))
+    pairs = [(name, getattr(a, name), getattr(b, name)) for name in ("kind", "commit")]
     for place in ("hardware", "versions", "scenario"):
         of_a, of_b = getattr(a, place), getattr(b, place)
-        for name in dict.fromkeys((*of_a, *of_b)):
-            if name not in _RARE:
-                yield from _unequal(f"{place}: {name}", of_a.get(name), of_b.get(name))
-
-
-def _unequal(name: str, a: object, b: object) -> Iterator[str]:
-    if a != b:
-        yield f"{name}: {_short(a)} in A, {_short(b)} in B"
+        names = [name for name in dict.fromkeys((*of_a, *of_b)) if name not in _RARE]
+        pairs += [(f"{place}: {name}", of_a.get(name), of_b.get(name)) for name in names]
+    for name, one, other in pairs:
+        if one != other:
+            yield f"{name}: {_short(one)} in A, {_short(other)} in B"
 
 
 def _short(value: object) -> str:

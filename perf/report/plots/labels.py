@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 _CHARACTER, _HEIGHT, _MARKER = 5.4, 9.0, 3.0  # of text of 8 points, and half a marker
+_STEPS = ((0, 1), (0, -1), (-1, 0), (1, 0), (-1, 1), (1, 1), (1, -1), (-1, -1))
 Box = tuple[float, float, float, float]  # left, bottom, right, top
 
 
-@dataclass(frozen=True)
-class Spot:
+class Spot(NamedTuple):
     """A point, or a label's middle; in typographical points."""
 
     x: float
@@ -30,22 +30,18 @@ def places(
     found: list[Spot | None] = []
     for spot in spots:
         place = _free(spot, [*taken, *better_free], within) or _free(spot, taken, within)
-        if place:
-            taken.append(_text_box(place))
+        taken += [_text_box(place)] if place else []
         found.append(place)
     return found
 
 
 def _free(spot: Spot, taken: Sequence[Box], within: Box) -> Spot | None:
-    if not spot.text:
-        return None
-    width = len(spot.text) * _CHARACTER
-    aside, above = width / 2 + 5, _HEIGHT / 2 + 4
-    steps = ((0, 1), (0, -1), (-1, 0), (1, 0), (-1, 1), (1, 1), (1, -1), (-1, -1))
-    for right, up in steps:
+    aside, above = len(spot.text) * _CHARACTER / 2 + 5, _HEIGHT / 2 + 4
+    for right, up in _STEPS if spot.text else ():
         place = Spot(spot.x + right * aside, spot.y + up * above, spot.text)
-        box = _text_box(place)
-        if _inside(box, within) and not any(_overlap(box, other) for other in taken):
+        left, bottom, end, top = box = _text_box(place)
+        inside = within[0] <= left and within[1] <= bottom and end <= within[2]
+        if inside and top <= within[3] + _HEIGHT and not any(_overlap(box, one) for one in taken):
             return place
     return None
 
@@ -61,8 +57,3 @@ def _box(middle: Spot, width: float, height: float) -> Box:
 
 def _overlap(a: Box, b: Box) -> bool:
     return a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3]
-
-
-def _inside(box: Box, outer: Box) -> bool:
-    left, bottom, right, top = outer
-    return left <= box[0] and bottom <= box[1] and box[2] <= right and box[3] <= top + _HEIGHT

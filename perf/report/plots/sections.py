@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from perf.report.charts import Chart, charts
 from perf.report.metrics import Metric, shown
-from perf.report.panels import Panel
+from perf.report.plots.charts import Chart, charts
+from perf.report.plots.panels import Panel
 from perf.report.points import Point
 from perf.report.schema import Measurement
 
@@ -43,7 +43,7 @@ def drawn_sections(
     matplotlib is missing.
     """
     try:
-        from perf.report.plots import draw
+        from perf.report.plots.draw import draw
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "matplotlib":
             raise
