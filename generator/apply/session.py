@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
 from generator import repository as writer
+from generator import served_record
 from generator.apply.applying import Applied, Applying, Say
 from generator.apply.carry_out import Settings
 from generator.apply.control import Control
 from generator.apply.planning import ApplyPlan, plan_apply
-from generator.apply.recording import Recorder
 from generator.apply.rollback import plan_rollback
 from generator.apply.target import Target
 from generator.errors import EXIT_INPUT, EXIT_INTERRUPTED, EXIT_OK, GeneratorError
@@ -21,7 +22,7 @@ from generator.models_yaml import load
 from generator.native_model import place_models
 from generator.plan import Plan, make_plan
 from generator.python_env.ensuring import ensure_environments
-from generator.served_record import LastChange
+from generator.served_record import LastApply, LastChange, ServedRecord
 from generator.templates import find_tasks
 
 DRAIN_TIMEOUT_S = 60.0
@@ -181,3 +182,42 @@ def _summary(plan: ApplyPlan, applied: Applied) -> str:
     }
     told = ", ".join(f"{count} {what}" for what, count in counts.items() if count)
     return told or "nothing done"
+
+
+class Recorder:
+    """Of one apply. ``is_whole`` says that the plan names every model that is wanted; one that does
+    not leaves those that it does not name as they are.
+    """
+
+    def __init__(self, repository: Path, plan: ApplyPlan, *, is_whole: bool) -> None:
+        self._repository, self._plan, self._is_whole = repository, plan, is_whole
+        self._before = served_record.read(repository) or ServedRecord()
+
+    def record(self, applied: Applied, change: LastChange) -> None:
+        """Says what is served from here on; ``change`` is what a rollback takes back. Raises
+        RepositoryError.
+        """
+        self._write(applied, change if applied.has_changed else self._before.last)
+
+    def record_rollback(self, applied: Applied) -> None:
+        """The same; what is taken back, all of it, can't be taken back again. Raises
+        RepositoryError.
+        """
+        self._write(applied, LastChange() if applied.is_good else self._before.last)
+
+    def _write(self, applied: Applied, last: LastChange) -> None:
+        ended = LastApply(applied.is_good, round(time.time(), 3))
+        models = tuple(sorted(self._models(applied)))
+        served_record.write(self._repository, ServedRecord(models, last, ended))
+
+    def _models(self, applied: Applied) -> set[str]:
+        loaded = {name for outcome in applied.outcomes for name in outcome.loaded}
+        before = set(self._before.models)
+        groups = {group.name: group for group in self._plan.groups}
+        kept = before & set(groups) if self._is_whole else before
+        served = {
+            name
+            for name, group in groups.items()
+            if name in loaded or group.folders[0].served.ready
+        }
+        return (kept | served) - {removed.name for removed in self._plan.removed}

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import argparse
+import posixpath
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from generator import models_lock, yaml_marks
 from generator.deploy import compose, environments, kserve, kubernetes
-from generator.deploy.local_models import refuse_local
 from generator.deploy.models_file import Source
 from generator.deploy.servers import Server, device_of, server_of, unknown_weights
 from generator.deploy.units import one_unit, unit_for_each
-from generator.errors import UsageError
+from generator.errors import Problem, SpecError, UsageError
 from generator.models_yaml import load
+from generator.spec import ModelSpec
 from generator.templates import find_tasks
+
+_ADVICE = (
+    "is a folder on this machine, which a cluster does not have: use a model on the Hub, or put it "
+    "into the image or a volume, and say with --local-models where relative paths start there"
+)
 
 
 @dataclass(frozen=True)
@@ -93,3 +99,30 @@ def _check(args: argparse.Namespace) -> None:
             f"got --max-replicas {args.max_replicas} with --replicas {args.replicas}, expected at "
             "least as many"
         )
+
+
+def refuse_local(
+    config: Path, specs: Sequence[ModelSpec], base: str | None, claim: str | None
+) -> None:
+    """Raises SpecError for every local model that pods would not find."""
+    problems = []
+    for part in (part for spec in specs for part in spec.parts):
+        place = part.places["model"]
+        if not part.source.is_local:
+            continue
+        written = str(place.value)
+        if base is None:
+            message = f"'{written}' {_ADVICE}"
+        elif written.startswith("~"):
+            message = f"'{written}' starts at a home folder, which pods don't have"
+        elif claim and not _is_inside(posixpath.join(base, written), base):
+            message = f"'{written}' lies outside of --local-models {base}, where the claim is"
+        else:
+            continue
+        problems.append(Problem(place.line, place.column, place.where, message))
+    if problems:
+        raise SpecError(str(config), problems)
+
+
+def _is_inside(path: str, folder: str) -> bool:
+    return posixpath.commonpath([posixpath.normpath(path), folder]) == folder

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from hf_encoder.request_texts import filled, required_texts
+from hf_encoder.row_values import filled, required_texts
 from hf_runtime.errors import RequestError
 from hf_runtime.tensors import RequestFields, boolean, each_row, integer, text
 

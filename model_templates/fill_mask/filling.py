@@ -8,9 +8,8 @@ from typing import Any
 
 import torch
 from hf_encoder.encoding import Encoding
-from hf_encoder.json_output import JsonRow, json_request
-from hf_encoder.request_texts import required_texts
-from hf_encoder.row_values import integer_in
+from hf_encoder.row_values import integer_in, required_texts
+from hf_encoder.rows import JsonRow, json_request
 from hf_encoder.task import Array, EncoderTask, Prepared, TaskSetup
 from hf_runtime.errors import LoadError, RequestError
 from hf_runtime.tensors import RequestFields, boolean, each_row

@@ -17,11 +17,10 @@ from typing import Any
 import torch
 from hf_runtime.errors import LoadError
 
-from .alone import output_of
 from .onnx_export import USE_TORCH, cause, example_inputs, quiet
 from .opaque_linear import make_opaque
 from .padded_runner import Forward, padded_runners
-from .runner import Runner, RunnerSetup, fitting_runner, made_up_encodings
+from .runner import Runner, RunnerSetup, fitting_runner, made_up_encodings, output_of
 
 # One text and several are compiled apart, and a model's code may ask for a length once more: beyond
 # so many forms a batch is computed uncompiled.

@@ -17,8 +17,7 @@ import torch
 from hf_runtime.errors import LoadError, reason
 from torch import nn
 
-from .alone import output_of
-from .runner import RunnerSetup, made_up_encodings
+from .runner import RunnerSetup, made_up_encodings, output_of
 
 OUTPUT = "output"
 # The first with an operator for GELU.

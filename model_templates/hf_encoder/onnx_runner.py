@@ -6,14 +6,13 @@ from hf_runtime import log
 from hf_runtime.errors import LoadError, reason
 from hf_runtime.served_model import ServedModel
 
-from .alone import forward_alone
 from .encoder_options import EncoderOptions
 from .onnx_export import USE_TORCH
 from .onnx_files import OnnxFiles
 from .onnx_quantization import TOLERANCE as INT8_TOLERANCE
 from .onnx_session import DTYPES, OnnxSession
 from .padded_runner import padded_runners
-from .runner import TOLERANCE, Runner, RunnerSetup, fitting_runner, made_up_encodings
+from .runner import TOLERANCE, Runner, RunnerSetup, fitting_runner, forward_alone, made_up_encodings
 
 
 def onnx_runner(setup: RunnerSetup, served: ServedModel, options: EncoderOptions) -> Runner:

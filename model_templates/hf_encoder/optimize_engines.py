@@ -15,12 +15,18 @@ from typing import Any
 from hf_runtime.errors import LoadError, reason
 from hf_runtime.served_model import ServedModel
 
-from .alone import forward_alone
 from .encoder_options import EncoderOptions
 from .loading import torch_runner
 from .onnx_quantization import TOLERANCE as INT8_TOLERANCE
 from .padded_runner import PaddedRunner
-from .runner import TOLERANCE, Runner, RunnerSetup, largest_difference, made_up_encodings
+from .runner import (
+    TOLERANCE,
+    Runner,
+    RunnerSetup,
+    forward_alone,
+    largest_difference,
+    made_up_encodings,
+)
 
 PLAIN = "plain PyTorch"
 # Name on the command line -> what models.yaml's options say for it.

@@ -12,11 +12,10 @@ from typing import Any
 
 import torch
 
-from .alone import output_of
 from .encoding import Encoding
 from .head import Head
 from .packed_attention import ATTENTION_NAME, PackedRow, attending, register
-from .runner import Runner, RunnerSetup
+from .runner import Runner, RunnerSetup, output_of
 
 
 class PackedRunner(Runner):

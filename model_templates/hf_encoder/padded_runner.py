@@ -12,9 +12,8 @@ from typing import Any
 
 import torch
 
-from .alone import output_of
 from .encoding import Encoding
-from .runner import Runner, RunnerFactory, RunnerSetup
+from .runner import Runner, RunnerFactory, RunnerSetup, output_of
 
 _MAX_PADDING = 0.1  # of a batch's tokens
 _MIN_ROOM = 8  # tokens a text: below that padding costs less than another forward

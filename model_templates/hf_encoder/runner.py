@@ -70,8 +70,6 @@ def fitting_runner(
         LoadError: none does, with each one's reason; or a candidate itself raised it; or the
             model's own outputs are no numbers.
     """
-    from .alone import forward_alone
-
     scene = made_up_encodings(setup, [*_SCENE_LENGTHS, *_beyond_windows(setup.model.config)])
     expected = [forward_alone(setup, encoding) for encoding in scene]
     _check_numbers(expected)
@@ -162,3 +160,29 @@ def largest_difference(got: Sequence[torch.Tensor], expected: Sequence[torch.Ten
 
 def _name(candidate: RunnerFactory) -> str:
     return str(getattr(candidate, "name", "") or getattr(candidate, "__name__", "runner"))
+
+
+@torch.inference_mode()
+def forward_alone(setup: RunnerSetup, encoding: Encoding) -> torch.Tensor:
+    """The model's own forward, to which every runner is held: one encoding without any neighbour or
+    padding -> (num_outputs, size), or (size,) for "sequences".
+    """
+    ids = torch.tensor([encoding.input_ids], device=setup.device)
+    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    if encoding.token_type_ids is not None:
+        inputs["token_type_ids"] = torch.tensor([encoding.token_type_ids], device=setup.device)
+    output = output_of(setup, setup.model(**inputs))[0]
+    return output if encoding.positions is None else output[list(encoding.positions)]
+
+
+def output_of(setup: RunnerSetup, result: object) -> torch.Tensor:
+    """The tensor that is wanted of what the model returned: (batch, length, size), or (batch,
+    size) for "sequences". Question answering's two are one, (batch, length, 2).
+    """
+    if setup.output == "hidden":
+        hidden: torch.Tensor = result.last_hidden_state  # type: ignore[attr-defined]
+        return hidden
+    if hasattr(result, "start_logits"):
+        return torch.stack((result.start_logits, result.end_logits), dim=-1)  # type: ignore[attr-defined]
+    logits: torch.Tensor = result.logits  # type: ignore[attr-defined]
+    return logits

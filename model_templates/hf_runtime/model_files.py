@@ -1,4 +1,5 @@
-"""Gets a model's files into its cache, or says in one line why they can't be used.
+"""Gets the files of a model and its adapters into its cache, or says in one line why they can't be
+used.
 
 A Hub model is cached in the model's folder of the repository; once it is complete there, nothing
 goes over the network. What models.lock pins is used only as it was locked.
@@ -9,6 +10,7 @@ from __future__ import annotations
 import glob
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 from .errors import LoadError
@@ -23,7 +25,7 @@ from .hub_files import (
 from .hub_token import error_line, hub_token
 from .locked_files import LockedFile, differences, missing_files, snapshot_folder
 from .log import info
-from .served_model import ServedModel
+from .served_model import ServedAdapter, ServedModel
 
 _NUM_DOWNLOADS = 8
 _LISTING_S = 60.0
@@ -205,3 +207,28 @@ def _download_failure(served: ServedModel, error: Exception) -> str:
             "token that may read it"
         )
     return f"{source} could not be downloaded into {served.cache_dir.name}/: {error_line(error)}"
+
+
+def adapter_folders(served: ServedModel) -> dict[str, Path]:
+    """Each adapter's folder by its name, in the order of models.yaml.
+
+    Raises:
+        LoadError: names the adapter that is not there, not allowed, or not as locked.
+    """
+    return {adapter.name: _adapter_folder(served, adapter) for adapter in served.adapters}
+
+
+def _adapter_folder(served: ServedModel, adapter: ServedAdapter) -> Path:
+    as_model = replace(
+        served,
+        model=adapter.model,
+        local=adapter.local,
+        revision=adapter.revision,
+        locked_files=adapter.locked_files,
+        adapters=(),
+        is_adapter=True,
+    )
+    try:
+        return model_files(as_model)
+    except LoadError as error:
+        raise LoadError(f"adapter {adapter.name}: {error}") from error

@@ -10,7 +10,7 @@ from typing import Any
 
 from hf_encoder.cutting import Pieces
 from hf_encoder.encoding import Encoding
-from hf_encoder.json_output import JsonRow, json_request
+from hf_encoder.rows import JsonRow, json_request
 from hf_encoder.task import Array, EncoderTask, Prepared, TaskSetup
 from hf_encoder.windows import WindowCutter
 from hf_runtime.errors import LoadError, RequestError

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from hf_encoder.request_texts import required_texts
-from hf_encoder.row_values import integer_in
+from hf_encoder.row_values import integer_in, required_texts
 from hf_encoder.tokenization import Tokenization
 from hf_runtime.errors import LoadError
 from hf_runtime.tensors import RequestFields, boolean

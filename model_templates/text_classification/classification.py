@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 from hf_encoder.encoding import Encoding
-from hf_encoder.request_texts import filled, required_texts
+from hf_encoder.row_values import filled, required_texts
 from hf_encoder.rows import number_rows, text_rows
 from hf_encoder.task import Array, EncoderTask, Prepared, TaskSetup
 from hf_runtime.errors import RequestError

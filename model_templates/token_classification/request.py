@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from hf_encoder.request_texts import required_texts
-from hf_encoder.row_values import integer_in, one_of
+from hf_encoder.row_values import integer_in, one_of, required_texts
 from hf_runtime.errors import LoadError, RequestError
 from hf_runtime.tensors import RequestFields, boolean, each_row
 

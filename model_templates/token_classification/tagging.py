@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from hf_encoder.encoding import Encoding
-from hf_encoder.json_output import JsonRow, json_request
+from hf_encoder.rows import JsonRow, json_request
 from hf_encoder.task import Array, EncoderTask, Prepared, TaskSetup
 from hf_encoder.windows import WindowCutter
 from hf_runtime.errors import RequestError

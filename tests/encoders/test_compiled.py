@@ -14,10 +14,15 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from hf_encoder.alone import forward_alone
 from hf_encoder.compiled_runner import compiled_runner
 from hf_encoder.loading import longest_input, takes_token_types
-from hf_encoder.runner import Runner, RunnerSetup, largest_difference, made_up_encodings
+from hf_encoder.runner import (
+    Runner,
+    RunnerSetup,
+    forward_alone,
+    largest_difference,
+    made_up_encodings,
+)
 from hf_runtime.errors import LoadError
 
 from tests.encoders.tiny_encoders import tiny_encoder

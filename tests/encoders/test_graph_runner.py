@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from hf_encoder.alone import forward_alone
 from hf_encoder.graph_runner import GraphRunner, bucket_of
 from hf_encoder.padded_runner import PaddedRunner
-from hf_encoder.runner import fitting_runner, largest_difference, made_up_encodings
+from hf_encoder.runner import fitting_runner, forward_alone, largest_difference, made_up_encodings
 from hf_encoder.task import OutputKind
 from hf_runtime.cuda_capture import Replay
 

@@ -12,13 +12,12 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from hf_encoder.alone import forward_alone
 from hf_encoder.encoder_options import EncoderOptions
 from hf_encoder.encoding import Encoding
 from hf_encoder.loading import load_encoder, longest_input, takes_token_types
 from hf_encoder.onnx_quantization import TOLERANCE
 from hf_encoder.onnx_runner import onnx_runner
-from hf_encoder.runner import RunnerSetup, largest_difference, made_up_encodings
+from hf_encoder.runner import RunnerSetup, forward_alone, largest_difference, made_up_encodings
 from hf_encoder.task import EncoderTask, OutputKind, Prepared
 from hf_encoder.work import Work
 from hf_runtime.device import Placement

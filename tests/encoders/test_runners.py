@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from hf_encoder.alone import forward_alone
 from hf_encoder.loading import longest_input, takes_token_types
 from hf_encoder.packed_runner import PackedRunner
 from hf_encoder.padded_runner import EqualLengthRunner, PaddedRunner
@@ -16,6 +15,7 @@ from hf_encoder.runner import (
     Runner,
     RunnerSetup,
     fitting_runner,
+    forward_alone,
     largest_difference,
     made_up_encodings,
 )

@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 import torch
 import triton_python_backend_utils as pb_utils
-from hf_encoder.alone import forward_alone
-from hf_encoder.runner import RunnerSetup
+from hf_encoder.runner import RunnerSetup, forward_alone
 from hf_encoder.task import Prepared, TaskSetup
 from hf_encoder.tokenization import Tokenization
 from hf_runtime.errors import LoadError, RequestError

@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from hf_runtime.adapter_files import adapter_folders
 from hf_runtime.device import Placement, free_bytes
 from hf_runtime.errors import LoadError, reason
-from hf_runtime.model_files import model_files
+from hf_runtime.model_files import adapter_folders, model_files
 from hf_runtime.served_model import ServedModel
 from hf_runtime.weights import load_config, load_tokenizer, resolve_dtype
 
