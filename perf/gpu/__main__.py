@@ -67,12 +67,12 @@ def parse_args(argv: list[str]) -> argparse.Namespace:
 
 def section_names(text: str) -> tuple[str, ...]:
     """``a,b`` out of SECTIONS."""
-    names = tuple(dict.fromkeys(text.split(",")))
-    unknown = [name for name in names if name not in SECTIONS]
-    if unknown:
-        known = ", ".join(SECTIONS)
-        raise argparse.ArgumentTypeError(f"got {unknown[0]!r}, expected some of {known}")
-    return names
+    found = tuple(dict.fromkeys(text.split(",")))
+    for name in found:
+        if name not in SECTIONS:
+            known = ", ".join(SECTIONS)
+            raise argparse.ArgumentTypeError(f"got {name!r}, expected some of {known}")
+    return found
 
 
 def _sections() -> str:

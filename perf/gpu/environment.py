@@ -2,8 +2,7 @@
 
 The embedded server's Python needs numpy 1 and a few packages that a machine for training may lack,
 while torch with its gigabytes is there. So: an empty virtual environment, wheels unpacked into it,
-and links to the packages of this interpreter that the engines need and no wheel brings. Standard
-library only.
+and links to the packages of this interpreter that the engines need and no wheel brings.
 """
 
 from __future__ import annotations
@@ -17,6 +16,10 @@ import zipfile
 from collections.abc import Iterable
 from importlib import metadata
 from pathlib import Path
+
+from packaging import tags
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 NEEDED = (
     "torch",
@@ -41,6 +44,7 @@ NEEDED = (
 compiled for another numpy."""
 SERVER = "nvidia-pytriton"
 _SERVER_PROGRAM = "pytriton/tritonserver/bin/tritonserver"
+_PROGRAMS = ("tritonserver", "triton_python_backend_stub")
 _STUBS = "pytriton/tritonserver/python_backend_stubs"
 
 
@@ -64,70 +68,23 @@ def check_wheel(path: Path) -> str:
         with zipfile.ZipFile(path) as wheel:
             names = wheel.namelist()
             info = next(name for name in names if name.endswith(".dist-info/WHEEL"))
-            tags = re.findall(r"^Tag: (\S+)", wheel.read(info).decode(), re.MULTILINE)
+            told = re.findall(r"^Tag: (\S+)", wheel.read(info).decode(), re.MULTILINE)
     except FileNotFoundError:
         raise WheelError(f"{path}: no such file") from None
     except (OSError, zipfile.BadZipFile, StopIteration, UnicodeDecodeError) as error:
         why = str(error) or "no .dist-info/WHEEL in it"
         raise WheelError(f"{path} is not a wheel: {why}") from error
-    if not any(_fits(tag) for tag in tags):
-        here = f"Python {sys.version_info.major}.{sys.version_info.minor}, {_here()}"
-        raise WheelError(f"{path} is for {', '.join(tags)}; this is {here}")
-    name = normal(info.partition("-")[0])
-    if name == SERVER:
-        _check_server(path, names)
-    return name
-
-
-def _check_server(path: Path, names: list[str]) -> None:
+    fitting = set(tags.sys_tags())
+    if not any(fitting & tags.parse_tag(tag) for tag in told):
+        here = f"Python {sys.version_info.major}.{sys.version_info.minor}"
+        system = f"{sys.platform} {platform.machine()} with {' '.join(platform.libc_ver())}"
+        raise WheelError(f"{path} is for {', '.join(told)}; this is {here}, {system}")
+    name = canonicalize_name(info.partition("-")[0])
     stub = f"{_STUBS}/3.{sys.version_info.minor}/triton_python_backend_stub"
-    for needed in (_SERVER_PROGRAM, stub):
+    for needed in (_SERVER_PROGRAM, stub) if name == SERVER else ():
         if needed not in names:
             raise WheelError(f"{path} has no {needed}")
-
-
-def _fits(tag: str) -> bool:
-    """Whether a wheel of this tag runs here: https://packaging.python.org/specifications/
-    platform-compatibility-tags. Compressed ones stand for several.
-    """
-    pythons, abis, platforms = (part.split(".") for part in tag.rsplit("-", 2))
-    minor = sys.version_info.minor
-    is_abi3 = "abi3" in abis and any(_minor(python) <= minor for python in pythons)
-    is_python = is_abi3 or any(
-        python in ("py3", f"py3{minor}", f"cp3{minor}") for python in pythons
-    )
-    return is_python and any(_is_platform(name) for name in platforms)
-
-
-def _minor(python: str) -> int:
-    return int(python[3:]) if re.fullmatch(r"cp3\d+", python) else 99
-
-
-def _is_platform(name: str) -> bool:
-    if name == "any":
-        return True
-    old = {
-        "manylinux1": (2, 5),
-        "manylinux2010": (2, 12),
-        "manylinux2014": (2, 17),
-        "linux": (2, 5),
-    }
-    machine = platform.machine()
-    if sys.platform != "linux" or not name.endswith(f"_{machine}"):
-        return False
-    kind = name.removesuffix(f"_{machine}")
-    version = re.fullmatch(r"manylinux_(\d+)_(\d+)", kind)
-    needed = (int(version[1]), int(version[2])) if version else old.get(kind)
-    return needed is not None and needed <= _glibc()
-
-
-def _glibc() -> tuple[int, ...]:
-    name, version = platform.libc_ver()
-    return tuple(int(part) for part in version.split(".")[:2]) if name == "glibc" else (0,)
-
-
-def _here() -> str:
-    return f"{sys.platform} {platform.machine()} with glibc {'.'.join(map(str, _glibc()))}"
+    return name
 
 
 def make(folder: Path, wheels: Iterable[Path], libpython: Path | None = None) -> Path:
@@ -155,41 +112,34 @@ def _unpack(path: Path, site: Path) -> None:
     with zipfile.ZipFile(path) as wheel:
         for entry in wheel.infolist():
             parts = Path(entry.filename).parts
-            is_aside = parts[0].endswith(".data") and len(parts) > 2
-            if is_aside and parts[1] not in ("purelib", "platlib"):
-                continue
-            target = site.joinpath(*(parts[2:] if is_aside else parts))
+            if parts[0].endswith(".data") and len(parts) > 2:
+                if parts[1] not in ("purelib", "platlib"):
+                    continue
+                parts = parts[2:]
             if entry.is_dir() or ".." in parts:
                 continue
+            target = site.joinpath(*parts)
             target.parent.mkdir(parents=True, exist_ok=True)
-            with wheel.open(entry) as source, target.open("wb") as out:
-                shutil.copyfileobj(source, out)
-            if (entry.external_attr >> 16) & 0o111 or parts[-1] in (
-                "tritonserver",
-                "triton_python_backend_stub",
-            ):
+            target.write_bytes(wheel.read(entry))
+            if (entry.external_attr >> 16) & 0o111 or parts[-1] in _PROGRAMS:
                 target.chmod(0o755)
 
 
 def _closure(roots: Iterable[str], brought: set[str]) -> list[str]:
     """The roots and what they require, of what is installed here and comes by no wheel."""
-    found: list[str] = []
-    waiting = [normal(name) for name in roots]
-    seen = set()
+    found: dict[str, None] = {}
+    waiting = [canonicalize_name(name) for name in roots]
     while waiting:
         name = waiting.pop()
-        if name in seen or name == SERVER:  # the server itself needs none of pytriton's own
-            continue
-        seen.add(name)
-        if name not in brought:
-            found.append(name)
-        waiting += _requirements(name)
-    return found
+        if name not in found and name != SERVER:  # which itself needs none of pytriton's own
+            found[name] = None
+            waiting += map(canonicalize_name, _requirements(name))
+    return [name for name in found if name not in brought]
 
 
 def _of_cuda() -> list[str]:
     """CUDA's own distributions: some torches require them as extras of one that is empty."""
-    names = [normal(distribution.name) for distribution in metadata.distributions()]
+    names = [canonicalize_name(distribution.name) for distribution in metadata.distributions()]
     return [name for name in names if name.startswith(("nvidia-", "cuda-"))]
 
 
@@ -201,9 +151,7 @@ def _requirements(name: str) -> list[str]:
         required = metadata.requires(name) or []
     except metadata.PackageNotFoundError:
         return []
-    plain = [line for line in required if "extra ==" not in line]
-    names = [re.match(r"[A-Za-z0-9._-]+", line) for line in plain]
-    return [normal(found[0]) for found in names if found]
+    return [Requirement(line).name for line in required if "extra ==" not in line]
 
 
 def _link(name: str, site: Path) -> None:
@@ -234,13 +182,4 @@ def _place_libpython(libpython: Path, site: Path) -> None:
 
 def is_installed(name: str) -> bool:
     """Whether this interpreter has a distribution of that name."""
-    try:
-        metadata.distribution(name)
-    except metadata.PackageNotFoundError:
-        return False
-    return True
-
-
-def normal(name: str) -> str:
-    """A distribution's name as PEP 503 compares it."""
-    return re.sub(r"[-_.]+", "-", name).lower()
+    return any(True for _ in metadata.distributions(name=name))

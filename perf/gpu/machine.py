@@ -6,7 +6,7 @@ import importlib
 import subprocess
 from typing import Any
 
-from perf.gpu.context import Context, SkippedError
+from perf.gpu.results import Context, SkippedError
 
 ENGINES = ("text_generation.loading", "hf_encoder.graph_runner")
 FOR_SERVING = (
@@ -23,20 +23,13 @@ FOR_SERVING = (
 
 def measure(context: Context) -> None:
     """Emits the device as a figure's row. Raises ``SkippedError`` where nothing can be measured."""
-    torch = _needed("torch")
-    _needed("transformers")
-    try:
-        for name in ENGINES:
-            importlib.import_module(name)
-    except ImportError as error:
-        raise SkippedError(f"the engines can't be imported: {error}; {_WHEELS}") from error
-    row = device_row(torch, context.device)
-    versions = {name: str(_needed(name).__version__) for name in ("torch", "transformers", "numpy")}
+    packages = {name: _imported(name) for name in ("torch", "transformers", "numpy")}
+    for name in ENGINES:
+        _imported(name, "the engines")
+    row = device_row(packages["torch"], context.device)
+    versions = {name: str(package.__version__) for name, package in packages.items()}
     missing = ", ".join(name for name in FOR_SERVING if not _is_there(name))
     context.emit("device", {**row, **versions, "missing_for_serving": missing})
-
-
-_WHEELS = "a missing package can come as a wheel: --wheels DIR"
 
 
 def device_row(torch: Any, device: str) -> dict[str, Any]:
@@ -83,16 +76,19 @@ def _driver(index: int) -> str:
         return "unknown"
 
 
-def _needed(name: str) -> Any:
+def _imported(name: str, called: str = "") -> Any:
+    """The module. Raises ``SkippedError``, which calls it ``called``."""
     try:
         return importlib.import_module(name)
     except ImportError as error:
-        raise SkippedError(f"{name} can't be imported: {error}; {_WHEELS}") from error
+        raise SkippedError(
+            f"{called or name} can't be imported: {error}; a missing package can come as a wheel: "
+            "--wheels DIR"
+        ) from error
 
 
 def _is_there(name: str) -> bool:
     try:
-        importlib.import_module(name)
-    except ImportError:
+        return bool(_imported(name))
+    except SkippedError:
         return False
-    return True

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Section:
-    """One thing to measure: ``module.measure`` on a ``shape`` of shapes.py."""
+    """One thing to measure: ``measure`` of ``sections/MODULE.py``, on a ``shape`` of shapes.py."""
 
     name: str
     title: str
@@ -21,30 +21,18 @@ class Section:
     is_large: bool = False  # whether it runs only where it is asked for
 
 
+_SERVED = "through tritonserver"
 SECTIONS = {
     section.name: section
     for section in (
-        Section("ceilings", "what the GPU can do", "perf.gpu.ceilings", 90),
-        Section("decode-1b", "decoding, 1 B", "perf.gpu.decode", 150, "llama-1b"),
-        Section("decode-8b", "decoding, 8 B", "perf.gpu.decode", 240, "llama-8b"),
-        Section("encoder", "encoders", "perf.gpu.encoder", 150),
-        Section("memory", "device memory against its budget", "perf.gpu.memory", 150, "llama-1b"),
+        Section("ceilings", "what the GPU can do", "ceilings", 90),
+        Section("decode-1b", "decoding, 1 B", "decode", 150, "llama-1b"),
+        Section("decode-8b", "decoding, 8 B", "decode", 240, "llama-8b"),
+        Section("encoder", "encoders", "encoder", 150),
+        Section("memory", "device memory against its budget", "memory", 150, "llama-1b"),
+        Section("server-1b", f"{_SERVED}, 1 B", "served", 420, "llama-1b", serves=True),
         Section(
-            "server-1b",
-            "through tritonserver, 1 B",
-            "perf.gpu.served",
-            420,
-            "llama-1b",
-            serves=True,
-        ),
-        Section(
-            "server-8b",
-            "through tritonserver, 8 B",
-            "perf.gpu.served",
-            540,
-            "llama-8b",
-            serves=True,
-            is_large=True,
+            "server-8b", f"{_SERVED}, 8 B", "served", 540, "llama-8b", serves=True, is_large=True
         ),
     )
 }

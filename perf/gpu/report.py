@@ -5,10 +5,11 @@ Standard library only.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from perf.gpu.plan import SECTIONS
-from perf.gpu.results import Figure, Measured, Results, Row, Target
+from perf.gpu.results import Figure, Measured, Results, Target
+from perf.report.markdown import table
 
 _NUMBERS = ((100.0, ",.0f"), (10.0, ".1f"), (0.1, ".2f"))
 
@@ -20,8 +21,8 @@ def to_markdown(results: Results) -> str:
         if name in results.sections:
             measured = results.sections[name]
             lines += [f"## {section.title} ({name})", "", *_section(measured)]
-    for title, values in (("hardware", results.hardware), ("versions", results.versions)):
-        lines.append(f"- {title}: {_joined(values)}")
+    lines.append(f"- hardware: {_joined(results.hardware)}")
+    lines.append(f"- versions: {_joined(results.versions)}")
     return "\n".join(lines) + "\n"
 
 
@@ -29,11 +30,9 @@ def _section(measured: Measured) -> Iterator[str]:
     if measured.state != "done":
         yield f"**{measured.state}**"
         yield ""
-    for table in dict.fromkeys(figure.table for figure in measured.figures):
-        figures = [figure for figure in measured.figures if figure.table == table]
-        yield f"{table}:"
-        yield ""
-        yield from _table(figures)
+    for name in dict.fromkeys(figure.table for figure in measured.figures):
+        yield from (f"{name}:", "")
+        yield from _table([figure for figure in measured.figures if figure.table == name])
         yield ""
     yield f"- command: `{measured.command}`"
     yield f"- commit {measured.commit}, {measured.created}, took {measured.duration_s:.0f} s"
@@ -41,17 +40,15 @@ def _section(measured: Measured) -> Iterator[str]:
     yield ""
 
 
-def _table(figures: list[Figure]) -> Iterator[str]:
+def _table(figures: list[Figure]) -> list[str]:
     keys = list(dict.fromkeys(key for figure in figures for key in figure.row))
-    has_targets = any(figure.target for figure in figures)
-    titles = [title(key) for key in keys] + (["target"] if has_targets else [])
-    yield "| " + " | ".join(titles) + " |"
-    yield "|" + "--:|" * len(titles)
-    for figure in figures:
-        cells = [cell(key, figure.row.get(key)) for key in keys]
-        if has_targets:
-            cells.append(target_cell(figure.target) if figure.target else "")
-        yield "| " + " | ".join(cells) + " |"
+    rows = [[cell(key, figure.row.get(key)) for key in keys] for figure in figures]
+    heads = [title(key) for key in keys]
+    if any(figure.target for figure in figures):
+        heads.append("target")
+        for figure, row in zip(figures, rows, strict=True):
+            row.append(target_cell(figure.target) if figure.target else "")
+    return table(heads, rows, ">")
 
 
 def one_line(section: str, figure: Figure) -> str:
@@ -85,19 +82,16 @@ def target_cell(target: Target) -> str:
     return f"{target.what}: {'met' if target.is_met else 'not met'}"
 
 
-def summary(results: Results, names: list[str]) -> list[str]:
+def summary(results: Results, names: list[str]) -> Iterator[str]:
     """A line for each target and each section that was not measured whole."""
-    lines = []
     for name in names:
         measured = results.sections[name]
         if measured.state != "done":
-            lines.append(f"{name}: {measured.state}")
-        for figure in measured.figures:
-            if figure.target:
-                value = cell("", figure.target.value)
-                lines.append(f"{name}: {target_cell(figure.target)} ({value})")
-    return lines
+            yield f"{name}: {measured.state}"
+        for target in (figure.target for figure in measured.figures):
+            if target:
+                yield f"{name}: {target_cell(target)} ({cell('', target.value)})"
 
 
-def _joined(values: Row | dict[str, str]) -> str:
+def _joined(values: Mapping[str, object]) -> str:
     return ", ".join(f"{name} {value}" for name, value in values.items())

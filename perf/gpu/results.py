@@ -1,4 +1,5 @@
-"""What has been measured so far: one JSON file, written anew after each figure.
+"""What a section hands on, and what has been measured so far: one JSON file, written anew after
+each figure.
 
 A section that is measured again takes the place of what the file had of it; the others stay. So a
 run that was cut off is finished by measuring the rest. Standard library only.
@@ -7,12 +8,21 @@ run that was cut off is finished by measuring the rest. Standard library only.
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field, fields
+import sys
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from perf.report.typed import made
+from perf.report.written import write_text
+
 SCHEMA_VERSION = 1
 Row = dict[str, str | int | float | bool | None]
+
+
+class SkippedError(Exception):
+    """The section can't be measured on this machine; the text says why."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +45,27 @@ class Figure:
     table: str
     row: Row
     target: Target | None = None
+
+
+@dataclass(frozen=True)
+class Context:
+    """What a section is told: ``device`` is torch's name of one, ``folder`` a temporary one."""
+
+    device: str
+    tiny: bool
+    shape: str
+    folder: Path
+    seed: int
+    write: Callable[[dict[str, Any]], None]
+
+    def emit(self, table: str, row: Row, target: Target | None = None) -> None:
+        """Hands on one figure."""
+        self.write(asdict(Figure(table, row, target)))
+
+    @staticmethod
+    def say(text: str) -> None:
+        """Progress."""
+        print(f"  {text}", file=sys.stderr, flush=True)
 
 
 @dataclass
@@ -67,29 +98,30 @@ class Results:
         if not self.path.exists():
             return
         try:
-            values = json.loads(self.path.read_text(encoding="utf-8"))
-            self.sections = {name: _measured(each) for name, each in values["sections"].items()}
+            values = json.loads(self.path.read_text(encoding="utf-8"))["sections"]
+            kept = {name: made(Measured, each, name) for name, each in values.items()}
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise ValueError(
                 f"{self.path} holds no results of perf.gpu ({type(error).__name__}: {error}): "
                 "choose another --output, or remove it"
             ) from error
+        self.sections = {
+            name: replace(each, figures=list(each.figures)) for name, each in kept.items()
+        }
 
     def put(self, name: str, measured: Measured) -> None:
         """Sets one section and writes all, whole or not at all. Raises OSError."""
         self.sections[name] = measured
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        fresh = self.path.with_name(f".{self.path.name}.new")
-        fresh.write_text(json.dumps(self.as_json(), indent=2) + "\n", encoding="utf-8")
-        fresh.replace(self.path)
+        write_text(self.path, json.dumps(self.as_json(), indent=2) + "\n")
 
     def as_json(self) -> dict[str, Any]:
-        """Keys are the field names of ``Measured`` and ``Figure``."""
+        """Keys are the field names of ``Measured`` and ``Figure``; a target has ``met``, too."""
         sections = {name: asdict(measured) for name, measured in self.sections.items()}
         for section in sections.values():
-            for figure in section["figures"]:
-                if figure["target"]:
-                    figure["target"]["met"] = Target(**figure["target"]).is_met
+            for target in (figure["target"] for figure in section["figures"]):
+                if target:
+                    target["met"] = Target(**target).is_met
         return {
             "schema_version": SCHEMA_VERSION,
             "hardware": self.hardware,
@@ -100,14 +132,4 @@ class Results:
 
 def figure_of(values: dict[str, Any]) -> Figure:
     """A figure out of its JSON form."""
-    target = values.get("target")
-    if target:
-        target = Target(target["what"], target["value"], target["least"])
-    return Figure(values["table"], values["row"], target or None)
-
-
-def _measured(values: dict[str, Any]) -> Measured:
-    known = {each.name for each in fields(Measured)}
-    figures = [figure_of(figure) for figure in values["figures"]]
-    kept = {name: value for name, value in values.items() if name in known}
-    return Measured(**{**kept, "figures": figures})
+    return made(Figure, values)

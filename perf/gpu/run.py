@@ -36,7 +36,7 @@ class Run:
     budget_s: float | None
     command: str
     created: str
-    python: Path = field(default_factory=lambda: Path(sys.executable))
+    python: str = sys.executable
     found: dict[str, Any] = field(default_factory=dict)  # the device, torch, what is missing
     has_server: bool = False
 
@@ -46,31 +46,23 @@ class Run:
         Raises NoDeviceError, WheelError, OSError.
         """
         self._begun_s = time.monotonic()
-        self.results = Results(
-            self.output.with_name(f"{self.output.name}.json"),
-            machine.hardware(),
-            machine.versions(),
-        )
+        path = self.output.with_name(f"{self.output.name}.json")
+        self.results = Results(path, machine.hardware(), machine.versions())
         self.results.keep()
         if wheels:
-            self.python = environment.make(self.folder / "environment", wheels, libpython)
-            self.has_server = any(
-                environment.check_wheel(path) == environment.SERVER for path in wheels
-            )
-        self.has_server = self.has_server or machine_has_server()
-        self.found = self._look()
-
-    def _look(self) -> dict[str, Any]:
+            self.python = str(environment.make(self.folder / "environment", wheels, libpython))
+        names = map(environment.check_wheel, wheels)
+        self.has_server = on_path() or environment.SERVER in names
+        self.has_server = self.has_server or environment.is_installed(environment.SERVER)
         taken: list[dict[str, Any]] = []
         state, _ = supervise.run(self._command("machine"), _MACHINE_LIMIT_S, taken.append)
         if state != "done":
             raise NoDeviceError(state.partition(": ")[2] or state)
-        row: dict[str, Any] = figure_of(taken[0]).row
-        return row
+        self.found = figure_of(taken[0]).row
 
     def measure(self, sections: Sequence[Section]) -> bool:
         """Measures them in turn and prints the report; returns whether none failed."""
-        measured = []
+        measured: list[str] = []
         try:
             for section in sections:
                 measured.append(section.name)
@@ -84,23 +76,22 @@ class Run:
         """One section; every figure is on the disk before the next is measured."""
         device = {key: value for key, value in self.found.items() if key != "missing_for_serving"}
         measured = Measured("not finished", self.created, self.command, machine.commit(), device)
-        reason = self._cannot(section)
-        if reason:
+        if reason := self._cannot(section):
             measured.state = reason
             self.results.put(section.name, measured)
-            self._say(f"{section.name}: {reason}")
+            say(f"{section.name}: {reason}")
             return
 
         def take(values: dict[str, Any]) -> None:
             measured.figures.append(figure_of(values))
             self.results.put(section.name, measured)
-            self._say(report.one_line(section.name, measured.figures[-1]))
+            say(report.one_line(section.name, measured.figures[-1]))
 
         limit_s = min(section.limit_s, self._left_s())
         folder = self.folder / section.name
         try:
             folder.mkdir()
-            self._say(f"{section.name}: {section.title}, at most {limit_s:.0f} s")
+            say(f"{section.name}: {section.title}, at most {limit_s:.0f} s")
             command = self._command(section.name)
             measured.state, measured.duration_s = supervise.run(command, limit_s, take)
         except KeyboardInterrupt:
@@ -109,7 +100,7 @@ class Run:
         finally:
             shutil.rmtree(folder, ignore_errors=True)
             self.results.put(section.name, measured)
-        self._say(f"{section.name}: {measured.state}, {measured.duration_s:.0f} s")
+        say(f"{section.name}: {measured.state}, {measured.duration_s:.0f} s")
 
     def _cannot(self, section: Section) -> str:
         """Why a section is not begun; empty where it is."""
@@ -119,13 +110,13 @@ class Run:
             return ""
         if not self.has_server:
             return "skipped: no tritonserver here: --pytriton-wheel PATH"
-        if self.found["missing_for_serving"]:
-            missing = self.found["missing_for_serving"]
+        if missing := self.found["missing_for_serving"]:
             return f"failed: these can't be imported: {missing}; put their wheels in --wheels DIR"
-        if int(self.found["numpy"].partition(".")[0]) >= _NUMPY_FOR_SERVER and not on_path():
+        numpy = self.found["numpy"]
+        if int(numpy.partition(".")[0]) >= _NUMPY_FOR_SERVER and not on_path():
             return (
-                f"failed: the embedded server can't work with numpy {self.found['numpy']}: put a "
-                "wheel of numpy 1.26 in --wheels DIR"
+                f"failed: the embedded server can't work with numpy {numpy}: put a wheel of numpy "
+                "1.26 in --wheels DIR"
             )
         return ""
 
@@ -137,8 +128,7 @@ class Run:
     def _command(self, name: str) -> list[str]:
         folder = self.folder / name
         words = [name, "--device", self.device, "--folder", str(folder), "--seed", str(self.seed)]
-        tiny = ["--tiny"] if self.tiny else []
-        return [str(self.python), "-m", "perf.gpu.section", *words, *tiny]
+        return [self.python, "-m", "perf.gpu.section", *words, *["--tiny"] * self.tiny]
 
     def _report(self, names: list[str]) -> None:
         text = report.to_markdown(self.results)
@@ -147,19 +137,15 @@ class Run:
         path.write_text(text, encoding="utf-8")
         print(text)
         for line in report.summary(self.results, names):
-            self._say(line)
-        self._say(f"written: {path} and {self.results.path.name}")
+            say(line)
+        say(f"written: {path} and {self.results.path.name}")
 
-    @staticmethod
-    def _say(text: str) -> None:
-        print(text, file=sys.stderr, flush=True)
+
+def say(text: str) -> None:
+    """Progress."""
+    print(text, file=sys.stderr, flush=True)
 
 
 def on_path() -> bool:
     """Whether there is a tritonserver of its own, as in NVIDIA's container."""
     return shutil.which("tritonserver") is not None
-
-
-def machine_has_server() -> bool:
-    """Whether this interpreter finds a tritonserver without a wheel."""
-    return on_path() or environment.is_installed(environment.SERVER)

@@ -18,8 +18,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
-from perf.gpu.context import Context, SkippedError
 from perf.gpu.plan import SECTIONS
+from perf.gpu.results import Context, SkippedError
 
 
 def main(argv: list[str]) -> int:
@@ -35,7 +35,7 @@ def main(argv: list[str]) -> int:
     _end_with_parent()
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="  %(message)s")
     section = SECTIONS.get(args.name)
-    module = section.module if section else "perf.gpu.machine"
+    module = f"perf.gpu.sections.{section.module}" if section else "perf.gpu.machine"
     shape = "tiny" if args.tiny else section.shape if section else ""
     context = Context(args.device, args.tiny, shape, args.folder, args.seed, write)
     state = _measured(module, context)
@@ -63,12 +63,7 @@ def _own_stdout() -> Callable[[dict[str, Any]], None]:
     """Writes lines of JSON to what was stdout; what others print goes to stderr from now on."""
     lines = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
-
-    def write(values: dict[str, Any]) -> None:
-        lines.write(json.dumps(values) + "\n")
-        lines.flush()
-
-    return write
+    return lambda values: print(json.dumps(values), file=lines, flush=True)
 
 
 def _end_with_parent() -> None:

@@ -27,14 +27,7 @@ def run(
     long it took in seconds.
     """
     begun_s = time.monotonic()
-    said: dict[str, str] = {}
-
-    def take_line(values: dict[str, Any]) -> None:
-        if "state" in values:
-            said["state"] = values["state"]
-        else:
-            take(values)
-
+    said: list[str] = []
     process = subprocess.Popen(
         command,
         cwd=ROOT,
@@ -44,12 +37,21 @@ def run(
         text=True,
         start_new_session=True,
     )
-    reader = threading.Thread(target=_read, args=(process, take_line), daemon=True)
+
+    def read() -> None:
+        for line in process.stdout or ():
+            values = json.loads(line)
+            if "state" in values:
+                said.append(values["state"])
+            else:
+                take(values)
+
+    reader = threading.Thread(target=read, daemon=True)
     reader.start()
     try:
         process.wait(limit_s)
         reader.join(_GRACE_S)
-        state = said.get("state") or f"failed: its process ended: {_how(process.returncode)}"
+        state = said[0] if said else f"failed: its process ended: {_how(process.returncode)}"
     except subprocess.TimeoutExpired:
         state = f"cut off: it took longer than {limit_s:.0f} s"
     finally:
@@ -70,11 +72,6 @@ def environment() -> dict[str, str]:
         "HF_HUB_DISABLE_PROGRESS_BARS": "1",
         "HF_HUB_OFFLINE": "1",  # there is no network, and nothing to fetch
     }
-
-
-def _read(process: subprocess.Popen[str], take: Callable[[dict[str, Any]], object]) -> None:
-    for line in process.stdout or ():
-        take(json.loads(line))
 
 
 def _how(code: int) -> str:

@@ -158,7 +158,7 @@ def test_the_report_has_targets_beside_their_figures(tmp_path: Path) -> None:
     assert "| sequences | tokens/s | of the limit | target |" in text
     assert "| 1 | 1,234 | 72% | at least 70% of the limit: met |" in text
     assert "| 19.0 | at least 20 times: not met |" in text
-    assert summary(results, ["decode-8b"]) == [
+    assert list(summary(results, ["decode-8b"])) == [
         "decode-8b: at least 70% of the limit: met (0.71)",
         "decode-8b: at least 20 times: not met (19.0)",
     ]

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from perf.gpu import ceilings, decode, encoder, engines, kernels, memory
-from perf.gpu.context import Context
+from perf.gpu.results import Context
+from perf.gpu.sections import ceilings, decode, encoder, engines, kernels, memory
 
 
 @pytest.fixture

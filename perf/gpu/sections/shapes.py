@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from transformers import AutoModel, AutoModelForCausalLM, BertConfig, LlamaConfig
 
-from perf.gpu.clock import GIB, free_gib
-from perf.gpu.context import SkippedError
+from perf.gpu.results import SkippedError
+from perf.gpu.sections.ceilings import GIB, free_gib
 from perf.load.requests import NUM_SPECIAL_TOKENS, VOCABULARY_SIZE
 
 _LLAMA = {
@@ -25,33 +25,24 @@ _LLAMA = {
     "eos_token_id": None,  # an answer is as long as asked
     "pad_token_id": 0,
 }
-LLAMAS: dict[str, dict[str, Any]] = {
-    # Llama 3.2 1B and Llama 3.1 8B
-    "llama-1b": {
-        **_LLAMA,
-        "hidden_size": 2048,
-        "intermediate_size": 8192,
-        "num_hidden_layers": 16,
-        "tie_word_embeddings": True,
-    },
-    "llama-8b": {
-        **_LLAMA,
-        "hidden_size": 4096,
-        "intermediate_size": 14_336,
-        "num_hidden_layers": 32,
-        "tie_word_embeddings": False,
-    },
-    "tiny": {
-        **_LLAMA,
-        "vocab_size": VOCABULARY_SIZE,
-        "hidden_size": 64,
-        "intermediate_size": 128,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "max_position_embeddings": 2048,
-        "tie_word_embeddings": True,
-    },
+
+
+def _llama(hidden: int, mlp: int, layers: int, *, tied: bool, **more: int) -> dict[str, Any]:
+    sizes = {"hidden_size": hidden, "intermediate_size": mlp, "num_hidden_layers": layers}
+    return {**_LLAMA, **sizes, "tie_word_embeddings": tied, **more}
+
+
+LLAMAS = {
+    "llama-1b": _llama(2048, 8192, 16, tied=True),  # Llama 3.2 1B
+    "llama-8b": _llama(4096, 14_336, 32, tied=False),  # Llama 3.1 8B
+    "tiny": _llama(
+        *(64, 128, 2),
+        tied=True,
+        vocab_size=VOCABULARY_SIZE,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=2048,
+    ),
 }
 BERTS: dict[str, dict[str, Any]] = {
     "MiniLM": {"hidden_size": 384, "num_hidden_layers": 6, "intermediate_size": 1536},

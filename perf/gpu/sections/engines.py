@@ -7,7 +7,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 from unittest.mock import patch
 
@@ -34,41 +34,63 @@ class _NoTokenizer:
     eos_token_id = None
 
 
-class _Waiting:
-    """Counts sequences that are answered."""
+class Clients:
+    """Each sends its next prompt when its last is answered; counts tokens.
+
+    ``prompts`` are the length and the parameters of each, in tokens.
+    """
 
     streams = False
     request_id = ""
 
-    def __init__(self, number: int) -> None:
-        self._left, self._changed = number, threading.Condition()
+    def __init__(
+        self, engine: InFlightEngine, prompts: Iterator[tuple[int, SamplingParams]]
+    ) -> None:
+        self.num_tokens = 0
+        self._engine, self._prompts = engine, enumerate(prompts)
+        self._num_open = 0
         self._failure: Exception | None = None
+        self._done = threading.Event()
+
+    def run(self, number: int) -> None:
+        """Returns when all is sent and answered. Raises what one of them was answered with."""
+        self._num_open = number
+        self._engine.submit([sequence for _ in range(number) for sequence in self._next()])
+        if not self._done.wait(_ANSWER_TIMEOUT_S):
+            raise TimeoutError(f"{self._num_open} unanswered in {_ANSWER_TIMEOUT_S:g} s")
+        if self._failure is not None:
+            raise self._failure
 
     def take(self, update: Update) -> None:
         if update.error is not None:
             self.fail(update.error)
         elif update.finish_reason is not None:
-            self._count()
+            self.num_tokens += len(update.tokens)
+            if following := self._next():
+                self._engine.submit(following)
 
     def flush(self) -> None:
         """Nothing is sent."""
 
     def fail(self, error: Exception) -> None:
         self._failure = error
-        self._count()
+        self._done.set()
 
-    def wait(self) -> None:
-        """Returns when all are answered. Raises what one of them was answered with."""
-        with self._changed:
-            if not self._changed.wait_for(lambda: self._left <= 0, _ANSWER_TIMEOUT_S):
-                raise TimeoutError(f"{self._left} sequences unanswered in {_ANSWER_TIMEOUT_S:g} s")
-        if self._failure is not None:
-            raise self._failure
+    def _next(self) -> list[Sequence]:
+        for index, (length, params) in self._prompts:
+            prompt = [2 + (index + i) % 1000 for i in range(length)]
+            return [Sequence(prompt, params, self, Detokenizer(None, prompt))]
+        self._num_open -= 1
+        if not self._num_open:
+            self._done.set()
+        return []
 
-    def _count(self) -> None:
-        with self._changed:
-            self._left -= 1
-            self._changed.notify()
+
+def generate(
+    engine: InFlightEngine, number: int, num_prompt_tokens: int, params: SamplingParams
+) -> None:
+    """Returns when ``number`` sequences, submitted at once, are finished."""
+    Clients(engine, iter([(num_prompt_tokens, params)] * number)).run(number)
 
 
 class TimedRunner:
@@ -93,6 +115,16 @@ class TimedRunner:
 
 
 @contextmanager
+def timed(engine: InFlightEngine) -> Iterator[TimedRunner]:
+    """The engine's steps are noted inside the block."""
+    inner = engine.runner
+    runner = TimedRunner(inner)
+    engine.runner = runner
+    yield runner
+    engine.runner = inner
+
+
+@contextmanager
 def engine_on(model: Any, device: torch.device, **options: Any) -> Iterator[InFlightEngine]:
     """The engine with these options, graphs captured; on a CPU a "replay" runs again, so that all
     code but CUDA's is the same.
@@ -100,7 +132,7 @@ def engine_on(model: Any, device: torch.device, **options: Any) -> Iterator[InFl
     parts = ModelParts(model.config, _NoTokenizer(), model)
     placement = Placement(str(device), {"": str(device)})
     asked = Options(engine="in_flight", **options)
-    with _graphs_on_cpu() if device.type == "cpu" else _as_it_is():
+    with _graphs_on_cpu() if device.type == "cpu" else nullcontext():
         engine = start_engine("perf.gpu", parts, asked, placement, num_threads=1)
     assert isinstance(engine, InFlightEngine)
     try:
@@ -116,18 +148,6 @@ def graphed_runner(engine: InFlightEngine) -> GraphedRunner:
     if not isinstance(runner, GraphedRunner):
         raise RuntimeError(f"no CUDA graphs: the engine runs {runner.name}")
     return runner
-
-
-def generate(
-    engine: InFlightEngine, number: int, num_prompt_tokens: int, params: SamplingParams
-) -> None:
-    """Returns when ``number`` sequences, submitted at once, are finished."""
-    waiting = _Waiting(number)
-    prompts = [[2 + (row + i) % 1000 for i in range(num_prompt_tokens)] for row in range(number)]
-    engine.submit(
-        [Sequence(prompt, params, waiting, Detokenizer(None, prompt)) for prompt in prompts]
-    )
-    waiting.wait()
 
 
 def run_again(run: Callable[[], torch.Tensor]) -> Replay:
@@ -151,8 +171,3 @@ def _graphs_on_cpu() -> Iterator[None]:
         patch.object(holding, "_holds_fused", lambda *_: False),  # a GPU's runner is the packed one
     ):
         yield
-
-
-@contextmanager
-def _as_it_is() -> Iterator[None]:
-    yield

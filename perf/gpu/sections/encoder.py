@@ -7,10 +7,10 @@ from hf_encoder.graph_runner import GraphRunner, bucket_of
 from hf_encoder.padded_runner import PaddedRunner
 from hf_encoder.runner import Runner, RunnerSetup, made_up_encodings
 
-from perf.gpu.clock import seconds
-from perf.gpu.context import Context
-from perf.gpu.engines import run_again
-from perf.gpu.shapes import make_bert
+from perf.gpu.results import Context
+from perf.gpu.sections.ceilings import seconds
+from perf.gpu.sections.engines import run_again
+from perf.gpu.sections.shapes import make_bert
 
 MODELS, LENGTHS, BATCH_SIZES = ("MiniLM", "BERT-base"), (16, 128, 512), (1, 8, 32)
 _TIMES, _FOR_S = 100, 1.5

@@ -9,11 +9,10 @@ from text_generation.in_flight import InFlightEngine
 from text_generation.kv_cache import layer_shapes
 from text_generation.sampling_params import SamplingParams
 
-from perf.gpu.clock import GIB, free_gib
-from perf.gpu.context import Context
-from perf.gpu.engines import engine_on, generate, graphed_runner
-from perf.gpu.results import Row, Target
-from perf.gpu.shapes import llama_bytes, make_llama
+from perf.gpu.results import Context, Row, Target
+from perf.gpu.sections.ceilings import GIB, free_gib
+from perf.gpu.sections.engines import engine_on, generate, graphed_runner
+from perf.gpu.sections.shapes import llama_bytes, make_llama
 
 STATED_GIB, TINY_STATED_GIB = 8.0, 0.01
 FREE_SHARE = 0.9  # of what is free, on a GPU: text_generation/kv_cache.py
@@ -37,19 +36,15 @@ def measure(context: Context) -> None:
     )
     stated = TINY_STATED_GIB if context.tiny else STATED_GIB
     length, sequences = (64, 4) if context.tiny else (2048, _SEQUENCES)
-    options: dict[str, Any] = {
-        "kv_cache_gib": stated,
-        "max_model_len": length,
-        "max_num_seqs": sequences,
-    }
-    _measure_budget(context, model, device, "kv_cache_gib stated", stated, options)
+    options: dict[str, Any] = {"max_model_len": length, "max_num_seqs": sequences}
+    told = {**options, "kv_cache_gib": stated}
+    _measure_budget(context, model, device, "kv_cache_gib stated", stated, told)
     free = free_gib(device)
     per_token = sum(shape.bytes_per_token for shape in layer_shapes(model, device))
     most = int(free * FREE_SHARE * GIB) // (_SEQUENCES * per_token) - 1
     longest = 128 if context.tiny else min(most, model.config.max_position_embeddings)
-    budget = free * FREE_SHARE
-    options = {"max_model_len": longest, "max_num_seqs": sequences}
-    _measure_budget(context, model, device, "90 % of what is free", budget, options)
+    options["max_model_len"] = longest
+    _measure_budget(context, model, device, "90 % of what is free", free * FREE_SHARE, options)
 
 
 def _measure_budget(
@@ -63,14 +58,16 @@ def _measure_budget(
     """One row: the engine started, every graph captured, a load of sampled sequences behind it."""
     context.say(f"{name}: starting the engine, capturing every graph")
     before = free_gib(device)
-    if device.type == "cuda":
+    on_gpu = device.type == "cuda"
+    if on_gpu:
         torch.cuda.reset_peak_memory_stats(device)
     with engine_on(model, device, **options) as engine:
         started = free_gib(device)
         graphed_runner(engine).warm_up(num_lengths=99)
         captured = free_gib(device)
         _load(engine)
-        left = _left_gib(device)
+        # With what torch keeps for later still taken, as others see it.
+        left = torch.cuda.mem_get_info(device)[0] / GIB if on_gpu else free_gib(device)
         kept = engine.size.num_bytes / GIB
     row: Row = {
         "budget": name,
@@ -81,7 +78,7 @@ def _measure_budget(
         "engine_gib": before - started,
         "all_graphs_gib": started - captured,
         "free_after_load_gib": left,
-        "torch_reserved_peak_gib": _peak_gib(device),
+        "torch_reserved_peak_gib": torch.cuda.max_memory_reserved(device) / GIB if on_gpu else None,
     }
     context.emit("budget", row, Target("KV cache within the budget", budget_gib - kept, 0.0))
     context.emit(
@@ -97,14 +94,3 @@ def _load(engine: InFlightEngine) -> None:
     params = SamplingParams(max_tokens=min(24, room // 4), temperature=5.0, top_p=0.99, seed=0)
     generate(engine, engine.max_num_seqs, min(room // 2, 512), params)
     generate(engine, 1, min(room // 2, 4096), params)
-
-
-def _left_gib(device: torch.device) -> float:
-    """Free memory with what torch keeps for later still taken, as others see it."""
-    if device.type == "cuda":
-        return float(torch.cuda.mem_get_info(device)[0]) / GIB
-    return free_gib(device)
-
-
-def _peak_gib(device: torch.device) -> float | None:
-    return torch.cuda.max_memory_reserved(device) / GIB if device.type == "cuda" else None

@@ -13,11 +13,10 @@ import psutil
 import torch
 
 from generator.errors import ServerError
-from perf.baselines.repositories import MODEL_FOLDER, generated
-from perf.gpu.clock import GIB
-from perf.gpu.context import Context, SkippedError
-from perf.gpu.results import Target
-from perf.gpu.shapes import llama_bytes, make_llama
+from perf.baselines.repositories import MODEL_FOLDER, generated, lay_out_tutorial
+from perf.gpu.results import Context, SkippedError, Target
+from perf.gpu.sections.ceilings import GIB
+from perf.gpu.sections.shapes import llama_bytes, make_llama
 from perf.load.http import Target as Served
 from perf.load.levels import LevelArguments
 from perf.load.measure import Level, Policy, summarize
@@ -29,7 +28,6 @@ from perf.serving import serving
 
 CLIENTS, TINY_CLIENTS = (1, 8, 64), (1, 2)
 TIMES_TARGET = {64: 20.0}  # clients -> times the tutorial's useful tokens/s
-_TUTORIAL_FILES = Path(__file__).parents[1] / "baselines" / "tutorial"
 _SPARE_GIB = {"llama-8b": 8.0, "llama-1b": 4.0, "tiny": 0.1}
 MODELS_YAML = f"""\
 models:
@@ -52,7 +50,8 @@ def measure(context: Context) -> None:
     _check_room(context)
     _save(context, device)
     clients = TINY_CLIENTS if context.tiny else CLIENTS
-    tutorial = _levels(context, _tutorial(context.folder), TUTORIAL, "tutorial model", clients)
+    repository = lay_out_tutorial(context.folder)
+    tutorial = _levels(context, repository, TUTORIAL, "tutorial model", clients)
     in_flight = _in_flight_levels(context, device, clients)
     for theirs, own in zip(tutorial, in_flight, strict=True):
         _emit_ratio(context, theirs, own)
@@ -83,15 +82,6 @@ def _save(context: Context, device: torch.device) -> None:
     gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()
-
-
-def _tutorial(folder: Path) -> Path:
-    """The tutorial's repository beside the model, which its configuration names."""
-    version = folder / "tutorial_repository" / TUTORIAL.name / "1"
-    version.mkdir(parents=True)
-    shutil.copy(_TUTORIAL_FILES / "config.pbtxt", version.parent)
-    shutil.copy(_TUTORIAL_FILES / "model.py", version)
-    return version.parent.parent
 
 
 def _in_flight_levels(

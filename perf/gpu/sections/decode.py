@@ -12,14 +12,12 @@ from text_generation.in_flight import InFlightEngine
 from text_generation.kv_cache import layer_shapes
 from text_generation.sampling_params import SamplingParams
 
-from perf.gpu.ceilings import memory_bytes_per_s
-from perf.gpu.clock import free_gib
-from perf.gpu.context import Context
-from perf.gpu.engines import TimedRunner, engine_on, generate, graphed_runner
-from perf.gpu.kernels import kernels_of
-from perf.gpu.mixed import mixed_row
-from perf.gpu.results import Row, Target
-from perf.gpu.shapes import bytes_per_step, make_llama
+from perf.gpu.results import Context, Row, Target
+from perf.gpu.sections.ceilings import bandwidths, free_gib
+from perf.gpu.sections.engines import engine_on, generate, graphed_runner, timed
+from perf.gpu.sections.kernels import kernels_of
+from perf.gpu.sections.mixed import mixed_row
+from perf.gpu.sections.shapes import bytes_per_step, make_llama
 
 SHARE_TARGETS = {("llama-8b", 1): 0.70}  # of the limit, by shape and sequences
 GRAPHS, EAGER = "CUDA graphs", "eager"
@@ -60,7 +58,7 @@ class Limit:
 def measure(context: Context) -> None:
     """The short load, the long one, then where a step's time goes."""
     device = torch.device(context.device)
-    bytes_per_s = memory_bytes_per_s(device, tiny=context.tiny)
+    bytes_per_s = max(bandwidths(device, tiny=context.tiny).values())
     model = make_llama(context.shape, device, _SPARE_GIB[context.shape], context.seed)
     per_token = sum(shape.bytes_per_token for shape in layer_shapes(model, device))
     limit = Limit(bytes_per_step(model), per_token, bytes_per_s)
@@ -90,9 +88,8 @@ def _measure_load(
         ways = [(GRAPHS, graphed), (EAGER, graphed.inner)][not graphed.num_graphs :]
         for sequences in load.sequences:
             for name, runner in ways:
-                _emit(
-                    context, load, limit, sequences, name, _step_s(engine, runner, load, sequences)
-                )
+                step_s = _step_s(engine, runner, load, sequences)
+                _emit(context, load, limit, sequences, name, step_s)
         if load.is_mixed:
             engine.runner = graphed
             for clients in load.sequences:
@@ -116,11 +113,9 @@ def _step_s(engine: InFlightEngine, runner: Any, load: Load, sequences: int) -> 
     params = SamplingParams(max_tokens=load.num_output_tokens)
     engine.runner = runner
     generate(engine, sequences, load.num_prompt_tokens, params)
-    timed = TimedRunner(runner)
-    engine.runner = timed
-    generate(engine, sequences, load.num_prompt_tokens, params)
-    engine.runner = runner
-    return timed.step_s(sequences)
+    with timed(engine) as steps:
+        generate(engine, sequences, load.num_prompt_tokens, params)
+    return steps.step_s(sequences)
 
 
 def _emit(

@@ -12,26 +12,23 @@ from text_generation.sampling_params import SamplingParams
 from text_generation.scheduler import Step
 from text_generation.warm_up import silent_sequence
 
-from perf.gpu.clock import wait
 from perf.gpu.results import Row
+from perf.gpu.sections.ceilings import wait
 
 _STEPS = 5
 KINDS = (
+    ("attention", r"fmha|flash|attention|sdpa|cudnn"),  # cutlass has some of these too
     ("matrix products", r"gemm|gemv|cutlass|nvjet|splitk|cublas|matmul|aten::(add)?mm|linear"),
-    ("attention", r"fmha|flash|attention|sdpa|cudnn"),
     ("reductions", r"reduce|softmax|argmax|mean|norm"),
     ("indexing", r"index|gather|scatter"),
     ("copies", r"memcpy|memset|copy|catarray|aten::cat"),
     ("elementwise", r"elementwise|vectorized|aten::(mul|add|silu|neg|pow|rsqrt)"),
 )
-"""The first that fits a kernel's name; of flash and cutlass attention kernels, see ``kind_of``."""
 
 
 def kind_of(kernel: str) -> str:
-    """What a kernel is for, by its name; cutlass has kernels of attention too."""
+    """What a kernel is for: the first kind that fits its name."""
     name = kernel.lower()
-    if re.search(KINDS[1][1], name):
-        return KINDS[1][0]
     return next((kind for kind, pattern in KINDS if re.search(pattern, name)), "other")
 
 

@@ -1,0 +1,1 @@
+"""What is measured: a module with a ``measure(context)`` for each kind of section."""
