@@ -6,6 +6,7 @@ this machine's processor are: a GPU or another machine has limits of its own.
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Any
 from generator.render import VALUES_FILE
 from generator.triton_models import ENGINE_SUFFIX
 from perf.machine import num_cores
-from perf.report.schema import Measurement, Run
+from perf.report.schema import Measurement, Run, read_run, write_run
 from perf.roofline import measured
 from perf.roofline.share import Decoder, decoder_in, share_of
 from perf.roofline.step import Machine, machine_of
@@ -40,10 +41,32 @@ class Limits:
         return replace(found, roofline_share=share_of(self.machine, decoder, found))
 
 
-def decoders_of(names: Sequence[str], repository: Path) -> dict[str, Decoder]:
-    """Of the models of ``repository`` that this machine's processor runs; others are left out."""
+def limits_in(
+    folder: Path, names: Sequence[str], repository: Path, files: Path | None = None
+) -> Limits:
+    """What this machine allows the decoders among these models, kept in the run's ``folder``: it is
+    measured once. Raises OSError.
+    """
+    decoders = decoders_of(names, repository, files)
+    if not decoders:
+        return Limits()
+    run = read_run(folder)
+    if not run.roofline:
+        print("hf-triton: measuring what this machine allows a decoder", file=sys.stderr)
+        run = with_roofline(run)
+        write_run(folder, run)
+    return limits(run, decoders)
+
+
+def decoders_of(
+    names: Sequence[str], repository: Path, files: Path | None = None
+) -> dict[str, Decoder]:
+    """Of the models of ``repository`` that this machine's processor runs; others are left out.
+
+    ``files`` has the config.json of all of them, where it is known.
+    """
     has_gpus = bool(names) and bool(gpu_names())
-    found = {name: _decoder(name, repository, has_gpus) for name in dict.fromkeys(names)}
+    found = {name: _decoder(name, repository, has_gpus, files) for name in dict.fromkeys(names)}
     return {name: decoder for name, decoder in found.items() if decoder is not None}
 
 
@@ -66,7 +89,7 @@ def limits(run: Run, decoders: Mapping[str, Decoder]) -> Limits:
         return Limits()
 
 
-def _decoder(name: str, repository: Path, has_gpus: bool) -> Decoder | None:
+def _decoder(name: str, repository: Path, has_gpus: bool, files: Path | None) -> Decoder | None:
     public = name.removesuffix(ENGINE_SUFFIX)
     for model in (public + ENGINE_SUFFIX, public):
         folder = repository / model
@@ -78,7 +101,7 @@ def _decoder(name: str, repository: Path, has_gpus: bool) -> Decoder | None:
             return None
         count = sum(max(1, group.count) for group in groups) or 1
         most = values.get("options", {}).get("max_num_seqs")
-        files = _files(folder, values)
+        files = files or _files(folder, values)
         dtype = str(values.get("dtype") or "auto")
         return decoder_in(files, dtype, most * count if most else None) if files else None
     return None

@@ -20,11 +20,6 @@ from perf.sweep.triton import TritonView
 _EVERY_S = 0.5
 _MEMORY_EVERY = 4  # looks; it costs more
 _GIB = 2.0**30
-_NVIDIA_SMI = (
-    "nvidia-smi",
-    "--query-gpu=utilization.gpu,memory.used,power.draw",
-    "--format=csv,noheader,nounits",
-)
 
 
 @dataclass(frozen=True)
@@ -108,7 +103,7 @@ class _Processes:
         self._tops = [process for pid in pids for process in _opened(pid)]
         self._seen: dict[int, float] = {}
         self._ours: dict[int, float] = {}
-        self._has_gpu = shutil.which(_NVIDIA_SMI[0]) is not None and bool(self._tops)
+        self._has_gpu = shutil.which("nvidia-smi") is not None and bool(self._tops)
 
     def look(self, with_memory: bool) -> Look:
         server = [each for top in self._tops for each in _family(top)]
@@ -164,25 +159,51 @@ def _memory(processes: Sequence[psutil.Process]) -> float:
 
 def _gpu() -> tuple[float, float, float] | None:
     """Of all GPUs: mean share, sums of memory and power; None where nvidia-smi does not tell."""
-    try:
-        done = subprocess.run(_NVIDIA_SMI, capture_output=True, text=True, timeout=5, check=True)
-        rows = [[float(word) for word in line.split(",")] for line in done.stdout.splitlines()]
-    except (OSError, subprocess.SubprocessError, ValueError):
-        return None
+    rows = nvidia_smi("gpu=utilization.gpu,memory.used,power.draw")
     if not rows:
         return None
-    shares, memory, power = zip(*rows, strict=True)
-    return sum(shares) / len(rows) / 100, sum(memory) / 1024, sum(power)
+    shares, memory, power = (sum(column) for column in zip(*rows, strict=True))
+    return shares / len(rows) / 100, memory / 1024, power
+
+
+def nvidia_smi(query: str) -> list[list[float]]:
+    """The rows of ``nvidia-smi --query-...`` that are numbers; none where there is no GPU."""
+    found = []
+    for line in _asked(f"--query-{query}", "--format=csv,noheader,nounits"):
+        with contextlib.suppress(ValueError):  # [N/A]
+            found.append([float(word) for word in line.split(",")])
+    return found
 
 
 def gpu_names() -> list[str]:
     """Of this machine's GPUs, as nvidia-smi has them."""
+    return _asked("--query-gpu=name", "--format=csv,noheader")
+
+
+def _asked(*arguments: str) -> list[str]:
     try:
-        command = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
+        done = subprocess.run(
+            ["nvidia-smi", *arguments], capture_output=True, text=True, timeout=10, check=True
+        )
     except (OSError, subprocess.SubprocessError):
         return []
     return [line.strip() for line in done.stdout.splitlines() if line.strip()]
+
+
+def server_memory(pid: int) -> dict[str, float]:
+    """``memory_gib`` of a process and those below it, shared pages divided among those that share
+    them, and ``gpu_memory_gib`` of them where there is an NVIDIA GPU: all of the GPU's where its
+    processes can't be told apart (a container).
+    """
+    processes = [each for top in _opened(pid) for each in _family(top)]
+    found = {"memory_gib": _memory(processes) / _GIB}
+    whole = nvidia_smi("gpu=index,memory.used")
+    if whole:
+        rows, pids = nvidia_smi("compute-apps=pid,used_memory"), {each.pid for each in processes}
+        own = [mib for of, mib in rows if of in pids]
+        mibs = own if own or not rows else [mib for _, mib in whole]
+        found["gpu_memory_gib"] = sum(mibs) / 1024
+    return found
 
 
 def machine_figures(looks: Sequence[Look], start_ns: int, end_ns: int) -> dict[str, float]:

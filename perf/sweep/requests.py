@@ -12,6 +12,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+from generator.curl_lines import infer_input
 from generator.errors import PerfError
 from generator.render import VALUES_FILE
 from generator.sample_requests import sample_request, tokenizer_files
@@ -48,8 +49,19 @@ class Requests:
         entries = [{"payload": [_flat(entry)]} if flat else entry for entry in self.entries]
         return json.dumps({"data": entries}) + "\n"
 
+    def bodies(self, target: Target) -> list[str]:
+        """What each request posts to the target, in JSON."""
+        if target.endpoint in FLAT_JSON:
+            return [json.dumps(_flat(entry)) for entry in self.entries]
+        size = target.config.max_batch_size
+        tensors = (
+            [infer_input(target.inputs[name], value, size) for name, value in entry.items()]
+            for entry in self.entries
+        )
+        return [json.dumps({"inputs": inputs}) for inputs in tensors]
 
-class RequestError(Exception):
+
+class RequestError(PerfError):
     """A scenario's input does not fit a model; its text says how."""
 
 

@@ -17,14 +17,14 @@ from generator.models_yaml import load_unpinned
 from generator.templates import find_tasks
 from perf.in_use import in_use
 from perf.report.rendering import MARKDOWN_FILE, PAGE_FILE
-from perf.report.schema import append, read_run, write_run
+from perf.report.schema import append
 from perf.roofline.share import is_countable
 from perf.sweep import analyzer as analyzers
 from perf.sweep import run_folder
 from perf.sweep.analyzer import Analyzer
 from perf.sweep.container import container_commands
 from perf.sweep.described import described
-from perf.sweep.limits import Limits, decoders_of, limits, with_roofline
+from perf.sweep.limits import Limits, limits_in
 from perf.sweep.measuring import Measurer, ServerGoneError
 from perf.sweep.own_server import models_to_load, own_server
 from perf.sweep.plan import Planned, input_files, measuring_command, plan
@@ -140,22 +140,14 @@ def _measure(
 def _limits(
     missing: Sequence[Planned], options: Options, view_of: Callable[[Planned], TritonView]
 ) -> Limits:
-    """What this machine allows the decoders that it is to measure; kept in the run."""
+    """What this machine allows the decoders that it is to measure."""
     here = [
         one.load.target
         for one in missing
         if one.counts_tokens and is_countable(one.load) and view_of(one).is_local
     ]
-    decoders = decoders_of(here, options.repository)
-    if not decoders:
-        return Limits()
-    run = read_run(options.folder)
-    if not run.roofline:
-        _say("measuring what this machine allows a decoder")
-        run = with_roofline(run)
-        with run_folder.disk(options.folder):
-            write_run(options.folder, run)
-    return limits(run, decoders)
+    with run_folder.disk(options.folder):
+        return limits_in(options.folder, here, options.repository)
 
 
 @dataclass(frozen=True)

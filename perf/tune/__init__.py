@@ -1,0 +1,1 @@
+"""Finds settings for a goal by trying them."""

@@ -6,7 +6,6 @@ Its keys: https://github.com/triton-inference-server/model_analyzer/blob/main/do
 
 from __future__ import annotations
 
-import json
 import shlex
 import sys
 import tempfile
@@ -15,18 +14,26 @@ from typing import Any
 
 import yaml
 
-from generator.errors import EXIT_OK, PerfError
+from generator.errors import EXIT_OK, ModelError, PerfError
 from generator.models_yaml import load
 from generator.spec import ModelSpec
 from generator.templates import find_tasks
 from generator.triton_models import engine_name
-from perf.tune.private_repository import PrivateRepository
-from perf.tune.request import Request, space_of
-from perf.tune.sent import Folder, Sent, requests
-from perf.tune.served_bench import STREAM
-from perf.tune.settings import BATCH, DELAY, INSTANCES, OPTIONS, short
-from perf.tune.space import Space
-from perf.tune.subject import endpoint_of, find_model, sent_to
+from perf.sweep.requests import requests_of
+from perf.tune.bench.private_repository import PrivateRepository
+from perf.tune.bench.served import target_in
+from perf.tune.question import (
+    STREAM,
+    Request,
+    counted_by,
+    endpoint_of,
+    files_of,
+    find_model,
+    inputs_of,
+    space_of,
+)
+from perf.tune.settings.keys import BATCH, DELAY, INSTANCES, OPTIONS, short
+from perf.tune.settings.space import Space
 
 SDK_IMAGE = "nvcr.io/nvidia/tritonserver:24.10-py3-sdk"
 _HEAD = """\
@@ -58,7 +65,7 @@ def write_configuration(request: Request, file: Path) -> int:
                 Path(scratch), spec, tasks, request.config, request.repository
             )
             private.generate({})
-            content = _inputs(Folder(private.path, spec.name), sent_to(spec, request.load), request)
+            content = _inputs(private, spec, request)
         data.write_text(content, encoding="utf-8")
         text = _HEAD.format(left_out=_left_out(space)) + yaml.safe_dump(document, sort_keys=False)
         file.write_text(text, encoding="utf-8")
@@ -147,12 +154,13 @@ def _left_out(space: Space) -> str:
     return f"options ({', '.join(names)})" if names else "options"
 
 
-def _inputs(folder: Folder, sent: Sent, request: Request) -> str:
-    """What perf_analyzer sends in turns; lengths of prompts are in words, for no tokenizer runs."""
-    values = requests(folder, sent, request.seed, 1.0)
-    rows = [{name: _row(value) for name, value in each.items()} for each in values]
-    return json.dumps({"data": rows}, indent=1)
-
-
-def _row(value: object) -> list[object]:
-    return [*value] if isinstance(value, list) else [value]
+def _inputs(private: PrivateRepository, spec: ModelSpec, request: Request) -> str:
+    """What perf_analyzer sends in turns, over gRPC where it streams."""
+    try:
+        files = files_of(spec, request.repository)
+    except ModelError:  # nothing is fetched yet: then words are counted
+        files = None
+    inputs = counted_by(inputs_of(spec, request.load), files)
+    endpoint = endpoint_of(spec, request.endpoint, request.goal)
+    target = target_in(private, endpoint)
+    return requests_of(target, inputs, private.path, request.seed)[0].content("grpc-stream")

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from perf.report.schema import Measurement, Percentiles, Value
 from perf.tune.goal import Goal, throughput
-from perf.tune.settings import short
+from perf.tune.settings.keys import short
 from perf.tune.trials import Outcome
 
 Cells = list[str]

@@ -21,7 +21,7 @@ from optuna.trial import TrialState
 
 from perf.report.schema import Measurement, append, read_measurements
 from perf.tune.goal import Goal
-from perf.tune.space import Frozen, Settings, Space, frozen
+from perf.tune.settings.space import Frozen, Settings, Space, frozen
 from perf.tune.trials import Bench, Outcome, State, TrialError
 
 JOURNAL_FILE = "optuna.journal"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from perf.report.schema import Measurement
-from perf.tune.space import Settings
+from perf.tune.settings.space import Settings
 
 Measure = Callable[[float], Measurement]
 """Measures for so many seconds. Raises ``TrialError``."""

@@ -5,13 +5,15 @@ Knows each part by its name only; what they do is theirs.
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
+import json
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from tqdm import tqdm  # type: ignore[import-untyped]
 
@@ -19,24 +21,31 @@ from generator.errors import EXIT_INPUT, EXIT_INTERRUPTED, EXIT_OK, PerfError
 from generator.models_yaml import load
 from generator.server_state import running_servers
 from generator.templates import Task, find_tasks
+from perf.in_use import in_use
 from perf.report.best import Bounds
+from perf.report.head import here
 from perf.report.rendering import write_renderings
-from perf.report.schema import Measurement
-from perf.tune.confirm import Confirmation, Turns
-from perf.tune.limited import limited
-from perf.tune.private_repository import PrivateRepository
+from perf.report.schema import RUN_FILE, Measurement, Run, read_run, write_run
+from perf.tune.bench.private_repository import PrivateRepository
+from perf.tune.bench.room import Room
+from perf.tune.bench.served import ServedBench
+from perf.tune.question import (
+    Request,
+    counted_by,
+    files_of,
+    find_model,
+    inputs_of,
+    question_of,
+    space_of,
+)
 from perf.tune.ranking import ranked, settings_text, table
-from perf.tune.request import Request, question_of, space_of
-from perf.tune.room import Room
-from perf.tune.run_folder import folder_of, num_measured, opened
-from perf.tune.served_bench import ServedBench
-from perf.tune.space import Settings, Space
+from perf.tune.settings.space import Settings, Space
+from perf.tune.settings.write_back import write_settings
 from perf.tune.study import Search
-from perf.tune.subject import files_of, find_model, sent_to
 from perf.tune.trials import Bench, Outcome, TrialError
-from perf.tune.verdict import Verdict, told
-from perf.tune.write_back import write_settings
+from perf.tune.verdict import Confirmation, Turns, Verdict, told
 
+RESULTS_FOLDER = Path("perf-results")
 _NUM_CONFIRMED = 2  # winners that are measured again where the first misses the bounds then
 _BAR = "{n}/{total} trials |{bar:20}| {elapsed} {desc}{postfix}"
 
@@ -52,17 +61,22 @@ def tune(request: Request) -> int:
     room = Room.of(spec, files)
     _warn_of_servers(request.repository)
     try:
-        with opened(folder, question, request.command), _scratch() as scratch:
-            repository = PrivateRepository(scratch, spec, tasks, request.config, request.repository)
+        with (
+            opened(folder, question, request.command),
+            tempfile.TemporaryDirectory(prefix="hf-triton-tune-") as scratch,
+        ):
+            repository = PrivateRepository(
+                Path(scratch), spec, tasks, request.config, request.repository
+            )
             bench = ServedBench(
                 repository,
                 room,
-                sent_to(spec, request.load),
+                counted_by(inputs_of(spec, request.load), files),
                 question["endpoint"],
                 request.concurrency,
                 request.seed,
-                num_measured=lambda each: num_measured(folder, each),
-                with_share=limited(folder, spec, files),
+                folder,
+                files,
             )
             return Tuning(request, space, bench, folder, tasks).run()
     except OSError as error:
@@ -189,16 +203,8 @@ class Tuning:
         return EXIT_OK
 
     def _print(self, outcomes: list[Outcome]) -> None:
-        print(
-            "\n".join(
-                [
-                    f"goal: {self.request.goal.describe()}",
-                    "",
-                    *table(outcomes, self.request.goal),
-                    "",
-                ]
-            )
-        )
+        goal = self.request.goal
+        print("\n".join([f"goal: {goal.describe()}", "", *table(outcomes, goal), ""]))
 
     def _render(self) -> None:
         goal = self.request.goal
@@ -227,10 +233,37 @@ def _bar(done: int, total: int) -> tqdm:
     return tqdm(total=total, initial=done, bar_format=_BAR, mininterval=0.5, miniters=0)
 
 
-@contextmanager
-def _scratch() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="hf-triton-tune-") as folder:
-        yield Path(folder)
+def folder_of(model: str, question: Mapping[str, Any], chosen: Path | None) -> Path:
+    """The same for the same question, so that the same command goes on."""
+    digest = hashlib.sha256(json.dumps(question, sort_keys=True).encode()).hexdigest()
+    return chosen or RESULTS_FOLDER / f"tune-{model}-{digest[:8]}"
+
+
+@contextlib.contextmanager
+def opened(folder: Path, question: Mapping[str, Any], command: str) -> Iterator[None]:
+    """Makes the folder, or takes it up. Raises PerfError where it is another search's or in use."""
+    with in_use(folder):
+        _take_up(folder, question, command)
+        yield
+
+
+def _take_up(folder: Path, question: Mapping[str, Any], command: str) -> None:
+    if not (folder / RUN_FILE).exists():
+        title = f"Settings for {question['model']}: {question['goal']}"
+        origin = here(command).origin()
+        write_run(folder, Run(kind="tune", **origin, title=title, scenario=question))
+        return
+    try:
+        run = read_run(folder)
+    except ValueError as error:
+        raise PerfError(str(error)) from None
+    before, asked = dict(run.scenario), json.loads(json.dumps(question))
+    if run.kind != "tune" or before != asked:
+        keys = [key for key in {*before, *asked} if before.get(key) != asked.get(key)]
+        raise PerfError(
+            f"{folder} holds another search (different: {', '.join(sorted(keys)) or 'its kind'}); "
+            "choose another --output"
+        )
 
 
 def _warn_of_servers(repository: Path) -> None:

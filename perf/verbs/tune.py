@@ -129,7 +129,7 @@ def run(args: argparse.Namespace) -> int:
     """Returns 1 where nothing meets the bounds. Raises GeneratorError."""
     _check(args)
     from perf.tune.goal import Goal
-    from perf.tune.request import Request
+    from perf.tune.question import Request
     from perf.tune.study import Effort
     from perf.tune.tuning import tune
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from perf.report.schema import Load, Measurement, Percentiles
-from perf.tune.space import Settings
+from perf.tune.settings.space import Settings
 from perf.tune.trials import Measure, TrialError
 
 SEQS, TOKENS, WIDE = (

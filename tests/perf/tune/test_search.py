@@ -9,7 +9,7 @@ import pytest
 from perf.report.schema import read_measurements
 from perf.tune.goal import Goal
 from perf.tune.ranking import table, winner
-from perf.tune.space import Dimension, Settings, Space
+from perf.tune.settings.space import Dimension, Settings, Space
 from perf.tune.study import JOURNAL_FILE, Effort, Search
 from tests.perf.tune.fake_bench import SEQS, TOKENS, FakeBench
 

@@ -12,9 +12,9 @@ from generator.models_yaml import load
 from generator.spec import ModelSpec
 from generator.templates import Task, find_tasks
 from perf.report.schema import Value
-from perf.tune import settings
-from perf.tune.search_arguments import make_space
-from perf.tune.space import Space
+from perf.tune.settings import keys as settings
+from perf.tune.settings.arguments import make_space
+from perf.tune.settings.space import Space
 from tests.support.triton import DEMO_MODEL
 
 

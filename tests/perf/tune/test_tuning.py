@@ -12,11 +12,10 @@ from generator.errors import PerfError
 from generator.templates import find_tasks
 from perf.report.schema import Measurement, read_measurements
 from perf.tune.goal import Goal
-from perf.tune.request import Request
-from perf.tune.run_folder import opened
-from perf.tune.space import Dimension, Settings, Space
+from perf.tune.question import Request
+from perf.tune.settings.space import Dimension, Settings, Space
 from perf.tune.study import Effort
-from perf.tune.tuning import Tuning
+from perf.tune.tuning import Tuning, opened
 from tests.perf.tune.fake_bench import SEQS, FakeBench
 from tests.support.triton import DEMO_MODEL
 

@@ -7,11 +7,10 @@ from pathlib import Path
 import pytest
 
 from perf.report.schema import Measurement, append
-from perf.tune.confirm import Confirmation, Turns
 from perf.tune.goal import Goal
 from perf.tune.ranking import ranked
 from perf.tune.trials import Outcome
-from perf.tune.verdict import Verdict, told
+from perf.tune.verdict import Confirmation, Turns, Verdict, told
 from tests.perf.tune.fake_bench import SEQS, FakeBench, measurement
 
 THROUGHPUT = Goal("throughput")

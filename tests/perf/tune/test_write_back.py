@@ -11,10 +11,10 @@ import pytest
 from generator.errors import PerfError, SpecError
 from generator.models_yaml import load
 from generator.templates import Task, find_tasks
-from perf.tune import settings
-from perf.tune.settings import BATCH, DELAY, INSTANCES
-from perf.tune.space import Settings
-from perf.tune.write_back import write_settings
+from perf.tune.settings import keys as settings
+from perf.tune.settings.keys import BATCH, DELAY, INSTANCES
+from perf.tune.settings.space import Settings
+from perf.tune.settings.write_back import write_settings
 from tests.support.triton import DEMO_MODEL
 
 SEQS, CACHE = "options.max_num_seqs", "options.kv_cache_gib"

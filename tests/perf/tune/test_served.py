@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,11 +13,10 @@ import pytest
 from perf.load.http import Target
 from perf.load.levels import LevelArguments
 from perf.load.measure import Policy, Record
+from perf.load.process import http_command, records_of
 from perf.load.targets import ANY_INFER, ANY_STREAM
 from perf.report.schema import Load
-from perf.tune.sending import ask, send
-from perf.tune.summary import summarize
-from perf.tune.trials import TrialError
+from perf.tune.bench.served import summarize
 
 LOAD = Load("demo", "http-infer", concurrency=2)
 
@@ -67,13 +65,14 @@ def serving() -> Iterator[int]:
 
 
 def sent(target: Target, port: int, *bodies: str) -> list[Record]:
-    return send(target, port, "demo", LevelArguments(2, 0, Policy(6, 0.0, 300.0), bodies=bodies))
+    level = LevelArguments(2, 0, Policy(6, 0.0, 300.0), bodies=bodies)
+    return records_of(http_command(target, port, "demo"), level)
 
 
 def test_whole_answers_and_refusals_are_counted_apart() -> None:
     with serving() as port:
         records = sent(ANY_INFER, port, "{}", "refuse")
-    measured = summarize(records, LOAD, 0, "", {})
+    measured = summarize(records, LOAD, 0, "")
     assert len(records) >= 6
     assert measured.num_errors == sum(record.problem is not None for record in records) > 0
     assert measured.first_error == 'HTTP 503: {"error": "the queue is full"}'
@@ -85,27 +84,12 @@ def test_a_streams_tokens_are_those_of_all_its_pieces() -> None:
         records = sent(ANY_STREAM, port, "{}")
     assert {record.num_output_tokens for record in records} == {4}
     assert {len(record.chunk_s) for record in records} == {2}
-    assert summarize(records, LOAD, 0, "", {}).time_to_first_token is not None
-
-
-def test_a_server_that_is_gone_is_told_in_one_line() -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))  # so that nobody else listens there
-        port = taken.getsockname()[1]
-        with pytest.raises(TrialError, match="load generator lost the server"):
-            sent(ANY_INFER, port, "{}")
-        with pytest.raises(TrialError, match="the server does not answer"):
-            ask(f"http://127.0.0.1:{port}/v2/models/demo/infer", "{}")
-
-
-def test_a_refusal_is_told_in_the_servers_own_words() -> None:
-    with serving() as port, pytest.raises(TrialError, match=r"HTTP 503.*the queue is full"):
-        ask(f"http://127.0.0.1:{port}/v2/models/demo/infer", "refuse")
+    assert summarize(records, LOAD, 0, "").time_to_first_token is not None
 
 
 def test_time_between_tokens_is_a_streams_time_after_its_first_piece() -> None:
     record = Record(0, 0.0, 1.0, 0, num_output_tokens=5, chunk_s=(0.2, 0.6, 1.0))
-    measured = summarize([record], LOAD, 0, "", {})
+    measured = summarize([record], LOAD, 0, "")
     assert measured.inter_token_latency is not None
     assert measured.inter_token_latency.p50_ms == pytest.approx(200.0)
     assert measured.time_to_first_token is not None
@@ -113,6 +97,6 @@ def test_time_between_tokens_is_a_streams_time_after_its_first_piece() -> None:
 
 
 def test_nothing_sent_is_a_measurement_without_figures() -> None:
-    measured = summarize([], LOAD, 0, "", {})
+    measured = summarize([], LOAD, 0, "")
     assert measured.latency is None
     assert measured.requests_per_s == 0.0

@@ -11,12 +11,21 @@ from generator.errors import ModelError, UsageError
 from generator.models_yaml import load
 from generator.spec import ModelSpec
 from generator.templates import Task, find_tasks
+from perf.sweep.requests import Requests, requests_of
+from perf.sweep.texts import counter
+from perf.tune.bench.private_repository import PrivateRepository
+from perf.tune.bench.room import Room
+from perf.tune.bench.served import target_in
 from perf.tune.goal import Goal
-from perf.tune.private_repository import PrivateRepository
-from perf.tune.room import Room
-from perf.tune.sent import Folder, requests
-from perf.tune.served_bench import INFER, STREAM
-from perf.tune.subject import endpoint_of, files_of, find_model, sent_to
+from perf.tune.question import (
+    INFER,
+    STREAM,
+    counted_by,
+    endpoint_of,
+    files_of,
+    find_model,
+    inputs_of,
+)
 from tests.support.triton import DEMO_MODEL, ROOT
 
 EMBEDDING = ROOT / "demo" / "embedding"
@@ -102,16 +111,14 @@ def test_a_load_that_says_nothing_is_refused(
     load: str, message: str, specs: list[ModelSpec]
 ) -> None:
     with pytest.raises(UsageError, match=message):
-        sent_to(specs[0], load)
+        inputs_of(specs[0], load)
 
 
 def test_a_sweeps_scenario_says_what_is_sent(tmp_path: Path, specs: list[ModelSpec]) -> None:
     path = tmp_path / "scenario.yaml"
     path.write_text(SCENARIO)
-    sent = sent_to(specs[0], str(path))
-    assert sent.prompt is not None
-    assert sent.output is not None
-    assert (sent.prompt.label, sent.output.label) == ("8-16", "32")
+    found = inputs_of(specs[0], str(path))
+    assert (found.prompt[0].label, found.output[0].label) == ("8-16", "32")
 
 
 @pytest.mark.parametrize(
@@ -128,12 +135,12 @@ def test_a_scenario_that_is_not_one_load_is_refused(
     path = tmp_path / "scenario.yaml"
     path.write_text(text)
     with pytest.raises(UsageError, match=message):
-        sent_to(specs[0], str(path))
+        inputs_of(specs[0], str(path))
 
 
 def test_a_model_that_generates_nothing_has_no_output_length(specs: list[ModelSpec]) -> None:
     with pytest.raises(UsageError, match="generates no text"):
-        sent_to(specs[1], "prompt=8,output=8")
+        inputs_of(specs[1], "prompt=8,output=8")
 
 
 def test_a_kept_answer_is_not_what_is_measured(tmp_path: Path, tasks: Mapping[str, Task]) -> None:
@@ -187,16 +194,23 @@ def test_a_trial_is_generated_beside_the_users_repository_and_reads_its_weights(
     assert sorted(each.name for each in theirs.iterdir()) == ["demo"]
 
 
+def requests(private: PrivateRepository, spec: ModelSpec, load: str | None) -> Requests:
+    inputs = counted_by(inputs_of(spec, load), spec.source.folder)
+    (found,) = requests_of(target_in(private, INFER), inputs, private.path, 0)
+    return found
+
+
 def test_requests_ask_for_exactly_so_many_tokens_and_fit_the_model(
     tmp_path: Path, specs: list[ModelSpec], tasks: Mapping[str, Task]
 ) -> None:
     private = PrivateRepository(tmp_path, specs[0], tasks, tmp_path / "models.yaml", tmp_path)
     private.generate({})
-    sent = sent_to(specs[0], "prompt=8-16,output=32")
-    values = requests(Folder(private.path, "demo"), sent, 0, 1.0)
-    assert {each["min_tokens"] for each in values} == {each["max_tokens"] for each in values}
-    assert {len(str(each["text_input"]).split()) for each in values} == set(range(8, 17))
-    assert values == requests(Folder(private.path, "demo"), sent, 0, 1.0)
+    found = requests(private, specs[0], "prompt=8-16,output=32")
+    assert {each["min_tokens"][0] for each in found.entries} == {32}
+    assert {each["max_tokens"][0] for each in found.entries} == {32}
+    count = counter(DEMO_MODEL / "tokenizer.json")
+    assert {count(each["text_input"][0]) for each in found.entries} == set(range(8, 17))
+    assert found == requests(private, specs[0], "prompt=8-16,output=32")
 
 
 def test_a_batch_dimension_is_in_the_requests_of_models_that_have_one(
@@ -204,9 +218,8 @@ def test_a_batch_dimension_is_in_the_requests_of_models_that_have_one(
 ) -> None:
     private = PrivateRepository(tmp_path, specs[1], tasks, tmp_path / "models.yaml", tmp_path)
     private.generate({})
-    folder = Folder(private.path, "emb")
-    body = folder.infer_body(requests(folder, sent_to(specs[1], None), 0, 1.0)[0])
-    assert '"shape": [1, 1]' in body
+    found = requests(private, specs[1], None)
+    assert '"shape": [1, 1]' in found.bodies(target_in(private, INFER))[0]
 
 
 def test_more_instances_than_memory_holds_are_refused_with_the_numbers(

@@ -16,7 +16,7 @@ from generator.spec import ModelSpec
 from generator.templates import Task
 from generator.yaml_nodes import Node
 from perf.report.schema import Value
-from perf.tune.space import Settings
+from perf.tune.settings.space import Settings
 
 BATCH, DELAY, INSTANCES = (
     "max_batch_size",

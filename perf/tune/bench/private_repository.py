@@ -17,8 +17,8 @@ from generator.models_lock import lock_path
 from generator.models_yaml import load
 from generator.spec import ModelSpec, PythonEnv
 from generator.templates import Task
-from perf.tune.settings import entry_with, plain
-from perf.tune.space import Settings
+from perf.tune.settings.keys import entry_with, plain
+from perf.tune.settings.space import Settings
 
 _LARGEST_COPY = 2**20  # bytes; what is larger in a cache of weights is linked
 _OF_ONE_TRIAL = ("canary", "shadow")

@@ -13,8 +13,8 @@ from generator.schema import did_you_mean
 from generator.spec import ModelSpec
 from generator.templates import Task
 from perf.report.schema import Value
-from perf.tune import settings
-from perf.tune.space import Dimension, Space
+from perf.tune.settings import keys as settings
+from perf.tune.settings.space import Dimension, Space
 
 MAX_VALUES = 64
 _SYNTAX = {

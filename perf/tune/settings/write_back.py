@@ -19,11 +19,11 @@ from generator.models_yaml import load
 from generator.spec import DynamicBatching, ModelSpec
 from generator.templates import Task
 from generator.writing import write
-from perf.tune import settings
 from perf.tune.ranking import settings_text
-from perf.tune.settings import BATCH, DELAY, INSTANCES, OPTIONS
-from perf.tune.space import Settings
-from perf.tune.yaml_edit import EditError, Flow, Written, has, set_value, written
+from perf.tune.settings import keys as settings
+from perf.tune.settings.keys import BATCH, DELAY, INSTANCES, OPTIONS
+from perf.tune.settings.space import Settings
+from perf.tune.settings.yaml_edit import EditError, Flow, Written, has, set_value, written
 
 _BOM = "\ufeff"
 _SCRATCH_SUFFIX = ".hf-triton-tmp"  # with the same models.lock beside it

@@ -6,8 +6,6 @@ An estimate from below: what it refuses can't work; what it lets pass may still 
 from __future__ import annotations
 
 import json
-import shutil
-import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,8 +13,9 @@ from typing import Any
 import psutil
 
 from generator.spec import ModelSpec
-from perf.tune.settings import INSTANCES, OPTIONS
-from perf.tune.space import Settings
+from perf.sweep.machine_use import nvidia_smi
+from perf.tune.settings.keys import INSTANCES, OPTIONS
+from perf.tune.settings.space import Settings
 
 _GIB = 2**30
 _PROCESS_GIB = 0.3  # of a stub with torch and transformers in it
@@ -81,12 +80,8 @@ def _cache_bytes(config: dict[str, Any], size: int) -> int:
 
 def _free_gib(spec: ModelSpec) -> float:
     """Of the GPUs where there are any that the model may use, else of the machine."""
-    if all(group.kind != "KIND_CPU" for group in spec.instance_groups) and shutil.which(
-        "nvidia-smi"
-    ):
-        command = ["nvidia-smi", "--query-gpu=memory.free", "--format=csv,noheader,nounits"]
-        answer = subprocess.run(command, capture_output=True, text=True, check=False)
-        lines = answer.stdout.split()
-        if answer.returncode == 0 and lines and all(line.isdecimal() for line in lines):
-            return sum(map(int, lines)) / 1024
+    if all(group.kind != "KIND_CPU" for group in spec.instance_groups):
+        rows = nvidia_smi("gpu=memory.free")
+        if rows:
+            return sum(mib for (mib,) in rows) / 1024
     return psutil.virtual_memory().available / _GIB

@@ -1,0 +1,1 @@
+"""How one choice of settings is measured: on a server and a repository of its own."""

@@ -1,0 +1,206 @@
+"""Measures settings on a tritonserver of its own, on a repository of its own, and leaves nothing.
+
+Each trial has a server that was started for it: what one settings' run left in memory can't meet
+the next one's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from generator.errors import GeneratorError, SpecError
+from generator.server import TritonServer
+from generator.triton_models import engine_name
+from perf.load.levels import LevelArguments
+from perf.load.measure import Policy, Record, counted
+from perf.load.process import LevelError, http_command, records_of
+from perf.load.targets import ANY_INFER, ANY_STREAM
+from perf.report.head import now
+from perf.report.schema import Load, Measurement, read_measurements
+from perf.serving import free_listen
+from perf.sweep.export import percentiles
+from perf.sweep.limits import Limits, decoders_of, limits_in
+from perf.sweep.machine_use import server_memory
+from perf.sweep.requests import Requests, requests_of
+from perf.sweep.scenario import Inputs
+from perf.sweep.targets import Target, of_repository
+from perf.tune.bench.private_repository import PrivateRepository
+from perf.tune.bench.room import Room
+from perf.tune.question import STREAM
+from perf.tune.settings.space import Settings
+from perf.tune.trials import Measure, TrialError
+
+_LONGEST = 4  # times the seconds of a level that it may last to reach its least requests
+_WARM_UP_S = 120.0
+_ANSWER_TIMEOUT_S = 120.0
+
+
+@dataclass
+class ServedBench:
+    """Measures into ``folder``, whose repeats it numbers. ``files`` has the model's config.json;
+    ``show`` is told what is being done, ``show_log`` gets what the server says.
+    """
+
+    repository: PrivateRepository
+    room: Room
+    inputs: Inputs
+    endpoint: str
+    concurrency: int
+    seed: int
+    folder: Path
+    files: Path | None = None
+    show: Callable[[str], object] = lambda _: None
+    show_log: Callable[[str], None] = lambda _: None
+    _limits: Limits | None = field(default=None, init=False)
+
+    def show_to(self, show: Callable[[str], object]) -> None:
+        """Whom it tells, from now on."""
+        self.show = show
+
+    def refusal(self, settings: Settings) -> str | None:
+        """Not allowed together by models.yaml's rules, or more than memory holds."""
+        try:
+            self.repository.spec(settings)
+        except SpecError as error:
+            return "; ".join(f"{each.where}: {each.message}" for each in error.problems)
+        return self.room.refusal(settings)
+
+    @contextmanager
+    def serving(self, settings: Settings) -> Iterator[Measure]:
+        """Raises ``TrialError`` where the model does not load or stops answering."""
+        self.show("loading")
+        try:
+            self.repository.generate(settings)
+            target = target_in(self.repository, self.endpoint)
+            bodies = self.requests(target).bodies(target)
+            with TritonServer(
+                self.repository.path, free_listen(), write_log=self.show_log
+            ) as server:
+                server.wait_ready([self.repository.name])
+                served = _Served(self, server, settings, target, bodies, self.limits())
+                served.warm_up()
+                yield served.measure
+        except GeneratorError as error:
+            raise TrialError(_one_line(str(error))) from error
+
+    def requests(self, target: Target) -> Requests:
+        """What is sent, the same for all settings. Raises PerfError."""
+        return requests_of(target, self.inputs, self.repository.path, self.seed)[0]
+
+    def limits(self) -> Limits:
+        """What this machine allows the model as it is generated now; its server is idle yet."""
+        name, path = self.repository.name, self.repository.path
+        if self._limits is None:
+            self._limits = limits_in(self.folder, [name], path, self.files)
+        return replace(self._limits, decoders=decoders_of([name], path, self.files))
+
+    def load(self, settings: Settings) -> Load:
+        """What is sent to the model with these settings."""
+        inputs = self.inputs
+        words = f"{inputs.words[0].label} words" if inputs.words else ""
+        return Load(
+            target=self.repository.name,
+            endpoint=self.endpoint,
+            concurrency=self.concurrency,
+            prompt_tokens=inputs.prompt[0].label if inputs.prompt else words,
+            output_tokens=inputs.output[0].label if inputs.output else "",
+            settings=settings,
+        )
+
+    def failed(self, settings: Settings, reason: str) -> Measurement:
+        """The record of settings that could not be measured."""
+        load = self.load(settings)
+        empty = Measurement(load, self.num_measured(load), now(), 0.0, 0, 1, 0.0)
+        return replace(empty, first_error=reason)
+
+    def num_measured(self, load: Load) -> int:
+        """How often a load was measured already."""
+        return sum(each.load == load for each in read_measurements(self.folder))
+
+
+def target_in(repository: PrivateRepository, endpoint: str) -> Target:
+    """The generated model that answers at ``endpoint``."""
+    name = repository.name
+    model = engine_name(name) if endpoint == STREAM else name
+    return Target(name, endpoint, model, of_repository(repository.path)(model))
+
+
+@dataclass(frozen=True)
+class _Served:
+    """A model that is up."""
+
+    bench: ServedBench
+    server: TritonServer
+    settings: Settings
+    target: Target
+    bodies: Sequence[str]
+    limits: Limits
+
+    def warm_up(self) -> None:
+        """As many requests as there are callers, twice; their figures are thrown away.
+
+        Raises TrialError where none of them is answered.
+        """
+        self.bench.show("warming up")
+        records = self._records(2 * self.bench.concurrency, 0.0, _WARM_UP_S)
+        problems = [record.problem for record in records if record.problem is not None]
+        if len(problems) == len(records):
+            told = problems[0] if problems else "none was sent"
+            raise TrialError(f"every request failed: {told}")
+
+    def measure(self, seconds: float) -> Measurement:
+        """Raises TrialError where the server stops answering."""
+        bench = self.bench
+        bench.show("measuring")
+        load, started = bench.load(self.settings), now()
+        records = self._records(3 * bench.concurrency, seconds, _LONGEST * seconds)
+        found = summarize(records, load, bench.num_measured(load), started)
+        found = replace(found, machine=server_memory(self.server.pid))
+        return self.limits.with_share(found)
+
+    def _records(self, min_requests: int, min_s: float, max_s: float) -> list[Record]:
+        bench, port = self.bench, self.server.listen.http_port
+        policy = Policy(min_requests, min_s, max_s, _ANSWER_TIMEOUT_S)
+        level = LevelArguments(bench.concurrency, bench.seed, policy, bodies=self.bodies)
+        kind = ANY_STREAM if bench.endpoint == STREAM else ANY_INFER
+        try:
+            return records_of(http_command(kind, port, self.target.model), level)
+        except LevelError as error:
+            if self.server.exit_code() is not None:
+                raise TrialError(_one_line(self.server.last_words("tritonserver died"))) from None
+            raise TrialError(str(error)) from None
+
+
+def summarize(records: Sequence[Record], load: Load, repeat: int, started: str) -> Measurement:
+    """Answers with a problem count as errors, wherever in the level they were."""
+    inside, seconds = counted(records, load.concurrency or 1)
+    good = [record for record in inside if record.problem is None]
+    problems = [record.problem for record in records if record.problem is not None]
+    tokens = sum(record.num_output_tokens for record in good)
+    first = [record.chunk_s[0] - record.sent_s for record in good if record.chunk_s]
+    between = [  # seconds a token after the first piece: a piece may hold several tokens
+        (record.chunk_s[-1] - record.chunk_s[0]) / (record.num_output_tokens - 1)
+        for record in good
+        if len(record.chunk_s) > 1 and record.num_output_tokens > 1
+    ]
+    return Measurement(
+        load=load,
+        repeat=repeat,
+        started=started,
+        duration_s=seconds,
+        num_requests=len(good),
+        num_errors=len(problems),
+        first_error=problems[0] if problems else None,
+        requests_per_s=len(good) / seconds if seconds else 0.0,
+        output_tokens_per_s=tokens / seconds if seconds and tokens else None,
+        latency=percentiles([1000 * record.latency_s for record in good]),
+        time_to_first_token=percentiles([1000 * each for each in first]),
+        inter_token_latency=percentiles([1000 * each for each in between]),
+    )
+
+
+def _one_line(text: str) -> str:
+    return " | ".join(line.strip() for line in text.splitlines() if line.strip())[:600]
