@@ -34,13 +34,6 @@ def digest_in(config: bytes) -> str:
     return found[1] if found else ""
 
 
-def without_digest(config: bytes) -> bytes:
-    """The config.pbtxt, saying that it is none of a whole rendering."""
-    return _DIGEST.sub(
-        f'key: "{DIGEST_PARAMETER}"\n  value {{ string_value: "" }}', config.decode()
-    ).encode()
-
-
 def digest_of_served(config: Mapping[str, Any] | None) -> str:
     """The digest in the configuration that a server gave of a loaded model; empty without one."""
     parameters = (config or {}).get("parameters")

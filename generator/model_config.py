@@ -64,6 +64,14 @@ def parse(text: str) -> Message:
     return config
 
 
+def as_text(config: Message) -> str:
+    """The config.pbtxt of a ModelConfig."""
+    from google.protobuf import text_format
+
+    text: str = text_format.MessageToString(config)
+    return text
+
+
 def as_dict(text: str) -> dict[str, Any]:
     """The ModelConfig that ``text`` is, as Triton hands it to a model. Raises TemplateError."""
     config = parse(text)

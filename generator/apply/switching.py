@@ -17,18 +17,19 @@ import contextlib
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
+from generator import model_config
 from generator.apply.changes import FolderChange, GroupChange, Need
 from generator.apply.control import Control
-from generator.digest import CONFIG_FILE, without_digest
+from generator.digest import CONFIG_FILE, DIGEST_PARAMETER
 from generator.errors import GeneratorError, ServerError
 from generator.version_folders import drop_last_version, replace_config
 
 _LINK_FILE = "hf_runtime/engine_link.py"
+# The version so far is in code of an earlier hf-triton: it is read, not run.
 _LINK_VERSION = re.compile(rb"^VERSION = \d+$", re.MULTILINE)
 _ENSEMBLE = b'platform: "ensemble"'
-_STEP = re.compile(rb'(model_name: "([^"]+)"\s+model_version: )-?\d+')
-_POLICY = re.compile(rb"version_policy \{\n.*\n\}\n")
 _Write = Callable[[FolderChange], None]
 
 
@@ -133,18 +134,22 @@ def pinned(config: bytes, versions: Mapping[str, int]) -> bytes:
     """An ensemble's config.pbtxt with each step's version. It has no digest: a server that runs it
     does not run what is wanted.
     """
-
-    def pin(found: re.Match[bytes]) -> bytes:
-        return found[1] + str(versions[found[2].decode()]).encode()
-
-    return without_digest(_STEP.sub(pin, config))
+    parsed: Any = model_config.parse(config.decode())
+    for step in parsed.ensemble_scheduling.step:
+        step.model_version = versions[step.model_name]
+    return _without_digest(parsed)
 
 
 def with_versions(config: bytes, *versions: int) -> bytes:
     """A config.pbtxt that serves exactly these versions; without a digest, as ``pinned``."""
-    listed = ", ".join(map(str, sorted(versions)))
-    policy = f"version_policy {{\n  specific {{ versions: [ {listed} ] }}\n}}\n"
-    return without_digest(_POLICY.sub(b"", config)) + policy.encode()
+    parsed: Any = model_config.parse(config.decode())
+    parsed.version_policy.specific.versions[:] = sorted(versions)
+    return _without_digest(parsed)
+
+
+def _without_digest(parsed: Any) -> bytes:
+    parsed.parameters.pop(DIGEST_PARAMETER, None)
+    return model_config.as_text(parsed).encode()
 
 
 def _config_on_disk(folder: FolderChange) -> bytes:
