@@ -33,7 +33,7 @@ from generator.manifest import MANIFEST_FILE, WEIGHTS_FOLDER, Manifest
 from generator.versions import version_of
 from generator.writing import remove_empty_folders, remove_files, remove_tree, write
 
-_LOCKS = Path("/proc/locks")
+_LOCKS = Path("/proc/locks")  # psutil knows of no locks
 _VERB = re.compile(r"[a-z]{2,20}")
 
 
@@ -226,9 +226,10 @@ def lock_holder(descriptor: int) -> str:
 
 def _verb(pid: int) -> str:
     """The verb that an hf-triton runs, with a comma; its other arguments are nobody's business."""
-    with contextlib.suppress(OSError):
-        words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
-        for program, word in itertools.pairwise(words):
+    import psutil  # here: most runs wait for nobody
+
+    with contextlib.suppress(psutil.Error):
+        for program, word in itertools.pairwise(psutil.Process(pid).cmdline()):
             is_ours = program.endswith(("hf-triton", "generator", "echo_cli"))
             if is_ours and _VERB.fullmatch(word):
                 return f"{word}, "

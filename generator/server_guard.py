@@ -9,7 +9,8 @@ lock outlives its server. SIGINT and SIGTERM go on to the program, and it ends a
 
 The first line of stdin is a secret, or empty: it stands in for SECRET in the arguments. A command
 line can be read by every user of the machine, so a later byte on stdin says that the program has
-read its own, and the secret is overwritten there. Run by its path, imports nothing of ours.
+read its own, and the secret is overwritten there. Run by its path, imports nothing of ours and,
+with -S, no psutil.
 """
 
 import contextlib

@@ -13,8 +13,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-_PROCESSES = Path("/proc")
+import psutil
+
 _STUB = "triton_python_backend_stub"
+_ENDED = (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
 
 
 @dataclass(frozen=True, order=True)
@@ -29,12 +31,12 @@ class Stub:
 def find_stubs(group: int) -> frozenset[Stub]:
     """Every stub alive in the process group."""
     found = set()
-    for folder, fields in _processes(group):
-        with contextlib.suppress(OSError):  # it ended between two reads
-            command = (folder / "cmdline").read_bytes().decode(errors="replace").split("\0")
-            if fields[0] not in "ZX" and command[0].endswith(_STUB):
+    for process in _processes(group):
+        with contextlib.suppress(psutil.Error):  # it ended meanwhile
+            command = process.cmdline()
+            if command and command[0].endswith(_STUB) and process.status() not in _ENDED:
                 version = Path(command[1]).parent  # .../triton_python_backend_stub <model.py> ...
-                found.add(Stub(version.parent.name, version.name, int(folder.name)))
+                found.add(Stub(version.parent.name, version.name, process.pid))
     return frozenset(found)
 
 
@@ -45,35 +47,33 @@ def still_alive(stubs: Iterable[Stub]) -> frozenset[Stub]:
 
 def _is_alive(pid: int) -> bool:
     try:
-        stat = (_PROCESSES / str(pid) / "stat").read_text(errors="replace")
-    except OSError:
+        return psutil.Process(pid).status() not in _ENDED
+    except psutil.Error:
         return False
-    return stat.rpartition(")")[2].split()[0] not in "ZX"
 
 
 def cpu_seconds(group: int) -> dict[int, float]:
     """What each process of the group has used of the processor so far, in seconds."""
-    ticks = os.sysconf("SC_CLK_TCK")
-    return {
-        int(folder.name): (int(fields[11]) + int(fields[12])) / ticks
-        for folder, fields in _processes(group)
-    }
+    found = {}
+    for process in _processes(group):
+        with contextlib.suppress(psutil.Error):
+            times = process.cpu_times()
+            found[process.pid] = times.user + times.system
+    return found
 
 
-def _processes(group: int) -> Iterator[tuple[Path, list[str]]]:
-    """Each process's folder, and the fields of its ``stat`` from the state on."""
-    for folder in _PROCESSES.glob("[0-9]*"):
-        with contextlib.suppress(OSError):  # it ended between two reads
-            # pid (name) state parent group ...: the name may hold spaces, and parentheses
-            fields = (folder / "stat").read_text(errors="replace").rpartition(")")[2].split()
-            if int(fields[2]) == group:
-                yield folder, fields
+def _processes(group: int) -> Iterator[psutil.Process]:
+    for pid in psutil.pids():
+        with contextlib.suppress(OSError, psutil.Error):
+            if os.getpgid(pid) == group:
+                yield psutil.Process(pid)
 
 
 def how_it_ended(pid: int) -> str:
     """Such as ``killed by SIGKILL: out of memory?``; "" where nobody can tell any more."""
     try:
-        fields = (_PROCESSES / str(pid) / "stat").read_text(errors="replace").rpartition(")")[2]
+        # psutil has no exit status of a process that is not our child.
+        fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2]
         state, status = fields.split()[0], int(fields.split()[-1])
     except (OSError, ValueError, IndexError):
         return ""

@@ -1,5 +1,6 @@
 """Ends processes of a model, and waits for their end. A number that another process has by now is
-left alone: only those that the model still has are touched.
+left alone: only those that the model still has are touched. A process that has ended, but that
+Triton has not asked about, is gone: psutil's wait_procs would wait for it.
 """
 
 from __future__ import annotations

@@ -19,6 +19,7 @@ from .errors import DeviceLostError, LoadError, reason
 if TYPE_CHECKING:
     import torch
 
+# psutil tells the machine's memory, not what a container may have of it.
 _CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 _CGROUP_USED = Path("/sys/fs/cgroup/memory.current")
 _CGROUP_STAT = Path("/sys/fs/cgroup/memory.stat")

@@ -33,7 +33,15 @@ def test_torch_is_pinned_where_setup_and_the_images_look_for_it() -> None:
 
 def test_the_generator_itself_needs_neither_torch_nor_transformers() -> None:
     names = {re.split(r"[\[<>=; ]", entry)[0] for entry in PROJECT["dependencies"]}
-    assert names == {"aiohttp", "huggingface-hub", "jinja2", "packaging", "pyyaml", "tritonclient"}
+    assert names == {
+        "aiohttp",
+        "huggingface-hub",
+        "jinja2",
+        "packaging",
+        "psutil",
+        "pyyaml",
+        "tritonclient",
+    }
 
 
 def test_the_pythons_are_3_10_to_3_13() -> None:
