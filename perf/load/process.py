@@ -24,12 +24,16 @@ class LevelError(Exception):
     """A load generator that failed; its text is the last line that it printed."""
 
 
-def http_command(target: Target | str, port: int, model: str = "") -> list[str]:
+def http_command(
+    target: Target | str, port: int, model: str = "", *, reconnect: bool = False
+) -> list[str]:
     """The load generator against a server on ``port`` of this machine, over one of
-    ``targets.TARGETS`` or ``GRPC``; ``model`` is its name there, the target's where empty.
+    ``targets.TARGETS`` or ``GRPC``; ``model`` is its name there, the target's where empty. With
+    ``reconnect`` a connection that breaks is a wrong answer, and does not end the level.
     """
     name = target if isinstance(target, str) else target.name
     named = ["--target", name, "--model", model or name, "--port", str(port)]
+    named += ["--reconnect"] * reconnect
     return ["nice", "-n", LOAD_NICENESS, sys.executable, "-m", "perf.load", *named]
 
 
@@ -52,17 +56,26 @@ class Generator:
 
         Raises ``LevelError``.
         """
+        records = list[Record]()
+        for record in self.each(arguments):
+            records.append(record)
+            on_answer(len(records))
+        return records
+
+    def each(self, arguments: LevelArguments) -> Iterator[Record]:
+        """Run one level; each record as it comes. Raises ``LevelError``, also after ``stop``."""
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(arguments.to_json() + "\n")
             self._process.stdin.flush()
         except BrokenPipeError:
             raise self._error() from None
-        records = list[Record]()
         for line in self.lines():
-            records.append(Record(**json.loads(line)))
-            on_answer(len(records))
-        return records
+            yield Record(**json.loads(line))
+
+    def stop(self) -> None:
+        """End the process, whatever it is doing."""
+        self._process.kill()
 
     def lines(self) -> Iterator[str]:
         """What it prints until an empty line. Raises ``LevelError`` when it ends before that."""

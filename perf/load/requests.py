@@ -9,7 +9,6 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
 from itertools import count
 
 OUTPUT_LENGTHS = (8, 16, 32, 64, 128)  # tokens
@@ -18,9 +17,7 @@ VOCABULARY_SIZE = 16_384
 CONSONANTS, VOWELS = "bcdfghjklmnpqrstvwxz", "aeiou"
 NUM_SPECIAL_TOKENS = 2  # ids 0 and 1; prompts are made of the others
 SHORTEST_LONG_PROMPT, LONGEST_LONG_PROMPT, LONG_PROMPT_OUTPUT = 380, 440, 8  # tokens
-SHORTEST_TEXT, LONGEST_TEXT = 8, 256  # tokens, with the two that a BERT puts around a text
-NUM_AROUND_TEXT = 2
-NUM_DOCUMENTS, DOCUMENT_WORDS = 4, 14_500  # a word and its space are 7 characters
+SYSTEM_PROMPT, QUESTION = 1000, 16  # tokens
 
 
 @dataclass(frozen=True)
@@ -66,22 +63,13 @@ def long_prompts(seed: int) -> Iterator[Request]:
         yield Request(index, prompt(draw, length), length, LONG_PROMPT_OUTPUT)
 
 
-def texts(
-    seed: int, shortest: int = SHORTEST_TEXT, longest: int = LONGEST_TEXT
-) -> Iterator[Request]:
-    """Endless texts for an encoder, lengths in tokens and uniform; they ask for no tokens."""
+def behind_system_prompt(seed: int) -> Iterator[Request]:
+    """Endless short questions behind one long beginning."""
     draw = random.Random(seed)
+    system_prompt = prompt(draw, SYSTEM_PROMPT)
     for index in count():
-        length = draw.randint(shortest, longest)
-        yield Request(index, prompt(draw, length - NUM_AROUND_TEXT), length, 0)
-
-
-def documents(seed: int) -> Iterator[Request]:
-    """A few texts of more than 100,000 characters, again and again: to draw one takes a while."""
-    draw = random.Random(seed)
-    drawn = [prompt(draw, DOCUMENT_WORDS) for _ in range(NUM_DOCUMENTS)]
-    for index in count():
-        yield Request(index, drawn[index % NUM_DOCUMENTS], DOCUMENT_WORDS + NUM_AROUND_TEXT, 0)
+        text = f"{system_prompt} {prompt(draw, QUESTION)}"
+        yield Request(index, text, SYSTEM_PROMPT + QUESTION, LONG_PROMPT_OUTPUT)
 
 
 def prompt(draw: random.Random, length: int) -> str:
@@ -93,9 +81,6 @@ def prompt(draw: random.Random, length: int) -> str:
 LOADS: Mapping[str, Callable[[int], Iterator[Request]]] = {
     "mixed": requests,
     "long-prompts": long_prompts,
-    "texts": texts,
-    "texts-16": partial(texts, shortest=16, longest=16),
-    "texts-128": partial(texts, shortest=128, longest=128),
-    "documents": documents,
+    "system-prompt": behind_system_prompt,
 }
 """Name on a load generator's command line -> the requests of a seed."""

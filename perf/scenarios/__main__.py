@@ -1,0 +1,94 @@
+"""The command line of the scenarios."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+import subprocess
+import sys
+import tempfile
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from generator.errors import GeneratorError
+from perf.load.process import LevelError
+from perf.report.head import Head, here
+from perf.scenarios import comparisons, disturbances
+from perf.scenarios.comparisons import COMPARISONS, Comparison
+from perf.scenarios.disturbances import DISTURBANCES, Disturbance
+
+SCENARIOS: dict[str, Comparison | Disturbance] = {**COMPARISONS, **DISTURBANCES}
+
+DESCRIPTION = """\
+Answers one question each on this machine, prints a Markdown table, and writes it into PATH.md and
+every figure into PATH.json.
+
+scenarios:
+"""
+EPILOG = """\
+example:
+  python -m perf.scenarios forwarding --rounds 3
+exit codes: 0 measured; 1 an answer was wrong or lost that should not have been; 2 usage; 130
+interrupted"""
+
+
+def measured(args: argparse.Namespace, folder: Path) -> tuple[list[str], list[Any], list[str]]:
+    """Lines of Markdown, every figure, and what went wrong."""
+    if args.name in COMPARISONS:
+        comparison = COMPARISONS[args.name]
+        levels = comparisons.compare(comparison, folder, args.rounds, args.level_s)
+        lines = comparisons.lines_of(comparison, levels)
+        return lines, [asdict(each) for each in levels], comparisons.problems_of(levels)
+    noticed = disturbances.disturb(DISTURBANCES[args.name], folder, args.rounds)
+    lines = disturbances.lines_of(noticed)
+    return lines, [asdict(each) for each in noticed], disturbances.problems_of(noticed)
+
+
+def write(output: Path, head: Head, question: str, lines: list[str], figures: list[Any]) -> None:
+    """Writes ``output``.json and ``output``.md, and prints the latter."""
+    output.parent.mkdir(parents=True, exist_ok=True)
+    page = "\n".join([f"# {question}", "", *lines, "", *head.lines(), ""])
+    values = json.dumps({**asdict(head), "measured": figures}, indent=1) + "\n"
+    Path(f"{output}.json").write_text(values, encoding="utf-8")
+    Path(f"{output}.md").write_text(page, encoding="utf-8")
+    print(page)
+
+
+def parse_args(argv: list[str]) -> argparse.Namespace:
+    told = "\n".join(f"  {name:16} {each.question}" for name, each in SCENARIOS.items())
+    parser = argparse.ArgumentParser(
+        prog="python -m perf.scenarios",
+        description=DESCRIPTION + told,
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("name", choices=SCENARIOS, metavar="NAME")
+    add("--rounds", type=int, default=3, metavar="N", help="how often each is measured: 3")
+    add("--level-s", type=float, default=10.0, metavar="S", help="seconds of a level: 10")
+    add("--output", type=Path, metavar="PATH", help="perf-results/NAME")
+    return parser.parse_args(argv)
+
+
+def main(argv: list[str]) -> int:
+    args = parse_args(argv)
+    question = SCENARIOS[args.name].question
+    head = here(shlex.join(["python", "-m", "perf.scenarios", *argv]))
+    try:
+        with tempfile.TemporaryDirectory(prefix="perf-") as folder:
+            lines, figures, problems = measured(args, Path(folder))
+    except KeyboardInterrupt:
+        return 130
+    except (GeneratorError, LevelError, TimeoutError, subprocess.CalledProcessError) as error:
+        print(f"perf.scenarios: {error}", file=sys.stderr)
+        return 1
+    write(args.output or Path("perf-results", args.name), head, question, lines, figures)
+    for problem in problems:
+        print(problem, file=sys.stderr)
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

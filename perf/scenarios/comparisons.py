@@ -1,0 +1,209 @@
+"""Ways to serve the measured model, or to ask it, on one server and in turns.
+
+An engine without requests sleeps, so all are up at once and whatever else the machine does meets
+all alike. A ratio is of two levels of one round.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from perf.baselines.repositories import generated
+from perf.load.http import Target
+from perf.load.levels import LevelArguments
+from perf.load.measure import Policy, streaming, summarize
+from perf.load.process import http_command, records_of
+from perf.load.targets import GRPC, IN_FLIGHT, SSE
+from perf.model import llama_config, make_model
+from perf.report.markdown import spread, table
+from perf.serving import serving
+
+HEADS = (
+    *("clients", "way", "useful tokens/s", "times the first", "p50 s", "p99 s"),
+    *("first token ms", "between ms", "wrong answers"),
+)
+
+
+@dataclass(frozen=True)
+class Way:
+    """One of several: a model on the server, and how it is asked (``targets.TARGETS``, GRPC)."""
+
+    label: str
+    model: str
+    target: Target | str = IN_FLIGHT
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """``entries`` are of models.yaml; ratios are against the first way."""
+
+    question: str
+    entries: Mapping[str, str]  # name -> further keys
+    ways: Sequence[Way]
+    load: str = "mixed"
+    clients: Sequence[int] = (32,)
+    max_model_len: int = 512
+    hidden_size: int = 512
+    num_layers: int = 8
+
+    def models_yaml(self) -> str:
+        """Every model is the measured one."""
+        common = "task: text-generation, model: ./model, dtype: float32, streaming: false"
+        lines = (f"  - {{name: {name}, {keys}}}" for name, keys in self.entries.items())
+        return "\n".join([f"defaults: {{{common}, options: {_ROOM}}}", "models:", *lines, ""])
+
+    def models(self) -> list[str]:
+        """As the server has them; a front after its engine."""
+        streaming = [f"{name}_stream" for name, keys in self.entries.items() if "streaming: true" in keys]
+        return [*streaming, *self.entries]
+
+
+_ROOM = "{kv_cache_gib: 1.25}"
+COMPARISONS = {
+    "forwarding": Comparison(
+        "what a front before the engine costs, and streams over events and gRPC",
+        {"direct": "streaming: false", "twin": "streaming: false", "front": "streaming: true"},
+        (
+            Way("/infer, engine served directly", "direct"),
+            Way("the same, loaded once more", "twin"),
+            Way("/infer through the front", "front"),
+            Way("/generate_stream", "front_stream", SSE),
+            Way("gRPC stream", "front_stream", GRPC),
+        ),
+    ),
+    "quantization": Comparison(
+        "what quantized weights cost or bring beside bfloat16",
+        {
+            "bfloat16": "dtype: bfloat16",
+            "float32": "dtype: float32",
+            "int8": "dtype: bfloat16, quantization: int8",
+            "int8_dynamic": "dtype: bfloat16, quantization: int8_dynamic",
+        },
+        [Way(name, name) for name in ("bfloat16", "float32", "int8", "int8_dynamic")],
+        clients=(1, 8, 32),
+        hidden_size=1536,
+        num_layers=12,
+    ),
+    "shared-prefixes": Comparison(
+        "how soon a question behind a known system prompt of 1,000 tokens is answered",
+        {
+            "shared": "streaming: true",
+            "alone": "streaming: true, options: {prefix_cache: false}",
+        },
+        (
+            Way("every prompt computed whole", "alone_stream", SSE),
+            Way("prefixes shared", "shared_stream", SSE),
+        ),
+        load="system-prompt",
+        clients=(1, 8),
+        max_model_len=1152,
+    ),
+    "nothing-shared": Comparison(
+        "what requests that have nothing in common pay for the search for prefixes",
+        {"alone": "options: {prefix_cache: false}", "shared": "dtype: float32"},
+        (
+            Way("every prompt computed whole", "alone"),
+            Way("prefixes searched for", "shared"),
+        ),
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One level of one round; times in seconds."""
+
+    round: int
+    clients: int
+    way: str
+    useful_tokens_per_s: float
+    p50_s: float
+    p99_s: float
+    first_s: float | None
+    between_s: float | None
+    num_problems: int
+    first_problem: str | None
+
+
+def compare(comparison: Comparison, folder: Path, rounds: int, level_s: float) -> list[Measured]:
+    """Every level, in the order in which it was measured. Raises ``LevelError``, ``ServerError``,
+    ``subprocess.CalledProcessError`` of the generator.
+    """
+    shape = llama_config(comparison.max_model_len, comparison.hidden_size, comparison.num_layers)
+    make_model(folder / "model", 0, shape)
+    repository = generated(folder, "measured", comparison.models_yaml())
+    found = list[Measured]()
+    with serving(repository, *comparison.models()) as server:
+        for number in range(-1, rounds):  # the first is thrown away
+            for clients in comparison.clients:
+                for way in comparison.ways if number % 2 == 0 else comparison.ways[::-1]:
+                    listen = server.listen
+                    port = listen.grpc_port if way.target == GRPC else listen.http_port
+                    policy = Policy(2 * clients, level_s if number >= 0 else 0, 10 * level_s)
+                    seed = 100 * (number + 1) + clients
+                    arguments = LevelArguments(clients, seed, policy, comparison.load)
+                    command = http_command(way.target, port, way.model)
+                    level = _measured(number, way, arguments, command)
+                    found += [level] * (number >= 0)
+    return found
+
+
+def _measured(number: int, way: Way, arguments: LevelArguments, command: list[str]) -> Measured:
+    records = records_of(command, arguments)
+    level = summarize(records, arguments.clients)
+    waits = streaming(records, arguments.clients)
+    print(
+        f"round {number + 1}, {arguments.clients} clients, {way.label}: "
+        f"{level.useful_tokens_per_s:.0f} tokens/s",
+        file=sys.stderr,
+    )
+    return Measured(
+        number,
+        arguments.clients,
+        way.label,
+        level.useful_tokens_per_s,
+        level.p50_s,
+        level.p99_s,
+        waits.first_p50_s if waits else None,
+        waits.between_p50_s if waits else None,
+        level.num_problems,
+        level.first_problem,
+    )
+
+
+def lines_of(comparison: Comparison, measured: Sequence[Measured]) -> list[str]:
+    """The table: medians over the rounds, in brackets the least and the most."""
+    rows = (
+        [clients, way.label, *_cells(comparison, measured, clients, way)]
+        for clients in comparison.clients
+        for way in comparison.ways
+    )
+    return table(HEADS, rows, ">" + "<")
+
+
+def _cells(
+    comparison: Comparison, measured: Sequence[Measured], clients: int, way: Way
+) -> Iterator[str]:
+    of_all = [each for each in measured if each.clients == clients]
+    own = [each for each in of_all if each.way == way.label]
+    base = {
+        each.round: each.useful_tokens_per_s
+        for each in of_all
+        if each.way == comparison.ways[0].label
+    }
+    yield spread([each.useful_tokens_per_s for each in own], ",.0f")
+    yield spread([each.useful_tokens_per_s / base[each.round] for each in own], ".2f")
+    yield spread([each.p50_s for each in own], ".2f")
+    yield spread([each.p99_s for each in own], ".2f")
+    for waits in ([each.first_s for each in own], [each.between_s for each in own]):
+        known = [1e3 * seconds for seconds in waits if seconds is not None]
+        yield spread(known, ".0f") if known else ""
+    yield str(sum(each.num_problems for each in own))
+
+
+def problems_of(measured: Sequence[Measured]) -> list[str]:
+    """What was answered wrongly."""
+    return [f"{each.way}: {each.first_problem}" for each in measured if each.first_problem]
