@@ -57,7 +57,9 @@ class Comparison:
 
     def models(self) -> list[str]:
         """As the server has them; a front after its engine."""
-        streaming = [f"{name}_stream" for name, keys in self.entries.items() if "streaming: true" in keys]
+        streaming = [
+            f"{name}_stream" for name, keys in self.entries.items() if "streaming: true" in keys
+        ]
         return [*streaming, *self.entries]
 
 
