@@ -30,6 +30,9 @@ Frame = dict[str, Any]
 VERSION = 2
 MAX_FRAME_BYTES = 256 * 2**20
 
+# Not multiprocessing.connection, which frames alike: it reads and writes every frame by itself, for
+# 2 to 4 times the processor time where many small ones are queued (200 bytes: 3.3 microseconds a
+# frame, 0.7 here), connects without a timeout, and gives no way to wake a thread that reads.
 _LENGTH = struct.Struct("!I")
 _INTEGERS = [f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)]
 _DTYPES = frozenset(["bool", "float16", "float32", "float64", *_INTEGERS])
