@@ -2,17 +2,17 @@
 #   PYTHON=python3.12      interpreter for .venv, 3.10 to 3.13 (default: python3)
 #   TORCH=cpu|gpu          build of torch (default: gpu where nvidia-smi finds one)
 #   TORCH_INDEX_URL=...    a package index that has torch's CPU build
-#   ARGS='--http-port 9000'   passed on to the command behind serve and test
+#   ARGS='--http-port 9000'   passed on to the command behind serve, test and test-all
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve test lint format clean
+.PHONY: help setup serve test test-all lint format clean
 
 VENV ?= .venv
 PY := $(VENV)/bin/python
 export VENV PYTHON TORCH TORCH_INDEX_URL
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
 setup: ## make .venv and install what is needed (TORCH=cpu: no CUDA)
 	@tools/setup
@@ -20,7 +20,10 @@ setup: ## make .venv and install what is needed (TORCH=cpu: no CUDA)
 serve: setup ## generate model_repository from models.yaml and serve it (ARGS="--http-port 9000")
 	@exec $(PY) -m generator serve $(ARGS)
 
-test: setup ## run the tests, two at a time (ARGS="-m 'not server'": without a real server)
+test: setup ## run the tests that take under 5 minutes, a real server's included (ARGS=tests/generator)
+	@$(PY) -m pytest -n 2 --dist loadfile -m "not slow" $(ARGS)
+
+test-all: setup ## run every test
 	@$(PY) -m pytest -n 2 --dist loadfile $(ARGS)
 
 lint: setup ## check format, style and types; shell scripts and the Dockerfile too

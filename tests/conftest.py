@@ -7,13 +7,15 @@ from __future__ import annotations
 import gc
 import os
 import signal
-from typing import TYPE_CHECKING, ClassVar
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import hypothesis
 import pytest
 
 if TYPE_CHECKING:
     from tests.scenarios.reference import Reference
+    from tests.support.one_server import OneServer
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -38,6 +40,43 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile("same")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--flaky",
+        action="store_true",
+        help="with --last-failed: list the tests that pass now as flaky",
+    )
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    from tests.run_order import in_order
+
+    items[:] = in_order(items)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Of ``--dist loadfile``; others are xdist's own."""
+    from tests.run_order import FilesInOrder
+
+    config.option.loadscopereorder = False
+    return FilesInOrder(config, log) if config.option.dist == "loadfile" else None
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Names what failed before and passed now."""
+    if terminalreporter.config.option.flaky:
+        passed, failed, broken = (
+            {report.nodeid for report in terminalreporter.getreports(outcome)}
+            for outcome in ("passed", "failed", "error")
+        )
+        names = sorted(passed - failed - broken)
+        terminalreporter.section(f"flaky: {len(names)} failed at first and passed now")
+        for name in names:
+            terminalreporter.write_line(name)
+
+
 def pytest_collection_finish() -> None:
     """What was imported stays: no collection of garbage, such as an engine's when it starts, need
     look at it again.
@@ -52,6 +91,15 @@ def reference() -> Reference:
     from tests.support.triton import DEMO_MODEL
 
     return Reference(DEMO_MODEL)
+
+
+@pytest.fixture(scope="session")
+def one_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OneServer]:
+    """A real server for all tests that neither end it nor count what it holds."""
+    from tests.support.one_server import one_server
+
+    with one_server(tmp_path_factory.mktemp("one_server")) as started:
+        yield started
 
 
 @pytest.fixture

@@ -7,24 +7,10 @@ in the folder that HF_TRITON_CLIENTS_DIR names, else in pytest's cache.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
-from tests.support.triton import DEMO_MODEL, Triton, serving
-
-MODELS_YAML = f"""\
-defaults:
-  task: text-generation
-  model: {DEMO_MODEL}
-models:
-  - name: demo
-  - name: batched
-    max_batch_size: 8
-  - name: embedding
-    task: feature-extraction
-    model: {DEMO_MODEL.parent / "embedding"}
-"""
+from tests.support.one_server import OneServer
+from tests.support.triton import Triton
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -40,10 +26,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 @pytest.fixture(scope="session")
-def triton(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Triton]:
+def triton(one_server: OneServer) -> Triton:
     """``demo`` takes tensors ``[1]``, ``batched`` ``[batch, 1]``; each with its ``_stream``."""
-    folder = tmp_path_factory.mktemp("clients")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("OMP_NUM_THREADS", "1")
-        with serving(MODELS_YAML, folder) as running:
-            yield running
+    return one_server.with_models("demo", "batched", "embedding")

@@ -17,7 +17,7 @@ from tests.clients.perf_analyzer import environment_of
 from tests.scenarios.reference import Reference
 from tests.support.triton import Triton
 
-pytestmark = pytest.mark.server
+pytestmark = [pytest.mark.server, pytest.mark.slow]
 
 PROMPTS = ("How can you be", "Once upon a time")
 NUM_REQUESTS = 6

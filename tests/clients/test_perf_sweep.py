@@ -11,7 +11,7 @@ from perf.report.schema import read_measurements
 from perf.sweep import analyzer
 from tests.support.triton import Triton
 
-pytestmark = pytest.mark.server
+pytestmark = [pytest.mark.server, pytest.mark.slow]
 
 SCENARIO = """\
 measurement: {window_s: 1, max_trials: 3, warm_up_requests: 1, stability_percent: 999}

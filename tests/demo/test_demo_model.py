@@ -194,6 +194,7 @@ def test_template_of_the_model_is_the_one_that_is_edited() -> None:
     assert (MODEL / "chat_template.jinja").read_bytes() == edited.read_bytes()
 
 
+@pytest.mark.slow
 def test_same_settings_give_the_same_bytes(tmp_path: Path) -> None:
     runs = [_make_tiny(tmp_path / name, seed) for name, seed in (("first", "1"), ("second", "2"))]
     assert [run.wait(timeout=600) for run in runs] == [0, 0]

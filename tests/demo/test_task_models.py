@@ -46,6 +46,7 @@ def test_all_encoders_share_one_tokenizer() -> None:
     assert len({(DEMO / name / "tokenizer.json").read_bytes() for name in names}) == 1
 
 
+@pytest.mark.slow
 def test_same_settings_give_the_same_bytes(tmp_path: Path) -> None:
     runs = [_make_tiny(tmp_path / name, seed) for name, seed in (("first", "1"), ("second", "2"))]
     assert [run.wait(timeout=600) for run in runs] == [0, 0]

@@ -25,7 +25,7 @@ from tests.deploy.prometheus import Prometheus, program, running
 from tests.deploy.workspace import read_yaml
 from tests.support.triton import ROOT, eventually, free_ports, get, post
 
-pytestmark = pytest.mark.server
+pytestmark = [pytest.mark.server, pytest.mark.slow]
 
 MODELS = f"""\
 models:

@@ -27,6 +27,8 @@ from hf_runtime.errors import LoadError
 
 from tests.encoders.tiny_encoders import tiny_encoder
 
+pytestmark = pytest.mark.slow
+
 needs_compiler = pytest.mark.skipif(
     shutil.which(os.environ.get("CXX", "g++")) is None, reason="there is no C++ compiler"
 )

@@ -21,6 +21,8 @@ from tests.encoders.ensemble_stub import StubEnsemble, close, generated
 from tests.encoders.served_encoder import request
 from tests.encoders.tiny_encoders import tiny_encoder
 
+pytestmark = pytest.mark.slow
+
 onnxruntime = pytest.importorskip("onnxruntime")
 
 _TYPES = {"TYPE_INT64": "tensor(int64)", "TYPE_FP32": "tensor(float)"}

@@ -33,6 +33,8 @@ pytest.importorskip("onnxscript", reason="the extra onnx needs numpy 2 on Python
 pytest.importorskip("onnxruntime")
 import onnx
 
+pytestmark = pytest.mark.slow
+
 ONNX = EncoderOptions(engine="onnxruntime")
 INT8 = EncoderOptions(engine="onnxruntime", quantization="int8")
 LENGTHS = (5, 17, 9, 17, 3, 60, 1, 100)

@@ -166,6 +166,7 @@ def run(work: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.slow
 def test_one_command_exports_checks_times_and_says_what_to_write(work: Path) -> None:
     pytest.importorskip("onnxscript", reason="the extra onnx needs numpy 2 on Python 3.13")
     engines = "torch,onnxruntime,onnxruntime-int8"
@@ -185,6 +186,7 @@ def test_one_command_exports_checks_times_and_says_what_to_write(work: Path) -> 
     assert run(work, "diff").returncode == 0
 
 
+@pytest.mark.slow
 def test_an_engine_that_models_yaml_names_and_that_is_refused_ends_in_1(work: Path) -> None:
     text = (work / "models.yaml").read_text()
     changed = text.replace("}", ", dtype: bfloat16, options: {engine: onnxruntime}}")
@@ -198,6 +200,7 @@ def test_an_engine_that_models_yaml_names_and_that_is_refused_ends_in_1(work: Pa
     assert statuses == {PLAIN: "ok", "torch": "ok", "onnxruntime": "refused"}
 
 
+@pytest.mark.slow
 def test_a_text_longer_than_the_model_takes_is_refused(work: Path) -> None:
     result = run(work, "optimize", "tiny", "--lengths", "16,500")
     assert result.returncode == 1
@@ -206,6 +209,7 @@ def test_a_text_longer_than_the_model_takes_is_refused(work: Path) -> None:
     assert said in result.stderr.splitlines()
 
 
+@pytest.mark.slow
 def test_an_interrupt_tells_what_is_done(work: Path) -> None:
     # Of one text, the most rounds that there are take seconds; of 8,192, minutes.
     asked = ["--engines", "torch", "--lengths", "4", "--batch-sizes", "1,8192", "--seconds", "300"]

@@ -26,6 +26,8 @@ from tests.engine.tiny_models import (
     tiny_model,
 )
 
+pytestmark = pytest.mark.slow
+
 ASKED = mixed_load(14)
 FUSED = {"llama", "mistral", "qwen2", "qwen2-sliding", "qwen3"}
 CHUNKED = {"max_num_seqs": 4, "max_num_batched_tokens": 12}

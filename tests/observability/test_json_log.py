@@ -39,6 +39,7 @@ def about(served: Served, model: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.server
+@pytest.mark.slow
 def test_every_line_of_a_servers_life_is_json(tmp_path: Path) -> None:
     settings = "{log_format: json}"
     listen = dataclasses.replace(free_ports(), openai_port=free_ports().http_port)
@@ -63,6 +64,7 @@ def test_every_line_of_a_servers_life_is_json(tmp_path: Path) -> None:
 
 
 @pytest.mark.server
+@pytest.mark.slow
 def test_the_flag_wins_over_the_yaml(tmp_path: Path) -> None:
     settings = "{log_format: json}"
     with serve(tmp_path, MODELS, "--log-format=text", settings=settings) as served:

@@ -21,7 +21,7 @@ from tests.observability.collector import Collector, Span
 from tests.support.served import Served, serve
 from tests.support.triton import eventually, free_ports
 
-pytestmark = pytest.mark.server
+pytestmark = [pytest.mark.server, pytest.mark.slow]
 
 MODELS = "- {name: plain}\n- {name: flowing, streaming: true}"
 _numbers = itertools.count(1)

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-import shutil
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,66 +14,19 @@ import pytest
 
 from generator.openai_api.beside import OpenAiProcess
 from tests.scenarios.metrics import settled
-from tests.support.triton import DEMO_MODEL, Triton, eventually, free_ports, serving
+from tests.support.one_server import LONGEST_TEXT, OneServer
+from tests.support.triton import Triton, eventually, free_ports
 
 pytestmark = pytest.mark.server
 
 KEY = "the-key"
-MODELS_YAML = f"""\
-defaults: {{task: text-generation, model: {DEMO_MODEL}}}
-models:
-  - name: demo
-  - name: whole
-    streaming: false
-  - name: batched
-    max_batch_size: 8
-  - name: embedding
-    task: feature-extraction
-    model: {DEMO_MODEL.parent / "embedding"}
-  - name: rows
-    task: feature-extraction
-    model: {DEMO_MODEL.parent / "embedding"}
-    max_batch_size: 2
-"""
-TEMPLATE = """\
-{%- for tool in tools or () -%}{{- "Tool: " + tool.function.name + "\\n" -}}{%- endfor -%}
-{%- for message in messages -%}
-    {%- for call in message.tool_calls or () -%}
-        {{- "<tool_call>" + call.function.name + call.function.arguments.city + "</tool_call>" -}}
-    {%- endfor -%}
-    {{- message.role + ": " + (message.content or "") + "\\n" -}}
-{%- endfor -%}
-{{- "Assistant:" if add_generation_prompt -}}
-"""
-LONG: dict[str, Any] = {"max_tokens": 30_000, "extra_body": {"ignore_eos": True}}
+MODELS = ("demo", "whole", "batched", "embedding", "rows", "tools", "endless")
+LONG: dict[str, Any] = {"max_tokens": LONGEST_TEXT, "extra_body": {"ignore_eos": True}}
 
 
 @pytest.fixture(scope="module")
-def triton(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Triton]:
-    weights = tools_model(tmp_path_factory.mktemp("weights"))
-    endless = long_model(tmp_path_factory.mktemp("weights"))
-    tight = f"{{name: tight, model: {endless}, options: {{max_num_seqs: 1, max_queue_size: 0}}}}"
-    models_yaml = f"{MODELS_YAML}  - {{name: tools, model: {weights}}}\n  - {tight}\n"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("OMP_NUM_THREADS", "1")
-        with serving(models_yaml, tmp_path_factory.mktemp("openai")) as running:
-            yield running
-
-
-def tools_model(folder: Path) -> Path:
-    """The demo model with a chat template of Hermes' and Qwen's kind."""
-    shutil.copytree(DEMO_MODEL, folder / "tools")
-    (folder / "tools" / "chat_template.jinja").write_text(TEMPLATE, encoding="utf-8")
-    return folder / "tools"
-
-
-def long_model(folder: Path) -> Path:
-    """The demo model for texts that take a minute."""
-    shutil.copytree(DEMO_MODEL, folder / "long")
-    path = folder / "long" / "config.json"
-    config = json.loads(path.read_text(encoding="utf-8"))
-    path.write_text(json.dumps({**config, "max_position_embeddings": LONG["max_tokens"] + 10}))
-    return folder / "long"
+def triton(one_server: OneServer) -> Triton:
+    return one_server.with_models(*MODELS)
 
 
 @pytest.fixture(scope="module")
@@ -110,8 +61,10 @@ def test_embeddings(client: openai.OpenAI, model: str) -> None:
 
 
 def test_models(client: openai.OpenAI) -> None:
-    names = ["batched", "demo", "embedding", "rows", "tight", "tools", "whole"]
-    assert [model.id for model in client.models.list()] == names
+    names = [model.id for model in client.models.list()]
+    assert names == sorted(names)
+    assert set(MODELS) <= set(names)
+    assert not [name for name in names if name.endswith("_stream")]
     assert client.models.retrieve("demo").owned_by == "hf-triton"
     with pytest.raises(openai.NotFoundError):
         client.models.retrieve("demo_stream")
@@ -220,26 +173,26 @@ def test_a_full_queue_is_a_503_and_the_package_tries_again(
     client: openai.OpenAI, url: str, triton: Triton
 ) -> None:
     before = settled(lambda: num_ended(triton, "cancelled"))
-    with client.completions.create(model="tight", prompt="x", stream=True, **LONG) as running:
+    with client.completions.create(model="endless", prompt="x", stream=True, **LONG) as running:
         next(iter(running))
         with pytest.raises(openai.InternalServerError) as caught:
-            client.completions.create(model="tight", prompt="x")
+            client.completions.create(model="endless", prompt="x")
         assert caught.value.status_code == 503
         assert caught.value.response.headers["Retry-After"] == "1"
     with openai.OpenAI(base_url=url, api_key=KEY, max_retries=60) as patient:
-        assert patient.completions.create(model="tight", prompt="x").choices[0].finish_reason
+        assert patient.completions.create(model="endless", prompt="x").choices[0].finish_reason
     assert eventually(lambda: num_ended(triton, "cancelled") == before + 1)
 
 
 def num_ended(triton: Triton, reason: str) -> float:
-    """What ``tight`` has finished so far."""
-    return triton.metric("hf_triton_finished_total", model="tight", finish_reason=reason)
+    """What ``endless`` has finished so far."""
+    return triton.metric("hf_triton_finished_total", model="endless", finish_reason=reason)
 
 
 def is_free(client: openai.OpenAI) -> bool:
-    """Whether ``tight`` takes a request: with one slot and no queue, where nobody is in it."""
+    """Whether ``endless`` takes a request: with one slot and no queue, where nobody is in it."""
     try:
-        client.completions.create(model="tight", prompt="x", max_tokens=1)
+        client.completions.create(model="endless", prompt="x", max_tokens=1)
     except openai.InternalServerError:
         return False
     return True
@@ -247,7 +200,7 @@ def is_free(client: openai.OpenAI) -> bool:
 
 def test_leaving_a_stream_frees_its_slot(client: openai.OpenAI, triton: Triton) -> None:
     before = settled(lambda: num_ended(triton, "cancelled"))
-    with client.completions.create(model="tight", prompt="x", stream=True, **LONG) as running:
+    with client.completions.create(model="endless", prompt="x", stream=True, **LONG) as running:
         next(iter(running))
     assert eventually(lambda: is_free(client))
     assert eventually(lambda: num_ended(triton, "cancelled") == before + 1)
@@ -257,11 +210,11 @@ def test_a_client_that_gives_up_waiting_frees_its_slot(
     client: openai.OpenAI, triton: Triton
 ) -> None:
     def num_tokens() -> float:
-        return triton.metric("hf_triton_generated_tokens_total", model="tight")
+        return triton.metric("hf_triton_generated_tokens_total", model="endless")
 
     before = settled(num_tokens)
     with pytest.raises(openai.APITimeoutError):
-        client.with_options(timeout=0.2).completions.create(model="tight", prompt="x", **LONG)
+        client.with_options(timeout=0.2).completions.create(model="endless", prompt="x", **LONG)
     assert eventually(lambda: is_free(client))
     assert settled(num_tokens) < before + LONG["max_tokens"], "it went on to its end"
 

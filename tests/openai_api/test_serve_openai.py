@@ -78,6 +78,7 @@ def test_a_triton_that_is_not_there_is_exit_code_1() -> None:
 
 
 @pytest.mark.server
+@pytest.mark.slow
 def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -87,6 +88,7 @@ def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.server
+@pytest.mark.slow
 def test_the_api_lives_and_ends_with_its_triton(tmp_path: Path) -> None:
     port = free_ports().http_port
     url = f"http://127.0.0.1:{port}"
@@ -143,6 +145,7 @@ def kill_api(served: Served) -> int:
 
 
 @pytest.mark.server
+@pytest.mark.slow
 def test_an_api_that_dies_too_often_is_off_and_serve_says_that_it_is_not_ready(
     tmp_path: Path,
 ) -> None:
@@ -162,6 +165,7 @@ def test_an_api_that_dies_too_often_is_off_and_serve_says_that_it_is_not_ready(
 
 
 @pytest.mark.server
+@pytest.mark.slow
 def test_the_api_ends_with_a_killed_serve(tmp_path: Path) -> None:
     port = free_ports().http_port
     with serve(tmp_path, "- name: plain\n", f"--openai-port={port}") as served:

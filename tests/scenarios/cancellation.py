@@ -5,8 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+import pytest
+
 from tests.scenarios.endpoint import Model
-from tests.scenarios.metrics import settled
+from tests.scenarios.metrics import ReadMetric, settled
 from tests.scenarios.reference import Reference
 from tests.support.triton import eventually
 
@@ -20,10 +22,14 @@ CountFinished = Callable[[str], float]
 class Cancellation:
     """``model`` is ``tight``; ``count_finished`` what it says on ``/metrics`` by finish reason."""
 
+    @pytest.fixture
+    def count_finished(self, read_metric: ReadMetric) -> CountFinished:
+        return lambda reason: read_metric("hf_triton_finished_total", finish_reason=reason)
+
     def test_a_stream_that_is_left_frees_its_slot(
         self, model: Model, reference: Reference, count_finished: CountFinished
     ) -> None:
-        ended = Ended(count_finished)
+        ended = Ended(count_finished, model.settled_s)
         for _ in range(NUM_LEAVING):
             request = model.streaming(PROMPT, **LONG)
             with model.endpoint.left_stream(model.engine.name, request) as first:
@@ -37,7 +43,7 @@ class Cancellation:
     def test_a_call_that_is_cancelled_frees_its_slot(
         self, model: Model, reference: Reference, count_finished: CountFinished
     ) -> None:
-        ended = Ended(count_finished)
+        ended = Ended(count_finished, model.settled_s)
         for _ in range(NUM_LEAVING):
             request = model.by_tensors(PROMPT, **LONG)
             with model.endpoint.cancelled_infer(model.name, request):
@@ -53,7 +59,7 @@ class Cancellation:
     def test_who_leaves_while_waiting_frees_its_place(
         self, model: Model, reference: Reference, count_finished: CountFinished
     ) -> None:
-        ended = Ended(count_finished)
+        ended = Ended(count_finished, model.settled_s)
         running = model.streaming(PROMPT, **LONG)
         waiting = model.by_tensors("I am going", **LONG)
         with model.endpoint.left_stream(model.engine.name, running) as first:
@@ -71,9 +77,10 @@ class Cancellation:
 class Ended:
     """How many requests ended since it was made, by finish reason."""
 
-    def __init__(self, count: CountFinished) -> None:
+    def __init__(self, count: CountFinished, settled_s: float) -> None:
+        reasons = ("length", "cancelled")
         self._count = count
-        self._before = settled(lambda: {why: count(why) for why in ("length", "cancelled")})
+        self._before = settled(lambda: {why: count(why) for why in reasons}, settled_s)
 
     def by(self, reason: str) -> float:
         return self._count(reason) - self._before[reason]

@@ -47,7 +47,9 @@ OPTION_TYPES: Mapping[str, Any] = {
 
 
 class Endpoint(Protocol):
-    """Where requests go."""
+    """Where requests go. What a model counts is on ``/metrics`` within ``settled_s``."""
+
+    settled_s: float
 
     def infer(self, model: str, request: Request) -> Reply:
         """One request of ``/infer`` or gRPC."""
@@ -95,6 +97,10 @@ class Model:
     def engine(self) -> Model:
         """The decoupled folder of a streaming model, which this one forwards to."""
         return replace(self, name=f"{self.name}_stream")
+
+    @property
+    def settled_s(self) -> float:
+        return self.endpoint.settled_s
 
     def by_tensors(self, text: str | bytes | None, *outputs: str, **options: Any) -> Request:
         """A request that gives every option as a tensor; ``text`` None: no ``text_input``."""

@@ -37,12 +37,9 @@ def error_of(chunks: Sequence[Reply]) -> str:
 
 
 class Streams:
-    """``model`` is each streaming model's public name; its engine is what streams.
+    """``model`` is each streaming model's public name; its engine is what streams."""
 
-    ``hottest`` is a temperature that it takes.
-    """
-
-    hottest = 3.0
+    KIND = ""
 
     @pytest.mark.parametrize("prompt", PROMPTS)
     def test_the_chunks_are_the_text_of_the_whole_answer(
@@ -69,9 +66,10 @@ class Streams:
         assert all(list(chunk.outputs) == ["text_output"] for chunk in chunks)
 
     def test_random_texts_join_to_what_they_are_without_a_stream(self, model: Model) -> None:
-        """Hot enough for tokens that are parts of characters."""
+        """Hot enough for tokens that are parts of characters; vLLM takes no more than 2."""
+        hottest = 2.0 if self.KIND == "vllm" else 3.0
         for seed in range(8):
-            options = {"max_tokens": 32, "temperature": self.hottest, "seed": seed}
+            options = {"max_tokens": 32, "temperature": hottest, "seed": seed}
             whole = model.ask("tensors", PROMPT, **options)
 
             assert joined(model.engine.stream(PROMPT, **options)) == whole.text()

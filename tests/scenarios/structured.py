@@ -99,13 +99,6 @@ class Structured:
         assert reply.text() == "abc"
         assert reply.texts("finish_reason") == ["stop"]
 
-    def test_log_probabilities_are_those_of_the_model(self, model: Model) -> None:
-        reply = model.sample(PROMPT, choice=["zebra"], logprobs=1, max_tokens=20)
-
-        entries = json.loads(reply.texts("logprobs")[0])
-        assert "".join(next(iter(e.values()))["decoded_token"] for e in entries) == "zebra"
-        assert reply.numbers("cumulative_logprob")[0] < -5
-
     def test_its_neighbours_write_what_they_always_write(
         self, model: Model, reference: Reference
     ) -> None:
@@ -161,6 +154,17 @@ class Structured:
 
         assert reply.ok or reply.error.startswith("regex: "), reply
         assert neighbour.text() == reference.text(PROMPT, 12)
+
+
+class LogProbabilities:
+    """``model`` is as Structured's."""
+
+    def test_log_probabilities_are_those_of_the_model(self, model: Model) -> None:
+        reply = model.sample(PROMPT, choice=["zebra"], logprobs=1, max_tokens=20)
+
+        entries = json.loads(reply.texts("logprobs")[0])
+        assert "".join(next(iter(e.values()))["decoded_token"] for e in entries) == "zebra"
+        assert reply.numbers("cumulative_logprob")[0] < -5
 
 
 class StructuredStreams:

@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hf_runtime import engine_link
+from hf_runtime import engine_link, metrics
 from stub_server import Pending, StubServer
 from wire import Reply, Request
 
 _REPOSITORY_NUMBERS = itertools.count(1)
+_PUBLISH_EVERY_S = 0.1  # a real model's metrics: 1 s
 
 
 class StubEndpoint:
@@ -25,7 +26,10 @@ class StubEndpoint:
     one server's processes know, which here is the repository's number.
     """
 
+    settled_s = 5 * _PUBLISH_EVERY_S
+
     def __init__(self, repository: Path) -> None:
+        metrics._PUBLISH_EVERY_S = _PUBLISH_EVERY_S
         self._repository = repository
         self._server_identity = f"stub-{os.getpid()}-{next(_REPOSITORY_NUMBERS)}"
         self._models: dict[str, StubServer] = {}

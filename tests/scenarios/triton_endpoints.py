@@ -16,6 +16,7 @@ import tritonclient.http as http_client
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 from wire import Array, Reply, Request, strings
 
+from tests.scenarios.metrics import SETTLED_S
 from tests.support.triton import Triton, post, post_for_events
 
 _HTTP_STATUS = {
@@ -36,6 +37,8 @@ _OUTPUT_TYPES = {
 
 class _TritonEndpoint:
     """What both have in common: threads, and the endpoints that are HTTP's alone."""
+
+    settled_s = SETTLED_S
 
     def __init__(self, triton: Triton, timeout_s: float = 180.0) -> None:
         self.triton = triton

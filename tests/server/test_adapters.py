@@ -7,12 +7,18 @@ import pytest
 from tests.scenarios.endpoint import FLAGS, Model, joined, rows
 from tests.scenarios.reference import Reference
 from tests.scenarios.triton_endpoints import GrpcEndpoint, HttpEndpoint
+from tests.support.one_server import OneServer
 from tests.support.triton import Triton
 
 pytestmark = pytest.mark.server
 
 PROMPT = "I am going"
 NUM_TOKENS = 8
+
+
+@pytest.fixture(scope="module")
+def triton(one_server: OneServer) -> Triton:
+    return one_server.with_models("batched", "whole")
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ SLOWER = "options: {answer_s: 0.01}"
 FAILING = 'options: {fail: "no weights"}'
 
 
-@pytest.fixture(params=["fake", pytest.param("real", marks=pytest.mark.server)])
+@pytest.fixture(params=["fake", pytest.param("real", marks=[pytest.mark.server, pytest.mark.slow])])
 def made(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Bench]:

@@ -18,7 +18,7 @@ from generator.digest import with_digest
 from generator.server import TritonServer
 from tests.support.triton import eventually, free_ports, post
 
-pytestmark = pytest.mark.server
+pytestmark = [pytest.mark.server, pytest.mark.slow]
 
 STEPS = ("e_tokenizer", "e_model", "e_postprocessing")
 TENSOR = '{{ name: "{name}" data_type: TYPE_STRING dims: [ 1 ] }}'

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -13,14 +13,25 @@ from generator.apply.session import ApplyOptions, Session
 from generator.apply.target import Target, check
 from tests.scenarios.endpoint import Model, joined
 from tests.scenarios.reference import Reference
-from tests.scenarios.served_models import MODELS_YAML
 from tests.scenarios.triton_endpoints import GrpcEndpoint
-from tests.support.triton import Triton, post, post_for_events
+from tests.support.triton import DEMO_MODEL, Triton, post, post_for_events, serving
 
-pytestmark = pytest.mark.server
+pytestmark = [pytest.mark.server, pytest.mark.slow]
 
 PROMPT, LENGTH = "Once", 12
-CHANGED = MODELS_YAML.replace("- name: demo\n", "- name: demo\n    options: {max_queue_size: 99}\n")
+MODELS_YAML = f"""\
+models:
+  - name: demo
+    task: text-generation
+    model: {DEMO_MODEL}
+"""
+CHANGED = MODELS_YAML + "    options: {max_queue_size: 99}\n"
+
+
+@pytest.fixture
+def triton(tmp_path: Path) -> Iterator[Triton]:
+    with serving(MODELS_YAML, tmp_path) as running:
+        yield running
 
 
 def infer(triton: Triton) -> str:

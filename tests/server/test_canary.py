@@ -28,7 +28,7 @@ from tests.support.triton import (
     serving,
 )
 
-pytestmark = pytest.mark.server
+pytestmark = [pytest.mark.server, pytest.mark.slow]
 
 _MODELS = """\
 defaults: {{task: arm, model: nobody/echo}}

@@ -24,7 +24,7 @@ from tests.scenarios.metrics import settled
 from tests.scenarios.triton_endpoints import GrpcEndpoint, HttpEndpoint
 from tests.support.triton import Triton, eventually, serving
 
-pytestmark = pytest.mark.server
+pytestmark = [pytest.mark.server, pytest.mark.slow]
 
 CLASSIFIER = "AutoModelForSequenceClassification"
 MAX_QUEUE_SIZE = 6

@@ -16,6 +16,8 @@ from generator.curl_lines import curl_lines
 from tests.encoders.tiny_encoders import WORDS, texts, tiny_encoder
 from tests.support.triton import Answer, Triton, eventually, post, serving
 
+pytestmark = [pytest.mark.server, pytest.mark.slow]
+
 LABELS = {
     "id2label": {0: "bad", 1: "fair", 2: "good"},
     "label2id": {"bad": 0, "fair": 1, "good": 2},

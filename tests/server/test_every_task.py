@@ -15,7 +15,7 @@ import pytest
 from generator.curl_lines import curl_lines
 from tests.support.triton import ROOT, Triton, post, post_for_events, serving
 
-pytestmark = pytest.mark.server
+pytestmark = [pytest.mark.server, pytest.mark.slow]
 
 EXAMPLES = ROOT / "examples"
 Outputs = Mapping[str, Any]

@@ -26,7 +26,7 @@ from tests.support.triton import (
     serving,
 )
 
-pytestmark = pytest.mark.server
+pytestmark = [pytest.mark.server, pytest.mark.slow]
 
 METRICS = (
     "{seen_texts_total: {type: counter, help: Texts by their first letter, labels: [letter]}, "

@@ -17,6 +17,7 @@ from tests.scenarios.endpoint import Endpoint, Model, joined, rows
 from tests.scenarios.reference import Reference
 from tests.scenarios.served_models import is_batched
 from tests.scenarios.triton_endpoints import GrpcEndpoint, HttpEndpoint
+from tests.support.one_server import OneServer
 from tests.support.triton import Triton, eventually
 
 pytestmark = pytest.mark.server
@@ -24,6 +25,11 @@ pytestmark = pytest.mark.server
 NUM_REQUESTS = 64
 SECRET = "hf_SecretThatNobodyMaySee0123456789"
 OPENINGS = ("Once upon a time", "I am going", "What is", "The old man", "Zoë 🙂", "My name is")
+
+
+@pytest.fixture(scope="module")
+def triton(one_server: OneServer) -> Triton:
+    return one_server.with_models("demo", "whole", "batched", "padded", "tight")
 
 
 @dataclass(frozen=True)

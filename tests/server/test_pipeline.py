@@ -14,7 +14,7 @@ from tests.pipeline.files import base64_text, picture, png
 from tests.pipeline.tiny_pipelines import vit
 from tests.support.triton import Triton, eventually, serving
 
-pytestmark = pytest.mark.server
+pytestmark = [pytest.mark.server, pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ import pytest
 from tests.support.served import serve
 from tests.support.tiny_wheel import make_wheel
 
-pytestmark = pytest.mark.server
+pytestmark = [pytest.mark.server, pytest.mark.slow]
 
 MODELS = """\
 - {name: own, options: {needs: tiny}, python_env: ENV}

@@ -17,15 +17,21 @@ from tests.scenarios.endpoint import Model, joined
 from tests.scenarios.metrics import settled
 from tests.scenarios.reference import Reference
 from tests.scenarios.triton_endpoints import GrpcEndpoint
+from tests.support.one_server import OneServer
 from tests.support.triton import Triton, eventually
 
-pytestmark = pytest.mark.server
+pytestmark = [pytest.mark.server, pytest.mark.slow]
 
 NUM_RELOADS = int(os.environ.get("HF_TRITON_NUM_RELOADS", "2"))
 FOLDERS = ("tight_stream", "tight")
 # The server's own allocator: it levels off, and what a model leaves behind would not.
 MEMORY_MARGIN = 24 * 2**20
 MEMORY_PER_RELOAD = 2**20
+
+
+@pytest.fixture(scope="module")
+def triton(one_server: OneServer) -> Triton:
+    return one_server.with_models("demo", "tight", "timed")
 
 
 @dataclass(frozen=True)

@@ -10,12 +10,18 @@ import pytest
 import tritonclient.grpc as grpc_client
 from tritonclient.utils import InferenceServerException
 
+from tests.support.one_server import OneServer
 from tests.support.triton import Triton, post, post_for_events
 
 pytestmark = pytest.mark.server
 
 ID = "r\n7"
 LABEL = "[request id: r\\n7] top_p: "
+
+
+@pytest.fixture(scope="module")
+def triton(one_server: OneServer) -> Triton:
+    return one_server.with_models("demo")
 
 
 def inputs() -> list[Any]:

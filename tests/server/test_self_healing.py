@@ -25,7 +25,7 @@ from generator.supervision.stub_deaths import StubDeaths
 from tests.support.served import Served, serve
 from tests.support.triton import Answer, eventually, free_ports, get, post
 
-pytestmark = pytest.mark.server
+pytestmark = [pytest.mark.server, pytest.mark.slow]
 
 HEALED_S = 120.0
 

@@ -103,6 +103,7 @@ def test_a_model_that_streams_is_told_of_as_one_and_its_engine_loads_first(tmp_p
         served.wait_for("model 'demo': its Python process died")
 
 
+@pytest.mark.slow
 def test_ready_models_answer_while_a_slow_one_loads_and_is_announced_late(tmp_path: Path) -> None:
     go_on = tmp_path / "go-on"
     models = f"- {{name: slow, options: {{load_until: {go_on}}}}}\n- name: quick\n"

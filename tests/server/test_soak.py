@@ -8,14 +8,21 @@ import pytest
 
 from perf.soak.check import Checker
 from perf.soak.client import Client
+from perf.soak.draw import MODELS
 from perf.soak.reference import SoakReference
 from perf.soak.run import Requests, Tally, send_all
 from perf.soak.server import Served
+from tests.support.one_server import OneServer
 from tests.support.triton import DEMO_MODEL, Triton
 
-pytestmark = pytest.mark.server
+pytestmark = [pytest.mark.server, pytest.mark.slow]
 
 NUM_REQUESTS, NUM_CLIENTS, NUM_CASES = 200, 24, 12
+
+
+@pytest.fixture(scope="module")
+def triton(one_server: OneServer) -> Triton:
+    return one_server.with_models(*MODELS)
 
 
 def test_random_requests_are_answered_right_or_refused(triton: Triton) -> None:

@@ -10,7 +10,7 @@ import pytest
 from tests.support.served import Served, serve
 from tests.support.triton import eventually
 
-pytestmark = pytest.mark.server
+pytestmark = [pytest.mark.server, pytest.mark.slow]
 
 HOOKS = "def preprocess(request):\n    return request\n"
 

@@ -156,16 +156,25 @@ def serving(
     prepare: Callable[[Path], object] = lambda repository: None,
 ) -> Iterator[Triton]:
     """Generates ``models_yaml`` below ``folder``, serves all its models, and stops gracefully.
-
-    As ``hf-triton serve`` does: what changes the server needs a key. The whole log is in ``log``,
-    and on stdout for pytest to show with a failure. ``prepare`` may change the repository before it
-    starts.
+    ``prepare`` may change the repository before it starts.
     """
     config = folder / "models.yaml"
     config.write_text(models_yaml, encoding="utf-8")
     repository = folder / "model_repository"
     outcome = generate(config, repository)
     prepare(repository)
+    with running(repository) as triton:
+        triton.server.wait_ready([model.name for model in outcome.plan.models], timeout_s)
+        yield triton
+
+
+@contextlib.contextmanager
+def running(repository: Path) -> Iterator[Triton]:
+    """Starts a server of ``repository``, with no model yet, and stops it gracefully.
+
+    As ``hf-triton serve`` does: what changes the server needs a key. The whole log is in ``log``,
+    and on stdout for pytest to show with a failure.
+    """
     log: list[str] = []
 
     def keep(line: str) -> None:
@@ -177,7 +186,6 @@ def serving(
     )
     server.start()
     try:
-        server.wait_ready([model.name for model in outcome.plan.models], timeout_s)
         yield Triton(server, log)
     except BaseException:
         server.kill()

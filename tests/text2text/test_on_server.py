@@ -13,7 +13,7 @@ from tests.text2text.conftest import Folders, References
 from tests.text2text.scenarios import Agreement, Beams, LanguagesAsked
 from tests.text2text.served_translators import models_yaml
 
-pytestmark = pytest.mark.server
+pytestmark = [pytest.mark.server, pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")

@@ -11,21 +11,10 @@ from pathlib import Path
 import pytest
 
 from generator.server_stubs import find_stubs
-from tests.scenarios.answers import Answers, Sampling
-from tests.scenarios.bad_requests import BadRequests
-from tests.scenarios.cancellation import Cancellation, CountFinished
-from tests.scenarios.chat import Chat
-from tests.scenarios.client_batches import ClientBatches
 from tests.scenarios.endpoint import Model
-from tests.scenarios.flat_json_requests import FlatJson
-from tests.scenarios.metrics import Metrics, ReadMetric
-from tests.scenarios.options import MoreOptions, SamplingParameters
+from tests.scenarios.metrics import ReadMetric
 from tests.scenarios.reference import Reference
-from tests.scenarios.stop_words import StopWords
-from tests.scenarios.streaming import StreamEndpoints, Streams
-from tests.scenarios.structured import Structured, StructuredBatches, StructuredStreams
-from tests.scenarios.timeouts import Timeouts
-from tests.scenarios.triton_endpoints import GrpcEndpoint, HttpEndpoint
+from tests.scenarios.table import classes, give_models, model_behind
 from tests.support.triton import Triton, eventually
 
 pytestmark = [pytest.mark.vllm, pytest.mark.server]
@@ -33,113 +22,28 @@ pytestmark = [pytest.mark.vllm, pytest.mark.server]
 PROMPTS = ("Once upon a time", "The capital of France is", "How are you?", "She said", "I am going")
 
 
-def model_behind(triton: Triton, request: pytest.FixtureRequest) -> Model:
-    """``request.param`` is such as ``http demo``."""
-    protocol, name = request.param.split()
-    endpoint = HttpEndpoint(triton) if protocol == "http" else GrpcEndpoint(triton)
-    return Model(endpoint, name, batched=name == "batched")
+globals().update(classes("vllm"))
 
 
-@pytest.fixture(params=["http demo", "grpc batched"])
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    give_models(metafunc, "http demo", "grpc batched")
+
+
+@pytest.fixture
 def model(triton: Triton, request: pytest.FixtureRequest) -> Model:
-    return model_behind(triton, request)
+    return model_behind(triton, request.param)
 
 
-class TestAnswers(Answers):
-    pass
+@pytest.fixture
+def read_metric(triton: Triton, model: Model) -> ReadMetric:
+    return functools.partial(triton.metric, model=model.name)
 
 
-class TestSampling(Sampling):
-    pass
-
-
-class TestStopWords(StopWords):
-    pass
-
-
-class TestBadRequests(BadRequests):
-    pass
-
-
-class TestClientBatches(ClientBatches):
-    @pytest.fixture(params=["http batched"])
-    def model(self, triton: Triton, request: pytest.FixtureRequest) -> Model:
-        return model_behind(triton, request)
-
-
-class TestFlatJson(FlatJson):
-    @pytest.fixture(params=["http demo", "http batched"])
-    def model(self, triton: Triton, request: pytest.FixtureRequest) -> Model:
-        return model_behind(triton, request)
-
-
-class TestSamplingParameters(SamplingParameters):
-    pass
-
-
-class TestMoreOptions(MoreOptions):
-    pass
-
-
-class TestStreams(Streams):
-    hottest = 2.0
-
-
-class TestStreamEndpoints(StreamEndpoints):
-    pass
-
-
-class TestChat(Chat):
-    pass
-
-
-class TestStructured(Structured):
-    @pytest.fixture(params=["http demo"])
-    def model(self, triton: Triton, request: pytest.FixtureRequest) -> Model:
-        return model_behind(triton, request)
-
-    def test_log_probabilities_are_those_of_the_model(self, model: Model) -> None:
-        """VLLM computes them behind the grammar: of the tokens that it leaves."""
-        reply = model.sample("I am going", choice=["zebra"], logprobs=1, max_tokens=20)
-
-        assert reply.texts() == ["zebra"]
-        assert reply.numbers("cumulative_logprob")[0] <= 0
-
-
-class TestStructuredStreams(StructuredStreams):
-    @pytest.fixture(params=["grpc demo"])
-    def model(self, triton: Triton, request: pytest.FixtureRequest) -> Model:
-        return model_behind(triton, request)
-
-
-class TestStructuredBatches(StructuredBatches):
-    @pytest.fixture(params=["http batched"])
-    def model(self, triton: Triton, request: pytest.FixtureRequest) -> Model:
-        return model_behind(triton, request)
-
-
-class TestTimeouts(Timeouts):
-    @pytest.fixture(params=["http timed", "grpc timed"])
-    def model(self, triton: Triton, request: pytest.FixtureRequest) -> Model:
-        return model_behind(triton, request)
-
-
-class TestCancellation(Cancellation):
-    @pytest.fixture(params=["http tight", "grpc tight"])
-    def model(self, triton: Triton, request: pytest.FixtureRequest) -> Model:
-        return model_behind(triton, request)
-
-    @pytest.fixture
-    def count_finished(self, triton: Triton, model: Model) -> CountFinished:
-        return lambda reason: triton.metric(
-            "hf_triton_finished_total", model=model.name, finish_reason=reason
-        )
-
-
-class TestMetrics(Metrics):
-    @pytest.fixture
-    def read_metric(self, triton: Triton, model: Model) -> ReadMetric:
-        return functools.partial(triton.metric, model=model.name)
+def test_log_probabilities_are_of_the_tokens_that_a_grammar_leaves(triton: Triton) -> None:
+    model = model_behind(triton, "http demo")
+    reply = model.sample("I am going", choice=["zebra"], logprobs=1, max_tokens=20)
+    assert reply.texts() == ["zebra"]
+    assert reply.numbers("cumulative_logprob")[0] <= 0
 
 
 def test_together_requests_get_the_tokens_that_they_get_alone(

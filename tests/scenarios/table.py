@@ -1,0 +1,152 @@
+"""Which scenarios run where: on the stub, on a real server, on a real server with vLLM behind.
+
+A model of a real server is asked by ``http`` or by ``grpc``; a streaming one answers ``/infer``,
+``/generate`` and their streams either way.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+
+from tests.scenarios.answers import Answers, Sampling
+from tests.scenarios.bad_requests import BadRequests
+from tests.scenarios.cancellation import Cancellation
+from tests.scenarios.chat import Chat
+from tests.scenarios.client_batches import ClientBatches
+from tests.scenarios.endpoint import Model
+from tests.scenarios.flat_json_requests import FlatJson
+from tests.scenarios.metrics import Metrics
+from tests.scenarios.options import MoreOptions, SamplingParameters
+from tests.scenarios.served_models import is_batched
+from tests.scenarios.shared_prefixes import SharedPrefixes
+from tests.scenarios.stop_words import StopWords
+from tests.scenarios.streaming import StreamEndpoints, Streams
+from tests.scenarios.structured import (
+    LogProbabilities,
+    Structured,
+    StructuredBatches,
+    StructuredStreams,
+)
+from tests.scenarios.timeouts import Timeouts
+from tests.scenarios.triton_endpoints import GrpcEndpoint, HttpEndpoint
+from tests.support.triton import Triton
+
+
+@dataclass(frozen=True)
+class Row:
+    """The models that a class of scenarios is run on, by kind of endpoint; "": none fits."""
+
+    scenarios: type
+    stub: str
+    server: str
+    vllm: str
+
+
+TABLE = (
+    Row(
+        Answers,
+        stub="demo, batched, padded",
+        server="http demo, grpc batched, http padded, grpc whole",
+        vllm="http demo, grpc batched",
+    ),
+    Row(
+        Sampling,
+        stub="demo, batched, padded",
+        server="http demo, grpc batched, http padded",
+        vllm="http demo, grpc batched",
+    ),
+    Row(
+        StopWords,
+        stub="demo, batched, padded",
+        server="http demo, grpc batched, http padded",
+        vllm="http demo, grpc batched",
+    ),
+    Row(
+        BadRequests,
+        stub="demo, batched",
+        server="http demo, grpc batched",
+        vllm="http demo, grpc batched",
+    ),
+    Row(
+        ClientBatches,
+        stub="batched, padded",
+        server="http batched, grpc padded",
+        vllm="http batched",
+    ),
+    Row(
+        FlatJson,
+        stub="demo, batched, padded",
+        server="http demo, http batched",
+        vllm="http demo, http batched",
+    ),
+    Row(
+        SamplingParameters,
+        stub="demo, padded",
+        server="grpc demo, http padded",
+        vllm="http demo, grpc batched",
+    ),
+    Row(
+        MoreOptions,
+        stub="whole, batched, padded",
+        server="http demo, grpc batched",
+        vllm="http demo, grpc batched",
+    ),
+    Row(
+        Streams,
+        stub="demo, batched, padded",
+        server="grpc demo, http demo, http batched, grpc padded",
+        vllm="http demo, grpc batched",
+    ),
+    Row(
+        StreamEndpoints,
+        stub="demo, padded",
+        server="http demo, grpc padded",
+        vllm="http demo, grpc batched",
+    ),
+    Row(
+        Chat,
+        stub="demo, batched",
+        server="http demo, grpc batched",
+        vllm="http demo, grpc batched",
+    ),
+    Row(Structured, stub="whole, padded", server="http demo", vllm="http demo"),
+    # vLLM computes them behind the grammar: of the tokens that it leaves.
+    Row(LogProbabilities, stub="whole, padded", server="http demo", vllm=""),
+    Row(StructuredStreams, stub="demo, padded", server="grpc demo", vllm="grpc demo"),
+    Row(StructuredBatches, stub="batched", server="", vllm="http batched"),
+    Row(Timeouts, stub="timed", server="http timed, grpc timed", vllm="http timed, grpc timed"),
+    # Over HTTP it is /generate_stream alone whose clients are seen to leave.
+    Row(Cancellation, stub="tight", server="http tight, grpc tight", vllm="http tight, grpc tight"),
+    Row(
+        Metrics,
+        stub="demo, padded",
+        server="http demo, grpc padded",
+        vllm="http demo, grpc batched",
+    ),
+    Row(SharedPrefixes, stub="demo", server="http demo, grpc batched", vllm=""),
+)
+
+
+def classes(kind: str) -> dict[str, type]:
+    """Classes for pytest to collect, by name; each runs its scenarios on ``kind``'s models."""
+    return {
+        name: type(name, (row.scenarios,), {"ASKED": asked, "KIND": kind})
+        for row in TABLE
+        if (asked := getattr(row, kind)) and (name := f"Test{row.scenarios.__name__}")
+    }
+
+
+def give_models(metafunc: pytest.Metafunc, *others: str) -> None:
+    """Runs a test that takes ``model`` once for each model of its class, or each of ``others``."""
+    if "model" in metafunc.fixturenames:
+        asked = metafunc.cls.ASKED.split(", ") if metafunc.cls else others
+        metafunc.parametrize("model", asked, indirect=True)
+
+
+def model_behind(triton: Triton, asked: str) -> Model:
+    """``asked`` is such as ``http demo``."""
+    protocol, name = asked.split()
+    endpoint = HttpEndpoint(triton) if protocol == "http" else GrpcEndpoint(triton)
+    return Model(endpoint, name, batched=is_batched(name))

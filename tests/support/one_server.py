@@ -1,0 +1,101 @@
+"""The one server that all tests share which neither end it nor count what it holds.
+
+The models of MODELS_YAML are in its repository, and each is loaded when a file of tests first wants
+it, so that every model is loaded once. Files that say ``one_server`` run in one process, see
+tests/run_order.py.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from generator.generate import generate
+from tests.scenarios import served_models
+from tests.support.demo_adapter import write_adapter
+from tests.support.triton import DEMO_MODEL, Triton, running
+
+LONGEST_TEXT = 30_000  # tokens that the model ``endless`` writes where it is not stopped
+_MORE_MODELS = """\
+  - name: embedding
+    task: feature-extraction
+    model: {embedding}
+  - name: rows
+    task: feature-extraction
+    model: {embedding}
+    max_batch_size: 2
+  - name: tools
+    model: {tools}
+  - name: endless
+    model: {endless}
+    options: {{max_num_seqs: 1, max_queue_size: 0}}
+"""
+_TOOLS_TEMPLATE = """\
+{%- for tool in tools or () -%}{{- "Tool: " + tool.function.name + "\\n" -}}{%- endfor -%}
+{%- for message in messages -%}
+    {%- for call in message.tool_calls or () -%}
+        {{- "<tool_call>" + call.function.name + call.function.arguments.city + "</tool_call>" -}}
+    {%- endfor -%}
+    {{- message.role + ": " + (message.content or "") + "\\n" -}}
+{%- endfor -%}
+{{- "Assistant:" if add_generation_prompt -}}
+"""
+
+
+class OneServer:
+    """A running server, whose models are loaded as they are wanted and stay."""
+
+    def __init__(self, triton: Triton) -> None:
+        self._triton = triton
+
+    def with_models(self, *names: str) -> Triton:
+        """The server, with these models ready."""
+        new = [name for name in names if name not in self._triton.server.loader.ready]
+        self._triton.server.wait_ready(new, 900.0)
+        return self._triton
+
+
+@contextlib.contextmanager
+def one_server(folder: Path) -> Iterator[OneServer]:
+    """Starts it, without a model, and checks in the end that it stops gracefully."""
+    config = folder / "models.yaml"
+    config.write_text(_models_yaml(folder), encoding="utf-8")
+    generate(config, folder / "model_repository")
+    with pytest.MonkeyPatch.context() as patch:
+        # Small models side by side: more threads than cores would be several times slower.
+        patch.setenv("OMP_NUM_THREADS", "1")
+        with running(folder / "model_repository") as triton:
+            yield OneServer(triton)
+
+
+def _models_yaml(folder: Path) -> str:
+    """The scenarios' models, ``batched`` with an adapter, and some more."""
+    adapter = write_adapter(folder / "loud")
+    entry = f"  - name: batched\n    adapters: [{{name: loud, model: {adapter}}}]\n"
+    models = served_models.MODELS_YAML.replace("  - name: batched\n", entry)
+    return models + _MORE_MODELS.format(
+        embedding=DEMO_MODEL.parent / "embedding",
+        tools=_tools_model(folder / "tools"),
+        endless=_endless_model(folder / "endless"),
+    )
+
+
+def _tools_model(folder: Path) -> Path:
+    """The demo model with a chat template of Hermes' and Qwen's kind."""
+    shutil.copytree(DEMO_MODEL, folder)
+    (folder / "chat_template.jinja").write_text(_TOOLS_TEMPLATE, encoding="utf-8")
+    return folder
+
+
+def _endless_model(folder: Path) -> Path:
+    """The demo model for texts that take a minute."""
+    shutil.copytree(DEMO_MODEL, folder)
+    path = folder / "config.json"
+    config = json.loads(path.read_text(encoding="utf-8"))
+    path.write_text(json.dumps({**config, "max_position_embeddings": LONGEST_TEXT + 10}))
+    return folder
