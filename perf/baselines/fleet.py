@@ -12,9 +12,9 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, suppre
 from dataclasses import dataclass, field
 
 from generator.errors import GeneratorError
-from perf.baselines.environments import EnvironmentMissingError
-from perf.baselines.processes import PeerError
-from perf.baselines.servers import Service
+from perf.baselines.servers.environments import EnvironmentMissingError
+from perf.baselines.servers.processes import PeerError
+from perf.baselines.servers.start import Service
 from perf.baselines.targets import Variant
 from perf.load.process import LevelError
 from perf.usage import available_gib, idle_cores
@@ -36,14 +36,6 @@ class LeftOutError(Exception):
     """A target that is not measured, with why."""
 
 
-@dataclass(frozen=True)
-class Kept:
-    """One that is up, and what ends it."""
-
-    service: Service
-    stack: ExitStack
-
-
 @dataclass
 class Fleet:
     """``start`` is given a variant and whether it has to stream, ``warm_up`` what was started."""
@@ -55,7 +47,8 @@ class Fleet:
     left_out: dict[Variant, str] = field(default_factory=dict)  # with why
     restless: dict[Variant, float] = field(default_factory=dict)  # with the cores it takes idle
     crowded: bool = False  # whether memory did not hold all of them
-    _up: dict[tuple[Variant, bool], Kept] = field(default_factory=dict)
+    # Those that are up, each with what ends it.
+    _up: dict[tuple[Variant, bool], tuple[Service, ExitStack]] = field(default_factory=dict)
 
     @contextmanager
     def using(self, variant: Variant, *, streaming: bool = False) -> Iterator[Service]:
@@ -63,9 +56,10 @@ class Fleet:
         if variant in self.left_out:
             raise LeftOutError(self.left_out[variant])
         key = (variant, streaming)
-        kept = self._up.get(key) or self._started(variant, streaming)
+        if key not in self._up:
+            self._start(variant, streaming)
         try:
-            yield kept.service
+            yield self._up[key][0]
         except CAN_FAIL as error:
             raise LeftOutError(self._gone(key, error)) from error
         finally:
@@ -77,20 +71,18 @@ class Fleet:
         for key in list(self._up):
             self._stop(key)
 
-    def _started(self, variant: Variant, streaming: bool) -> Kept:
-        stack = ExitStack()
-        key = (variant, streaming)
+    def _start(self, variant: Variant, streaming: bool) -> None:
+        stack, key = ExitStack(), (variant, streaming)
         try:
             self._make_room(variant)
             service = stack.enter_context(self.start(variant, streaming))
-            self._up[key] = Kept(service, stack)
+            self._up[key] = (service, stack)
             self.warm_up(service, streaming)
             cores = self.cores_of(service.pid)
         except CAN_FAIL as error:
             raise LeftOutError(self._gone(key, error)) from error
         if cores > MOST_IDLE_CORES:
             self.restless[variant] = cores
-        return self._up[key]
 
     def _make_room(self, variant: Variant) -> None:
         """Stops the others where memory doesn't hold them. Raises ``PeerError``."""
@@ -103,21 +95,14 @@ class Fleet:
 
     def _gone(self, key: tuple[Variant, bool], error: Exception) -> str:
         """Notes why it is left out from now on, with its last lines."""
-        kept = self._up.get(key)
-        said = kept.service.last_words().strip() if kept else ""
-        why = "\n".join(part for part in (text_of(error), said) if part)
+        said = self._up[key][0].last_words().strip() if key in self._up else ""
+        failed = str(getattr(error, "stderr", None) or error).strip()
+        why = "\n".join(part for part in (failed, said) if part)
         self.left_out[key[0]] = why
         with suppress(*CAN_FAIL):
             self._stop(key)
         return why
 
     def _stop(self, key: tuple[Variant, bool]) -> None:
-        kept = self._up.pop(key, None)
-        if kept:
-            kept.stack.close()
-
-
-def text_of(error: Exception) -> str:
-    """What a failed command said, or the error itself."""
-    printed = getattr(error, "stderr", None) or str(error)
-    return str(printed).strip()
+        if key in self._up:
+            self._up.pop(key)[1].close()

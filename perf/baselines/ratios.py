@@ -6,26 +6,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
+from perf.baselines import targets
 from perf.baselines.plan import is_stream, variant_of
-from perf.baselines.targets import (
-    BFLOAT16,
-    DTYPES,
-    FLOAT16,
-    FLOAT32,
-    IN_PROCESS,
-    OURS,
-    TARGETS,
-    TUTORIAL,
-    VLLM,
-    Variant,
-)
+from perf.baselines.targets import BFLOAT16, DTYPES, FLOAT16, FLOAT32, TARGETS, Variant
 from perf.report.schema import Measurement
 
 ASKED: Mapping[tuple[str, Variant], Mapping[int, float]] = {
-    (FLOAT32, Variant(VLLM, FLOAT32)): {1: 1.1, 8: 1.1, 32: 1.1, 64: 1.0, 256: 1.0},
-    (BFLOAT16, Variant(VLLM, BFLOAT16)): dict.fromkeys((1, 8, 32, 64, 256), 0.9),
-    (FLOAT32, Variant(TUTORIAL, FLOAT16)): {1: 2.5, 8: 6.0, 32: 9.0, 64: 9.0},
-    (FLOAT32, Variant(IN_PROCESS, FLOAT32)): dict.fromkeys((1, 8, 32, 64), 0.95),
+    (FLOAT32, Variant(targets.VLLM, FLOAT32)): {1: 1.1, 8: 1.1, 32: 1.1, 64: 1.0, 256: 1.0},
+    (BFLOAT16, Variant(targets.VLLM, BFLOAT16)): dict.fromkeys((1, 8, 32, 64, 256), 0.9),
+    (FLOAT32, Variant(targets.TUTORIAL, FLOAT16)): {1: 2.5, 8: 6.0, 32: 9.0, 64: 9.0},
+    (FLOAT32, Variant(targets.IN_PROCESS, FLOAT32)): dict.fromkeys((1, 8, 32, 64), 0.95),
 }
 """Ours in a number format against another -> clients -> at least so many times its tokens/s."""
 
@@ -34,19 +24,16 @@ BUSY_CORES = 0.3
 
 @dataclass(frozen=True)
 class Ratio:
-    """Ours over another's useful tokens/s, of one number of clients."""
+    """Ours over another's useful tokens/s, of one number of clients, in each round."""
 
-    middle: float  # the median over the rounds
-    least: float
-    most: float
-    num_rounds: int
-    asked: float | None
+    values: Sequence[float]
+    asked: float | None  # of the median
     is_doubtful: bool = False  # whether the machine did something else in one of the levels
 
     @property
     def is_missed(self) -> bool:
         """Whether less than what is asked was measured."""
-        return self.asked is not None and round(self.middle, 2) < self.asked
+        return self.asked is not None and round(median(self.values), 2) < self.asked
 
 
 def pairs(measurements: Sequence[Measurement]) -> list[tuple[Variant, Variant]]:
@@ -54,7 +41,7 @@ def pairs(measurements: Sequence[Measurement]) -> list[tuple[Variant, Variant]]:
     measured = {variant_of(each.load) for each in measurements}
     found = []
     for dtype in DTYPES:
-        ours = Variant(OURS, dtype)
+        ours = Variant(targets.OURS, dtype)
         for target in TARGETS:
             only = dtype if dtype in target.dtypes else target.dtypes[0]
             other = Variant(target.name, only)
@@ -77,22 +64,12 @@ def ratio(
         for (variant, number), level in levels.items()
         if variant == ours and (other, number) in levels
     ]
-    found = [rate(one) / rate(another) for one, another in both if rate(one) and rate(another)]
-    if not found:
+    rates = [[level.output_tokens_per_s or 0.0 for level in pair] for pair in both]
+    values = [one / another for one, another in rates if one and another]
+    if not values:
         return None
-    return Ratio(
-        middle=median(found),
-        least=min(found),
-        most=max(found),
-        num_rounds=len(found),
-        asked=ASKED.get((ours.dtype, other), {}).get(clients),
-        is_doubtful=any(is_disturbed(level) for pair in both for level in pair),
-    )
-
-
-def rate(measurement: Measurement) -> float:
-    """Useful tokens/s; 0 where nothing was answered."""
-    return measurement.output_tokens_per_s or 0.0
+    asked = ASKED.get((ours.dtype, other), {}).get(clients)
+    return Ratio(values, asked, any(is_disturbed(level) for pair in both for level in pair))
 
 
 def is_disturbed(measurement: Measurement) -> bool:

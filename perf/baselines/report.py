@@ -2,52 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from operator import attrgetter
 from pathlib import Path
 from statistics import median
 
 from perf.baselines.plan import is_stream, variant_of
 from perf.baselines.ratios import Ratio, is_disturbed, pairs, ratio
 from perf.baselines.targets import TARGETS, Variant
-from perf.circumstances import joined
+from perf.report.markdown import joined, spread, table
 from perf.report.schema import Measurement, Percentiles, Run
 from perf.report.written import write_text
 
 MARKDOWN_FILE = "baselines.md"
 FIGURES = (
-    "clients",
-    "served by",
-    "useful tokens/s",
-    "of the limit",
-    "p50 s",
-    "p90 s",
-    "p99 s",
-    "requests",
-    "server, cores",
-    "memory, GiB",
+    *("clients", "served by", "useful tokens/s", "of the limit", "p50 s", "p90 s", "p99 s"),
+    *("requests", "server, cores", "memory, GiB"),
 )
 STREAMS = (
-    "clients",
-    "served by",
-    "first token p50 / p99 ms",
-    "between chunks p50 / p99 ms",
-    "tokens a chunk",
-    "useful tokens/s",
+    *("clients", "served by", "first token p50 / p99 ms", "between chunks p50 / p99 ms"),
+    *("tokens a chunk", "useful tokens/s"),
 )
+_ALIGN = "><"  # the second column is text
 
 
 def to_markdown(run: Run, measurements: Sequence[Measurement]) -> str:
     """The ratios, the figures, the streams, and how it all came about."""
     whole = [each for each in measurements if not is_stream(each.load)]
     streamed = [each for each in measurements if is_stream(each.load)]
-    lines = [
-        *ratio_table(whole),
-        *figure_table(whole),
-        *stream_table(streamed),
-        *circumstances(run),
-        *problems(measurements),
-    ]
-    return "\n".join(lines) + "\n"
+    lines = []
+    for rows in (ratio_table(whole), figure_table(whole), stream_table(streamed)):
+        lines += [*rows, ""] if rows else []
+    return "\n".join([*lines, *circumstances(run), *problems(measurements)]) + "\n"
 
 
 def write_markdown(folder: Path, run: Run, measurements: Sequence[Measurement]) -> str:
@@ -57,65 +43,55 @@ def write_markdown(folder: Path, run: Run, measurements: Sequence[Measurement]) 
     return text
 
 
-def ratio_table(measurements: Sequence[Measurement]) -> Iterator[str]:
+def ratio_table(measurements: Sequence[Measurement]) -> list[str]:
     """A row for each target that ours is compared with, a column for each number of clients."""
     clients = clients_of(measurements)
-    found = pairs(measurements)
-    if not found:
-        return
-    yield row(["ours, useful tokens/s", "against", *(f"{count} clients" for count in clients)])
-    yield "|:--|:--" + "|--:" * len(clients) + "|"
-    for ours, other in found:
-        cells = [ratio_cell(ratio(measurements, ours, other, count)) for count in clients]
-        yield row([ours.dtype, other.label, *cells])
-    yield ""
+    heads = ["ours, useful tokens/s", "against", *(f"{count} clients" for count in clients)]
+    rows = [
+        [ours.dtype, other.label]
+        + [ratio_cell(ratio(measurements, ours, other, count)) for count in clients]
+        for ours, other in pairs(measurements)
+    ]
+    return table(heads, rows, "<<") if rows else []
 
 
 def ratio_cell(found: Ratio | None) -> str:
     """The median, in round brackets the least and the most, in square brackets what is asked."""
     if found is None:
         return ""
-    spread = f" ({found.least:.2f} to {found.most:.2f})" if found.num_rounds > 1 else ""
     asked = "" if found.asked is None else f" [≥ {found.asked:g}]"
     missed = " missed" if found.is_missed else ""
     doubtful = " (busy machine)" if found.is_doubtful else ""
-    return f"{found.middle:.2f}{spread}{asked}{missed}{doubtful}"
+    return f"{spread(found.values, '.2f')}{asked}{missed}{doubtful}"
 
 
-def figure_table(measurements: Sequence[Measurement]) -> Iterator[str]:
+def figure_table(measurements: Sequence[Measurement]) -> list[str]:
     """A row for each number of clients and target: medians over the rounds."""
-    if not measurements:
-        return
-    yield from head(FIGURES)
-    for variant, clients, found in groups(measurements):
-        shares = [each.roofline_share for each in found if each.roofline_share is not None]
-        yield row(
-            [
-                str(clients),
-                variant.label,
-                rate_cell(found),
-                f"{median(shares):.0%}" if shares else "",
-                *(seconds(found, of) for of in (p50, p90, p99)),
-                str(min(each.num_requests for each in found)),
-                machine_figure(found, "server_cpu_cores"),
-                machine_figure(found, "memory_gib"),
-            ]
-        )
-    yield ""
+    rows = [
+        [
+            *(clients, variant.label, rate_cell(found)),
+            middle([each.roofline_share for each in found], ".0%"),
+            *(middle(times(found, "latency", name), ".2f", 1e-3) for name in ("p50", "p90", "p99")),
+            min(each.num_requests for each in found),
+            middle([each.machine.get("server_cpu_cores") for each in found], ".1f"),
+            middle([each.machine.get("memory_gib") for each in found], ".1f"),
+        ]
+        for variant, clients, found in groups(measurements)
+    ]
+    return table(FIGURES, rows, _ALIGN) if rows else []
 
 
-def stream_table(measurements: Sequence[Measurement]) -> Iterator[str]:
+def stream_table(measurements: Sequence[Measurement]) -> list[str]:
     """What readers of streams wait for."""
-    if not measurements:
-        return
-    yield from head(STREAMS)
+    rows = []
     for variant, clients, found in groups(measurements):
-        first = [each.time_to_first_token for each in found]
-        between = [each.inter_token_latency for each in found]
-        tokens = median(each.server.get("tokens_per_chunk", 0.0) for each in found)
-        cells = [waits(first), waits(between), f"{tokens:.2f}", rate_cell(found)]
-        yield row([str(clients), variant.label, *cells])
-    yield ""
+        waits = [
+            " / ".join(filter(None, (middle(times(found, kind, p), ".0f") for p in ("p50", "p99"))))
+            for kind in ("time_to_first_token", "inter_token_latency")
+        ]
+        tokens = middle([each.server.get("tokens_per_chunk", 0.0) for each in found], ".2f")
+        rows.append([clients, variant.label, *waits, tokens, rate_cell(found)])
+    return table(STREAMS, rows, _ALIGN) if rows else []
 
 
 def circumstances(run: Run) -> Iterator[str]:
@@ -171,47 +147,16 @@ def clients_of(measurements: Sequence[Measurement]) -> list[int]:
 
 def rate_cell(found: Sequence[Measurement]) -> str:
     """Useful tokens/s: the median, and in brackets the least and the most."""
-    rates = [each.output_tokens_per_s or 0.0 for each in found]
-    spread = f" ({min(rates):,.0f} to {max(rates):,.0f})" if len(rates) > 1 else ""
-    return f"{median(rates):,.0f}{spread}"
+    return spread([each.output_tokens_per_s or 0.0 for each in found], ",.0f")
 
 
-def seconds(found: Sequence[Measurement], of: Callable[[Percentiles], float]) -> str:
-    """A percentile of the latencies, median over the rounds."""
-    values = [of(each.latency) / 1000 for each in found if each.latency]
-    return f"{median(values):.2f}" if values else ""
+def times(found: Sequence[Measurement], kind: str, name: str) -> list[float | None]:
+    """A percentile of the waiting times ``kind``, in milliseconds."""
+    each_kind: list[Percentiles | None] = [getattr(each, kind) for each in found]
+    return [attrgetter(f"{name}_ms")(each) if each else None for each in each_kind]
 
 
-def waits(found: Sequence[Percentiles | None]) -> str:
-    """``101 / 445``, medians over the rounds."""
-    known = [each for each in found if each]
-    return f"{median(map(p50, known)):.0f} / {median(map(p99, known)):.0f}" if known else ""
-
-
-def machine_figure(found: Sequence[Measurement], name: str) -> str:
-    """A figure of the machine, median over the rounds."""
-    values = [each.machine[name] for each in found if name in each.machine]
-    return f"{median(values):.1f}" if values else ""
-
-
-def p50(times: Percentiles) -> float:
-    return times.p50_ms
-
-
-def p90(times: Percentiles) -> float:
-    return times.p90_ms
-
-
-def p99(times: Percentiles) -> float:
-    return times.p99_ms
-
-
-def head(columns: Sequence[str]) -> Iterator[str]:
-    """The first two lines of a table whose second column is text."""
-    yield row(columns)
-    yield "|--:|:--" + "|--:" * (len(columns) - 2) + "|"
-
-
-def row(cells: Sequence[str]) -> str:
-    """A line of a table."""
-    return "| " + " | ".join(cells) + " |"
+def middle(values: Sequence[float | None], form: str, scale: float = 1.0) -> str:
+    """The median over the rounds of those that were measured."""
+    known = [value * scale for value in values if value is not None]
+    return f"{median(known):{form}}" if known else ""

@@ -9,27 +9,23 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
-from datetime import datetime, timezone
-from functools import partial
 from pathlib import Path
-from typing import Any
 
 from tqdm import tqdm  # type: ignore[import-untyped]
 
 from generator.errors import EXIT_INPUT, EXIT_INTERRUPTED, EXIT_OK, PerfError
-from perf import machine
 from perf.baselines.fleet import Fleet
-from perf.baselines.limit import share_of_limit
 from perf.baselines.plan import MIXED, OUTPUT_TOKENS, PROMPT_TOKENS, Plan, Step
-from perf.baselines.ports import Ports
-from perf.baselines.processes import NOT_INHERITED
 from perf.baselines.report import write_markdown
-from perf.baselines.repositories import MODEL_FOLDER
 from perf.baselines.rounds import BAR_FORMAT, Rounds, warm_up
-from perf.baselines.servers import Places, Service, started
+from perf.baselines.servers.processes import NOT_INHERITED, Ports
+from perf.baselines.servers.repositories import MODEL_FOLDER
+from perf.baselines.servers.start import Places, Service, started
 from perf.baselines.targets import Variant
 from perf.in_use import in_use
-from perf.model import make_model
+from perf.machine import num_cores
+from perf.model import llama_config, make_model
+from perf.report.head import here
 from perf.report.rendering import write_renderings
 from perf.report.schema import (
     RUN_FILE,
@@ -41,10 +37,12 @@ from perf.report.schema import (
     write_run,
 )
 from perf.roofline.measured import measure as measure_machine
-from perf.roofline.step import machine_of
+from perf.roofline.share import Decoder, Lengths, limit
+from perf.roofline.step import DecoderShape, Machine, machine_of
 
 KIND = "baselines"
 FIXED = ("seed", "counted_requests", "longest_level_s")  # has to stay in one folder
+STORED_DTYPE = "float16"  # of the measured model's weights
 
 
 @dataclass(frozen=True)
@@ -78,24 +76,24 @@ def compare(comparison: Comparison) -> int:
 
     Returns the exit code. Raises ``PerfError``.
     """
-    with in_use(comparison.output):
-        return _compare(comparison)
-
-
-def _compare(comparison: Comparison) -> int:
-    try:
-        run, measured = begin(comparison)
-        steps = comparison.plan.missing(measured)
-        tell_length(comparison, steps, len(measured))
-        if steps and not run.roofline:  # before any server is up
-            run = replace(run, roofline=measure_machine().as_figures())
-            write_run(comparison.output, run)
-        code = measure(comparison, run, steps) if steps else EXIT_OK
-        show(comparison.output)
-        bad = any(each.num_errors for each in read_measurements(comparison.output))
-    except (OSError, ValueError) as error:
-        raise PerfError(f"{error}; what is measured is kept in {comparison.output}") from error
-    return EXIT_INPUT if bad and code == EXIT_OK else code
+    output = comparison.output
+    with in_use(output):
+        try:
+            run, measured = begin(comparison)
+            steps = comparison.plan.missing(measured)
+            tell_length(comparison, steps, len(measured))
+            if steps and not run.roofline:  # before any server is up
+                run = replace(run, roofline=measure_machine().as_figures())
+                write_run(output, run)
+            code = measure(comparison, run, steps) if steps else EXIT_OK
+            measured = read_measurements(output)
+            text = write_markdown(output, read_run(output), measured)
+            write_renderings(output)
+        except (OSError, ValueError) as error:
+            raise PerfError(f"{error}; what is measured is kept in {output}") from error
+    print(text)
+    print(f"kept in {output}", file=sys.stderr)
+    return EXIT_INPUT if code == EXIT_OK and any(each.num_errors for each in measured) else code
 
 
 def begin(comparison: Comparison) -> tuple[Run, list[Measurement]]:
@@ -104,32 +102,22 @@ def begin(comparison: Comparison) -> tuple[Run, list[Measurement]]:
     Raises ``OSError``, ``ValueError``, and ``PerfError`` where the folder holds another run.
     """
     scenario, output = comparison.scenario(), comparison.output
-    created = datetime.now(timezone.utc).isoformat(timespec="seconds")
-    notes: list[str] = []
-    limits: Mapping[str, float] = {}
+    run = Run(
+        kind=KIND,
+        title="Useful tokens/s of ours and of what people use instead",
+        scenario=scenario,
+        **here(comparison.command).origin(),
+    )
     if (output / RUN_FILE).is_file():
         before = read_run(output)
         check_alike(before, scenario, output)
-        if before.commit != machine.commit():
-            notes = [f"begun at commit {before.commit}"]
-        created, limits = before.created, before.roofline
-    run = Run(
-        kind=KIND,
-        created=created,
-        command=comparison.command,
-        commit=machine.commit(),
-        hardware=machine.hardware(),
-        versions=machine.versions(),
-        title="Useful tokens/s of ours and of what people use instead",
-        scenario=scenario,
-        roofline=limits,
-        notes=notes,
-    )
+        notes = [f"begun at commit {before.commit}"] if before.commit != run.commit else []
+        run = replace(run, created=before.created, roofline=before.roofline, notes=notes)
     write_run(output, run)
     return run, read_measurements(output)
 
 
-def check_alike(before: Run, scenario: Mapping[str, Any], output: Path) -> None:
+def check_alike(before: Run, scenario: Mapping[str, object], output: Path) -> None:
     """Raises ``PerfError`` where the folder's run is no part of what is asked for."""
     differ = [
         f"{name} {before.scenario.get(name)}, now {scenario[name]}"
@@ -165,7 +153,7 @@ def made_rounds(
 ) -> Rounds:
     """The rounds, with servers that live in ``folder``."""
     places = Places(folder, comparison.environments, comparison.ports)
-    seed = comparison.plan.seed
+    seed, machine = comparison.plan.seed, machine_of(limits, num_cores())
 
     def start(variant: Variant, streaming: bool) -> AbstractContextManager[Service]:
         def tell(text: str) -> None:
@@ -176,15 +164,22 @@ def made_rounds(
             places.environment(variant).ensure(tell)
         return started(places, variant, streaming=streaming)
 
-    fleet = Fleet(start, lambda service, streaming: warm_up(service, seed, streams=streaming))
     return Rounds(
         plan=comparison.plan,
-        fleet=fleet,
+        fleet=Fleet(start, lambda service, streaming: warm_up(service, seed, streams=streaming)),
         keep=lambda measurement: append(comparison.output, measurement),
         command=comparison.command,
         bar=bar,
-        share_of=partial(share_of_limit, machine_of(limits, machine.num_cores())),
+        share_of=lambda step, tokens_per_s: share_of_limit(machine, step, tokens_per_s),
     )
+
+
+def share_of_limit(machine: Machine, step: Step, tokens_per_s: float) -> float:
+    """0 to 1: of what the machine's memory and cores allow with as many sequences as clients."""
+    decoder = Decoder(DecoderShape.of(llama_config()), step.variant.dtype, STORED_DTYPE)
+    lengths = Lengths.of(PROMPT_TOKENS, OUTPUT_TOKENS)
+    assert lengths is not None
+    return tokens_per_s / limit(machine, decoder, lengths, step.clients)
 
 
 def fleet_notes(fleet: Fleet) -> list[str]:
@@ -211,14 +206,6 @@ def tell_length(comparison: Comparison, steps: Sequence[Step], num_measured: int
         f"{minutes:.0f} minutes on 2 cores; Ctrl-C keeps what is measured",
         file=sys.stderr,
     )
-
-
-def show(output: Path) -> None:
-    """Writes every rendering and prints the tables. Raises ``OSError``, ``ValueError``."""
-    text = write_markdown(output, read_run(output), read_measurements(output))
-    write_renderings(output)
-    print(text)
-    print(f"kept in {output}", file=sys.stderr)
 
 
 @contextmanager

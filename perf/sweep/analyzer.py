@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from perf.baselines.environments import cache_folder
+from perf.baselines.servers.environments import cache_folder
 from perf.sweep.wheels import WheelError, downloaded_file, installed_file
 
 # The last whose perf_analyzer runs with a glibc before 2.38.

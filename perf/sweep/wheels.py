@@ -12,7 +12,7 @@ import zipfile
 from importlib import metadata
 from pathlib import Path, PurePosixPath
 
-from perf.baselines.environments import cache_folder, last_line
+from perf.baselines.servers.environments import cache_folder, last_line
 
 _DOWNLOAD_TIMEOUT_S = 900.0
 

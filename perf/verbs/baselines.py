@@ -9,10 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from generator.errors import EXIT_OK
+from perf.baselines.targets import DTYPES, TARGETS, variants
 from perf.verbs.arguments import counts, names, port_range, whole
 
 if TYPE_CHECKING:
     from perf.baselines.plan import Plan
+
+NAMES = tuple(target.name for target in TARGETS)
 
 HELP = "compare text generation with vLLM, transformers, MLServer and others, in alternating runs"
 DESCRIPTION = """\
@@ -23,19 +26,6 @@ answered. Servers are up together and measured in turns, every other round in th
 Useful tokens are those that were asked for. Prints Markdown tables of ratios and figures, and keeps
 each level in the folder as soon as it is measured: the same command goes on where one was stopped.
 On first use it installs the peers, each into an environment of its own."""
-# Those of perf/baselines/targets.py, which is imported when this verb runs.
-TARGETS = (
-    "ours",
-    "in-process",
-    "tutorial",
-    "fastapi",
-    "mlserver",
-    "batching",
-    "transformers-serve",
-    "vllm",
-    "ours-vllm",
-)
-DTYPES = ("float32", "bfloat16")
 FULL_CLIENTS, QUICK_CLIENTS = (1, 8, 32, 64, 256), (1, 8)
 FULL, QUICK = (512, 3), (24, 1)  # requests, rounds
 LONGEST_LEVEL_S = 900
@@ -45,8 +35,8 @@ ENVIRONMENTS = "~/.cache/hf-triton/perf"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds what is compared, how much is sent, and where results go."""
     add = parser.add_argument
-    every, both = ",".join(TARGETS), ",".join(DTYPES)
-    add("--targets", type=names(TARGETS), metavar="T,T,...", default=TARGETS, help=f"of {every}")
+    every, both = ",".join(NAMES), ",".join(DTYPES)
+    add("--targets", type=names(NAMES), metavar="T,T,...", default=NAMES, help=f"of {every}")
     add("--dtypes", type=names(DTYPES), metavar="D,D", default=DTYPES, help=f"of {both}")
     add("--clients", type=counts, metavar="N,N,...", help="instead of 1,8,32,64,256")
     add("--requests", type=whole(), metavar="N", help=f"counted at each level: {FULL[0]}")
@@ -86,15 +76,15 @@ exit codes: 0 measured; 1 an answer failed or had the wrong length, or a target 
 
 def run(args: argparse.Namespace) -> int:
     """Compares; returns the exit code. Raises PerfError."""
-    from perf.baselines.environments import cache_folder
-    from perf.baselines.listing import listing
+    from perf.baselines.servers.environments import cache_folder
+    from perf.baselines.servers.packages import listing
 
     environments = args.environments or cache_folder()
     if args.list:
         print(listing(environments))
         return EXIT_OK
-    from perf.baselines.ports import Ports
     from perf.baselines.run import Comparison, compare
+    from perf.baselines.servers.processes import Ports
 
     command = shlex.join(["hf-triton", *sys.argv[1:]])
     return compare(Comparison(plan_of(args), args.output, environments, Ports(args.ports), command))
@@ -103,7 +93,6 @@ def run(args: argparse.Namespace) -> int:
 def plan_of(args: argparse.Namespace) -> Plan:
     """What the command line asks for."""
     from perf.baselines.plan import Plan
-    from perf.baselines.targets import variants
 
     num_requests, num_rounds = QUICK if args.quick else FULL
     return Plan(

@@ -13,7 +13,7 @@ import psutil
 import torch
 
 from generator.errors import ServerError
-from perf.baselines.repositories import MODEL_FOLDER, generated, lay_out_tutorial
+from perf.baselines.servers.repositories import MODEL_FOLDER, generated, lay_out_tutorial
 from perf.gpu.results import Context, SkippedError, Target
 from perf.gpu.sections.ceilings import GIB
 from perf.gpu.sections.shapes import llama_bytes, make_llama

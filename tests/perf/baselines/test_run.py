@@ -11,10 +11,11 @@ import pytest
 
 from generator.errors import EXIT_INPUT, EXIT_OK, PerfError
 from perf.baselines.plan import Plan, Step
-from perf.baselines.ports import Ports
-from perf.baselines.run import Comparison, begin, compare
+from perf.baselines.run import Comparison, begin, compare, share_of_limit
+from perf.baselines.servers.processes import Ports
 from perf.baselines.targets import Variant
 from perf.report.schema import Measurement, append
+from perf.roofline.step import machine_of
 
 PLAN = Plan((Variant("ours", "float32"),), (1,), 1, num_requests=4, max_level_s=60, seed=0)
 
@@ -86,3 +87,15 @@ def test_taken_ports_are_passed_over_and_too_few_are_an_error() -> None:
         assert taken not in (listen.http_port, listen.grpc_port, listen.metrics_port)
         with pytest.raises(PerfError, match=f"--ports {taken}-{taken}: 0 of them are free"):
             Ports(range(taken, taken + 1)).listen()
+
+
+def test_one_sequence_is_bound_by_reading_the_weights_and_many_by_arithmetic() -> None:
+    figures = {"memory_gb_per_s": 20.0, "float32_gflop_per_s": 250.0, "bfloat16_gflop_per_s": 500.0}
+    machine = machine_of(figures, num_threads=2)
+    alone, many = Step(0, 1, Variant("ours", "float32")), Step(0, 256, Variant("ours", "float32"))
+    # 34 M parameters of two bytes at 20 GB/s, and a little for keys and values
+    assert 100 / share_of_limit(machine, alone, 100) == pytest.approx(290, rel=0.15)
+    fewer = Step(0, 256, Variant("ours", "bfloat16"))
+    assert share_of_limit(machine, many, 1000) == pytest.approx(
+        2 * share_of_limit(machine, fewer, 1000), rel=0.01
+    )

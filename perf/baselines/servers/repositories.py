@@ -1,6 +1,6 @@
 """Lays out the model repositories that are measured, in a temporary folder beside the model.
 
-The tutorial's is copied from ``perf/baselines/tutorial``; ours comes from ``hf-triton generate``,
+The tutorial's is copied from ``tutorial/``; ours comes from ``hf-triton generate``,
 as a user's does.
 """
 
@@ -11,8 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from perf.baselines.launches import VLLM_CACHE_GIB
-from perf.load.requests import LONGEST_PROMPT, OUTPUT_LENGTHS
+from perf.baselines.servers.launches import MAX_MODEL_LEN, VLLM_CACHE_GIB
 from perf.load.targets import IN_FLIGHT, TUTORIAL
 
 TUTORIAL_FILES = Path(__file__).parent / "tutorial"
@@ -45,38 +44,31 @@ def lay_out_tutorial(folder: Path) -> Path:
     return repository
 
 
-def lay_out_in_flight(folder: Path, dtype: str = "float32", *, streaming: bool = False) -> Path:
-    """Generate our repository in ``folder``, which holds the model; return its path.
+def lay_out_in_flight(
+    folder: Path, dtype: str = "float32", *, streaming: bool = False, on_vllm: Path | None = None
+) -> Path:
+    """Generate our repository in ``folder``, which holds the model; return its path. Where the
+    environment ``on_vllm`` is given, with the vllm engine in it.
 
     Raises ``subprocess.CalledProcessError`` when the generator does.
     """
-    models_yaml = MODELS_YAML.format(**_keys("in_flight", dtype, streaming))
-    return generated(folder, f"{dtype}{'_streaming' if streaming else ''}", models_yaml)
-
-
-def lay_out_on_vllm(
-    folder: Path, dtype: str, environment: Path, *, streaming: bool = False
-) -> Path:
-    """The same on the vllm engine, which runs in ``environment``."""
-    keys = _keys("vllm", dtype, streaming)
-    models_yaml = f"{MODELS_YAML.format(**keys)}      kv_cache_gib: {VLLM_CACHE_GIB}\n"
-    name = f"vllm_{dtype}{'_streaming' if streaming else ''}"
-    repository = generated(folder, name, models_yaml, "--force")
+    models_yaml = MODELS_YAML.format(
+        name=IN_FLIGHT.name,
+        model=MODEL_FOLDER,
+        dtype=dtype,
+        streaming=str(streaming).lower(),
+        engine="vllm" if on_vllm else "in_flight",
+        max_model_len=MAX_MODEL_LEN,
+    )
+    name = f"{dtype}{'_streaming' if streaming else ''}"
+    if on_vllm is None:
+        return generated(folder, name, models_yaml)
+    models_yaml += f"      kv_cache_gib: {VLLM_CACHE_GIB}\n"
+    repository = generated(folder, f"vllm_{name}", models_yaml, "--force")
     for engine in repository.glob("*/1/on_vllm"):  # a front has none
         with (engine.parent.parent / "config.pbtxt").open("a", encoding="utf-8") as config:
-            config.write(ENVIRONMENT.format(environment))
+            config.write(ENVIRONMENT.format(on_vllm))
     return repository
-
-
-def _keys(engine: str, dtype: str, streaming: bool) -> dict[str, object]:
-    return {
-        "name": IN_FLIGHT.name,
-        "model": MODEL_FOLDER,
-        "dtype": dtype,
-        "streaming": str(streaming).lower(),
-        "engine": engine,
-        "max_model_len": LONGEST_PROMPT + OUTPUT_LENGTHS[-1],
-    }
 
 
 def generated(folder: Path, name: str, models_yaml: str, *options: str) -> Path:

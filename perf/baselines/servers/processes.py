@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import socket
 import subprocess
 import time
 import urllib.request
@@ -12,6 +13,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from generator.errors import PerfError
+from generator.server_listen import Listen
+from perf.serving import free_listen
+
+HOST = "127.0.0.1"
+NUM_PORTS = 3  # HTTP, gRPC, metrics
 START_TIMEOUT_S = 600.0  # vLLM takes half a minute, and more where others are busy
 STOP_TIMEOUT_S = 20.0
 NUM_LAST_LINES = 12
@@ -73,19 +80,15 @@ def end(process: subprocess.Popen[bytes]) -> None:
 def wait_ready(process: subprocess.Popen[bytes], url: str, log: Path) -> None:
     """Returns when ``url`` answers. Raises ``PeerError`` with the last lines of the log."""
     deadline_s = time.monotonic() + START_TIMEOUT_S
-    while not answers(url):
-        if process.poll() is not None:
-            raise PeerError(f"{log.stem} did not start: {last_words(process, log)}")
-        if time.monotonic() > deadline_s:
+    is_up = False
+    while not is_up:
+        is_up = answers(url)
+        if process.poll() is not None:  # it may be somebody else who answered
+            how = f"it ended with exit code {process.returncode}"
+            raise PeerError(f"{log.stem} did not start: {how}\n{tail(log)}")
+        if not is_up and time.monotonic() > deadline_s:
             raise PeerError(f"{log.stem} is not up after {START_TIMEOUT_S:.0f} s:\n{tail(log)}")
-        time.sleep(0.2)
-    if process.poll() is not None:  # then it was somebody else who answered
-        raise PeerError(f"{log.stem} did not start: {last_words(process, log)}")
-
-
-def last_words(process: subprocess.Popen[bytes], log: Path) -> str:
-    """How a process that has ended did so, and the last lines of its log."""
-    return f"it ended with exit code {process.wait()}\n{tail(log)}"
+        time.sleep(0.0 if is_up else 0.2)
 
 
 def tail(log: Path) -> str:
@@ -102,3 +105,34 @@ def answers(url: str) -> bool:
             return bool(response.status == 200)
     except OSError:
         return False
+
+
+class Ports:
+    """Free ones of this machine out of a range, or wherever the system has some."""
+
+    def __init__(self, allowed: range | None = None) -> None:
+        self._allowed = allowed
+
+    def listen(self) -> Listen:
+        """Three ports that nobody listens on now. Raises ``PerfError``."""
+        if self._allowed is None:
+            return free_listen()
+        free = [port for port in self._allowed if is_free(port)][:NUM_PORTS]
+        if len(free) < NUM_PORTS:
+            first, last = self._allowed[0], self._allowed[-1]
+            raise PerfError(
+                f"--ports {first}-{last}: {len(free)} of them are free, expected {NUM_PORTS} for a "
+                "server; end what listens there, or name a longer range"
+            )
+        return Listen(HOST, *free)
+
+
+def is_free(port: int) -> bool:
+    """Whether one can listen on it."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except OSError:
+            return False
+    return True

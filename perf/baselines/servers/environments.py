@@ -13,8 +13,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -22,6 +21,7 @@ from generator.python_env.pip import InstallError, install, run_quietly
 
 READY = "hf-triton-perf-ready"  # holds the hash of what was installed; written last
 RESERVE_GIB = 1.0  # of the disk, left to others
+_MINOR = f"{sys.version_info.major}.{sys.version_info.minor}"
 
 
 class EnvironmentMissingError(Exception):
@@ -47,36 +47,35 @@ class Environment:
     @property
     def site_packages(self) -> Path:
         """Where its packages lie."""
-        minor = f"python{sys.version_info.major}.{sys.version_info.minor}"
-        return self.folder / "lib" / minor / "site-packages"
+        return self.folder / "lib" / f"python{_MINOR}" / "site-packages"
 
     @property
     def is_there(self) -> bool:
         """Whether it is complete, made of what it should be made of, and its interpreter runs."""
         try:
-            if (self.folder / READY).read_text(encoding="utf-8").split("\n")[0] != self.digest:
+            if (self.folder / READY).read_text(encoding="utf-8") != self._made_of():
                 return False
             run_quietly([self.program("python"), "-c", "pass"])
         except (OSError, subprocess.CalledProcessError):
             return False
         return True
 
-    @property
-    def digest(self) -> str:
-        """A hash of what it is made of: the interpreter's version and what pip is given."""
-        return hashlib.sha256(self._made_of().encode()).hexdigest()
-
     def _made_of(self) -> str:
-        version = f"python {sys.version_info.major}.{sys.version_info.minor}"
+        """The interpreter's version and what pip is given, after a hash of these."""
         steps = (" ".join(step) for step in self.steps)
-        return "\n".join([version, *steps, self.finish.__name__])
+        made_of = "\n".join([f"python {_MINOR}", *steps, self.finish.__name__])
+        return f"{hashlib.sha256(made_of.encode()).hexdigest()}\n{made_of}\n"
 
     def ensure(self, show: Show = lambda _: None) -> None:
-        """Makes it unless it is there. Raises ``EnvironmentMissingError``."""
+        """Makes it unless it is there, one process at a time. Raises
+        ``EnvironmentMissingError``.
+        """
         if self.is_there:
             return
         try:
-            with locked(self.folder):
+            self.folder.parent.mkdir(parents=True, exist_ok=True)
+            with (self.folder.parent / f".{self.folder.name}.lock").open("w") as file:
+                fcntl.flock(file, fcntl.LOCK_EX)
                 if not self.is_there:  # another process may have made it meanwhile
                     self._check_place()
                     self._make(show)
@@ -103,17 +102,7 @@ class Environment:
         except Exception:
             shutil.rmtree(self.folder, ignore_errors=True)  # half of gigabytes is of no use
             raise
-        marker = self.folder / READY
-        marker.write_text(f"{self.digest}\n{self._made_of()}\n", encoding="utf-8")
-
-
-@contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """One process at a time makes what is in ``folder``; the others wait. Raises ``OSError``."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with (folder.parent / f".{folder.name}.lock").open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
+        (self.folder / READY).write_text(self._made_of(), encoding="utf-8")
 
 
 def cache_folder() -> Path:

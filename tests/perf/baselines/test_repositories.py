@@ -7,10 +7,9 @@ from pathlib import Path
 from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from perf.baselines.repositories import (
+from perf.baselines.servers.repositories import (
     MODEL_FOLDER,
     lay_out_in_flight,
-    lay_out_on_vllm,
     lay_out_tutorial,
 )
 from perf.load.requests import OUTPUT_LENGTHS
@@ -46,7 +45,7 @@ def test_ours_is_generated_over_the_same_model_and_again_unchanged(tmp_path: Pat
 def test_the_one_on_vllm_is_the_same_in_vllms_environment(tmp_path: Path) -> None:
     (tmp_path / MODEL_FOLDER).mkdir()
     for _ in range(2):  # as at every start of the server
-        repository = lay_out_on_vllm(tmp_path, "float32", Path("/env"), streaming=True)
+        repository = lay_out_in_flight(tmp_path, streaming=True, on_vllm=Path("/env"))
     engine = config_of(repository / "in_flight_stream")
     assert engine.parameters["EXECUTION_ENV_PATH"].string_value == "/env"
     assert "EXECUTION_ENV_PATH" not in config_of(repository / "in_flight").parameters

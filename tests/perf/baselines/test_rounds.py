@@ -12,9 +12,9 @@ from tqdm import tqdm  # type: ignore[import-untyped]
 
 from perf.baselines.fleet import Fleet, LeftOutError
 from perf.baselines.plan import Plan
-from perf.baselines.processes import PeerError
 from perf.baselines.rounds import Rounds, warm_up
-from perf.baselines.servers import Service
+from perf.baselines.servers.processes import PeerError
+from perf.baselines.servers.start import Service
 from perf.baselines.targets import Variant
 from perf.load.levels import LevelArguments
 from perf.load.measure import Record
@@ -125,7 +125,7 @@ def test_where_memory_does_not_hold_all_the_others_are_stopped_first() -> None:
         pass
     machine.memory_gib = 3.0
     with pytest.raises(LeftOutError, match=r"needs 6\.0 GiB of memory, 3\.0 GiB are available"):
-        fleet._started(VLLM, streaming=False)
+        fleet._start(VLLM, streaming=False)
     assert machine.events == ["start ours", "stop ours"]
     assert fleet.crowded
 

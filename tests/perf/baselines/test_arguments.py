@@ -6,8 +6,7 @@ import argparse
 
 import pytest
 
-from perf.baselines.targets import DTYPES, TARGETS, Variant
-from perf.verbs import baselines
+from perf.baselines.targets import TARGETS, Variant
 from perf.verbs.baselines import add_arguments, plan_of
 
 
@@ -22,11 +21,6 @@ def test_without_arguments_everything_is_measured_at_steady_state() -> None:
     assert [variant.name for variant in plan.variants].count("vllm") == 2
     assert {variant.name for variant in plan.variants} == {target.name for target in TARGETS}
     assert (plan.clients, plan.num_rounds, plan.num_requests) == ((1, 8, 32, 64, 256), 3, 512)
-
-
-def test_the_names_in_the_help_are_those_that_can_be_measured() -> None:
-    assert tuple(target.name for target in TARGETS) == baselines.TARGETS
-    assert baselines.DTYPES == DTYPES
 
 
 def test_a_number_format_leaves_out_what_has_only_others_but_for_what_has_one_of_its_own() -> None:

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from generator.python_env.pip import install, reason
-from perf.baselines.environments import Environment, EnvironmentMissingError, Show
-from perf.baselines.packages import (
+from perf.baselines.servers.environments import Environment, EnvironmentMissingError, Show
+from perf.baselines.servers.packages import (
     VLLM_VERSION,
     make_mlserver_importable,
     name_vllm,

@@ -1,0 +1,1 @@
+"""How each target is started: its environment, its repository, its command line."""
