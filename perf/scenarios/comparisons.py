@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from perf.baselines.repositories import generated
+from perf.baselines.servers.repositories import generated
 from perf.load.http import Target
 from perf.load.levels import LevelArguments
 from perf.load.measure import Policy, streaming, summarize
