@@ -129,7 +129,7 @@ def make_parser() -> argparse.ArgumentParser:
 def _module(verb: str) -> Any:
     """With ``add_arguments`` and ``run``."""
     if verb not in OTHERS:
-        return importlib.import_module(f"generator.{verb}")
+        return importlib.import_module(f"generator.verbs.{verb}")
     name = OTHERS[verb][0]
     try:
         return importlib.import_module(name)

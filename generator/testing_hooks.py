@@ -23,15 +23,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from generator import model_config, templates
 from generator.errors import SpecError, UsageError
-from generator.models_yaml import load_unpinned
-from generator.render import render_config
-from generator.spec import ModelSpec
-from generator.triton_models import triton_models
+from generator.models_yaml.reading import load_unpinned
+from generator.render import model_config
+from generator.render.model_folder import render_config
+from generator.spec import task_folders
+from generator.spec.model_spec import ModelSpec
+from generator.spec.triton_models import triton_models
 
 if TYPE_CHECKING:
-    from hf_runtime.hook_file import HookFile
+    from hf_runtime.hooking.hook_file import HookFile
     from hf_runtime.hooks import HookRequest, HookResponse
 
 __all__ = ["HooksUnderTest", "SpecError", "load_hooks"]
@@ -44,7 +45,7 @@ class HooksUnderTest:
 
     def __init__(self, spec: ModelSpec, config: dict[str, Any]) -> None:
         """Raises LoadError where the file can't be imported."""
-        from hf_runtime.declared import declared_tensors
+        from hf_runtime.request.declared import declared_tensors
 
         self._inputs = declared_tensors(config["input"])
         self._outputs = declared_tensors(config["output"])
@@ -111,22 +112,22 @@ def load_hooks(config: str | Path, model: str) -> HooksUnderTest:
         SpecError: models.yaml or the hooks file is wrong; says where.
         UsageError: there is no such model, or it has no hooks.
     """
-    tasks = templates.find_tasks()
+    tasks = task_folders.find_tasks()
     specs = {spec.name: spec for spec in load_unpinned(Path(config), tasks)}
     spec = specs.get(model)
     if spec is None:
         raise UsageError(f"{config} has no model {model!r}; it has {', '.join(specs)}")
     text = render_config(triton_models(spec)[-1], tasks[spec.task])
     with contextlib.suppress(ValueError):
-        sys.path.remove(str(templates.default_directory()))
-    sys.path.insert(0, str(templates.default_directory()))
+        sys.path.remove(str(task_folders.default_directory()))
+    sys.path.insert(0, str(task_folders.default_directory()))
     return HooksUnderTest(spec, model_config.as_dict(text))
 
 
 def _loaded(spec: ModelSpec, seen: list[tuple[str, float, dict[str, str]]]) -> HookFile:
     """The spec's hooks file; what it observes is counted, and added to ``seen``."""
-    from hf_runtime.hook_file import HookFile
-    from hf_runtime.observations import Metric, Observations
+    from hf_runtime.hooking.hook_file import HookFile
+    from hf_runtime.metrics.observations import Metric, Observations
 
     class Recorder(Observations):
         """Counts, and keeps what it counted."""

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from tqdm import tqdm  # type: ignore[import-untyped]
 
-from generator.server import TritonServer
-from generator.server_listen import Listen
+from generator.server.listen import Listen
+from generator.server.process import TritonServer
 
 
 @contextmanager

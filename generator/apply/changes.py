@@ -10,12 +10,12 @@ import enum
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from generator.apply.control import ServedFolder
-from generator.compare import Action, ModelPlan
-from generator.digest import CONFIG_FILE, ROUTING_FILE, digest_in
-from generator.triton_models import ENGINE_SUFFIX, STEP_SUFFIXES
-from generator.version_folders import next_version
-from generator.versions import RENDERED_VERSION, leaves_out, renumbered
+from generator.apply.model_control import ServedFolder
+from generator.render.digest import CONFIG_FILE, ROUTING_FILE, digest_in
+from generator.repository.compare import Action, ModelPlan
+from generator.repository.version_folders import next_version
+from generator.repository.versions import RENDERED_VERSION, leaves_out, renumbered
+from generator.spec.triton_models import ENGINE_SUFFIX, STEP_SUFFIXES
 
 PART_SUFFIXES = (ENGINE_SUFFIX, *STEP_SUFFIXES)
 

@@ -17,10 +17,10 @@ from generator.apply.changes import (
     decide_group,
     split_unwanted,
 )
-from generator.apply.control import Control
-from generator.compare import Action, ModelPlan, owned_folders
-from generator.plan import Plan
-from generator.versions import is_version
+from generator.apply.model_control import Control
+from generator.repository.compare import Action, ModelPlan, owned_folders
+from generator.repository.plan import Plan
+from generator.repository.versions import is_version
 
 _MAX_LISTED = 4
 

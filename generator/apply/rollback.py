@@ -7,15 +7,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from generator import served_record
 from generator.apply.changes import decide_group, split_unwanted, whole_of
-from generator.apply.control import Control
+from generator.apply.model_control import Control
 from generator.apply.planning import ApplyPlan
-from generator.compare import ModelPlan, compare
-from generator.digest import ROUTING_FILE
 from generator.errors import RepositoryError
-from generator.served_record import LastChange, ServedRecord
-from generator.version_folders import current_files, files_of_version
+from generator.render.digest import ROUTING_FILE
+from generator.repository import served_record
+from generator.repository.compare import ModelPlan, compare
+from generator.repository.served_record import LastChange, ServedRecord
+from generator.repository.version_folders import current_files, files_of_version
 
 
 def plan_rollback(repository: Path, control: Control) -> ApplyPlan:

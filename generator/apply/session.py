@@ -9,21 +9,21 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
-from generator import repository as writer
-from generator import served_record
-from generator.apply.applying import Applied, Applying, Say
-from generator.apply.carry_out import Settings
-from generator.apply.control import Control
+from generator.apply.execution import Applied, Applying, Say
+from generator.apply.model_control import Control
+from generator.apply.model_update import Settings
 from generator.apply.planning import ApplyPlan, plan_apply
 from generator.apply.rollback import plan_rollback
 from generator.apply.target import Target
 from generator.errors import EXIT_INPUT, EXIT_INTERRUPTED, EXIT_OK, GeneratorError
-from generator.models_yaml import load
-from generator.native_model import place_models
-from generator.plan import Plan, make_plan
+from generator.models_yaml.reading import load
 from generator.python_env.ensuring import ensure_environments
-from generator.served_record import LastApply, LastChange, ServedRecord
-from generator.templates import find_tasks
+from generator.repository import served_record
+from generator.repository import writing as writer
+from generator.repository.native_model import place_models
+from generator.repository.plan import Plan, make_plan
+from generator.repository.served_record import LastApply, LastChange, ServedRecord
+from generator.spec.task_folders import find_tasks
 
 DRAIN_TIMEOUT_S = 60.0
 

@@ -9,11 +9,11 @@ import secrets
 from dataclasses import dataclass
 from pathlib import Path
 
-from generator.admin_key import FLAG, VARIABLE
 from generator.errors import RepositoryError, ServerError
-from generator.server_api import ServerApi
-from generator.server_listen import bracketed
-from generator.server_state import ServerState, running_servers, unreadable_states
+from generator.server.admin_key import FLAG, VARIABLE
+from generator.server.http_api import ServerApi
+from generator.server.listen import bracketed
+from generator.server.state_file import ServerState, running_servers, unreadable_states
 
 _EXTENSION = "model_repository"
 _RESTRICTED = "restricted"

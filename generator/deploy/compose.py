@@ -15,14 +15,14 @@ from pathlib import Path
 
 from markupsafe import Markup
 
-from generator import models_lock
 from generator.deploy import monitoring
 from generator.deploy.environments import written_files
 from generator.deploy.rendering import quote, render
 from generator.deploy.servers import Server
 from generator.errors import UsageError
-from generator.server_listen import bracketed
-from generator.spec import ModelSpec
+from generator.models_yaml import models_lock
+from generator.server.listen import bracketed
+from generator.spec.model_spec import ModelSpec
 
 _FOLDER = "/srv/hf-triton/config"  # stands for the folder of models.yaml
 _HOME = "/tmp"  # noqa: S108, in the container, and its own

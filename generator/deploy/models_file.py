@@ -16,11 +16,11 @@ from typing import Any, TypeAlias
 
 import yaml
 
-from generator import models_lock
 from generator.deploy import environments
 from generator.deploy.units import Unit
-from generator.spec import ModelSpec
-from generator.yaml_nodes import Node
+from generator.models_yaml import models_lock
+from generator.spec.model_spec import ModelSpec
+from generator.yaml_file.nodes import Node
 
 MODELS_FILE = "models.yaml"
 LOCK_FILE = "models.lock"

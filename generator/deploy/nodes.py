@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import argparse
 
-from generator import vllm_arguments
 from generator.deploy.units import Unit
 from generator.errors import UsageError
-from generator.spec import ModelSpec
+from generator.spec import vllm_arguments
+from generator.spec.model_spec import ModelSpec
 
 _DEFAULT_GPUS_PER_NODE = 8
 

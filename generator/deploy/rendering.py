@@ -18,7 +18,7 @@ import yaml
 from markupsafe import Markup
 
 from generator.errors import TemplateError
-from generator.strict_jinja import Filter, strict_environment
+from generator.render.strict_jinja import Filter, strict_environment
 
 _TEMPLATES = Path(__file__).parent / "templates"
 _SAFE = frozenset(string.ascii_letters + string.digits + string.punctuation + " ") - {'"', "\\"}

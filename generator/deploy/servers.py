@@ -14,8 +14,8 @@ from generator.deploy.models_file import Source
 from generator.deploy.nodes import most_gpus, nodes_and_gpus
 from generator.deploy.units import Unit
 from generator.errors import UsageError
-from generator.spec import ModelSpec
-from generator.triton_models import triton_models
+from generator.spec.model_spec import ModelSpec
+from generator.spec.triton_models import triton_models
 
 _GIB = 1024  # in MiB
 _BASE_MEMORY_MIB = 2 * _GIB

@@ -8,15 +8,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from generator import models_lock, yaml_marks
 from generator.deploy import compose, environments, kserve, kubernetes
 from generator.deploy.models_file import Source
 from generator.deploy.servers import Server, device_of, server_of, unknown_weights
 from generator.deploy.units import one_unit, unit_for_each
 from generator.errors import Problem, SpecError, UsageError
-from generator.models_yaml import load
-from generator.spec import ModelSpec
-from generator.templates import find_tasks
+from generator.models_yaml import models_lock
+from generator.models_yaml.reading import load
+from generator.spec.model_spec import ModelSpec
+from generator.spec.task_folders import find_tasks
+from generator.yaml_file import reading
 
 _ADVICE = (
     "is a folder on this machine, which a cluster does not have: use a model on the Hub, or put it "
@@ -38,7 +39,7 @@ def render(args: argparse.Namespace) -> Deployment:
     _check(args)
     config = Path(args.config)
     specs = load(config, find_tasks())
-    root = yaml_marks.read(config)
+    root = reading.read(config)
     per_model = getattr(args, "per_model", False)
     units = unit_for_each(args.name, specs) if per_model else one_unit(args.name, specs)
     local_base = getattr(args, "local_models", None)

@@ -10,8 +10,8 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from generator.spec import InstanceGroup, ModelSpec
-from generator.triton_models import triton_models
+from generator.spec.model_spec import InstanceGroup, ModelSpec
+from generator.spec.triton_models import triton_models
 
 _MAX_SLUG = 20  # 63 less a name of 40, and what kind of object it is stays readable
 

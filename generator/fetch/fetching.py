@@ -26,9 +26,9 @@ from generator.fetch.plan import (
 )
 from generator.fetch.progress import Progress, size
 from generator.fetch.threads import run_all
-from generator.models_lock import Key, Lock, lock_key
-from generator.runtime_rules import LockedFile
-from generator.spec import LockedSnapshot, ModelSpec
+from generator.models_yaml.models_lock import Key, Lock, lock_key
+from generator.spec.model_spec import LockedSnapshot, ModelSpec
+from generator.spec.runtime_rules import LockedFile
 
 
 class Fetching:

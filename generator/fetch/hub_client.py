@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 from generator.errors import FetchError
 from generator.fetch.hub_errors import endpoint, is_temporary
-from generator.runtime_rules import hub_token, is_safe
+from generator.spec.runtime_rules import hub_token, is_safe
 
 WAITS_S = (1.0, 2.0, 4.0, 8.0)
 """Pauses between attempts that got nowhere; after the last the fetch fails."""

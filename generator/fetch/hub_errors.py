@@ -7,7 +7,7 @@ from __future__ import annotations
 import errno
 
 from generator.errors import FetchError, mask_tokens
-from generator.runtime_rules import UnusableTokenError, error_line
+from generator.spec.runtime_rules import UnusableTokenError, error_line
 
 _TEMPORARY = (408, 429, 500, 502, 503, 504)
 _LASTING = ("UnsupportedProtocol", "LocalProtocolError", "TooManyRedirects")

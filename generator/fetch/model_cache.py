@@ -18,15 +18,15 @@ from typing import NamedTuple
 from generator.errors import RepositoryError
 from generator.fetch.hub_client import HubFile
 from generator.fetch.hub_errors import disk_trouble
-from generator.manifest import WEIGHTS_FOLDER
-from generator.runtime_rules import (
+from generator.render.manifest import WEIGHTS_FOLDER
+from generator.spec.model_spec import ModelSpec
+from generator.spec.runtime_rules import (
     FileHashes,
     LockedFile,
     added_files,
     repository_folder,
     snapshot_folder,
 )
-from generator.spec import ModelSpec
 
 LOCK_FILE = ".hf-triton-fetch.lock"
 

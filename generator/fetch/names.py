@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from generator.errors import ModelError
-from generator.schema import did_you_mean
-from generator.spec import ModelSpec
+from generator.spec.model_spec import ModelSpec
+from generator.yaml_file.schema import did_you_mean
 
 
 def chosen_models(

@@ -17,9 +17,9 @@ from generator.fetch.download import Download
 from generator.fetch.hub_client import HubFile, Listing
 from generator.fetch.model_cache import Found, ModelCache
 from generator.fetch.part import part_size
-from generator.models_lock import Lock, chosen_files, is_commit, lock_key
-from generator.runtime_rules import LockedFile, NotServableError
-from generator.spec import LockedSnapshot, ModelSpec
+from generator.models_yaml.models_lock import Lock, chosen_files, is_commit, lock_key
+from generator.spec.model_spec import LockedSnapshot, ModelSpec
+from generator.spec.runtime_rules import LockedFile, NotServableError
 
 
 @dataclass

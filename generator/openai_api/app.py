@@ -18,19 +18,19 @@ from typing import Any
 
 from aiohttp import web
 
-from generator.openai_api import embeddings
-from generator.openai_api.answers import Answer, Chunks, events, sse, to_json, whole
-from generator.openai_api.api import Api
-from generator.openai_api.asked import Asked
-from generator.openai_api.catalog import EMBEDDING_TASKS, Catalog, ServedModel
-from generator.openai_api.chat import CHAT
-from generator.openai_api.completions import COMPLETIONS
-from generator.openai_api.errors import ApiError
-from generator.openai_api.json_body import read_object
 from generator.openai_api.key import is_authorized
-from generator.openai_api.merging import merged, only
-from generator.openai_api.request_headers import Metadata, id_of, send_id, trace_context
-from generator.openai_api.triton import Triton
+from generator.openai_api.routes import embeddings
+from generator.openai_api.routes.answers import Answer, Chunks, events, sse, to_json, whole
+from generator.openai_api.routes.chat import CHAT
+from generator.openai_api.routes.completions import COMPLETIONS
+from generator.openai_api.routes.merging import merged, only
+from generator.openai_api.schema.api import Api
+from generator.openai_api.schema.errors import ApiError
+from generator.openai_api.schema.json_body import read_object
+from generator.openai_api.schema.request import Asked
+from generator.openai_api.triton.catalog import EMBEDDING_TASKS, Catalog, ServedModel
+from generator.openai_api.triton.client import Triton
+from generator.openai_api.triton.request_headers import Metadata, id_of, send_id, trace_context
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import MutableMapping
 from pathlib import Path
 
-from generator.admin_key import KeySource
+from generator.server.admin_key import KeySource
 
 VARIABLE = "HF_TRITON_OPENAI_KEY"
 _SCHEME = "bearer "

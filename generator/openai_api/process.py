@@ -13,7 +13,7 @@ from aiohttp import web
 
 from generator.errors import ServerError
 from generator.openai_api.app import OpenAiApp
-from generator.openai_api.triton import Triton
+from generator.openai_api.triton.client import Triton
 
 # As long as Triton itself waits for what is in flight.
 GRACE_S = 30.0

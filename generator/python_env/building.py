@@ -21,14 +21,14 @@ from importlib import metadata
 from pathlib import Path
 
 from generator.python_env.pip import InstallError, run_pip, run_quietly
-from generator.runtime_rules import (
+from generator.spec.model_spec import PythonEnv
+from generator.spec.runtime_rules import (
     MARKER,
     BrokenEnvironmentError,
     built_folder,
     check,
     is_built,
 )
-from generator.spec import PythonEnv
 
 Show = Callable[[str], object]  # is told what pip is at
 _OTHER_PYTHON = (22, 3)  # from that version on pip can install for another interpreter

@@ -7,11 +7,11 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-from generator import server_binary
 from generator.python_env.building import BuildError, ensure, folder_of
-from generator.runtime_rules import BrokenEnvironmentError, is_built, look_inside
-from generator.spec import ModelSpec, PythonEnv
-from generator.templates import SHARED_PACKAGE, Task
+from generator.server import binary
+from generator.spec.model_spec import ModelSpec, PythonEnv
+from generator.spec.runtime_rules import BrokenEnvironmentError, is_built, look_inside
+from generator.spec.task_folders import SHARED_PACKAGE, Task
 
 # What every task's model.py imports; a task's engines may need more, which a load then names.
 _PACKAGES = ("torch", "transformers")
@@ -59,7 +59,7 @@ def _ensure(env: PythonEnv, names: list[str]) -> None:
     news = _News(f"{', '.join(names)}: environment of {env.written}")
     began = time.monotonic()
     try:
-        built = ensure(env, server_binary.numpy_below(), news.show, news.busy)
+        built = ensure(env, binary.numpy_below(), news.show, news.busy)
     finally:
         news.end()
     if built:

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Protocol
 
 from generator.errors import GeneratorError
-from generator.repository import locked_model
-from generator.restarts import RestartPolicy, Restarts
-from generator.server_api import ModelVersion
+from generator.repository.writing import locked_model
+from generator.server.http_api import ModelVersion
+from generator.server.restart_policy import RestartPolicy, Restarts
 from generator.supervision import processes
 from generator.supervision.health import Health
 from generator.supervision.served_models import ServedModels

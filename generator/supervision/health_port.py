@@ -12,7 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from generator.errors import ServerError
-from generator.server_listen import Listen
+from generator.server.listen import Listen
 from generator.supervision.health import Health
 
 _TEXT = "text/plain; version=0.0.4; charset=utf-8"

@@ -11,25 +11,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
 
-from generator.apply.watching import WatchedFiles
+from generator.apply.file_watch import WatchedFiles
 from generator.errors import ServerError
-from generator.openai_api.beside import OpenAiProcess
-from generator.restarts import RestartPolicy
-from generator.server import TritonServer
-from generator.server_api import ModelVersion, ServerApi
-from generator.server_loading import Loaded
+from generator.openai_api.child_process import OpenAiProcess
+from generator.server.http_api import ModelVersion, ServerApi
+from generator.server.loading import Loaded
+from generator.server.process import TritonServer
+from generator.server.restart_policy import RestartPolicy
 from generator.supervision.healing import Healer
 from generator.supervision.health import Health
-from generator.supervision.news import (
-    counted,
-    print_curl_lines,
-    say,
-    tell_loaded,
-    tell_serving,
-)
+from generator.supervision.messages import counted, print_curl_lines, say, tell_loaded, tell_serving
 from generator.supervision.served_models import ServedModels
 from generator.supervision.server_restarts import ServerRestarts
-from generator.supervision.unready import Unready
+from generator.supervision.unready_models import Unready
 
 _LOOK_EVERY_S = 0.25
 _ASK_EVERY_S = 1.0

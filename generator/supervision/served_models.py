@@ -10,8 +10,9 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from generator import model_config, served_record
-from generator.served_record import LastApply
+from generator.render import model_config
+from generator.repository import served_record
+from generator.repository.served_record import LastApply
 
 
 class ServedModels:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 
 from generator.errors import ServerError
-from generator.restarts import RestartPolicy, Restarts
-from generator.server import TritonServer
-from generator.supervision.news import say
+from generator.server.process import TritonServer
+from generator.server.restart_policy import RestartPolicy, Restarts
+from generator.supervision.messages import say
 
 
 class ServerRestarts:

@@ -10,8 +10,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 
-from generator.server_listen import Listen
-from generator.server_stubs import cpu_seconds
+from generator.server.listen import Listen
+from generator.server.stubs import cpu_seconds
 from generator.supervision.connections import connections_to
 
 _LOOK_EVERY_S = 1.0

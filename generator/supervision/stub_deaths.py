@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from generator.errors import ServerError
-from generator.server_api import ModelVersion
-from generator.server_stubs import Stub, how_it_ended, still_alive
+from generator.server.http_api import ModelVersion
+from generator.server.stubs import Stub, how_it_ended, still_alive
 
 _READY = "READY"
 Version = tuple[str, str]  # Triton's model, its version

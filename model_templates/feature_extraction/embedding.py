@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from hf_encoder.encoding import Encoding
-from hf_encoder.rows import of_rows
+from hf_encoder.answers.rows import of_rows
 from hf_encoder.task import Array, EncoderTask, Prepared, TaskSetup
-from hf_encoder.tokenization import Tokenization
+from hf_encoder.texts.encoding import Encoding
+from hf_encoder.texts.tokenization import Tokenization
 from hf_runtime.errors import LoadError, RequestError
-from hf_runtime.tensors import RequestFields, each_row
+from hf_runtime.request.tensors import RequestFields, each_row
 from torch import nn
 
 from .later_steps import Normalize, module_of

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from hf_encoder.row_values import filled, required_texts
+from hf_encoder.texts.row_values import filled, required_texts
 from hf_runtime.errors import RequestError
-from hf_runtime.tensors import RequestFields, boolean, each_row, integer, text
+from hf_runtime.request.tensors import RequestFields, boolean, each_row, integer, text
 
 INPUTS = (
     *("text_input", "input_text", "prompt_name", "dimensions"),

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from hf_encoder.encoding import Encoding
+from hf_encoder.texts.encoding import Encoding
 
 
 @dataclass(frozen=True)

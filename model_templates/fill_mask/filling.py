@@ -7,12 +7,12 @@ from functools import partial
 from typing import Any
 
 import torch
-from hf_encoder.encoding import Encoding
-from hf_encoder.row_values import integer_in, required_texts
-from hf_encoder.rows import JsonRow, json_request
+from hf_encoder.answers.rows import JsonRow, json_request
 from hf_encoder.task import Array, EncoderTask, Prepared, TaskSetup
+from hf_encoder.texts.encoding import Encoding
+from hf_encoder.texts.row_values import integer_in, required_texts
 from hf_runtime.errors import LoadError, RequestError
-from hf_runtime.tensors import RequestFields, boolean, each_row
+from hf_runtime.request.tensors import RequestFields, boolean, each_row
 
 from .candidates import Choice, MaskedEncoding, best_tokens
 

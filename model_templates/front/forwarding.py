@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from hf_runtime import log
-from hf_runtime.engines import Engines
 from hf_runtime.errors import RuntimeModelError, place
-from hf_runtime.forwarding import Forwarder
-from hf_runtime.link_request import LinkRequest
-from hf_runtime.request_ids import labelled
-from hf_runtime.responder import TritonResponder
+from hf_runtime.link.engines import Engines
+from hf_runtime.link.forwarding import Forwarder
+from hf_runtime.link.link_request import LinkRequest
+from hf_runtime.request.request_ids import labelled
+from hf_runtime.request.responder import TritonResponder
 
 
 class Front:

@@ -11,20 +11,20 @@ from typing import Any
 
 import torch
 from hf_runtime import log
-from hf_runtime.device import Placement, check_computes, give_back_freed_memory
+from hf_runtime.devices.device import Placement, check_computes, give_back_freed_memory
+from hf_runtime.devices.prepacked_linear import prepack
 from hf_runtime.errors import LoadError, reason
-from hf_runtime.model_files import model_files
-from hf_runtime.prepacked_linear import prepack
-from hf_runtime.served_model import ServedModel
-from hf_runtime.weights import load_config, load_tokenizer, load_whole_model
+from hf_runtime.weights.loading import load_config, load_tokenizer, load_whole_model
+from hf_runtime.weights.model_files import model_files
+from hf_runtime.weights.served_model import ServedModel
 
-from .encoder_options import EncoderOptions
-from .engine import EncoderEngine
-from .packed_runner import PackedRunner, first_position
-from .padded_runner import EqualLengthRunner, PaddedRunner
-from .runner import Runner, RunnerFactory, RunnerSetup, fitting_runner, made_up_encodings
+from .engine.engine import EncoderEngine
+from .options import EncoderOptions
+from .runners.packed_runner import PackedRunner, first_position
+from .runners.padded_runner import EqualLengthRunner, PaddedRunner
+from .runners.runner import Runner, RunnerFactory, RunnerSetup, fitting_runner, made_up_encodings
 from .task import EncoderTask, TaskSetup
-from .tokenization import Tokenization
+from .texts.tokenization import Tokenization
 
 _WARM_UP_LENGTHS = (8, 32, 128, 128)
 _LONGEST_TRIED = 1024  # tokens: longer ones would take seconds of every load
@@ -145,7 +145,7 @@ def torch_runner(setup: RunnerSetup, served: ServedModel, options: EncoderOption
     """
     candidates: Iterable[RunnerFactory] = (PackedRunner, PaddedRunner, EqualLengthRunner)
     if setup.device.type == "cuda":
-        from .graph_runner import GraphRunner
+        from .runners.graph_runner import GraphRunner
 
         candidates = (GraphRunner, PaddedRunner, EqualLengthRunner)
     runner = fitting_runner(setup, candidates)
@@ -222,13 +222,13 @@ def _start(engine: EncoderEngine) -> None:
 
 
 def _compiled(setup: RunnerSetup, served: ServedModel, options: EncoderOptions) -> Runner:
-    from .compiled_runner import compiled_runner
+    from .compiled.runner import compiled_runner
 
     return compiled_runner(setup)
 
 
 def _onnx(setup: RunnerSetup, served: ServedModel, options: EncoderOptions) -> Runner:
-    from .onnx_runner import onnx_runner
+    from .onnx.runner import onnx_runner
 
     runner = onnx_runner(setup, served, options)
     setup.model.to("meta")  # its weights are no longer needed

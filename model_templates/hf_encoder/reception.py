@@ -18,14 +18,14 @@ from functools import partial
 from pathlib import Path
 
 from hf_runtime.errors import CancelledError
-from hf_runtime.open_requests import OpenRequests, has_left
-from hf_runtime.plain_request import SizedRequest, tensor_of
-from hf_runtime.responder import Responder
-from hf_runtime.tensors import RequestFields
+from hf_runtime.request.open_requests import OpenRequests, has_left
+from hf_runtime.request.plain_request import SizedRequest, tensor_of
+from hf_runtime.request.responder import Responder
+from hf_runtime.request.tensors import RequestFields
 
-from .parts import Engine, Preparing
+from .engine.work import Array, Work
+from .ensemble.roles import Engine, Preparing
 from .task import Prepared
-from .work import Array, Work
 
 _LONG_TEXT_BYTES = 16 * 1024  # a millisecond or two of a tokenizer's time
 _LONG_TEXT_NICENESS = 15  # of 19: man 2 setpriority

@@ -13,10 +13,10 @@ from typing import Any, ClassVar, Literal
 
 import numpy.typing as npt
 import torch
-from hf_runtime.tensors import RequestFields
+from hf_runtime.request.tensors import RequestFields
 
-from .encoding import Encoding
-from .tokenization import Tokenization
+from .texts.encoding import Encoding
+from .texts.tokenization import Tokenization
 
 Array = npt.NDArray[Any]
 # "hidden": the last hidden state of each token, (tokens, hidden). "tokens": the head's output of

@@ -14,18 +14,19 @@ from typing import Any, ClassVar
 
 import torch
 import triton_python_backend_utils as pb_utils
-from hf_runtime import device, log
-from hf_runtime.engine_listener import ForwardedRequest
+from hf_runtime import log
+from hf_runtime.devices import device
+from hf_runtime.engine.intake import Intake
 from hf_runtime.errors import LoadError
-from hf_runtime.intake import Intake
-from hf_runtime.metrics import MetricsPublisher, instance_labels
-from hf_runtime.plain_request import DirectRequest, read_plain
-from hf_runtime.responder import TritonResponder
-from hf_runtime.served_model import read_served_model
+from hf_runtime.link.listener import ForwardedRequest
+from hf_runtime.metrics.publishing import MetricsPublisher, instance_labels
+from hf_runtime.request.plain_request import DirectRequest, read_plain
+from hf_runtime.request.responder import TritonResponder
+from hf_runtime.weights.served_model import read_served_model
 
-from .encoder_metrics import families
-from .encoder_options import EncoderOptions
-from .parts import load_part
+from .engine.metrics import families
+from .ensemble.roles import load_part
+from .options import EncoderOptions
 from .reception import Reception
 from .task import EncoderTask
 

@@ -23,10 +23,10 @@ from typing import Any
 
 import numpy.typing as npt
 
-from .declared import Declared
 from .errors import HookError, OverloadedError, RequestError
-from .observations import observe
-from .tensors import text
+from .metrics.observations import observe
+from .request.declared import Declared
+from .request.tensors import text
 
 __all__ = ["HookRequest", "HookResponse", "OverloadedError", "RequestError", "observe"]
 

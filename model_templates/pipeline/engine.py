@@ -24,8 +24,8 @@ from hf_runtime.errors import (
     place,
     reason,
 )
-from hf_runtime.open_requests import has_left
-from hf_runtime.request_ids import labelled
+from hf_runtime.request.open_requests import has_left
+from hf_runtime.request.request_ids import labelled
 
 from .calling import PipelineCall
 from .pipeline_metrics import PipelineMetrics

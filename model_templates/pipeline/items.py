@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hf_runtime.errors import RequestError
-from hf_runtime.tensors import kind_of
+from hf_runtime.request.tensors import kind_of
 
 from . import media
 from .kinds import Kind

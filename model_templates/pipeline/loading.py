@@ -1,7 +1,7 @@
 """Puts a served pipeline together: its name, the model of its kind, its processors.
 
-Everything comes from the model's files, as hf_runtime/weights.py finds them; every way that can
-fail is one line for the operator.
+Everything comes from the model's files, as hf_runtime/weights finds them; every way that can fail
+is one line for the operator.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from hf_runtime import log
-from hf_runtime.device import Placement
+from hf_runtime.devices.device import Placement
 from hf_runtime.errors import LoadError, reason
-from hf_runtime.json_text import read_object
-from hf_runtime.model_files import model_files
-from hf_runtime.served_model import ServedModel
-from hf_runtime.weights import load_config, load_model
+from hf_runtime.request.json_text import read_object
+from hf_runtime.weights.loading import load_config, load_model
+from hf_runtime.weights.model_files import model_files
+from hf_runtime.weights.served_model import ServedModel
 
 from .kinds import ELSEWHERE, KINDS, OWN_TASKS, Kind
 

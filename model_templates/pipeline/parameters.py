@@ -13,8 +13,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from hf_runtime.errors import RequestError
-from hf_runtime.json_text import short
-from hf_runtime.tensors import kind_of
+from hf_runtime.request.json_text import short
+from hf_runtime.request.tensors import kind_of
 
 # Of pipelines whose signature hides them behind **kwargs.
 _HIDDEN: dict[str, tuple[str, ...]] = {

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from hf_runtime.histogram import SECONDS, Histogram, histogram_families
-from hf_runtime.metrics import Family, Sample, one_number
+from hf_runtime.metrics.histogram import SECONDS, Histogram, histogram_families
+from hf_runtime.metrics.publishing import Family, Sample, one_number
 
 FINISH_REASONS = ("stop", "refused", "cancelled", "error")
 _SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)

@@ -15,10 +15,10 @@ from typing import Any
 
 import torch
 from hf_runtime.errors import RequestError
-from hf_runtime.open_requests import OpenRequests
-from hf_runtime.plain_request import RequestLike, tensor_of
-from hf_runtime.responder import Array, Responder, strings
-from hf_runtime.tensors import RequestFields
+from hf_runtime.request.open_requests import OpenRequests
+from hf_runtime.request.plain_request import RequestLike, tensor_of
+from hf_runtime.request.responder import Array, Responder, strings
+from hf_runtime.request.tensors import RequestFields
 
 from . import request as requests
 from .answers import to_json

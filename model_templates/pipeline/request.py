@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from hf_runtime.errors import RequestError
-from hf_runtime.json_text import read_json, read_object
-from hf_runtime.tensors import RequestFields, text
+from hf_runtime.request.json_text import read_json, read_object
+from hf_runtime.request.tensors import RequestFields, text
 
 from .items import ItemReader, is_chat
 from .parameters import CallParameters

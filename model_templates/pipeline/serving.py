@@ -7,9 +7,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from hf_runtime.device import Placement
+from hf_runtime.devices.device import Placement
 from hf_runtime.errors import LoadError, RequestError
-from hf_runtime.served_model import ServedModel
+from hf_runtime.weights.served_model import ServedModel
 
 from .calling import PipelineCall
 from .engine import PipelineEngine, load_failure

@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from hf_encoder.cutting import Pieces
-from hf_encoder.encoding import Encoding
-from hf_encoder.rows import JsonRow, json_request
+from hf_encoder.answers.rows import JsonRow, json_request
 from hf_encoder.task import Array, EncoderTask, Prepared, TaskSetup
-from hf_encoder.windows import WindowCutter
+from hf_encoder.texts.cutting import Pieces
+from hf_encoder.texts.encoding import Encoding
+from hf_encoder.texts.windows import WindowCutter
 from hf_runtime.errors import LoadError, RequestError
-from hf_runtime.tensors import RequestFields, each_row
+from hf_runtime.request.tensors import RequestFields, each_row
 
 from .request import Question, QuestionReader
 from .spans import Scores, Span, best_spans

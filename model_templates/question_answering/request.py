@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from hf_encoder.row_values import integer_in, required_texts
-from hf_encoder.tokenization import Tokenization
+from hf_encoder.texts.row_values import integer_in, required_texts
+from hf_encoder.texts.tokenization import Tokenization
 from hf_runtime.errors import LoadError
-from hf_runtime.tensors import RequestFields, boolean
+from hf_runtime.request.tensors import RequestFields, boolean
 
 from .options import Options
 

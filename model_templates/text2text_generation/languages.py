@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from hf_runtime.errors import LoadError, RequestError
-from hf_runtime.json_text import short
-from text_generation.sequence import DecoderStart
+from hf_runtime.request.json_text import short
+from text_generation.sequence.sequence import DecoderStart
 
 from .frame import Frame, frame_of
 

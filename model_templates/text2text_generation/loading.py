@@ -6,12 +6,11 @@ import copy
 from typing import Any
 
 from hf_runtime import log
-from hf_runtime.device import Placement
+from hf_runtime.devices.device import Placement
 from hf_runtime.errors import LoadError
-from hf_runtime.served_model import ServedModel
-from text_generation.bad_words import word_tokenizer
-from text_generation.generate import GenerateEngine
-from text_generation.lengths import lengths
+from hf_runtime.weights.served_model import ServedModel
+from text_generation.generate.engine import GenerateEngine
+from text_generation.generate.lengths import lengths
 from text_generation.loading import (
     LoadedModel,
     ModelParts,
@@ -22,6 +21,7 @@ from text_generation.loading import (
     vocab_size,
 )
 from text_generation.options import Options as EngineOptions
+from text_generation.request.bad_words import word_tokenizer
 
 from .generation_defaults import default_max_tokens, default_min_tokens, take_task_params
 from .languages import Languages, find_languages

@@ -11,11 +11,11 @@ from typing import Any
 
 from text_generation.options import Options as TextGenerationOptions
 
-# Whether the engine here can answer piece by piece; read by generator/templates.py.
+# Whether the engine here can answer piece by piece; read by generator/spec/task_folders.py.
 STREAMS = True
-# Whether weights may be quantized; read by generator/templates.py.
+# Whether weights may be quantized; read by generator/spec/task_folders.py.
 QUANTIZES = True
-# What model.py imports beside hf_runtime; read by generator/templates.py.
+# What model.py imports beside hf_runtime; read by generator/spec/task_folders.py.
 PACKAGES = ("text_generation",)
 
 _SHARED = {field.name: field for field in fields(TextGenerationOptions)}

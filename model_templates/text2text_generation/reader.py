@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from hf_runtime.errors import RequestError
-from hf_runtime.tensors import shown
-from text_generation.request import Prompt, PromptReader, require_no_beams
-from text_generation.row_options import RowFields
-from text_generation.sampling_json import lenient_boolean
+from hf_runtime.request.tensors import shown
+from text_generation.request.parsing import Prompt, PromptReader, require_no_beams
+from text_generation.request.row_options import RowFields
+from text_generation.request.sampling_json import lenient_boolean
 from text_generation.structured.constraint import Constraint
 
 from .languages import Languages

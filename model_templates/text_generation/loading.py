@@ -8,25 +8,25 @@ from typing import Any
 
 import torch
 from hf_runtime import log
-from hf_runtime.device import Placement, free_bytes, give_back_freed_memory
+from hf_runtime.devices.device import Placement, free_bytes, give_back_freed_memory
 from hf_runtime.errors import LoadError, RequestError, reason
-from hf_runtime.model_files import model_files
-from hf_runtime.served_model import ServedModel
-from hf_runtime.weights import load_config, load_model, load_tokenizer
+from hf_runtime.weights.loading import load_config, load_model, load_tokenizer
+from hf_runtime.weights.model_files import model_files
+from hf_runtime.weights.served_model import ServedModel
 
-from .bad_words import word_tokenizer
-from .chat import ChatTemplate
-from .engine import Engine, EngineSetup
-from .generate import GenerateEngine
-from .holding import CannotHoldError
-from .in_flight import InFlightEngine
-from .int8_linear import prepack_all
+from .engine.engine import Engine, EngineSetup
+from .generate.engine import GenerateEngine
+from .in_flight.engine import InFlightEngine
+from .in_flight.runner_selection import CannotHoldError
+from .int8.linear import prepack_all
 from .lora.linear import Adapters
 from .lora.reading import read_adapters
 from .on_vllm.loading import load_files, make_engine
 from .options import Options
-from .request import PromptReader, Tokenize
-from .sequence import DecoderStart
+from .request.bad_words import word_tokenizer
+from .request.chat import ChatTemplate
+from .request.parsing import PromptReader, Tokenize
+from .sequence.sequence import DecoderStart
 from .structured.compiling import Compiler
 from .structured.library import Grammars
 

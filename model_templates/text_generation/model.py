@@ -18,17 +18,18 @@ from typing import Any
 import hf_runtime  # noqa: F401, before torch: it says how torch's threads wait
 import torch
 import triton_python_backend_utils as pb_utils
-from hf_runtime import device, log
-from hf_runtime.engine_listener import ForwardedRequest
+from hf_runtime import log
+from hf_runtime.devices import device
+from hf_runtime.engine.intake import Intake
 from hf_runtime.errors import LoadError
-from hf_runtime.intake import Intake
-from hf_runtime.metrics import MetricsPublisher, instance_labels
-from hf_runtime.plain_request import DirectRequest, RequestLike, tensor_of
-from hf_runtime.responder import Responder, TritonResponder
-from hf_runtime.served_model import read_served_model
-from hf_runtime.tensors import RequestFields
+from hf_runtime.link.listener import ForwardedRequest
+from hf_runtime.metrics.publishing import MetricsPublisher, instance_labels
+from hf_runtime.request.plain_request import DirectRequest, RequestLike, tensor_of
+from hf_runtime.request.responder import Responder, TritonResponder
+from hf_runtime.request.tensors import RequestFields
+from hf_runtime.weights.served_model import read_served_model
 
-from .engine_metrics import families
+from .engine.metrics import families
 from .loading import load_engine
 from .reception import Reception
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-# Whether the engines here can answer piece by piece; read by generator/templates.py.
+# Whether the engines here can answer piece by piece; read by generator/spec/task_folders.py.
 STREAMS = True
 # Whether they serve LoRA adapters; read there too.
 ADAPTERS = True
 # Whether `layout: vllm-backend` can serve it.
 VLLM_BACKEND = True
-# Whether weights may be quantized; read by generator/templates.py.
+# Whether weights may be quantized; read by generator/spec/task_folders.py.
 QUANTIZES = True
 
 # vLLM's arguments that are said elsewhere in models.yaml: where. Its own names stay for the others.

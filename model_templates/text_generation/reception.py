@@ -14,16 +14,16 @@ from functools import partial
 
 from hf_runtime import log
 from hf_runtime.errors import RequestError, RuntimeModelError, place
-from hf_runtime.request_ids import labelled
-from hf_runtime.responder import Responder, pause_s
-from hf_runtime.tensors import RequestFields
+from hf_runtime.request.request_ids import labelled
+from hf_runtime.request.responder import Responder, pause_s
+from hf_runtime.request.tensors import RequestFields
 
-from .answer import Answer, Choice, wanted_outputs
-from .detokenizer import Detokenizer
 from .loading import LoadedModel
-from .request import Generation, GenerationRequest, parse_request
-from .sampling import choice_seed
-from .sequence import Sequence
+from .request.answer import Answer, Choice, wanted_outputs
+from .request.parsing import Generation, GenerationRequest, parse_request
+from .sampling.sampler import choice_seed
+from .sequence.detokenizer import Detokenizer
+from .sequence.sequence import Sequence
 from .structured.compiling import Started
 
 _LOGPROBS = frozenset(("logprobs", "cumulative_logprob"))

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from hf_encoder.row_values import integer_in, one_of, required_texts
+from hf_encoder.texts.row_values import integer_in, one_of, required_texts
 from hf_runtime.errors import LoadError, RequestError
-from hf_runtime.tensors import RequestFields, boolean, each_row
+from hf_runtime.request.tensors import RequestFields, boolean, each_row
 
 from .entities import STRATEGIES
 from .options import Options

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from hf_encoder.encoding import Encoding
-from hf_encoder.rows import JsonRow, json_request
+from hf_encoder.answers.rows import JsonRow, json_request
 from hf_encoder.task import Array, EncoderTask, Prepared, TaskSetup
-from hf_encoder.windows import WindowCutter
+from hf_encoder.texts.encoding import Encoding
+from hf_encoder.texts.windows import WindowCutter
 from hf_runtime.errors import RequestError
-from hf_runtime.tensors import RequestFields, each_row
+from hf_runtime.request.tensors import RequestFields, each_row
 
 from .entities import Entity, EntityMaker, merged
 from .request import Tagging, TaggingReader

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from hf_encoder.encoder_options import EncoderOptions
+from hf_encoder.options import EncoderOptions
 
-# Read by generator/templates.py.
+# Read by generator/spec/task_folders.py.
 PACKAGES = ("hf_encoder",)
 DETERMINISTIC = True
 OUTPUT = "sequences"

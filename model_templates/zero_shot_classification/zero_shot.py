@@ -13,13 +13,13 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from hf_encoder.encoding import Encoding
-from hf_encoder.row_values import filled, required_texts
-from hf_encoder.rows import number_rows, text_rows
+from hf_encoder.answers.rows import number_rows, text_rows
 from hf_encoder.task import Array, EncoderTask, Prepared, TaskSetup
+from hf_encoder.texts.encoding import Encoding
+from hf_encoder.texts.row_values import filled, required_texts
 from hf_runtime import log
 from hf_runtime.errors import LoadError, RequestError
-from hf_runtime.tensors import RequestFields, boolean, each_row, text
+from hf_runtime.request.tensors import RequestFields, boolean, each_row, text
 
 INPUTS = ("text_input", "candidate_labels", "hypothesis_template", "multi_label", "truncate")
 

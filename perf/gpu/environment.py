@@ -169,7 +169,7 @@ def _link(name: str, site: Path) -> None:
 
 def _place_libpython(libpython: Path, site: Path) -> None:
     """Puts the library where the server's others are, also under the name by which
-    generator/server_binary.py knows that the wheel brings one.
+    generator/server/binary.py knows that the wheel brings one.
     """
     if not libpython.is_file():
         raise WheelError(f"--libpython {libpython}: no such file")

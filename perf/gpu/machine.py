@@ -8,7 +8,7 @@ from typing import Any
 
 from perf.gpu.results import Context, SkippedError
 
-ENGINES = ("text_generation.loading", "hf_encoder.graph_runner")
+ENGINES = ("text_generation.loading", "hf_encoder.runners.graph_runner")
 FOR_SERVING = (
     "tqdm",
     "yaml",

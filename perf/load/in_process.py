@@ -16,12 +16,12 @@ from typing import Any
 
 import hf_runtime  # noqa: F401, before torch: it says how torch's threads wait
 import torch
-from hf_runtime import device
-from hf_runtime.served_model import read_served_model
-from text_generation.detokenizer import Detokenizer
+from hf_runtime.devices import device
+from hf_runtime.weights.served_model import read_served_model
 from text_generation.loading import LoadedModel, load_engine
-from text_generation.sampling_params import SamplingParams
-from text_generation.sequence import Sequence, Update
+from text_generation.sequence.detokenizer import Detokenizer
+from text_generation.sequence.sampling_params import SamplingParams
+from text_generation.sequence.sequence import Sequence, Update
 
 from perf.load.levels import serve_levels
 from perf.load.loop import Answer, AnswerError, Ask

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import psutil
 
-from generator.restarts import RestartPolicy
-from generator.server_listen import Listen
+from generator.server.listen import Listen
+from generator.server.restart_policy import RestartPolicy
 from perf.load.http import Target
 from perf.load.levels import LevelArguments
 from perf.load.measure import Policy, Record, percentile

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import psutil
 
-from generator.generate import generate
-from generator.server import TritonServer
+from generator.server.process import TritonServer
+from generator.verbs.generate import generate
 from perf.serving import free_listen, write_beside_bar
 from perf.soak.draw import DEFAULT_MAX_TOKENS
 
@@ -102,7 +102,7 @@ class Served:
 
     @property
     def _prefix(self) -> str:
-        """As generator/server.py names the regions of its server."""
+        """As generator/server/process.py names the regions of its server."""
         prefix: str = self.server._shared_memory_prefix  # noqa: SLF001
         return prefix
 

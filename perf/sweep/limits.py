@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from generator.render import VALUES_FILE
-from generator.triton_models import ENGINE_SUFFIX
+from generator.render.model_folder import VALUES_FILE
+from generator.spec.triton_models import ENGINE_SUFFIX
 from perf.machine import num_cores
 from perf.report.schema import Measurement, Run, read_run, write_run
 from perf.roofline import measured

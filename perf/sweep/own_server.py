@@ -12,11 +12,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from generator.errors import PerfError
-from generator.models_yaml import load_unpinned
-from generator.schema import did_you_mean
-from generator.server_listen import Listen
-from generator.templates import find_tasks
-from generator.triton_models import triton_models
+from generator.models_yaml.reading import load_unpinned
+from generator.server.listen import Listen
+from generator.spec.task_folders import find_tasks
+from generator.spec.triton_models import triton_models
+from generator.yaml_file.schema import did_you_mean
 from perf.orphans import ends_with_us
 from perf.serving import free_listen
 from perf.sweep.scenario import Addresses

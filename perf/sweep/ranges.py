@@ -10,8 +10,8 @@ import random
 import re
 from dataclasses import dataclass
 
-from generator.schema import Check, Report, show
-from generator.yaml_nodes import Node
+from generator.yaml_file.nodes import Node
+from generator.yaml_file.schema import Check, Report, show
 
 MAX_POINTS = 256
 MAX_LENGTH = 1_000_000

@@ -12,11 +12,11 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from generator.curl_lines import infer_input
 from generator.errors import PerfError
-from generator.render import VALUES_FILE
-from generator.sample_requests import sample_request, tokenizer_files
-from generator.triton_models import ENGINE_SUFFIX
+from generator.render.curl_lines import infer_input
+from generator.render.model_folder import VALUES_FILE
+from generator.render.sample_requests import sample_request, tokenizer_files
+from generator.spec.triton_models import ENGINE_SUFFIX
 from perf.sweep.ranges import Lengths
 from perf.sweep.scenario import FLAT_JSON, STREAMS, Inputs
 from perf.sweep.targets import Target

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from generator.yaml_nodes import Node
+from generator.yaml_file.nodes import Node
 from perf.sweep.ranges import Lengths
 
 ENDPOINTS = ("http-infer", "http-generate", "grpc-infer", "grpc-stream", "http-generate-stream")

@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from generator import schema, yaml_marks
 from generator.errors import SpecError, UsageError
-from generator.schema import Check, Report
-from generator.yaml_nodes import Node
+from generator.yaml_file import reading, schema
+from generator.yaml_file.nodes import Node
+from generator.yaml_file.schema import Check, Report
 from perf.sweep import ranges
 from perf.sweep.scenario import (
     ENDPOINTS,
@@ -36,7 +36,7 @@ MAX_LOADS = 10_000  # days, with the shortest windows that are of use
 def read_sweep(path: Path) -> Sweep:
     """The sweep of a scenario file. Raises SpecError with every mistake in it."""
     report = Report()
-    root = yaml_marks.read(path, "scenarios:")
+    root = reading.read(path, "scenarios:")
     sweep = _Reader(path.parent, report).sweep(root, str(path))
     if report.problems:
         raise SpecError(str(path), report.problems)

@@ -13,8 +13,8 @@ from functools import partial
 from pathlib import Path
 
 from generator.errors import EXIT_INPUT, EXIT_INTERRUPTED, EXIT_OK, PerfError, Problem, SpecError
-from generator.models_yaml import load_unpinned
-from generator.templates import find_tasks
+from generator.models_yaml.reading import load_unpinned
+from generator.spec.task_folders import find_tasks
 from perf.in_use import in_use
 from perf.report.rendering import MARKDOWN_FILE, PAGE_FILE
 from perf.report.schema import append

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from generator import model_config
 from generator.errors import GeneratorError, PerfError, Problem, SpecError
-from generator.schema import nearest
-from generator.triton_models import ENGINE_SUFFIX
-from generator.yaml_nodes import Node
+from generator.render import model_config
+from generator.spec.triton_models import ENGINE_SUFFIX
+from generator.yaml_file.nodes import Node
+from generator.yaml_file.schema import nearest
 from perf.sweep.scenario import STREAMS, Scenario
 
 ConfigOf = Callable[[str], Any]

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import Any
 from urllib.parse import quote
 
-from generator.server_state import running_servers
+from generator.server.state_file import running_servers
 from perf.sweep.metrics import Sample, parse_metrics
 from perf.sweep.scenario import Addresses
 

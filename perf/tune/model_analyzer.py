@@ -15,10 +15,10 @@ from typing import Any
 import yaml
 
 from generator.errors import EXIT_OK, ModelError, PerfError
-from generator.models_yaml import load
-from generator.spec import ModelSpec
-from generator.templates import find_tasks
-from generator.triton_models import engine_name
+from generator.models_yaml.reading import load
+from generator.spec.model_spec import ModelSpec
+from generator.spec.task_folders import find_tasks
+from generator.spec.triton_models import engine_name
 from perf.sweep.requests import requests_of
 from perf.tune.bench.private_repository import PrivateRepository
 from perf.tune.bench.served import target_in

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from generator.errors import ModelError, SpecError, UsageError
-from generator.manifest import WEIGHTS_FOLDER
-from generator.runtime_rules import repository_folder, snapshot_folder
-from generator.schema import Report
-from generator.spec import ModelSpec
-from generator.templates import Task
-from generator.yaml_nodes import Node
+from generator.render.manifest import WEIGHTS_FOLDER
+from generator.spec.model_spec import ModelSpec
+from generator.spec.runtime_rules import repository_folder, snapshot_folder
+from generator.spec.task_folders import Task
+from generator.yaml_file.nodes import Node
+from generator.yaml_file.schema import Report
 from perf.machine import num_cores
 from perf.sweep import ranges
 from perf.sweep.ranges import Lengths

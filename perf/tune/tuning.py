@@ -18,9 +18,9 @@ from typing import Any, Protocol
 from tqdm import tqdm  # type: ignore[import-untyped]
 
 from generator.errors import EXIT_INPUT, EXIT_INTERRUPTED, EXIT_OK, PerfError
-from generator.models_yaml import load
-from generator.server_state import running_servers
-from generator.templates import Task, find_tasks
+from generator.models_yaml.reading import load
+from generator.server.state_file import running_servers
+from generator.spec.task_folders import Task, find_tasks
 from perf.in_use import in_use
 from perf.report.best import Bounds
 from perf.report.head import here

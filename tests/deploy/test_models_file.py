@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from generator.deploy.models_file import Source, _dump, plain
 from generator.deploy.rendering import block, parse, quote
 from generator.deploy.units import one_unit, slugs_of
-from generator.models_yaml import load
-from generator.spec import ModelSpec
-from generator.templates import find_tasks
-from generator.yaml_marks import parse as parse_marks
-from generator.yaml_marks import read
+from generator.models_yaml.reading import load
+from generator.spec.model_spec import ModelSpec
+from generator.spec.task_folders import find_tasks
+from generator.yaml_file.reading import parse as parse_marks
+from generator.yaml_file.reading import read
 from tests.support.triton import ROOT
 
 TEXTS = st.text(max_size=30)

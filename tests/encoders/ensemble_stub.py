@@ -16,8 +16,8 @@ from typing import Any
 from stub_server import StubServer
 from wire import Array, Reply, Request
 
-from generator import model_config
-from generator.generate import generate
+from generator.render import model_config
+from generator.verbs.generate import generate
 
 
 class StubEnsemble:

@@ -9,14 +9,14 @@ from typing import Any
 
 import numpy as np
 import torch
-from hf_encoder.encoding import Encoding
-from hf_encoder.engine import EncoderEngine
+from hf_encoder.engine.engine import EncoderEngine
 from hf_encoder.reception import Reception
-from hf_encoder.runner import Runner
+from hf_encoder.runners.runner import Runner
 from hf_encoder.task import Array, EncoderTask, Prepared, TaskSetup
+from hf_encoder.texts.encoding import Encoding
 from hf_runtime.errors import RequestError
-from hf_runtime.plain_request import PlainRequest
-from hf_runtime.tensors import RequestFields, text
+from hf_runtime.request.plain_request import PlainRequest
+from hf_runtime.request.tensors import RequestFields, text
 
 from tests.support.triton import eventually
 

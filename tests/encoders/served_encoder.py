@@ -12,7 +12,7 @@ import numpy as np
 from stub_server import StubServer
 from wire import Array, Reply, Request, strings
 
-from generator.generate import generate
+from generator.verbs.generate import generate
 
 _TYPES = {bool: np.bool_, int: np.int32, float: np.float32}
 

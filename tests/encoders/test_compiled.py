@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from hf_encoder.compiled_runner import compiled_runner
+from hf_encoder.compiled.runner import compiled_runner
 from hf_encoder.loading import longest_input, takes_token_types
-from hf_encoder.runner import (
+from hf_encoder.runners.runner import (
     Runner,
     RunnerSetup,
     forward_alone,
@@ -115,7 +115,7 @@ def test_a_compiler_that_fails_is_one_line(tmp_path: Path, monkeypatch: pytest.M
 @needs_compiler
 def test_tritons_c_locale_does_not_keep_torch_from_reading_its_templates() -> None:
     code = (
-        "import locale, hf_encoder.compiled_runner as module\n"
+        "import locale, hf_encoder.compiled.runner as module\n"
         "before = locale.getpreferredencoding(False)\n"
         "module._read_as_utf8()\n"
         "import torch._inductor.select_algorithm\n"

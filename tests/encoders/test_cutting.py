@@ -8,8 +8,8 @@ import time
 from typing import Any
 
 import pytest
-from hf_encoder.cutting import Cutter
-from hf_encoder.tokenization import Tokenization
+from hf_encoder.texts.cutting import Cutter
+from hf_encoder.texts.tokenization import Tokenization
 from hf_runtime.errors import RequestError
 
 from tests.encoders.other_tokenizers import KINDS, other_tokenizer

@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hf_encoder.encoding import Encoding
-from hf_encoder.engine import EncoderEngine
-from hf_encoder.runner import Runner
-from hf_encoder.work import Work
-from hf_runtime.device import check_computes
+from hf_encoder.engine.engine import EncoderEngine
+from hf_encoder.engine.work import Work
+from hf_encoder.runners.runner import Runner
+from hf_encoder.texts.encoding import Encoding
+from hf_runtime.devices.device import check_computes
+from hf_runtime.engine.watchdog import Watchdog
 from hf_runtime.errors import CancelledError, DeviceLostError, EngineError, OverloadedError
-from hf_runtime.watchdog import Watchdog
 
 from tests.support.triton import eventually
 
@@ -198,7 +198,7 @@ def test_a_step_that_ends_while_it_is_found_to_be_late_leaves_nothing_stuck(
             ending.join(0.1)
         return now + 5
 
-    monkeypatch.setattr("hf_runtime.watchdog.time", types.SimpleNamespace(monotonic=clock))
+    monkeypatch.setattr("hf_runtime.engine.watchdog.time", types.SimpleNamespace(monotonic=clock))
     watchdog._finds_late()
     ending.join(60)
     assert not watchdog.is_stuck

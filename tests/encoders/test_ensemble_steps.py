@@ -11,7 +11,7 @@ import pytest
 from stub_server import StubServer
 from wire import Array, Request
 
-from generator.templates import find_tasks
+from generator.spec.task_folders import find_tasks
 from tests.encoders.ensemble_stub import StubEnsemble, both_layouts, close, generated
 from tests.encoders.served_encoder import request, rows
 from tests.encoders.tiny_encoders import WORDS, texts, tiny_encoder

@@ -12,7 +12,7 @@ import torch
 import triton_python_backend_utils as pb_utils
 from fill_mask.candidates import Choice, MaskedEncoding, best_tokens
 from fill_mask.options import Options
-from hf_encoder.encoding import Encoding
+from hf_encoder.texts.encoding import Encoding
 from stub_server import StubServer
 from wire import Reply
 

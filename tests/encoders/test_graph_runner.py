@@ -7,11 +7,16 @@ from pathlib import Path
 
 import pytest
 import torch
-from hf_encoder.graph_runner import GraphRunner, bucket_of
-from hf_encoder.padded_runner import PaddedRunner
-from hf_encoder.runner import fitting_runner, forward_alone, largest_difference, made_up_encodings
+from hf_encoder.runners.graph_runner import GraphRunner, bucket_of
+from hf_encoder.runners.padded_runner import PaddedRunner
+from hf_encoder.runners.runner import (
+    fitting_runner,
+    forward_alone,
+    largest_difference,
+    made_up_encodings,
+)
 from hf_encoder.task import OutputKind
-from hf_runtime.cuda_capture import Replay
+from hf_runtime.devices.cuda_capture import Replay
 
 from tests.encoders.test_runners import KINDS, loaded
 from tests.encoders.tiny_encoders import tiny_encoder

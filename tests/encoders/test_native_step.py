@@ -16,7 +16,7 @@ import pytest
 from stub_server import StubServer
 from wire import Reply, Request
 
-from generator import model_config
+from generator.render import model_config
 from tests.encoders.ensemble_stub import StubEnsemble, close, generated
 from tests.encoders.served_encoder import request
 from tests.encoders.tiny_encoders import tiny_encoder

@@ -12,18 +12,23 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from hf_encoder.encoder_options import EncoderOptions
-from hf_encoder.encoding import Encoding
+from hf_encoder.engine.work import Work
 from hf_encoder.loading import load_encoder, longest_input, takes_token_types
-from hf_encoder.onnx_quantization import TOLERANCE
-from hf_encoder.onnx_runner import onnx_runner
-from hf_encoder.runner import RunnerSetup, forward_alone, largest_difference, made_up_encodings
+from hf_encoder.onnx.quantization import TOLERANCE
+from hf_encoder.onnx.runner import onnx_runner
+from hf_encoder.options import EncoderOptions
+from hf_encoder.runners.runner import (
+    RunnerSetup,
+    forward_alone,
+    largest_difference,
+    made_up_encodings,
+)
 from hf_encoder.task import EncoderTask, OutputKind, Prepared
-from hf_encoder.work import Work
-from hf_runtime.device import Placement
+from hf_encoder.texts.encoding import Encoding
+from hf_runtime.devices.device import Placement
 from hf_runtime.errors import LoadError
-from hf_runtime.served_model import ServedModel
-from hf_runtime.tensors import RequestFields
+from hf_runtime.request.tensors import RequestFields
+from hf_runtime.weights.served_model import ServedModel
 
 from tests.encoders.served_encoders import served_model
 from tests.encoders.tiny_encoders import ARCHITECTURES, tiny_encoder

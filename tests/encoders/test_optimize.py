@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hf_encoder.encoding import Encoding
-from hf_encoder.optimize_engines import PLAIN, Contender
-from hf_encoder.optimize_report import Report, choice, to_json, to_text
-from hf_encoder.optimize_timing import MIN_ROUNDS, Timing, percentile, timings
-from hf_encoder.runner import Runner, RunnerSetup
+from hf_encoder.optimize.engines import PLAIN, Contender
+from hf_encoder.optimize.report import Report, choice, to_json, to_text
+from hf_encoder.optimize.timing import MIN_ROUNDS, Timing, percentile, timings
+from hf_encoder.runners.runner import Runner, RunnerSetup
+from hf_encoder.texts.encoding import Encoding
 
 from tests.encoders.tiny_encoders import tiny_encoder
 

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import torch
 import triton_python_backend_utils as pb_utils
-from hf_encoder.rows import json_text
+from hf_encoder.answers.rows import json_text
 from hf_runtime.errors import EngineError
 from question_answering.options import Options
 from question_answering.spans import Scores, best_spans

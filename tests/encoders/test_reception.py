@@ -14,14 +14,14 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
-from hf_encoder.encoding import Encoding
+from hf_encoder.engine.work import Work
 from hf_encoder.reception import give_way
 from hf_encoder.task import Prepared
-from hf_encoder.work import Work
+from hf_encoder.texts.encoding import Encoding
 from hf_runtime.errors import CancelledError, EngineError, OverloadedError, RequestError
-from hf_runtime.plain_request import PlainRequest
-from hf_runtime.responder import Responder
-from hf_runtime.tensors import RequestFields
+from hf_runtime.request.plain_request import PlainRequest
+from hf_runtime.request.responder import Responder
+from hf_runtime.request.tensors import RequestFields
 
 from tests.encoders.failing_encoder import Caller, Echo, Lengths, Served, request, serving
 from tests.support.triton import eventually

@@ -9,9 +9,9 @@ import pytest
 import torch
 import transformers
 from hf_encoder.loading import longest_input, takes_token_types
-from hf_encoder.packed_runner import PackedRunner
-from hf_encoder.padded_runner import EqualLengthRunner, PaddedRunner
-from hf_encoder.runner import (
+from hf_encoder.runners.packed_runner import PackedRunner
+from hf_encoder.runners.padded_runner import EqualLengthRunner, PaddedRunner
+from hf_encoder.runners.runner import (
     Runner,
     RunnerSetup,
     fitting_runner,
@@ -20,9 +20,9 @@ from hf_encoder.runner import (
     made_up_encodings,
 )
 from hf_encoder.task import OutputKind
-from hf_encoder.tokenization import Tokenization
+from hf_encoder.texts.tokenization import Tokenization
+from hf_runtime.devices.prepacked_linear import prepack
 from hf_runtime.errors import LoadError
-from hf_runtime.prepacked_linear import prepack
 
 from tests.encoders.tiny_encoders import ARCHITECTURES, CONTEXT, texts, tiny_encoder
 

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 import torch
 import triton_python_backend_utils as pb_utils
-from hf_encoder.runner import RunnerSetup, forward_alone
+from hf_encoder.runners.runner import RunnerSetup, forward_alone
 from hf_encoder.task import Prepared, TaskSetup
-from hf_encoder.tokenization import Tokenization
+from hf_encoder.texts.tokenization import Tokenization
 from hf_runtime.errors import LoadError, RequestError
-from hf_runtime.tensors import RequestFields
+from hf_runtime.request.tensors import RequestFields
 from stub_server import StubServer
 from token_classification.entities import STRATEGIES
 from token_classification.options import Options

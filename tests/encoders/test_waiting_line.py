@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hf_encoder.encoding import Encoding
-from hf_encoder.waiting_line import WaitingLine
+from hf_encoder.engine.waiting_line import WaitingLine
+from hf_encoder.texts.encoding import Encoding
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 import torch
-from text_generation import holding
 from text_generation.fused.attention_rules import UnfitError
+from text_generation.in_flight import runner_selection
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -18,8 +18,8 @@ def one_thread() -> None:
 @pytest.fixture
 def patient_link(monkeypatch: pytest.MonkeyPatch) -> None:
     """Both ends of the link wait for each other, however busy the machine is."""
-    monkeypatch.setattr("hf_runtime.engine_client._CONNECT_TIMEOUT_S", 60.0)
-    monkeypatch.setattr("hf_runtime.engine_listener._FLUSH_S", 60.0)
+    monkeypatch.setattr("hf_runtime.link.client._CONNECT_TIMEOUT_S", 60.0)
+    monkeypatch.setattr("hf_runtime.link.listener._FLUSH_S", 60.0)
 
 
 @pytest.fixture
@@ -29,4 +29,4 @@ def not_fused(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(*_: Any) -> Any:
         raise UnfitError("not here")
 
-    monkeypatch.setattr(holding, "fused_runner", missing)
+    monkeypatch.setattr(runner_selection, "fused_runner", missing)

@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 import torch
-from text_generation.detokenizer import Detokenizer
-from text_generation.engine import Engine, EngineSetup
-from text_generation.engine_metrics import EngineMetrics
+from text_generation.engine.engine import Engine, EngineSetup
+from text_generation.engine.metrics import EngineMetrics
 from text_generation.options import Options
-from text_generation.sampling_params import SamplingParams
-from text_generation.sequence import Sequence, Update
+from text_generation.sequence.detokenizer import Detokenizer
+from text_generation.sequence.sampling_params import SamplingParams
+from text_generation.sequence.sequence import Sequence, Update
 
 from tests.engine.tiny_models import Asked
 from tests.support.triton import eventually

@@ -10,7 +10,7 @@ from typing import Any
 
 from text_generation.on_vllm.engine import StepStats
 from text_generation.on_vllm.sampling import sampling_arguments
-from text_generation.sequence import Sequence
+from text_generation.sequence.sequence import Sequence
 
 VOCAB_SIZE = 97
 CONTEXT = 128

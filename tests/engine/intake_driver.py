@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import triton_python_backend_utils as pb_utils
-from hf_runtime.intake import Intake
-from hf_runtime.plain_request import PlainRequest
-from hf_runtime.responder import Responder
+from hf_runtime.engine.intake import Intake
+from hf_runtime.request.plain_request import PlainRequest
+from hf_runtime.request.responder import Responder
 
 from tests.support.served_models import served_model
 

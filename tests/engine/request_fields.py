@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from hf_runtime.tensors import RequestFields
+from hf_runtime.request.tensors import RequestFields
 
 _TYPES: dict[str, Any] = {
     **dict.fromkeys(

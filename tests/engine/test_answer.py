@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 from hf_runtime.errors import OverloadedError
-from text_generation.answer import OUTPUTS, Answer, Choice, logprobs_json, wanted_outputs
-from text_generation.detokenizer import Detokenizer
-from text_generation.sampling_params import SamplingParams
-from text_generation.sequence import Sequence, Token, TokenLogprobs, Update
+from text_generation.request.answer import OUTPUTS, Answer, Choice, logprobs_json, wanted_outputs
+from text_generation.sequence.detokenizer import Detokenizer
+from text_generation.sequence.sampling_params import SamplingParams
+from text_generation.sequence.sequence import Sequence, Token, TokenLogprobs, Update
 
 from tests.engine.driving import NumberTokenizer
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 import torch
-from text_generation import in_flight
-from text_generation.cache_runner import CacheRunner
-from text_generation.in_flight import InFlightEngine
-from text_generation.scheduler import Step
+from text_generation.engine.scheduler import Step
+from text_generation.in_flight import engine as in_flight
+from text_generation.in_flight.engine import InFlightEngine
+from text_generation.runners.cache_runner import CacheRunner
 
 from tests.engine.driving import generate_all, running, setup
 from tests.engine.tiny_models import (

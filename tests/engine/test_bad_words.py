@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from text_generation.bad_words import word_tokenizer
+from text_generation.request.bad_words import word_tokenizer
 from tokenizers import Tokenizer, models, normalizers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from hf_runtime.errors import RequestError
-from text_generation.chat import ChatTemplate
+from text_generation.request.chat import ChatTemplate
 from tokenizers import Tokenizer, models
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 

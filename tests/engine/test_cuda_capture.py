@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from hf_runtime.cuda_capture import capture_on_stream
+from hf_runtime.devices.cuda_capture import capture_on_stream
 
 
 class FakeStream:

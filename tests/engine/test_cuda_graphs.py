@@ -9,17 +9,18 @@ from typing import Any
 
 import pytest
 import torch
-from hf_runtime.cuda_capture import Replay
-from text_generation import cuda_graphs, in_flight
-from text_generation.cuda_graphs import (
+from hf_runtime.devices.cuda_capture import Replay
+from text_generation.in_flight import engine as in_flight
+from text_generation.in_flight.engine import InFlightEngine
+from text_generation.kv.kv_cache import KVCache, layer_shapes
+from text_generation.runners import cuda_graphs
+from text_generation.runners.cuda_graphs import (
     GraphedRunner,
     length_buckets,
     row_buckets,
     with_cuda_graphs,
 )
-from text_generation.in_flight import InFlightEngine
-from text_generation.kv_cache import KVCache, layer_shapes
-from text_generation.packed_runner import PackedRunner
+from text_generation.runners.packed_runner import PackedRunner
 
 from tests.engine.driving import Answers, generate_all, running, setup
 from tests.engine.tiny_models import mixed_load, reference, tiny_model

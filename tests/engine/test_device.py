@@ -11,8 +11,8 @@ from typing import Any
 import psutil
 import pytest
 import torch
-from hf_runtime import device
-from hf_runtime.device import (
+from hf_runtime.devices import device
+from hf_runtime.devices.device import (
     Placement,
     cpu_threads,
     free_bytes,

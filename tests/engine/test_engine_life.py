@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 from hf_runtime.errors import CancelledError, DeadlineError, OverloadedError
-from text_generation.engine import Engine
-from text_generation.generate import GenerateEngine
-from text_generation.in_flight import InFlightEngine
+from text_generation.engine.engine import Engine
+from text_generation.generate.engine import GenerateEngine
+from text_generation.in_flight.engine import InFlightEngine
 
 from tests.engine.driving import (
     LONG,

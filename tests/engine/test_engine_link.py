@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hf_runtime import engine_link
-from hf_runtime.engine_connection import Connection
-from hf_runtime.engine_link import FrameTooLargeError, LinkError
-from hf_runtime.engine_listener import EngineListener, ForwardedRequest
+from hf_runtime.link import protocol
+from hf_runtime.link.connection import Connection
+from hf_runtime.link.listener import EngineListener, ForwardedRequest
+from hf_runtime.link.protocol import FrameTooLargeError, LinkError
 
 from tests.engine.driving import no_thread_left
 from tests.support.triton import eventually
@@ -28,7 +28,7 @@ _identities = itertools.count()
 def identity(monkeypatch: pytest.MonkeyPatch, patient_link: None) -> str:
     """A server of this test's own."""
     name = f"test-{os.getpid()}-link{next(_identities)}"
-    monkeypatch.setattr(engine_link, "server_identity", lambda: name)
+    monkeypatch.setattr(protocol, "server_identity", lambda: name)
     return name
 
 
@@ -48,14 +48,14 @@ class Peer:
     """A front, frame by frame."""
 
     def __init__(self, identity: str, *, says_hello: bool = True) -> None:
-        (address,) = engine_link.find_addresses(identity, "m_stream")
+        (address,) = protocol.find_addresses(identity, "m_stream")
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.socket.settimeout(60)
         self.socket.connect(f"\0{address}")
         self._stream = self.socket.makefile("rb")
-        engine_link.check_hello(self.read())
+        protocol.check_hello(self.read())
         if says_hello:
-            self.send(engine_link.hello())
+            self.send(protocol.hello())
 
     def __enter__(self) -> Peer:
         return self
@@ -65,22 +65,22 @@ class Peer:
         self.socket.close()
 
     def send(self, frame: dict[str, Any]) -> None:
-        self.socket.sendall(engine_link.encode(frame))
+        self.socket.sendall(protocol.encode(frame))
 
     def ask(self, number: int, **inputs: Any) -> None:
-        packed = {name: engine_link.pack_tensor(array) for name, array in inputs.items()}
+        packed = {name: protocol.pack_tensor(array) for name, array in inputs.items()}
         frame = {"inputs": packed, "parameters": "{}", "outputs": ["text_output"]}
         more = {"request_id": "", "may_stream": False, "is_routed": False}
         self.send({"kind": "request", "id": number, **frame, **more})
 
     def read(self) -> dict[str, Any]:
-        frame = engine_link.read_frame(self._stream)
+        frame = protocol.read_frame(self._stream)
         assert frame is not None, "the engine hung up"
         return frame
 
     def is_hung_up_on(self) -> bool:
         try:
-            return engine_link.read_frame(self._stream) is None
+            return protocol.read_frame(self._stream) is None
         except ConnectionError:
             return True
 
@@ -118,10 +118,10 @@ def test_bytes_of_any_value_travel_unchanged() -> None:
 
 
 def _round_trip(array: Any) -> Any:
-    data = engine_link.encode({"tensor": engine_link.pack_tensor(array)})
-    frame = engine_link.read_frame(io.BytesIO(data))
+    data = protocol.encode({"tensor": protocol.pack_tensor(array)})
+    frame = protocol.read_frame(io.BytesIO(data))
     assert frame is not None
-    return engine_link.unpack_tensor(frame["tensor"])
+    return protocol.unpack_tensor(frame["tensor"])
 
 
 @pytest.mark.parametrize(
@@ -142,7 +142,7 @@ def _round_trip(array: Any) -> Any:
 )
 def test_a_broken_tensor_is_an_error_of_the_link(packed: Any) -> None:
     with pytest.raises(LinkError):
-        engine_link.unpack_tensor(packed)
+        protocol.unpack_tensor(packed)
 
 
 @pytest.mark.parametrize(
@@ -160,13 +160,13 @@ def test_a_broken_tensor_is_an_error_of_the_link(packed: Any) -> None:
 )
 def test_a_broken_frame_is_an_error_of_the_link(data: bytes) -> None:
     with pytest.raises(LinkError):
-        engine_link.read_frame(io.BytesIO(data))
+        protocol.read_frame(io.BytesIO(data))
 
 
 def test_a_frame_too_large_is_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine_link, "MAX_FRAME_BYTES", 100)
+    monkeypatch.setattr(protocol, "MAX_FRAME_BYTES", 100)
     with pytest.raises(FrameTooLargeError, match="113 bytes in JSON, allowed: at most 100"):
-        engine_link.encode({"text": "x" * 102})
+        protocol.encode({"text": "x" * 102})
 
 
 def test_an_address_fits_and_is_found_whatever_the_models_name(identity: str) -> None:
@@ -174,28 +174,28 @@ def test_an_address_fits_and_is_found_whatever_the_models_name(identity: str) ->
     listeners = [EngineListener(name, lambda _: None) for name in names]
     try:
         for name in names:
-            (address,) = engine_link.find_addresses(identity, name)
+            (address,) = protocol.find_addresses(identity, name)
             assert len(address) < 108
-        assert engine_link.find_addresses(f"{identity}0", "m") == []
-        assert engine_link.find_addresses(identity, "n") == []
+        assert protocol.find_addresses(f"{identity}0", "m") == []
+        assert protocol.find_addresses(identity, "n") == []
     finally:
         for listener in listeners:
             listener.close()
-    assert [engine_link.find_addresses(identity, name) for name in names] == [[]] * 5
+    assert [protocol.find_addresses(identity, name) for name in names] == [[]] * 5
 
 
 def test_the_longest_identity_leaves_room_for_an_address() -> None:
     identity = f"{2**32 - 1}-{2**22}-{2**64 - 1}"  # inode, pid_max, clock ticks
-    assert len(engine_link.address_prefix(identity, "m")) + len(f"{2**22}-9999999") <= 107
+    assert len(protocol.address_prefix(identity, "m")) + len(f"{2**22}-9999999") <= 107
 
 
 def test_the_servers_identity_is_its_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
-    first = engine_link.server_identity()
-    assert first == engine_link.server_identity()
+    first = protocol.server_identity()
+    assert first == protocol.server_identity()
     assert first.split("-")[1] == str(os.getppid())
     monkeypatch.setattr(os, "getppid", os.getpid)
-    assert engine_link.server_identity() != first
+    assert protocol.server_identity() != first
 
 
 def test_a_request_reaches_the_engine_and_its_answer_comes_back(
@@ -221,7 +221,7 @@ def test_a_request_reaches_the_engine_and_its_answer_comes_back(
         taken[1].responder.fail(ValueError("a secret"))
         answer, error = peer.read(), peer.read()
     assert answer["id"] == 7
-    assert engine_link.unpack_tensor(answer["outputs"]["text_output"]).tolist() == [1.5]
+    assert protocol.unpack_tensor(answer["outputs"]["text_output"]).tolist() == [1.5]
     assert error["id"] == 8
     assert (error["status"], error["text"]) == ("INTERNAL", "internal error: ValueError")
 
@@ -235,7 +235,7 @@ def test_an_answer_too_large_is_an_error(
     with Peer(identity) as peer:
         peer.ask(1)
         assert eventually(lambda: len(taken) == 1)
-        monkeypatch.setattr(engine_link, "MAX_FRAME_BYTES", 300)
+        monkeypatch.setattr(protocol, "MAX_FRAME_BYTES", 300)
         taken[0].responder.send({"x": np.zeros(400)}, final=True)
         error = peer.read()
     assert error["status"] == "INTERNAL"
@@ -279,10 +279,10 @@ def test_the_requests_of_a_front_that_vanishes_count_as_cancelled(
     [
         b"GET / HTTP/1.1\r\n\r\n",
         b"\0\0\0\x02{}",
-        engine_link.encode({"kind": "hello", "version": engine_link.VERSION + 1}),
-        engine_link.encode(engine_link.hello()) + b"\0\0\0\x02{}",
-        engine_link.encode(engine_link.hello()) + engine_link.encode({"kind": "x", "id": 1}),
-        engine_link.encode(engine_link.hello()) + engine_link.encode({"kind": "request", "id": 1}),
+        protocol.encode({"kind": "hello", "version": protocol.VERSION + 1}),
+        protocol.encode(protocol.hello()) + b"\0\0\0\x02{}",
+        protocol.encode(protocol.hello()) + protocol.encode({"kind": "x", "id": 1}),
+        protocol.encode(protocol.hello()) + protocol.encode({"kind": "request", "id": 1}),
     ],
 )
 def test_garbage_ends_its_own_connection_only(
@@ -309,7 +309,7 @@ def test_another_users_process_is_refused(
 ) -> None:
     uid = os.geteuid()
     monkeypatch.setattr(os, "geteuid", lambda: uid + 1)
-    (address,) = engine_link.find_addresses(identity, "m_stream")
+    (address,) = protocol.find_addresses(identity, "m_stream")
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as other:
         other.settimeout(60)
         other.connect(f"\0{address}")
@@ -383,7 +383,7 @@ def test_a_draining_engine_answers_what_it_has_and_takes_no_more(
         peer.ask(1)
         assert eventually(lambda: len(taken) == 1)
         listener.drain()
-        assert engine_link.find_addresses(identity, "m_stream") == []
+        assert protocol.find_addresses(identity, "m_stream") == []
         peer.ask(2)
         assert peer.read() == {"kind": "drain"}
         refusal = peer.read()
@@ -414,7 +414,7 @@ def test_closing_sends_the_last_answers_and_leaves_no_thread(identity: str) -> N
 def test_a_peer_that_stops_reading_is_hung_up_on_instead_of_filling_memory(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("hf_runtime.engine_connection._MAX_QUEUED_BYTES", 100_000)
+    monkeypatch.setattr("hf_runtime.link.connection._MAX_QUEUED_BYTES", 100_000)
     ours, theirs = socket.socketpair()
     ended = threading.Event()
     connection = Connection(ours, lambda _: None, lambda _: ended.set())

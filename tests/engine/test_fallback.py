@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 from hf_runtime.errors import LoadError
-from text_generation.engine import Engine
-from text_generation.in_flight import InFlightEngine
+from text_generation.engine.engine import Engine
+from text_generation.in_flight.engine import InFlightEngine
 from text_generation.loading import _start_engine
 
 from tests.engine.driving import generate_all, running, setup

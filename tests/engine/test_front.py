@@ -20,8 +20,6 @@ import pytest
 import triton_python_backend_utils as pb_utils
 from front import model as front_model
 from front.forwarding import Front
-from hf_runtime import engine_link
-from hf_runtime.engine_listener import EngineListener, ForwardedRequest
 from hf_runtime.errors import (
     DeadlineError,
     EngineError,
@@ -29,6 +27,8 @@ from hf_runtime.errors import (
     RequestError,
     UnsupportedError,
 )
+from hf_runtime.link import protocol
+from hf_runtime.link.listener import EngineListener, ForwardedRequest
 
 from tests.engine.driving import no_thread_left
 from tests.support.triton import ROOT, eventually
@@ -136,7 +136,7 @@ def alone(monkeypatch: pytest.MonkeyPatch, patient_link: None) -> Iterator[None]
     answered after its end.
     """
     name = f"test-{os.getpid()}-front{next(_identities)}"
-    monkeypatch.setattr(engine_link, "server_identity", lambda: name)
+    monkeypatch.setattr(protocol, "server_identity", lambda: name)
     monkeypatch.setattr(Sender, "made", [])
     with no_thread_left():
         yield
@@ -302,10 +302,10 @@ def test_a_request_that_went_again_can_still_be_cancelled(engine: Engine, front:
 
 
 def test_an_engine_that_hangs_holds_up_one_request_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hf_runtime.engine_client._CONNECT_TIMEOUT_S", 0.2)
-    monkeypatch.setattr("hf_runtime.engines._REFUSED_FOR_S", 600.0)
+    monkeypatch.setattr("hf_runtime.link.client._CONNECT_TIMEOUT_S", 0.2)
+    monkeypatch.setattr("hf_runtime.link.engines._REFUSED_FOR_S", 600.0)
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as hanging:
-        hanging.bind(f"\0{engine_link.new_address('m_stream')}")
+        hanging.bind(f"\0{protocol.new_address('m_stream')}")
         hanging.listen()
         front = Front("m_stream", pb_utils)
         results = [request.result() for request in ask(front, *"x" * 20)]
@@ -358,8 +358,8 @@ def _usable(front: Front) -> list[bool]:
 def test_an_engine_of_another_version_is_named_with_what_to_do(
     front: Front, monkeypatch: pytest.MonkeyPatch, log_lines: list[str]
 ) -> None:
-    newer = {"kind": "hello", "version": engine_link.VERSION + 1}
-    monkeypatch.setattr("hf_runtime.engine_listener.engine_link.hello", lambda: newer)
+    newer = {"kind": "hello", "version": protocol.VERSION + 1}
+    monkeypatch.setattr("hf_runtime.link.listener.protocol.hello", lambda: newer)
     engine = Engine()
     (request,) = ask(front, "x")
     wanted = (
@@ -405,7 +405,7 @@ def test_a_request_too_large_is_its_callers_fault(
     engine: Engine, front: Front, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (first,) = ask(front, "x")
-    monkeypatch.setattr(engine_link, "MAX_FRAME_BYTES", 1000)
+    monkeypatch.setattr(protocol, "MAX_FRAME_BYTES", 1000)
     (request,) = ask(front, "x" * 2000)
     status, text = request.result()
     assert status == "INVALID_ARG"

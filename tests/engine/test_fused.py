@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from text_generation import holding
 from text_generation.fused import compiled, team
 from text_generation.fused.attention_rules import UnfitError
 from text_generation.fused.compiled import load_kernel
 from text_generation.fused.runner import FusedRunner
 from text_generation.fused.team import Team, bits_of
-from text_generation.in_flight import InFlightEngine
-from text_generation.kv_cache import CacheSize, KVCache, layer_shapes
+from text_generation.in_flight import runner_selection
+from text_generation.in_flight.engine import InFlightEngine
+from text_generation.kv.kv_cache import CacheSize, KVCache, layer_shapes
 
 from tests.engine.driving import generate_all, running, setup
 from tests.engine.tiny_models import Asked, mixed_load, random_model, reference, tiny_model
@@ -264,7 +264,7 @@ def test_without_numba_the_engine_says_so_and_serves(
     def missing(*_: Any) -> Any:
         raise error
 
-    monkeypatch.setattr(holding, "fused_runner", missing)
+    monkeypatch.setattr(runner_selection, "fused_runner", missing)
     engine = InFlightEngine(setup(tiny_model("llama"), max_num_seqs=2))
     with running(engine):
         assert engine.runner.name == "packed"

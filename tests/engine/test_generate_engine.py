@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 from hf_runtime.errors import EngineError, LoadError, RequestError
-from text_generation.generate import GenerateEngine
-from text_generation.in_flight import InFlightEngine
+from text_generation.generate.engine import GenerateEngine
+from text_generation.in_flight.engine import InFlightEngine
 
 from tests.engine.driving import Answers, Completion, generate_all, running, setup
 from tests.engine.tiny_models import (

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hf_runtime import hooking
 from hf_runtime.errors import CancelledError, HookError, LoadError, OverloadedError, RequestError
+from hf_runtime.hooking import calls
 from hf_runtime.hooks import HookRequest, observe
-from hf_runtime.plain_request import PlainRequest
-from hf_runtime.responder import Responder, status_and_text
+from hf_runtime.request.plain_request import PlainRequest
+from hf_runtime.request.responder import Responder, status_and_text
 
 from tests.engine.intake_driver import Array, Caller, driving, strings
 from tests.support.triton import eventually
@@ -333,7 +333,7 @@ def test_a_slow_hook_holds_up_nobody(tmp_path: Path) -> None:
 def test_more_requests_than_may_wait_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hooking, "MAX_WAITING", 10)
+    monkeypatch.setattr(calls, "MAX_WAITING", 10)
     gate = tmp_path / "gate"
     hooks = pre("import os, time", f"while not os.path.exists({str(gate)!r}): time.sleep(0.01)")
     with driving(tmp_path, hooks) as driver:
@@ -366,7 +366,7 @@ def test_a_hook_that_never_returns_ends_with_the_model(tmp_path: Path) -> None:
 def test_responses_in_hand_are_sent_before_the_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hf_runtime.intake._CLOSE_S", 60.0)
+    monkeypatch.setattr("hf_runtime.engine.intake._CLOSE_S", 60.0)
     with driving(tmp_path, post("import time; time.sleep(0.3)")) as driver:
         caller = driver.start("x")
     assert caller.text == "x"

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import torch
 from hf_runtime.errors import DeviceLostError, EngineError, LoadError, OverloadedError, RequestError
-from text_generation import in_flight
-from text_generation.in_flight import InFlightEngine
-from text_generation.scheduler import Step
+from text_generation.engine.scheduler import Step
+from text_generation.in_flight import engine as in_flight
+from text_generation.in_flight.engine import InFlightEngine
 
 from tests.engine.driving import Answers, Completion, running, setup
 from tests.engine.tiny_models import CONTEXT, VOCAB_SIZE, mixed_load, reference, tiny_model

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from hf_runtime.errors import LoadError
-from text_generation.kv_cache import (
+from text_generation.kv.kv_cache import (
     CacheSize,
     KVCache,
     LayerShape,
@@ -17,7 +17,7 @@ from text_generation.kv_cache import (
     prefix_slots,
     spread_free_bytes,
 )
-from text_generation.prefixes.contents import Move
+from text_generation.kv.slot_contents import Move
 from transformers import AutoConfig
 
 from tests.engine.tiny_models import MAMBA, random_model, tiny_model

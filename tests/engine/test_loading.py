@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 import torch
-from hf_runtime.device import Placement
+from hf_runtime.devices.device import Placement
 from hf_runtime.errors import LoadError, RequestError
-from hf_runtime.served_model import ServedModel, read_served_model
-from hf_runtime.weights import resolve_dtype
+from hf_runtime.weights.loading import resolve_dtype
+from hf_runtime.weights.served_model import ServedModel, read_served_model
 from text_generation.loading import LoadedModel, eos_token_ids, load_engine
 from text_generation.options import Options
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers

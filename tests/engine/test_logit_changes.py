@@ -9,9 +9,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from text_generation.logit_changes import LogitChanges
-from text_generation.sampling import Sampler
-from text_generation.sequence import Sequence, Token
+from text_generation.sampling.logit_changes import LogitChanges
+from text_generation.sampling.sampler import Sampler
+from text_generation.sequence.sequence import Sequence, Token
 from transformers import (
     MinNewTokensLengthLogitsProcessor,
     NoBadWordsLogitsProcessor,

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 import torch
+from hf_runtime.devices.prepacked_linear import prepack
 from hf_runtime.errors import LoadError
-from hf_runtime.prepacked_linear import prepack
 from safetensors.torch import load_file, save_file
-from text_generation.engine import Engine
-from text_generation.engine_metrics import families
-from text_generation.in_flight import InFlightEngine
+from text_generation.engine.engine import Engine
+from text_generation.engine.metrics import families
+from text_generation.in_flight.engine import InFlightEngine
 from text_generation.lora.linear import AdaptedLinear
 from text_generation.lora.reading import read_adapters
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 import pytest
-from hf_runtime import metrics
-from hf_runtime.histogram import Histogram, histogram_families
-from hf_runtime.metrics import Family, MetricsPublisher, Sample
+from hf_runtime.metrics import publishing
+from hf_runtime.metrics.histogram import Histogram, histogram_families
+from hf_runtime.metrics.publishing import Family, MetricsPublisher, Sample
 
 from tests.support.triton import eventually
 
@@ -50,7 +50,7 @@ class FakePbUtils:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metrics, "_PUBLISH_EVERY_S", 0.01)
+    monkeypatch.setattr(publishing, "_PUBLISH_EVERY_S", 0.01)
     monkeypatch.setattr(FakeFamily, "made", [])
 
 

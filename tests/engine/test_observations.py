@@ -9,9 +9,9 @@ from typing import Any
 import custom_metrics
 import numpy as np
 import pytest
-from hf_runtime import metrics, observations
 from hf_runtime.errors import HookError
-from hf_runtime.observations import Metric, Observations, observe
+from hf_runtime.metrics import observations, publishing
+from hf_runtime.metrics.observations import Metric, Observations, observe
 
 from tests.engine.intake_driver import driving
 from tests.support.triton import eventually
@@ -135,7 +135,7 @@ def test_many_threads_count_together() -> None:
 def test_hooks_count_on_metrics_of_their_model(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(metrics, "_PUBLISH_EVERY_S", 0.01)
+    monkeypatch.setattr(publishing, "_PUBLISH_EVERY_S", 0.01)
     hooks = (
         "from hf_runtime.hooks import observe\n"
         "def preprocess(request):\n"

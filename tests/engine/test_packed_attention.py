@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from text_generation.kv_cache import CacheSize, KVCache, LayerShape
-from text_generation.packed_attention import (
+from text_generation.kv.kv_cache import CacheSize, KVCache, LayerShape
+from text_generation.runners.packed_attention import (
     PackedStep,
     PrefillSpan,
     attending,

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 import torch
-from hf_runtime import prepacked_linear
-from hf_runtime.linear_forms import HalfStoredLinear, PrepackedLinear
-from hf_runtime.prepacked_linear import LinearPart, prepack
-from text_generation.in_flight import InFlightEngine
+from hf_runtime.devices import prepacked_linear
+from hf_runtime.devices.linear_forms import HalfStoredLinear, PrepackedLinear
+from hf_runtime.devices.prepacked_linear import LinearPart, prepack
+from text_generation.in_flight.engine import InFlightEngine
 from torch import nn
 from transformers.models.falcon.modeling_falcon import FalconLinear
 from transformers.pytorch_utils import Conv1D

@@ -11,16 +11,18 @@ from typing import Any
 
 import pytest
 import torch
-from hf_runtime import prepacked_linear, quantization
-from hf_runtime.device import Placement
+from hf_runtime.devices import prepacked_linear
+from hf_runtime.devices.device import Placement
+from hf_runtime.devices.linear_forms import PrepackedLinear
 from hf_runtime.errors import LoadError
-from hf_runtime.linear_forms import PrepackedLinear
-from hf_runtime.weights import load_config, load_model
-from text_generation import int8_linear, whole_numbers
-from text_generation.generate import GenerateEngine
-from text_generation.in_flight import InFlightEngine
-from text_generation.int8_linear import Int8Linear, prepack_all
-from text_generation.whole_numbers import CompiledLoops, Loops, TorchLoops
+from hf_runtime.weights import quantization
+from hf_runtime.weights.loading import load_config, load_model
+from text_generation.generate.engine import GenerateEngine
+from text_generation.in_flight.engine import InFlightEngine
+from text_generation.int8 import arithmetic
+from text_generation.int8 import linear as int8_linear
+from text_generation.int8.arithmetic import CompiledLoops, Loops, TorchLoops
+from text_generation.int8.linear import Int8Linear, prepack_all
 from torch import nn
 from torchao.quantization import (
     Int8DynamicActivationInt8WeightConfig,
@@ -114,7 +116,7 @@ def test_digits_are_the_nearest_whole_numbers(
     numbers = torch.zeros(7, 80, dtype=torch.float64)
     for digit in digits.view(num_digits, 7, 80):
         numbers = numbers * 256 + digit
-    numbers -= whole_numbers.offset(num_digits)
+    numbers -= arithmetic.offset(num_digits)
     wide = x[:, 10:90].double()
     assert (numbers - wide / parts.double().unsqueeze(1)).abs().max() <= 0.51
     # The largest of each row is the largest number.
@@ -141,8 +143,8 @@ def test_without_numba_torchs_loops_are_taken(
     def missing(name: str, dtype: str) -> None:
         raise ImportError("No module named 'numba'")
 
-    monkeypatch.setattr(whole_numbers, "load_kernel", missing)
-    assert type(whole_numbers.loops.__wrapped__(2)) is TorchLoops
+    monkeypatch.setattr(arithmetic, "load_kernel", missing)
+    assert type(arithmetic.loops.__wrapped__(2)) is TorchLoops
     assert log_lines == [
         "I int8 layers are slower on this CPU without Numba: No module named 'numba'"
     ]

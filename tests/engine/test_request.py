@@ -8,8 +8,13 @@ from typing import Any
 
 import pytest
 from hf_runtime.errors import RequestError
-from text_generation.request import Generation, GenerationRequest, PromptReader, parse_request
-from text_generation.sampling_params import MAX_SEED, SamplingParams
+from text_generation.request.parsing import (
+    Generation,
+    GenerationRequest,
+    PromptReader,
+    parse_request,
+)
+from text_generation.sequence.sampling_params import MAX_SEED, SamplingParams
 
 from tests.engine.request_fields import fields
 

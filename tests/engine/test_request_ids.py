@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 import triton_python_backend_utils as pb_utils
 from hf_runtime.errors import EngineError, RequestError
-from hf_runtime.open_requests import OpenRequests
-from hf_runtime.plain_request import PlainRequest
-from hf_runtime.request_ids import MAX_SHOWN, labelled, shown
-from hf_runtime.responder import Responder, TritonResponder
-from text_generation.delivery import Delivery
-from text_generation.sequence import Update
+from hf_runtime.request.open_requests import OpenRequests
+from hf_runtime.request.plain_request import PlainRequest
+from hf_runtime.request.request_ids import MAX_SHOWN, labelled, shown
+from hf_runtime.request.responder import Responder, TritonResponder
+from text_generation.engine.delivery import Delivery
+from text_generation.sequence.sequence import Update
 
 from tests.engine.driving import Caller as Recipient
 from tests.engine.intake_driver import Caller, driving

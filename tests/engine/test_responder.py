@@ -7,7 +7,7 @@ import weakref
 import numpy as np
 import triton_python_backend_utils as pb_utils
 from hf_runtime.errors import EngineError
-from hf_runtime.responder import TritonResponder
+from hf_runtime.request.responder import TritonResponder
 
 OUTPUTS = {"text_output": np.array([b"a"], dtype=np.object_)}
 

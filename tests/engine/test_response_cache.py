@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 from hf_runtime.errors import OverloadedError
-from hf_runtime.plain_request import PlainRequest
-from hf_runtime.responder import Responder
-from hf_runtime.response_cache import ResponseCache, request_key
+from hf_runtime.request.plain_request import PlainRequest
+from hf_runtime.request.responder import Responder
+from hf_runtime.request.response_cache import ResponseCache, request_key
 
 from tests.engine.intake_driver import Array, Caller, driving, strings
 

@@ -9,9 +9,9 @@ import pytest
 from hf_runtime.errors import RequestError
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from text_generation.request import parse_request
-from text_generation.sampling_json import read_sampling_parameters
-from text_generation.sampling_params import SamplingParams
+from text_generation.request.parsing import parse_request
+from text_generation.request.sampling_json import read_sampling_parameters
+from text_generation.sequence.sampling_params import SamplingParams
 
 from tests.engine.request_fields import fields
 from tests.engine.test_request import READER

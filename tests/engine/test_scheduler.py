@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from text_generation.prefixes.contents import Move
-from text_generation.sampling_params import SamplingParams
-from text_generation.scheduler import Scheduler, Step
-from text_generation.sequence import Sequence, Token
-from text_generation.warm_up import silent_sequence
+from text_generation.engine.scheduler import Scheduler, Step
+from text_generation.in_flight.warm_up import silent_sequence
+from text_generation.kv.slot_contents import Move
+from text_generation.sequence.sampling_params import SamplingParams
+from text_generation.sequence.sequence import Sequence, Token
 
 
 def sequence(num_prompt_tokens: int, max_tokens: int = 1) -> Sequence:

@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 import torch
-from hf_runtime import device
-from text_generation.cache_runner import CacheRunner
-from text_generation.cuda_graphs import with_cuda_graphs
-from text_generation.holding import CannotHoldError, fitting_runner
-from text_generation.in_flight import InFlightEngine
-from text_generation.kv_cache import CacheSize, KVCache, layer_shapes
-from text_generation.packed_runner import PackedRunner
+from hf_runtime.devices import device
+from text_generation.in_flight.engine import InFlightEngine
+from text_generation.in_flight.runner_selection import CannotHoldError, fitting_runner
+from text_generation.kv.kv_cache import CacheSize, KVCache, layer_shapes
+from text_generation.runners.cache_runner import CacheRunner
+from text_generation.runners.cuda_graphs import with_cuda_graphs
+from text_generation.runners.packed_runner import PackedRunner
 
 from tests.engine.driving import Answers, generate_all, running, setup
 from tests.engine.split_devices import FIRST, SECOND, pretended_gpus, split_in_two

@@ -9,19 +9,19 @@ from dataclasses import dataclass, field
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from text_generation.prefixes import contents, index
-from text_generation.prefixes.contents import Move, SlotContents, slots_in_order
-from text_generation.sampling_params import SamplingParams
-from text_generation.scheduler import Scheduler, Step
-from text_generation.sequence import Sequence, Token
-from text_generation.warm_up import silent_sequence
+from text_generation.engine.scheduler import Scheduler, Step
+from text_generation.in_flight.warm_up import silent_sequence
+from text_generation.kv import prefix_index, slot_contents
+from text_generation.kv.slot_contents import Move, SlotContents, slots_in_order
+from text_generation.sequence.sampling_params import SamplingParams
+from text_generation.sequence.sequence import Sequence, Token
 
 FEWEST = 4
 
 
 @pytest.fixture(autouse=True)
 def four_tokens_are_worth_copying(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (index, contents):
+    for module in (prefix_index, slot_contents):
         monkeypatch.setattr(module, "MIN_TOKENS", FEWEST)
 
 

@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 import torch
 from hf_runtime.errors import EngineError
-from text_generation import cuda_graphs, in_flight
-from text_generation.cache_runner import CacheRunner
-from text_generation.cuda_graphs import GraphedRunner
-from text_generation.in_flight import InFlightEngine
-from text_generation.kv_cache import KVCache
-from text_generation.prefixes import contents, index
-from text_generation.scheduler import Step
+from text_generation.engine.scheduler import Step
+from text_generation.in_flight import engine as in_flight
+from text_generation.in_flight.engine import InFlightEngine
+from text_generation.kv import prefix_index, slot_contents
+from text_generation.kv.kv_cache import KVCache
+from text_generation.runners import cuda_graphs
+from text_generation.runners.cache_runner import CacheRunner
+from text_generation.runners.cuda_graphs import GraphedRunner
 
 from tests.engine.driving import Answers, generate_all, running, setup
 from tests.engine.tiny_models import VOCAB_SIZE, Asked, reference, tiny_model
@@ -26,7 +27,7 @@ SMALL: dict[str, Any] = {"max_num_seqs": 4, "max_num_batched_tokens": 24}
 
 @pytest.fixture(autouse=True)
 def four_tokens_are_worth_copying(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (index, contents):
+    for module in (prefix_index, slot_contents):
         monkeypatch.setattr(module, "MIN_TOKENS", 4)
 
 

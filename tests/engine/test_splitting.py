@@ -7,7 +7,7 @@ from collections import Counter
 from fractions import Fraction
 
 import pytest
-from hf_runtime.splitting import Split, sticky_share
+from hf_runtime.routing.traffic_split import Split, sticky_share
 
 VALUES = [f"user-{number}" for number in range(20_000)]
 

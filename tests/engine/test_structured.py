@@ -18,12 +18,12 @@ import torch
 from hf_runtime.errors import OverloadedError, RequestError
 from llguidance import LLMatcher
 from llguidance.hf import from_tokenizer
-from text_generation.detokenizer import Detokenizer
 from text_generation.on_vllm.sampling import structured_outputs
 from text_generation.reception import Reception
-from text_generation.sampling import Sampler
-from text_generation.sampling_params import SamplingParams
-from text_generation.sequence import Sequence
+from text_generation.sampling.sampler import Sampler
+from text_generation.sequence.detokenizer import Detokenizer
+from text_generation.sequence.sampling_params import SamplingParams
+from text_generation.sequence.sequence import Sequence
 from text_generation.structured.compiling import Compiler, Start, Started, Take
 from text_generation.structured.constraint import Constraint
 from text_generation.structured.grammar import Grammar

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from hf_runtime.errors import RequestError
-from hf_runtime.tensors import boolean, integer, number, text
+from hf_runtime.request.tensors import boolean, integer, number, text
 
 from tests.engine.request_fields import fields
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from text_generation.sampling import Sampler
+from text_generation.sampling.sampler import Sampler
 
 from tests.engine.test_sampling import EOS, VOCAB_SIZE, random_logits, sequence
 

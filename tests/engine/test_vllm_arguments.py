@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 import torch
-from hf_runtime.device import Placement
+from hf_runtime.devices.device import Placement
 from hf_runtime.errors import LoadError
-from hf_runtime.served_model import ServedModel
+from hf_runtime.weights.served_model import ServedModel
 from text_generation.on_vllm import arguments, loading, processes
 from text_generation.on_vllm.arguments import adapter_arguments
 from text_generation.on_vllm.sampling import bad_words, sampling_arguments
 from text_generation.options import Options
-from text_generation.sampling_params import SamplingParams
+from text_generation.sequence.sampling_params import SamplingParams
 from transformers import LlamaConfig, T5Config
 
 from tests.support.served_models import served_model

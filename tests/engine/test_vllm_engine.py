@@ -18,9 +18,9 @@ from hf_runtime.errors import (
     OverloadedError,
     RequestError,
 )
-from text_generation.engine import Engine
+from text_generation.engine.engine import Engine
 from text_generation.on_vllm.engine import VllmEngine
-from text_generation.sequence import TokenLogprobs
+from text_generation.sequence.sequence import TokenLogprobs
 from text_generation.structured.constraint import Constraint
 
 from tests.engine.driving import (

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 from hf_runtime.errors import LoadError
-from hf_runtime.model_files import model_files
-from hf_runtime.served_model import ServedModel
-from hf_runtime.weights import load_config
+from hf_runtime.weights.loading import load_config
+from hf_runtime.weights.model_files import model_files
+from hf_runtime.weights.served_model import ServedModel
 from huggingface_hub import constants
 
 from tests.support.fake_hub import COMMIT, FakeHub, Repository, ask_from_here, running_hub

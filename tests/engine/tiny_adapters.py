@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from hf_runtime.served_model import ServedAdapter, ServedModel
+from hf_runtime.weights.served_model import ServedAdapter, ServedModel
 from text_generation.lora.linear import Adapters
 from text_generation.lora.reading import read_adapters
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from hf_runtime.errors import LoadError
-from hf_runtime.model_files import adapter_folders
+from hf_runtime.weights.model_files import adapter_folders
 
 from tests.fetch.workplace import Workplace
 from tests.support.fake_hub import COMMIT, FakeHub, Repository

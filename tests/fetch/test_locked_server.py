@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hf_runtime import file_hashes
 from hf_runtime.errors import LoadError
+from hf_runtime.weights import file_hashes
 from huggingface_hub import constants
 
 from tests.fetch.conftest import FILES

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from hf_runtime.model_files import model_files
-from hf_runtime.served_model import ServedModel, read_served_model
+from hf_runtime.weights.model_files import model_files
+from hf_runtime.weights.served_model import ServedModel, read_served_model
 
 from generator import cli
 

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from generator import cli, templates
+from generator import cli
+from generator.spec import task_folders
 from tests.generator.workspace import make_templates
 
 Run = Callable[..., tuple[int, str, str]]
@@ -15,7 +16,7 @@ Run = Callable[..., tuple[int, str, str]]
 def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The current folder, empty, where only the fake task is known."""
     folder = make_templates(tmp_path / "templates")
-    monkeypatch.setattr(templates, "default_directory", lambda: folder)
+    monkeypatch.setattr(task_folders, "default_directory", lambda: folder)
     home = tmp_path / "work"
     home.mkdir()
     monkeypatch.chdir(home)

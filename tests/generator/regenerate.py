@@ -12,14 +12,15 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from generator import cli, templates
+from generator import cli
+from generator.spec import task_folders
 from tests.generator import workspace
 
 
 def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         folder = workspace.make_templates(Path(scratch) / "templates")
-        templates.default_directory = lambda: folder
+        task_folders.default_directory = lambda: folder
         os.chdir(scratch)
         for file in workspace.BROKEN.iterdir():
             cases = workspace.read_broken(file)

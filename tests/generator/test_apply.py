@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from generator import repository, served_record, version_folders
-from generator.apply import applying
-from generator.apply.carry_out import write_folder
-from generator.apply.control import Control
+from generator.apply import execution
+from generator.apply.model_control import Control
+from generator.apply.model_update import write_folder
 from generator.apply.planning import plan_apply
-from generator.plan import make_plan
-from generator.server_state import ServerState, write_state
+from generator.repository import served_record, version_folders, writing
+from generator.repository.plan import make_plan
+from generator.server.state_file import ServerState, write_state
 from tests.support.apply_bench import KEY, Bench, bench
 from tests.support.fake_control import FakeTriton
 
@@ -237,8 +237,8 @@ def test_a_broken_yaml_changes_nothing_and_names_every_mistake(made: Bench) -> N
 def test_an_old_front_keeps_its_engine_until_a_front_of_the_new_language_is_there(
     made: Bench,
 ) -> None:
-    link = Path("templates") / "hf_runtime" / "engine_link.py"
-    link.parent.mkdir()
+    link = Path("templates") / "hf_runtime" / "link" / "protocol.py"
+    link.parent.mkdir(parents=True)
     link.write_text("VERSION = 1\n")
     made.applied(BOTH)
     fake(made).events.clear()
@@ -257,7 +257,7 @@ def canary(weight: int) -> str:
 def test_weights_change_without_a_load_after_their_arms_are_there_and_before_they_go(
     made: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(applying, "ROUTING_IS_READ_S", 0.0)
+    monkeypatch.setattr(execution, "ROUTING_IS_READ_S", 0.0)
     routing = made.repository / "a" / "routing.json"
     first = made.applied(canary(10)).out
     assert first.index("a_new: ready after") < first.index("a: its routing is written")
@@ -340,7 +340,7 @@ def test_a_server_of_another_repository_is_refused(made: Bench, tmp_path: Path) 
 
 def test_two_applies_at_once_are_one_and_a_word(made: Bench) -> None:
     made.say(CHANGED)
-    with repository.locked(made.repository):
+    with writing.locked(made.repository):
         ran = made.apply()
     assert ran.code == 1
     assert f"another hf-triton (process {os.getpid()}) is writing to it" in ran.err

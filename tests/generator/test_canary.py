@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from generator.digest import digest_in
 from generator.errors import SpecError
-from generator.models_yaml import load
-from generator.spec import ModelSpec
-from generator.templates import find_tasks
+from generator.models_yaml.reading import load
+from generator.render.digest import digest_in
+from generator.spec.model_spec import ModelSpec
+from generator.spec.task_folders import find_tasks
 from tests.generator.conftest import Run
 
 _MODELS = """\

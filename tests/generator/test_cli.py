@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from generator import cli, models_yaml, progress
+from generator import cli
+from generator.models_yaml import reading
+from generator.repository import progress
 from tests.generator.conftest import Run
 from tests.generator.workspace import ONE_MODEL, ONE_STREAMING_MODEL
 
@@ -72,7 +74,7 @@ def test_a_bug_of_ours_ends_in_3_with_a_traceback(
     def broken(*_: object) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(models_yaml, "find_source", broken)
+    monkeypatch.setattr(reading, "find_source", broken)
     (work / "models.yaml").write_text(ONE_MODEL)
     code, _, err = run("validate")
     assert code == 3

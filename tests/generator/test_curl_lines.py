@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from generator.curl_lines import curl_lines
+from generator.render.curl_lines import curl_lines
 from tests.generator.conftest import Run
 from tests.generator.workspace import ONE_MODEL, ONE_STREAMING_MODEL
 

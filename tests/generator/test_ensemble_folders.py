@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from generator import model_config
-from generator.curl_lines import curl_lines
 from generator.errors import TemplateError
+from generator.render import model_config
+from generator.render.curl_lines import curl_lines
 from tests.generator.conftest import Run
 from tests.generator.workspace import ONE_MODEL, snapshot
 

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from generator import cli, compare, repository
-from generator.manifest import MANIFEST_FILE, digest
+from generator import cli
+from generator.render.manifest import MANIFEST_FILE, digest
+from generator.repository import compare, writing
 from tests.generator.conftest import Run
 from tests.generator.workspace import ONE_MODEL, snapshot
 
@@ -257,7 +258,7 @@ def test_a_file_in_the_repositorys_place_is_a_message(work: Path, run: Run) -> N
 
 def test_a_second_run_at_the_same_time_is_refused(made: Path, work: Path, run: Run) -> None:
     change_templates(work)
-    with repository.locked(made):
+    with writing.locked(made):
         code, _, err = run("generate")
     assert code == 1
     who = f"another hf-triton (process {os.getpid()})"
@@ -285,7 +286,9 @@ def test_an_interrupted_run_is_finished_by_the_next(
         cli.main(["generate"])
     monkeypatch.undo()
     monkeypatch.chdir(work)
-    monkeypatch.setattr("generator.templates.default_directory", lambda: work.parent / "templates")
+    monkeypatch.setattr(
+        "generator.spec.task_folders.default_directory", lambda: work.parent / "templates"
+    )
     assert_no_file_is_half_written(work)
     # The next run is of a version that is newer still: old, half-written and new are all ours.
     (work.parent / "templates/fake_task/model.py").write_text('"""Newer still."""\n')
@@ -330,7 +333,7 @@ def test_an_interrupt_ends_in_130(work: Path, run: Run, monkeypatch: pytest.Monk
         raise KeyboardInterrupt
 
     (work / "models.yaml").write_text(ONE_MODEL)
-    monkeypatch.setattr(repository, "apply", interrupted)
+    monkeypatch.setattr(writing, "apply", interrupted)
     assert run("generate") == (130, "", "hf-triton: interrupted\n")
 
 

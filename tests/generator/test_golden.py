@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from generator.manifest import MANIFEST_FILE, digest, parse
+from generator.render.manifest import MANIFEST_FILE, digest, parse
 from tests.generator.conftest import Run
 from tests.generator.workspace import GOLDEN, REAL_TEMPLATES, golden_cases, snapshot
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from generator import cli
-from generator.compare import Action, compare
-from generator.schema import did_you_mean
+from generator.repository.compare import Action, compare
+from generator.yaml_file.schema import did_you_mean
 from tests.generator.conftest import Run
 from tests.generator.workspace import ONE_MODEL
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from generator.models_yaml import load
-from generator.spec import Metric, ModelSpec, ResponseCache
-from generator.templates import find_tasks
+from generator.models_yaml.reading import load
+from generator.spec.model_spec import Metric, ModelSpec, ResponseCache
+from generator.spec.task_folders import find_tasks
 from tests.generator.workspace import ONE_MODEL, ONE_STREAMING_MODEL
 
 Run = Callable[..., tuple[int, str, str]]

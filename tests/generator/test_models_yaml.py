@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from generator.models_yaml import load
-from generator.spec import DynamicBatching, InstanceGroup, ModelSpec, VersionPolicy
-from generator.templates import find_tasks
-from generator.triton_models import triton_models
+from generator.models_yaml.reading import load
+from generator.spec.model_spec import DynamicBatching, InstanceGroup, ModelSpec, VersionPolicy
+from generator.spec.task_folders import find_tasks
+from generator.spec.triton_models import triton_models
 from tests.generator.workspace import ONE_MODEL, ONE_STREAMING_MODEL
 
 HEAD = "models:\n  - name: demo\n    task: fake-task\n"

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from generator import cli, optimize
+from generator import cli
+from generator.verbs import optimize
 from tests.generator.conftest import Run
 from tests.generator.workspace import ONE_MODEL
 
@@ -58,6 +59,6 @@ def test_a_wrong_command_line_says_what_is_allowed(
 
 
 def test_the_engines_are_those_that_the_comparison_knows() -> None:
-    from hf_encoder.optimize_engines import ENGINES
+    from hf_encoder.optimize.engines import ENGINES
 
     assert tuple(ENGINES) == optimize.ENGINES

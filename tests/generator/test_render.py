@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tritonclient.grpc import model_config_pb2
 
-from generator import model_config, render
 from generator.errors import TemplateError
-from generator.models_yaml import load
-from generator.templates import Task, find_tasks
-from generator.triton_models import TritonModel, triton_models
+from generator.models_yaml.reading import load
+from generator.render import model_config, model_folder
+from generator.spec.task_folders import Task, find_tasks
+from generator.spec.triton_models import TritonModel, triton_models
 from tests.generator.workspace import ONE_MODEL
 
 EVIL = [
@@ -58,14 +58,14 @@ def test_any_quoted_string_is_read_back_as_it_was(text: str) -> None:
 
 def assert_is_read_back(text: str) -> None:
     config = model_config_pb2.ModelConfig()
-    text_format.Parse(f"name: {render.quote(text)}", config)
+    text_format.Parse(f"name: {model_folder.quote(text)}", config)
     assert config.name == text
 
 
 @pytest.mark.parametrize("text", ["", "kind", "KIND GPU", 'X"', "KIND_GPU\n"])
 def test_a_word_is_only_a_word(text: str) -> None:
     with pytest.raises(TemplateError):
-        render.word(text)
+        model_folder.word(text)
 
 
 @pytest.mark.parametrize("name", EVIL)
@@ -74,7 +74,7 @@ def test_even_an_unchecked_name_stays_in_its_string(
 ) -> None:
     spec = dataclasses.replace(model.spec, name=name, task=name, streaming=True)
     for part in triton_models(spec):
-        config: Any = model_config.parse(render.render_config(part, task))
+        config: Any = model_config.parse(model_folder.render_config(part, task))
         assert config.name == part.name
         assert model_config.parameters(config) == part.parameters
         assert part.parameters["hf_triton_task"] == name
@@ -95,7 +95,7 @@ def test_a_broken_template_is_named(
 ) -> None:
     (task.folder / "config.pbtxt.j2").write_text(template)
     with pytest.raises(TemplateError, match=message):
-        render.render_config(model, task)
+        model_folder.render_config(model, task)
 
 
 GOOD = """\

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from generator.curl_lines import curl_lines
-from generator.generate import generate
+from generator.render.curl_lines import curl_lines
+from generator.verbs.generate import generate
 
 URL = "http://127.0.0.1:8000/v2/models"
 

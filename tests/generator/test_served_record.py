@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from generator import served_record
-from generator.served_record import RECORD_FILE, LastChange, ServedRecord
+from generator.repository import served_record
+from generator.repository.served_record import RECORD_FILE, LastChange, ServedRecord
 
 CHANGE = LastChange({"demo_stream": 3}, {"demo": None, "b": "{}"}, ("new",), ("old",))
 

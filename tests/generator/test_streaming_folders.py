@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from generator.manifest import MANIFEST_FILE
+from generator.render.manifest import MANIFEST_FILE
 from tests.generator.conftest import Run
 from tests.generator.workspace import ONE_STREAMING_MODEL, snapshot
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from generator.model_keys import meant_task
-from generator.templates import find_tasks
+from generator.models_yaml.model_keys import meant_task
+from generator.spec.task_folders import find_tasks
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from generator.errors import TemplateError
-from generator.templates import find_tasks
+from generator.spec.task_folders import find_tasks
 from tests.generator.conftest import Run
 from tests.generator.workspace import ONE_MODEL
 

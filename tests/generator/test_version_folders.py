@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from generator import version_folders
-from generator.compare import ModelPlan, folder_version, read_manifest
 from generator.errors import RepositoryError
-from generator.plan import make_plan
+from generator.repository import version_folders
+from generator.repository.compare import ModelPlan, folder_version, read_manifest
+from generator.repository.plan import make_plan
 from tests.generator.conftest import Run
 from tests.generator.workspace import ONE_MODEL, snapshot
 

@@ -6,10 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from generator.compare import folder_version
-from generator.digest import digest_in, digest_of_served, with_digest
-from generator.manifest import MANIFEST_FILE, Manifest, digest
-from generator.versions import at_version, current_version, renumbered, served_by, version_of
+from generator.render.digest import digest_in, digest_of_served, with_digest
+from generator.render.manifest import MANIFEST_FILE, Manifest, digest
+from generator.repository.compare import folder_version
+from generator.repository.versions import (
+    at_version,
+    current_version,
+    renumbered,
+    served_by,
+    version_of,
+)
 from tests.generator.conftest import Run
 from tests.generator.workspace import ONE_MODEL, snapshot
 

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from generator import model_config
-from generator.curl_lines import curl_lines
 from generator.errors import SpecError
-from generator.generate import generate
-from generator.models_yaml import load
-from generator.server import TritonServer
-from generator.templates import find_tasks
-from generator.vllm_backend import is_used_in
+from generator.models_yaml.reading import load
+from generator.render import model_config
+from generator.render.curl_lines import curl_lines
+from generator.render.vllm_model_json import is_used_in
+from generator.server.process import TritonServer
+from generator.spec.task_folders import find_tasks
+from generator.verbs.generate import generate
 from tests.generator.conftest import Run
 
 MODEL = """\

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from generator.errors import SpecError
-from generator.models_yaml import load
-from generator.spec import ModelSpec
-from generator.templates import find_tasks
+from generator.models_yaml.reading import load
+from generator.spec.model_spec import ModelSpec
+from generator.spec.task_folders import find_tasks
 from tests.support.triton import DEMO_MODEL
 
 _TASKS = find_tasks()

@@ -6,7 +6,7 @@ import os
 import threading
 from pathlib import Path
 
-from generator.apply.watching import WatchedFiles
+from generator.apply.file_watch import WatchedFiles
 from tests.generator.workspace import ONE_MODEL
 from tests.support.triton import eventually
 

@@ -10,10 +10,11 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from generator import model_keys, yaml_marks
 from generator.errors import SpecError
-from generator.models_yaml import load
-from generator.templates import find_tasks
+from generator.models_yaml import model_keys
+from generator.models_yaml.reading import load
+from generator.spec.task_folders import find_tasks
+from generator.yaml_file import reading
 from tests.generator.workspace import make_templates
 
 QUICK = settings(
@@ -57,7 +58,7 @@ def test_any_mix_of_yaml_is_read_or_refused(text: str) -> None:
 
 def parse(raw: bytes) -> None:
     with contextlib.suppress(SpecError):
-        yaml_marks.parse(raw, "models.yaml")
+        reading.parse(raw, "models.yaml")
 
 
 @pytest.fixture(scope="module")

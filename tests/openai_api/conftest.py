@@ -167,7 +167,7 @@ class Starter:
 @pytest.fixture
 def starter(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> Iterator[Starter]:
     # The fake is as busy as the machine.
-    monkeypatch.setattr("generator.openai_api.triton._QUESTION_TIMEOUT_S", 60.0)
+    monkeypatch.setattr("generator.openai_api.triton.client._QUESTION_TIMEOUT_S", 60.0)
     starter = Starter(loop)
     yield starter
     starter.end()

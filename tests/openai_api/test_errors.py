@@ -9,8 +9,8 @@ import pytest
 
 from generator.errors import ServerError
 from generator.openai_api import key as key_module
-from generator.openai_api.catalog import Catalog
 from generator.openai_api.key import VARIABLE, is_authorized, take_key
+from generator.openai_api.triton.catalog import Catalog
 from tests.openai_api.conftest import Starter, Translator
 from tests.openai_api.fake_triton import Model
 from tests.support.triton import eventually

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from generator.generate import generate
-from generator.openai_api.beside import OpenAiProcess
-from generator.server_listen import Listen
+from generator.openai_api.child_process import OpenAiProcess
+from generator.server.listen import Listen
+from generator.verbs.generate import generate
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples/every-task.yaml"
 EXPECTED = {

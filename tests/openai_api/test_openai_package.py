@@ -12,7 +12,7 @@ import numpy as np
 import openai
 import pytest
 
-from generator.openai_api.beside import OpenAiProcess
+from generator.openai_api.child_process import OpenAiProcess
 from tests.scenarios.metrics import settled
 from tests.support.one_server import LONGEST_TEXT, OneServer
 from tests.support.triton import Triton, eventually, free_ports

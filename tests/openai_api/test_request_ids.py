@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from generator.openai_api.app import OpenAiApp
-from generator.openai_api.statuses import of_text
+from generator.openai_api.triton.statuses import of_text
 from tests.openai_api.conftest import Translator
 
 

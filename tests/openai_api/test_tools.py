@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from generator.openai_api.errors import ApiError
-from generator.openai_api.tool_calls import FoundCalls, whole_calls
-from generator.openai_api.tools import Tools, read_tools
+from generator.openai_api.schema.errors import ApiError
+from generator.openai_api.schema.tool_calls import FoundCalls, whole_calls
+from generator.openai_api.schema.tools import Tools, read_tools
 from tests.openai_api.conftest import Translator
 
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from generator.cli import make_parser
-from generator.server_state import STATE_PREFIX
+from generator.server.state_file import STATE_PREFIX
 from tests.packaging.dockerfile import Stage, read_instructions, read_stages
 
 ROOT = Path(__file__).parents[2]

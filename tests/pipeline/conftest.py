@@ -11,7 +11,7 @@ import pytest
 import torch
 from stub_server import StubServer
 
-from generator.generate import generate
+from generator.verbs.generate import generate
 from tests.pipeline.more_tiny_pipelines import MORE_MAKERS
 from tests.pipeline.tiny_pipelines import MAKERS
 

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 from hf_runtime.errors import EngineError, OverloadedError, RequestError
-from hf_runtime.plain_request import PlainRequest, RequestLike
-from hf_runtime.responder import Array, Responder
+from hf_runtime.request.plain_request import PlainRequest, RequestLike
+from hf_runtime.request.responder import Array, Responder
 from pipeline.engine import PipelineEngine
 from pipeline.reception import Reception
 from pipeline.request import Query, ReadRow, Row

@@ -10,11 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from generator import cli, templates
-from generator.models_yaml import load
+from generator import cli
+from generator.models_yaml.reading import load
 from generator.python_env.building import BuildError, ensure, folder_of
-from generator.runtime_rules import FOLDER_VARIABLE, MARKER, is_built
-from generator.spec import PythonEnv
+from generator.spec import task_folders
+from generator.spec.model_spec import PythonEnv
+from generator.spec.runtime_rules import FOLDER_VARIABLE, MARKER, is_built
 from tests.support.tiny_wheel import make_wheel
 from tests.support.triton import echo_templates
 
@@ -35,7 +36,7 @@ INDEX = "https://somebody:pass-word@127.0.0.1:9/simple"
 def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with wheels and requirements; environments are built beside it."""
     templates_folder = echo_templates(tmp_path / "templates")
-    monkeypatch.setattr(templates, "default_directory", lambda: templates_folder)
+    monkeypatch.setattr(task_folders, "default_directory", lambda: templates_folder)
     monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path / "envs"))
     monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
     for variable in ("PIP_FIND_LINKS", "PIP_EXTRA_INDEX_URL"):
@@ -57,7 +58,7 @@ def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def env_of(work: Path, name: str) -> PythonEnv:
-    specs = load(work / "models.yaml", templates.find_tasks())
+    specs = load(work / "models.yaml", task_folders.find_tasks())
     env = next(spec.python_env for spec in specs if spec.name == name)
     assert env is not None
     return env

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from generator import cli, templates
-from generator.runtime_rules import FOLDER_VARIABLE, MARKER, NUMPY_VARIABLE, built_folder
+from generator import cli
+from generator.spec import task_folders
+from generator.spec.runtime_rules import FOLDER_VARIABLE, MARKER, NUMPY_VARIABLE, built_folder
 from tests.support.triton import echo_templates
 
 MODELS = """\
@@ -25,7 +26,7 @@ models:
 @pytest.fixture
 def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = echo_templates(tmp_path / "templates")
-    monkeypatch.setattr(templates, "default_directory", lambda: folder)
+    monkeypatch.setattr(task_folders, "default_directory", lambda: folder)
     monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path / "envs"))
     home = tmp_path / "work"
     (home / "weights").mkdir(parents=True)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from generator.python_env.requirements import Requirements
+from generator.models_yaml.features.requirements_file import Requirements
 from tests.support.tiny_wheel import make_wheel
 
 GOOD = """\

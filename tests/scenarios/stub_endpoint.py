@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hf_runtime import engine_link, metrics
+from hf_runtime.link import protocol
+from hf_runtime.metrics import publishing
 from stub_server import Pending, StubServer
 from wire import Reply, Request
 
@@ -29,7 +30,7 @@ class StubEndpoint:
     settled_s = 5 * _PUBLISH_EVERY_S
 
     def __init__(self, repository: Path) -> None:
-        metrics._PUBLISH_EVERY_S = _PUBLISH_EVERY_S
+        publishing._PUBLISH_EVERY_S = _PUBLISH_EVERY_S
         self._repository = repository
         self._server_identity = f"stub-{os.getpid()}-{next(_REPOSITORY_NUMBERS)}"
         self._models: dict[str, StubServer] = {}
@@ -52,8 +53,8 @@ class StubEndpoint:
     def load(self, server: StubServer) -> None:
         """Loads a model where the others of this repository find it."""
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(engine_link, "server_identity", lambda: self._server_identity)
-            patch.setattr("hf_runtime.engine_client._CONNECT_TIMEOUT_S", 60.0)
+            patch.setattr(protocol, "server_identity", lambda: self._server_identity)
+            patch.setattr("hf_runtime.link.client._CONNECT_TIMEOUT_S", 60.0)
             server.load()
 
     def close(self) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from hf_runtime import engine_link
+from hf_runtime.link import protocol
 
 from tests.scenarios.stub_endpoint import StubEndpoint
 from tests.support.triton import ROOT
@@ -44,7 +44,7 @@ _ENGINES = ["text_stream", "text_arm_stream", "classes", "classes_arm", "pipe", 
 
 @pytest.fixture(scope="module")
 def stub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StubEndpoint]:
-    from generator.generate import generate
+    from generator.verbs.generate import generate
 
     folder = tmp_path_factory.mktemp("arms")
     (folder / "models.yaml").write_text(MODELS_YAML, encoding="utf-8")
@@ -54,7 +54,7 @@ def stub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StubEndpoint]:
     identity = f"arms-{os.getpid()}-{next(_NUMBERS)}"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(endpoint, "_server_identity", identity)
-        patch.setattr(engine_link, "server_identity", lambda: identity)
+        patch.setattr(protocol, "server_identity", lambda: identity)
         for arm_first in reversed(_ENGINES):
             endpoint.model(arm_first)
         yield endpoint

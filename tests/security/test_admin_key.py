@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from generator.admin_key import VARIABLE, new_admin_key, take_admin_key
 from generator.errors import ServerError, UsageError
-from generator.server_log import mask, secrets_of
-from generator.server_restrictions import refuse_clashes
+from generator.server.admin_key import VARIABLE, new_admin_key, take_admin_key
+from generator.server.log import mask, secrets_of
+from generator.server.restrictions import refuse_clashes
 
 KEY = "a-key-of-twenty-char"
 

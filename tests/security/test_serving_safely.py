@@ -17,9 +17,9 @@ import pytest
 import tritonclient.grpc as grpc_client
 
 from generator.errors import ServerError
-from generator.server import TritonServer
-from generator.server_api import ADMIN_KEY_HEADER
-from generator.server_state import running_servers
+from generator.server.http_api import ADMIN_KEY_HEADER
+from generator.server.process import TritonServer
+from generator.server.state_file import running_servers
 from tests.support.served import Served, serve
 from tests.support.triton import free_ports, get
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from generator import served_record
+from generator.repository import served_record
 from tests.support.apply_bench import Bench, bench
 
 SLOWER = "options: {answer_s: 0.01}"

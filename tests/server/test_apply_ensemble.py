@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from generator import repository as writer
-from generator.apply.carry_out import Outcome, Settings, carry_out
-from generator.apply.control import Control
-from generator.compare import ModelPlan, compare
-from generator.digest import with_digest
-from generator.server import TritonServer
+from generator.apply.model_control import Control
+from generator.apply.model_update import Outcome, Settings, carry_out
+from generator.render.digest import with_digest
+from generator.repository import writing as writer
+from generator.repository.compare import ModelPlan, compare
+from generator.server.process import TritonServer
 from tests.support.triton import eventually, free_ports, post
 
 pytestmark = [pytest.mark.server, pytest.mark.slow]

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from generator import templates
-from generator.generate import generate
+from generator.spec import task_folders as templates
+from generator.verbs.generate import generate
 from tests.support.triton import (
     ROOT,
     Triton,

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from generator.curl_lines import curl_lines
+from generator.render.curl_lines import curl_lines
 from tests.encoders.tiny_encoders import WORDS, texts, tiny_encoder
 from tests.support.triton import Answer, Triton, eventually, post, serving
 

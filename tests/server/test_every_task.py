@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from generator.curl_lines import curl_lines
+from generator.render.curl_lines import curl_lines
 from tests.support.triton import ROOT, Triton, post, post_for_events, serving
 
 pytestmark = [pytest.mark.server, pytest.mark.slow]

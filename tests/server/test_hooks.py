@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from generator import templates
+from generator.spec import task_folders
 from tests.scenarios.metrics import settled
 from tests.support.triton import (
     DEMO_MODEL,
@@ -82,7 +82,7 @@ def hooked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Triton]:
     folder = tmp_path_factory.mktemp("hooks")
     (folder / "my_hooks.py").write_text(HOOKS)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(templates, "default_directory", lambda: folder / "templates")
+        patch.setattr(task_folders, "default_directory", lambda: folder / "templates")
         patch.setenv("OMP_NUM_THREADS", "1")
         add_templates(folder / "templates")
         with serving(MODELS, folder) as running:

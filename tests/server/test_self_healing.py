@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from generator.restarts import RestartPolicy
-from generator.server import TritonServer
-from generator.server_state import running_servers
-from generator.server_stubs import find_stubs
+from generator.server.process import TritonServer
+from generator.server.restart_policy import RestartPolicy
+from generator.server.state_file import running_servers
+from generator.server.stubs import find_stubs
 from generator.supervision.healing import Healer
 from generator.supervision.health import Health
 from generator.supervision.served_models import ServedModels

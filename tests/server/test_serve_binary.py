@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from generator import server_binary
 from generator.errors import ServerError
-from generator.server_listen import Listen
+from generator.server import binary as server_binary
+from generator.server.listen import Listen
 
 
 @pytest.fixture

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from generator.server_api import ServerApi
-from generator.server_loading import ModelLoader
+from generator.server.http_api import ServerApi
+from generator.server.loading import ModelLoader
 
 
 class BusyServer(ServerApi):

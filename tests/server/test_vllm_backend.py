@@ -7,10 +7,10 @@ import shlex
 import shutil
 from pathlib import Path
 
-from generator import server_binary
-from generator.curl_lines import curl_lines
-from generator.generate import generate
-from generator.server import TritonServer
+from generator.render.curl_lines import curl_lines
+from generator.server import binary
+from generator.server.process import TritonServer
+from generator.verbs.generate import generate
 from tests.support.triton import DEMO_MODEL, free_ports, post, post_for_events
 
 STAND_IN = Path(__file__).parents[1] / "support" / "vllm_backend_model.py"
@@ -25,7 +25,7 @@ models:
 
 def backends_with_vllm(folder: Path) -> Path:
     """A backend directory with the Python backend as it is here, and the stand-in."""
-    command = server_binary.find().command
+    command = binary.find().command
     flag = "--backend-directory="
     (found,) = [word.removeprefix(flag) for word in command if word.startswith(flag)]
     shutil.copytree(Path(found, "python"), folder / "python")  # Triton takes no links out of it

@@ -21,7 +21,7 @@ from google.protobuf import json_format
 from pending import Pending
 from wire import Reply, Request
 
-from generator import model_config
+from generator.render import model_config
 
 __all__ = ["Pending", "StubServer"]
 

@@ -9,8 +9,8 @@ import threading
 from collections.abc import Iterable
 from typing import Any
 
-from generator.server_api import ModelVersion
-from generator.server_stubs import Stub
+from generator.server.http_api import ModelVersion
+from generator.server.stubs import Stub
 
 
 class FakeServer:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from generator.repository import locked_model
-from generator.restarts import RestartPolicy, Restarts
+from generator.repository.writing import locked_model
+from generator.server.restart_policy import RestartPolicy, Restarts
 from generator.supervision import healing, processes
 from generator.supervision.healing import Healer
 from generator.supervision.health import Health

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import pytest
 
 from generator.errors import ServerError
-from generator.server_listen import Listen
+from generator.server.listen import Listen
 from generator.supervision import health_port as served_over_http
 from generator.supervision.health import Health
 from generator.supervision.health_port import health_port

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from generator.restarts import RestartPolicy, Restarts
+from generator.server.restart_policy import RestartPolicy, Restarts
 
 
 class Clock:

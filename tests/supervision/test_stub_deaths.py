@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from generator.server_stubs import Stub
+from generator.server.stubs import Stub
 from generator.supervision.stub_deaths import StubDeaths, num_instances
 from tests.supervision.fake_server import FakeServer
 

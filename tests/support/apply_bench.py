@@ -12,11 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from generator import cli, served_record, templates
-from generator.generate import generate
-from generator.server import TritonServer
-from generator.server_api import ServerApi
-from generator.server_state import ServerState, write_state
+from generator import cli
+from generator.repository import served_record
+from generator.server.http_api import ServerApi
+from generator.server.process import TritonServer
+from generator.server.state_file import ServerState, write_state
+from generator.spec import task_folders
+from generator.verbs.generate import generate
 from tests.support.fake_control import FakeTriton, listening
 from tests.support.triton import echo_templates, free_ports
 
@@ -87,7 +89,7 @@ class Bench:
 def bench(kind: str, folder: Path, patch: pytest.MonkeyPatch) -> Iterator[Bench]:
     """``kind`` is ``fake`` or ``real``; two models are served at first, whole and streaming."""
     home = echo_templates(folder / "templates")
-    patch.setattr(templates, "default_directory", lambda: home)
+    patch.setattr(task_folders, "default_directory", lambda: home)
     patch.chdir(folder)
     Bench.repository.mkdir()
     serving = _fake() if kind == "fake" else _real()

@@ -5,9 +5,10 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from generator import cli, templates
+from generator import cli
+from generator.spec import task_folders
 
 if __name__ == "__main__":
     folder = Path(sys.argv[1])
-    templates.default_directory = lambda: folder
+    task_folders.default_directory = lambda: folder
     sys.exit(cli.main(sys.argv[2:]))

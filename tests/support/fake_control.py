@@ -17,9 +17,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, ClassVar
 
-from generator import model_config
-from generator.server_api import ADMIN_KEY_HEADER
-from generator.versions import is_version, served_by
+from generator.render import model_config
+from generator.repository.versions import is_version, served_by
+from generator.server.http_api import ADMIN_KEY_HEADER
 
 _NOT_EXPLICIT = "explicit model load / unload is not allowed if polling is enabled"
 _RESTRICTED = f"This API is restricted, expecting header '{ADMIN_KEY_HEADER}'"

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from generator.generate import generate
+from generator.verbs.generate import generate
 from tests.scenarios import served_models
 from tests.support.demo_adapter import write_adapter
 from tests.support.triton import DEMO_MODEL, Triton, running

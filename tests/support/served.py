@@ -14,7 +14,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from generator.server_listen import Listen
+from generator.server.listen import Listen
 from tests.support.triton import Answer, echo_templates, eventually, free_ports, get, post
 
 

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from generator.generate import generate
-from generator.server import TritonServer
-from generator.server_api import ADMIN_KEY_HEADER
-from generator.server_listen import Listen
+from generator.server.http_api import ADMIN_KEY_HEADER
+from generator.server.listen import Listen
+from generator.server.process import TritonServer
+from generator.verbs.generate import generate
 
 ROOT = Path(__file__).parents[2]
 DEMO_MODEL = ROOT / "demo" / "model"

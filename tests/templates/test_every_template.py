@@ -10,13 +10,14 @@ from typing import Any
 
 import pytest
 
-from generator import model_config, templates
-from generator.digest import CONFIG_FILE
-from generator.models_yaml import load
-from generator.render import VALUES_FILE, render
-from generator.spec import ModelSpec
-from generator.templates import Task, find_tasks
-from generator.triton_models import TritonModel, triton_models
+from generator.models_yaml.reading import load
+from generator.render import model_config
+from generator.render.digest import CONFIG_FILE
+from generator.render.model_folder import VALUES_FILE, render
+from generator.spec import task_folders
+from generator.spec.model_spec import ModelSpec
+from generator.spec.task_folders import Task, find_tasks
+from generator.spec.triton_models import TritonModel, triton_models
 
 TASKS = find_tasks()
 BATCHES = {"without batches": "0", "with batches": "8"}
@@ -104,8 +105,8 @@ def modules(folder: Path) -> list[Path]:
     return sorted(folder.rglob("*.py"))
 
 
-GENERATOR = Path(templates.__file__).parent
-RUN_TIME = templates.default_directory()
+GENERATOR = Path(task_folders.__file__).parents[1]
+RUN_TIME = task_folders.default_directory()
 
 
 @pytest.mark.parametrize("path", modules(GENERATOR), ids=lambda path: path.name)
@@ -120,14 +121,14 @@ def test_build_time_never_imports_run_time(path: Path) -> None:
 
 
 def test_what_both_times_share_needs_only_the_standard_library() -> None:
-    text = (GENERATOR / "runtime_rules.py").read_text(encoding="utf-8")
-    names = set(re.findall(r"from hf_runtime\.(\w+) import", text)) | {"errors"}
-    assert {"hub_files", "locked_files", "errors"} <= names
+    text = (GENERATOR / "spec" / "runtime_rules.py").read_text(encoding="utf-8")
+    names = set(re.findall(r"from hf_runtime\.([\w.]+) import", text))
+    assert {"weights.hub_files", "weights.locked_files"} <= names
     for name in names:
-        path = RUN_TIME / "hf_runtime" / f"{name}.py"
+        path = (RUN_TIME / "hf_runtime" / name.replace(".", "/")).with_suffix(".py")
         assert imported_by(path) <= set(sys.stdlib_module_names)
-        inner = set(re.findall(r"from \.(\w+) import", path.read_text(encoding="utf-8")))
-        assert inner <= names
+        inner = re.findall(r"from (\.+[\w.]+) import", path.read_text(encoding="utf-8"))
+        assert {f"weights{found}" for found in inner if found != "..errors"} <= names
 
 
 @pytest.mark.parametrize("path", modules(RUN_TIME), ids=lambda path: path.name)

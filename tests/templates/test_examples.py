@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from generator.models_yaml import load, load_settings
-from generator.render import render
-from generator.templates import find_tasks
-from generator.triton_models import triton_models
+from generator.models_yaml.reading import load, load_settings
+from generator.render.model_folder import render
+from generator.spec.task_folders import find_tasks
+from generator.spec.triton_models import triton_models
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 EXAMPLES = sorted((ROOT / "examples").glob("*.yaml"))

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 from hf_runtime.errors import LoadError
-from text_generation.generate import GenerateEngine
-from text_generation.lengths import lengths
+from text_generation.generate.engine import GenerateEngine
+from text_generation.generate.lengths import lengths
 from transformers import AutoConfig
 
 from tests.engine.driving import generate_all, running, setup

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 import torch
-from text_generation.generate import GenerateEngine
-from text_generation.sequence import DecoderStart
+from text_generation.generate.engine import GenerateEngine
+from text_generation.sequence.sequence import DecoderStart
 
 from tests.engine.driving import Answers, Completion, running, setup
 from tests.engine.test_generate_engine import batch_sizes

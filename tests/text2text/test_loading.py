@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 from hf_runtime import log
-from hf_runtime.device import Placement
+from hf_runtime.devices.device import Placement
 from hf_runtime.errors import LoadError
-from hf_runtime.served_model import ServedModel
+from hf_runtime.weights.served_model import ServedModel
 from text2text_generation.loading import load_text2text
 from text2text_generation.reader import SourceReader
 from text_generation.loading import LoadedModel

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from generator import model_config
-from generator.digest import CONFIG_FILE
 from generator.errors import SpecError
-from generator.models_yaml import load
-from generator.render import render
-from generator.templates import find_tasks
-from generator.triton_models import triton_models
+from generator.models_yaml.reading import load
+from generator.render import model_config
+from generator.render.digest import CONFIG_FILE
+from generator.render.model_folder import render
+from generator.spec.task_folders import find_tasks
+from generator.spec.triton_models import triton_models
 
 TASKS = find_tasks()
 

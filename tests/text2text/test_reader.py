@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from hf_runtime.errors import RequestError
 from text2text_generation.reader import SourceReader
-from text_generation.row_options import read_rows
+from text_generation.request.row_options import read_rows
 
 from tests.engine.request_fields import fields
 

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from text2text_generation.languages import find_languages
 from text2text_generation.source import SourceTokenizer
-from text_generation.sequence import DecoderStart
+from text_generation.sequence.sequence import DecoderStart
 
 from tests.text2text.conftest import Folders
 from tests.text2text.reference import Reference

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from generator.server_stubs import find_stubs
+from generator.server.stubs import find_stubs
 from tests.scenarios.endpoint import Model
 from tests.scenarios.metrics import ReadMetric
 from tests.scenarios.reference import Reference

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from ..kv_cache import context_length
+from ..kv.kv_cache import context_length
 
 # Those whose angles follow from the position alone.
 _ROPE_TYPES = ("default", "linear", "llama3", "yarn")

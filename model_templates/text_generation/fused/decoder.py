@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from hf_runtime.prepacked_linear import LinearPart
+from hf_runtime.devices.prepacked_linear import LinearPart
 
 from ..lora.linear import unadapted, with_changes
 from .attention_rules import UnfitError, angles, attention_rules

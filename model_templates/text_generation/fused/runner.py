@@ -11,10 +11,10 @@ from typing import Any
 
 import torch
 
-from ..kv_cache import KVCache
-from ..packed_attention import AttentionRule, PrefillSpan, prefill_attention
-from ..packed_runner import lay_out
-from ..scheduler import Step
+from ..engine.scheduler import Step
+from ..kv.kv_cache import KVCache
+from ..runners.packed_attention import AttentionRule, PrefillSpan, prefill_attention
+from ..runners.packed_runner import lay_out
 from .attention_rules import UnfitError
 from .compiled import load_kernel
 from .decoder import DecoderLayer, Norm, read_decoder

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import torch
 
-from ..kv_cache import KVCache
+from ..kv.kv_cache import KVCache
 from .attention_rules import UnfitError
 from .decoder import Decoder, DecoderLayer, Linear, Norm
 

@@ -16,11 +16,11 @@ from typing import Any
 import torch
 from hf_runtime import log
 from hf_runtime.errors import LoadError, reason
-from hf_runtime.hub_files import ADAPTER_CONFIG
-from hf_runtime.json_text import short
-from hf_runtime.model_files import adapter_folders
-from hf_runtime.served_model import ServedModel
-from hf_runtime.weights import load_weightless
+from hf_runtime.request.json_text import short
+from hf_runtime.weights.hub_files import ADAPTER_CONFIG
+from hf_runtime.weights.loading import load_weightless
+from hf_runtime.weights.model_files import adapter_folders
+from hf_runtime.weights.served_model import ServedModel
 
 from .linear import Adapter, Adapters, LowRank
 

@@ -11,12 +11,12 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from hf_runtime.device import Placement
+from hf_runtime.devices.device import Placement
 from hf_runtime.errors import LoadError
-from hf_runtime.hub_files import ADAPTER_CONFIG
-from hf_runtime.served_model import ServedModel
+from hf_runtime.weights.hub_files import ADAPTER_CONFIG
+from hf_runtime.weights.served_model import ServedModel
 
-from ..kv_cache import context_length
+from ..kv.kv_cache import context_length
 from ..options import Options
 
 _GIB = 2**30

@@ -14,7 +14,7 @@ from typing import Any
 
 from hf_runtime.errors import LoadError, RequestError, reason
 
-from ..sequence import Sequence
+from ..sequence.sequence import Sequence
 from ..structured.constraint import Constraint
 from .engine import StepStats
 from .sampling import bad_words, sampling_arguments, structured_outputs

@@ -19,8 +19,8 @@ from typing import Any, Protocol
 from hf_runtime import log
 from hf_runtime.errors import EngineError, OverloadedError, RequestError, place, reason
 
-from ..engine import Engine, EngineSetup
-from ..sequence import Sequence, Token
+from ..engine.engine import Engine, EngineSetup
+from ..sequence.sequence import Sequence, Token
 from .sampling import require_known, token_logprobs
 
 _LOOK_EVERY_S = 1.0

@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from hf_runtime.device import Placement, free_bytes
+from hf_runtime.devices.device import Placement, free_bytes
 from hf_runtime.errors import LoadError, reason
-from hf_runtime.model_files import adapter_folders, model_files
-from hf_runtime.served_model import ServedModel
-from hf_runtime.weights import load_config, load_tokenizer, resolve_dtype
+from hf_runtime.weights.loading import load_config, load_tokenizer, resolve_dtype
+from hf_runtime.weights.model_files import adapter_folders, model_files
+from hf_runtime.weights.served_model import ServedModel
 
-from ..engine import EngineSetup
+from ..engine.engine import EngineSetup
 from ..options import Options
 from . import arguments, processes
 from .arguments import adapter_arguments

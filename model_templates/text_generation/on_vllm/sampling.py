@@ -11,11 +11,11 @@ from typing import Any
 
 from hf_runtime.errors import RequestError
 
-from ..sampling_params import SamplingParams
-from ..sequence import TokenLogprobs
+from ..sampling.token_logprobs import alternatives
+from ..sequence.sampling_params import SamplingParams
+from ..sequence.sequence import TokenLogprobs
 from ..structured.constraint import Constraint
 from ..structured.library import choice_regex, json_defaults
-from ..token_logprobs import alternatives
 
 MAX_TEMPERATURE = 2.0  # vLLM refuses more
 MIN_TEMPERATURE = 0.01  # and takes what is less for this

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from hf_runtime.errors import RequestError
-from hf_runtime.json_text import read_object
-from hf_runtime.tensors import kind_of
+from hf_runtime.request.json_text import read_object
+from hf_runtime.request.tensors import kind_of
 
 KINDS = ("json_schema", "regex", "choice")
 ANY_OBJECT = '{"type": "object"}'

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 from hf_runtime.errors import RequestError
-from hf_runtime.json_text import short
+from hf_runtime.request.json_text import short
 
 MAX_WAYS = 2**16  # of one text: 16 expressions of 2 ways each, or 5 of 9; it takes 0.1 s
 MAX_NAME_PATTERNS = 100  # each is compared with each: 1 s for so many, minutes for 600

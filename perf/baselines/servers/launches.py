@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from generator.server_listen import Listen
+from generator.server.listen import Listen
 from perf.baselines import targets
 from perf.baselines.servers.processes import HOST
 from perf.load import targets as asked

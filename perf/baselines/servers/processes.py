@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from generator.errors import PerfError
-from generator.server_listen import Listen
+from generator.server.listen import Listen
 from perf.serving import free_listen
 
 HOST = "127.0.0.1"

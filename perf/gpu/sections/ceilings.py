@@ -10,7 +10,7 @@ from collections.abc import Callable
 from statistics import median
 
 import torch
-from hf_runtime.device import free_bytes
+from hf_runtime.devices.device import free_bytes
 
 from perf.gpu.results import Context
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from text_generation.in_flight import InFlightEngine
-from text_generation.kv_cache import layer_shapes
-from text_generation.sampling_params import SamplingParams
+from text_generation.in_flight.engine import InFlightEngine
+from text_generation.kv.kv_cache import layer_shapes
+from text_generation.sequence.sampling_params import SamplingParams
 
 from perf.gpu.results import Context, Row, Target
 from perf.gpu.sections.ceilings import bandwidths, free_gib

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import torch
-from hf_encoder.graph_runner import GraphRunner, bucket_of
-from hf_encoder.padded_runner import PaddedRunner
-from hf_encoder.runner import Runner, RunnerSetup, made_up_encodings
+from hf_encoder.runners.graph_runner import GraphRunner, bucket_of
+from hf_encoder.runners.padded_runner import PaddedRunner
+from hf_encoder.runners.runner import Runner, RunnerSetup, made_up_encodings
 
 from perf.gpu.results import Context
 from perf.gpu.sections.ceilings import seconds

@@ -12,18 +12,19 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
-from hf_runtime.cuda_capture import Replay
-from hf_runtime.device import Placement
-from text_generation import holding, in_flight
-from text_generation.cuda_graphs import GraphedRunner
-from text_generation.detokenizer import Detokenizer
-from text_generation.in_flight import InFlightEngine
-from text_generation.kv_cache import KVCache
+from hf_runtime.devices.cuda_capture import Replay
+from hf_runtime.devices.device import Placement
+from text_generation.engine.scheduler import Step
+from text_generation.in_flight import engine as in_flight
+from text_generation.in_flight import runner_selection
+from text_generation.in_flight.engine import InFlightEngine
+from text_generation.kv.kv_cache import KVCache
 from text_generation.loading import ModelParts, start_engine
 from text_generation.options import Options
-from text_generation.sampling_params import SamplingParams
-from text_generation.scheduler import Step
-from text_generation.sequence import Sequence, Update
+from text_generation.runners.cuda_graphs import GraphedRunner
+from text_generation.sequence.detokenizer import Detokenizer
+from text_generation.sequence.sampling_params import SamplingParams
+from text_generation.sequence.sequence import Sequence, Update
 
 _ANSWER_TIMEOUT_S = 300.0
 
@@ -168,6 +169,8 @@ def _graphs_on_cpu() -> Iterator[None]:
     with (
         patch.object(in_flight, "with_cuda_graphs", with_graphs),
         patch.object(in_flight, "KVCache", with_spare_column),
-        patch.object(holding, "_holds_fused", lambda *_: False),  # a GPU's runner is the packed one
+        patch.object(
+            runner_selection, "_holds_fused", lambda *_: False
+        ),  # a GPU's runner is the packed one
     ):
         yield

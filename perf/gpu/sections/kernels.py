@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from text_generation.sampling_params import SamplingParams
-from text_generation.scheduler import Step
-from text_generation.warm_up import silent_sequence
+from text_generation.engine.scheduler import Step
+from text_generation.in_flight.warm_up import silent_sequence
+from text_generation.sequence.sampling_params import SamplingParams
 
 from perf.gpu.results import Row
 from perf.gpu.sections.ceilings import wait

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from text_generation.in_flight import InFlightEngine
-from text_generation.kv_cache import layer_shapes
-from text_generation.sampling_params import SamplingParams
+from text_generation.in_flight.engine import InFlightEngine
+from text_generation.kv.kv_cache import layer_shapes
+from text_generation.sequence.sampling_params import SamplingParams
 
 from perf.gpu.results import Context, Row, Target
 from perf.gpu.sections.ceilings import GIB, free_gib
@@ -15,7 +15,7 @@ from perf.gpu.sections.engines import engine_on, generate, graphed_runner
 from perf.gpu.sections.shapes import llama_bytes, make_llama
 
 STATED_GIB, TINY_STATED_GIB = 8.0, 0.01
-FREE_SHARE = 0.9  # of what is free, on a GPU: text_generation/kv_cache.py
+FREE_SHARE = 0.9  # of what is free, on a GPU: text_generation/kv/kv_cache.py
 _SEQUENCES = 64
 _LEAST_LEFT_GIB = 0.25  # a driver, a neighbour, a larger batch of another dtype
 

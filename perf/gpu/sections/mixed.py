@@ -7,8 +7,8 @@ from __future__ import annotations
 import time
 from itertools import islice
 
-from text_generation.in_flight import InFlightEngine
-from text_generation.sampling_params import SamplingParams
+from text_generation.in_flight.engine import InFlightEngine
+from text_generation.sequence.sampling_params import SamplingParams
 
 from perf.gpu.results import Row
 from perf.gpu.sections.engines import Clients, timed

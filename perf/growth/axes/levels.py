@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from generator.errors import PerfError
-from generator.server import TritonServer
+from generator.server.process import TritonServer
 from perf.growth.axes.axis import Axis, Chart, Cost, Measure, Place, Session, Step, doubled
 from perf.growth.axes.llama import Shape, repository_of
 from perf.growth.axes.server import served

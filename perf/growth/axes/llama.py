@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from generator.errors import PerfError
-from generator.generate import generate
+from generator.verbs.generate import generate
 from perf.growth.axes.cli_process import ROOT
 
 _MODEL = """\

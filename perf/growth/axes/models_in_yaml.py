@@ -13,8 +13,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from generator.admin_key import VARIABLE
 from generator.errors import PerfError
+from generator.server.admin_key import VARIABLE
 from perf.growth.axes.axis import Axis, Chart, Cost, Measure, Place, Step, doubled
 from perf.growth.axes.cli_process import ROOT, run_cli
 

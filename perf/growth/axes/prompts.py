@@ -10,8 +10,8 @@ import statistics
 import time
 from collections.abc import Iterator
 
-from generator.server import TritonServer
-from generator.triton_models import engine_name
+from generator.server.process import TritonServer
+from generator.spec.triton_models import engine_name
 from perf.growth.axes.axis import Axis, Chart, Cost, Measure, Place, Step, doubled
 from perf.growth.axes.llama import Shape, repository_of
 from perf.growth.axes.server import served, streamed

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from generator.errors import PerfError
-from generator.server import TritonServer
+from generator.server.process import TritonServer
 from perf.load.targets import tensor
 from perf.serving import free_listen
 from perf.usage import available_gib

@@ -13,7 +13,7 @@ import urllib.parse
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-from generator.digest import CONFIG_FILE, DIGEST_PARAMETER, digest_in
+from generator.render.digest import CONFIG_FILE, DIGEST_PARAMETER, digest_in
 
 
 class StandIn(ThreadingHTTPServer):

@@ -11,12 +11,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from generator.generate import generate
-from generator.manifest import WEIGHTS_FOLDER
-from generator.models_lock import lock_path
-from generator.models_yaml import load
-from generator.spec import ModelSpec, PythonEnv
-from generator.templates import Task
+from generator.models_yaml.models_lock import lock_path
+from generator.models_yaml.reading import load
+from generator.render.manifest import WEIGHTS_FOLDER
+from generator.spec.model_spec import ModelSpec, PythonEnv
+from generator.spec.task_folders import Task
+from generator.verbs.generate import generate
 from perf.tune.settings.keys import entry_with, plain
 from perf.tune.settings.space import Settings
 

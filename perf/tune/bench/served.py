@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from generator.errors import GeneratorError, SpecError
-from generator.server import TritonServer
-from generator.triton_models import engine_name
+from generator.server.process import TritonServer
+from generator.spec.triton_models import engine_name
 from perf.load.levels import LevelArguments
 from perf.load.measure import Policy, Record, counted
 from perf.load.process import LevelError, http_command, records_of

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from generator import yaml_marks
 from generator.errors import SpecError, UsageError
-from generator.schema import did_you_mean
-from generator.spec import ModelSpec
-from generator.templates import Task
+from generator.spec.model_spec import ModelSpec
+from generator.spec.task_folders import Task
+from generator.yaml_file import reading
+from generator.yaml_file.schema import did_you_mean
 from perf.report.schema import Value
 from perf.tune.settings import keys as settings
 from perf.tune.settings.space import Dimension, Space
@@ -108,7 +108,7 @@ def _value(where: str, text: str) -> Value:
     if word in ("null", "~"):
         return None
     try:
-        value = yaml_marks.parse(word.encode(), where).value if word else ""
+        value = reading.parse(word.encode(), where).value if word else ""
     except SpecError:
         value = word
     if isinstance(value, list | dict) or value == "":

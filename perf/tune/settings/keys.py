@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from generator import schema
-from generator.model_keys import KEYS, MAX_INSTANCES
-from generator.schema import Report
-from generator.spec import ModelSpec
-from generator.templates import Task
-from generator.yaml_nodes import Node
+from generator.models_yaml.model_keys import KEYS, MAX_INSTANCES
+from generator.spec.model_spec import ModelSpec
+from generator.spec.task_folders import Task
+from generator.yaml_file import schema
+from generator.yaml_file.nodes import Node
+from generator.yaml_file.schema import Report
 from perf.report.schema import Value
 from perf.tune.settings.space import Settings
 

@@ -15,10 +15,10 @@ from typing import Any
 import yaml
 
 from generator.errors import PerfError, SpecError
-from generator.models_yaml import load
-from generator.spec import DynamicBatching, ModelSpec
-from generator.templates import Task
-from generator.writing import write
+from generator.models_yaml.reading import load
+from generator.repository.atomic_files import write
+from generator.spec.model_spec import DynamicBatching, ModelSpec
+from generator.spec.task_folders import Task
 from perf.tune.ranking import settings_text
 from perf.tune.settings import keys as settings
 from perf.tune.settings.keys import BATCH, DELAY, INSTANCES, OPTIONS

@@ -2,7 +2,7 @@
 
 Works on the places that PyYAML gives to what it parses; no library that writes YAML anew keeps all
 of a file's formatting. Knows maps, keys and values; nothing of models. Takes what
-generator/yaml_nodes.py takes: one document without aliases, merge keys and tags.
+generator/yaml_file/nodes.py takes: one document without aliases, merge keys and tags.
 """
 
 from __future__ import annotations

@@ -7,10 +7,10 @@ import json
 import threading
 from pathlib import Path
 
-from generator.digest import digest_in, digest_of_served
-from generator.models_yaml import load_unpinned
-from generator.server_api import ServerApi
-from generator.templates import find_tasks
+from generator.models_yaml.reading import load_unpinned
+from generator.render.digest import digest_in, digest_of_served
+from generator.server.http_api import ServerApi
+from generator.spec.task_folders import find_tasks
 from perf.growth.axes.axis import Place, Step
 from perf.growth.axes.models_in_yaml import TARGETS, models_yaml, session
 from perf.growth.axes.stand_in import StandIn

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from generator.errors import ModelError, UsageError
-from generator.models_yaml import load
-from generator.spec import ModelSpec
-from generator.templates import Task, find_tasks
+from generator.models_yaml.reading import load
+from generator.spec.model_spec import ModelSpec
+from generator.spec.task_folders import Task, find_tasks
 from perf.sweep.requests import Requests, requests_of
 from perf.sweep.texts import counter
 from perf.tune.bench.private_repository import PrivateRepository

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from generator.errors import UsageError
-from generator.models_yaml import load
-from generator.spec import ModelSpec
-from generator.templates import Task, find_tasks
+from generator.models_yaml.reading import load
+from generator.spec.model_spec import ModelSpec
+from generator.spec.task_folders import Task, find_tasks
 from perf.report.schema import Value
 from perf.tune.settings import keys as settings
 from perf.tune.settings.arguments import make_space

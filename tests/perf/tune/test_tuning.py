@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from generator.errors import PerfError
-from generator.templates import find_tasks
+from generator.spec.task_folders import find_tasks
 from perf.report.schema import Measurement, read_measurements
 from perf.tune.goal import Goal
 from perf.tune.question import Request

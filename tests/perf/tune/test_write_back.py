@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from generator.errors import PerfError, SpecError
-from generator.models_yaml import load
-from generator.templates import Task, find_tasks
+from generator.models_yaml.reading import load
+from generator.spec.task_folders import Task, find_tasks
 from perf.tune.settings import keys as settings
 from perf.tune.settings.keys import BATCH, DELAY, INSTANCES
 from perf.tune.settings.space import Settings

@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import triton_python_backend_utils as pb_utils
-from hf_runtime.engine_listener import ForwardedRequest
+from hf_runtime.engine.intake import Intake
 from hf_runtime.errors import RequestError
-from hf_runtime.intake import Intake
-from hf_runtime.plain_request import DirectRequest, PlainRequest, RequestLike, read_plain
-from hf_runtime.responder import Responder, TritonResponder, strings
-from hf_runtime.served_model import read_served_model
+from hf_runtime.link.listener import ForwardedRequest
+from hf_runtime.request.plain_request import DirectRequest, PlainRequest, RequestLike, read_plain
+from hf_runtime.request.responder import Responder, TritonResponder, strings
+from hf_runtime.weights.served_model import read_served_model
 
 
 class TritonPythonModel:

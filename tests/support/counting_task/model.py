@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
+from hf_runtime.engine.intake import Intake
 from hf_runtime.errors import LoadError, RequestError
-from hf_runtime.intake import Intake
-from hf_runtime.plain_request import DirectRequest, RequestLike, tensor_of
-from hf_runtime.responder import Responder, TritonResponder, strings
-from hf_runtime.served_model import read_served_model
-from hf_runtime.tensors import RequestFields
+from hf_runtime.request.plain_request import DirectRequest, RequestLike, tensor_of
+from hf_runtime.request.responder import Responder, TritonResponder, strings
+from hf_runtime.request.tensors import RequestFields
+from hf_runtime.weights.served_model import read_served_model
 
 
 class TritonPythonModel:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-# Read by generator/templates.py.
+# Read by generator/spec/task_folders.py.
 OUTPUT = "sequences"
 
 

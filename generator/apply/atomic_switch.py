@@ -1,0 +1,157 @@
+"""Changes several folders of a model at once where old and new must not meet in a request.
+
+Of an ensemble Triton takes each step's highest version as soon as that is ready, and steps take
+different times to load: for that long, texts would be cut by one tokenizer and computed by
+another's model. So the ensemble is pinned to the old versions first; both versions of every changed
+step are loaded; the ensemble goes over to the new ones, which takes a moment; then the old ones are
+left out. A front and an engine whose link has changed its language are changed likewise: the old
+front has its engine until the new front has taken over.
+
+Triton 24.10 reloads every version of a model whose config changes: for a while a step or an engine
+is there three times.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from generator.apply.changes import FolderChange, GroupChange, Need
+from generator.apply.model_control import Control
+from generator.errors import GeneratorError, ServerError
+from generator.render import model_config
+from generator.render.digest import CONFIG_FILE, DIGEST_PARAMETER
+from generator.repository.version_folders import drop_last_version, replace_config
+
+_LINK_FILE = "hf_runtime/link/protocol.py"
+# The version so far is in code of an earlier hf-triton: it is read, not run.
+_LINK_VERSION = re.compile(rb"^VERSION = \d+$", re.MULTILINE)
+_ENSEMBLE = b'platform: "ensemble"'
+_Write = Callable[[FolderChange], None]
+
+
+def is_needed(group: GroupChange) -> bool:
+    """Whether the model was and stays several folders, of which some that change may not meet."""
+    whole, *parts = group.folders
+    if not parts or not all(folder.served.ready for folder in group.folders):
+        return False
+    replaced = [part for part in parts if part.need is Need.REPLACE]
+    several = len(replaced) > 1 or (replaced and whole.need is Need.REPLACE)
+    return bool(several) and (_is_ensemble(whole) or any(map(_changes_link, replaced)))
+
+
+def _is_ensemble(whole: FolderChange) -> bool:
+    return _ENSEMBLE in whole.config and _ENSEMBLE in _config_on_disk(whole)
+
+
+def _changes_link(part: FolderChange) -> bool:
+    """Whether fronts of its version so far can't talk to the new one."""
+    path = f"{part.plan.version}/{_LINK_FILE}"
+    contents = ((c.old or b"", c.new or b"") for c in part.plan.changes if c.path == path)
+    return any(_LINK_VERSION.findall(old) != _LINK_VERSION.findall(new) for old, new in contents)
+
+
+@dataclass(frozen=True)
+class Switch:
+    """One model's. ``write`` writes what a folder is to be, as a new version."""
+
+    group: GroupChange
+    control: Control
+    write: _Write
+
+    @property
+    def whole(self) -> FolderChange:
+        """The ensemble itself, or the front."""
+        return self.group.folders[0]
+
+    @property
+    def steps(self) -> list[FolderChange]:
+        """Those that change."""
+        return [step for step in self.group.folders[1:] if step.need is Need.REPLACE]
+
+    def go_over(self) -> None:
+        """The whole runs with the new parts; or everything is as it was, and ServerError or
+        RepositoryError raised.
+        """
+        config = _config_on_disk(self.whole)
+        try:
+            if _is_ensemble(self.whole):
+                self._load_pinned(config)
+            for step in self.steps:
+                self.write(step)
+                self._load_both(step)
+            replace_config(self.whole.plan.folder, config)
+            if self.whole.need is Need.REPLACE:
+                self.write(self.whole)
+            self._load(self.whole, self.whole.number)
+        except (GeneratorError, OSError):
+            self._go_back(config)
+            raise
+
+    def leave_old(self, timeout_s: float) -> None:
+        """Each part keeps its new version alone, once the old whole has answered its requests.
+        Raises ServerError, RepositoryError.
+        """
+        going = self.whole.served.active - {self.whole.number}
+        if self.control.wait_gone(self.whole.name, going, timeout_s):
+            raise ServerError(f"{self.whole.name} still has requests after {timeout_s:g} s")
+        for step in self.steps:
+            replace_config(step.plan.folder, step.config)
+            self._load(step, step.number)
+
+    def _load_pinned(self, config: bytes) -> None:
+        folders = self.group.folders[1:]
+        pins = {folder.name: max(folder.served.ready) for folder in folders}
+        replace_config(self.whole.plan.folder, pinned(config, pins))
+        self._load(self.whole, max(self.whole.served.ready))
+
+    def _load_both(self, step: FolderChange) -> None:
+        versions = max(step.served.ready), step.number
+        replace_config(step.plan.folder, with_versions(step.config, *versions))
+        self._load(step, step.number)
+
+    def _load(self, folder: FolderChange, version: int) -> None:
+        failure = self.control.load(folder.name, version)
+        if failure is not None:
+            raise ServerError(f"{folder.name}: {failure}")
+
+    def _go_back(self, config: bytes) -> None:
+        """The steps first: the ensemble is pinned to their old versions so long."""
+        for step in self.steps:
+            drop_last_version(step.plan.folder, step.number)
+        if self.whole.need is Need.REPLACE:
+            drop_last_version(self.whole.plan.folder, self.whole.number)
+        replace_config(self.whole.plan.folder, config)
+        with contextlib.suppress(ServerError):  # it went away, and loads what is on disk
+            for folder in (*self.steps, self.whole):
+                self.control.load(folder.name, max(folder.served.ready))
+
+
+def pinned(config: bytes, versions: Mapping[str, int]) -> bytes:
+    """An ensemble's config.pbtxt with each step's version. It has no digest: a server that runs it
+    does not run what is wanted.
+    """
+    parsed: Any = model_config.parse(config.decode())
+    for step in parsed.ensemble_scheduling.step:
+        step.model_version = versions[step.model_name]
+    return _without_digest(parsed)
+
+
+def with_versions(config: bytes, *versions: int) -> bytes:
+    """A config.pbtxt that serves exactly these versions; without a digest, as ``pinned``."""
+    parsed: Any = model_config.parse(config.decode())
+    parsed.version_policy.specific.versions[:] = sorted(versions)
+    return _without_digest(parsed)
+
+
+def _without_digest(parsed: Any) -> bytes:
+    parsed.parameters.pop(DIGEST_PARAMETER, None)
+    return model_config.as_text(parsed).encode()
+
+
+def _config_on_disk(folder: FolderChange) -> bytes:
+    found = (change.old for change in folder.plan.changes if change.path == CONFIG_FILE)
+    return next(found, None) or b""

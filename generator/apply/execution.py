@@ -1,0 +1,238 @@
+"""Carries a whole plan out: several models at once, routing once all of them are there, removals
+last. One line on each; a failure of one leaves the others alone.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from generator.apply import model_update as models
+from generator.apply.changes import GroupChange, RemovedModel, rendered_files
+from generator.apply.model_control import Control
+from generator.apply.model_update import Outcome, Settings
+from generator.apply.planning import ApplyPlan
+from generator.errors import GeneratorError
+from generator.render.digest import ROUTING_FILE
+from generator.repository import writing as writer
+from generator.repository.compare import compare, read_file
+from generator.repository.served_record import LastChange
+from generator.server.loading import NUM_LOADERS
+
+Say = Callable[[str], None]
+
+_POLL_S = 0.25
+_REMIND_EVERY_S = 10.0
+# Running models look at their routing once a second.
+ROUTING_IS_READ_S = 2.0
+
+
+@dataclass
+class Applied:
+    """What has come of a plan."""
+
+    outcomes: list[Outcome] = field(default_factory=list)
+    routing: dict[str, str | None] = field(default_factory=dict)
+    written: list[str] = field(default_factory=list)
+    failures: dict[str, str] = field(default_factory=dict)
+    interrupted: bool = False
+
+    @property
+    def is_good(self) -> bool:
+        """Whether all was done that there was to do."""
+        return not self.failures and not self.interrupted
+
+    @property
+    def has_changed(self) -> bool:
+        """Whether there is anything that a rollback could take back."""
+        return not self.last_change.is_empty
+
+    @property
+    def last_change(self) -> LastChange:
+        """What a rollback would take back."""
+        good = [outcome for outcome in self.outcomes if not outcome.failure]
+        changed = {name: version for one in good for name, version in one.before.items()}
+        added = {name for one in good for name in one.loaded} - set(changed)
+        removed = {name for one in self.outcomes for name in one.unloaded}
+        return LastChange(changed, dict(self.routing), tuple(sorted(added)), tuple(sorted(removed)))
+
+
+class Applying:
+    """One apply. ``tell`` gets a line on each model that is done, ``warn`` on each that failed."""
+
+    def __init__(
+        self,
+        control: Control,
+        settings: Settings,
+        tell: Say,
+        warn: Say,
+    ) -> None:
+        self._control, self._settings = control, settings
+        self._tell, self._warn = tell, warn
+        self._stopping = threading.Event()
+        self.applied = Applied()
+
+    def stop(self) -> None:
+        """Begins with no further model; those under way end."""
+        self._stopping.set()
+
+    def run(
+        self, plan: ApplyPlan, repository: Path, before_removals: Callable[[Applied], None]
+    ) -> Applied:
+        """Does what the plan says; returns early, with models whole, where it is interrupted."""
+        for group in plan.groups:
+            if group.refusal:
+                self._fail(group.name, group.refusal)
+        going = [group for group in plan.groups if not group.refusal]
+        self._each([_changer(group) for group in going if group.needs_server])
+        for group in going:
+            if not self._stopping.is_set() and group.name not in self.applied.failures:
+                self._write_rest(group)
+        if plan.removed and not self._stopping.is_set():
+            before_removals(self.applied)
+            if self.applied.routing:  # nobody is to be sent to what goes
+                self._stopping.wait(ROUTING_IS_READ_S)
+            self._each([_remover(removed, repository) for removed in plan.removed])
+        return self.applied
+
+    def _each(self, jobs: Sequence[Job]) -> None:
+        """Runs the jobs, several at once, and tells of each; the first interrupt lets those that
+        are under way end, a second one goes through.
+        """
+        waiting: queue.SimpleQueue[Job] = queue.SimpleQueue()
+        done: queue.SimpleQueue[tuple[Job, Outcome]] = queue.SimpleQueue()
+        for job in jobs:
+            waiting.put(job)
+        threads = [
+            threading.Thread(target=self._work, args=(waiting, done), daemon=True)
+            for _ in range(min(NUM_LOADERS, len(jobs)))
+        ]
+        for thread in threads:
+            thread.start()
+        try:
+            self._collect(threads, done)
+        except KeyboardInterrupt:
+            self._stopping.set()
+            self.applied.interrupted = True
+            self._warn("interrupted: ending with the models under way; Ctrl-C again leaves them")
+            self._collect(threads, done)
+
+    def _collect(
+        self, threads: Sequence[threading.Thread], done: queue.SimpleQueue[tuple[Job, Outcome]]
+    ) -> None:
+        remind_at = time.monotonic() + _REMIND_EVERY_S
+        while any(thread.is_alive() for thread in threads) or not done.empty():
+            try:
+                job, outcome = done.get(timeout=_POLL_S)
+            except queue.Empty:
+                if time.monotonic() > remind_at:
+                    remind_at = time.monotonic() + _REMIND_EVERY_S
+                    self._warn("still at it: models load, or answer their last requests")
+                continue
+            self._note(job, outcome)
+
+    def _work(
+        self, waiting: queue.SimpleQueue[Job], done: queue.SimpleQueue[tuple[Job, Outcome]]
+    ) -> None:
+        while not self._stopping.is_set():
+            try:
+                job = waiting.get_nowait()
+            except queue.Empty:
+                return
+            done.put((job, job.run(self._control, self._settings)))
+
+    def _note(self, job: Job, outcome: Outcome) -> None:
+        self.applied.outcomes.append(outcome)
+        if outcome.failure:
+            self._fail(outcome.model, outcome.failure)
+        else:
+            self._tell(_line(outcome, job))
+        for lasting in outcome.lasting:
+            self._tell(f"{lasting} still answers requests, and goes when they end")
+
+    def _fail(self, model: str, reason: str) -> None:
+        self.applied.failures[model] = reason
+        self._warn(f"model '{model}' failed: {reason}")
+
+    def _write_rest(self, group: GroupChange) -> None:
+        """What the running model reads by itself, such as its routing; and what only the disk
+        lacked.
+        """
+        try:
+            with models.locked_folders([folder.plan.folder for folder in group.folders]):
+                for folder in group.folders:
+                    self._write_folder(folder.plan.folder, rendered_files(folder.plan))
+        except GeneratorError as error:
+            self._fail(group.name, str(error))
+
+    def _write_folder(self, folder: Path, files: dict[str, bytes]) -> None:
+        plan = compare(folder, files)
+        if plan.is_current:
+            return
+        before = read_file(folder / ROUTING_FILE)
+        writer.apply(plan)
+        if before == read_file(folder / ROUTING_FILE):
+            self.applied.written.append(folder.name)
+            self._tell(f"{folder.name}: written, nothing to load")
+        else:
+            self.applied.routing[folder.name] = None if before is None else before.decode()
+            self._tell(f"{folder.name}: its routing is written, the running model takes it up")
+
+
+@dataclass(frozen=True)
+class Job:
+    """One model's change or removal."""
+
+    run: Callable[[Control, Settings], Outcome]
+    is_removal: bool = False
+
+
+def _changer(group: GroupChange) -> Job:
+    plans = [folder.plan for folder in group.folders]
+    return Job(lambda control, settings: models.carry_out(plans, group.obsolete, control, settings))
+
+
+def _remover(removed: RemovedModel, repository: Path) -> Job:
+    def run(control: Control, settings: Settings) -> Outcome:
+        return remove(removed.folders, repository, control, settings)
+
+    return Job(run, is_removal=True)
+
+
+def remove(
+    folders: Sequence[str], repository: Path, control: Control, settings: Settings
+) -> Outcome:
+    """Unloads a model's folders one after the other, each once its requests are answered."""
+    outcome = Outcome(folders[0])
+    began = time.monotonic()
+    try:
+        with models.locked_folders(_existing(repository, folders)):
+            for name in folders:
+                models.unload(name, control, settings.drain_timeout_s, outcome)
+    except GeneratorError as error:
+        outcome.failure = str(error)
+    outcome.drained_s = time.monotonic() - began
+    return outcome
+
+
+def _existing(repository: Path, folders: Iterable[str]) -> list[Path]:
+    """Locking makes a folder; one that was pruned must not come back."""
+    return [repository / name for name in folders if (repository / name).is_dir()]
+
+
+def _line(outcome: Outcome, job: Job) -> str:
+    if job.is_removal:
+        return f"{outcome.model}: unloaded after {outcome.drained_s:.1f} s"
+    if not outcome.is_change:
+        return f"{outcome.model}: somebody else has loaded what is wanted"
+    if not outcome.loaded:
+        return f"{outcome.model}: {', '.join(outcome.unloaded)} unloaded"
+    if outcome.is_addition:
+        return f"{outcome.model}: ready after {outcome.ready_s:.1f} s"
+    versions = ", ".join(f"{name} version {number}" for name, number in outcome.loaded.items())
+    drained = "" if outcome.lasting else f", what ran before gone {outcome.drained_s:.1f} s later"
+    return f"{outcome.model}: {versions} ready after {outcome.ready_s:.1f} s{drained}"

@@ -1,0 +1,158 @@
+"""``serve --watch``: applies whenever models.yaml is saved, or a file that it names.
+
+Looks at contents, twice a second: editors write anew, rename, or touch without a change. What is
+wrong with a file is said once, changes nothing, and the next save is looked at all the same.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+from generator.apply.session import ApplyOptions, Session
+from generator.apply.target import Target
+from generator.errors import EXIT_OK, GeneratorError, ServerError, SpecError, error_text
+from generator.models_yaml.models_lock import lock_path
+from generator.models_yaml.reading import load, load_settings
+from generator.models_yaml.server_settings import ServerSettings
+from generator.repository import served_record
+from generator.spec.task_folders import find_tasks
+
+_LOOK_EVERY_S = 0.5
+_TRY_AGAIN_AFTER_S = 5.0
+_END_WITHIN_S = 5.0
+Say = Callable[[str], None]
+
+
+class WatchedFiles:
+    """models.yaml, the lock beside it, and the hooks and requirements that it names; ``first`` is
+    their digest as they were at the beginning.
+    """
+
+    def __init__(self, config: Path) -> None:
+        self.config = config
+        self._named: list[Path] = []
+        self.find_named()
+        self.first = self.digest()
+
+    def find_named(self) -> None:
+        """Looks again which files it names; as before where models.yaml is wrong."""
+        with contextlib.suppress(GeneratorError):
+            specs = load(self.config, find_tasks())
+            hooks = {spec.hooks.path for spec in specs if spec.hooks is not None}
+            required = {file for spec in specs if spec.python_env for file in spec.python_env.files}
+            self._named = sorted(hooks | required)
+
+    def digest(self) -> str:
+        """One over the contents of all of them."""
+        found = hashlib.sha256()
+        for path in (self.config, lock_path(self.config), *self._named):
+            content = b"missing"
+            with contextlib.suppress(OSError):
+                if path.is_file():  # a pipe would be waited for
+                    content = path.read_bytes()
+            found.update(hashlib.sha256(content).digest())
+        return found.hexdigest()
+
+    def saved_at_ns(self) -> int | None:
+        """When models.yaml was last written; None where it is not there."""
+        with contextlib.suppress(OSError):
+            return self.config.stat().st_mtime_ns
+        return None
+
+
+class Watch:
+    """A thread that watches files and applies them to one server, while that ``is_serving``."""
+
+    def __init__(
+        self,
+        files: WatchedFiles,
+        repository: Path,
+        target: Target,
+        is_serving: Callable[[], bool],
+        say: Say,
+    ) -> None:
+        """What has changed since ``files.first`` is applied."""
+        self._files, self._repository, self._target = files, repository, target
+        self._is_serving, self._say = is_serving, say
+        self._applied = files.first
+        self._settings = _settings(files.config)
+        self._failed_save_ns: int | None = None
+        self._try_at_s = 0.0
+        self._ended = threading.Event()
+        self._session: Session | None = None
+        self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
+
+    def start(self) -> None:
+        """Begins to look."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ends with the models under way, unless that takes too long."""
+        self._ended.set()
+        if self._session is not None:
+            self._session.stop()
+        if self._thread.is_alive():
+            self._thread.join(_END_WITHIN_S)
+
+    def _run(self) -> None:
+        seen = self._applied
+        while not self._ended.wait(_LOOK_EVERY_S):
+            before, seen = seen, self._files.digest()
+            # Twice the same: whoever writes it has ended.
+            is_new = seen == before and (seen != self._applied or self._is_saved_again())
+            if is_new and self._is_serving() and time.monotonic() >= self._try_at_s:
+                self._apply(seen)
+
+    def _is_saved_again(self) -> bool:
+        """Whether what failed was saved without a change: what was wrong may lie elsewhere."""
+        failed = self._failed_save_ns
+        return failed is not None and self._files.saved_at_ns() not in (None, failed)
+
+    def _apply(self, digest: str) -> None:
+        config = self._files.config
+        self._applied = digest
+        saved_at_ns, self._failed_save_ns = self._files.saved_at_ns(), None
+        if not (config.is_file() or config.is_dir()):
+            self._say(f"{config} is gone: nothing is changed until it is back")
+            return
+        self._say(f"{config} was saved: applying it")
+        self._session = Session(
+            self._repository, self._target, ApplyOptions(wait=True), self._say, self._say
+        )
+        try:
+            if self._session.apply(config) != EXIT_OK:
+                self._failed_save_ns = saved_at_ns
+                self._say("not all of it is served: mend it and save it again")
+        except GeneratorError as error:
+            self._failed_save_ns = saved_at_ns
+            self._refuse(error)
+        except Exception:  # noqa: BLE001, a bug of ours must not end what is served
+            self._say(f"{traceback.format_exc()}hf-triton: this is a bug in hf-triton")
+        self._session = None
+        self._files.find_named()
+        self._tell_settings(config)
+
+    def _refuse(self, error: GeneratorError) -> None:
+        self._say(f"{error_text(error)}\nhf-triton: nothing was changed; still watching")
+        if isinstance(error, ServerError):  # it may be on its way up again
+            self._applied, self._try_at_s = "", time.monotonic() + _TRY_AGAIN_AFTER_S
+        with contextlib.suppress(GeneratorError):  # such as a repository that can only be read
+            served_record.note_apply(self._repository, is_good=False)
+
+    def _tell_settings(self, config: Path) -> None:
+        settings = _settings(config)
+        if settings not in (None, self._settings):
+            self._settings = settings
+            self._say(f"{config}: what server: says has changed; start serve again for that")
+
+
+def _settings(config: Path) -> ServerSettings | None:
+    with contextlib.suppress(SpecError):
+        return load_settings(config)
+    return None

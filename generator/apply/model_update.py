@@ -1,0 +1,222 @@
+"""Brings one model of a running server to what is wanted, or leaves it as it was.
+
+A changed folder gets a new version beside the one that answers; that one drains once the new one is
+ready. Where a new version fails to load, all of the model's folders go back to what they were, on
+disk and in the server.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from generator.apply import atomic_switch
+from generator.apply.changes import (
+    FolderChange,
+    GroupChange,
+    Need,
+    decide_group,
+    rendered_files,
+)
+from generator.apply.model_control import Control
+from generator.errors import GeneratorError, RepositoryError, ServerError
+from generator.repository import writing as writer
+from generator.repository.compare import ModelPlan, compare
+from generator.repository.version_folders import add_version, drop_last_version, drop_version
+from generator.repository.versions import served_by, version_of
+
+_LOAD_BY_OTHERS_TIMEOUT_S = 600.0
+
+
+@dataclass(frozen=True)
+class Settings:
+    """``place`` puts files that are not ours, such as exports, beside those just written."""
+
+    drain_timeout_s: float
+    force: bool
+    place: Callable[[str], None] = lambda _model: None
+
+
+@dataclass
+class Outcome:
+    """How a model's change ended; ``failure`` is the reason in one line, ``before`` the version
+    that each replaced folder served, ``lasting`` what still has requests after the time for that.
+    """
+
+    model: str
+    failure: str = ""
+    loaded: dict[str, int] = field(default_factory=dict)
+    before: dict[str, int] = field(default_factory=dict)
+    unloaded: list[str] = field(default_factory=list)
+    lasting: list[str] = field(default_factory=list)
+    ready_s: float = 0.0
+    drained_s: float = 0.0
+    is_addition: bool = False
+
+    @property
+    def is_change(self) -> bool:
+        """Whether anything was done."""
+        return bool(self.loaded or self.unloaded)
+
+
+def carry_out(
+    plans: Iterable[ModelPlan], obsolete: Iterable[str], control: Control, settings: Settings
+) -> Outcome:
+    """Changes one model; never raises what is a failure of this model alone."""
+    plans = tuple(plans)
+    outcome = Outcome(plans[0].name)
+    try:
+        with locked_folders([plan.folder for plan in plans]):
+            _change(plans, tuple(obsolete), control, settings, outcome)
+    except GeneratorError as error:
+        outcome.failure = str(error)
+    return outcome
+
+
+@contextlib.contextmanager
+def locked_folders(folders: Iterable[Path]) -> Iterator[None]:
+    """Nobody else loads, unloads or changes them. Raises RepositoryError."""
+    with contextlib.ExitStack() as stack:
+        for folder in sorted(folders):  # in one order for all, or two could wait for each other
+            stack.enter_context(writer.locked_model(folder))
+        yield
+
+
+def _change(
+    plans: tuple[ModelPlan, ...],
+    obsolete: tuple[str, ...],
+    control: Control,
+    settings: Settings,
+    outcome: Outcome,
+) -> None:
+    names = [plan.name for plan in plans]
+    busy = control.wait_loaded(names, _LOAD_BY_OTHERS_TIMEOUT_S)
+    if busy:
+        raise ServerError(f"{busy} is still being loaded by somebody else: try again later")
+    # What heals a model may have come first: look again.
+    group = decide_group(plans, control.served(names), obsolete, force=settings.force)
+    if group.refusal:
+        raise RepositoryError(group.refusal)
+    outcome.is_addition = group.is_addition
+    began = time.monotonic()
+    _bring_up(group, control, settings, outcome)
+    outcome.ready_s = time.monotonic() - began
+    _drain(group, control, settings, outcome)
+    outcome.drained_s = time.monotonic() - began - outcome.ready_s
+
+
+def _bring_up(group: GroupChange, control: Control, settings: Settings, outcome: Outcome) -> None:
+    """Writes and loads; raises after everything is as it was."""
+    replaced = [folder for folder in group.loads if folder.need is Need.REPLACE]
+    try:
+        if atomic_switch.is_needed(group):
+            _switch(group, control, settings, outcome)
+        else:
+            _load_each(group, control, settings, outcome)
+    except (GeneratorError, OSError) as error:
+        raise ServerError(_told(error, replaced)) from error
+    outcome.loaded = {folder.name: folder.number for folder in group.loads}
+    outcome.before = {folder.name: max(folder.served.ready) for folder in replaced}
+
+
+def _load_each(group: GroupChange, control: Control, settings: Settings, outcome: Outcome) -> None:
+    try:
+        for folder in group.loads:  # a front is not written before its engine is there
+            write_folder(folder)
+            settings.place(group.name)
+            failure = control.load(folder.name, folder.number)
+            if failure is not None:
+                raise ServerError(failure)
+            outcome.loaded[folder.name] = folder.number
+    except (GeneratorError, OSError):
+        _take_back(group, control, outcome)
+        raise
+
+
+def _switch(group: GroupChange, control: Control, settings: Settings, outcome: Outcome) -> None:
+    def write(folder: FolderChange) -> None:
+        write_folder(folder)
+        settings.place(group.name)
+
+    switch = atomic_switch.Switch(group, control, write)
+    switch.go_over()
+    try:
+        switch.leave_old(settings.drain_timeout_s)
+    except GeneratorError as error:  # not worth going back: what is wanted answers
+        outcome.failure = f"its new parts answer, but the old ones stay loaded too: {error}"
+
+
+def write_folder(folder: FolderChange) -> None:
+    """Writes what is wanted as the version that it is going to be. Raises RepositoryError."""
+    plan = folder.plan
+    if folder.need is not Need.REPLACE:
+        if not plan.is_current:
+            writer.apply(plan)
+        return
+    if plan.version not in folder.served.active and _has_older(plan, folder.served.ready):
+        drop_version(plan.folder)  # begun once, and never served
+        plan = compare(plan.folder, rendered_files(plan))
+    versions = {of for path in plan.known.files if (of := version_of(path))}
+    # What ran before the last change stays, should this one fail.
+    before = {max((of for of in versions if of < plan.version), default=plan.version)}
+    keep = served_by(folder.config, {folder.number, *versions}) | folder.served.active | before
+    add_version(plan, folder.number, keep)
+
+
+def _has_older(plan: ModelPlan, served: set[int]) -> bool:
+    found = {of for path in plan.known.files if (of := version_of(path))}
+    return any(version in served for version in found if version < plan.version)
+
+
+def _take_back(group: GroupChange, control: Control, outcome: Outcome) -> None:
+    """Puts disk and server back to what they were, as far as either still answers."""
+    for folder in reversed(group.loads):
+        loaded = outcome.loaded.pop(folder.name, None) is not None
+        # A server that went away loads what is on disk; a disk that is full, the next apply mends.
+        with contextlib.suppress(GeneratorError):
+            if folder.need is Need.REPLACE:
+                drop_last_version(folder.plan.folder, folder.number)
+                if loaded:
+                    control.load(folder.name, max(folder.served.ready))
+            elif loaded:
+                control.unload(folder.name)
+
+
+def _told(error: Exception, replaced: list[FolderChange]) -> str:
+    if not replaced:
+        return str(error)
+    version = max(replaced[-1].served.ready)
+    has_gone = isinstance(error.__cause__, OSError)
+    return f"{error}; version {version} {'is on disk again' if has_gone else 'goes on serving'}"
+
+
+def _drain(group: GroupChange, control: Control, settings: Settings, outcome: Outcome) -> None:
+    """Waits for the versions that were replaced, then unloads the parts that are no more."""
+    for folder in group.loads:
+        # Requests of a process that died keep versions that were replaced before, for good.
+        replaced = folder.served.active if group.obsolete else folder.served.ready
+        known = {folder.number, *replaced}
+        going = known - served_by(folder.config, known)
+        left = control.wait_gone(folder.name, going, settings.drain_timeout_s)
+        outcome.lasting += [f"{folder.name} version {version}" for version in sorted(left)]
+    if outcome.lasting and group.obsolete:
+        raise ServerError(
+            f"{outcome.lasting[0]} still has requests after {settings.drain_timeout_s:g} s, so "
+            f"{', '.join(group.obsolete)} stays loaded: apply again later"
+        )
+    for name in group.obsolete:
+        unload(name, control, settings.drain_timeout_s, outcome)
+
+
+def unload(name: str, control: Control, timeout_s: float, outcome: Outcome) -> None:
+    """Unloads a folder once its requests are answered. Raises ServerError where it is refused."""
+    going = control.active_versions(name)
+    refusal = control.unload(name)
+    if refusal is not None:
+        raise ServerError(f"{name} could not be unloaded: {refusal}")
+    left = control.wait_gone(name, going, timeout_s)
+    outcome.lasting += [f"{name} version {version}" for version in sorted(left)]
+    outcome.unloaded.append(name)

@@ -1,0 +1,1 @@
+"""The keys of one feature each: adapters, canary, ensemble, hooks, metrics, quantization, ..."""

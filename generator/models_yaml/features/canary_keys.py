@@ -1,0 +1,263 @@
+"""The keys ``canary`` and ``shadow`` of a model: who shares its requests, and who gets copies.
+
+Knows one model's entry; what it says of other entries is held against them in canary_targets.py.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+
+from generator.spec.model_spec import Arm, Canary, Shadow
+from generator.yaml_file import schema
+from generator.yaml_file.nodes import Key, Node
+from generator.yaml_file.schema import Report
+
+# What an arm may have otherwise than its model: what changes its answers and not how it is asked.
+OVERRIDES = (
+    "model",
+    "revision",
+    "dtype",
+    "quantization",
+    "device_map",
+    "trust_remote_code",
+    "allow_pickle",
+    "dynamic_batching",
+    "instance_group",
+    "version_policy",
+    "hooks",
+    "python_env",
+    "metrics",
+    "response_cache",
+    "options",
+)
+SHADOW_NAME = "shadow"
+REQUEST_ID = "request_id"
+# A weight is a number of thousandths, so that requests can be dealt out exactly.
+_DECIMALS = 3
+_NAME = schema.name(64)
+_STICKY = schema.text(
+    f"{REQUEST_ID}, or the name of an input tensor or request parameter", r"[A-Za-z_][\w.-]{0,127}"
+)
+# What Triton keeps for itself: a model never sees it.
+_NEVER_SEEN = ("id", "timeout", "priority", "sequence_start", "sequence_end", "sequence_id")
+
+
+@dataclass(frozen=True)
+class Branch:
+    """An arm or a shadow as it is written: ``to`` another entry, or with keys of its own, or (an
+    arm alone) neither.
+    """
+
+    node: Node
+    name: str
+    share: Fraction
+    to: Node | None
+    overrides: Mapping[str, Node]
+
+    def model_of(self, owner: str) -> str:
+        """The entry that answers, of a model named ``owner``."""
+        if self.to is not None:
+            return str(self.to.value)
+        return f"{owner}_{self.name}" if self.overrides else owner
+
+    def entry(self, owner: str) -> Node:
+        """What stands in models.yaml for it, as if it were a model's entry."""
+        place = self.node.get("name") or self.node
+        key = Key("name", place.line, place.column, place.where)
+        name = dataclasses.replace(place, value=self.model_of(owner), written="")
+        keys = {key: name}
+        for name_, node in self.overrides.items():
+            keys[Key(name_, node.line, node.column, node.where)] = node
+        return dataclasses.replace(self.node, value=keys)
+
+    def inherited(self, given: Mapping[str, Node]) -> dict[str, Node]:
+        """What it has from its model, whose keys are ``given``."""
+        left_out = {"name", "canary", "shadow"}
+        if "model" in self.overrides:
+            left_out.add("revision")  # of another repository
+        return {name: node for name, node in given.items() if name not in left_out}
+
+
+@dataclass(frozen=True)
+class Routes:
+    """What both keys of a model say. ``branches`` are all that have a name."""
+
+    branches: tuple[Branch, ...] = ()
+    shadow: Branch | None = None
+    sticky: str | None = None
+
+    @property
+    def all(self) -> tuple[Branch, ...]:
+        """The arms, and the shadow."""
+        return (*self.branches, self.shadow) if self.shadow else self.branches
+
+    def canary(self, owner: str) -> Canary | None:
+        """The arms of the model ``owner``; None without any."""
+        if not self.branches:
+            return None
+        arms = (Arm(one.name, one.model_of(owner), one.share) for one in self.branches)
+        return Canary(tuple(arms), self.sticky)
+
+    def shadowed(self, owner: str) -> Shadow | None:
+        """Who gets copies."""
+        if self.shadow is None:
+            return None
+        # Metrics name the other model, or say that it is a version of this one.
+        name = self.shadow.name if self.shadow.to is None else str(self.shadow.to.value)
+        return Shadow(name, self.shadow.model_of(owner), self.shadow.share)
+
+
+def read(given: Mapping[str, Node], known: Collection[str], report: Report) -> Routes:
+    """What a model's keys say; each mistake is reported. ``known`` are all keys of a model."""
+    canary, shadow = given.get("canary"), given.get("shadow")
+    routes = Routes()
+    if canary is not None and canary.value is not None:
+        routes = _canary(canary, known, report)
+    if shadow is not None and shadow.value is not None:
+        routes = dataclasses.replace(routes, shadow=_shadow(shadow, known, report))
+    layout = given.get("layout")
+    place = canary or shadow
+    if layout is not None and layout.value == "ensemble" and place is not None and routes.all:
+        why = "its requests pass through Triton's own scheduler, which knows no arms"
+        report.add(place, f"needs layout: single; of an ensemble {why}")
+    return routes
+
+
+def _canary(node: Node, known: Collection[str], report: Report) -> Routes:
+    top = schema.keys_of(node, ("arms", "sticky"), report, "a map with arms and sticky")
+    name = top.get("sticky")
+    sticky = _sticky(name, report) if name is not None and name.value is not None else None
+    arms = top.get("arms")
+    if arms is None:
+        if isinstance(node.value, dict):
+            report.add(node, "missing key 'arms': the list of who shares the requests")
+        return Routes()
+    if not isinstance(arms.value, list) or len(arms.value) < 2:
+        number = len(arms.value) if isinstance(arms.value, list) else schema.show(arms)
+        report.add(arms, f"got {number}, expected a list of two or more arms")
+        return Routes()
+    before = len(report.problems)
+    found = [branch for child in arms.value if (branch := _arm(child, known, report))]
+    if len(report.problems) == before:
+        _check_together(arms, found, report)
+    return Routes(tuple(found), sticky=sticky)
+
+
+def _arm(node: Node, known: Collection[str], report: Report) -> Branch | None:
+    entries = _entries(node, ("name", "weight"), known, report, "an arm")
+    name = _required(node, entries, "name", _NAME, report)
+    weight = _required(node, entries, "weight", schema.number(0, 100, unit="percent"), report)
+    share = _exact(entries.get("weight"), weight, report)
+    to, overrides = _direction(entries, report)
+    return None if name is None else Branch(node, str(name), share, to, overrides)
+
+
+def _shadow(node: Node, known: Collection[str], report: Report) -> Branch | None:
+    entries = _entries(node, ("percent",), known, report, "a shadow")
+    place = entries.get("percent")
+    check = schema.number(maximum=100, exclusive_min=0, unit="percent")
+    percent = check(place, report) if place is not None else 100.0
+    share = _exact(place, percent, report)
+    to, overrides = _direction(entries, report)
+    if to is None and not overrides and isinstance(node.value, dict):
+        what = "'to', another model of this file, or keys that differ from this one's"
+        report.add(node, f"got neither, expected {what}")
+    if to is None and not overrides:
+        return None
+    return Branch(node, SHADOW_NAME, share, to, overrides)
+
+
+def _entries(
+    node: Node, own: tuple[str, ...], known: Collection[str], report: Report, what: str
+) -> dict[str, Node]:
+    """The keys of an arm or a shadow; those that it can't have otherwise than its model are told
+    apart from those that nothing has.
+    """
+    entries = schema.keys_of(
+        node, (*own, "to", *OVERRIDES, *known), report, f"a map with {', '.join(own)} and others"
+    )
+    allowed = {*own, "to", *OVERRIDES}
+    for key in node.value if isinstance(node.value, dict) else ():
+        if key.name in known and key.name not in allowed:
+            message = f"{what} is asked like its model, so it can't have '{key.name}' of its own"
+            report.add(key, message)
+    return {name: child for name, child in entries.items() if name in allowed}
+
+
+def _required(
+    node: Node, entries: Mapping[str, Node], name: str, check: schema.Check, report: Report
+) -> object:
+    child = entries.get(name)
+    if child is not None:
+        return check(child, report)
+    if isinstance(node.value, dict):
+        report.add(node, f"missing key '{name}'")
+    return None
+
+
+def _exact(node: Node | None, value: object, report: Report) -> Fraction:
+    """A share as it is written: 0.1 is a tenth."""
+    if not isinstance(value, float):
+        return Fraction(0)
+    share = Fraction(repr(value))
+    if node is not None and (share * 10**_DECIMALS).denominator != 1:
+        report.add(node, f"got {schema.show(node)}, expected at most {_DECIMALS} decimals")
+    return share
+
+
+def _direction(entries: Mapping[str, Node], report: Report) -> tuple[Node | None, dict[str, Node]]:
+    to = entries.get("to")
+    overrides = {name: node for name, node in entries.items() if name in OVERRIDES}
+    if to is not None and not isinstance(to.value, str):
+        report.expected(to, "the name of another model of this file")
+        return None, {}
+    if to is not None and overrides:
+        named = ", ".join(overrides)
+        report.add(to, f"that model has its own {named}; give 'to' or keys that differ, not both")
+        return to, {}
+    return to, overrides
+
+
+def _check_together(node: Node, arms: list[Branch], report: Report) -> None:
+    own = [arm for arm in arms if arm.to is None and not arm.overrides]
+    if len(own) != 1:
+        names = ", ".join(arm.name for arm in own) or "none"
+        what = "exactly one arm without 'to' and other keys: this model itself"
+        report.add(node, f"got {names}, expected {what}")
+    for place, message in (*_names_twice(arms), *_targets_twice(arms)):
+        report.add(place, message)
+    total = sum((arm.share for arm in arms), Fraction(0))
+    if total != 100:
+        shown = f"{float(total):.{_DECIMALS}f}".rstrip("0").rstrip(".")
+        report.add(node, f"weights add up to {shown}, expected 100 (percent)")
+
+
+def _names_twice(arms: list[Branch]) -> Iterator[tuple[Node, str]]:
+    first: dict[str, Branch] = {}
+    for arm in arms:
+        other = first.setdefault(arm.name.lower(), arm)
+        if other is not arm:
+            place = arm.node.get("name") or arm.node
+            line = (other.node.get("name") or other.node).line
+            yield place, f"got {schema.show(place)}, the name of the arm in line {line}"
+
+
+def _targets_twice(arms: list[Branch]) -> Iterator[tuple[Node, str]]:
+    first: dict[object, Node] = {}
+    for arm in arms:
+        if arm.to is not None:
+            other = first.setdefault(arm.to.value, arm.to)
+            if other is not arm.to:
+                shown = schema.show(arm.to)
+                yield arm.to, f"got {shown}, where the arm in line {other.line} leads already"
+
+
+def _sticky(node: Node, report: Report) -> str | None:
+    name: str | None = _STICKY(node, report)
+    if name in _NEVER_SEEN:
+        report.add(node, f"got {name}, which Triton keeps for itself; use {REQUEST_ID} or another")
+        return None
+    return name

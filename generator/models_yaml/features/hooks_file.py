@@ -1,0 +1,115 @@
+"""``hooks:`` of a model: a Python file, looked at without running it.
+
+Knows what a hooks file must have; what it does there is hf_runtime/hooks.py's.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+from generator.spec.model_spec import HooksFile
+from generator.yaml_file.nodes import Node
+from generator.yaml_file.schema import Report, show
+
+FUNCTIONS = ("preprocess", "postprocess")
+_ARGUMENT = {"preprocess": "request", "postprocess": "response"}
+_MAX_BYTES = 2**20
+
+
+def find_hooks(node: Node, value: str, base: Path, report: Report) -> HooksFile | None:
+    """The file that ``value`` names, relative to ``base``; reports every mistake in it."""
+    path = Path(os.path.normpath(base / Path(value).expanduser()))
+    content = _read(node, path, report)
+    if content is None:
+        return None
+    problems = list(problems_of(content, path))
+    for message in problems:
+        report.add(node, message)
+    return None if problems else HooksFile(path, content)
+
+
+def problems_of(content: bytes, path: Path) -> Iterator[str]:
+    """What is wrong with a hooks file, each with its own name and line."""
+    try:
+        tree = _parse(content, path.name)
+    except SyntaxError as error:
+        yield f"{path.name}:{error.lineno or 1}: {error.msg}"
+        return
+    except (ValueError, RecursionError, MemoryError) as error:
+        yield f"{path.name}: can't be parsed: {error}"
+        return
+    found = [part for part in tree.body if getattr(part, "name", None) in FUNCTIONS]
+    if not found:
+        names = " nor ".join(f"{name}({_ARGUMENT[name]})" for name in FUNCTIONS)
+        yield f"{path.name} has neither {names} at its top level"
+    for function in found:
+        yield from _function_problems(function, path.name)
+    yield from _neighbours(tree, path)
+
+
+def _read(node: Node, path: Path, report: Report) -> bytes | None:
+    try:
+        if path.is_dir():
+            report.add(node, f"got {show(node)}, but {path} is a folder, expected a Python file")
+        elif not path.exists():
+            report.add(node, f"got {show(node)}, but {path} is no such file")
+        elif not path.is_file() or path.stat().st_size > _MAX_BYTES:
+            report.add(node, f"got {show(node)}, but {path} is no Python file of at most 1 MiB")
+        else:
+            return path.read_bytes()
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or error
+        report.add(node, f"got {show(node)}, but {path} can't be read: {why}")
+    return None
+
+
+def _parse(content: bytes, name: str) -> ast.Module:
+    """Raises SyntaxError also for what only the compiler sees, such as a return in no function."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        tree = ast.parse(content, name)
+        compile(content, name, "exec", dont_inherit=True)
+    return tree
+
+
+def _function_problems(function: ast.stmt, file: str) -> Iterator[str]:
+    name = getattr(function, "name", "")
+    wanted = f"expected def {name}({_ARGUMENT[name]})"
+    place = f"{file}:{function.lineno}: {name}"
+    if not isinstance(function, ast.FunctionDef):
+        kind = "a class" if isinstance(function, ast.ClassDef) else "async"
+        yield f"{place} is {kind}, {wanted}"
+    elif not _takes_one(function.args):
+        yield f"{place} does not take one argument, {wanted}"
+
+
+def _takes_one(arguments: ast.arguments) -> bool:
+    """Whether a call with one positional argument is right."""
+    positional = len(arguments.posonlyargs) + len(arguments.args)
+    num_required = positional - len(arguments.defaults)
+    all_defaults = all(default is not None for default in arguments.kw_defaults)
+    return num_required <= 1 and (positional >= 1 or bool(arguments.vararg)) and all_defaults
+
+
+def _neighbours(tree: ast.Module, path: Path) -> Iterator[str]:
+    """Imports of files beside it, which are not where the model runs."""
+    for part in ast.walk(tree):
+        if not isinstance(part, ast.Import | ast.ImportFrom):
+            continue
+        for name in _imported(part):
+            beside = (path.parent / f"{name}.py", path.parent / name / "__init__.py")
+            if not name or any(file.is_file() for file in beside):
+                shown = f"{name} from beside it" if name else "a file beside it"
+                only = "only the hooks file itself is copied into the model"
+                yield f"{path.name}:{part.lineno}: imports {shown}, but {only}"
+
+
+def _imported(part: ast.Import | ast.ImportFrom) -> list[str]:
+    """The packages that are imported; empty for a relative one."""
+    if isinstance(part, ast.Import):
+        return [alias.name.split(".")[0] for alias in part.names]
+    return ["" if part.level else (part.module or "").split(".")[0]]

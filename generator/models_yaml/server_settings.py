@@ -1,0 +1,107 @@
+"""The ``server:`` block of models.yaml: what is said of the whole server, not of one model.
+
+Tracing is Triton's own: https://github.com/triton-inference-server/server/blob/main/docs/
+user_guide/trace.md#opentelemetry-trace-support
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from generator.yaml_file import schema
+from generator.yaml_file.nodes import Node
+from generator.yaml_file.schema import Check, Report
+
+LOG_FORMATS = ("text", "json")
+_URL = re.compile(r"https?://[A-Za-z0-9._\[\]:-]+(/[A-Za-z0-9._~/%+-]*)?")
+_URL_EXAMPLE = "http://localhost:4318/v1/traces"
+_GRPC_PORT = 4317
+
+
+@dataclass(frozen=True)
+class Tracing:
+    """Where an OpenTelemetry collector takes traces, over HTTP, and how many: one of ``rate``
+    requests, with 0 only those that come with a trace context of their own.
+    """
+
+    url: str
+    rate: int = 1
+    service_name: str = "hf-triton"
+
+
+@dataclass(frozen=True)
+class ServerSettings:
+    """``tracing`` is None where there is none; ``log_format`` is one of LOG_FORMATS."""
+
+    tracing: Tracing | None = None
+    log_format: str = "text"
+
+    def flags(self) -> list[str]:
+        """What tritonserver is told of it."""
+        if self.tracing is None:
+            return []
+        settings = (
+            "mode=opentelemetry",
+            "level=TIMESTAMPS",  # the other level would hold tensors, prompts among them
+            f"rate={self.tracing.rate}",
+            f"opentelemetry,url={self.tracing.url}",
+            f"opentelemetry,resource=service.name={self.tracing.service_name}",
+        )
+        return [f"--trace-config={setting}" for setting in settings]
+
+
+def read_settings(node: Node | None, report: Report) -> ServerSettings:
+    """The block's settings, the defaults where there is none; its mistakes are reported."""
+    if node is None:
+        return ServerSettings()
+    values = schema.mapping(_KEYS, "a map of settings of the server")(node, report)
+    return ServerSettings(**values)
+
+
+def _tracing(node: Node, report: Report) -> Tracing | None:
+    values = schema.mapping(_TRACING_KEYS, f"a map such as {{url: {_URL_EXAMPLE}}}")(node, report)
+    if isinstance(node.value, dict) and node.get("url") is None:
+        report.add(node, f"missing key 'url': where the collector is, such as {_URL_EXAMPLE}")
+    return Tracing(**values) if "url" in values else None
+
+
+def _collector(node: Node, report: Report) -> str | None:
+    value = node.value
+    if isinstance(value, str) and "@" in value:
+        # What stands before it may be a secret: not shown.
+        hint = "set OTEL_EXPORTER_OTLP_HEADERS in the environment"
+        report.add(node, f"got a URL with '@', but secrets don't belong in this file; {hint}")
+        return None
+    url = schema.text(f"the URL of an OTLP collector, such as {_URL_EXAMPLE}", _URL.pattern)
+    found: str | None = url(node, report)
+    reason = _why_no_collector(found) if found else ""
+    if reason:
+        report.add(node, f"got {schema.show(node)}, {reason}")
+    return None if reason else found
+
+
+def _why_no_collector(url: str) -> str:
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError:
+        return f"expected a host and a port, as in {_URL_EXAMPLE}"
+    if port == _GRPC_PORT:
+        return f"but Triton sends OTLP over HTTP, not gRPC: {_URL_EXAMPLE}"
+    if not parts.hostname or not parts.path.strip("/"):
+        return f"expected its path too, as in {_URL_EXAMPLE}"
+    return ""
+
+
+_TRACING_KEYS: dict[str, Check] = {
+    "url": _collector,
+    "rate": schema.integer(0, schema.INT32_MAX, "one request of so many"),
+    "service_name": schema.text("letters, digits and . _ -", r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}"),
+}
+_KEYS: dict[str, Callable[[Node, Report], object]] = {
+    "tracing": _tracing,
+    "log_format": schema.choice(*LOG_FORMATS),
+}

@@ -1,0 +1,109 @@
+"""What of a model's keys ``layout: vllm-backend`` can honour: NVIDIA's vLLM backend knows vLLM's
+arguments, and runs none of our code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from generator.models_yaml.model_keys import KEYS
+from generator.spec import vllm_arguments
+from generator.spec.model_spec import InstanceGroup
+from generator.spec.task_folders import Task
+from generator.yaml_file.nodes import Node
+from generator.yaml_file.schema import show
+
+_KEYS = (
+    *("name", "task", "model", "revision", "dtype", "trust_remote_code", "allow_pickle"),
+    *("instance_group", "version_policy", "layout", "ensemble", "options"),
+)
+_OPTIONS = ("engine", "max_model_len", "max_num_seqs", "kv_cache_gib", "vllm")
+_ENGINES = (None, "auto", "vllm")
+_BATCHES = "vLLM batches requests itself, and takes tensors of shape [1]"
+_REASONS = {
+    "streaming": "it streams whatever a request wants streamed",
+    "max_batch_size": _BATCHES,
+    "dynamic_batching": _BATCHES,
+    "python_env": "NVIDIA's container brings vLLM's packages",
+}
+# What our own vLLM engine does not take either.
+_ELSEWHERE = {
+    "adapters": "it reads adapters from a multi_lora.json of your own; leave it out, or use "
+    "layout: single without engine: vllm",
+    "device_map": "tensor_parallel_size in options.vllm spreads a model; leave it out",
+    "quantization": "vLLM quantizes by arguments of its own; say quantization in options.vllm",
+}
+_OPTION_REASONS = {"default_max_tokens": "a request says max_tokens in sampling_parameters"}
+_CANT = "NVIDIA's vLLM backend can't honour it: {}"
+_REFUSED = f"{_CANT}; leave it out, or use layout: single with options: {{{{engine: vllm}}}}"
+_OWN_CODE = "it runs none of our code around a request"
+_TRUE = "streaming"  # what is meant where it is left out
+
+
+def broken_rules(
+    given: Mapping[str, Node],
+    values: Mapping[str, Any],
+    task: Task | None,
+    options: Mapping[str, object],
+) -> Iterator[tuple[Node, str]]:
+    """What of a model's keys does not go together with this layout: where, and what is wrong.
+
+    ``options`` are complete, or empty where some are refused already.
+    """
+    if values.get("layout") != "vllm-backend":
+        return
+    if task is not None and not task.has_vllm_backend:
+        reason = f"NVIDIA's vLLM backend generates text, and this is {task.tag}"
+        yield given["layout"], f"got vllm-backend, expected single: {reason}"
+        return
+    for name, node in given.items():
+        if name not in _KEYS and node.value is not None and not _is_left_out(name, values):
+            elsewhere = _ELSEWHERE.get(name)
+            refused = _REFUSED.format(_REASONS.get(name, _OWN_CODE))
+            yield node, _CANT.format(elsewhere) if elsewhere else refused
+    if task is not None and options:
+        yield from _broken_options(given.get("options"), task, options)
+    if "instance_group" in given:
+        yield from _broken_groups(given["instance_group"], values, options)
+
+
+def _is_left_out(name: str, values: Mapping[str, Any]) -> bool:
+    """Whether a key says what it is when it is left out."""
+    default = True if name == _TRUE else KEYS[name].default
+    return values.get(name) == default
+
+
+def _broken_options(
+    node: Node | None, task: Task, options: Mapping[str, object]
+) -> Iterator[tuple[Node, str]]:
+    for name, value in options.items():
+        place = node.get(name) if node is not None else None
+        if place is None or value == task.options[name].default:
+            continue
+        if name == "engine" and value not in _ENGINES:
+            yield place, f"got {show(place)}, expected vllm: the layout is NVIDIA's vLLM backend"
+        elif name not in _OPTIONS:
+            reason = _OPTION_REASONS.get(name, _OWN_CODE)
+            yield place, _REFUSED.format(reason)
+
+
+def _broken_groups(
+    node: Node, values: Mapping[str, Any], options: Mapping[str, object]
+) -> Iterator[tuple[Node, str]]:
+    """The backend takes an instance of KIND_GPU to its GPU, one of KIND_MODEL to all it sees."""
+    groups: tuple[InstanceGroup, ...] = values.get("instance_group") or ()
+    num_gpus = vllm_arguments.num_gpus(options)
+    expected = "expected [{kind: KIND_MODEL}]"
+    if any(group.kind == "KIND_CPU" for group in groups):
+        yield node, f"got KIND_CPU, {expected}: NVIDIA's vLLM container computes on GPUs"
+    elif num_gpus > 1 and any(group.kind != "KIND_MODEL" for group in groups):
+        reason = f"options.vllm spreads one engine over {num_gpus} GPUs"
+        yield node, f"got {_kinds(groups)}, {expected}: {reason}"
+    elif sum(group.count for group in groups if group.kind == "KIND_MODEL") > 1:
+        reason = "a second engine would want the same GPUs"
+        yield node, f"got several instances of KIND_MODEL, {expected}: {reason}"
+
+
+def _kinds(groups: tuple[InstanceGroup, ...]) -> str:
+    return ", ".join(sorted({group.kind for group in groups}))

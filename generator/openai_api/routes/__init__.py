@@ -1,0 +1,1 @@
+"""OpenAI's paths: chat completions, completions, embeddings, and their answers."""

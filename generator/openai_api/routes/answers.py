@@ -1,0 +1,160 @@
+"""Puts an answer together from the chunks of its prompts: as one object, or as events.
+
+The choices of all prompts are counted through: those of the second follow those of the first.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import AsyncGenerator, Iterator, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import Any
+
+from generator.openai_api.schema.api import Api, Choice
+from generator.openai_api.schema.errors import ApiError
+from generator.openai_api.schema.logprobs import read_places
+from generator.openai_api.schema.request import Asked
+from generator.openai_api.schema.tool_calls import FoundCalls, NamedCall, reader
+from generator.openai_api.schema.tools import Tools
+from generator.openai_api.triton.tensors import Chunk
+
+# (which prompt, its chunk)
+Chunks = AsyncGenerator[tuple[int, Chunk], None]
+DONE = b"data: [DONE]\n\n"
+# OpenAI knows nothing that is called timeout: like a full context, it cuts the text off.
+_FINISH_REASONS = {"timeout": "length"}
+
+
+@dataclass
+class Answer:
+    """What a request has been answered so far. ``answer_id`` and ``created`` are in each chunk."""
+
+    api: Api
+    asked: Asked
+    answer_id: str
+    created: int = field(default_factory=lambda: int(time.time()))
+    choices: dict[int, Choice] = field(default_factory=dict)
+    prompt_tokens: dict[int, int] = field(default_factory=dict)
+    readers: dict[int, NamedCall | FoundCalls] = field(default_factory=dict)
+
+    def news(self, prompt: int, chunk: Chunk) -> Iterator[Choice]:
+        """Takes a chunk, and gives what it brings of each choice that it brings something of."""
+        self.prompt_tokens[prompt] = chunk.num_input_tokens
+        for position, text in enumerate(chunk.texts):
+            index = prompt * self.asked.n + position
+            known = self.choices.setdefault(index, Choice(index))
+            if known.finish_reason is None:
+                new = self._new(known, chunk, position, text)
+                if new.text or new.num_tokens or new.finish_reason:
+                    yield new
+
+    def _new(self, known: Choice, chunk: Chunk, position: int, text: str) -> Choice:
+        reason = chunk.finish_reasons[position]
+        new = Choice(
+            known.index,
+            self.asked.num_logprobs or 0,
+            text,
+            offset=known.offset,
+            finish_reason=_FINISH_REASONS.get(reason, reason) or None,
+            num_tokens=chunk.num_output_tokens[position],
+        )
+        if self.asked.num_logprobs is not None:
+            new.places = read_places(chunk.logprobs[position])
+            known.offset += sum(len(place.sampled.text) for place in new.places)
+        if self.asked.tools is not None:
+            self._find_calls(self.asked.tools, new)
+        known.finish_reason = new.finish_reason
+        known.num_tokens += new.num_tokens
+        return new
+
+    def _find_calls(self, tools: Tools, new: Choice) -> None:
+        """Leaves of a choice's new text what is none of a call."""
+        reading = self.readers.setdefault(new.index, reader(tools))
+        read = reading.read(new.text, ends=new.finish_reason is not None)
+        new.text, new.calls = read.text, read.calls
+        new.finish_reason = reading.finish_reason(new.finish_reason)
+
+    def check_complete(self) -> None:
+        """Raises ApiError where a choice did not come to its end."""
+        ended = [choice for choice in self.choices.values() if choice.finish_reason]
+        if len(ended) < len(self.asked.inputs) * self.asked.n:
+            raise ApiError(500, "the model's answer broke off")
+
+    def usage(self) -> dict[str, int]:
+        """Tokens over all prompts and choices; a prompt counts once, however many its choices."""
+        prompt = sum(self.prompt_tokens.values())
+        completion = sum(choice.num_tokens for choice in self.choices.values())
+        return {
+            "prompt_tokens": prompt,
+            "completion_tokens": completion,
+            "total_tokens": prompt + completion,
+        }
+
+    def head(self, kind: str) -> dict[str, Any]:
+        """The fields that every object of this answer begins with."""
+        return {
+            "id": self.answer_id,
+            "object": kind,
+            "created": self.created,
+            "model": self.asked.model,
+        }
+
+
+async def whole(answer: Answer, chunks: Chunks) -> dict[str, Any]:
+    """The answer as one object. Raises ApiError."""
+    parts: dict[int, list[Choice]] = {}
+    async with aclosing(chunks):
+        async for prompt, chunk in chunks:
+            for new in answer.news(prompt, chunk):
+                parts.setdefault(new.index, []).append(new)
+    answer.check_complete()
+    choices = [answer.api.write(_joined(parts[index])) for index in sorted(parts)]
+    return {**answer.head(answer.api.object), "choices": choices, "usage": answer.usage()}
+
+
+async def events(answer: Answer, chunks: Chunks) -> AsyncGenerator[bytes, None]:
+    """The answer as server-sent events, those of one chunk together. Raises ApiError."""
+    head = answer.head(answer.api.chunk_object)
+    if answer.asked.include_usage:
+        head["usage"] = None  # as OpenAI has it: in every chunk, and null in all but the last
+    opening = answer.api.opening(answer.asked.n)
+    async with aclosing(chunks):
+        async for prompt, chunk in chunks:
+            written = [answer.api.write_chunk(new) for new in answer.news(prompt, chunk)]
+            if written:
+                yield b"".join(sse({**head, "choices": [new]}) for new in (*opening, *written))
+                opening = ()
+    answer.check_complete()
+    if answer.asked.include_usage:
+        yield sse({**head, "choices": [], "usage": answer.usage()}) + DONE
+    else:
+        yield DONE
+
+
+def sse(value: Mapping[str, Any]) -> bytes:
+    """One server-sent event."""
+    return b"data: " + to_json(value) + b"\n\n"
+
+
+def to_json(value: Mapping[str, Any]) -> bytes:
+    """Compact UTF-8."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def _joined(parts: list[Choice]) -> Choice:
+    """One choice, from its parts in order."""
+    first, last = parts[0], parts[-1]
+    places = None
+    if first.places is not None:
+        places = [place for part in parts for place in part.places or ()]
+    return Choice(
+        first.index,
+        first.num_alternatives,
+        "".join(part.text for part in parts),
+        places,
+        first.offset,
+        last.finish_reason,
+        [call for part in parts for call in part.calls],
+    )

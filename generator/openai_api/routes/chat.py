@@ -1,0 +1,123 @@
+"""``/v1/chat/completions``: messages in, the assistant's next one out.
+
+The model's own chat template renders them, tools too; calls that the model then writes are answered
+as such.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from generator.openai_api.schema import json_body
+from generator.openai_api.schema.api import Api, Choice
+from generator.openai_api.schema.errors import bad_field
+from generator.openai_api.schema.json_body import kind_of
+from generator.openai_api.schema.logprobs import for_chat
+from generator.openai_api.schema.request import Asked, TensorValue, asked, check_names, field
+from generator.openai_api.schema.tool_calls import whole_calls
+from generator.openai_api.schema.tools import Tools, read_tools
+from generator.openai_api.triton.catalog import CHAT_TASKS
+
+_OWN_FIELDS = (
+    *("messages", "tools", "tool_choice", "parallel_tool_calls", "chat_template_kwargs"),
+    *("max_completion_tokens", "logprobs", "top_logprobs"),
+)
+
+
+def read(body: Mapping[str, Any]) -> Asked:
+    """What the request asks for. Raises ApiError, 400."""
+    check_names(body, _OWN_FIELDS)
+    messages = field(body, "messages", json_body.json_list)
+    if messages is None:
+        raise bad_field("messages", "none", "a list of objects")
+    prompt: dict[str, TensorValue] = {
+        "messages": json.dumps(messages),
+        "exclude_input_in_output": True,
+    }
+    tools = read_tools(body)
+    held = {} if tools is None else _held_to(tools, body)
+    if tools is not None:
+        prompt["tools"] = json.dumps(tools.listed)
+    kwargs = field(body, "chat_template_kwargs", json_body.json_object)
+    if kwargs:
+        prompt["chat_template_kwargs"] = json.dumps(kwargs)
+    read = asked(body, [prompt], {**_lengths(body), **held}, _num_logprobs(body))
+    return replace(read, tools=tools)
+
+
+def write(choice: Choice) -> dict[str, Any]:
+    """An element of ``choices``."""
+    calls = whole_calls(choice.calls)
+    content = choice.text or (None if calls else "")
+    message: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None}
+    if calls:
+        message["tool_calls"] = calls
+    return {"index": choice.index, "message": message, **_rest(choice)}
+
+
+def write_chunk(choice: Choice) -> dict[str, Any]:
+    """An element of a chunk's ``choices``."""
+    delta: dict[str, Any] = {"content": choice.text} if choice.text else {}
+    if choice.calls:
+        delta["tool_calls"] = choice.calls
+    return {"index": choice.index, "delta": delta, **_rest(choice)}
+
+
+def opening(num_choices: int) -> list[dict[str, Any]]:
+    """Who speaks, for each choice."""
+    delta = {"role": "assistant", "content": ""}
+    return [
+        {"index": index, "delta": delta, "logprobs": None, "finish_reason": None}
+        for index in range(num_choices)
+    ]
+
+
+def _rest(choice: Choice) -> dict[str, Any]:
+    logprobs = None
+    if choice.places is not None:
+        logprobs = for_chat(choice.places, choice.num_alternatives)
+    return {"logprobs": logprobs, "finish_reason": choice.finish_reason}
+
+
+def _held_to(tools: Tools, body: Mapping[str, Any]) -> dict[str, str]:
+    """What makes the model call, where it must. Raises ApiError where a format is asked for too."""
+    held = tools.held_to()
+    if held and body.get("response_format") not in (None, {"type": "text"}):
+        raise bad_field("tool_choice", "a call that must be", "none or auto with response_format")
+    return held
+
+
+def _lengths(body: Mapping[str, Any]) -> dict[str, int]:
+    newer = field(body, "max_completion_tokens", json_body.integer)
+    older = field(body, "max_tokens", json_body.integer)
+    if newer is None:
+        return {}  # without either, the model's own default_max_tokens
+    if older not in (None, newer):
+        allowed = f"the same as max_completion_tokens ({kind_of(newer)}), or one of them"
+        raise bad_field("max_tokens", kind_of(older), allowed)
+    return {"max_tokens": newer}
+
+
+def _num_logprobs(body: Mapping[str, Any]) -> int | None:
+    """How many alternatives are wanted; None where no log-probabilities are."""
+    wanted = bool(field(body, "logprobs", json_body.boolean))
+    num_alternatives = field(body, "top_logprobs", json_body.integer)
+    if num_alternatives is not None and not wanted:
+        raise bad_field("top_logprobs", kind_of(num_alternatives), "only with logprobs true")
+    return (num_alternatives or 0) if wanted else None
+
+
+CHAT = Api(
+    path="/v1/chat/completions",
+    tasks=CHAT_TASKS,
+    id_prefix="chatcmpl-",
+    object="chat.completion",
+    chunk_object="chat.completion.chunk",
+    read=read,
+    write=write,
+    write_chunk=write_chunk,
+    opening=opening,
+)

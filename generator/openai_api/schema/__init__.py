@@ -1,0 +1,1 @@
+"""OpenAI's requests, answers and errors. Knows neither HTTP nor Triton."""

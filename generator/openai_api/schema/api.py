@@ -1,0 +1,53 @@
+"""What the two APIs have in common: how a request is read, and how its choices are written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from generator.openai_api.schema.logprobs import Place
+from generator.openai_api.schema.request import Asked
+from generator.openai_api.schema.tool_calls import Call
+
+
+@dataclass
+class Choice:
+    """One choice's answer, or the part of it that a chunk brings.
+
+    ``places`` are None without log-probabilities; ``offset`` is where in the whole text they begin.
+    ``calls`` are calls of tools, or parts of them.
+    """
+
+    index: int
+    num_alternatives: int = 0
+    text: str = ""
+    places: list[Place] | None = None
+    offset: int = 0
+    finish_reason: str | None = None
+    calls: list[Call] = field(default_factory=list)
+    num_tokens: int = field(default=0, repr=False)
+
+
+class WriteChoice(Protocol):
+    """Makes OpenAI's JSON of a choice."""
+
+    def __call__(self, choice: Choice) -> dict[str, Any]:
+        """An element of ``choices``."""
+
+
+@dataclass(frozen=True)
+class Api:
+    """One of OpenAI's two, for models of ``tasks``; ``opening`` are the choices' own first chunks,
+    before any text.
+    """
+
+    path: str
+    tasks: Sequence[str]
+    id_prefix: str
+    object: str
+    chunk_object: str
+    read: Callable[[Mapping[str, Any]], Asked]
+    write: WriteChoice
+    write_chunk: WriteChoice
+    opening: Callable[[int], Sequence[dict[str, Any]]]

@@ -1,0 +1,151 @@
+"""A request's body: one JSON object, and the types of its fields. No error quotes a text: it may be
+a prompt.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from typing import Any, NoReturn
+
+from generator.openai_api.schema.errors import ApiError, bad_field
+
+_TEXTS = "a text or a list of texts"
+
+
+def read_object(data: bytes) -> dict[str, Any]:
+    """The JSON object in ``data``. Raises ApiError: 400 for anything else."""
+    try:
+        text = data.decode("utf-8")
+        body = json.loads(text, object_pairs_hook=_unique, parse_constant=_no_constant)
+        if "\\u" in text:
+            json.dumps(body, ensure_ascii=False).encode()
+    except UnicodeDecodeError as error:
+        raise ApiError(400, f"the body is not valid UTF-8 at byte {error.start}") from None
+    except UnicodeEncodeError:
+        raise ApiError(400, "the body is not valid Unicode: half of a surrogate pair") from None
+    except json.JSONDecodeError as error:
+        where = f"line {error.lineno}, column {error.colno}"
+        raise ApiError(400, f"the body is not valid JSON at {where}: {error.msg}") from None
+    except RecursionError:
+        raise ApiError(400, "the body is not valid JSON: nested too deeply") from None
+    except ValueError:  # Python's own limit on the digits of an integer
+        raise ApiError(400, "the body is not valid JSON: a number has too many digits") from None
+    if not isinstance(body, dict):
+        raise ApiError(400, f"the body: got {kind_of(body)}, allowed: a JSON object")
+    return body
+
+
+def number(name: str, value: Any) -> float:
+    """A finite number."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not _is_finite(value):
+        raise bad_field(name, kind_of(value), "a number")
+    return value
+
+
+def integer(name: str, value: Any) -> int:
+    """An integer; neither a boolean nor a fraction."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise bad_field(name, kind_of(value), "an integer")
+    return value
+
+
+def boolean(name: str, value: Any) -> bool:
+    """True or false."""
+    if not isinstance(value, bool):
+        raise bad_field(name, kind_of(value), "true or false")
+    return value
+
+
+def text(name: str, value: Any) -> str:
+    """A text."""
+    if not isinstance(value, str):
+        raise bad_field(name, kind_of(value), "a text")
+    return value
+
+
+def texts(name: str, value: Any) -> list[str]:
+    """A text or a list of them."""
+    found = [value] if isinstance(value, str) else value
+    if not isinstance(found, list):
+        raise bad_field(name, kind_of(value), _TEXTS)
+    for element in found:
+        if not isinstance(element, str):
+            raise bad_field(name, f"a list with {kind_of(element)}", _TEXTS)
+    return found
+
+
+def anything(name: str, value: Any) -> Any:  # noqa: ARG001, as the others
+    """A value whose type is the model's to judge."""
+    return value
+
+
+def integers(name: str, value: Any) -> list[int]:
+    """A list of integers."""
+    if not isinstance(value, list):
+        raise bad_field(name, kind_of(value), "a list of integers")
+    return [integer(name, element) for element in value]
+
+
+def json_list(name: str, value: Any) -> list[Any]:
+    """A list that is not empty, of objects."""
+    if not isinstance(value, list) or not value:
+        got = "an empty list" if value == [] else kind_of(value)
+        raise bad_field(name, got, "a list of objects")
+    for position, element in enumerate(value):
+        json_object(f"{name}[{position}]", element)
+    return value
+
+
+def json_object(name: str, value: Any) -> dict[str, Any]:
+    """An object."""
+    if not isinstance(value, dict):
+        raise bad_field(name, kind_of(value), "an object")
+    return value
+
+
+def biases(name: str, value: Any) -> dict[str, float]:
+    """An object of token ids and what to add to their logits."""
+    for token, bias in json_object(name, value).items():
+        if not re.fullmatch(r"[0-9]{1,18}", token):
+            raise bad_field(name, "a name that is no token id", "token ids, such as 42")
+        number(name, bias)
+    return dict(value)
+
+
+def kind_of(value: Any) -> str:
+    """What a value is, in JSON's words, without showing a text."""
+    if value is None or isinstance(value, bool):
+        return json.dumps(value)
+    if isinstance(value, int | float):
+        long = isinstance(value, int) and abs(value) >= 10**30
+        return "an integer of more than 30 digits" if long else str(value)
+    if isinstance(value, str):
+        return "a text"
+    return "a list" if isinstance(value, list) else "an object"
+
+
+def short(name: str) -> str:
+    """A name as an error shows it; what does not look like one may be a misplaced text."""
+    return name if re.fullmatch(r"[\w.-]{1,60}", name) else f"a name of {len(name)} characters"
+
+
+def _is_finite(value: float) -> bool:
+    try:
+        return math.isfinite(value)
+    except OverflowError:
+        return False
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    values = dict(pairs)
+    if len(values) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ApiError(400, f"{short(twice)}: given twice in one object", param=short(twice))
+    return values
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ApiError(400, f"the body is not valid JSON: {name} is not a number")

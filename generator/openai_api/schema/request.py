@@ -1,0 +1,164 @@
+"""What a request asks for, whichever of the two APIs it came by: Triton's inputs for each prompt.
+
+Every field is either passed on, known to change nothing, or refused by its name; which values are
+allowed is the model's to say, here only types are checked.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from generator.openai_api.schema import json_body
+from generator.openai_api.schema.errors import ApiError, bad_field
+from generator.openai_api.schema.json_body import kind_of, short
+from generator.openai_api.schema.response_format import held_to
+from generator.openai_api.schema.tools import Tools
+
+TensorValue = str | bool | int
+Check = Callable[[str, Any], Any]
+
+MAX_TIMEOUT_MS = 2**31 - 1
+
+# What becomes part of ``sampling_parameters``: names that OpenAI and vLLM share, and vLLM's own.
+SAMPLING: dict[str, Check] = {
+    **dict.fromkeys(("temperature", "top_p", "min_p"), json_body.number),
+    **dict.fromkeys(("presence_penalty", "frequency_penalty"), json_body.number),
+    "repetition_penalty": json_body.number,
+    **dict.fromkeys(("n", "seed", "top_k", "max_tokens", "min_tokens"), json_body.integer),
+    **dict.fromkeys(("stop", "bad_words"), json_body.texts),
+    "stop_token_ids": json_body.integers,
+    "logit_bias": json_body.biases,
+    **dict.fromkeys(("ignore_eos", "include_stop_str_in_output"), json_body.boolean),
+    # vLLM's names of what an answer is held to; the model looks at them.
+    **dict.fromkeys(("structured_outputs", "guided_json"), json_body.anything),
+    **dict.fromkeys(("guided_regex", "guided_choice"), json_body.anything),
+}
+_READ_HERE = ("model", "stream", "stream_options", "timeout_ms", "response_format")
+# OpenAI's own bookkeeping: it changes no answer. Whoever asks is passed on all the same, as USER:
+# a canary can be sticky by it.
+_BOOKKEEPING = ("user", "metadata", "store", "safety_identifier", "prompt_cache_key")
+USER = "user"
+# Names that only some values are allowed of: those that ask for nothing beyond what is done anyway.
+_NEUTRAL: dict[str, tuple[Any, ...]] = {
+    "service_tier": ("auto", "default"),
+    "parallel_tool_calls": (True,),
+    "modalities": (["text"],),
+    **dict.fromkeys(("suffix", "audio", "prediction", "functions", "function_call"), ()),
+    **dict.fromkeys(("reasoning_effort", "verbosity", "web_search_options"), ()),
+}
+
+
+@dataclass(frozen=True)
+class Asked:
+    """``inputs`` has a request of Triton's for each prompt, each with ``n`` choices;
+    ``num_logprobs`` is None where no log-probabilities are wanted, else how many alternatives;
+    ``tools`` are those whose calls the answer may hold.
+    """
+
+    model: str
+    inputs: tuple[dict[str, TensorValue], ...]
+    n: int
+    stream: bool
+    include_usage: bool
+    num_logprobs: int | None
+    tools: Tools | None = None
+
+
+def check_names(body: Mapping[str, Any], own: Iterable[str]) -> None:
+    """Raises ApiError for a field that is neither one of all requests' nor one of ``own``."""
+    known = {*own, *SAMPLING, *_READ_HERE, "best_of"}
+    for name, value in body.items():
+        if name in known or name in _BOOKKEEPING:
+            continue
+        if name not in _NEUTRAL:
+            nearest = difflib.get_close_matches(short(name), sorted(known), 1)
+            hint = f", did you mean {nearest[0]}?" if nearest else ""
+            raise ApiError(400, f"{short(name)}: unknown or unsupported field{hint}", short(name))
+        if value is not None and not any(_same(value, good) for good in _NEUTRAL[name]):
+            allowed = " or ".join(map(json.dumps, _NEUTRAL[name])) or "null"
+            raise bad_field(name, f"another value ({kind_of(value)})", f"{allowed} (nothing else)")
+
+
+def asked(
+    body: Mapping[str, Any],
+    prompts: Iterable[Mapping[str, TensorValue]],
+    sampling: Mapping[str, Any],
+    num_logprobs: int | None,
+) -> Asked:
+    """What ``body`` asks of each of ``prompts``; ``sampling`` is the API's own part of it."""
+    stream = bool(field(body, "stream", json_body.boolean))
+    parameters = {**_sampling(body), **held_to(body), **sampling}
+    common: dict[str, TensorValue] = {"stream": stream}
+    timeout_ms = field(body, "timeout_ms", json_body.integer)
+    if timeout_ms is not None:
+        if not 1 <= timeout_ms <= MAX_TIMEOUT_MS:
+            raise bad_field("timeout_ms", kind_of(timeout_ms), f"1 to {MAX_TIMEOUT_MS}")
+        common["timeout_ms"] = timeout_ms
+    if num_logprobs is not None:
+        parameters["logprobs"] = num_logprobs
+    if user := user_of(body):
+        common[USER] = user
+    common["sampling_parameters"] = json.dumps(parameters)
+    return Asked(
+        model=_model(body),
+        inputs=tuple({**prompt, **common} for prompt in prompts),
+        n=parameters.get("n", 1),
+        stream=stream,
+        include_usage=_include_usage(body, stream=stream),
+        num_logprobs=num_logprobs,
+    )
+
+
+def user_of(body: Mapping[str, Any]) -> str:
+    """Whom the request is for, under OpenAI's old or new name of it; empty where it doesn't say."""
+    given = (body.get("user"), body.get("safety_identifier"))
+    return next((value for value in given if isinstance(value, str) and value), "")
+
+
+def field(body: Mapping[str, Any], name: str, check: Check) -> Any:
+    """The checked value of a field; None where it is missing or null."""
+    value = body.get(name)
+    return None if value is None else check(name, value)
+
+
+def _sampling(body: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields that are sampling parameters, with OpenAI's default temperature."""
+    found = {name: field(body, name, check) for name, check in SAMPLING.items() if name in body}
+    given = {name: value for name, value in found.items() if value is not None}
+    best_of, n = field(body, "best_of", json_body.integer), given.get("n", 1)
+    if best_of not in (None, n):
+        raise bad_field("best_of", kind_of(best_of), f"the same as n ({kind_of(n)})")
+    if given.get("seed", 0) < 0:
+        given["seed"] += 2**64  # OpenAI's is signed, Triton's is not
+    return {"temperature": 1, **given}
+
+
+def _model(body: Mapping[str, Any]) -> str:
+    name = field(body, "model", json_body.text)
+    if not name:
+        raise bad_field("model", "none", "the name of a model, see /v1/models")
+    return str(name)
+
+
+def _include_usage(body: Mapping[str, Any], *, stream: bool) -> bool:
+    options = field(body, "stream_options", json_body.json_object)
+    if options is None:
+        return False
+    if not stream:
+        raise bad_field("stream_options", "an object", "only with stream true")
+    for name, value in options.items():
+        if name not in ("include_usage", "include_obfuscation"):
+            raise ApiError(400, f"stream_options: {short(name)}: unknown field", "stream_options")
+        if value is not None:
+            json_body.boolean(f"stream_options.{name}", value)
+    if options.get("include_obfuscation"):
+        raise bad_field("stream_options.include_obfuscation", "true", "false")
+    return bool(options.get("include_usage"))
+
+
+def _same(value: Any, good: Any) -> bool:
+    return type(value) is type(good) and value == good

@@ -1,0 +1,122 @@
+"""Tools of a chat: which of them the model is told of, and what its answer is then held to.
+
+A call that is asked for (``tool_choice`` required, or one by name) is written under a JSON schema
+made of the tools' own, whatever the model's way to write calls; where the model decides by itself,
+it writes them as its chat template says. Both are read by tool_calls.py.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from generator.openai_api.schema import json_body
+from generator.openai_api.schema.errors import bad_field
+from generator.openai_api.schema.json_body import kind_of
+
+MAX_TOOLS = 128
+_CHOICES = 'none, auto, required or {"type": "function", "function": {"name": ...}}'
+
+
+@dataclass(frozen=True)
+class Tools:
+    """``names`` are those that may be called; ``forced`` is None where the model decides, "" where
+    it must call one of them, else the one that it must call.
+    """
+
+    listed: Sequence[dict[str, Any]]
+    names: frozenset[str]
+    forced: str | None
+    parallel: bool
+
+    def held_to(self) -> dict[str, str]:
+        """The sampling parameters that make the model call; none where it decides by itself."""
+        if self.forced is None:
+            return {}
+        named = [(tool["function"]["name"], number) for number, tool in enumerate(self.listed)]
+        by_name = {
+            name: _arguments(self.listed[number], number)
+            for name, number in named
+            if self.forced in ("", name)
+        }
+        if self.forced:
+            return {"json_schema": json.dumps(by_name[self.forced])}
+        calls = {"anyOf": [_call(name, number, by_name[name]) for name, number in named]}
+        schema = {"type": "array", "minItems": 1, "items": calls} if self.parallel else calls
+        return {"json_schema": json.dumps(schema)}
+
+
+def read_tools(body: Mapping[str, Any]) -> Tools | None:
+    """The tools that a request's model is to know of; None without. Raises ApiError."""
+    given = body.get("tools")
+    listed = [] if given in (None, []) else json_body.json_list("tools", given)
+    if len(listed) > MAX_TOOLS:
+        raise bad_field("tools", f"a list of {len(listed)}", f"at most {MAX_TOOLS}")
+    names = [_name(f"tools[{number}]", tool) for number, tool in enumerate(listed)]
+    if len(set(names)) < len(names):
+        raise bad_field("tools", "one function's name twice", "different names")
+    parallel = body.get("parallel_tool_calls")
+    if parallel is not None:
+        json_body.boolean("parallel_tool_calls", parallel)
+    is_none, forced = _choice(body.get("tool_choice"), names)
+    if not listed or is_none:
+        return None
+    return Tools(listed, frozenset(names), forced, parallel is not False)
+
+
+def _choice(choice: Any, names: Sequence[str]) -> tuple[bool, str | None]:
+    """Whether no tool may be called; and which must be, as in Tools."""
+    if choice in (None, "none", "auto"):
+        return choice == "none", None
+    name = "" if choice == "required" else _chosen(choice)
+    if not names or (name and name not in names):
+        got = "a function that is none of tools" if names else "a call without tools"
+        raise bad_field("tool_choice", got, "one of tools")
+    return False, name
+
+
+def _chosen(choice: Any) -> str:
+    """The name in a choice of one function."""
+    function = choice.get("function") if isinstance(choice, dict) else None
+    name = function.get("name") if isinstance(function, dict) else None
+    if not isinstance(name, str) or not name or choice.get("type") != "function":
+        got = "another text" if isinstance(choice, str) else kind_of(choice)
+        raise bad_field("tool_choice", got, _CHOICES)
+    return name
+
+
+def _name(where: str, tool: Mapping[str, Any]) -> str:
+    """The function's name."""
+    if tool.get("type") != "function":
+        raise bad_field(f"{where}.type", kind_of(tool.get("type")), "function")
+    function = json_body.json_object(f"{where}.function", tool.get("function"))
+    name = json_body.text(f"{where}.function.name", function.get("name"))
+    if not name:
+        raise bad_field(f"{where}.function.name", "an empty text", "a text")
+    parameters = function.get("parameters")
+    if parameters is not None:
+        json_body.json_object(f"{where}.function.parameters", parameters)
+    return name
+
+
+def _arguments(tool: Mapping[str, Any], number: int) -> dict[str, Any]:
+    """The schema of a call's arguments, which are an object whether it says so or not."""
+    schema: dict[str, Any] = tool["function"].get("parameters") or {}
+    kind = schema.get("type", "object")
+    if kind != "object" and not (isinstance(kind, list) and "object" in kind):
+        raise bad_field(f"tools[{number}].function.parameters.type", "another type", "object")
+    return {**schema, "type": "object"}
+
+
+def _call(name: str, number: int, parameters: Mapping[str, Any]) -> dict[str, Any]:
+    # With an id of its own, a schema's references are to itself, wherever it stands; a name may
+    # hold what an id can't.
+    arguments = {"$id": f"tool:{number}", **parameters}
+    return {
+        "type": "object",
+        "properties": {"name": {"const": name}, "arguments": arguments},
+        "required": ["name", "arguments"],
+        "additionalProperties": False,
+    }

@@ -1,0 +1,152 @@
+"""Which models there are, under the names that users see, as Triton's own index has them.
+
+Nothing is configured: a model's config.pbtxt says its task and role, and models may come and go at
+any time. What was read is good for a moment.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+from generator.openai_api.schema.errors import ApiError, model_not_found, wrong_task
+from generator.spec.triton_models import (
+    ADAPTERS_PARAMETER,
+    ENGINE_SUFFIX,
+    ROLE_PARAMETER,
+    TASK_PARAMETER,
+)
+
+CHAT_TASKS = ("text-generation",)  # /v1/chat/completions
+COMPLETION_TASKS = ("text-generation", "text2text-generation")  # /v1/completions
+EMBEDDING_TASKS = ("feature-extraction",)  # /v1/embeddings
+ALL_TASKS = (*COMPLETION_TASKS, *EMBEDDING_TASKS)
+
+
+_GOOD_FOR_S = 2.0
+# A name that is not there may have come since, but not every such request asks Triton.
+_MISSES_GOOD_FOR_S = 0.2
+
+
+@dataclass(frozen=True)
+class ServedModel:
+    """``triton_name`` is the model of Triton's that holds the engine: with ``streams`` it is
+    decoupled, and is asked by a gRPC stream. ``adapters`` are those that its requests may name;
+    ``adapter`` is the one that they do, where this is an adapter under a name of its own.
+    """
+
+    name: str
+    triton_name: str
+    task: str
+    streams: bool
+    max_batch_size: int
+    adapters: tuple[str, ...] = ()
+    adapter: str | None = None
+
+    @property
+    def is_batched(self) -> bool:
+        """Whether its tensors begin with a batch's dimension."""
+        return self.max_batch_size > 0
+
+
+class Source(Protocol):
+    """Where the catalog reads; both raise ApiError."""
+
+    async def ready_models(self) -> list[str]:
+        """The names of Triton's models that are ready."""
+
+    async def config(self, model: str) -> Any:
+        """A ModelConfig, None where the model is gone."""
+
+
+class Catalog:
+    """The models of one Triton."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self._models: dict[str, ServedModel] = {}
+        self._read_at_s: float | None = None
+        self._reading = asyncio.Lock()
+
+    async def models(self, good_for_s: float = _GOOD_FOR_S) -> dict[str, ServedModel]:
+        """The models by name, read ``good_for_s`` ago at most. Raises ApiError."""
+        if not self._is_younger_than(good_for_s):
+            async with self._reading:
+                if not self._is_younger_than(good_for_s):  # another request has read them
+                    await self._read()
+        return self._models
+
+    async def find(self, name: str, tasks: Sequence[str] = ()) -> ServedModel:
+        """The model of that name. Raises ApiError, 404 where there is none, or it is of none of
+        ``tasks``.
+        """
+        found = _of_name(name, await self.models())
+        if found is None:
+            found = _of_name(name, await self.models(_MISSES_GOOD_FOR_S))
+        if found is None:
+            raise model_not_found(name, self._named(tasks))
+        if tasks and found.task not in tasks:
+            raise wrong_task(name, found.task, self._named(tasks))
+        return found
+
+    async def changed(self, model: ServedModel) -> ServedModel | None:
+        """What has become of a model, where it is not what it was: what Triton said of a request
+        was about another one. Raises ApiError.
+        """
+        found = (await self.models(_MISSES_GOOD_FOR_S)).get(model.name)
+        same = found == model or (found is not None and found.task != model.task)
+        return None if same else found
+
+    def _named(self, tasks: Sequence[str]) -> list[str]:
+        return sorted(n for n, model in self._models.items() if not tasks or model.task in tasks)
+
+    def forget(self) -> None:
+        """What was read is wrong: the next request reads anew."""
+        self._read_at_s = None
+
+    def _is_younger_than(self, age_s: float) -> bool:
+        return self._read_at_s is not None and time.monotonic() - self._read_at_s < age_s
+
+    async def _read(self) -> None:
+        try:
+            names = await self._source.ready_models()
+        except ApiError as error:
+            # A Triton that is busy loading can be slow to tell; most likely they are the same.
+            if error.status == 504 and self._models:
+                return
+            raise
+        configs = await asyncio.gather(*map(self._source.config, names))
+        found = [served_model(config) for config in configs if config is not None]
+        self._models = {one.name: one for model in found if model for one in with_adapters(model)}
+        self._read_at_s = time.monotonic()
+
+
+def served_model(config: Any) -> ServedModel | None:
+    """What users see of a model of Triton's: nothing of a front, its engine stands for both."""
+    parameters = {name: value.string_value for name, value in config.parameters.items()}
+    role = parameters.get(ROLE_PARAMETER)
+    task = parameters.get(TASK_PARAMETER)
+    if task is None or task not in ALL_TASKS or role not in ("engine", "whole", "ensemble"):
+        return None
+    streams = role == "engine"
+    name = config.name.removesuffix(ENGINE_SUFFIX) if streams else config.name
+    adapters = tuple(filter(None, parameters.get(ADAPTERS_PARAMETER, "").split(",")))
+    return ServedModel(name, config.name, task, streams, config.max_batch_size, adapters)
+
+
+def with_adapters(model: ServedModel) -> Iterator[ServedModel]:
+    """The model, and each of its adapters as ``model:adapter``: no model's name has a colon."""
+    yield model
+    for adapter in model.adapters:
+        yield replace(model, name=f"{model.name}:{adapter}", adapters=(), adapter=adapter)
+
+
+def _of_name(name: str, models: Mapping[str, ServedModel]) -> ServedModel | None:
+    """The model of that name; or the adapter, by its own name where only one model has it."""
+    if name in models:
+        return models[name]
+    found = [model for model in models.values() if model.adapter == name]
+    return found[0] if len(found) == 1 else None

@@ -1,0 +1,151 @@
+"""One Triton over gRPC: its models, and what they are asked for.
+
+A gRPC call that is left, however that happens, is cancelled, and Triton tells the model.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, Iterator, Mapping
+from typing import Any
+
+import grpc
+from tritonclient.grpc import service_pb2, service_pb2_grpc
+
+from generator.openai_api.schema.errors import ApiError
+from generator.openai_api.schema.request import TensorValue
+from generator.openai_api.triton.catalog import ServedModel
+from generator.openai_api.triton.request_headers import Metadata
+from generator.openai_api.triton.statuses import UNREACHABLE, of_status, of_text
+from generator.openai_api.triton.tensors import Chunk, infer_request, read_chunk
+
+_CHANNEL_OPTIONS = [
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.max_send_message_length", -1),
+    # A Triton that comes back is found within a second, however long it was away.
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 500),
+    ("grpc.max_reconnect_backoff_ms", 1000),
+    # A test or a second translator in this process has its own connection.
+    ("grpc.use_local_subchannel_pool", 1),
+]
+_QUESTION_TIMEOUT_S = 5.0
+_END_TIMEOUT_S = 5.0
+
+
+class Triton:
+    """A Triton's gRPC endpoint. Made and used within one event loop; ``close`` it in the end."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self._channel = grpc.aio.insecure_channel(address, options=_CHANNEL_OPTIONS)
+        self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
+        self._ending: set[asyncio.Task[None]] = set()
+
+    async def close(self) -> None:
+        """Ends the connection and what still goes on over it."""
+        await self._channel.close()
+
+    async def why_unreachable(self) -> str | None:
+        """The reason in one line; None where it answers."""
+        try:
+            request = service_pb2.ServerLiveRequest()
+            await self._stub.ServerLive(request, timeout=_QUESTION_TIMEOUT_S)
+        except grpc.aio.AioRpcError as error:
+            return " ".join(str(error.details() or error.code().name).split())
+        return None
+
+    async def ready_models(self) -> list[str]:
+        """Every model of Triton's that is ready. Raises ApiError.
+
+        By their statistics, which are open to everybody: the index needs the admin key.
+        """
+        request = service_pb2.ModelStatisticsRequest()
+        with _errors_translated():
+            found = await self._stub.ModelStatistics(request, timeout=_QUESTION_TIMEOUT_S)
+        return sorted({entry.name for entry in found.model_stats})
+
+    async def config(self, model: str) -> Any:
+        """A model's ModelConfig; None where it is gone meanwhile. Raises ApiError."""
+        request = service_pb2.ModelConfigRequest(name=model)
+        try:
+            with _errors_translated():
+                answer = await self._stub.ModelConfig(request, timeout=_QUESTION_TIMEOUT_S)
+        except ApiError as error:
+            if error.status == 504 or error.message == UNREACHABLE:
+                raise
+            return None
+        return answer.config
+
+    def generate(
+        self,
+        model: ServedModel,
+        request_id: str,
+        inputs: Mapping[str, TensorValue],
+        *,
+        logprobs: bool,
+        metadata: Metadata = (),
+    ) -> AsyncGenerator[Chunk, None]:
+        """The answer's chunks, a single one without streaming. They raise ApiError."""
+        request = infer_request(
+            model.triton_name, request_id, inputs, batched=model.is_batched, logprobs=logprobs
+        )
+        ask = self._streamed if model.streams else self._at_once
+        return ask(request, metadata)
+
+    async def infer(self, request: Any, metadata: Metadata = ()) -> Any:
+        """A ModelInferRequest's response. Raises ApiError."""
+        with _errors_translated():
+            return await self._stub.ModelInfer(request, metadata=metadata)
+
+    async def _at_once(self, request: Any, metadata: Metadata) -> AsyncGenerator[Chunk, None]:
+        yield _chunk(await self.infer(request, metadata))
+
+    async def _streamed(self, request: Any, metadata: Metadata) -> AsyncGenerator[Chunk, None]:
+        call = self._stub.ModelStreamInfer(iter((request,)), metadata=metadata)
+        failed = False
+        try:
+            with _errors_translated():
+                while (response := await call.read()) is not grpc.aio.EOF:
+                    if response.error_message:
+                        failed = True
+                        raise of_text(response.error_message)
+                    yield _chunk(response.infer_response)
+        finally:
+            if failed:
+                self._let_end(call)
+            else:
+                call.cancel()
+
+    def _let_end(self, call: Any) -> None:
+        """Leaves a call to itself that has had its error, which is its last response.
+
+        A Triton of 24.10 never forgets a stream that is cancelled between its error and its end,
+        and then takes 30 s to stop. (Nor is its header triton_grpc_error of use, with which the
+        error would be a gRPC status: streams that are cancelled beside such errors kill it.)
+        """
+        ending = asyncio.create_task(_read_to_end(call))
+        self._ending.add(ending)
+        ending.add_done_callback(self._ending.discard)
+
+
+async def _read_to_end(call: Any) -> None:
+    with contextlib.suppress(grpc.aio.AioRpcError, asyncio.TimeoutError):
+        while await asyncio.wait_for(call.read(), _END_TIMEOUT_S) is not grpc.aio.EOF:
+            pass
+
+
+def _chunk(response: Any) -> Chunk:
+    try:
+        return read_chunk(response)
+    except ValueError as error:
+        raise ApiError(500, str(error)) from None
+
+
+@contextlib.contextmanager
+def _errors_translated() -> Iterator[None]:
+    try:
+        yield
+    except grpc.aio.AioRpcError as error:
+        raise of_status(error.code(), error.details() or "") from None

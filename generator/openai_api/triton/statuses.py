@@ -1,0 +1,70 @@
+"""Triton's errors as OpenAI's: by their gRPC status, or, on a stream, by their text alone.
+
+On a stream Triton sends no status with an error. The models' own texts tell: one about the request
+begins with the field it is about, one about load says to try again.
+"""
+
+from __future__ import annotations
+
+import re
+
+import grpc
+
+from generator.openai_api.schema.errors import ApiError
+from generator.openai_api.triton.request_headers import without_label
+
+UNREACHABLE = "no connection to Triton; try again"
+
+_STATUSES = {
+    grpc.StatusCode.INVALID_ARGUMENT: 400,
+    grpc.StatusCode.NOT_FOUND: 404,
+    grpc.StatusCode.UNAVAILABLE: 503,
+    grpc.StatusCode.CANCELLED: 503,
+    grpc.StatusCode.RESOURCE_EXHAUSTED: 503,
+    grpc.StatusCode.DEADLINE_EXCEEDED: 504,
+    grpc.StatusCode.UNIMPLEMENTED: 501,
+}
+_CODES = {503: "unavailable", 404: "model_not_found"}
+# What gRPC itself says where nobody answers; anything else is the model's own text.
+_NO_CONNECTION = re.compile(
+    r"failed to connect|socket closed|connection (reset|refused|timed out)|recvmsg|sendmsg|goaway"
+    r"|resolution|broken pipe|endpoint|transport|server shutdown|stream removed",
+    re.IGNORECASE,
+)
+# ``temperature: got -1``, ``messages[0].content: got 1``, ``text_input and messages: both given``
+_FIELD = re.compile(
+    r"(?:sampling_parameters: )?([a-z_]+)(?=(?:\[\d+\][\w.\[\]]*)?(?: and [a-z_]+)?: )"
+)
+_UNAVAILABLE = re.compile(
+    r"try again|shutting down|not ready|no available versions|not healthy|unavailable",
+    re.IGNORECASE,
+)
+_NOT_FOUND = re.compile(r"unknown model|is not found", re.IGNORECASE)
+# The models' names for what OpenAI's API calls otherwise.
+_OTHER_NAMES = {"text_input": "prompt", "stop_words": "stop"}
+
+
+def of_status(code: grpc.StatusCode, details: str) -> ApiError:
+    """The error for a gRPC status."""
+    if code == grpc.StatusCode.UNAVAILABLE and _NO_CONNECTION.search(details):
+        return ApiError(503, UNREACHABLE, code="unavailable")
+    text = without_label(details) or f"Triton answers {code.name}"
+    return _error(_STATUSES.get(code, 500), text)
+
+
+def of_text(text: str) -> ApiError:
+    """The error for the text that a stream ended with."""
+    text = without_label(text)
+    if _FIELD.match(text):
+        return _error(400, text)
+    if _NOT_FOUND.search(text):
+        return _error(404, text)
+    return _error(503 if _UNAVAILABLE.search(text) else 500, text)
+
+
+def _error(status: int, text: str) -> ApiError:
+    found = _FIELD.match(text) if status == 400 else None
+    if found is None:
+        return ApiError(status, text, code=_CODES.get(status))
+    name = _OTHER_NAMES.get(found[1], found[1])
+    return ApiError(status, name + text[found.end(1) :], param=name)

@@ -1,0 +1,110 @@
+"""Triton's gRPC messages: inputs to bytes, outputs from bytes.
+
+Made by hand rather than with tritonclient's classes, which need numpy. BYTES elements have their
+length before them, 4 bytes little-endian.
+https://github.com/triton-inference-server/server/blob/main/docs/protocol/extension_binary_data.md
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tritonclient.grpc import service_pb2
+
+from generator.openai_api.schema.request import USER, TensorValue
+
+_OUTPUTS = ("text_output", "finish_reason", "num_input_tokens", "num_output_tokens")
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """One response: an element per choice in each list; ``logprobs`` is empty where none came.
+
+    ``finish_reasons`` are "" while a choice goes on; ``num_output_tokens`` count since the last
+    chunk.
+    """
+
+    texts: list[str]
+    finish_reasons: list[str]
+    num_input_tokens: int
+    num_output_tokens: list[int]
+    logprobs: list[str]
+
+
+def infer_request(
+    model: str, request_id: str, inputs: Mapping[str, TensorValue], *, batched: bool, logprobs: bool
+) -> Any:
+    """A ModelInferRequest: one row, each input of one element; USER is a parameter."""
+    shape = [1, 1] if batched else [1]
+    outputs = (*_OUTPUTS, "logprobs") if logprobs else _OUTPUTS
+    request = new_request(model, request_id, outputs)
+    for name, value in inputs.items():
+        if name == USER:
+            request.parameters[USER].string_param = str(value)
+            continue
+        datatype, data = pack_value(value)
+        request.inputs.add(name=name, datatype=datatype, shape=shape)
+        request.raw_input_contents.append(data)
+    return request
+
+
+def new_request(model: str, request_id: str, outputs: Iterable[str]) -> Any:
+    """A ModelInferRequest without inputs."""
+    request = service_pb2.ModelInferRequest(model_name=model, id=request_id)
+    for name in outputs:
+        request.outputs.add(name=name)
+    return request
+
+
+def read_chunk(response: Any) -> Chunk:
+    """The outputs of a ModelInferResponse. Raises ValueError where they are not as they must be."""
+    data = outputs_of(response, _OUTPUTS)
+    return Chunk(
+        _texts(data["text_output"]),
+        _texts(data["finish_reason"]),
+        sum(counts(data["num_input_tokens"])),
+        counts(data["num_output_tokens"]),
+        _texts(data.get("logprobs", b"")),
+    )
+
+
+def outputs_of(response: Any, needed: Iterable[str]) -> dict[str, bytes]:
+    """A ModelInferResponse's outputs by name. Raises ValueError where one that is needed lacks."""
+    names = [output.name for output in response.outputs]
+    data = dict(zip(names, response.raw_output_contents, strict=True))
+    missing = [name for name in needed if name not in data]
+    if missing:
+        raise ValueError(f"the model's answer lacks {', '.join(missing)}")
+    return data
+
+
+def pack_texts(texts: Iterable[str]) -> bytes:
+    """The elements of a BYTES tensor."""
+    encoded = (text.encode() for text in texts)
+    return b"".join(struct.pack("<I", len(text)) + text for text in encoded)
+
+
+def pack_value(value: TensorValue) -> tuple[str, bytes]:
+    """A tensor's datatype, and the bytes of its one element."""
+    if isinstance(value, bool):
+        return "BOOL", struct.pack("<?", value)
+    if isinstance(value, int):
+        return "INT32", struct.pack("<i", value)
+    return "BYTES", pack_texts([value])
+
+
+def _texts(data: bytes) -> list[str]:
+    texts, at = [], 0
+    while at < len(data):
+        (length,) = struct.unpack_from("<I", data, at)
+        texts.append(data[at + 4 : at + 4 + length].decode("utf-8"))
+        at += 4 + length
+    return texts
+
+
+def counts(data: bytes) -> list[int]:
+    """The elements of a UINT32 tensor."""
+    return [count for (count,) in struct.iter_unpack("<I", data)]

@@ -1,0 +1,237 @@
+"""Turns a TritonModel into the files of its folder: {relative path: bytes}.
+
+Computes only: reads a task's folder once, touches no output. In a template every string passes a
+filter that makes it safe where it stands; printing one that passed none is refused, so that no
+value from models.yaml can end a string early.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import os
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import jinja2
+from markupsafe import Markup
+
+from generator.errors import TemplateError
+from generator.render import model_config
+from generator.render.digest import CONFIG_FILE, with_digest
+from generator.render.ensemble_tensors import NATIVE_FILES, ensemble_tensors
+from generator.render.python_env import with_environment
+from generator.render.routing_json import routing_files
+from generator.render.strict_jinja import Filter, strict_environment
+from generator.render.vllm_model_json import engine_arguments
+from generator.spec.model_source import Source
+from generator.spec.model_spec import ModelSpec
+from generator.spec.task_folders import (
+    CONFIG_TEMPLATE,
+    ENSEMBLE_FOLDER,
+    VERSION_FOLDER,
+    VLLM_BACKEND_FOLDER,
+    Task,
+)
+from generator.spec.triton_models import STEPS, TritonModel, step_name
+
+VALUES_FILE = f"{VERSION_FOLDER}/model.json"
+HOOKS_FILE = f"{VERSION_FOLDER}/hooks.py"
+
+
+def render(model: TritonModel, task: Task, repository: Path) -> dict[str, bytes]:
+    """The model's files, sorted by path. Raises TemplateError where the task folder is broken."""
+    config = render_config(model, task)
+    model_config.check(config, model.name)
+    values, runtime_files = _values_and_code(model, task, repository)
+    files = {
+        CONFIG_FILE: config.encode(),
+        VALUES_FILE: (
+            json.dumps(values, indent=2, sort_keys=True, allow_nan=False) + "\n"
+        ).encode(),
+        **runtime_files,
+        **routing_files(model),
+    }
+    return dict(sorted(with_digest(files).items()))
+
+
+def _engine_files(model: TritonModel, task: Task) -> dict[str, bytes]:
+    """The task's own files and the user's hooks."""
+    files = dict(task.runtime_files)
+    if model.spec.hooks is not None:
+        if HOOKS_FILE in files:
+            raise TemplateError(f"{task.folder}: hooks.py is where users' hooks go")
+        files[HOOKS_FILE] = model.spec.hooks.content
+    return files
+
+
+def _values_and_code(
+    model: TritonModel, task: Task, repository: Path
+) -> tuple[dict[str, object], Mapping[str, bytes]]:
+    """What stands in model.json, and what runs beside it."""
+    if model.role == "front":
+        return front_values(model), task.front_files
+    if model.role == "vllm":
+        return engine_arguments(model.spec, repository), {}
+    if not model.runs_python:
+        return native_values(model), {}
+    files = _engine_files(model, task)
+    if model.has_environment:
+        files = with_environment(files, model, repository)
+    return model_values(model, repository), files
+
+
+def render_config(model: TritonModel, task: Task) -> str:
+    """The text of config.pbtxt."""
+    if model.role == "ensemble" or model.is_step:
+        return _render_part(model, task)
+    if model.role == "vllm":
+        return _rendered(task, f"{VLLM_BACKEND_FOLDER}/model.pbtxt.j2", model=model)
+    return _rendered(task, f"{task.folder.name}/{CONFIG_TEMPLATE}", model=model)
+
+
+def _render_part(model: TritonModel, task: Task) -> str:
+    """The config of an ensemble or of its step: around the tensors that the task has alone."""
+    alone = TritonModel(model.spec.name, "whole", model.spec)
+    outer = model_config.parse(render_config(alone, task))
+    if model.spec.ensemble is None or task.output is None:
+        raise TemplateError(f"{task.folder / 'options.py'}: has no OUTPUT, which an ensemble needs")
+    tensors = ensemble_tensors(outer, model.spec.ensemble, task.output)
+    return _rendered(task, f"{ENSEMBLE_FOLDER}/{model.role}.pbtxt.j2", model=model, tensors=tensors)
+
+
+def _rendered(task: Task, name: str, **values: object) -> str:
+    environment = _environment(task.folder.parent)
+    try:
+        return environment.get_template(name).render(**values)
+    except jinja2.TemplateError as error:
+        place = f"{getattr(error, 'name', None) or name}:{getattr(error, 'lineno', None) or '?'}"
+        raise TemplateError(f"{place}: {error}") from error
+
+
+def model_values(model: TritonModel, repository: Path) -> dict[str, object]:
+    """What model.py reads from model.json; a relative path starts from the model's folder."""
+    spec = model.spec
+    return {
+        "name": model.name,
+        "public_name": spec.name,
+        "decoupled": model.is_decoupled,
+        "task": spec.task,
+        "model": _written_source(model, spec.source, repository),
+        "local": spec.source.is_local,
+        "revision": spec.locked.commit if spec.locked else spec.revision,
+        "dtype": spec.dtype,
+        "device_map": spec.device_map,
+        "trust_remote_code": spec.trust_remote_code,
+        "max_batch_size": spec.max_batch_size,
+        "options": dict(spec.options),
+        **_added_values(model, repository),
+    }
+
+
+def _written_source(model: TritonModel, source: Source, repository: Path) -> str:
+    """A Hub id, or a path; a relative one starts from the model's folder."""
+    if source.folder is None or Path(source.text).is_absolute():
+        return source.text
+    # The operating system takes `..` from where a linked repository really is.
+    folder = repository.resolve() / model.name
+    return Path(os.path.relpath(source.folder, folder)).as_posix()
+
+
+def _adapter_values(model: TritonModel, part: ModelSpec, repository: Path) -> dict[str, object]:
+    values: dict[str, object] = {
+        "name": part.adapter,
+        "model": _written_source(model, part.source, repository),
+        "local": part.source.is_local,
+        "revision": part.locked.commit if part.locked else part.revision,
+    }
+    return {**values, **_locked_values(part)}
+
+
+def _locked_values(spec: ModelSpec) -> dict[str, object]:
+    if spec.locked is None:
+        return {}
+    files = sorted(spec.locked.files.items())
+    return {"locked_files": {path: dataclasses.asdict(file) for path, file in files}}
+
+
+def _added_values(model: TritonModel, repository: Path) -> dict[str, object]:
+    """What stands in model.json only of models that have it."""
+    added: dict[str, object] = {}
+    spec = model.spec
+    if spec.ensemble is not None:
+        added["role"] = model.role
+        added["pad_to_multiple_of"] = spec.ensemble.pad_to_multiple_of
+    if spec.quantization is not None:
+        method = spec.quantization.method
+        added["quantization"] = {"method": method, **spec.quantization.arguments}
+    if spec.allow_pickle:
+        added["allow_pickle"] = True
+    added |= _locked_values(spec)
+    if spec.adapters:
+        added["adapters"] = [
+            _adapter_values(model, part, repository) for part in spec.parts if part.adapter
+        ]
+    if spec.hooks is not None:
+        added["hooks"] = spec.hooks.path.name
+    if spec.metrics:
+        added["metrics"] = {
+            metric.name: {
+                "type": metric.type,
+                "help": metric.help,
+                "labels": list(metric.labels),
+                "buckets": list(metric.buckets),
+            }
+            for metric in spec.metrics
+        }
+    if spec.response_cache is not None:
+        added["response_cache_mib"] = spec.response_cache.size_mib
+    return added
+
+
+def native_values(model: TritonModel) -> dict[str, object]:
+    """What stands in model.json of a folder that runs no Python of ours: for whoever reads it."""
+    if model.role == "ensemble":
+        return {"name": model.name, "steps": [step_name(model.name, step) for step in STEPS]}
+    return {"name": model.name, "file": NATIVE_FILES[model.backend]}
+
+
+def front_values(model: TritonModel) -> dict[str, object]:
+    """What a front's model.py reads from model.json."""
+    return {
+        "name": model.name,
+        "engine": model.engine,
+        "max_batch_size": model.spec.max_batch_size,
+    }
+
+
+@functools.lru_cache(maxsize=4096)
+def quote(text: str) -> Markup:
+    """``text`` as a string of protobuf's text format: ASCII, everything else in octal escapes."""
+
+    def escape(byte: int) -> str:
+        plain = 0x20 <= byte < 0x7F and byte not in b'"\\'
+        return chr(byte) if plain else f"\\{byte:03o}"
+
+    return Markup('"{}"').format(Markup("".join(map(escape, text.encode()))))  # noqa: S704
+
+
+@functools.lru_cache(maxsize=4096)
+def word(text: str) -> Markup:
+    """The word of an enum, such as ``TYPE_STRING``."""
+    if not re.fullmatch(r"[A-Z][A-Z0-9_]*", text):
+        raise TemplateError(f"{text!r} is not the word of an enum")
+    return Markup(text)  # noqa: S704
+
+
+def numbers(values: Iterable[int]) -> Markup:
+    """``1, 2``."""
+    return Markup(", ".join(str(int(value)) for value in values))  # noqa: S704
+
+
+@functools.lru_cache
+def _environment(folder: Path) -> jinja2.Environment:
+    filters: dict[str, Filter] = {"quote": quote, "word": word, "numbers": numbers}
+    return strict_environment(folder, filters, "without quote, word or numbers")

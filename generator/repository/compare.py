@@ -1,0 +1,290 @@
+"""Holds the rendered files of a model against what lies in its folder. Reads only.
+
+Never follows a symbolic link below the repository's root: what a link leads to is not ours.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import functools
+import os
+import stat
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from generator.errors import RepositoryError
+from generator.render import manifest
+from generator.render.digest import CONFIG_FILE
+from generator.render.manifest import MANIFEST_FILE, WEIGHTS_FOLDER, Manifest
+from generator.repository import versions
+
+TEMPORARY_SUFFIX = ".hf-triton-tmp"
+# In a model's folder: where a version is put together before it gets its number.
+STAGE = f".version{TEMPORARY_SUFFIX}"
+
+
+class Action(enum.Enum):
+    """What is to be done with a file."""
+
+    CREATE = "create"
+    UPDATE = "update"
+    IDENTICAL = "identical"
+    REMOVE = "remove"
+    CONFLICT = "conflict"
+
+
+@dataclass(frozen=True)
+class Change:
+    """One file; ``new`` is None where it is to go, ``old`` where there is none or it is no file."""
+
+    path: str
+    action: Action
+    old: bytes | None
+    new: bytes | None
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class ModelPlan:
+    """What generating one model means; ``blocked`` says why its folder can't be taken at all.
+
+    ``version`` is the one that is compared and written; the files of older ones stay as they are.
+    """
+
+    folder: Path
+    changes: tuple[Change, ...]
+    known: Manifest
+    interrupted: bool
+    blocked: str = ""
+    force_helps: bool = True
+    version: int = versions.RENDERED_VERSION
+
+    @property
+    def name(self) -> str:
+        """The model's name."""
+        return self.folder.name
+
+    @property
+    def conflicts(self) -> list[str]:
+        """One line for each conflict."""
+        if self.blocked:
+            return [f"{self.folder}: {self.blocked}"]
+        found = (change for change in self.changes if change.action is Action.CONFLICT)
+        return [f"{self.folder / change.path}: {change.reason}" for change in found]
+
+    @property
+    def final(self) -> Manifest:
+        """The manifest when all is done."""
+        new = {change.path: change.new for change in self.changes if change.new is not None}
+        hashes = {path: manifest.digest(content) for path, content in new.items()}
+        return Manifest({**versions.older_files(self.known, self.version), **hashes})
+
+    @property
+    def is_current(self) -> bool:
+        """Whether there is nothing to do."""
+        untouched = all(change.action is Action.IDENTICAL for change in self.changes)
+        finished = not self.blocked and not self.interrupted
+        return untouched and finished and self.known.files == self.final.files
+
+    def paths(self, action: Action) -> list[str]:
+        """The files that this is to be done with."""
+        return [change.path for change in self.changes if change.action is action]
+
+
+def compare(folder: Path, files: Mapping[str, bytes]) -> ModelPlan:
+    """What has to change for ``folder`` to hold the rendered ``files`` as its current version."""
+    blocked = _not_a_folder(folder)
+    if blocked:
+        return ModelPlan(folder, (), Manifest(), False, blocked, force_helps=False)
+    with readable_errors():
+        known, blocked, interrupted = _known(folder, files)
+    version = versions.current_version(known.files)
+    files = versions.at_version(files, version)
+    left_out = versions.leaves_out(files.get(CONFIG_FILE, b""), version)
+    linked = left_out or linked_parent(folder, known.paths.union(files))
+    if linked:
+        return ModelPlan(folder, (), known, False, linked, force_helps=False)
+    changes = [_change(folder, path, new, known) for path, new in files.items()]
+    stale = sorted(known.paths - set(files) - set(versions.older_files(known, version)))
+    changes += filter(None, (_stale_change(folder, path, known) for path in stale))
+    return ModelPlan(folder, tuple(changes), known, interrupted, blocked, version=version)
+
+
+def owned_folders(repository: Path) -> Iterator[Path]:
+    """The model folders that carry a manifest of ours, sorted."""
+    if not repository.exists():
+        return
+    with readable_errors():
+        entries = sorted(os.scandir(repository), key=lambda entry: entry.name)
+    for entry in entries:
+        is_folder = entry.is_dir(follow_symlinks=False)
+        if is_folder and os.path.lexists(os.path.join(entry.path, MANIFEST_FILE)):  # noqa: PTH118
+            yield Path(entry.path)
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """The folder's manifest. Raises RepositoryError where it is damaged."""
+    try:
+        return manifest.parse(read_file(folder / MANIFEST_FILE) or b"")
+    except (ValueError, NotAFileError) as error:
+        raise RepositoryError(f"{folder / MANIFEST_FILE}: damaged: {error}") from None
+
+
+def folder_version(folder: Path) -> int:
+    """The version that generating writes into ``folder``. Raises RepositoryError where its manifest
+    is damaged.
+    """
+    return versions.current_version(read_manifest(folder).files)
+
+
+class NotAFileError(Exception):
+    """Something else, such as a link or a folder, lies where a file should."""
+
+
+def read_file(path: Path | str) -> bytes | None:
+    """The content of a regular file, None where nothing is. Raises NotAFileError."""
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    try:
+        descriptor = os.open(path, flags)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        if os.path.islink(path):  # noqa: PTH114, a thousand models: no Path for each file
+            raise NotAFileError("is a symbolic link") from None
+        raise NotAFileError(f"can't be read: {error.strerror}") from None
+    try:
+        info = os.fstat(descriptor)
+        if not stat.S_ISREG(info.st_mode):
+            raise NotAFileError("is not a regular file")
+        return _read_all(descriptor, info.st_size)
+    finally:
+        os.close(descriptor)
+
+
+def _read_all(descriptor: int, size: int) -> bytes:
+    # One read holds all of it, unless the file grew or is larger than one read can be.
+    content = os.read(descriptor, size + 1)
+    if len(content) == size:
+        return content
+    with open(descriptor, "rb", closefd=False) as file:
+        return content + file.read()
+
+
+@contextlib.contextmanager
+def readable_errors() -> Iterator[None]:
+    """Turns what the operating system refuses into a RepositoryError."""
+    try:
+        yield
+    except OSError as error:
+        raise RepositoryError(f"{error.filename}: {error.strerror}") from None
+
+
+def temporary(path: str) -> str:
+    """Where a file is written before it takes its place."""
+    folder, _, name = path.rpartition("/")
+    return f"{folder}/.{name}{TEMPORARY_SUFFIX}"
+
+
+def _not_a_folder(path: Path | str) -> str:
+    """Why files can't be written below ``path``; empty where they can."""
+    try:
+        mode = os.lstat(path).st_mode
+    except FileNotFoundError:
+        return ""
+    except NotADirectoryError:
+        return f"{Path(path).parent} is not a folder"
+    except OSError as error:
+        return f"can't be read: {error.strerror}"
+    if stat.S_ISDIR(mode):
+        return ""
+    name = Path(path).name
+    if stat.S_ISLNK(mode):
+        return f"{name} is a symbolic link; nothing is written through one"
+    return f"{name} is not a folder"
+
+
+def linked_parent(folder: Path, paths: frozenset[str]) -> str:
+    """Why these files can't be reached without leaving ``folder``; empty where they can."""
+    return next(iter(linked_parents(folder, paths).values()), "")
+
+
+def linked_parents(folder: Path, paths: frozenset[str]) -> dict[str, str]:
+    """Of the folders that these files stand in, those that can't be entered without leaving
+    ``folder``, and why; outer ones first.
+    """
+    found = ((parent, _not_a_folder(_joined(folder, parent))) for parent in _parents(paths))
+    return {parent: reason for parent, reason in found if reason}
+
+
+def _joined(folder: Path, parent: str) -> str:
+    return f"{folder}/{parent}" if parent else str(folder)  # lstat follows a link before a slash
+
+
+@functools.lru_cache
+def _parents(paths: frozenset[str]) -> list[str]:
+    return ["", *sorted(parents(paths), key=len)]
+
+
+def parents(paths: Iterable[str]) -> set[str]:
+    """Every folder between a model's folder and these files, relative to it."""
+    found: set[str] = set()
+    for path in paths:
+        parent = path.rpartition("/")[0]
+        while parent and parent not in found:
+            found.add(parent)
+            parent = parent.rpartition("/")[0]
+    return found
+
+
+def _known(folder: Path, files: Mapping[str, bytes]) -> tuple[Manifest, str, bool]:
+    """The folder's manifest, why the folder isn't ours where it isn't, and if a run broke off."""
+    try:
+        raw = read_file(folder / MANIFEST_FILE)
+        if raw is not None:
+            known = manifest.parse(raw)
+            leftovers = (temporary(f"{folder}/{MANIFEST_FILE}"), f"{folder}/{STAGE}")
+            leftover = any(map(os.path.lexists, leftovers))
+            return known, "", leftover or raw != known.to_bytes() or bool(known.replacing)
+    except (ValueError, NotAFileError) as error:
+        return Manifest(), f"{MANIFEST_FILE} is damaged: {error}", False
+    ours = {WEIGHTS_FOLDER, temporary(MANIFEST_FILE)[1:]}
+    foreign = sorted({entry.name for entry in folder.iterdir()} - ours) if folder.exists() else []
+    if not foreign or _is_same(folder / "config.pbtxt", files.get("config.pbtxt")):
+        return Manifest(), "", bool(foreign)  # new, or made by us and only its manifest is gone
+    return Manifest(), f"exists, holds {foreign[0]}, and was not made by hf-triton", False
+
+
+def _is_same(path: Path, content: bytes | None) -> bool:
+    with contextlib.suppress(NotAFileError):
+        return content is not None and read_file(path) == content
+    return False
+
+
+def _change(folder: Path, path: str, new: bytes, known: Manifest) -> Change:
+    try:
+        old = read_file(f"{folder}/{path}")
+    except NotAFileError as error:
+        return Change(path, Action.CONFLICT, None, new, str(error))
+    if old is None:
+        return Change(path, Action.CREATE, None, new)
+    if old == new:  # kept once: models share most of their files
+        return Change(path, Action.IDENTICAL, new, new)
+    if known.wrote(path, old):
+        return Change(path, Action.UPDATE, old, new)
+    reason = "edited by hand" if path in known.paths else "not written by hf-triton"
+    return Change(path, Action.CONFLICT, old, new, reason)
+
+
+def _stale_change(folder: Path, path: str, known: Manifest) -> Change | None:
+    """A file of ours that is generated no more."""
+    try:
+        old = read_file(folder / path)
+    except NotAFileError as error:
+        return Change(path, Action.CONFLICT, None, None, f"no longer generated, but {error}")
+    if old is None:
+        return None
+    if known.wrote(path, old):
+        return Change(path, Action.REMOVE, old, None)
+    return Change(path, Action.CONFLICT, old, None, "no longer generated, but edited by hand")

@@ -1,0 +1,98 @@
+"""What ``serve`` and ``apply`` last brought up: ``.hf-triton-served.json`` in the repository.
+
+A restarted tritonserver loads these models, whatever models.yaml says by then; ``apply --rollback``
+takes back the last change. Reading and writing only: knows neither a server nor models.yaml.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from generator.repository.atomic_files import write as write_file
+from generator.repository.compare import readable_errors
+
+RECORD_FILE = ".hf-triton-served.json"
+
+
+@dataclass(frozen=True)
+class LastChange:
+    """What the last apply did. ``changed`` has the version that each folder served before, and
+    ``routing`` its routing.json from before, None where it had none; ``added`` and ``removed`` are
+    the folders that it loaded and unloaded.
+    """
+
+    changed: Mapping[str, int] = field(default_factory=dict)
+    routing: Mapping[str, str | None] = field(default_factory=dict)
+    added: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to take back."""
+        return not (self.changed or self.routing or self.added or self.removed)
+
+
+@dataclass(frozen=True)
+class LastApply:
+    """Whether the last apply did all that it had to, and when it ended, in seconds since 1970."""
+
+    is_good: bool
+    at_s: float
+
+
+@dataclass(frozen=True)
+class ServedRecord:
+    """``models`` are the public names of the models that are to be served, sorted."""
+
+    models: tuple[str, ...] = ()
+    last: LastChange = LastChange()
+    applied: LastApply | None = None
+
+
+def read(repository: Path) -> ServedRecord | None:
+    """The record; None where there is none, or what is there is none of ours."""
+    with contextlib.suppress(OSError, ValueError, TypeError, KeyError, AttributeError):
+        value = json.loads((repository / RECORD_FILE).read_text(encoding="utf-8"))
+        last, applied = value["last"], value.get("applied")
+        return ServedRecord(
+            tuple(map(str, value["models"])),
+            LastChange(
+                {str(folder): int(version) for folder, version in last["changed"].items()},
+                {str(folder): text for folder, text in last["routing"].items()},
+                tuple(map(str, last["added"])),
+                tuple(map(str, last["removed"])),
+            ),
+            applied and LastApply(bool(applied["is_good"]), float(applied["at_s"])),
+        )
+    return None
+
+
+def write(repository: Path, record: ServedRecord) -> None:
+    """Writes it in one step. Raises RepositoryError."""
+    text = json.dumps(dataclasses.asdict(record), indent=2, sort_keys=True)
+    with readable_errors():
+        write_file(f"{repository}/{RECORD_FILE}", f"{text}\n".encode())
+
+
+def write_models(repository: Path, models: Iterable[str]) -> None:
+    """Says which models are to be served from here on; the last change stays what it was. Raises
+    RepositoryError.
+    """
+    before = read(repository) or ServedRecord()
+    write(repository, dataclasses.replace(before, models=tuple(sorted(models))))
+
+
+def note_apply(repository: Path, *, is_good: bool) -> None:
+    """Says how an apply that ends now has ended, where a record says what is served. Raises
+    RepositoryError.
+    """
+    before = read(repository)
+    if before is not None:
+        applied = LastApply(is_good, round(time.time(), 3))
+        write(repository, dataclasses.replace(before, applied=applied))

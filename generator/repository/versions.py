@@ -1,0 +1,100 @@
+"""The numbered version folders of a model: which is the current one, and where files go in it.
+
+Rendering knows only version 1. A folder's current version is the highest that its manifest has
+files in; what is rendered for 1 is written there. ``apply`` makes higher ones, and keeps the one
+before with its own config.pbtxt in it. Knows no disk but the manifest.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from generator.render import model_config
+from generator.render.digest import CONFIG_FILE
+from generator.render.manifest import Manifest
+
+RENDERED_VERSION = 1
+_IN_VERSION = re.compile(rb'("\$\$TRITON_MODEL_DIRECTORY/)[0-9]+(/python_env")')
+_SPECIFIC = re.compile(rb"specific \{ versions: \[ ([0-9, ]+) \]")
+# Triton ignores folders with a leading zero, and everything else that is no number.
+_VERSION = re.compile(r"[1-9][0-9]{0,17}")
+
+
+def version_of(path: str) -> int | None:
+    """The version that a path in a model's folder, such as ``3/model.py``, is a part of."""
+    first, separator, _ = path.partition("/")
+    return int(first) if separator and _VERSION.fullmatch(first) else None
+
+
+def is_version(name: str) -> bool:
+    """Whether Triton takes a folder of that name for a version."""
+    return _VERSION.fullmatch(name) is not None
+
+
+def current_version(paths: Iterable[str]) -> int:
+    """The highest version that one of the paths is in; the rendered one where none is."""
+    return max((found for path in paths if (found := version_of(path))), default=RENDERED_VERSION)
+
+
+def at_version(files: Mapping[str, bytes], version: int) -> dict[str, bytes]:
+    """The rendered files under the paths that they have as ``version``."""
+    return renumbered(files, RENDERED_VERSION, version)
+
+
+def renumbered(files: Mapping[str, bytes], version: int, number: int) -> dict[str, bytes]:
+    """The files of ``version`` as those of version ``number``, config.pbtxt included."""
+    if version == number:
+        return dict(files)
+    old, new = f"{version}/", f"{number}/"
+    moved = {
+        new + path.removeprefix(old) if path.startswith(old) else path: content
+        for path, content in files.items()
+    }
+    if CONFIG_FILE in moved:
+        moved[CONFIG_FILE] = config_at(moved[CONFIG_FILE], number)
+    return moved
+
+
+def config_at(config: bytes, number: int) -> bytes:
+    """A config.pbtxt as it is where ``number`` is the current version: a model's own environment
+    lies in the folder of its version, and Triton puts in no more than the model's folder.
+    """
+    return _IN_VERSION.sub(rb"\g<1>%d\g<2>" % number, config)
+
+
+def older_files(known: Manifest, version: int) -> dict[str, str]:
+    """The files of the versions below ``version``, with their hashes."""
+    return {
+        path: hash_
+        for path, hash_ in known.files.items()
+        if (found := version_of(path)) and found < version
+    }
+
+
+def leaves_out(config: bytes, version: int) -> str:
+    """Why Triton would not serve ``version`` with this config.pbtxt of ours; empty where it would.
+
+    The parser is left out for speed: a thousand models are compared in a second.
+    """
+    found = _SPECIFIC.search(config)
+    if not found or version in map(int, found[1].split(b",")):
+        return ""
+    return (
+        f"version_policy specific [{found[1].decode()}] leaves out version {version}, which the "
+        "model has come to: a changed model gets the next number. Leave version_policy out of "
+        "models.yaml, or use latest or all"
+    )
+
+
+def served_by(config: bytes, versions: Iterable[int]) -> set[int]:
+    """Those of the versions that Triton serves under the policy in this config.pbtxt of ours."""
+    parsed: Any = model_config.parse(config.decode())
+    policy, found = parsed.version_policy, sorted(versions, reverse=True)
+    chosen = policy.WhichOneof("policy_choice")
+    if chosen == "all":
+        return set(found)
+    if chosen == "specific":
+        return set(found) & set(policy.specific.versions)
+    return set(found[: policy.latest.num_versions or 1])

@@ -1,0 +1,236 @@
+"""Writes the model repository; no other module does.
+
+A model's folder is written in three steps: the manifest with the hashes of old and new contents;
+the files one by one, each into a temporary file that then takes its place; the manifest of the new
+contents alone. Stopped anywhere between, the next run finds every file known as ours and finishes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import itertools
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from generator.errors import RepositoryError
+from generator.render.digest import CONFIG_FILE
+from generator.render.manifest import MANIFEST_FILE, WEIGHTS_FOLDER, Manifest
+from generator.repository.atomic_files import remove_empty_folders, remove_files, remove_tree, write
+from generator.repository.compare import (
+    STAGE,
+    Action,
+    ModelPlan,
+    NotAFileError,
+    linked_parents,
+    read_file,
+    read_manifest,
+    readable_errors,
+    temporary,
+)
+from generator.repository.versions import version_of
+
+_LOCKS = Path("/proc/locks")  # psutil knows of no locks
+_VERB = re.compile(r"[a-z]{2,20}")
+
+
+@contextlib.contextmanager
+def locked(repository: Path) -> Iterator[None]:
+    """Makes the repository's folder and keeps other runs out of it. Raises RepositoryError."""
+    descriptor = _opened(repository)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            who = lock_holder(descriptor)
+            message = f"another hf-triton{who} is writing to it; wait for that one"
+            raise RepositoryError(f"{repository}: {message}") from None
+        except OSError:
+            pass  # a file system without locks, such as some NFS mounts
+        yield
+    finally:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def locked_when_free(repository: Path) -> Iterator[None]:
+    """As ``locked``, after whoever has it now. Raises RepositoryError."""
+    descriptor = _opened(repository)
+    try:
+        with contextlib.suppress(OSError):  # a file system without locks
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def locked_model(folder: Path) -> Iterator[None]:
+    """Keeps everybody else from loading, unloading or changing a model of a running server; waits
+    for whoever does it now. Raises RepositoryError.
+    """
+    with locked_when_free(folder):
+        yield
+
+
+def _opened(folder: Path) -> int:
+    """A descriptor of the folder, which is made where it is missing."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        return os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        raise RepositoryError(f"{folder}: can't be used: {error.strerror}") from None
+
+
+def apply(plan: ModelPlan) -> None:
+    """Carries out a plan, its conflicts included: who wants those kept does not call it."""
+    final = plan.final
+    touched = [change for change in plan.changes if change.action is not Action.IDENTICAL]
+    with readable_errors():
+        plan.folder.mkdir(exist_ok=True)
+        known = {change.path: plan.known.hashes(change.path) for change in touched}
+        journal = Manifest(final.files, {path: kept for path, kept in known.items() if kept})
+        write(f"{plan.folder}/{MANIFEST_FILE}", journal.to_bytes())
+        _remove_leftovers(plan)
+        for change in touched:
+            if change.new is not None:
+                write(f"{plan.folder}/{change.path}", change.new)
+        gone = [change.path for change in touched if change.new is None]
+        remove_files(plan.folder, gone)
+        remove_empty_folders(plan.folder, gone)
+        if journal != final:
+            write(f"{plan.folder}/{MANIFEST_FILE}", final.to_bytes())
+
+
+@dataclass(frozen=True)
+class Removal:
+    """What pruning a model's folder takes away and what it leaves; paths relative to the folder."""
+
+    folder: Path
+    removed: tuple[str, ...]
+    kept: tuple[tuple[str, str], ...]
+    removes_weights: bool
+    known: Manifest
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to take away."""
+        return not self.removed and not self.removes_weights
+
+
+def plan_removal(folder: Path, weights: bool, force: bool) -> Removal:
+    """What pruning ``folder`` means. Raises RepositoryError where its manifest is damaged."""
+    known = read_manifest(folder)
+    removed, kept = [], []
+    linked = linked_parents(folder, known.paths)
+    for path in sorted(known.paths):
+        outside = (why for parent, why in linked.items() if _is_below(path, parent))
+        reason = next(outside, None) or _reason_to_keep(folder, path, known, force)
+        if reason is None:
+            removed.append(path)
+        elif reason:
+            kept.append((path, reason))
+    has_weights = os.path.lexists(folder / WEIGHTS_FOLDER)
+    if has_weights and not weights:
+        kept.append((WEIGHTS_FOLDER, "weights; --weights removes them"))
+    others = _foreign_entry(folder, known)
+    if others:
+        kept.append((others, "not written by hf-triton"))
+    only_manifest = not removed and not kept
+    if only_manifest:
+        removed.append(MANIFEST_FILE)
+    return Removal(folder, tuple(removed), tuple(kept), has_weights and weights, known)
+
+
+def remove(removal: Removal) -> None:
+    """Takes away our files, and the folder itself where nothing else is left in it."""
+    folder, known = removal.folder, removal.known
+    edited = {path for path, _ in removal.kept} & known.paths
+    with readable_errors():
+        remove_tree(folder / STAGE)
+        remove_files(folder, removal.removed)
+        if removal.removes_weights:
+            remove_tree(folder / WEIGHTS_FOLDER)
+        remove_empty_folders(folder, removal.removed)
+        if edited or os.path.lexists(folder / WEIGHTS_FOLDER):
+            # Still ours in part: a later prune has to know.
+            left = {path: known.hashes(path)[0] for path in edited}
+            write(f"{folder}/{MANIFEST_FILE}", Manifest(left).to_bytes())
+            return
+        (folder / MANIFEST_FILE).unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # not empty: the rest is the user's
+            folder.rmdir()
+
+
+def _remove_leftovers(plan: ModelPlan) -> None:
+    """Removes the temporary files of an interrupted run."""
+    if plan.interrupted:
+        _finish_stage(plan)
+        for path in {*plan.known.paths, *(change.path for change in plan.changes), MANIFEST_FILE}:
+            with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+                os.unlink(temporary(f"{plan.folder}/{path}"))  # noqa: PTH108
+
+
+def _finish_stage(plan: ModelPlan) -> None:
+    """A version that was complete but for its number gets it; any other that was begun goes, with
+    the copy of the config.pbtxt before it.
+    """
+    stage, current = plan.folder / STAGE, plan.folder / str(plan.version)
+    has_files = any(version_of(path) == plan.version for path in plan.known.files)
+    if stage.is_dir() and has_files and not current.exists():
+        stage.rename(current)
+    remove_tree(stage)
+    copy = f"{plan.version}/{CONFIG_FILE}"
+    if copy not in plan.known.files:
+        (plan.folder / copy).unlink(missing_ok=True)
+
+
+def _reason_to_keep(folder: Path, path: str, known: Manifest, force: bool) -> str | None:
+    """Why pruning leaves a file of ours: None to remove it, empty where there is none."""
+    try:
+        content = read_file(f"{folder}/{path}")
+    except NotAFileError as error:
+        return str(error)
+    if content is None:
+        return ""
+    return None if force or known.wrote(path, content) else "edited by hand"
+
+
+def _is_below(path: str, parent: str) -> bool:
+    return not parent or path.startswith(f"{parent}/")
+
+
+def _foreign_entry(folder: Path, known: Manifest) -> str:
+    """Something directly in the model's folder that is neither ours nor its weights."""
+    ours = {PurePosixPath(path).parts[0] for path in known.paths}
+    found = sorted(
+        {entry.name for entry in folder.iterdir()} - ours - {MANIFEST_FILE, WEIGHTS_FOLDER, STAGE}
+    )
+    return found[0] if found else ""
+
+
+def lock_holder(descriptor: int) -> str:
+    """Such as `` (apply, process 4711)``, to be put into a sentence."""
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        info = os.fstat(descriptor)
+        device = f"{os.major(info.st_dev):02x}:{os.minor(info.st_dev):02x}:{info.st_ino}"
+        for line in _LOCKS.read_text(encoding="utf-8").splitlines():
+            fields = line.split()  # 1: FLOCK ADVISORY WRITE <pid> <device> ...
+            if fields[1] == "FLOCK" and fields[5] == device and int(fields[4]) > 0:
+                return f" ({_verb(int(fields[4]))}process {fields[4]})"
+    return ""
+
+
+def _verb(pid: int) -> str:
+    """The verb that an hf-triton runs, with a comma; its other arguments are nobody's business."""
+    import psutil  # here: most runs wait for nobody
+
+    with contextlib.suppress(psutil.Error):
+        for program, word in itertools.pairwise(psutil.Process(pid).cmdline()):
+            is_ours = program.endswith(("hf-triton", "generator", "echo_cli"))
+            if is_ours and _VERB.fullmatch(word):
+                return f"{word}, "
+    return ""

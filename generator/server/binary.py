@@ -1,0 +1,179 @@
+"""Finds the tritonserver to run: the one on PATH, else the one inside the nvidia-pytriton wheel.
+
+NVIDIA's containers have it on PATH. The wheel carries the same program without its surroundings:
+what it needs to serve a plain model repository (a backend folder, library paths) is put together
+here. Knows nothing of models, ports or processes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import shutil
+import sys
+import sysconfig
+import tempfile
+from dataclasses import dataclass, field
+from importlib import metadata
+from pathlib import Path
+
+from generator.errors import ServerError
+from generator.spec.runtime_rules import NUMPY_VARIABLE
+
+_WHEEL = "nvidia-pytriton"
+_INSTALL = "pip install 'hf-triton[serve]'"
+# The wheel's platform tag, manylinux_2_35: older ones can't load its libraries.
+_MIN_GLIBC = (2, 35)
+# Its stub, 24.10's, was built for numpy 1.
+_NUMPY_BELOW = "2"
+
+
+@dataclass(frozen=True)
+class Binary:
+    """A tritonserver that can be run: the start of its command line, what its environment adds."""
+
+    command: tuple[str, ...]
+    origin: str
+    environment: dict[str, str] = field(default_factory=dict)
+
+    def full_environment(self) -> dict[str, str]:
+        """The environment to start it in. Python stubs write UTF-8, unbuffered."""
+        return {**os.environ, "PYTHONUTF8": "1", "PYTHONUNBUFFERED": "1", **self.environment}
+
+
+def numpy_below() -> str:
+    """The first major version of numpy whose arrays crash the Python stub of the server that
+    ``find`` finds; empty where there is none.
+    """
+    return "" if shutil.which("tritonserver") else _NUMPY_BELOW
+
+
+def find() -> Binary:
+    """The tritonserver to use. Raises ServerError where there is none that can run."""
+    on_path = shutil.which("tritonserver")
+    if on_path:
+        return Binary((on_path,), on_path, _python_environment())
+    return embedded()
+
+
+def embedded() -> Binary:
+    """The wheel's tritonserver. Raises ServerError where it is missing or can't run here."""
+    try:
+        wheel = metadata.distribution(_WHEEL)
+    except metadata.PackageNotFoundError:
+        raise ServerError(
+            "no tritonserver found: none on PATH, and the Python package nvidia-pytriton, which "
+            f"carries one, is not installed; {_INSTALL} (Linux x86-64), or run in NVIDIA's Triton "
+            "container"
+        ) from None
+    _check_glibc()
+    home = Path(str(wheel.locate_file("pytriton/tritonserver")))
+    server = home / "bin" / "tritonserver"
+    if not server.is_file():
+        raise ServerError(f"{_WHEEL} is installed without its server ({server}); {_INSTALL}")
+    libraries = home.parent.parent / "nvidia_pytriton.libs"
+    backends = _backends_folder(home)
+    command = (
+        str(server),
+        f"--backend-directory={backends}",
+        f"--cache-directory={home / 'caches'}",
+    )
+    paths = [*_libpython_folder(libraries), str(libraries), os.environ.get("LD_LIBRARY_PATH", "")]
+    environment = {
+        **_python_environment(),
+        "LD_LIBRARY_PATH": os.pathsep.join(path for path in paths if path),
+        NUMPY_VARIABLE: _NUMPY_BELOW,
+    }
+    return Binary(command, f"{_WHEEL} {wheel.version}", environment)
+
+
+def _python_environment() -> dict[str, str]:
+    """Makes the Python inside the stubs take this interpreter's packages as its own.
+
+    An embedded Python looks for ``python3`` on PATH to find out where it is installed, and reads
+    the ``pyvenv.cfg`` beside it (https://docs.python.org/3/library/sys_path_init.html).
+    PYTHONPATH would do too, but it would also reach models with an environment of their own.
+    """
+    folder = str(Path(sys.executable).parent)
+    environment = {"PATH": os.pathsep.join([folder, os.environ.get("PATH", os.defpath)])}
+    if sys.prefix != sys.base_prefix:
+        environment["VIRTUAL_ENV"] = sys.prefix
+    return environment
+
+
+def _check_glibc() -> None:
+    name, version = platform.libc_ver()
+    here = f"{sys.platform} {platform.machine()}"
+    if name != "glibc":
+        raise ServerError(f"{_WHEEL}'s tritonserver needs Linux with glibc; this is {here}")
+    if tuple(int(part) for part in version.split(".")[:2]) < _MIN_GLIBC:
+        wanted = ".".join(map(str, _MIN_GLIBC))
+        raise ServerError(
+            f"{_WHEEL}'s tritonserver needs glibc {wanted} or newer; this system has {version} "
+            "(run in a container: see the Dockerfile)"
+        )
+
+
+def _libpython_folder(libraries: Path) -> list[str]:
+    """The folder of this interpreter's shared library, which the stub is linked against.
+
+    For Python 3.13 the wheel brings the library along, under a name of its own.
+    """
+    minor = sys.version_info.minor
+    if list(libraries.glob(f"libpython3-*.{minor}.so*")):
+        return []
+    name = f"libpython3.{minor}.so.1.0"
+    known = [sysconfig.get_config_var(key) for key in ("LIBDIR", "LIBPL")]
+    multiarch = sysconfig.get_config_var("MULTIARCH")
+    folders = [*filter(None, known), f"{sys.base_prefix}/lib", f"/usr/lib/{multiarch}"]
+    for folder in folders:
+        if (Path(folder) / name).exists():
+            return [str(folder)]
+    raise ServerError(
+        f"the shared library of this Python, {name}, is not installed (looked in "
+        f"{', '.join(dict.fromkeys(folders))}); on Debian it is the package libpython3.{minor}, "
+        "with pyenv build with PYTHON_CONFIGURE_OPTS=--enable-shared"
+    )
+
+
+def _backends_folder(home: Path) -> Path:
+    """A backend directory with the Python backend and the stub of this interpreter's version.
+
+    The wheel keeps the two apart. The folder holds links only and is kept in the user's cache, one
+    for each wheel and version; where that can't be written, in a new temporary folder.
+    """
+    version = f"3.{sys.version_info.minor}"
+    stub = home / "python_backend_stubs" / version / "triton_python_backend_stub"
+    if not stub.is_file():
+        have = sorted((path.name for path in stub.parent.parent.iterdir()), key=_as_numbers)
+        raise ServerError(
+            f"{_WHEEL} can't serve models on Python {version}; it can on {', '.join(have)}"
+        )
+    parts = [path for path in (home / "backends" / "python").iterdir() if path.is_file()]
+    parts.append(stub)
+    digest = hashlib.sha256(f"{home} {version}".encode()).hexdigest()[:16]
+    try:
+        cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+        folder = Path(cache) / "hf-triton" / "backends" / digest
+        _link_all(parts, folder / "python")
+    except (OSError, RuntimeError):  # not writable, or a user without a home
+        folder = Path(tempfile.mkdtemp(prefix="hf-triton-backends-"))
+        _link_all(parts, folder / "python")
+    return folder
+
+
+def _as_numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split(".") if part.isdigit())
+
+
+def _link_all(files: list[Path], folder: Path) -> None:
+    """Makes ``folder`` hold a link to each of ``files``; safe beside others that do the same."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for file in files:
+        link = folder / file.name
+        if link.is_symlink() and link.resolve() == file.resolve():
+            continue
+        fresh = folder / f".{file.name}.{os.getpid()}"
+        fresh.symlink_to(file)
+        fresh.replace(link)

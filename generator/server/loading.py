@@ -1,0 +1,127 @@
+"""Loads models into a running server over HTTP, several at once.
+
+Not by ``--load-model``: with that flag the server answers nobody until its slowest model is there,
+and one that hangs keeps all others away. A model that streams is two of Triton's, an engine and the
+front that has the model's name: they are loaded one after the other, and told of as one. An
+ensemble's steps are loaded by Triton itself, side by side, before the ensemble. Knows no process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from generator.server.http_api import ServerApi
+
+# As many as Triton loads at once by default (--model-load-thread-count).
+NUM_LOADERS = 4
+_NUM_READY_TRIES = 10
+# Two loads that arrive at the same moment can land on one of the server's HTTP threads, and the
+# second then waits for the first, however long that takes: 1 of 25 pairs. A moment later the thread
+# is known to be busy.
+_LOADS_APART_S = 0.1
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """How loading a model ended: ``failure`` is None, or the reason in one line."""
+
+    model: str
+    seconds: float
+    failure: str | None
+
+
+class ModelLoader:
+    """The loads of one server: how many are under way, which models are ready.
+
+    ``engine_of`` gives the engine of a model that is a front, None of any other; ``steps_of`` the
+    steps of one that is an ensemble.
+    """
+
+    def __init__(
+        self,
+        api: ServerApi,
+        engine_of: Callable[[str], str | None] = lambda _model: None,
+        steps_of: Callable[[str], Sequence[str]] = lambda _model: (),
+    ) -> None:
+        self.num_loading = 0
+        self.ready: set[str] = set()
+        self._api = api
+        self._engine_of = engine_of
+        self._steps_of = steps_of
+        self._engines: dict[str, str] = {}  # front -> engine
+        self._parts: dict[str, str] = {}  # engine or step -> model
+        self._next_to_start = threading.Lock()
+        self._outcomes: queue.SimpleQueue[Loaded] = queue.SimpleQueue()
+
+    def begin(self, models: Iterable[str]) -> None:
+        """Starts to load models, each front's engine with it; ``next_outcome`` tells of each."""
+        models = list(models)
+        engines = {model: self._engine_of(model) for model in models}
+        self._engines.update({front: engine for front, engine in engines.items() if engine})
+        self._parts.update({engine: front for front, engine in self._engines.items()})
+        self._parts.update({step: model for model in models for step in self._steps_of(model)})
+        waiting: queue.SimpleQueue[str] = queue.SimpleQueue()
+        for model in models:
+            if self._parts.get(model) in models:
+                continue  # comes with the model that it is a part of
+            waiting.put(model)
+            self.num_loading += 1
+        for _ in range(min(NUM_LOADERS, waiting.qsize())):
+            threading.Thread(target=self._load_each, args=(waiting,), daemon=True).start()
+
+    def next_outcome(self, timeout_s: float) -> Loaded | None:
+        """The next model whose load has ended; None where none has within ``timeout_s``."""
+        try:
+            outcome = self._outcomes.get(timeout=timeout_s)
+        except queue.Empty:
+            return None
+        self.num_loading -= 1
+        if outcome.failure is None:
+            self.ready.add(outcome.model)
+        return outcome
+
+    def model_of(self, folder: str) -> str:
+        """The model that Triton's ``folder`` is a part of."""
+        return self._parts.get(folder, folder)
+
+    def _load_each(self, waiting: queue.SimpleQueue[str]) -> None:
+        with contextlib.suppress(queue.Empty):
+            while True:
+                model = waiting.get_nowait()
+                began = time.monotonic()
+                failure = self._load_both(model)
+                self._outcomes.put(Loaded(model, time.monotonic() - began, failure))
+
+    def _load_both(self, model: str) -> str | None:
+        """Loads a model, after its engine where that is another one, and without it not at all."""
+        engine = self._engines.get(model)
+        failure = self._load(engine) if engine else None
+        failure = failure or self._load(model)
+        return failure and failure.removeprefix(f"{engine}: ").removeprefix(f"{model}: ")
+
+    def _load(self, model: str) -> str | None:
+        """The reason in one line where it fails."""
+        with self._next_to_start:
+            time.sleep(_LOADS_APART_S)
+        try:
+            failure = self._api.load(model)
+            ready = failure is None and self._is_ready(model)
+        except OSError:
+            return "the server went away"
+        if failure is None:
+            return None if ready else "loaded, but not ready"
+        return failure
+
+    def _is_ready(self, model: str) -> bool:
+        """Asks again where no answer comes: a load keeps one of the server's HTTP threads busy, and
+        a connection that lands on it waits as long.
+        """
+        for _ in range(_NUM_READY_TRIES - 1):
+            with contextlib.suppress(TimeoutError):
+                return self._api.is_model_ready(model)
+        return self._api.is_model_ready(model)

@@ -1,0 +1,108 @@
+"""Chooses which lines of tritonserver's output are worth showing, and takes secrets out of them:
+the admin key, and tokens of the Hub. Knows nothing of the process.
+
+What passes: warnings, errors, whatever models log or print. What does not: the server's own info
+lines, its tables, complaints about a GPU that is not there, and the several copies of each load
+failure, which the caller reports itself in one line. Progress bars pass now and then.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+
+from generator.server.json_log import TRITON_LINE
+
+_NO_GPU = re.compile(
+    r"DCGM unable to start|NVML|CudaDriverHelper has not been initialized"
+    r"|Unable to allocate pinned system memory|CUDA memory pool disabled"
+)
+_LOAD_FAILED = re.compile(
+    r"failed to load '|load failed for model|Failed to create instance"
+    r"|Failed to initialize Python stub"
+)
+_PROGRESS_BAR = re.compile(r"\d%\|.*\|")  # tqdm's: Fetching 4 files:  25%|##5       | 1/4
+_PROGRESS_EVERY_S = 10.0
+# Several lines for every batch of traces that the collector does not take.
+_NO_COLLECTOR = re.compile(r"\[OTLP \w+ Client\]")
+_NO_COLLECTOR_EVERY_S = 60.0
+_NUM_TAIL_LINES = 20
+MASK = "***"
+_VARIABLES = ("HF_TOKEN", "PRIVATE_REPO_TOKEN", "HUGGING_FACE_HUB_TOKEN")
+# A whole one: what only begins like it may be a module of ours, hf_runtime.
+_TOKEN = re.compile(r"\b(hf|api_org)_[A-Za-z0-9]{30,}")
+_SHORTEST = 8  # a shorter one would take words out of the log
+
+
+class LogFilter:
+    """Takes the server's output line by line and says which to show; remembers the last ones."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._tail: deque[str] = deque(maxlen=_NUM_TAIL_LINES)
+        self._inside_traceback = False
+        self._progress_at = clock() + _PROGRESS_EVERY_S
+        self._no_collector_at = 0.0
+
+    def show(self, line: str) -> bool:
+        """Whether ``line`` is for the reader."""
+        shown = self._is_shown(line)
+        if shown or line.startswith(("W", "E", "F")):
+            self._tail.append(line)
+        return shown
+
+    def tail(self) -> list[str]:
+        """The last lines of weight, oldest first: what to look at when the server has died."""
+        return list(self._tail)
+
+    def _is_shown(self, line: str) -> bool:
+        match = TRITON_LINE.match(line)
+        if match is None:
+            return self._is_shown_unlabelled(line)
+        # A stub that can't import its model logs the traceback over several lines, unquoted.
+        failed = _LOAD_FAILED.search(match["message"]) is not None
+        self._inside_traceback = failed and not match["message"].startswith('"')
+        if failed or _NO_GPU.search(match["message"]):
+            return False
+        return match["severity"] in "WEF" or match["file"].endswith(".py")
+
+    def _is_shown_unlabelled(self, line: str) -> bool:
+        if self._inside_traceback:
+            return False
+        if not line.strip() or line.startswith(("+-", "|", "Signal (")):
+            return False
+        if _PROGRESS_BAR.search(line):
+            return self._is_progress_due()
+        if _NO_COLLECTOR.search(line):
+            return self._is_no_collector_due()
+        return _NO_GPU.search(line) is None
+
+    def _is_no_collector_due(self) -> bool:
+        now = self._clock()
+        if now < self._no_collector_at:
+            return False
+        self._no_collector_at = now + _NO_COLLECTOR_EVERY_S
+        return True
+
+    def _is_progress_due(self) -> bool:
+        now = self._clock()
+        if now < self._progress_at:
+            return False
+        self._progress_at = now + _PROGRESS_EVERY_S
+        return True
+
+
+def secrets_of(environment: Mapping[str, str]) -> list[str]:
+    """The values that no line may hold."""
+    values = (environment.get(name, "").strip() for name in _VARIABLES)
+    return [value for value in values if len(value) >= _SHORTEST]
+
+
+def mask(text: str, secrets: Iterable[str]) -> str:
+    """``text`` without them, and without what is a token of the Hub by its looks."""
+    for secret in secrets:
+        if secret:
+            text = text.replace(secret, MASK)
+    return _TOKEN.sub(rf"\1_{MASK}", text)

@@ -1,0 +1,52 @@
+"""Which of Triton's APIs answer only who has the admin key, and the flags that say so.
+
+What a client needs stays open: inference, health, metadata, configurations, statistics. Knows no
+process. https://github.com/triton-inference-server/server/blob/main/docs/customization_guide/
+inference_protocols.md#limit-endpoint-access-beta
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from generator.errors import UsageError
+from generator.server.http_api import ADMIN_KEY_HEADER
+
+# What changes a server or reaches into its memory.
+ADMIN_APIS = ("model-repository", "shared-memory", "trace", "logging")
+_HTTP_FLAG = "--http-restricted-api"
+_GRPC_FLAG = "--grpc-restricted-protocol"
+_SHORTEST = len("--http-r")  # Triton takes a flag's beginning for the whole
+
+
+def flags(key: str) -> list[str]:
+    """The flags for tritonserver that close ADMIN_APIS to whoever lacks ``key``."""
+    rule = f"{','.join(ADMIN_APIS)}:{ADMIN_KEY_HEADER}={key}"
+    return [f"{_HTTP_FLAG}={rule}", f"{_GRPC_FLAG}={rule}"]
+
+
+def refuse_clashes(arguments: Sequence[str], *, has_key: bool) -> None:
+    """Raises UsageError where the user's own arguments for tritonserver close an API that is closed
+    already, or one that ``serve`` itself must reach; others may be closed so.
+    """
+    for argument in arguments:
+        flag, _, value = argument.partition("=")
+        if len(flag) < _SHORTEST or not (
+            _HTTP_FLAG.startswith(flag) or _GRPC_FLAG.startswith(flag)
+        ):
+            continue
+        for api in value.partition(":")[0].split(","):  # the rest holds a key
+            reason = _clash(api.strip(), has_key)
+            if reason:
+                raise UsageError(f"{flag}: {api.strip()} {reason}")
+
+
+def _clash(api: str, has_key: bool) -> str:
+    if has_key and api in ADMIN_APIS:
+        return (
+            "is restricted already, by the key of HF_TRITON_ADMIN_KEY or --admin-key-file: leave "
+            "it out here, or add --open-admin-apis to restrict it yourself"
+        )
+    if api == "model-repository":
+        return "is what serve loads models through: leave it out, and --open-admin-apis too"
+    return "is what serve itself asks, without a key: leave it out" if api == "health" else ""

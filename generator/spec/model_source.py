@@ -1,0 +1,65 @@
+"""What a ``model:`` value names: a repository on the Hugging Face Hub, or a folder on this machine.
+
+Looks at the file system only to tell the two apart; never asks the Hub.
+"""
+
+# os.path rather than pathlib: it never raises, and abspath leaves symbolic links as written.
+# ruff: noqa: PTH100, PTH111, PTH112, PTH113
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from generator.yaml_file import schema
+from generator.yaml_file.nodes import Node
+from generator.yaml_file.schema import Report, show
+
+# The Hub's own rule: huggingface_hub/utils/_validators.py, validate_repo_id.
+_HUB_ID = re.compile(r"([A-Za-z0-9_][\w.-]*/)?[A-Za-z0-9_][\w.-]{0,95}", re.ASCII)
+REVISION = schema.nullable(
+    schema.text("a branch, tag or commit", r"(?!.*\.\.)[A-Za-z0-9][A-Za-z0-9_./-]{0,254}")
+)
+_EXPECTED = "a Hub id (org/name) or a local path (./folder, /folder, ~/folder)"
+
+
+@dataclass(frozen=True)
+class Source:
+    """``text`` is the Hub id, or the path with ``~`` expanded; ``folder`` is absolute."""
+
+    text: str
+    folder: Path | None
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the model is a folder on this machine."""
+        return self.folder is not None
+
+
+def find_source(node: Node, value: str, base: Path, report: Report) -> Source | None:
+    """The source that ``value`` names, paths relative to ``base``; reports one that is none."""
+    path = os.path.expanduser(value)
+    folder = Path(os.path.abspath(base / path))
+    if "://" in value:
+        report.expected(node, _EXPECTED)
+    elif _is_written_as_path(value) or os.path.isdir(folder):
+        if os.path.isdir(folder):
+            return Source(path, folder)
+        what = "a file" if os.path.isfile(folder) else "no such folder"
+        report.add(node, f"got {show(node)}, a local path, but {folder} is {what}")
+    elif not _is_hub_id(value):
+        report.expected(node, _EXPECTED)
+    else:
+        return Source(value, None)
+    return None
+
+
+def _is_written_as_path(value: str) -> bool:
+    return value in (".", "..") or value.startswith(("/", "./", "../", "~")) or value.count("/") > 1
+
+
+def _is_hub_id(value: str) -> bool:
+    clean = "--" not in value and ".." not in value and not value.endswith((".git", "-", "."))
+    return clean and _HUB_ID.fullmatch(value) is not None

@@ -1,0 +1,221 @@
+"""What a correct entry of models.yaml becomes: values already checked, nothing that checks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from pathlib import Path
+
+from generator.spec.model_source import Source
+from generator.spec.runtime_rules import LockedFile
+from generator.yaml_file.nodes import Node
+
+
+@dataclass(frozen=True)
+class InstanceGroup:
+    """``count`` instances of a model on each of ``gpus``, as Triton's ModelInstanceGroup."""
+
+    count: int = 1
+    kind: str = "KIND_AUTO"
+    gpus: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class DynamicBatching:
+    """Triton's ModelDynamicBatching; empty and zero mean Triton's own defaults."""
+
+    preferred_batch_size: tuple[int, ...] = ()
+    max_queue_delay_microseconds: int = 0
+
+
+@dataclass(frozen=True)
+class VersionPolicy:
+    """Triton's ModelVersionPolicy: exactly one of the three is set."""
+
+    latest: int | None = None
+    all: bool = False
+    specific: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Metric:
+    """What hooks may observe: a counter, gauge or histogram of Prometheus."""
+
+    name: str
+    type: str
+    help: str
+    labels: tuple[str, ...] = ()
+    buckets: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
+class ResponseCache:
+    """How much of its answers each instance of a model keeps."""
+
+    size_mib: int = 64
+
+
+@dataclass(frozen=True)
+class Quantization:
+    """How weights are stored in fewer bits: a method, and arguments of transformers' for it."""
+
+    method: str
+    arguments: Mapping[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class HooksFile:
+    """A user's preprocess and postprocess, as they were when models.yaml was read."""
+
+    path: Path
+    content: bytes
+
+
+@dataclass(frozen=True)
+class PythonEnv:
+    """A model's own Python environment. ``folder`` is one that somebody else made; otherwise
+    ``digest`` stands for all that the requirements say, those of ``no_deps`` installed last and
+    alone. ``files`` is every file that was read for it.
+    """
+
+    written: str
+    folder: Path | None = None
+    requirements: Path | None = None
+    no_deps: Path | None = None
+    system_site_packages: bool = False
+    digest: str = ""
+    files: tuple[Path, ...] = ()
+
+
+@dataclass(frozen=True)
+class Ensemble:
+    """How a model is cut into steps. All after ``postprocessing_instances`` is for a model step on
+    a backend of Triton's own: rows at once, the multiple of tokens that rows are padded to, and
+    whether the exported model takes ``token_type_ids``.
+    """
+
+    backend: str = "python"
+    tokenizer_instances: int = 1
+    postprocessing_instances: int = 1
+    model_max_batch_size: int = 64
+    pad_to_multiple_of: int = 1
+    token_type_ids: bool = True
+
+    @property
+    def is_native(self) -> bool:
+        """Whether the model step needs no Python."""
+        return self.backend != "python"
+
+
+@dataclass(frozen=True)
+class LockedSnapshot:
+    """A commit on the Hub, and those of its files that are served, by path."""
+
+    commit: str
+    files: Mapping[str, LockedFile]
+
+    @property
+    def size(self) -> int:
+        """Bytes of all files."""
+        return sum(file.size for file in self.files.values())
+
+
+@dataclass(frozen=True)
+class Adapter:
+    """A LoRA adapter of a model: what requests call it, and where it comes from; ``locked`` and
+    ``places`` are as a ModelSpec's.
+    """
+
+    name: str
+    source: Source
+    revision: str | None
+    locked: LockedSnapshot | None = None
+    places: Mapping[str, Node] = field(default_factory=dict, compare=False, repr=False)
+
+
+@dataclass(frozen=True)
+class Arm:
+    """``weight`` percent of a model's requests, and the entry that answers them."""
+
+    name: str
+    model: str
+    weight: Fraction
+
+
+@dataclass(frozen=True)
+class Canary:
+    """Who shares a model's requests; ``sticky`` names what keeps like requests with one arm."""
+
+    arms: tuple[Arm, ...]
+    sticky: str | None = None
+
+
+@dataclass(frozen=True)
+class Shadow:
+    """The entry that gets copies of ``percent`` of a model's requests, and its name in metrics."""
+
+    name: str
+    model: str
+    percent: Fraction
+
+
+@dataclass(frozen=True)
+class ModelSpec:
+    """One entry of ``models:``, complete: defaults merged in, every value checked.
+
+    ``locked`` is what models.lock has of a Hub model; ``places`` are the keys that were given, each
+    where it stands, for errors that only show later. ``arm_of`` is the model that has this one as
+    an arm or a shadow of its own, where it is no entry by itself. ``adapter`` is the name of the
+    one of its adapters that this stands for, among its ``parts``.
+    """
+
+    name: str
+    task: str
+    source: Source
+    revision: str | None
+    dtype: str
+    device_map: str | None
+    trust_remote_code: bool
+    allow_pickle: bool
+    max_batch_size: int
+    dynamic_batching: DynamicBatching | None
+    instance_groups: tuple[InstanceGroup, ...]
+    version_policy: VersionPolicy | None
+    streaming: bool
+    hooks: HooksFile | None
+    python_env: PythonEnv | None
+    metrics: tuple[Metric, ...]
+    response_cache: ResponseCache | None
+    ensemble: Ensemble | None
+    options: Mapping[str, object]
+    locked: LockedSnapshot | None = None
+    places: Mapping[str, Node] = field(default_factory=dict, compare=False, repr=False)
+    canary: Canary | None = None
+    shadow: Shadow | None = None
+    layout: str = "single"
+    arm_of: str | None = None
+    quantization: Quantization | None = None
+    adapters: tuple[Adapter, ...] = ()
+    adapter: str | None = None
+
+    @property
+    def parts(self) -> tuple[ModelSpec, ...]:
+        """What has files of its own: the model, and each of its adapters as if it were one."""
+        return self, *(
+            replace(
+                self,
+                source=adapter.source,
+                revision=adapter.revision,
+                locked=adapter.locked,
+                places=adapter.places,
+                adapters=(),
+                adapter=adapter.name,
+            )
+            for adapter in self.adapters
+        )
+
+    @property
+    def title(self) -> str:
+        """The model, or the adapter of it that this stands for, as messages name it."""
+        return self.name if self.adapter is None else f"{self.name}, adapter {self.adapter}"

@@ -1,0 +1,70 @@
+"""What the server and the generator must agree on: files and tokens of the Hub, and Python
+environments.
+
+The runtime's own modules for it, which need neither torch nor Triton. In the server they lie
+beside model.py; here they are imported from model_templates/.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+_TEMPLATES = Path(__file__).resolve().parents[2] / "model_templates"
+if str(_TEMPLATES) not in sys.path:
+    sys.path.append(str(_TEMPLATES))  # last: its folders' names are no names for others to find
+
+from hf_runtime.weights.file_hashes import RECORD_FILE, FileHashes, hash_file  # noqa: E402
+from hf_runtime.weights.hub_files import NotServableError, choose, choose_adapter, is_safe  # noqa: E402
+from hf_runtime.weights.hub_token import UnusableTokenError, error_line, hub_token  # noqa: E402
+from hf_runtime.weights.locked_files import (  # noqa: E402
+    Difference,
+    LockedFile,
+    added_files,
+    differences,
+    missing_files,
+    repository_folder,
+    snapshot_folder,
+)
+from python_env.find_environment import (  # noqa: E402
+    FOLDER_VARIABLE,
+    MARKER,
+    NUMPY_VARIABLE,
+    BrokenEnvironmentError,
+    built_folder,
+    check,
+    is_built,
+    look_inside,
+)
+
+__all__ = [
+    "ENVIRONMENT_CODE",
+    "FOLDER_VARIABLE",
+    "MARKER",
+    "NUMPY_VARIABLE",
+    "RECORD_FILE",
+    "BrokenEnvironmentError",
+    "Difference",
+    "FileHashes",
+    "LockedFile",
+    "NotServableError",
+    "UnusableTokenError",
+    "added_files",
+    "built_folder",
+    "check",
+    "choose",
+    "choose_adapter",
+    "differences",
+    "error_line",
+    "hash_file",
+    "hub_token",
+    "is_built",
+    "is_safe",
+    "look_inside",
+    "missing_files",
+    "repository_folder",
+    "snapshot_folder",
+]
+
+# The code by which the server finds a model's environment.
+ENVIRONMENT_CODE = _TEMPLATES / "python_env"

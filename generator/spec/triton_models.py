@@ -1,0 +1,137 @@
+"""The models of Triton's, each a folder of the repository, that a ModelSpec becomes.
+
+Triton refuses /infer on a decoupled model and streams only from one. So a model that streams is
+two: ``<name>_stream`` is decoupled and holds the engine, ``<name>`` forwards to it and answers
+each request once. With ``layout: ensemble`` a model is four: three steps, and ``<name>``, through
+which Triton passes a request from one to the next. With ``layout: vllm-backend`` it is one, run by
+NVIDIA's vLLM backend, which is decoupled. Knows nothing of templates or files.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from generator.spec.model_spec import InstanceGroup, ModelSpec
+
+Role = Literal[
+    "whole", "front", "engine", "ensemble", "tokenizer", "model", "postprocessing", "vllm"
+]
+
+ENGINE_SUFFIX = "_stream"
+# The steps of an ensemble, in the order in which a request passes them.
+STEPS: tuple[Role, ...] = ("tokenizer", "model", "postprocessing")
+# One request may have many responses.
+DECOUPLED: tuple[Role, ...] = ("engine", "vllm")
+STEP_SUFFIXES = tuple(f"_{step}" for step in STEPS)
+TASK_PARAMETER = "hf_triton_task"
+ROLE_PARAMETER = "hf_triton_role"
+ENGINE_PARAMETER = "hf_triton_engine"
+ARM_PARAMETER = "hf_triton_arm_of"
+ADAPTERS_PARAMETER = "hf_triton_adapters"
+# Triton's own: the environment to start the model's Python in. It puts in the model's folder only.
+ENVIRONMENT_PARAMETER = "EXECUTION_ENV_PATH"
+ENVIRONMENT_FOLDER = "python_env"
+
+
+@dataclass(frozen=True)
+class TritonModel:
+    """One folder: ``name`` is the folder's, ``spec.name`` the one that models.yaml gives."""
+
+    name: str
+    role: Role
+    spec: ModelSpec
+
+    @property
+    def is_decoupled(self) -> bool:
+        """Whether one request may have many responses."""
+        return self.role in DECOUPLED
+
+    @property
+    def engine(self) -> str | None:
+        """The model that a front forwards to; others hold their engine themselves."""
+        return engine_name(self.spec.name) if self.role == "front" else None
+
+    @property
+    def is_step(self) -> bool:
+        """Whether it is one of an ensemble's."""
+        return self.role in STEPS
+
+    @property
+    def backend(self) -> str:
+        """The backend of Triton's that runs it; an ensemble has none."""
+        ensemble = self.spec.ensemble
+        if self.role == "ensemble":
+            return ""
+        if self.role == "vllm":
+            return "vllm"
+        return ensemble.backend if ensemble and self.role == "model" else "python"
+
+    @property
+    def max_batch_size(self) -> int:
+        """The most rows that Triton puts together for it, 0 where it has no batch dimension."""
+        ensemble = self.spec.ensemble
+        if ensemble and self.is_step:
+            native = self.role == "model" and ensemble.is_native
+            return ensemble.model_max_batch_size if native else 0
+        return self.spec.max_batch_size
+
+    @property
+    def runs_python(self) -> bool:
+        """Whether it has a model.py of ours."""
+        return self.backend == "python"
+
+    @property
+    def has_environment(self) -> bool:
+        """Whether it runs in a Python environment of its own; a front needs none."""
+        return self.spec.python_env is not None and self.runs_python and self.role != "front"
+
+    @property
+    def instance_groups(self) -> tuple[InstanceGroup, ...]:
+        """The spec's; of what has no model to compute, processes without a GPU."""
+        ensemble = self.spec.ensemble
+        if self.role == "front":
+            return (InstanceGroup(1, "KIND_CPU"),)
+        if ensemble and self.role == "tokenizer":
+            return (InstanceGroup(ensemble.tokenizer_instances, "KIND_CPU"),)
+        if ensemble and self.role == "postprocessing":
+            return (InstanceGroup(ensemble.postprocessing_instances, "KIND_CPU"),)
+        return self.spec.instance_groups
+
+    @property
+    def parameters(self) -> dict[str, str]:
+        """What programs that read config.pbtxt can know of it."""
+        found = {TASK_PARAMETER: self.spec.task, ROLE_PARAMETER: self.role}
+        if self.engine is not None:
+            found[ENGINE_PARAMETER] = self.engine
+        if self.spec.arm_of is not None:
+            found[ARM_PARAMETER] = self.spec.arm_of
+        if self.spec.adapters:
+            names = (adapter.name for adapter in self.spec.adapters)
+            found[ADAPTERS_PARAMETER] = ",".join(names)
+        if self.has_environment:
+            found[ENVIRONMENT_PARAMETER] = f"$$TRITON_MODEL_DIRECTORY/1/{ENVIRONMENT_FOLDER}"
+        return found
+
+
+def triton_models(spec: ModelSpec) -> tuple[TritonModel, ...]:
+    """The folders of one entry of models.yaml; the first has its name."""
+    if spec.layout == "vllm-backend":
+        return (TritonModel(spec.name, "vllm", spec),)
+    if spec.ensemble is not None:
+        steps = (TritonModel(step_name(spec.name, step), step, spec) for step in STEPS)
+        return TritonModel(spec.name, "ensemble", spec), *steps
+    if not spec.streaming:
+        return (TritonModel(spec.name, "whole", spec),)
+    engine = TritonModel(engine_name(spec.name), "engine", spec)
+    return TritonModel(spec.name, "front", spec), engine
+
+
+def engine_name(name: str) -> str:
+    """The folder of the engine of a model that streams."""
+    return f"{name}{ENGINE_SUFFIX}"
+
+
+def step_name(name: str, step: Role) -> str:
+    """The folder of a step of an ensemble."""
+    return f"{name}_{step}"

@@ -1,0 +1,198 @@
+"""A server from its start to its end: signals, what is left for others to find it, exit code.
+
+What keeps it alive in between is in supervision/. Knows nothing of models.yaml.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import FrameType
+from typing import NoReturn
+
+from generator.apply.file_watch import Watch
+from generator.apply.target import Target
+from generator.errors import EXIT_INPUT, EXIT_INTERRUPTED, EXIT_OK, RepositoryError
+from generator.openai_api.child_process import OpenAiProcess
+from generator.server.process import TritonServer
+from generator.server.state_file import ServerState, remove_state, write_state
+from generator.server.stubs import find_stubs
+from generator.supervision.healing import Healer
+from generator.supervision.health import Health
+from generator.supervision.health_port import health_port
+from generator.supervision.loop import ServeOptions, Supervisor, impatient
+from generator.supervision.messages import say
+from generator.supervision.served_models import ServedModels
+from generator.supervision.stopping import Hopelessness, Idleness
+from generator.supervision.stub_deaths import StubDeaths
+
+__all__ = ["ServeOptions", "StopRequested", "serve", "stop_signals"]
+
+# What ends a program in the foreground: Ctrl-C, `docker stop`, a closed terminal.
+_STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class StopRequested(KeyboardInterrupt):
+    """A signal asked us to stop."""
+
+
+def stop_signals() -> list[signal.Signals]:
+    """The signals that ask for a graceful stop."""
+    return [number for number in _STOP_SIGNALS if not _is_ignored_hangup(number)]
+
+
+def serve(
+    server: TritonServer,
+    models: Sequence[str],
+    options: ServeOptions,
+    openai_api: OpenAiProcess | None = None,
+) -> int:
+    """Starts ``server``, loads ``models`` and keeps them alive until a signal; returns the exit
+    code.
+
+    Raises ServerError when it does not start, nothing is left to serve, or it dies too often;
+    nothing is left behind.
+    """
+    before = {number: signal.signal(number, _raise_stop) for number in stop_signals()}
+    health = Health()
+    try:
+        with health_port(server.listen, health):
+            server.start()
+            health.set_server_up(True)
+            with _findable(server, options.config):
+                return _serve_until_stopped(server, models, options, health, openai_api)
+    finally:
+        if openai_api:
+            openai_api.kill()
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def _findable(server: TritonServer, config: Path) -> Iterator[None]:
+    """Leaves word in the repository of how to reach the server, for ``apply``."""
+    listen = server.listen
+    state = ServerState(
+        pid=os.getpid(),
+        host=listen.client_host(),
+        http_port=listen.http_port,
+        grpc_port=listen.grpc_port,
+        metrics_port=listen.metrics_port,
+        health_port=listen.health_port,
+        config=str(config.resolve()),
+        admin_key=server.api.admin_key,
+    )
+    try:
+        write_state(server.repository, state)
+    except RepositoryError as error:
+        say(f"{error}; `hf-triton apply` will need --url and the admin key")
+    try:
+        yield
+    finally:
+        remove_state(server.repository, listen.http_port)
+
+
+def _serve_until_stopped(
+    server: TritonServer,
+    models: Sequence[str],
+    options: ServeOptions,
+    health: Health,
+    openai_api: OpenAiProcess | None,
+) -> int:
+    served = ServedModels(server.repository, models)
+    with contextlib.suppress(RepositoryError):  # said by who wrote the state
+        served.record()
+    healer = _healer(server, served, health, options)
+    supervisor = Supervisor(server, served, health, healer, options, openai_api)
+    try:
+        if openai_api:
+            openai_api.start()
+        with _watching(server, options, supervisor):
+            supervisor.run()
+    except StopRequested:
+        code = _stop(server, health, healer, options.drain_s, openai_api)
+        return code if supervisor.has_served else EXIT_INTERRUPTED
+    except BaseException:
+        healer.end()
+        server.kill()
+        raise
+
+
+@contextlib.contextmanager
+def _watching(
+    server: TritonServer, options: ServeOptions, supervisor: Supervisor
+) -> Iterator[None]:
+    """Applies every change of what is watched meanwhile, if anything is."""
+    if options.watched is None:
+        yield
+        return
+    listen = server.listen
+    watch = Watch(
+        options.watched,
+        server.repository,
+        Target(server.api, listen.address(listen.http_port)),
+        lambda: supervisor.has_served and server.exit_code() is None,
+        say,
+    )
+    say(f"watching {options.watched.config}: it is applied whenever it is saved")
+    watch.start()
+    try:
+        yield
+    finally:
+        watch.stop()
+
+
+def _healer(
+    server: TritonServer, served: ServedModels, health: Health, options: ServeOptions
+) -> Healer:
+    api = impatient(server.api)
+    deaths = StubDeaths(api, lambda: find_stubs(server.pid))
+    return Healer(api, deaths, served, health, options.policy, say, server.log_tail)
+
+
+def _stop(
+    server: TritonServer,
+    health: Health,
+    healer: Healer,
+    drain_s: float,
+    openai_api: OpenAiProcess | None,
+) -> int:
+    health.enter("stopping")
+    after = f", in {drain_s:g} s" if drain_s else ""
+    say(f"stopping after the requests in flight{after}; Ctrl-C again forces it")
+    try:
+        time.sleep(drain_s)  # who asks for our health stops sending
+        healer.end()
+        if openai_api:
+            openai_api.begin_stop()
+        hopeless = Hopelessness(server.listen, Idleness(server.pid), healer.has_deaths)
+        code = server.stop(hopeless)
+        if openai_api:
+            openai_api.end()
+    except StopRequested:
+        server.kill()
+        return EXIT_INTERRUPTED
+    is_graceful = code == 0 or hopeless.came
+    left = healer.has_deaths and code != 0 and is_graceful
+    if left:
+        say("stopped; requests of the processes that died were never answered")
+    else:
+        say("stopped" if is_graceful else "stopped by force")
+    given_up = health.given_up()
+    if given_up:
+        say(f"exit code {EXIT_INPUT}, for models were given up: {', '.join(given_up)}")
+        return EXIT_INPUT
+    return EXIT_OK if is_graceful else EXIT_INTERRUPTED
+
+
+def _is_ignored_hangup(number: signal.Signals) -> bool:
+    """Whether we were started by nohup, and a closed terminal is not to end us."""
+    return number == signal.SIGHUP and signal.getsignal(number) is signal.SIG_IGN
+
+
+def _raise_stop(signum: int, _frame: FrameType | None) -> NoReturn:
+    raise StopRequested(signal.Signals(signum).name)

@@ -1,0 +1,56 @@
+"""What ``serve`` says: curl lines, the results, on stdout; everything else on stderr."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from generator.openai_api.child_process import OpenAiProcess
+from generator.render import model_config
+from generator.render.curl_lines import curl_lines
+from generator.server.loading import Loaded
+from generator.server.process import TritonServer
+
+
+def say(text: str) -> None:
+    """One message, in one piece: others are written from other threads."""
+    sys.stderr.write(f"hf-triton: {text}\n")
+    sys.stderr.flush()
+
+
+def tell_loaded(outcome: Loaded, loading: Sequence[str], again: bool) -> None:
+    """How loading a model ended, and which are ``loading`` still."""
+    others = f"; still loading: {', '.join(loading)}" if loading else ""
+    if outcome.failure:
+        say(f"model '{outcome.model}' failed to load: {outcome.failure}{others}")
+    else:
+        say(f"{outcome.model} is ready{' again' * again} after {outcome.seconds:.1f} s{others}")
+
+
+def print_curl_lines(server: TritonServer, model: str, openai_api: OpenAiProcess | None) -> None:
+    """Requests that work, on each endpoint of a model."""
+    config_file = server.repository / model / "config.pbtxt"
+    if model_config.arm_of(config_file):
+        return  # asked through the model whose arm it is
+    url = f"http://{server.listen.address(server.listen.http_port)}/v2/models"
+    lines = curl_lines(server.repository, model, url)
+    if openai_api:
+        lines += openai_api.curl_lines(model, config_file)
+    print("\n".join([f"# {model}", *lines]), flush=True)
+
+
+def tell_serving(server: TritonServer, num_models: int, has_openai: bool) -> None:
+    """How many models are ready, and where."""
+    listen = server.listen
+    where = f"http {listen.address(listen.http_port)}, grpc {listen.address(listen.grpc_port)}"
+    if has_openai:
+        where += f", OpenAI's API http://{listen.address(listen.openai_port)}/v1"
+    if listen.health_port:
+        where += f", health http://{listen.address(listen.health_port)}/ready"
+    count = f"{len(server.loader.ready)} of {counted(num_models)}"
+    say(f"serving {count} on {where}; Ctrl-C stops")
+
+
+def counted(num_models: int) -> str:
+    """Such as ``2 models``."""
+    return f"{num_models} model{'s' * (num_models != 1)}"

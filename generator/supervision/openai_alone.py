@@ -1,0 +1,55 @@
+"""``hf-triton serve --openai-port PORT --triton-url HOST:PORT``: the translator and no more."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from collections.abc import Iterable
+
+from generator.errors import EXIT_INTERRUPTED, EXIT_OK
+from generator.openai_api.child_process import curl_line
+from generator.openai_api.process import Settings, serve
+from generator.server.listen import Listen
+
+
+def serve_alone(
+    listen: Listen, triton_address: str, key: str | None, stop_signals: Iterable[signal.Signals]
+) -> int:
+    """Serves until one of the signals; returns the exit code.
+
+    Raises ServerError where it can't start.
+    """
+    settings = Settings(listen.host, listen.openai_port, triton_address, key)
+    return asyncio.run(_serve(settings, listen.address(listen.openai_port), stop_signals))
+
+
+async def _serve(settings: Settings, address: str, stop_signals: Iterable[signal.Signals]) -> int:
+    stop = asyncio.Event()
+
+    def ready() -> None:
+        _say(f"OpenAI API on http://{address}/v1, for the Triton at {settings.triton_address}")
+        print(curl_line(address, "NAME", settings.key), flush=True)
+
+    serving = asyncio.create_task(serve(settings, stop, ready))
+
+    def on_signal() -> None:
+        if stop.is_set():
+            serving.cancel()
+        else:
+            _say("stopping after the requests in flight; Ctrl-C again forces it")
+            stop.set()
+
+    for number in stop_signals:
+        asyncio.get_running_loop().add_signal_handler(number, on_signal)
+    try:
+        await serving
+    except asyncio.CancelledError:
+        return EXIT_INTERRUPTED
+    _say("stopped")
+    return EXIT_OK
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(f"hf-triton: {text}\n")
+    sys.stderr.flush()

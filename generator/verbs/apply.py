@@ -1,0 +1,160 @@
+"""``hf-triton apply``: brings a running server to what models.yaml says, without losing a request.
+
+Exit codes: 0 where the server runs what is wanted, 1 where something is wrong, a model failed, or
+``--dry-run`` has found something to do, 130 where it was interrupted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+
+from generator.errors import ServerError, UsageError
+
+HELP = "bring a running server to what models.yaml says; no request is lost"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds which server, and how far to go."""
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = _EXAMPLE
+    parser.add_argument(
+        "--dry-run", action="store_true", help="only say what would be done; exit 1 if anything"
+    )
+    parser.add_argument(
+        "--rollback",
+        action="store_true",
+        help="take back what the last apply did; models.yaml is not read",
+    )
+    _add_server(parser)
+    parser.add_argument(
+        "--wait", action="store_true", help="wait for another hf-triton that writes (default: end)"
+    )
+    parser.add_argument(
+        "--force", action="store_true", help="overwrite files that were edited by hand"
+    )
+    parser.add_argument(
+        "--prune", action="store_true", help="also remove the folders of models that are no more"
+    )
+    parser.add_argument(
+        "--drain-timeout-s",
+        type=_seconds,
+        default=60.0,
+        metavar="SECONDS",
+        help="how long to watch a replaced version answer its last requests; it goes when it has, "
+        "watched or not (default: 60)",
+    )
+
+
+_EXAMPLE = """\
+A changed model comes up as a new version beside the one that answers, takes over once it is ready,
+and the old one ends with its last request. One that fails to load leaves the old one serving. New
+models are loaded, those that models.yaml no longer names are unloaded; a change of canary or shadow
+weights alone loads nothing.
+
+  hf-triton apply --dry-run                 # what would be done?
+  hf-triton apply                           # do it
+  hf-triton apply --rollback                # take it back
+  HF_TRITON_ADMIN_KEY=... hf-triton apply --url gpu-7:8000   # a server that reads the same folder
+  hf-triton serve --watch                   # does it by itself whenever models.yaml is saved
+"""
+
+
+def run(args: argparse.Namespace) -> int:
+    """Raises GeneratorError where nothing could be done."""
+    _check_usage(args)
+    # Imported here: the other verbs, and --help, need no HTTP.
+    from generator.apply.session import ApplyOptions, Session
+    from generator.apply.target import check, distant_target, running_target
+    from generator.models_yaml.reading import load
+    from generator.spec.task_folders import find_tasks
+
+    config, repository = Path(args.config), Path(args.repository)
+    if not args.rollback:
+        load(config, find_tasks())  # every mistake in it comes before anything else
+    if not repository.is_dir():
+        raise ServerError(f"{repository}: no such folder: start a server with hf-triton serve")
+    if args.url:
+        grpc_port = args.grpc_port or int(args.url.rpartition(":")[2]) + 1
+        target = distant_target(args.url, grpc_port, _admin_key(args))
+    else:
+        target = running_target(repository, args.http_port)
+    check(target, repository)
+    options = ApplyOptions(args.dry_run, args.force, args.prune, args.wait, args.drain_timeout_s)
+    session = Session(repository, target, options)
+    return session.roll_back() if args.rollback else session.apply(config)
+
+
+def _add_server(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group(
+        "which server", "The one that hf-triton serve runs on --repository, unless said otherwise."
+    )
+    group.add_argument(
+        "--http-port",
+        type=_port,
+        metavar="PORT",
+        help="the one with this HTTP port, where several run",
+    )
+    group.add_argument(
+        "--url",
+        type=_address,
+        metavar="HOST:PORT",
+        help="the server whose HTTP is there, such as one in a container: it must read its models "
+        "from the same files as --repository, and its admin key is needed",
+    )
+    group.add_argument(
+        "--grpc-port",
+        type=_port,
+        metavar="PORT",
+        help="of --url, the port of its gRPC, through which models are loaded: over HTTP clients "
+        "would wait for that (default: the one after HTTP's)",
+    )
+    group.add_argument(
+        "--admin-key-file",
+        type=Path,
+        metavar="FILE",
+        help="a file with the admin key of --url; without it, that in HF_TRITON_ADMIN_KEY",
+    )
+
+
+def _check_usage(args: argparse.Namespace) -> None:
+    """Raises UsageError for options that would be ignored."""
+    if args.url and args.http_port:
+        raise UsageError("--url names the server's port already: leave --http-port out")
+    for flag, value in (("--admin-key-file", args.admin_key_file), ("--grpc-port", args.grpc_port)):
+        if value and not args.url:
+            raise UsageError(f"{flag} needs --url; a server of this machine tells that itself")
+    if args.rollback and (args.force or args.prune):
+        raise UsageError("--rollback takes neither --force nor --prune")
+
+
+def _admin_key(args: argparse.Namespace) -> str:
+    from generator.server.admin_key import take_admin_key
+
+    return take_admin_key(args.admin_key_file, os.environ) or ""
+
+
+def _port(text: str) -> int:
+    if not (text.isdecimal() and 1 <= int(text) <= 65535):
+        raise argparse.ArgumentTypeError(f"got '{text}', expected a port from 1 to 65535")
+    return int(text)
+
+
+def _address(text: str) -> str:
+    host, _, port = text.rpartition(":")
+    if not host or "/" in text or not (port.isdecimal() and 1 <= int(port) <= 65535):
+        raise argparse.ArgumentTypeError(
+            f"got '{text}', expected HOST:PORT of Triton's HTTP, such as gpu-7:8000"
+        )
+    return text
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds < float("inf"):
+        raise argparse.ArgumentTypeError(f"got '{text}', expected a number of seconds")
+    return seconds

@@ -1,0 +1,51 @@
+"""``hf-triton prune``: removes folders of ours that models.yaml no longer names."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from generator.models_yaml.reading import load_unpinned
+from generator.repository import writing as writer
+from generator.repository.plan import find_orphans
+from generator.spec.task_folders import find_tasks
+
+HELP = "remove generated models that models.yaml no longer names; never your files"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds --dry-run, --weights and --force."""
+    parser.add_argument("--dry-run", action="store_true", help="only say what would be removed")
+    parser.add_argument(
+        "--weights", action="store_true", help="also remove their downloaded weights (hf_cache)"
+    )
+    parser.add_argument(
+        "--force", action="store_true", help="also remove files that were edited by hand"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Removes what is ours in those folders; says what stays and why."""
+    repository = Path(args.repository)
+    specs = load_unpinned(Path(args.config), find_tasks())
+    removals = list(find_orphans(repository, specs, args.weights, args.force))
+    for removal in removals:
+        print(describe(removal, args.dry_run))
+        for path, reason in removal.kept:
+            print(f"kept       {removal.folder / path}: {reason}", file=sys.stderr)
+    if removals and not args.dry_run:
+        with writer.locked(repository):
+            for removal in removals:
+                writer.remove(removal)
+    if not removals:
+        print(f"{repository}: nothing to prune")
+    return 0
+
+
+def describe(removal: writer.Removal, dry_run: bool) -> str:
+    """One line on what is taken away."""
+    count = len(removal.removed)
+    files = f"{count} file{'s' * (count != 1)}"
+    weights = " and its weights" if removal.removes_weights else ""
+    return f"{'would remove' if dry_run else 'remove    '} {removal.folder} ({files}{weights})"

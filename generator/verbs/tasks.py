@@ -1,0 +1,91 @@
+"""``hf-triton tasks``: lists the tasks and what their ``options:`` can hold."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import textwrap
+from collections.abc import Iterator
+
+from generator.spec.task_folders import Option, Task, find_tasks
+
+HELP = "list the tasks, which stream, and their options, with units, ranges and defaults"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds --json."""
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Prints every task folder's options."""
+    tasks = find_tasks()
+    if args.json:
+        print(json.dumps({tag: as_json(task) for tag, task in tasks.items()}, indent=2))
+    else:
+        print("\n\n".join("\n".join(as_text(task)) for task in tasks.values()))
+    return 0
+
+
+def as_text(task: Task) -> Iterator[str]:
+    """The task's options, for people."""
+    yield f"{task.tag} (streams unless 'streaming: false')" if task.streams else task.tag
+    for option in task.options.values():
+        default = "null" if option.default is None else _word(option.default)
+        yield f"  {option.name}: {describe_kind(option)} (default {default})"
+        yield from textwrap.wrap(
+            option.help, 92, initial_indent="      ", subsequent_indent=" " * 6
+        )
+
+
+def as_json(task: Task) -> dict[str, object]:
+    """The task's options, for programs, and whether it streams."""
+    return {"streams": task.streams, "options": _options_as_json(task)}
+
+
+def _options_as_json(task: Task) -> dict[str, object]:
+    return {
+        option.name: {
+            "type": option.kind.__name__,
+            "choices": list(option.choices) or None,
+            "nullable": option.nullable,
+            "default": option.default,
+            "unit": option.unit,
+            "min": option.minimum,
+            "max": option.maximum,
+            "exclusive_min": option.exclusive_min,
+            "engines": list(option.engines) or None,
+            "help": option.help,
+        }
+        for option in task.options.values()
+    }
+
+
+def describe_kind(option: Option) -> str:
+    """Such as ``whole number, 1 to 1024, tokens``."""
+    if option.choices:
+        return " | ".join(_word(choice) for choice in option.choices)
+    names = {
+        bool: "true | false",
+        int: "whole number",
+        float: "number",
+        str: "text",
+        dict: "map",
+    }
+    engines = f"engine {' or '.join(option.engines)}" if option.engines else None
+    return ", ".join(filter(None, (names[option.kind], _range(option), option.unit, engines)))
+
+
+def _range(option: Option) -> str:
+    if option.exclusive_min is not None:
+        upper = "" if option.maximum is None else f" and at most {option.maximum}"
+        return f"above {option.exclusive_min}{upper}"
+    if option.minimum is not None and option.maximum is not None:
+        return f"{option.minimum} to {option.maximum}"
+    if option.minimum is not None:
+        return f"at least {option.minimum}"
+    return "" if option.maximum is None else f"at most {option.maximum}"
+
+
+def _word(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

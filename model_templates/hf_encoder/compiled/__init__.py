@@ -1,0 +1,1 @@
+"""The engine ``torch-compile``: encoders compiled by torch."""

@@ -1,0 +1,1 @@
+"""``layout: ensemble``: tokenizer, model and postprocessing as models of their own."""

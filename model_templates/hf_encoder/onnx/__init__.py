@@ -1,0 +1,1 @@
+"""The engine ``onnxruntime``: export, quantization, files and sessions."""

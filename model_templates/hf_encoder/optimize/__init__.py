@@ -1,0 +1,1 @@
+"""``hf-triton optimize``: compares the engines of one served model."""

@@ -1,0 +1,1 @@
+"""How a batch is computed: packed, padded, as CUDA graphs; each held to the model's own forward."""

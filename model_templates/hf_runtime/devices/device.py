@@ -1,0 +1,152 @@
+"""Where an instance runs, how many CPU threads it has, and how much memory is free there.
+
+The rules for KIND_* are Triton's (instance groups); ``device_map`` is accelerate's.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..errors import DeviceLostError, LoadError, reason
+
+if TYPE_CHECKING:
+    import torch
+
+# psutil tells the machine's memory, not what a container may have of it.
+_CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
+_CGROUP_USED = Path("/sys/fs/cgroup/memory.current")
+_CGROUP_STAT = Path("/sys/fs/cgroup/memory.stat")
+
+
+@dataclass(frozen=True)
+class Placement:
+    """``device`` holds the inputs; ``device_map`` is what ``from_pretrained`` is given."""
+
+    device: str
+    device_map: str | dict[str, str]
+
+
+def placement(kind: str, device_id: str, device_map: str | None) -> Placement:
+    """Turns Triton's instance kind (``CPU``, ``GPU``, ``MODEL``) and the YAML's ``device_map`` into
+    a placement.
+
+    Raises:
+        LoadError: a GPU is asked for and torch sees none, or not that one.
+    """
+    import torch
+
+    if kind.endswith("CPU"):
+        return Placement("cpu", {"": "cpu"})
+    num_gpus = torch.cuda.device_count()
+    if kind.endswith("MODEL"):
+        on_gpus = Placement("cuda:0", device_map or "auto")
+        return on_gpus if num_gpus else Placement("cpu", {"": "cpu"})
+    index = int(device_id)
+    if index >= num_gpus:
+        raise LoadError(_no_such_gpu(index, num_gpus))
+    device = f"cuda:{index}"
+    return Placement(device, device_map or {"": device})
+
+
+def _no_such_gpu(index: int, num_gpus: int) -> str:
+    import torch
+
+    if num_gpus:
+        present = "GPU 0" if num_gpus == 1 else f"{num_gpus} GPUs, 0 to {num_gpus - 1}"
+        return (
+            f"instance_group: got GPU {index}, but torch sees {present}: name those in gpus, or "
+            "give the server more (CUDA_VISIBLE_DEVICES, the container's --gpus)"
+        )
+    return (
+        f"instance_group: got GPU {index}, but torch {torch.__version__} sees none: install a "
+        "CUDA build of torch, or use kind: KIND_CPU"
+    )
+
+
+def devices_of(model: torch.nn.Module) -> list[torch.device]:
+    """Where a model's weights are: several devices where ``device_map`` has spread its layers."""
+    return sorted({weight.device for weight in model.parameters()}, key=str)
+
+
+def cpu_threads(model_config: Mapping[str, Any]) -> int:
+    """Threads to compute with: OMP_NUM_THREADS where that is set, else the cores that the process
+    may run on, shared by the model's instances.
+    """
+    asked = os.environ.get("OMP_NUM_THREADS", "")
+    if asked.isdecimal() and int(asked) > 0:
+        return int(asked)
+    groups = model_config.get("instance_group") or []
+    instances = sum(int(group.get("count", 1)) for group in groups) or 1
+    cores = (
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    )
+    return max(1, cores // instances)
+
+
+def check_computes(device: torch.device) -> None:
+    """Asks a device to compute something trivial: after an illegal address or a failed assertion
+    a GPU answers everything with the same error, until its process ends.
+
+    Raises:
+        DeviceLostError: it can't.
+    """
+    import torch
+
+    try:
+        (torch.ones(1, device=device) + 1).item()
+    except torch.OutOfMemoryError:
+        return  # somebody else's tensors; they go
+    except Exception as error:
+        raise DeviceLostError(
+            f"{device} computes nothing any more: {type(error).__name__}: {reason(error, 120)}"
+        ) from error
+
+
+def check_all_compute(model: torch.nn.Module) -> None:
+    """``check_computes`` of each device that holds some of a model's weights."""
+    for device in devices_of(model):
+        check_computes(device)
+
+
+def free_bytes(device: torch.device) -> int:
+    """Free memory in bytes: the GPU's own count, or what the machine and the container's limit
+    leave.
+    """
+    import torch
+
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    import psutil
+
+    available = int(psutil.virtual_memory().available)
+    try:
+        limit, used = _CGROUP_LIMIT.read_text().strip(), _CGROUP_USED.read_text().strip()
+    except OSError:
+        return available
+    if limit == "max":
+        return available
+    return min(available, max(0, int(limit) - int(used) + _reclaimable_bytes()))
+
+
+def give_back_freed_memory() -> None:
+    """Returns to the system what this process has let go of, but Python and glibc still keep."""
+    gc.collect()
+    with suppress(OSError, AttributeError, TypeError):
+        ctypes.CDLL(None).malloc_trim(0)
+
+
+def _reclaimable_bytes() -> int:
+    """The page cache that a container counts as used and gives up on demand: read weights, say."""
+    try:
+        lines = _CGROUP_STAT.read_text().splitlines()
+    except OSError:
+        return 0
+    fields = dict(line.split() for line in lines)
+    return int(fields.get("inactive_file", 0))

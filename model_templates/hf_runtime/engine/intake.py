@@ -1,0 +1,189 @@
+"""What a request passes before its task reads it: the split among arms, the model's hooks, then its
+response cache.
+
+Where models.yaml asks for none, nothing is between Triton and the task. Arms come first, for each
+has hooks and a cache of its own; then hooks: what they count is counted for every request, and a
+cached answer is one to what they made of it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import time
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import Any, TypeVar, cast
+
+from .. import log
+from ..errors import LoadError, place
+from ..hooking.calls import Hooking, Take
+from ..hooking.hook_file import HookFile
+from ..link.listener import EngineListener, ForwardedRequest
+from ..metrics.observations import Metric, Observations
+from ..metrics.publishing import Family, MetricsPublisher, instance_labels
+from ..request.declared import declared_tensors
+from ..request.plain_request import PlainRequest, RequestLike, read_plain
+from ..request.request_ids import labelled
+from ..request.responder import Responder
+from ..request.response_cache import ResponseCache
+from ..routing.live_router import LiveRouting, RoutedModel
+from ..weights.served_model import ServedModel
+
+HOOKS_FILE = "hooks.py"
+_R = TypeVar("_R", bound=RequestLike)
+_CLOSE_S = 5.0
+_MIB = 2**20
+
+
+class Intake:
+    """One instance's way in; made before the weights are loaded, for a bad hooks file shows
+    at once.
+    """
+
+    def __init__(self, served: ServedModel, args: Mapping[str, str], pb_utils: Any) -> None:
+        """``args`` are those of ``initialize``; ``pb_utils`` the module
+        ``triton_python_backend_utils``.
+
+        Raises:
+            LoadError: the hooks file can't be loaded; names it and its line.
+        """
+        config = json.loads(args["model_config"])
+        self._inputs = declared_tensors(config["input"])
+        self._observations = Observations(_metrics(served))
+        self._hooking: Hooking | None = None
+        self._cache: ResponseCache | None = None
+        if served.hooks is not None:
+            path = served.folder / args["model_version"] / HOOKS_FILE
+            outputs = declared_tensors(config["output"])
+            file = HookFile(path, served.hooks, self._observations, model=served.public_name)
+            batched = served.max_batch_size > 0
+            self._hooking = Hooking(file, self._inputs, outputs, batched=batched)
+        if served.response_cache_mib is not None:
+            self._cache = ResponseCache(served.response_cache_mib * _MIB)
+        publish = partial(MetricsPublisher, pb_utils, instance_labels(served.public_name, args))
+        self._publisher: MetricsPublisher | None = None
+        if self._cache is not None or served.metrics:
+            self._publisher = publish(self._families)
+        self._name = served.name
+        self._listener: EngineListener | None = None
+        routed = RoutedModel(served.folder, served.name, served.public_name, tuple(self._inputs))
+        self._routing = LiveRouting(routed, publish)
+
+    def open(self, take_forwarded: Callable[[ForwardedRequest], None]) -> None:
+        """After the weights are loaded: gets what fronts and other models pass on, each to
+        ``take_forwarded``, and shares requests with other models as routing.json says.
+
+        Raises:
+            OSError: it can't listen.
+        """
+        self._listener = EngineListener(self._name, take_forwarded)
+        self._routing.start()
+
+    def receive(
+        self,
+        request: _R,
+        listed: Iterable[str],
+        responder: Responder,
+        take: Callable[[_R | PlainRequest, Iterable[str], Responder], None],
+        *,
+        may_stream: bool = False,
+        is_routed: bool = False,
+    ) -> None:
+        """Calls ``take(request, listed, responder)`` with what the hooks made of them, now or from
+        another thread, unless the answer is known or another arm's; never raises.
+
+        ``listed`` are the outputs that the request names; ``may_stream`` where its caller takes
+        several responses; ``is_routed`` where another model has chosen this one for it.
+        """
+        table = self._routing.table
+        if table is None or is_routed:
+            self._receive_here(request, listed, responder, take)
+            return
+
+        def here(read: RequestLike, listed: Iterable[str], responder: Responder) -> None:
+            self._receive_here(cast("_R | PlainRequest", read), listed, responder, take)
+
+        route = partial(self._routing.receive, table, may_stream=may_stream)
+        try:
+            route(request, listed, responder, here)
+        except Exception as error:
+            # Our own fault, but one request's answer all the same.
+            text = f"a request was not routed: {place(error)}"
+            log.error(labelled(responder.request_id, text))
+            responder.fail(error)
+
+    def _receive_here(
+        self,
+        request: _R | PlainRequest,
+        listed: Iterable[str],
+        responder: Responder,
+        take: Callable[[_R | PlainRequest, Iterable[str], Responder], None],
+    ) -> None:
+        if self._hooking is None and self._cache is None:
+            take(request, listed, responder)
+            return
+        try:
+            self._receive(read_plain(request, self._inputs), listed, responder, take)
+        except Exception as error:
+            # Our own fault, but one request's answer all the same.
+            log.error(labelled(responder.request_id, f"a request failed: {place(error)}"))
+            responder.fail(error)
+
+    def drain(self, timeout_s: float) -> None:
+        """Before the engine stops: takes no more from other processes, waits for other arms'
+        answers, and lets hooks hand on the requests that they have.
+        """
+        deadline_s = time.monotonic() + timeout_s
+        if self._listener is not None:
+            self._listener.drain()
+        self._routing.drain(timeout_s)
+        if self._hooking is not None:
+            self._hooking.drain(max(0.0, deadline_s - time.monotonic()))
+
+    def close(self) -> None:
+        """After the engine has stopped: sends what hooks still hold, and ends every thread."""
+        self._routing.close()
+        if self._hooking is not None:
+            self._hooking.close(_CLOSE_S)
+        if self._listener is not None:
+            self._listener.close()
+        if self._publisher is not None:
+            self._publisher.close()
+
+    def _receive(
+        self, plain: PlainRequest, listed: Iterable[str], responder: Responder, take: Take
+    ) -> None:
+        if self._cache is not None:
+            take = partial(self._through_cache, take)
+        if self._hooking is not None:
+            self._hooking.receive(plain, listed, responder, take)
+        else:
+            take(plain, listed, responder)
+
+    def _through_cache(
+        self, take: Take, request: PlainRequest, listed: Iterable[str], responder: Responder
+    ) -> None:
+        assert self._cache is not None
+        self._cache.receive(request, listed, responder, take)
+
+    def _families(self) -> Iterable[Family]:
+        cached = self._cache.families() if self._cache is not None else ()
+        return itertools.chain(cached, self._observations.families())
+
+
+def _metrics(served: ServedModel) -> list[Metric]:
+    try:
+        return [
+            Metric(
+                name,
+                values["type"],
+                values["help"],
+                tuple(values["labels"]),
+                tuple(values["buckets"]),
+            )
+            for name, values in served.metrics.items()
+        ]
+    except (KeyError, TypeError, AttributeError) as error:
+        message = "model.json: its metrics are not what the generator writes"
+        raise LoadError(f"{message}; write it anew with `hf-triton generate`") from error

@@ -1,0 +1,1 @@
+"""Runs the user's hooks around requests; users import ``hf_runtime.hooks``."""

@@ -1,0 +1,99 @@
+"""Loads a hooks file and runs its functions; whatever they raise becomes the request's own error.
+
+Knows neither threads nor how responses travel.
+"""
+
+from __future__ import annotations
+
+import sys
+import traceback
+import types
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from .. import log
+from ..errors import HookError, LoadError, RuntimeModelError, reason
+from ..hooks import HookTensors
+from ..metrics.observations import Observations
+from ..request.request_ids import labelled
+
+NAMES = ("preprocess", "postprocess")
+
+
+class HookFile:
+    """A loaded hooks file. ``name`` is what models.yaml calls it, for errors."""
+
+    def __init__(
+        self, path: Path, name: str, observations: Observations, *, model: str = ""
+    ) -> None:
+        """Raises LoadError with one line that names the file and its line."""
+        self.name = name
+        self.observations = observations
+        self._path = str(path)
+        self._log_prefix = f"{model}: " if model else ""
+        module = self._loaded(path)
+        self._functions: dict[str, Callable[[Any], Any]] = {
+            wanted: getattr(module, wanted) for wanted in NAMES if hasattr(module, wanted)
+        }
+        if not self._functions:
+            raise LoadError(f"hooks: {name} has neither preprocess nor postprocess")
+
+    def has(self, function: str) -> bool:
+        """Whether the file has ``preprocess`` or ``postprocess``."""
+        return function in self._functions
+
+    def run(self, function: str, subject: HookTensors, *, request_id: str = "") -> None:
+        """Runs one of them, if the file has it, on a request or a response, which it changes;
+        ``request_id`` is for the log.
+
+        Raises:
+            RuntimeModelError: what the caller is answered; the log has its place, never its text.
+        """
+        if function not in self._functions:
+            return
+        try:
+            with self.observations.active():
+                returned = self._functions[function](subject)
+            self._take(returned, subject, function)
+            subject.check()
+        except HookError as error:
+            message = f"{self._place(error)}: {function}: {error}"
+            log.error(self._log_prefix + labelled(request_id, message))
+            raise HookError(message) from None
+        except RuntimeModelError:
+            raise
+        except BaseException as error:
+            # SystemExit too: on a thread it would be lost, and its caller wait for ever.
+            message = f"{self._place(error)}: {function} raised {type(error).__name__}"
+            log.error(self._log_prefix + labelled(request_id, message))
+            raise HookError(message) from error
+
+    def _take(self, returned: object, subject: HookTensors, function: str) -> None:
+        if returned is None or returned is subject:
+            return
+        if not isinstance(returned, Mapping):
+            got = type(returned).__name__
+            raise HookError(f"returned {got}, allowed: None or a dict of tensors")
+        subject.replace(dict(returned))
+
+    def _loaded(self, path: Path) -> types.ModuleType:
+        module = types.ModuleType(f"hf_triton_hooks_{abs(hash(self._path))}")
+        module.__file__ = self._path
+        sys.modules[module.__name__] = module  # dataclasses and pickle look it up there
+        try:
+            code = compile(path.read_bytes(), self._path, "exec", dont_inherit=True)
+            exec(code, module.__dict__)  # noqa: S102, the user's own file is what is served
+        except BaseException as error:
+            kind = type(error).__name__
+            line = f"hooks: {self._place(error)}: {kind}: {reason(error)}"
+            raise LoadError(line) from error
+        return module
+
+    def _place(self, error: BaseException) -> str:
+        """``my_hooks.py:12``: the innermost line of the file that has to do with the error."""
+        frames = traceback.extract_tb(error.__traceback__)
+        lines = [frame.lineno for frame in frames if frame.filename == self._path]
+        if isinstance(error, SyntaxError) and error.filename == self._path:
+            lines.append(error.lineno)
+        return f"{self.name}:{lines[-1]}" if lines else self.name

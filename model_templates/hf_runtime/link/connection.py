@@ -1,0 +1,133 @@
+"""One connection between an engine and who asks it: a thread that reads, and one that writes, so
+that whoever sends never waits for the peer.
+
+Knows frames as bytes out and objects in; knows nothing of what they say.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from collections.abc import Callable
+from typing import BinaryIO
+
+from . import protocol
+from .protocol import Frame, LinkError
+
+# Far above what an engine admits at once; a peer that has stopped reading gets no more.
+_MAX_QUEUED_BYTES = 2 * protocol.MAX_FRAME_BYTES
+
+
+class Connection:
+    """Our end of a connected socket, whose peer has been checked.
+
+    ``on_frame`` is called from the reader's thread for every frame after the hello, and ``on_end``
+    once from there when nothing more can come, with the fault of the peer where there is one.
+    """
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        on_frame: Callable[[Frame], None],
+        on_end: Callable[[LinkError | None], None],
+        *,
+        stream: BinaryIO | None = None,
+    ) -> None:
+        """``stream`` is the reading end of ``sock`` where the peer's hello was already read."""
+        self._socket = sock
+        self._stream = stream
+        self._on_frame, self._on_end = on_frame, on_end
+        self._changed = threading.Condition()
+        self._queue: list[bytes] = []
+        self._queued_bytes = 0
+        self._closing = False
+        self._broken = False
+        self._reader = threading.Thread(target=self._read, name="link reader", daemon=True)
+        self._writer = threading.Thread(target=self._write, name="link writer", daemon=True)
+
+    def start(self) -> None:
+        """Starts both threads; the reader, which may end at once, waits for the writer then."""
+        self._writer.start()
+        self._reader.start()
+
+    def send(self, data: bytes) -> bool:
+        """Queues an encoded frame; False where the peer has gone or no longer reads."""
+        with self._changed:
+            full = self._queued_bytes and self._queued_bytes + len(data) > _MAX_QUEUED_BYTES
+            if self._closing or self._broken or full:
+                if full:
+                    self._hang_up()
+                return False
+            self._queue.append(data)
+            self._queued_bytes += len(data)
+            self._changed.notify()
+        return True
+
+    def close(self, flush_s: float = 0.0) -> None:
+        """Sends what is queued for at most ``flush_s``, hangs up, and ends both threads."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify()
+        if flush_s:
+            self._writer.join(flush_s)
+        self._hang_up()
+        for thread in (self._writer, self._reader):
+            if thread is not threading.current_thread():
+                thread.join()
+
+    def _hang_up(self) -> None:
+        """Wakes both threads; the reader closes the socket."""
+        self._broken = True
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+
+    def _read(self) -> None:
+        fault: LinkError | None = None
+        try:
+            if self._stream is None:
+                self._stream = self._socket.makefile("rb")
+                first = protocol.read_frame(self._stream)
+                if first is None:
+                    return
+                protocol.check_hello(first)
+            while (frame := protocol.read_frame(self._stream)) is not None:
+                self._on_frame(frame)
+        except LinkError as error:
+            fault = error
+        except OSError:
+            pass  # the peer has gone, one way or the other
+        finally:
+            self._end(fault)
+
+    def _end(self, fault: LinkError | None) -> None:
+        with self._changed:
+            self._hang_up()
+            self._changed.notify()
+        self._on_end(fault)
+        if self._writer is not threading.current_thread():
+            self._writer.join()
+        if self._stream is not None:
+            self._stream.close()
+        self._socket.close()
+
+    def _write(self) -> None:
+        try:
+            while data := self._next_data():
+                self._socket.sendall(data, socket.MSG_NOSIGNAL)
+        except OSError:
+            pass  # the reader notices too
+        with self._changed:
+            self._queue, self._queued_bytes = [], 0
+            if not self._closing:
+                self._hang_up()
+
+    def _next_data(self) -> bytes:
+        """All that is queued; nothing where the connection ends."""
+        with self._changed:
+            while not (self._queue or self._closing or self._broken):
+                self._changed.wait()
+            if self._broken:
+                return b""
+            queue, self._queue, self._queued_bytes = self._queue, [], 0
+        return b"".join(queue)

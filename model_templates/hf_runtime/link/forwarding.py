@@ -1,0 +1,109 @@
+"""Passes requests on to the engines of another model, and follows them until they are answered."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections.abc import Callable
+
+from ..errors import RuntimeModelError
+from ..request.responder import Responder, pause_s
+from .client import EngineClient
+from .engines import Engines
+from .link_request import LinkRequest
+from .waiting import EngineAnswerError, Waiting
+
+
+class Forwarder:
+    """The requests that one process passes on to one model. ``close`` ends its threads."""
+
+    def __init__(self, engines: Engines) -> None:
+        self.engines = engines
+        self._numbers = itertools.count()
+        self._wake = threading.Event()
+        self._closing = False
+        self._watcher = threading.Thread(target=self._watch, name="cancellations", daemon=True)
+        engines.start(self._pass_on_again)
+        self._watcher.start()
+
+    @property
+    def num_waiting(self) -> int:
+        """Requests that are not answered yet."""
+        return sum(len(client.waiting) for client in self.engines.clients())
+
+    def pass_on(self, request: LinkRequest, responder: Responder) -> None:
+        """Passes a request on; ``responder`` answers it, whatever happens to the engine.
+
+        Raises:
+            RequestError: it is too large.
+            UnavailableError: there is no engine.
+        """
+        self.engines.pass_on(self._waiting(request, responder, None))
+        self._wake.set()
+
+    def offer(
+        self,
+        request: LinkRequest,
+        responder: Responder,
+        give_back: Callable[[RuntimeModelError], None],
+    ) -> bool:
+        """The same, if an engine is connected, else False. ``give_back`` takes the request where
+        the engine is lost before it has answered. Raises RequestError: it is too large.
+        """
+        taken = self.engines.offer(self._waiting(request, responder, give_back))
+        self._wake.set()
+        return taken
+
+    def close(self) -> None:
+        """Ends every thread; requests that wait are given back, or answered with UNAVAILABLE."""
+        self._closing = True
+        self._wake.set()
+        self._watcher.join()
+        self.engines.close()
+
+    def _waiting(
+        self,
+        request: LinkRequest,
+        responder: Responder,
+        give_back: Callable[[RuntimeModelError], None] | None,
+    ) -> Waiting:
+        number = next(self._numbers)
+        data = request.encode(number)
+        return Waiting(number, data, request.outputs, responder, give_back)
+
+    def _pass_on_again(self, waiting: Waiting, error: EngineAnswerError) -> None:
+        """To another engine, where there is one, after one gave it back because it is unloaded.
+
+        As often as that happens, for a model may change again and again while it is answered; an
+        engine that has given one back gets none any more, so this ends.
+        """
+        try:
+            self.engines.pass_on(waiting)
+            self._wake.set()
+        except RuntimeModelError:  # there is no other
+            waiting.lose(error)
+
+    def _watch(self) -> None:
+        """Cancels the requests of callers that have gone."""
+        while not self._closing:
+            began = time.monotonic()
+            num_waiting = self._look_at_all()
+            if not num_waiting:
+                self._wake.wait()
+                self._wake.clear()
+                continue
+            time.sleep(pause_s(num_waiting, time.monotonic() - began))
+
+    def _look_at_all(self) -> int:
+        """How many requests wait."""
+        num_waiting = 0
+        for client in self.engines.clients():
+            for waiting in list(client.waiting.values()):
+                num_waiting += 1
+                self._look_at(client, waiting)
+        return num_waiting
+
+    def _look_at(self, client: EngineClient, waiting: Waiting) -> None:
+        if waiting.is_cancelled():
+            client.cancel(waiting)

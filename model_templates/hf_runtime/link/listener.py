@@ -1,0 +1,230 @@
+"""The engine's end of the link: takes requests from other processes, and the answers back to them.
+
+Whatever a caller sends, and whenever it goes away, only its own requests feel it. Knows neither
+Triton nor the engine.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from collections.abc import Callable, Mapping
+
+from .. import log
+from ..errors import EngineError, OverloadedError, place
+from ..request.plain_request import Tensor
+from ..request.request_ids import labelled
+from ..request.responder import Responder, status_and_text
+from . import protocol
+from .connection import Connection
+from .link_request import LinkRequest, read_request
+from .protocol import Array, Frame, FrameTooLargeError, LinkError
+
+_BACKLOG = 16
+_FLUSH_S = 2.0
+
+
+class ForwardedRequest:
+    """A request that another process has passed on, read like Triton's own."""
+
+    def __init__(self, request: LinkRequest, responder: Responder) -> None:
+        self.responder = responder
+        self._request = request
+
+    @property
+    def may_stream(self) -> bool:
+        """Whether the caller takes several responses."""
+        return self._request.may_stream
+
+    @property
+    def is_routed(self) -> bool:
+        """Whether it is an arm's share of another model's requests."""
+        return self._request.is_routed
+
+    @property
+    def request_id(self) -> str:
+        """The id that the client gave the request; empty where it gave none."""
+        return self._request.request_id
+
+    def parameters(self) -> str:
+        """The request's parameters, a JSON object."""
+        return self._request.parameters
+
+    def requested_output_names(self) -> list[str]:
+        """The outputs that the caller named; all of the model's where it named none."""
+        return list(self._request.outputs)
+
+    def tensor(self, name: str) -> Tensor | None:
+        """The input of that name, or None."""
+        array = self._request.inputs.get(name)
+        return None if array is None else Tensor(array)
+
+
+class EngineListener:
+    """Listens for those that ask an engine, and hands each request to ``handle``.
+
+    ``handle`` is called from a caller's own reader thread; each request's responder answers it.
+    """
+
+    def __init__(self, model: str, handle: Callable[[ForwardedRequest], None]) -> None:
+        """``model`` is the engine's name in Triton. Raises OSError where it can't listen."""
+        self._handle = handle
+        self._lock = threading.Lock()
+        self._callers: set[_Caller] = set()
+        self.is_draining = False
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._socket.bind(f"\0{protocol.new_address(model)}")
+        self._socket.listen(_BACKLOG)
+        self._acceptor = threading.Thread(target=self._accept, name="link acceptor", daemon=True)
+        self._acceptor.start()
+
+    def drain(self) -> None:
+        """Takes no new requests from here on: callers send them to another engine."""
+        self._stop_listening()
+        with self._lock:  # a request that is being handed on is handed on before this returns
+            self.is_draining = True
+            callers = list(self._callers)
+        for caller in callers:
+            caller.send({"kind": "drain"})
+
+    def close(self) -> None:
+        """Drains, sends what answers there are, and ends every thread; other requests are lost."""
+        self.drain()
+        for caller in list(self._callers):
+            caller.connection.close(flush_s=_FLUSH_S)
+
+    def hand_on(self, request: ForwardedRequest) -> None:
+        """Passes a request to the engine, unless that is on its way out."""
+        with self._lock:
+            if not self.is_draining:
+                self._handle(request)
+                return
+        request.responder.fail(OverloadedError("the model is being unloaded: try again"))
+
+    def forget(self, caller: _Caller) -> None:
+        """A caller is gone."""
+        with self._lock:
+            self._callers.discard(caller)
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                sock, _ = self._socket.accept()
+            except OSError:
+                return  # draining
+            try:
+                protocol.check_peer(sock)
+                # Whatever the peer is, it learns what we are before we hang up.
+                sock.sendall(protocol.encode(protocol.hello()), socket.MSG_NOSIGNAL)
+            except (LinkError, OSError) as error:
+                log.warn(f"a connection to the engine was refused: {error}")
+                sock.close()
+                continue
+            self._welcome(sock)
+
+    def _welcome(self, sock: socket.socket) -> None:
+        caller = _Caller(self, sock)
+        with self._lock:
+            self._callers.add(caller)
+        caller.connection.start()
+
+    def _stop_listening(self) -> None:
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)  # wakes accept
+        if self._acceptor is not threading.current_thread():
+            self._acceptor.join()
+        self._socket.close()
+
+
+class _Caller:
+    """One connected process and its open requests."""
+
+    def __init__(self, listener: EngineListener, sock: socket.socket) -> None:
+        self.listener = listener
+        self.connection = Connection(sock, self._on_frame, self._on_end)
+        self.open: dict[int, _LinkResponder] = {}  # changed one key at a time, which is atomic
+
+    def send(self, frame: Frame) -> None:
+        """Raises FrameTooLargeError; a caller that has gone is no error."""
+        self.connection.send(protocol.encode(frame))
+
+    def _on_frame(self, frame: Frame) -> None:
+        kind, number = frame.get("kind"), frame.get("id")
+        if not isinstance(number, int):
+            raise LinkError("a frame without a number")
+        if kind == "cancel":
+            responder = self.open.get(number)
+            if responder is not None:
+                responder.cancel()
+        elif kind == "request":
+            self._take(number, frame)
+        else:
+            raise LinkError("a frame of no known kind")
+
+    def _take(self, number: int, frame: Frame) -> None:
+        read = read_request(frame)
+        responder = _LinkResponder(self, number, read.request_id)
+        request = ForwardedRequest(read, responder)
+        self.open[number] = responder
+        try:
+            self.listener.hand_on(request)
+        except Exception as error:
+            # Our own fault, but one request's answer all the same.
+            text = f"a forwarded request failed: {place(error)}"
+            log.error(labelled(read.request_id, text))
+            responder.fail(error)
+
+    def _on_end(self, fault: LinkError | None) -> None:
+        self.listener.forget(self)
+        for responder in list(self.open.values()):
+            responder.cancel()
+        self.open.clear()
+        if fault is not None:
+            log.warn(f"a caller's connection was ended: {fault}")
+
+
+class _LinkResponder:
+    """The way back to a caller, for one request."""
+
+    def __init__(self, caller: _Caller, number: int, request_id: str) -> None:
+        self.request_id = request_id
+        self._caller = caller
+        self._number = number
+        self._cancelled = False
+
+    def send(self, outputs: Mapping[str, Array], *, final: bool) -> None:
+        if not (self._closes() if final else self._is_open()):
+            return
+        packed = {name: protocol.pack_tensor(array) for name, array in outputs.items()}
+        frame = {"kind": "answer", "id": self._number, "outputs": packed, "final": final}
+        try:
+            self._caller.send(frame)
+        except FrameTooLargeError as error:
+            if final or self._closes():
+                self._send_error(EngineError(f"the answer has {error}"))
+
+    def fail(self, error: Exception) -> None:
+        if self._closes():
+            self._send_error(error)
+
+    def is_cancelled(self) -> bool:
+        return self._cancelled
+
+    def cancel(self) -> None:
+        """Nobody waits for the answer any more."""
+        self._cancelled = True
+
+    def _is_open(self) -> bool:
+        return self._number in self._caller.open and not self._cancelled
+
+    def _closes(self) -> bool:
+        """True for the first of all calls that answer, unless nobody waits."""
+        return self._caller.open.pop(self._number, None) is not None and not self._cancelled
+
+    def _send_error(self, error: Exception) -> None:
+        status, text = status_and_text(error)
+        # Not the request's fault nor a full queue's: another engine can still answer it.
+        unloading = isinstance(error, OverloadedError) and self._caller.listener.is_draining
+        frame = {"kind": "error", "id": self._number, "status": status, "text": text}
+        self._caller.send({**frame, "unloading": unloading})

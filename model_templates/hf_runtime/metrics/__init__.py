@@ -1,0 +1,1 @@
+"""What a model counts, published on Triton's ``/metrics``."""

@@ -1,0 +1,130 @@
+"""Publishes what a model counts on Triton's own ``/metrics``.
+
+Setting a metric is a message to the server, so nothing is published where it is counted: a thread
+of its own looks once a second and sends what has changed.
+Knows Triton's metric families; knows nothing of what the numbers mean.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from .. import log
+from ..errors import reason
+
+_PUBLISH_EVERY_S = 1.0
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One number of a family: a total that only grows, or what is at this moment."""
+
+    labels: Mapping[str, str]
+    value: float
+
+
+@dataclass(frozen=True)
+class Family:
+    """A named metric. ``counter`` is False for what can fall."""
+
+    name: str
+    help: str
+    counter: bool
+    samples: tuple[Sample, ...]
+
+
+def instance_labels(model: str, args: Mapping[str, str]) -> dict[str, str]:
+    """What tells an instance's numbers from others'; ``args`` are those of ``initialize``."""
+    return {
+        "model": model,
+        "version": args["model_version"],
+        "instance": args["model_instance_name"],
+    }
+
+
+def one_number(name: str, help_text: str, value: float, *, counter: bool = False) -> Family:
+    """A family without labels of its own."""
+    return Family(name, help_text, counter, (Sample({}, float(value)),))
+
+
+class MetricsPublisher:
+    """Publishes ``collect()`` once a second until it is closed, and once more then."""
+
+    def __init__(
+        self, pb_utils: Any, labels: Mapping[str, str], collect: Callable[[], Iterable[Family]]
+    ) -> None:
+        self._pb_utils = pb_utils
+        self._labels = dict(labels)
+        self._collect = collect
+        self._families: dict[str, Any] = {}
+        self._metrics: dict[tuple[str, tuple[tuple[str, str], ...]], Any] = {}
+        self._published: dict[tuple[str, tuple[tuple[str, str], ...]], float] = {}
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="metrics", daemon=True)
+        if self._try_publish():  # from the first moment on, every name is there
+            self._thread.start()
+
+    def close(self) -> None:
+        """Publishes the last numbers and ends the thread; the metrics stay, see ``_keep``."""
+        self._closing.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _run(self) -> None:
+        is_last = False
+        while not is_last:
+            is_last = self._closing.wait(_PUBLISH_EVERY_S)
+            if not self._try_publish():
+                return
+
+    def _try_publish(self) -> bool:
+        try:
+            self._publish()
+        except Exception as error:
+            # A server without metrics (--allow-metrics=false), or in the middle of its end.
+            log.warn(f"metrics are not published: {type(error).__name__}: {reason(error)}")
+            return False
+        return True
+
+    def _publish(self) -> None:
+        for family in self._collect():
+            for sample in family.samples:
+                key = (family.name, tuple(sorted(sample.labels.items())))
+                before = self._published.get(key)
+                if before == sample.value:
+                    continue
+                metric = self._metrics.get(key) or self._new_metric(family, sample, key)
+                if not family.counter:
+                    metric.set(sample.value)
+                elif sample.value:
+                    metric.increment(sample.value - (before or 0.0))
+                self._published[key] = sample.value
+
+    def _new_metric(self, family: Family, sample: Sample, key: Any) -> Any:
+        if family.name not in self._families:
+            kinds = self._pb_utils.MetricFamily
+            self._families[family.name] = _keep(
+                kinds(
+                    name=family.name,
+                    description=family.help,
+                    kind=kinds.COUNTER if family.counter else kinds.GAUGE,
+                )
+            )
+        labels = {**self._labels, **sample.labels}
+        self._metrics[key] = metric = _keep(self._families[family.name].Metric(labels=labels))
+        return metric
+
+
+def _keep(thing: Any) -> Any:
+    """Keeps an object for ever, past the interpreter's end too.
+
+    Where one model lets go of a metric or its family, Triton (24.10) frees what other models, or
+    the same one after a reload, still write to, and dies. Kept, a reloaded model goes on counting
+    where it was.
+    """
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(thing))
+    return thing

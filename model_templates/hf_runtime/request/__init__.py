@@ -1,0 +1,1 @@
+"""A request of Triton's as tasks read it, and the way back to its caller."""

@@ -1,0 +1,65 @@
+"""Reads JSON texts out of requests: whatever is wrong with one is the caller's error, and no error
+quotes the text.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from typing import Any
+
+from ..errors import RequestError
+from .tensors import kind_of
+
+
+def read_json(field: str, text: str) -> Any:
+    """The value of a JSON text.
+
+    Raises:
+        RequestError: names the field and says where the text is broken.
+    """
+    try:
+        value = json.loads(text, object_pairs_hook=lambda pairs: _unique(field, pairs))
+        if "\\u" in text:
+            json.dumps(value, ensure_ascii=False).encode()
+        return value
+    except json.JSONDecodeError as error:
+        where = f"line {error.lineno}, column {error.colno}"
+        raise RequestError(f"{field}: not valid JSON at {where}: {error.msg}") from None
+    except UnicodeEncodeError:
+        raise RequestError(f"{field}: not valid Unicode: half of a surrogate pair") from None
+    except RecursionError:
+        raise RequestError(f"{field}: not valid JSON: nested too deeply") from None
+    except ValueError:
+        # Python's own limit on the digits of an integer.
+        raise RequestError(f"{field}: not valid JSON: a number has too many digits") from None
+
+
+def read_object(field: str, text: str) -> dict[str, Any]:
+    """The value of a JSON text that must be an object."""
+    value = read_json(field, text)
+    if not isinstance(value, dict):
+        raise RequestError(f"{field}: got {kind_of(value)}, allowed: a JSON object")
+    return value
+
+
+def read_list(field: str, text: str) -> list[Any]:
+    """The value of a JSON text that must be a list."""
+    value = read_json(field, text)
+    if not isinstance(value, list):
+        raise RequestError(f"{field}: got {kind_of(value)}, allowed: a JSON list")
+    return value
+
+
+def short(name: str) -> str:
+    """A name as an error shows it; what does not look like one may be a misplaced text."""
+    return name if re.fullmatch(r"[\w.-]{1,40}", name) else f"a name of {len(name)} characters"
+
+
+def _unique(field: str, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    values = dict(pairs)
+    if len(values) < len(pairs):
+        twice = next(name for name, count in Counter(n for n, _ in pairs).items() if count > 1)
+        raise RequestError(f"{field}: {short(twice)} is given twice")
+    return values

@@ -1,0 +1,196 @@
+"""Reads a request's tensors and parameters row by row, and checks what Triton does not.
+
+Triton has already refused undeclared inputs, wrong ranks and wrong data types. A value may come as
+a tensor or as a request parameter of the same name; both at once is an error, because one of them
+would be ignored.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
+
+from ..errors import RequestError
+
+Row = TypeVar("Row")
+Read = TypeVar("Read")
+
+# What Triton itself puts among the parameters, or reads from them; and ``user``, which OpenAI's
+# clients send too: it changes no answer, but keeps a caller with one arm of a canary.
+_TRITONS_OWN = {
+    *("id", "timeout", "priority", "sequence_id", "sequence_start", "sequence_end", "user"),
+    *(
+        "binary_data_output",
+        "headers",
+        "triton_enable_empty_final_response",
+        "triton_final_response",
+    ),
+}
+
+
+class RequestFields:
+    """The fields of one request. ``num_rows`` is 1 unless the client sent a batch."""
+
+    def __init__(
+        self, request: Any, get_tensor: Callable[[Any, str], Any], *, batched: bool
+    ) -> None:
+        """``get_tensor`` is ``pb_utils.get_input_tensor_by_name``; ``batched`` where max_batch_size
+        is above 0.
+        """
+        self._request = request
+        self._get_tensor = get_tensor
+        self._batched = batched
+        self.parameters: dict[str, Any] = json.loads(request.parameters() or "{}")
+        self.num_rows = 1
+
+    def count_rows(self, *names: str) -> int:
+        """Sets ``num_rows`` from the first of these tensors that the request has; 1 without any."""
+        tensors = (self._get_tensor(self._request, name) for name in names)
+        self.num_rows = next((len(self._rows(t)) for t in tensors if t is not None), 1)
+        return self.num_rows
+
+    def optional_texts(self, name: str) -> list[str | None]:
+        """The text of each row, valid UTF-8; None where neither tensor nor parameter gives one."""
+        return self.values(name, text, None)
+
+    def values(self, name: str, convert: Callable[[str, Any], Any], default: Any) -> list[Any]:
+        """One value per row from the tensor or the parameter ``name``; ``default`` where neither is
+        given.
+        """
+        return self._read(name, lambda row: convert(name, row[0]) if len(row) else default)
+
+    def text_lists(self, name: str) -> list[tuple[str, ...]]:
+        """All texts of each row; empty ones are left out. A parameter gives one text."""
+        return [tuple(filter(None, row)) for row in self.lists(name, text)]
+
+    def lists(self, name: str, convert: Callable[[str, Any], Any]) -> list[list[Any]]:
+        """All values of each row; none where neither tensor nor parameter gives one."""
+        return self._read(name, lambda row: [convert(name, value) for value in row])
+
+    def raw_lists(self, name: str) -> list[list[Any]]:
+        """All elements of each row as they came: bytes from a tensor, a text from a parameter."""
+        return [list(row) for row in self._rows_of(name)]
+
+    def array(self, name: str) -> Any:
+        """The numpy array of a tensor, with all its dimensions; None where the request has none."""
+        tensor = self._get_tensor(self._request, name)
+        return None if tensor is None else tensor.as_numpy()
+
+    def has_tensor(self, name: str) -> bool:
+        """Whether the request has an input of that name."""
+        return self._get_tensor(self._request, name) is not None
+
+    def drop_parameters(self, names: Iterable[str]) -> None:
+        """Forgets parameters that something else overrides."""
+        for name in names:
+            self.parameters.pop(name, None)
+
+    def check_parameters(self, known: Iterable[str]) -> None:
+        """Raises RequestError for a parameter that is none of ``known``, with the nearest one."""
+        names = sorted(known)
+        for name in self.parameters:
+            if name not in names and not is_tritons_own(name):
+                nearest = difflib.get_close_matches(name, names, 1)
+                hint = f", did you mean {nearest[0]}?" if nearest else ""
+                allowed = ", ".join(names)
+                raise RequestError(f"{name}: unknown parameter{hint or ';'} allowed: {allowed}")
+
+    def _read(self, name: str, read: Callable[[Sequence[Any]], Any]) -> list[Any]:
+        rows = self._rows_of(name)
+        # A parameter is every row's.
+        return [read(row) for row in rows] if name in self.parameters else each_row(read, rows)
+
+    def _rows_of(self, name: str) -> list[Sequence[Any]]:
+        tensor = self._get_tensor(self._request, name)
+        given = self.parameters.get(name)
+        if tensor is not None and given is not None:
+            raise RequestError(f"{name}: given as a tensor and as a parameter, send one of them")
+        if tensor is not None:
+            return self._rows(tensor)
+        return [[] if given is None else [given]] * self.num_rows
+
+    def _rows(self, tensor: Any) -> list[Sequence[Any]]:
+        array = tensor.as_numpy()
+        rows = array.reshape(array.shape[0], -1) if self._batched else array.reshape(1, -1)
+        return list(rows.tolist())
+
+
+def each_row(read: Callable[[Row], Read], rows: Iterable[Row]) -> list[Read]:
+    """``read`` of each row of a request.
+
+    Raises:
+        RequestError: what ``read`` raises; where there are several rows, with the row in its text.
+    """
+    rows = list(rows)
+    found = []
+    for index, row in enumerate(rows):
+        try:
+            found.append(read(row))
+        except RequestError as error:
+            if len(rows) == 1:
+                raise
+            # Its first words are the field's, which the OpenAI API looks for.
+            raise type(error)(f"{error} (row {index} of the batch)") from None
+    return found
+
+
+def is_tritons_own(parameter: str) -> bool:
+    """Whether a parameter says nothing to a model, but something to the server or its operator."""
+    return parameter in _TRITONS_OWN or parameter.startswith("triton_")
+
+
+def text(name: str, value: Any) -> str:
+    """A text; bytes must be UTF-8."""
+    if isinstance(value, str):
+        return value
+    if not isinstance(value, bytes):
+        raise RequestError(f"{name}: got {kind_of(value)}, allowed: a text")
+    try:
+        return value.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise RequestError(f"{name}: not valid UTF-8 at byte {error.start}") from None
+
+
+def integer(name: str, value: Any) -> int:
+    """An integer; a boolean, a text or a fraction is refused."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise RequestError(f"{name}: got {kind_of(value)}, allowed: an integer")
+    return value
+
+
+def number(name: str, value: Any) -> float:
+    """An integer or a fraction."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise RequestError(f"{name}: got {kind_of(value)}, allowed: a number")
+    try:
+        return float(value)
+    except OverflowError:
+        raise RequestError(f"{name}: got an integer too large for a number") from None
+
+
+def boolean(name: str, value: Any) -> bool:
+    """True or false."""
+    if not isinstance(value, bool):
+        raise RequestError(f"{name}: got {kind_of(value)}, allowed: true or false")
+    return value
+
+
+def kind_of(value: Any) -> str:
+    """What a value is, in JSON's words, without showing a text: it may be a prompt or a secret."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, int | float):
+        return shown(value)
+    names: dict[type, str] = {str: "a text", bytes: "a text", list: "a list", dict: "an object"}
+    return names.get(type(value), type(value).__name__)
+
+
+def shown(value: object) -> str:
+    """A number as an error shows it; an endless one is not."""
+    if isinstance(value, int) and abs(value) >= 10**30:
+        return "an integer of more than 30 digits"
+    return str(value)

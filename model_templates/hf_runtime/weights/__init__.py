@@ -1,0 +1,1 @@
+"""A model's files: found, downloaded, checked against models.lock, loaded, quantized."""

@@ -1,0 +1,137 @@
+"""Loads a model's files with transformers, with one readable line where that fails.
+
+Where the files come from is model_files.py's.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from ..devices.device import Placement
+from ..errors import LoadError
+from ..log import info
+from .hub_token import error_line
+from .quantization import make_computable, quantization_config, weights_line
+from .served_model import ServedModel
+
+
+def load_config(served: ServedModel, files: Path) -> Any:
+    """The model's transformers configuration."""
+    from transformers import AutoConfig
+
+    return _load(served, AutoConfig, files)
+
+
+def load_tokenizer(served: ServedModel, files: Path) -> Any:
+    """The model's tokenizer."""
+    from transformers import AutoTokenizer
+
+    return _load(served, AutoTokenizer, files, part="its tokenizer: ")
+
+
+def load_model(
+    served: ServedModel, files: Path, auto_class: Any, config: Any, placement: Placement
+) -> Any:
+    """The model in evaluation mode, in its dtype, on its device or spread by ``device_map``."""
+    return _load_model(served, files, auto_class, config, placement)[0]
+
+
+def load_whole_model(
+    served: ServedModel, files: Path, auto_class: Any, config: Any, placement: Placement
+) -> Any:
+    """The same, of a model whose every layer has its weights among the files.
+
+    Transformers makes up what is missing, with a warning: a classifier loaded from a checkpoint
+    without one would answer at random. A pooler may be missing, as where only a language model
+    was saved: what needs it has a head of its own that is missing then too.
+
+    Raises:
+        LoadError: weights are missing.
+    """
+    model, missing = _load_model(served, files, auto_class, config, placement)
+    names = sorted(name for name in missing if "pooler." not in name)
+    if names:
+        more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+        raise LoadError(
+            f"{served.source} has no weights for {names[0]}{more}: it is no model for {served.task}"
+        )
+    return model
+
+
+def _load_model(
+    served: ServedModel, files: Path, auto_class: Any, config: Any, placement: Placement
+) -> tuple[Any, set[str]]:
+    """The model, and the names of its weights that are not among the files."""
+    from transformers.utils.logging import disable_progress_bar
+
+    disable_progress_bar()  # a bar in a server's log is a wall of lines
+    device_map = None if placement.device_map == {"": "cpu"} else placement.device_map
+    dtype = resolve_dtype(served.dtype, config, placement.device)
+    options = {"config": config, "dtype": dtype, **_quantized(served, config, placement)}
+    model, report = _load(
+        served, auto_class, files, device_map=device_map, output_loading_info=True, **options
+    )
+    if "quantization_config" in options:
+        make_computable(model)
+    if getattr(model, "hf_quantizer", None) is not None:
+        info(f"{served.name}: {weights_line(model)}")
+    return model.eval(), set(report["missing_keys"])
+
+
+def _quantized(served: ServedModel, config: Any, placement: Placement) -> dict[str, Any]:
+    """What from_pretrained is given beside the usual where weights are to be quantized."""
+    import torch
+
+    quantization = quantization_config(served, config, torch.device(placement.device))
+    if quantization is None:
+        return {}
+    int4 = served.quantization is not None and served.quantization["method"] == "int4"
+    return {"quantization_config": quantization, **({"dtype": torch.bfloat16} if int4 else {})}
+
+
+def load_weightless(served: ServedModel, auto_class: Any, config: Any) -> Any:
+    """The model's modules without numbers in them: enough to ask what it takes.
+
+    Raises:
+        LoadError: as ``load_model``.
+    """
+    import torch
+
+    try:
+        with torch.device("meta"):
+            return auto_class.from_config(config, trust_remote_code=served.trust_remote_code)
+    except Exception as error:
+        # Transformers raises many kinds; the operator gets one line for any of them.
+        raise LoadError(f"{served.source}: {error_line(error)}") from error
+
+
+def resolve_dtype(dtype: str, config: Any, device: str) -> Any:
+    """The torch dtype to load in. ``auto`` is the checkpoint's, but float32 for float16 on a CPU,
+    which lacks it.
+    """
+    import torch
+
+    if dtype != "auto":
+        return getattr(torch, dtype)
+    stored = getattr(config.get_text_config(), "dtype", None) or getattr(config, "dtype", None)
+    if isinstance(stored, str):
+        stored = getattr(torch, stored, None)
+    if stored is None:
+        return "auto"
+    return torch.float32 if device == "cpu" and stored == torch.float16 else stored
+
+
+def _load(served: ServedModel, auto_class: Any, files: Path, part: str = "", **options: Any) -> Any:
+    try:
+        return auto_class.from_pretrained(
+            files, local_files_only=True, trust_remote_code=served.trust_remote_code, **options
+        )
+    except Exception as error:
+        # Transformers raises many kinds; the operator gets one line for any of them.
+        if "trust_remote_code" in str(error) and not served.trust_remote_code:
+            raise LoadError(
+                f"{served.source} runs code of its own: read it, and set trust_remote_code: true "
+                "to allow it"
+            ) from error
+        raise LoadError(f"{served.source}: {part}{error_line(error)}") from error

@@ -1,0 +1,234 @@
+"""Gets the files of a model and its adapters into its cache, or says in one line why they can't be
+used.
+
+A Hub model is cached in the model's folder of the repository; once it is complete there, nothing
+goes over the network. What models.lock pins is used only as it was locked.
+"""
+
+from __future__ import annotations
+
+import glob
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+from ..errors import LoadError
+from ..log import info
+from .file_hashes import FileHashes
+from .hub_files import (
+    ADAPTER_CONFIG,
+    NotServableError,
+    choose,
+    choose_adapter,
+    needed_pickles,
+)
+from .hub_token import error_line, hub_token
+from .locked_files import LockedFile, differences, missing_files, snapshot_folder
+from .served_model import ServedAdapter, ServedModel
+
+_NUM_DOWNLOADS = 8
+_LISTING_S = 60.0
+
+
+def model_files(served: ServedModel) -> Path:
+    """The folder with the model's files: the local path, or the cache's snapshot, downloaded where
+    it is not complete. A model that models.lock pins is held against it first, every time.
+
+    Raises:
+        LoadError: not there, not allowed, not reachable, or not as locked.
+    """
+    if served.local:
+        return _local_files(served)
+    if served.locked_files is not None:
+        return _locked_snapshot(served, served.locked_files)
+    return _cached_snapshot(served) or _download(served)
+
+
+def _local_files(served: ServedModel) -> Path:
+    folder = served.local_path
+    kind, config = ("adapter", ADAPTER_CONFIG) if served.is_adapter else ("model", "config.json")
+    if not (folder / config).is_file():
+        raise LoadError(f"local {kind}: no {config} in {folder}")
+    names = [str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()]
+    if needed_pickles(names):
+        _chosen(served, names)
+    return folder
+
+
+def _chosen(served: ServedModel, names: Iterable[str]) -> list[str]:
+    try:
+        rule = choose_adapter if served.is_adapter else choose
+        return rule(names, served.allow_pickle)
+    except NotServableError as error:
+        raise LoadError(f"{served.source} {error}") from None
+
+
+def _cached_snapshot(served: ServedModel) -> Path | None:
+    """The snapshot in the cache if it is complete."""
+    try:
+        names = _listed(served)
+        files = _snapshot(served, _chosen(served, names) if names else None, only_local=True)
+    except OSError:  # huggingface_hub's errors for what is missing or incomplete are OSErrors
+        return None
+    return files if names or _is_whole(served, files) else None
+
+
+def _is_whole(served: ServedModel, files: Path) -> bool:
+    """Whether a snapshot that no download listed is as `hf-triton fetch` left it.
+
+    Raises:
+        LoadError: it is, and the model may not have it.
+    """
+    present = {path.relative_to(files).as_posix() for path in files.rglob("*") if path.is_file()}
+    # huggingface_hub follows links on the way to the cache.
+    folder = snapshot_folder(served.cache_dir, served.model, files.name)
+    if FileHashes(served.cache_dir).names(folder) - present:
+        return False
+    if needed_pickles(present):
+        _chosen(served, present)
+    return any(name.endswith(".safetensors") for name in present) or served.allow_pickle
+
+
+def _listed(served: ServedModel) -> list[str]:
+    """The names of the commit's files, where a download listed them; else empty."""
+    from huggingface_hub import get_cached_repo_tree
+    from huggingface_hub.errors import CachedRepoTreeNotFoundError
+
+    try:
+        listed = get_cached_repo_tree(
+            served.model, revision=served.revision, cache_dir=served.cache_dir
+        )
+    except CachedRepoTreeNotFoundError:  # `hf-triton fetch` made it, and makes nothing by halves
+        return []
+    return [file.path for file in listed]
+
+
+def _download(served: ServedModel) -> Path:
+    from huggingface_hub import HfApi
+    from huggingface_hub.utils.tqdm import disable_progress_bars
+
+    disable_progress_bars()
+    info(f"{served.name}: downloading {served.source}")
+    try:
+        listed = HfApi(token=hub_token()).model_info(
+            served.model, revision=served.revision, timeout=_LISTING_S
+        )
+        names = [file.rfilename for file in listed.siblings or []]
+        return _snapshot(served, _chosen(served, names))
+    except LoadError:
+        raise
+    except Exception as error:
+        # Every way a download can fail becomes the operator's one line.
+        raise LoadError(_download_failure(served, error)) from error
+
+
+def _snapshot(
+    served: ServedModel, names: Iterable[str] | None, *, only_local: bool = False
+) -> Path:
+    """The snapshot with these files; None stands for whatever is in the cache."""
+    from huggingface_hub import snapshot_download
+
+    return Path(
+        snapshot_download(
+            served.model,
+            revision=served.revision,
+            cache_dir=served.cache_dir,
+            token=False if only_local else hub_token(),
+            allow_patterns=None if names is None else [glob.escape(name) for name in names],
+            local_files_only=only_local,
+        )
+    )
+
+
+def _locked_snapshot(served: ServedModel, locked: Mapping[str, LockedFile]) -> Path:
+    """The snapshot of the locked commit, each of its files the locked one."""
+    folder = snapshot_folder(served.cache_dir, served.model, str(served.revision))
+    missing = missing_files(folder, locked)
+    if missing:
+        _download_missing(served, missing)
+    hashes = FileHashes(served.cache_dir)
+    different = next(differences(folder, locked, hashes.sha256), None)
+    hashes.save()
+    if different is None:
+        return folder
+    if different.path in missing:  # what the Hub just sent: not to be found here next time
+        (folder / different.path).resolve().unlink(missing_ok=True)
+        (folder / different.path).unlink(missing_ok=True)
+    raise LoadError(
+        f"{served.source}: {different} ({served.cache_dir.name}/ of {served.public_name}); nothing "
+        f"was loaded. `hf-triton fetch {served.public_name}` puts it right"
+    )
+
+
+def _download_missing(served: ServedModel, missing: list[str]) -> None:
+    from huggingface_hub import hf_hub_download
+    from huggingface_hub.utils.tqdm import disable_progress_bars
+
+    disable_progress_bars()
+    info(f"{served.name}: downloading {len(missing)} files of {served.source}")
+
+    def download(name: str) -> None:
+        hf_hub_download(
+            served.model,
+            name,
+            revision=served.revision,
+            cache_dir=served.cache_dir,
+            token=hub_token(),
+        )
+
+    try:
+        with ThreadPoolExecutor(_NUM_DOWNLOADS) as pool:
+            list(pool.map(download, missing))
+    except Exception as error:
+        # Every way a download can fail becomes the operator's one line.
+        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+        raise LoadError(
+            f"{missing[0]}{more} missing in {served.cache_dir.name}/: "
+            f"{_download_failure(served, error)}; run `hf-triton fetch {served.public_name}` where "
+            "the Hub can be reached"
+        ) from error
+
+
+def _download_failure(served: ServedModel, error: Exception) -> str:
+    from huggingface_hub import errors
+
+    source = served.source
+    if isinstance(error, errors.GatedRepoError):
+        return (
+            f"{source} is gated: accept its terms on the Hub and set HF_TOKEN to a token that may "
+            "read it"
+        )
+    if isinstance(error, errors.RevisionNotFoundError):
+        return f"{source}: the Hub has no such revision"
+    if isinstance(error, errors.RepositoryNotFoundError):
+        return (
+            f"{source}: the Hub has no such model, or it is private and HF_TOKEN is not set to a "
+            "token that may read it"
+        )
+    return f"{source} could not be downloaded into {served.cache_dir.name}/: {error_line(error)}"
+
+
+def adapter_folders(served: ServedModel) -> dict[str, Path]:
+    """Each adapter's folder by its name, in the order of models.yaml.
+
+    Raises:
+        LoadError: names the adapter that is not there, not allowed, or not as locked.
+    """
+    return {adapter.name: _adapter_folder(served, adapter) for adapter in served.adapters}
+
+
+def _adapter_folder(served: ServedModel, adapter: ServedAdapter) -> Path:
+    as_model = replace(
+        served,
+        model=adapter.model,
+        local=adapter.local,
+        revision=adapter.revision,
+        locked_files=adapter.locked_files,
+        adapters=(),
+        is_adapter=True,
+    )
+    try:
+        return model_files(as_model)
+    except LoadError as error:
+        raise LoadError(f"adapter {adapter.name}: {error}") from error

@@ -1,0 +1,179 @@
+"""Weights in fewer bits: models.yaml's ``quantization`` as transformers' own configuration.
+
+Says in one line what a method, or a checkpoint that was saved quantized, lacks on this machine.
+What the layers compute is torchao's and bitsandbytes', or text_generation/int8/linear.py's.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+from typing import TYPE_CHECKING, Any
+
+from ..errors import LoadError
+from .served_model import ServedModel
+
+if TYPE_CHECKING:
+    import torch
+
+_TORCHAO = "torchao>=0.17,<0.19"
+_BITSANDBYTES = "bitsandbytes>=0.49,<0.51"
+# What transformers imports to load a checkpoint, by its quant_method: modules and what pip calls
+# them.
+_CHECKPOINTS = {
+    "gptq": {"gptqmodel": "gptqmodel", "optimum": "optimum"},
+    "awq": {"gptqmodel": "gptqmodel"},
+    "compressed-tensors": {"compressed_tensors": "compressed-tensors"},
+    "bitsandbytes": {"bitsandbytes": _BITSANDBYTES},
+    "torchao": {"torchao": _TORCHAO},
+}
+_INT4_GROUP_SIZE = 128
+_INT4_CAPABILITY = (8, 0)  # of the GPU, for torch's _weight_int4pack_mm
+_GIB = 2**30
+
+
+def quantization_config(served: ServedModel, config: Any, device: torch.device) -> Any:
+    """What ``from_pretrained`` is given as quantization_config; None where models.yaml asks for
+    none. Also looks for what a checkpoint that was saved quantized needs.
+
+    Raises:
+        LoadError: this machine, or this checkpoint, can't.
+    """
+    saved = _saved_method(config)
+    if saved is not None:
+        if served.quantization is not None:
+            raise LoadError(
+                f"quantization: got {served.quantization['method']}, but the weights of "
+                f"{served.source} are quantized already ({saved}): leave the key out"
+            )
+        _require(f"{served.source} is quantized by {saved}", _CHECKPOINTS.get(saved, {}))
+        return None
+    if served.quantization is None:
+        return None
+    arguments = dict(served.quantization)
+    method = arguments.pop("method")
+    if method.startswith("bitsandbytes"):
+        return _bitsandbytes(method, arguments)
+    return _torchao(method, arguments, device)
+
+
+def _saved_method(config: Any) -> str | None:
+    """The quant_method of a checkpoint that was saved quantized."""
+    saved = getattr(config, "quantization_config", None)
+    if saved is None:
+        saved = getattr(config.get_text_config(), "quantization_config", None)
+    if saved is None:
+        return None
+    values = saved if isinstance(saved, dict) else saved.to_dict()
+    method = values.get("quant_method")
+    if method is None and (values.get("load_in_8bit") or values.get("load_in_4bit")):
+        return "bitsandbytes"
+    return str(getattr(method, "value", method))
+
+
+def _require(what: str, packages: dict[str, str]) -> None:
+    missing = [name for module, name in packages.items() if not _is_installed(module)]
+    if missing:
+        quoted = " ".join(f"'{name}'" if ">" in name else name for name in missing)
+        raise LoadError(
+            f"{what}, which needs what is not installed in the server's Python: "
+            f"pip install {quoted}"
+        )
+
+
+def _is_installed(module: str) -> bool:
+    return importlib.util.find_spec(module) is not None
+
+
+def _bitsandbytes(method: str, arguments: dict[str, Any]) -> Any:
+    _require(f"quantization: {method}", {"bitsandbytes": _BITSANDBYTES})
+    from transformers import BitsAndBytesConfig
+
+    bits = "load_in_8bit" if method == "bitsandbytes_8bit" else "load_in_4bit"
+    return BitsAndBytesConfig(**{bits: True}, **arguments)
+
+
+def _torchao(method: str, arguments: dict[str, Any], device: torch.device) -> Any:
+    _require(f"quantization: {method}", {"torchao": _TORCHAO})
+    from torchao import quantization as torchao
+    from torchao.utils import should_reduce_range
+    from transformers import TorchAoConfig
+
+    if method == "int8":
+        return TorchAoConfig(torchao.Int8WeightOnlyConfig(set_inductor_config=False), **arguments)
+    if method == "int8_dynamic":
+        dynamic = torchao.Int8DynamicActivationInt8WeightConfig(
+            set_inductor_config=False, reduce_range=should_reduce_range(device)
+        )
+        return TorchAoConfig(dynamic, **arguments)
+    _check_int4(device)
+    int4 = torchao.Int4WeightOnlyConfig(
+        group_size=arguments.pop("group_size", _INT4_GROUP_SIZE),
+        int4_packing_format="tile_packed_to_4d",  # the one that needs nothing beside torch
+        set_inductor_config=False,
+    )
+    return TorchAoConfig(int4, **arguments)
+
+
+def _check_int4(device: torch.device) -> None:
+    if device.type != "cuda":
+        raise LoadError(
+            "quantization: int4 needs a GPU, and this instance runs on the CPU: "
+            "bitsandbytes_4bit runs on both"
+        )
+    import torch
+
+    capability = torch.cuda.get_device_capability(device)
+    if capability < _INT4_CAPABILITY:
+        got, needed = (".".join(map(str, one)) for one in (capability, _INT4_CAPABILITY))
+        raise LoadError(
+            f"quantization: int4 needs a GPU of compute capability {needed}, got {got}: "
+            "bitsandbytes_4bit runs on it"
+        )
+
+
+def make_computable(model: Any) -> None:
+    """Puts right what keeps a quantized model from computing.
+
+    Raises:
+        LoadError: nothing of it could be quantized.
+    """
+    from torch import nn
+
+    if not any(type(one) is not nn.Parameter for one in model.parameters()):
+        kind = type(model).__name__
+        raise LoadError(
+            f"quantization: {kind} has no layers of the kind that this quantizes; "
+            "bitsandbytes_8bit and bitsandbytes_4bit take more kinds"
+        )
+    for module in model.modules():
+        # It is a Linear that rounds between product and bias, by an operator that torchao lacks.
+        if type(module).__name__ == "FalconLinear":
+            module.__class__ = nn.Linear
+
+
+def weights_line(model: Any) -> str:
+    """How much memory a quantized model's weights take, for the log, and what they would in
+    bfloat16, where their parameters still tell.
+    """
+    method = model.hf_quantizer.quantization_config.quant_method
+    name = str(getattr(method, "value", method))
+    stored = sum(map(_num_bytes, [*model.parameters(), *model.buffers()])) / _GIB
+    line = f"weights quantized by {name}: {stored:.3f} GiB"
+    if model.hf_quantizer.pre_quantized:
+        return line
+    whole = sum(map(_num_weights, model.parameters())) * 2 / _GIB
+    return f"{line}, {whole:.3f} GiB in bfloat16"
+
+
+def _num_bytes(tensor: Any) -> int:
+    if hasattr(tensor, "tensor_data_names"):  # torchao's: numbers and their scales
+        return sum(_num_bytes(getattr(tensor, name)) for name in tensor.tensor_data_names)
+    scales = getattr(getattr(tensor, "quant_state", None), "absmax", None)
+    own = int(tensor.numel() * tensor.element_size())
+    return own if scales is None else own + _num_bytes(scales)
+
+
+def _num_weights(parameter: Any) -> int:
+    shape = getattr(getattr(parameter, "quant_state", None), "shape", None)
+    return int(math.prod(shape or parameter.shape))

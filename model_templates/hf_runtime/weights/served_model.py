@@ -1,0 +1,113 @@
+"""Reads ``model.json``: which model this folder serves, as the generator resolved it from
+models.yaml.
+
+Knows the file's keys; knows neither tasks nor their options (a task builds its own ``Options`` from
+``options``).
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from ..errors import LoadError
+from .locked_files import LockedFile
+
+
+@dataclass(frozen=True)
+class ServedAdapter:
+    """A LoRA adapter of a model: what requests call it, and where it comes from."""
+
+    name: str
+    model: str
+    local: bool
+    revision: str | None
+    locked_files: dict[str, LockedFile] | None = None
+
+
+@dataclass(frozen=True)
+class ServedModel:
+    """One model of the repository. ``folder`` is its folder, ``model`` a Hub id or a local path.
+
+    ``public_name`` is what models.yaml calls it, which the engine's folder may add to;
+    ``decoupled`` where it may answer a request with many responses. ``hooks`` is the name of the
+    user's file that lies beside model.py as hooks.py; ``metrics`` what its hooks may observe, by
+    name: type, help, labels and buckets. ``role`` is which step of an ensemble this is, and
+    ``pad_to_multiple_of`` what the tokenizer's rows are padded to. Where models.lock pins the
+    model, ``revision`` is the locked commit and ``locked_files`` are all the files it may have.
+    ``is_adapter`` where an adapter's files are treated as a model's are.
+    ``quantization`` is a method and its arguments, or None for weights as they were saved.
+    """
+
+    folder: Path
+    name: str
+    task: str
+    model: str
+    local: bool
+    revision: str | None
+    dtype: str
+    device_map: str | None
+    trust_remote_code: bool
+    max_batch_size: int
+    options: dict[str, Any]
+    public_name: str
+    decoupled: bool
+    hooks: str | None = None
+    metrics: dict[str, dict[str, Any]] = field(default_factory=dict)
+    response_cache_mib: int | None = None
+    role: str = "whole"
+    pad_to_multiple_of: int = 1
+    allow_pickle: bool = False
+    locked_files: dict[str, LockedFile] | None = None
+    adapters: tuple[ServedAdapter, ...] = ()
+    is_adapter: bool = False
+    quantization: dict[str, Any] | None = None
+
+    @property
+    def cache_dir(self) -> Path:
+        """Where the Hub's files of this model are kept: in the folder that models.yaml names, so
+        that they stay where they are when ``streaming`` is turned on or off.
+        """
+        return self.folder.parent / self.public_name / "hf_cache"
+
+    @property
+    def source(self) -> str:
+        """Where the model comes from, for log lines and errors."""
+        if self.local:
+            return str(self.local_path)
+        return self.model if self.revision is None else f"{self.model}@{self.revision}"
+
+    @property
+    def local_path(self) -> Path:
+        """The folder of a local model; a relative one is relative to the model's folder in the
+        repository.
+        """
+        return Path(self.folder, self.model).resolve()
+
+
+def read_served_model(folder: Path, version: str) -> ServedModel:
+    """Reads ``<folder>/<version>/model.json``.
+
+    Raises:
+        LoadError: the file is missing, unreadable, or not what the generator writes.
+    """
+    path = folder / version / "model.json"
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+        served = ServedModel(folder=folder, **values)
+        adapters = (ServedAdapter(**adapter) for adapter in values.get("adapters", ()))
+        return replace(
+            served,
+            locked_files=_locked(served.locked_files),
+            adapters=tuple(
+                replace(one, locked_files=_locked(one.locked_files)) for one in adapters
+            ),
+        )
+    except (OSError, ValueError, TypeError, AttributeError) as error:
+        raise LoadError(f"{path.name}: {error}; write it anew with `hf-triton generate`") from error
+
+
+def _locked(files: Any) -> dict[str, LockedFile] | None:
+    return files and {name: LockedFile(**file) for name, file in files.items()}

@@ -1,0 +1,1 @@
+"""The engine ``generate``: padded batches through ``model.generate``."""

@@ -1,0 +1,93 @@
+"""Whole batches through transformers' own beam search.
+
+Everything but the beams is the model's generation config, changed by what the rows ask for, which
+must be the same in all rows of a batch. Knows no queue: the caller's ``on_step`` is called at every
+step, and a row that was ended from outside is given up when all are.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from transformers import LogitsProcessor, LogitsProcessorList, StoppingCriteriaList
+
+from ..sequence.sequence import Sequence
+from .token_choice import Finished, decoder_starts, forced_first_token_id
+
+
+class BeamSearch:
+    """Searches for the likeliest outputs of a model's batches."""
+
+    def __init__(self, model: Any, eos_token_ids: frozenset[int], pad_token_id: int) -> None:
+        self._model, self._eos_token_ids = model, eos_token_ids
+        self._vocab_size = int(model.config.get_text_config().vocab_size)
+        config = copy.deepcopy(model.generation_config)
+        config.do_sample, config.num_return_sequences = False, 1
+        config.temperature, config.top_k, config.top_p = 1.0, 50, 1.0
+        config.pad_token_id = pad_token_id
+        config.eos_token_id = sorted(eos_token_ids) or None
+        self._config = config
+
+    @torch.inference_mode()
+    def search(
+        self,
+        batch: list[Sequence],
+        input_ids: torch.Tensor,
+        attention_mask: torch.Tensor,
+        on_step: Callable[[], None],
+    ) -> list[list[int]]:
+        """input_ids and attention_mask (batch, longest) -> each row's tokens, its end included."""
+        output = self._model.generate(
+            input_ids,
+            attention_mask=attention_mask,
+            generation_config=self._config_for(batch),
+            logits_processor=LogitsProcessorList([_EachStep(batch, on_step)]),
+            stopping_criteria=StoppingCriteriaList([Finished(batch)]),
+        )
+        return [self._until_end(row[1:]) for row in output.tolist()]
+
+    def _config_for(self, batch: list[Sequence]) -> Any:
+        params, config = batch[0].params, copy.deepcopy(self._config)
+        changes: dict[str, Any] = {
+            "num_beams": params.num_beams,
+            "max_new_tokens": params.max_tokens,
+            "min_new_tokens": params.min_tokens,
+            "repetition_penalty": params.repetition_penalty,
+        }
+        if params.length_penalty is not None:
+            changes["length_penalty"] = params.length_penalty
+        words = [list(ids) for ids in params.bad_token_ids if max(ids) < self._vocab_size]
+        if words:
+            changes["bad_words_ids"] = [*(config.bad_words_ids or ()), *words]
+        config.update(**changes, **decoder_starts(batch))
+        return config
+
+    def _until_end(self, token_ids: list[int]) -> list[int]:
+        """Without the padding that follows an end."""
+        ends = (place for place, id_ in enumerate(token_ids) if id_ in self._eos_token_ids)
+        end = next(ends, None)
+        return token_ids if end is None else token_ids[: end + 1]
+
+
+class _EachStep(LogitsProcessor):
+    """Calls back at every step, and forces the first token of the rows that have one."""
+
+    def __init__(self, batch: list[Sequence], on_step: Callable[[], None]) -> None:
+        self.batch, self.on_step = batch, on_step
+
+    def __call__(self, input_ids: Any, scores: Any) -> Any:
+        """scores (batch x beams, vocab) -> the same shape."""
+        self.on_step()
+        if input_ids.shape[1] > 1:
+            return scores
+        num_beams = scores.shape[0] // len(self.batch)
+        for row, sequence in enumerate(self.batch):
+            forced = forced_first_token_id(sequence)
+            if forced is not None:
+                beams = scores[row * num_beams : (row + 1) * num_beams]
+                beams.fill_(float("-inf"))
+                beams[:, forced] = 0
+        return scores

@@ -1,0 +1,284 @@
+"""The generate engine: padded batches through ``model.generate``.
+
+For what the in-flight engine can't hold: encoder-decoder models and architectures with other
+caches. A batch is held until its longest member is done, though each is answered when it is done
+itself. Tokens are chosen by the same Sampler as in flight, from inside ``generate`` as a logits
+processor, so options mean the same on both engines and requests with different ones share a batch.
+Those that ask for beams share one with their like and are answered when it is done. Some
+architectures let padding change the answer: that is tried at load, and they get batches of equal
+prompt lengths.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections import deque
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from hf_runtime.errors import EngineError, LoadError, RequestError, reason
+from transformers import LogitsProcessorList, StoppingCriteriaList
+
+from ..engine.engine import Engine, EngineSetup
+from ..sampling.sampler import Sampler
+from ..sequence.sequence import Sequence, Token
+from .beam_search import BeamSearch
+from .lengths import lengths
+from .token_choice import ChooseTokens, Finished, decoder_starts
+
+_DEFAULT_NUM_SEQS = 32
+_PADDING_TOLERANCE = 2e-2
+
+
+class GenerateEngine(Engine):
+    """Runs the waiting sequences batch after batch."""
+
+    name = "generate"
+
+    def __init__(self, setup: EngineSetup) -> None:
+        super().__init__(setup)
+        model, options = setup.model, setup.options
+        self.is_encoder_decoder = bool(model.config.is_encoder_decoder)
+        self._max_input_len, self._max_model_len = lengths(model.config, options.max_model_len)
+        self._max_num_seqs = options.max_num_seqs or _DEFAULT_NUM_SEQS
+        self._waiting: deque[Sequence] = deque()
+        self._batch: list[Sequence] = []
+        self._pads_safely = True
+
+    @property
+    def max_num_seqs(self) -> int:
+        return self._max_num_seqs
+
+    @property
+    def max_model_len(self) -> int:
+        return self._max_model_len
+
+    @property
+    def max_input_len(self) -> int:
+        """The most tokens of a prompt: an encoder-decoder's output does not count with it."""
+        return self._max_input_len
+
+    @property
+    def description(self) -> str:
+        batches = "padded batches" if self._pads_safely else "batches of equal prompt lengths"
+        size = f"{self._max_num_seqs} sequences x {self._max_model_len} tokens"
+        return f"generate engine, {batches} of {size}"
+
+    def check_length(self, num_prompt_tokens: int, max_tokens: int) -> None:
+        """As the base says, but an encoder-decoder's prompt and output each have a context."""
+        if not self.is_encoder_decoder:
+            super().check_length(num_prompt_tokens, max_tokens)
+            return
+        for field, got, most in (
+            ("text_input", num_prompt_tokens, self._max_input_len),
+            ("max_tokens", max_tokens, self._max_model_len),
+        ):
+            if got > most:
+                raise RequestError(f"{field}: got {got} tokens, this model holds {most}")
+
+    def default_max_tokens(self, num_prompt_tokens: int) -> int:
+        return super().default_max_tokens(0 if self.is_encoder_decoder else num_prompt_tokens)
+
+    def _prepare(self) -> None:
+        own = self.setup.model.generation_config
+        # Every call says its lengths; were they here too, transformers would warn at each.
+        own.max_length = own.max_new_tokens = own.min_length = own.min_new_tokens = None
+        config = copy.deepcopy(own)
+        config.do_sample, config.num_beams, config.num_return_sequences = False, 1, 1
+        # Neutral, not None, which generate would fill with the model's own: our sampler has these.
+        config.temperature, config.top_k, config.top_p, config.repetition_penalty = (
+            1.0,
+            50,
+            1.0,
+            1.0,
+        )
+        config.length_penalty, config.early_stopping = 1.0, False
+        if config.exponential_decay_length_penalty is not None:
+            raise LoadError(
+                "generation_config.json: exponential_decay_length_penalty is not supported here"
+            )
+        pad = config.pad_token_id
+        eos = min(self.setup.eos_token_ids, default=0)
+        self._pad_token_id = pad if isinstance(pad, int) and pad >= 0 else eos
+        config.pad_token_id = self._pad_token_id
+        # Sequences end by their own rules: generate must not end one that goes on (ignore_eos).
+        vocab_size = self.setup.model.config.get_text_config().vocab_size
+        config.eos_token_id = vocab_size  # an id that never comes
+        last = getattr(config, "forced_eos_token_id", None)
+        self._last_token_id = last[0] if isinstance(last, list) else last
+        config.forced_eos_token_id = None
+        self._generation_config = config
+        self._sampler = Sampler(sorted(self.setup.eos_token_ids))
+        self._beam_search = BeamSearch(
+            self.setup.model, self.setup.eos_token_ids, self._pad_token_id
+        )
+        self.setup.prepare(self.setup.model)
+        try:
+            self._pads_safely = self._padding_changes_nothing()
+        except Exception as error:
+            # An architecture that fails here fails every request: say so now.
+            raise LoadError(
+                f"the model does not run: {type(error).__name__}: {reason(error)}"
+            ) from error
+
+    def _has_work(self) -> bool:
+        return bool(self._waiting)
+
+    def _add(self, sequences: Iterable[Sequence]) -> None:
+        self._waiting.extend(sequences)
+
+    @property
+    def gauges(self) -> dict[str, int]:
+        num_running = sum(sequence.finish_reason is None for sequence in list(self._batch))
+        num_waiting = max(0, self.num_unfinished - num_running)
+        return {"num_running": num_running, "num_waiting": num_waiting}
+
+    def _remove(self, sequences: list[Sequence]) -> None:
+        """Those that run have ended already, and their rows are no longer looked at."""
+        gone = set(sequences)
+        self._waiting = deque(s for s in self._waiting if s not in gone)
+
+    def _drain_running(self) -> list[Sequence]:
+        batch, self._batch = self._batch, []
+        for sequence in batch:
+            self._sampler.forget(sequence)
+        return [sequence for sequence in batch if sequence.finish_reason is None]
+
+    def _drain(self) -> list[Sequence]:
+        drained = self._drain_running() + list(self._waiting)
+        self._waiting.clear()
+        return drained
+
+    def _step(self) -> None:
+        """One whole batch; each sequence is answered as soon as it is finished."""
+        self._batch = self._next_batch()
+        self._is_first_token = True
+        if self._batch[0].params.num_beams > 1:
+            self._search(self._batch)
+        else:
+            self._generate(self._batch)
+        left = self._drain_running()
+        if left:
+            self._fail(left, EngineError("generate ended before the sequence did"))
+
+    def _chosen(self, sequences: list[Sequence]) -> None:
+        """Publishes a token of each, then looks who has gone, has come, or is out of time."""
+        self.metrics.computed(len(sequences), self._batch if self._is_first_token else ())
+        self._is_first_token = False
+        self._publish(sequences)
+        self._watchdog.begin_step()
+        self._tend()
+
+    def _next_batch(self) -> list[Sequence]:
+        """The sequences that waited longest and can be generated together."""
+        batch: list[Sequence] = []
+        for sequence in self._waiting:
+            if batch and (len(batch) + 1) * batch[0].params.num_beams > self._max_num_seqs:
+                break
+            if not batch or self._fits(batch, sequence):
+                batch.append(sequence)
+        taken = set(map(id, batch))
+        self._waiting = deque(s for s in self._waiting if id(s) not in taken)
+        return batch
+
+    def _fits(self, batch: list[Sequence], sequence: Sequence) -> bool:
+        """Where padding is not safe all prompts are of one length. All rows of a decoder run on to
+        the longest prompt plus the longest output, which must stay within the context. Beams are
+        searched for with the same options in every row.
+        """
+        searches = batch[0].params.num_beams > 1 or sequence.params.num_beams > 1
+        if searches and sequence.params != batch[0].params:
+            return False
+        if not self._pads_safely and sequence.num_prompt_tokens != batch[0].num_prompt_tokens:
+            return False
+        if self.is_encoder_decoder:
+            return True
+        longest_prompt = max(s.num_prompt_tokens for s in (*batch, sequence))
+        longest_output = max(s.params.max_tokens for s in (*batch, sequence))
+        return longest_prompt + longest_output <= self._max_model_len
+
+    @torch.inference_mode()
+    def _generate(self, batch: list[Sequence]) -> None:
+        input_ids, attention_mask = self._pad([sequence.prompt_token_ids for sequence in batch])
+        choose = ChooseTokens(
+            batch, self._sampler, self.setup.eos_token_ids, self._pad_token_id, self._chosen
+        )
+        choose.first_token_id = self._generation_config.forced_bos_token_id
+        choose.last_token_id = self._last_token_id
+        self.setup.model.generate(
+            input_ids,
+            attention_mask=attention_mask,
+            generation_config=self._config(
+                max(s.params.max_tokens for s in batch), **decoder_starts(batch)
+            ),
+            logits_processor=LogitsProcessorList([choose]),
+            stopping_criteria=StoppingCriteriaList([Finished(batch)]),
+        )
+
+    def _search(self, batch: list[Sequence]) -> None:
+        """Beam search of a whole batch, then all its tokens at once."""
+        inputs = self._pad([sequence.prompt_token_ids for sequence in batch])
+        outputs = self._beam_search.search(batch, *inputs, self._searched_step)
+        going = [
+            (sequence, output)
+            for sequence, output in zip(batch, outputs, strict=True)
+            if sequence.finish_reason is None
+        ]
+        for step in range(max((len(output) for _, output in going), default=0)):
+            rows = [(sequence, output[step]) for sequence, output in going if step < len(output)]
+            for sequence, token_id in rows:
+                sequence.append(Token(token_id), self.setup.eos_token_ids)
+            if step:
+                self.metrics.computed(len(rows), ())
+        self._publish([sequence for sequence, _ in going])
+
+    def _searched_step(self) -> None:
+        """Looks who has gone or is out of time; nothing is known of the outputs yet."""
+        if self._is_first_token:
+            self.metrics.computed(len(self._batch), self._batch)
+        self._is_first_token = False
+        self._watchdog.begin_step()
+        self._tend()
+
+    def _pad(self, prompts: list[list[int]]) -> tuple[torch.Tensor, torch.Tensor]:
+        """input_ids and attention_mask (batch, longest): decoders pad on the left, encoders on the
+        right.
+        """
+        longest = max(map(len, prompts))
+        ids, mask = [], []
+        for prompt in prompts:
+            padding = longest - len(prompt)
+            left, right = (0, padding) if self.is_encoder_decoder else (padding, 0)
+            ids.append([self._pad_token_id] * left + prompt + [self._pad_token_id] * right)
+            mask.append([0] * left + [1] * len(prompt) + [0] * right)
+        device = self.setup.device
+        return torch.tensor(ids, device=device), torch.tensor(mask, device=device)
+
+    @torch.inference_mode()
+    def _padding_changes_nothing(self) -> bool:
+        """Compares first-token logits of a short prompt alone and padded beside a long one; also
+        warms up.
+        """
+        short, long = [1, 2, 3], [3, 2, 1, 2, 3, 1, 2]
+        alone, padded = (self._first_logits(prompts)[0] for prompts in ([short], [short, long]))
+        span = (alone.max() - alone.min()).clamp_min(1e-6)
+        difference = float(((alone - padded).abs().max() / span).item())
+        return difference <= _PADDING_TOLERANCE
+
+    def _first_logits(self, prompts: list[list[int]]) -> torch.Tensor:
+        """(len(prompts), vocab): the model's own logits of the first token."""
+        input_ids, attention_mask = self._pad(prompts)
+        output = self.setup.model.generate(
+            input_ids,
+            attention_mask=attention_mask,
+            generation_config=self._config(2, return_dict_in_generate=True, output_logits=True),
+        )
+        first: torch.Tensor = output.logits[0]
+        return first.float()
+
+    def _config(self, max_new_tokens: int, **changes: Any) -> Any:
+        """The model's generation config for one call."""
+        config = copy.deepcopy(self._generation_config)
+        config.update(max_new_tokens=max_new_tokens, **changes)
+        return config

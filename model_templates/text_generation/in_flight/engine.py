@@ -1,0 +1,175 @@
+"""The in-flight engine: requests join and leave a running batch at every step.
+
+Puts scheduler, runner, cache and sampler together; each of them knows nothing of the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from hf_runtime.errors import LoadError, reason
+
+from ..engine.engine import Engine
+from ..engine.scheduler import Scheduler
+from ..kv.kv_cache import (
+    CacheSize,
+    KVCache,
+    context_length,
+    layer_shapes,
+    plan_size,
+    prefix_slots,
+    spread_free_bytes,
+    stable_length,
+)
+from ..kv.slot_contents import SlotContents, slots_in_order
+from ..lora.linear import attach
+from ..runners.adapter_runner import AdaptedRunner
+from ..runners.cuda_graphs import with_cuda_graphs
+from ..sampling.sampler import Sampler, argmax
+from ..sequence.sequence import Sequence
+from .runner_selection import CannotHoldError, Runner, fitting_runner
+from .warm_up import warm_up
+
+_FEWEST_KEPT = 4
+
+
+class InFlightEngine(Engine):
+    """Generates for many sequences at once, one token each a step."""
+
+    name = "in_flight"
+    size: CacheSize
+    runner: Runner
+
+    @property
+    def max_num_seqs(self) -> int:
+        return self.size.num_slots
+
+    @property
+    def max_model_len(self) -> int:
+        return self.size.max_model_len
+
+    @property
+    def description(self) -> str:
+        own = self.size.num_prefix_slots
+        return (
+            f"in_flight engine ({self.runner.name}), {self.size.num_slots} sequences x "
+            f"{self.size.max_model_len} tokens{f' and {own} more prefixes' if own else ''}, "
+            f"KV cache {self.size.gib:.2f} GiB"
+        )
+
+    def _prepare(self) -> None:
+        """Sizes the cache, finds the runner that holds the model, makes the model fast.
+
+        Raises:
+            CannotHoldError: the architecture does not fit this engine.
+            LoadError: the cache does not fit.
+        """
+        setup, options = self.setup, self.setup.options
+        try:
+            shapes = layer_shapes(setup.model, setup.device)
+        except Exception as error:
+            # Any failure of an unknown architecture means the same: not in flight.
+            raise CannotHoldError(reason(error)) from error
+        config = setup.model.config.get_text_config()
+        stable = stable_length(config)
+        free_bytes = spread_free_bytes(shapes, setup.free_bytes)
+        self.size = plan_size(
+            shapes,
+            model_limit=stable if stable and not options.max_model_len else context_length(config),
+            max_model_len=options.max_model_len,
+            max_num_seqs=options.max_num_seqs,
+            kv_cache_gib=options.kv_cache_gib,
+            free_bytes=free_bytes,
+        )
+        if stable and self.size.max_model_len > stable:
+            raise CannotHoldError(
+                f"one sequence of more than {stable} tokens changes the rotary embedding of all; "
+                f"with max_model_len {stable} or less it can"
+            )
+        if options.prefix_cache_gib is not None:
+            self.size = prefix_slots(self.size, options.prefix_cache_gib, free_bytes)
+        make_runner = fitting_runner(setup.model, shapes, setup.device)
+        setup.prepare(setup.model)
+        if setup.adapters is not None:
+            attach(setup.model, setup.adapters)
+        spare = 1 if setup.device.type == "cuda" else 0
+        try:
+            self._cache = KVCache(shapes, self.size, spare)
+        except (RuntimeError, MemoryError) as error:
+            raise LoadError(
+                f"no memory for a KV cache of {self.size.gib:.2f} GiB: {reason(error)}"
+            ) from error
+        runner = make_runner(setup.model, self._cache, setup.device)
+        own_argmax = getattr(runner, "argmax", argmax)
+        self._sampler = Sampler(sorted(setup.eos_token_ids), own_argmax)
+        self.runner = with_cuda_graphs(runner, setup.device)
+        if setup.adapters is not None:
+            self.runner = AdaptedRunner(self.runner, runner, setup.adapters, setup.device)
+        self._contents = SlotContents()
+        self._scheduler = self._new_scheduler()
+        warm_up(self._scheduler, self.runner, self._sampler, self._cache)
+        if options.prefix_cache:
+            self._contents = self._shared_contents()
+            self._scheduler = self._new_scheduler()
+
+    def _new_scheduler(self) -> Scheduler:
+        num_tokens = self.setup.options.max_num_batched_tokens
+        return Scheduler(self.size.num_slots, num_tokens, self._contents)
+
+    def _shared_contents(self) -> SlotContents:
+        """On a CPU, where memory is taken when it is first used, prefixes may lie in a quarter of
+        the running sequences' slots, beside those of their own.
+        """
+        num_slots, num_own = self.size.num_slots, self.size.num_prefix_slots
+        is_cpu = self.setup.device.type == "cpu"
+        max_kept = num_own + (max(_FEWEST_KEPT, num_slots // 4) if is_cpu else num_slots)
+        return SlotContents(slots_in_order(num_slots, num_own), max_kept)
+
+    @property
+    def gauges(self) -> dict[str, int]:
+        holding = self._scheduler.holding_slots
+        return {
+            "num_running": len(holding),
+            "num_waiting": max(0, self.num_unfinished - len(holding)),
+            "kv_slots": self.size.num_slots,
+            "kv_slots_used": len(holding),
+            "kv_slots_kept": self._contents.num_kept,
+            "kv_tokens": self.size.num_slots * self.size.max_model_len,
+            "kv_tokens_used": sum(sequence.num_computed_tokens for sequence in holding),
+        }
+
+    def _has_work(self) -> bool:
+        return self._scheduler.has_work
+
+    def _add(self, sequences: Iterable[Sequence]) -> None:
+        self._scheduler.add(sequences)
+
+    def _step(self) -> None:
+        """Forward, sample, publish, close the holes that finished sequences leave."""
+        step = self._scheduler.schedule()
+        self._cache.move(step.moves)
+        logits = self.runner.forward(step)
+        sampled = step.sampled
+        started = [chunk.sequence for chunk in step.prefills if chunk.is_first]
+        self.metrics.computed(len(sampled), started)
+        if not sampled:
+            return
+        for sequence, token in zip(sampled, self._sampler.sample(logits, sampled), strict=True):
+            sequence.append(token, self.setup.eos_token_ids)
+        self._publish(sampled)
+        self._remove([sequence for sequence in sampled if sequence.finish_reason is not None])
+
+    def _remove(self, sequences: list[Sequence]) -> None:
+        moves = self._scheduler.retire(self._forgotten(sequences))
+        self._cache.move(moves)
+
+    def _drain_running(self) -> list[Sequence]:
+        return self._forgotten(self._scheduler.drain_running())
+
+    def _drain(self) -> list[Sequence]:
+        return self._forgotten(self._scheduler.drain())
+
+    def _forgotten(self, sequences: list[Sequence]) -> list[Sequence]:
+        for sequence in sequences:
+            self._sampler.forget(sequence)
+        return sequences

@@ -1,0 +1,217 @@
+"""Finds out whether the in-flight engine can hold a model, by trying it.
+
+No list of architectures: each runner computes a short scene (prompts of different lengths, one of
+them in chunks, joining while another decodes) and its logits are compared with the model's own
+forward over the same tokens. The first runner that agrees is taken; they are tried in the order of
+their speed: fused (on a CPU), packed, cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+import torch
+from hf_runtime import log
+from hf_runtime.errors import reason
+
+from ..engine.scheduler import Scheduler, Step
+from ..fused.attention_rules import UnfitError
+from ..kv.kv_cache import CacheSize, KVCache, LayerShape
+from ..runners.cache_runner import CacheRunner
+from ..runners.packed_runner import PackedRunner
+from ..sequence.sampling_params import SamplingParams
+from .warm_up import silent_sequence
+
+_TOLERANCE = {torch.float32: 1e-3, torch.float16: 3e-2, torch.bfloat16: 8e-2}
+_WIDEST = 8e-2
+_SCENE_LEN = 32
+_SCENE_WIDTH = 4
+_WIDTHS = ("sliding_window", "attention_chunk_size")
+
+
+class Runner(Protocol):
+    """What the engine needs of a runner."""
+
+    name: str
+
+    def forward(self, step: Step) -> torch.Tensor:
+        """Computes a step -> logits (num_sampled, vocab) in the order of ``step.sampled``."""
+
+
+RunnerFactory = Callable[[Any, KVCache, torch.device], Runner]
+
+
+class CannotHoldError(Exception):
+    """No runner holds the model; the text says why, runner by runner."""
+
+
+def fitting_runner(model: Any, shapes: list[LayerShape], device: torch.device) -> RunnerFactory:
+    """The first runner whose logits agree with the model's own. Leaves the model as that runner
+    needs it.
+
+    Raises:
+        CannotHoldError: none does.
+    """
+    candidates: list[RunnerFactory] = [CacheRunner]
+    if getattr(model, "_supports_attention_backend", False):
+        candidates.insert(0, PackedRunner)
+    if "local" in (getattr(model.config, "attention_layers", None) or ()):
+        # GPT-Neo counts its window from the longest row of a batch, and keeps it where
+        # _narrow_windows can't reach: only long prompts would show the difference.
+        raise CannotHoldError("its local attention takes no sequences of different lengths")
+    with _narrow_windows(model):
+        expected = _Scene(model, device).expected()
+        if device.type == "cpu" and _holds_fused(model, shapes, device, expected):
+            return fused_runner
+        return _first_that_agrees(candidates, model, shapes, device, expected)
+
+
+def fused_runner(model: Any, cache: KVCache, device: torch.device) -> Runner:
+    """The fastest on a CPU. Raises ImportError without Numba, UnfitError for most architectures."""
+    from ..fused.runner import FusedRunner
+
+    return FusedRunner(model, cache, device)
+
+
+def _holds_fused(
+    model: Any,
+    shapes: list[LayerShape],
+    device: torch.device,
+    expected: dict[tuple[int, int], torch.Tensor],
+) -> bool:
+    """Whether the fused runner's logits are the model's; no failure of it is a reason for more than
+    the next one.
+    """
+    try:
+        error = _difference(fused_runner, model, shapes, device, expected)
+    except ImportError as missing:
+        log.info(f"models of Llama's shape are slower on this CPU without Numba: {missing}")
+        return False
+    except UnfitError:
+        return False
+    except Exception as failure:
+        # Whatever keeps it from this one: the others hold more.
+        log.info(f"the compiled loops don't run: {type(failure).__name__}: {reason(failure, 120)}")
+        return False
+    return error <= _tolerance(model)
+
+
+def _tolerance(model: Any) -> float:
+    """The largest difference of logits that rounding makes, as a share of their range: a quantized
+    layer may round its input to 8 bits, the other way after the last bit of a sum.
+    """
+    is_quantized = getattr(model, "hf_quantizer", None) is not None
+    return _WIDEST if is_quantized else _TOLERANCE.get(model.dtype, _WIDEST)
+
+
+def _first_that_agrees(
+    candidates: list[RunnerFactory],
+    model: Any,
+    shapes: list[LayerShape],
+    device: torch.device,
+    expected: dict[tuple[int, int], torch.Tensor],
+) -> RunnerFactory:
+    own_attention = model.config._attn_implementation  # noqa: SLF001
+    reasons = []
+    for candidate in candidates:
+        try:
+            error = _difference(candidate, model, shapes, device, expected)
+        except Exception as failure:
+            # Whatever an unknown architecture raises is the answer: not this way.
+            reasons.append(
+                f"{candidate.__name__}: {type(failure).__name__}: {reason(failure, 120)}"
+            )
+        else:
+            if error <= _tolerance(model):
+                return candidate
+            reasons.append(f"{candidate.__name__}: its logits differ by {error:.2g} of their range")
+        model.set_attn_implementation(own_attention)
+    raise CannotHoldError("; ".join(reasons))
+
+
+@contextmanager
+def _narrow_windows(model: Any) -> Iterator[None]:
+    """Narrows sliding windows and attention chunks to fewer tokens than the scene has, which would
+    otherwise not show whether a runner keeps to them.
+    """
+    configs = [getattr(module, "config", None) for module in model.modules()]
+    owners = {id(owner): owner for owner in (*model.modules(), *configs)}
+    widths = [
+        (owner, name, width)
+        for owner in owners.values()
+        for name in _WIDTHS
+        if isinstance(width := getattr(owner, name, None), int) and width > _SCENE_WIDTH
+    ]
+    for owner, name, _ in widths:
+        setattr(owner, name, _SCENE_WIDTH)
+    try:
+        yield
+    finally:
+        for owner, name, width in widths:
+            setattr(owner, name, width)
+
+
+class _Scene:
+    """Three prompts of 7, 4 and 9 tokens, and two more tokens for each."""
+
+    def __init__(self, model: Any, device: torch.device) -> None:
+        self.model, self.device = model, device
+        vocab_size = int(model.config.get_text_config().vocab_size)
+        numbers = torch.randint(0, vocab_size, (3, 11), generator=torch.Generator().manual_seed(0))
+        lengths = (7, 4, 9)
+        self.prompts = [numbers[row, :length].tolist() for row, length in enumerate(lengths)]
+        self.forced = [
+            numbers[row, length : length + 2].tolist() for row, length in enumerate(lengths)
+        ]
+
+    @torch.inference_mode()
+    def expected(self) -> dict[tuple[int, int], torch.Tensor]:
+        """(prompt, number of forced tokens) -> logits (vocab,), from whole forwards without any
+        cache.
+        """
+        logits = {}
+        for row, (prompt, forced) in enumerate(zip(self.prompts, self.forced, strict=True)):
+            tokens = torch.tensor([prompt + forced], device=self.device)
+            output = self.model(input_ids=tokens, use_cache=False).logits[0]
+            for num_forced in range(len(forced) + 1):
+                logits[row, num_forced] = output[len(prompt) - 1 + num_forced].float()
+        return logits
+
+    def play(self, runner: Runner) -> dict[tuple[int, int], torch.Tensor]:
+        """The same logits, from the engine's way: prompts join in mid-flight, five tokens a step at
+        most.
+        """
+        params = SamplingParams(max_tokens=3)
+        sequences = [silent_sequence(prompt, params) for prompt in self.prompts]
+        scheduler = Scheduler(max_num_seqs=len(sequences), max_num_batched_tokens=5)
+        scheduler.add(sequences)
+        logits = {}
+        while scheduler.has_work:
+            step = scheduler.schedule()
+            for sequence, row_logits in zip(step.sampled, runner.forward(step), strict=True):
+                row, num_forced = sequences.index(sequence), len(sequence.token_ids)
+                logits[row, num_forced] = row_logits.float()
+                sequence.token_ids += self.forced[row][num_forced : num_forced + 1]
+            done = [s for s in step.sampled if (sequences.index(s), 2) in logits]
+            runner.cache.move(scheduler.retire(done))  # type: ignore[attr-defined]
+        return logits
+
+
+def _difference(
+    factory: RunnerFactory,
+    model: Any,
+    shapes: list[LayerShape],
+    device: torch.device,
+    expected: dict[tuple[int, int], torch.Tensor],
+) -> float:
+    """Largest difference of a runner's logits from the expected ones, as a share of their range."""
+    cache = KVCache(shapes, CacheSize(num_slots=3, max_model_len=_SCENE_LEN, num_bytes=0), 1)
+    got = _Scene(model, device).play(factory(model, cache, device))
+    worst = 0.0
+    for key, logits in expected.items():
+        span = (logits.max() - logits.min()).clamp_min(1e-6)
+        difference = float(((got[key] - logits).abs().max() / span).item())
+        worst = max(worst, float("inf") if difference != difference else difference)
+    return worst

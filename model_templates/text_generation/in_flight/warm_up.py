@@ -1,0 +1,64 @@
+"""Computes a few made-up sequences before a model serves, so that no caller pays for what happens
+once: kernels chosen and laid out by shape, memory taken from the system, modules imported.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..engine.scheduler import Scheduler
+from ..kv.kv_cache import KVCache
+from ..sampling.sampler import Sampler
+from ..sequence.detokenizer import Detokenizer
+from ..sequence.sampling_params import SamplingParams
+from ..sequence.sequence import Sequence, Update
+
+_PROMPT_TOKENS = (3, 16, 64)
+_OUTPUT_TOKENS = 3
+
+
+class _Nobody:
+    """Wants nothing of what is generated."""
+
+    streams = False
+    request_id = ""
+
+    def take(self, update: Update) -> None:
+        raise AssertionError("a warm-up is never published")
+
+    def flush(self) -> None:
+        raise AssertionError("a warm-up is never published")
+
+    def fail(self, error: Exception) -> None:
+        raise AssertionError("a warm-up is never published")
+
+
+def silent_sequence(prompt_token_ids: list[int], params: SamplingParams) -> Sequence:
+    """A sequence that answers nobody and never needs its text."""
+    return Sequence(prompt_token_ids, params, _Nobody(), Detokenizer(None, prompt_token_ids))
+
+
+def warm_up(scheduler: Scheduler, runner: Any, sampler: Sampler, cache: KVCache) -> None:
+    """Runs prompts of several lengths, greedy and sampled ones, through every part of a step."""
+    room = cache.size.max_model_len - _OUTPUT_TOKENS
+    lengths = [min(length, room) for length in _PROMPT_TOKENS][: scheduler.max_num_seqs]
+    if room < 1:
+        return
+    ways = (
+        SamplingParams(_OUTPUT_TOKENS),
+        SamplingParams(_OUTPUT_TOKENS, temperature=0.7, seed=0),
+        SamplingParams(_OUTPUT_TOKENS, temperature=0.7, top_k=5, top_p=0.9, seed=0),
+    )
+    scheduler.add(
+        silent_sequence([0] * length, way) for length, way in zip(lengths, ways, strict=False)
+    )
+    while scheduler.has_work:
+        step = scheduler.schedule()
+        logits, sampled = runner.forward(step), step.sampled
+        tokens = sampler.sample(logits, sampled) if sampled else []
+        for sequence, token in zip(sampled, tokens, strict=True):
+            sequence.append(token, frozenset())
+        finished = [sequence for sequence in sampled if sequence.finish_reason]
+        for sequence in finished:
+            sampler.forget(sequence)
+        cache.move(scheduler.retire(finished))

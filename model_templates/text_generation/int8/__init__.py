@@ -1,0 +1,1 @@
+"""Linear layers of int8 weights on a CPU."""

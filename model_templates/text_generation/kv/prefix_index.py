@@ -1,0 +1,125 @@
+"""Finds what a prompt begins like, among the tokens that slots hold.
+
+Hashes only narrow the search: what is found was compared token by token. Knows slots as numbers.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..sequence.sequence import Sequence
+
+TokenIds = np.ndarray[Any, np.dtype[np.int32]]
+
+MIN_TOKENS = 32  # copying fewer saves less than it costs
+
+
+@dataclass(eq=False)
+class Prefix:
+    """``token_ids`` (tokens,) of one sequence; the keys and values of the first ``num_ready`` of
+    them lie in ``slot``, the others will. ``start`` is what those that can share with it have
+    alike.
+    """
+
+    token_ids: TokenIds
+    start: tuple[object, ...]
+    slot: int
+    num_ready: int
+    last_used: int = 0
+
+    def __len__(self) -> int:
+        return len(self.token_ids)
+
+
+@dataclass(frozen=True)
+class Shared:
+    """What a prompt begins like: ``num_ready`` of its tokens can be copied from ``source`` now,
+    ``num_coming`` when what is under way is computed.
+    """
+
+    source: Prefix | None = None
+    num_ready: int = 0
+    num_coming: int = 0
+
+    @property
+    def is_worth_waiting(self) -> bool:
+        return self.num_coming >= self.num_ready + MIN_TOKENS
+
+
+NOTHING = Shared()
+
+
+def prefix_of(
+    sequence: Sequence, token_ids: list[int], num_ready: int, last_used: int = 0
+) -> Prefix:
+    """What a sequence's slot holds."""
+    start = _start(sequence, token_ids)
+    return Prefix(as_array(token_ids), start, sequence.slot, num_ready, last_used)
+
+
+def as_array(token_ids: list[int]) -> TokenIds:
+    """Ids of at least one token, (tokens,) int32; from a list, three times faster than numpy's."""
+    return np.frombuffer(array("i", token_ids), dtype=np.int32)
+
+
+def num_alike(one: TokenIds, other: TokenIds) -> int:
+    """How many tokens both begin with."""
+    length = min(len(one), len(other))
+    differs = one[:length] != other[:length]
+    first = int(differs.argmax())
+    return first if differs[first] else length
+
+
+class PrefixIndex:
+    """All that may be shared, by how it starts."""
+
+    def __init__(self) -> None:
+        self._by_start: dict[tuple[object, ...], list[Prefix]] = {}
+
+    def add(self, prefix: Prefix) -> None:
+        """Takes a prefix of at least MIN_TOKENS."""
+        self._by_start.setdefault(prefix.start, []).append(prefix)
+
+    def remove(self, prefix: Prefix) -> None:
+        """Forgets it."""
+        alike = self._by_start[prefix.start]
+        alike.remove(prefix)
+        if not alike:
+            del self._by_start[prefix.start]
+
+    def clear(self) -> None:
+        """Forgets everything."""
+        self._by_start.clear()
+
+    def find(self, sequence: Sequence) -> Shared:
+        """The most that a prompt shares, less its last token, which gives its first logits."""
+        if not self._by_start:
+            return NOTHING
+        prompt = sequence.prompt_token_ids
+        candidates = self._by_start.get(_start(sequence, prompt))
+        if candidates is None or len(prompt) <= MIN_TOKENS:
+            return NOTHING
+        token_ids = as_array(prompt)[:-1]
+        source, num_ready, num_coming = None, 0, 0
+        for candidate in candidates:
+            alike = num_alike(token_ids, candidate.token_ids)
+            num_coming = max(num_coming, alike)
+            if min(alike, candidate.num_ready) > max(num_ready, MIN_TOKENS - 1):
+                source, num_ready = candidate, min(alike, candidate.num_ready)
+        return Shared(source, num_ready, num_coming)
+
+    def alike(self, prefix: Prefix) -> Iterator[tuple[Prefix, int]]:
+        """The others that start as ``prefix`` does, and how many tokens they have in common."""
+        for other in list(self._by_start.get(prefix.start, ())):
+            if other is not prefix:
+                yield other, num_alike(prefix.token_ids, other.token_ids)
+
+
+def _start(sequence: Sequence, token_ids: list[int]) -> tuple[object, ...]:
+    """What sequences that can share have alike: the adapter, and their first MIN_TOKENS."""
+    return (sequence.lora_name, *token_ids[:MIN_TOKENS])

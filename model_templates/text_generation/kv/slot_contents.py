@@ -1,0 +1,199 @@
+"""Which slot holds the keys and values of which tokens, and what of that a new prompt can have.
+
+Those of a sequence that ends stay where they lie, as a prefix, until the slot is wanted; then they
+move to a free one or take that of the least recently used. Prompts copy from prefixes and from
+sequences that run. Decides no order and computes nothing: it answers with copies to be made, in
+order. Without ``room`` nothing is kept and nothing shared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Items
+from dataclasses import dataclass
+
+from ..sequence.sequence import Sequence
+from .prefix_index import MIN_TOKENS, NOTHING, Prefix, PrefixIndex, Shared, num_alike, prefix_of
+
+
+@dataclass(frozen=True)
+class Move:
+    """Copy the first ``num_tokens`` of slot ``source`` to slot ``target``."""
+
+    source: int
+    target: int
+    num_tokens: int
+
+
+# A prefix moves for at least this share of tokens that no other slot holds; else it is dropped.
+_LEAST_OWN_SHARE = 1 / 8
+
+
+class SlotContents:
+    """``room`` are all slots, in the order in which prefixes move there."""
+
+    def __init__(self, room: Items[int] = (), max_kept: int = 0) -> None:
+        self._room = room
+        self._max_kept = max_kept
+        self._index = PrefixIndex()
+        self._holding: dict[Sequence, Prefix | None] = {}
+        self._kept: dict[int, Prefix] = {}  # by slot
+        self._booked: list[tuple[Prefix, int]] = []  # ready when the step is over
+        self._clock = 0
+
+    @property
+    def num_kept(self) -> int:
+        """How many ended sequences can be shared with."""
+        return len(self._kept)
+
+    def find(self, sequence: Sequence) -> Shared:
+        """What a waiting sequence's prompt begins like."""
+        return self._index.find(sequence)
+
+    def place(self, sequence: Sequence, slot: int) -> list[Move]:
+        """Gives a sequence its slot, with as many tokens of its prompt computed as another slot
+        has.
+        """
+        shared = self._shared_in_place(sequence, slot)
+        source = shared.source
+        source_slot = slot if source is None else source.slot
+        if source is not None:
+            source.last_used = self._tick()
+        moves = self._vacate(slot, unless=shared)
+        if source_slot != slot:
+            moves.append(Move(source_slot, slot, shared.num_ready))
+        sequence.slot = slot
+        sequence.num_computed_tokens = sequence.num_reused_tokens = shared.num_ready
+        self._hold(sequence)
+        return moves
+
+    def book(self, sequence: Sequence, num_computed: int) -> None:
+        """Says that the step computes a prompt up to there."""
+        prefix = self._holding[sequence]
+        if prefix is not None:
+            self._booked.append((prefix, num_computed))
+
+    def step_over(self) -> None:
+        """What was booked is computed."""
+        for prefix, num_computed in self._booked:
+            prefix.num_ready = num_computed
+        self._booked.clear()
+
+    def move(self, sequence: Sequence, slot: int) -> list[Move]:
+        """Takes a running sequence to another slot."""
+        moves = self._vacate(slot)
+        moves.append(Move(sequence.slot, slot, sequence.num_computed_tokens))
+        sequence.slot = slot
+        prefix = self._holding[sequence]
+        if prefix is not None:
+            prefix.slot = slot
+        return moves
+
+    def release(self, sequence: Sequence) -> None:
+        """Takes a sequence's slot back when its last step is over; keeps what it computed."""
+        prefix = self._holding.pop(sequence)
+        if prefix is not None:
+            self._index.remove(prefix)
+        num_tokens = sequence.num_computed_tokens
+        if not self._room or num_tokens < MIN_TOKENS:
+            return
+        token_ids = (sequence.prompt_token_ids + sequence.token_ids)[:num_tokens]
+        self._keep(prefix_of(sequence, token_ids, num_tokens, self._tick()))
+
+    def clear(self) -> None:
+        """Forgets all, where what the slots hold is in doubt."""
+        self._index.clear()
+        self._holding.clear()
+        self._kept.clear()
+        self._booked.clear()
+
+    def _tick(self) -> int:
+        self._clock += 1
+        return self._clock
+
+    def _shared_in_place(self, sequence: Sequence, slot: int) -> Shared:
+        """What a prompt begins like; what lies in its slot already, where that is as much."""
+        shared = self._index.find(sequence)
+        there = self._kept.get(slot)
+        if shared.source is None or there is None or there.start != shared.source.start:
+            return shared
+        if (
+            num_alike(shared.source.token_ids[: shared.num_ready], there.token_ids)
+            < shared.num_ready
+        ):
+            return shared
+        return Shared(there, shared.num_ready)
+
+    def _hold(self, sequence: Sequence) -> None:
+        prefix = None
+        if self._room and sequence.num_prompt_tokens > MIN_TOKENS:
+            prefix = prefix_of(sequence, sequence.prompt_token_ids, sequence.num_reused_tokens)
+            self._index.add(prefix)
+        self._holding[sequence] = prefix
+
+    def _keep(self, prefix: Prefix) -> None:
+        """Adds a prefix where it lies, unless another says it all; drops those that it says all
+        of.
+        """
+        for other, num_common in self._index.alike(prefix):
+            if num_common == len(prefix) <= other.num_ready:
+                other.last_used = max(other.last_used, prefix.last_used)
+                return
+            if num_common == len(other) and self._kept.get(other.slot) is other:
+                self._forget(other)
+        self._kept[prefix.slot] = prefix
+        self._index.add(prefix)
+        if len(self._kept) > self._max_kept:
+            self._forget(self._least_recently_used())
+
+    def _forget(self, prefix: Prefix) -> None:
+        del self._kept[prefix.slot]
+        self._index.remove(prefix)
+
+    def _least_recently_used(self) -> Prefix:
+        return min(self._kept.values(), key=lambda prefix: prefix.last_used)
+
+    def _vacate(self, slot: int, unless: Shared = NOTHING) -> list[Move]:
+        """Takes the prefix in a slot elsewhere, or drops it: where another one is of more use, or
+        where its slot's next sequence, which shares ``unless``, goes on with all of it.
+        """
+        prefix = self._kept.get(slot)
+        if prefix is None:
+            return []
+        self._forget(prefix)
+        goes_on = unless.source is prefix and unless.num_ready == len(prefix)
+        target = None if goes_on or not self._is_worth_moving(prefix) else self._target(prefix)
+        if target is None:
+            return []
+        prefix.slot = target
+        self._kept[target] = prefix
+        self._index.add(prefix)
+        return [Move(slot, target, len(prefix))]
+
+    def _is_worth_moving(self, prefix: Prefix) -> bool:
+        num_elsewhere = 0
+        for other, num_common in self._index.alike(prefix):
+            num_elsewhere = max(num_elsewhere, min(num_common, other.num_ready))
+        num_own = len(prefix) - num_elsewhere
+        return num_own >= max(MIN_TOKENS, _LEAST_OWN_SHARE * len(prefix))
+
+    def _target(self, prefix: Prefix) -> int | None:
+        """A slot for a prefix that has to move: an empty one, else an older prefix's."""
+        taken = {sequence.slot for sequence in self._holding} | self._kept.keys() | {prefix.slot}
+        for slot in self._room:
+            if slot not in taken:
+                return slot
+        if not self._kept:
+            return None
+        oldest = self._least_recently_used()
+        if oldest.last_used > prefix.last_used:
+            return None
+        self._forget(oldest)
+        return oldest.slot
+
+
+def slots_in_order(num_slots: int, num_prefix_slots: int) -> list[int]:
+    """All slots, those first that the running sequences come to last: none of theirs, then from the
+    top; the last of theirs, where long prompts are computed, at the end.
+    """
+    own = range(num_slots + num_prefix_slots - 1, num_slots - 1, -1)
+    return [*own, *range(num_slots - 2, -1, -1), num_slots - 1]

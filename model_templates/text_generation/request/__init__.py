@@ -1,0 +1,1 @@
+"""A request to the generations that it asks for, and their answer."""

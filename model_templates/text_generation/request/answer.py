@@ -1,0 +1,193 @@
+"""One request's answer: collects what its sequences generate and sends it, in one response or in
+chunks.
+
+A request has one row, or several in a client's batch, and each row has ``n`` choices: a sequence
+each. Knows the contract's outputs; knows neither the engine's steps nor how responses travel.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from hf_runtime.request.responder import Responder, strings
+
+from ..sequence.sequence import Sequence, Token, Update
+
+Decode = Callable[[list[int]], str]
+OUTPUTS = (
+    "text_output",
+    "finish_reason",
+    "cumulative_logprob",
+    "logprobs",
+    "num_input_tokens",
+    "num_output_tokens",
+)
+
+
+@dataclass
+class Choice:
+    """What one sequence has generated since the last response, and in all."""
+
+    prefix: str  # the prompt, where the caller wants it repeated
+    num_input_tokens: int
+    text: str = ""
+    tokens: list[Token] = field(default_factory=list)
+    cumulative_logprob: float = 0.0
+    finish_reason: str = ""
+    ends: bool = False  # and its caller does not know yet
+
+    def take(self, update: Update) -> None:
+        """Adds what is new."""
+        self.text += update.read_text()
+        self.tokens += update.tokens
+        self.finish_reason = update.finish_reason or ""
+        self.ends = update.finish_reason is not None
+        for token in update.tokens:
+            if token.logprobs is not None:
+                self.cumulative_logprob += token.logprobs.logprob
+
+    def sent(self) -> None:
+        """What was new is known to the caller."""
+        self.prefix, self.text, self.tokens, self.ends = "", "", [], False
+
+
+class Answer:
+    """The recipient of a request's sequences; answers its caller exactly once."""
+
+    def __init__(
+        self,
+        responder: Responder,
+        choices: list[list[Choice]],
+        wanted: frozenset[str],
+        decode: Decode,
+        *,
+        streams: bool,
+        batched: bool,
+    ) -> None:
+        """``choices`` has a row for each of the request's rows, all of one length."""
+        self.streams = streams
+        self.sequences: list[Sequence] = []
+        self._places: dict[Sequence, Choice] = {}
+        self._responder = responder
+        self._choices = [choice for row in choices for choice in row]
+        self._wanted = wanted
+        self._decode = decode
+        num_choices = len(choices[0])
+        self._shape = (len(choices), num_choices) if batched else (num_choices,)
+        self._one_each = (len(choices), 1) if batched else (1,)
+        self._lock = threading.Lock()
+        self._on_close: Callable[[Answer], None] = lambda _: None
+        self.is_closed = False
+
+    def expect(self, sequences: Iterable[Sequence], on_close: Callable[[Answer], None]) -> None:
+        """The sequences of all choices, in order; ``on_close`` is called when all is answered."""
+        self.sequences = list(sequences)
+        self._places = dict(zip(self.sequences, self._choices, strict=True))
+        self._on_close = on_close
+
+    @property
+    def request_id(self) -> str:
+        """The id that the client gave the request; empty where it gave none."""
+        return self._responder.request_id
+
+    def is_cancelled(self) -> bool:
+        """Whether nobody waits for the answer any more."""
+        return self._responder.is_cancelled()
+
+    def take(self, update: Update) -> None:
+        """Takes what is new of one choice."""
+        if update.error is not None:
+            self.fail(update.error)
+        elif not self.is_closed:
+            self._places[update.sequence].take(update)
+
+    def flush(self) -> None:
+        """Sends a chunk where there is text or an end to tell of; the whole where all is done."""
+        done = all(choice.finish_reason for choice in self._choices)
+        news = self.streams and any(choice.text or choice.ends for choice in self._choices)
+        if self.is_closed or not (done or news) or (done and not self._close()):
+            return
+        outputs = self._outputs()
+        for choice in self._choices:
+            choice.sent()
+        self._responder.send(outputs, final=done)
+        if done:
+            self._on_close(self)
+
+    def fail(self, error: Exception) -> None:
+        """Answers with the error, unless all was answered before."""
+        if self._close():
+            self._responder.fail(error)
+            self._on_close(self)
+
+    def _close(self) -> bool:
+        """True for the one caller that may send the last response."""
+        with self._lock:
+            was_open, self.is_closed = not self.is_closed, True
+            return was_open
+
+    def _outputs(self) -> dict[str, npt.NDArray[Any]]:
+        """The outputs that the caller wants: (n,), or (rows, n) in a batch."""
+        return {
+            name: self._output(name).reshape(self._shape_of(name))
+            for name in OUTPUTS
+            if name in self._wanted
+        }
+
+    def _shape_of(self, name: str) -> tuple[int, ...]:
+        return self._one_each if name == "num_input_tokens" else self._shape
+
+    def _output(self, name: str) -> npt.NDArray[Any]:
+        choices = self._choices
+        if name == "text_output":
+            return strings([choice.prefix + choice.text for choice in choices])
+        if name == "finish_reason":
+            return strings([choice.finish_reason for choice in choices])
+        if name == "cumulative_logprob":
+            return np.array([choice.cumulative_logprob for choice in choices], dtype=np.float32)
+        if name == "logprobs":
+            return strings([logprobs_json(choice.tokens, self._decode) for choice in choices])
+        if name == "num_output_tokens":
+            return np.array([len(choice.tokens) for choice in choices], dtype=np.uint32)
+        rows = choices[:: self._shape[-1]]
+        return np.array([choice.num_input_tokens for choice in rows], dtype=np.uint32)
+
+
+def logprobs_json(tokens: Iterable[Token], decode: Decode) -> str:
+    """A JSON list with an object for each token: token_id -> logprob, rank, decoded_token; the
+    sampled token first, then the likeliest others.
+    """
+    entries = []
+    for token in tokens:
+        found = token.logprobs
+        assert found is not None
+        listed = ((token.id, found.logprob, found.rank), *found.alternatives)
+        entries.append(
+            {
+                str(token_id): {
+                    "logprob": logprob,
+                    "rank": rank,
+                    "decoded_token": decode([token_id]),
+                }
+                for token_id, logprob, rank in listed
+            }
+        )
+    return json.dumps(entries, ensure_ascii=False)
+
+
+def wanted_outputs(listed: Iterable[str], flagged: frozenset[str]) -> frozenset[str]:
+    """The text and what a flag asks for; where a request lists outputs, those.
+
+    Never one that the request did not list: the stub would drop it in ``send`` without holding the
+    interpreter's lock, which kills it on Python 3.12. A request that lists none arrives with all.
+    """
+    names = frozenset(listed)
+    if len(names) < len(OUTPUTS):
+        return names
+    return flagged | {"text_output"}

@@ -1,0 +1,189 @@
+"""Chats to prompts, through the model's own chat template.
+
+Rendering is transformers' (and jinja2's, which it loads when it first renders). Here a chat is
+checked before, so that nothing a template does not take is silently left out, and what goes wrong
+within a template becomes the caller's error without a word of the chat.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from hf_runtime import log
+from hf_runtime.errors import RequestError, reason
+from hf_runtime.request.json_text import read_object, short
+from hf_runtime.request.tensors import kind_of
+
+_ITSELF = {"messages", "tools"}
+_LONGEST_ROLE = 40  # characters
+_QUOTED = 8  # characters; the shortest text whose appearance in an error counts as a quotation
+
+
+class ChatTemplate:
+    """The chat template of one tokenizer, if it has one."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        """A template that does not even compile is told of now, and refuses every chat."""
+        self._tokenizer = tokenizer
+        self._problem: str | None = None
+        if not getattr(tokenizer, "chat_template", None):
+            self._problem = "this model has no chat template; send text_input"
+            return
+        try:
+            self._variables(None)
+        except Exception as error:
+            self._problem = f"this model's chat template can't be used ({type(error).__name__})"
+            log.warn(f"{self._problem}: {reason(error)}")
+
+    def render(self, messages: list[Any], tools: list[Any] | None, kwargs: dict[str, Any]) -> str:
+        """The prompt of a chat, special tokens included.
+
+        ``kwargs`` are what the template itself takes, ``add_generation_prompt`` (default true) and
+        ``continue_final_message``.
+
+        Raises:
+            RequestError: no template, messages of another form, or something that it does not take.
+        """
+        if self._problem is not None:
+            raise RequestError(f"messages: {self._problem}")
+        chat = _checked(messages)
+        tools = _checked_tools(tools)
+        self._check_taken(tools, kwargs)
+        prompt = {"add_generation_prompt": not kwargs.get("continue_final_message"), **kwargs}
+        try:
+            rendered = self._tokenizer.apply_chat_template(
+                chat, tools=tools, tokenize=False, **prompt
+            )
+        except Exception as error:
+            raise RequestError(_what_went_wrong(error, chat, kwargs)) from None
+        return str(rendered)
+
+    def _variables(self, tools: list[Any] | None) -> frozenset[str]:
+        """The variables of the template that renders these tools."""
+        from transformers.utils.chat_template_utils import _get_template_variables
+
+        template = self._tokenizer.get_chat_template(None, tools)
+        found: frozenset[str] = _get_template_variables(template)
+        return found
+
+    def _check_taken(self, tools: list[Any] | None, kwargs: dict[str, Any]) -> None:
+        variables = self._variables(tools)
+        if tools and "tools" not in variables:
+            raise RequestError("tools: this model's chat template takes none")
+        own = variables - _ITSELF - set(self._tokenizer.special_tokens_map)
+        taken = own | {"add_generation_prompt", "continue_final_message"}
+        for name in kwargs:
+            if name not in taken:
+                allowed = ", ".join(sorted(taken))
+                raise RequestError(
+                    f"chat_template_kwargs: {short(name)}: this model's chat template does not "
+                    f"take it; allowed: {allowed}"
+                )
+        self._check_ends(kwargs, variables)
+
+    def _check_ends(self, kwargs: dict[str, Any], variables: frozenset[str]) -> None:
+        """How the prompt ends: with the beginning of an answer, or within the last message."""
+        prompts = kwargs.get("add_generation_prompt", True)
+        for name in ("add_generation_prompt", "continue_final_message"):
+            if not isinstance(kwargs.get(name, True), bool):
+                got = kind_of(kwargs[name])
+                raise RequestError(
+                    f"chat_template_kwargs: {name}: got {got}, allowed: true or false"
+                )
+        if not prompts and "add_generation_prompt" not in variables:
+            raise RequestError(
+                "chat_template_kwargs: add_generation_prompt: got false, this model's chat "
+                "template decides by itself; allowed: true"
+            )
+        if kwargs.get("continue_final_message") and kwargs.get("add_generation_prompt"):
+            raise RequestError(
+                "chat_template_kwargs: continue_final_message and add_generation_prompt: got true "
+                "for both, allowed: one of them"
+            )
+
+
+def _checked(messages: list[Any]) -> list[dict[str, Any]]:
+    """The messages, with contents in text parts joined line by line: a template that knows no parts
+    would print them as they stand.
+    """
+    if not messages:
+        raise RequestError("messages: got an empty list, allowed: one message or more")
+    return [_checked_message(f"messages[{n}]", message) for n, message in enumerate(messages)]
+
+
+def _checked_message(where: str, message: Any) -> dict[str, Any]:
+    if not isinstance(message, dict):
+        raise RequestError(f"{where}: got {kind_of(message)}, allowed: an object")
+    role = message.get("role")
+    if not isinstance(role, str) or not 0 < len(role) <= _LONGEST_ROLE:
+        got = "none" if "role" not in message else kind_of(role)
+        raise RequestError(f"{where}.role: got {got}, allowed: a text, such as user")
+    given: dict[str, Any] = message
+    calls = given.get("tool_calls")
+    if isinstance(calls, list):
+        given = {**given, "tool_calls": _with_objects(f"{where}.tool_calls", calls)}
+    content = given.get("content")
+    if content is None or isinstance(content, str):
+        if "content" not in given and "tool_calls" not in given:
+            raise RequestError(f"{where}.content: missing, a text is required")
+        return given
+    if not isinstance(content, list):
+        got = kind_of(content)
+        raise RequestError(f"{where}.content: got {got}, allowed: a text or a list of text parts")
+    texts = [_part(f"{where}.content[{n}]", part) for n, part in enumerate(content)]
+    return {**given, "content": "\n".join(texts)}
+
+
+def _with_objects(where: str, calls: list[Any]) -> list[Any]:
+    """An assistant's calls, as OpenAI's clients send them back: there arguments are JSON texts, but
+    templates print objects.
+    """
+    found = []
+    for number, call in enumerate(calls):
+        function = call.get("function") if isinstance(call, dict) else None
+        arguments = function.get("arguments") if isinstance(function, dict) else None
+        if isinstance(function, dict) and isinstance(arguments, str):
+            value = read_object(f"{where}[{number}].function.arguments", arguments or "{}")
+            call = {**call, "function": {**function, "arguments": value}}
+        found.append(call)
+    return found
+
+
+def _part(where: str, part: Any) -> str:
+    if not isinstance(part, dict):
+        raise RequestError(f"{where}: got {kind_of(part)}, allowed: an object")
+    text = part.get("text")
+    if part.get("type") != "text" or not isinstance(text, str):
+        raise RequestError(f'{where}: allowed: {{"type": "text", "text": ...}}, a text only')
+    return text
+
+
+def _checked_tools(tools: list[Any] | None) -> list[Any] | None:
+    for number, tool in enumerate(tools or ()):
+        if not isinstance(tool, dict):
+            raise RequestError(f"tools[{number}]: got {kind_of(tool)}, allowed: an object")
+    return tools or None
+
+
+def _what_went_wrong(error: Exception, chat: list[dict[str, Any]], kwargs: dict[str, Any]) -> str:
+    """What the template itself says with ``raise_exception``; of any other error its type."""
+    text = reason(error)
+    if type(error).__name__ == "TemplateError" and not any(part in text for part in _texts(chat)):
+        return f"messages: the chat template refuses them: {text}"
+    if kwargs.get("continue_final_message"):
+        return "chat_template_kwargs: continue_final_message: the last message can't be continued"
+    return f"messages: the chat template can't render them ({type(error).__name__})"
+
+
+def _texts(chat: list[Any]) -> Iterator[str]:
+    """The texts of a chat that an error could quote; roles are not among them."""
+    left: list[Any] = list(chat)
+    while left:
+        value = left.pop()
+        if isinstance(value, dict):
+            left += [item for name, item in value.items() if name != "role"]
+        elif isinstance(value, list):
+            left += value
+        elif isinstance(value, str) and len(value) >= _QUOTED:
+            yield " ".join(value.split())

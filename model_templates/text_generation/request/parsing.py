@@ -1,0 +1,268 @@
+"""A Triton request to the generations it asks for, one per row, checked field by field.
+
+Knows what a row's options mean together; knows no engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Protocol
+
+from hf_runtime.errors import RequestError
+from hf_runtime.request.json_text import read_list, read_object, short
+from hf_runtime.request.tensors import RequestFields, shown
+
+from ..sequence.sampling_params import SamplingParams
+from ..sequence.sequence import DecoderStart
+from ..structured.constraint import Constraint
+from .row_options import CHAT_FIELDS, RowFields, read_rows
+
+_RETURN = "return_"
+_LOGPROBS = frozenset(("logprobs", "cumulative_logprob"))
+# Stands for max_tokens until the prompt's length is known; larger than any min_tokens.
+_UNKNOWN = 2**63
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """What a row gives the model to read. ``text`` is what its caller sent, of a chat as its
+    template renders it; ``decoder_start`` is an encoder-decoder's, where it is not the model's own.
+    """
+
+    text: str
+    token_ids: list[int]
+    decoder_start: DecoderStart | None = None
+
+
+@dataclass(frozen=True)
+class Generation:
+    """One row of a request: what to continue and how. ``on_timeout`` is ``partial`` or ``error``;
+    text, tokens and start are those of its Prompt. ``lora_name`` is None for the model alone.
+    """
+
+    text: str
+    prompt_token_ids: list[int]
+    params: SamplingParams
+    exclude_input: bool
+    n: int = 1
+    timeout_ms: int | None = None
+    on_timeout: str = "partial"
+    decoder_start: DecoderStart | None = None
+    lora_name: str | None = None
+
+
+@dataclass(frozen=True)
+class GenerationRequest:
+    """What a request asks for: its rows, all of the same ``n``; the optional outputs that its flags
+    name; and whether it wants them chunk by chunk.
+    """
+
+    rows: list[Generation]
+    outputs: frozenset[str]
+    stream: bool
+
+    @property
+    def constraints(self) -> list[Constraint]:
+        """What its rows are held to, each once."""
+        found = (row.params.constraint for row in self.rows)
+        return list(dict.fromkeys(constraint for constraint in found if constraint))
+
+
+class Tokenize(Protocol):
+    """A prompt to its token ids; raises RequestError for one that can't fit."""
+
+    def __call__(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        """``add_special_tokens`` is False for a chat: its template writes them."""
+
+
+def no_chat(messages: list[Any], tools: list[Any] | None, kwargs: dict[str, Any]) -> str:
+    """``render_chat`` of a model that has no chat template."""
+    raise RequestError("messages: this model has no chat template; send text_input")
+
+
+@dataclass(frozen=True)
+class PromptReader:
+    """What parsing needs of the model and its engine.
+
+    ``tokenize_word`` gives the token sequences that spell a word. ``max_timeout_ms`` is also the
+    time of a request that sets none where ``default_timeout_ms`` is None. A task with fields of its
+    own extends this.
+    """
+
+    fields: ClassVar[RowFields] = CHAT_FIELDS
+
+    tokenize: Tokenize
+    default_max_tokens: Callable[[int], int]
+    check_length: Callable[[int, int], None]
+    tokenize_word: Callable[[str], list[tuple[int, ...]]]
+    render_chat: Callable[[list[Any], list[Any] | None, dict[str, Any]], str] = no_chat
+    default_repetition_penalty: float = 1.0
+    default_min_tokens: int = 0
+    default_timeout_ms: int | None = None
+    max_timeout_ms: int | None = None
+    vocab_size: int | None = None
+    decoder_start: DecoderStart | None = None
+    adapters: tuple[str, ...] = ()
+
+    def read_prompt(self, row: dict[str, Any]) -> Prompt:
+        """The prompt of a row and its token ids. Raises RequestError for one that can't be."""
+        if not row["messages"]:
+            text = row["text_input"]
+            return Prompt(text, self.tokenize(text), self.decoder_start)
+        messages = read_list("messages", row["messages"])
+        tools = read_list("tools", row["tools"]) if row["tools"] else None
+        kwargs = row["chat_template_kwargs"]
+        kwargs = read_object("chat_template_kwargs", kwargs) if kwargs else {}
+        text = self.render_chat(messages, tools, kwargs)
+        token_ids = self.tokenize(text, add_special_tokens=False)
+        return Prompt(text, token_ids, self.decoder_start)
+
+    def lora_name(self, row: dict[str, Any]) -> str | None:
+        """The adapter that a row asks for, None for none. Raises RequestError where there is no
+        such.
+        """
+        name: str = row.get("lora_name") or ""
+        if name and name not in self.adapters:
+            allowed = ", ".join(self.adapters) or "none: this model has no adapters"
+            raise RequestError(f"lora_name: got {short(name)}, allowed: {allowed}")
+        return name or None
+
+    def num_beams(self, row: dict[str, Any]) -> int:
+        """How many beams a row asks for. Raises RequestError where it can't have them."""
+        require_no_beams(row)
+        return 1
+
+
+def parse_request(fields: RequestFields, reader: PromptReader) -> GenerationRequest:
+    """Reads one request; the cheap things of all rows first: a bad number is found before a long
+    prompt is tokenised.
+
+    Raises:
+        RequestError: names the field, what was got and what is allowed.
+    """
+    rows = read_rows(fields, reader.fields)
+    outputs = _outputs(rows)
+    checked = [(_params(row, reader, outputs), _timeout_ms(row, reader)) for row in rows]
+    numbers = sorted({row["n"] for row in rows})
+    if len(numbers) > 1:
+        got = " and ".join(map(str, numbers[:2]))
+        raise RequestError(f"n: got {got} in one batch, allowed: the same in every row")
+    generations = [
+        _generation(row, params, timeout_ms, reader)
+        for row, (params, timeout_ms) in zip(rows, checked, strict=True)
+    ]
+    return GenerationRequest(generations, outputs, any(row["stream"] for row in rows))
+
+
+def _outputs(rows: list[dict[str, Any]]) -> frozenset[str]:
+    """What the flags ask for; a number of log-probabilities asks for them too."""
+    flags = {name for row in rows for name in row if name.startswith(_RETURN) and row[name]}
+    outputs = {name.removeprefix(_RETURN) for name in flags}
+    if any(row["logprobs"] is not None for row in rows):
+        outputs.add("logprobs")
+    return frozenset(outputs)
+
+
+def _params(row: dict[str, Any], reader: PromptReader, outputs: frozenset[str]) -> SamplingParams:
+    """All but the words' token ids and a default max_tokens."""
+    num_beams, penalty = reader.num_beams(row), row["repetition_penalty"]
+    max_tokens = _UNKNOWN if row["max_tokens"] is None else row["max_tokens"]
+    default_min_tokens = max(0, min(reader.default_min_tokens, max_tokens))
+    num_logprobs = row["logprobs"]
+    if num_logprobs is None and outputs & _LOGPROBS:
+        num_logprobs = 0
+    params = SamplingParams(
+        max_tokens=max_tokens,
+        min_tokens=default_min_tokens if row["min_tokens"] is None else row["min_tokens"],
+        temperature=_temperature(row),
+        top_k=row["top_k"],
+        top_p=row["top_p"],
+        min_p=row["min_p"],
+        repetition_penalty=reader.default_repetition_penalty if penalty is None else penalty,
+        frequency_penalty=row["frequency_penalty"],
+        presence_penalty=row["presence_penalty"],
+        seed=row["seed"],
+        stop_words=row["stop_words"],
+        stop_token_ids=row["stop_token_ids"],
+        include_stop_word=row["include_stop_str_in_output"],
+        ignore_eos=row["ignore_eos"],
+        num_logprobs=num_logprobs,
+        logit_bias=row["logit_bias"],
+        num_beams=num_beams,
+        length_penalty=row["length_penalty"] if num_beams > 1 else None,
+        constraint=row["constraint"],
+    )
+    _check_vocabulary(params, reader.vocab_size)
+    return params
+
+
+def _check_vocabulary(params: SamplingParams, vocab_size: int | None) -> None:
+    listed = {
+        "stop_token_ids": params.stop_token_ids,
+        "logit_bias": [token_id for token_id, _ in params.logit_bias],
+    }
+    for name, token_ids in listed.items():
+        largest = max(token_ids, default=0)
+        if vocab_size is not None and largest >= vocab_size:
+            raise RequestError(
+                f"{name}: got token {shown(largest)}, allowed: 0 to {vocab_size - 1}"
+            )
+
+
+def _temperature(row: dict[str, Any]) -> float:
+    """The request's temperature; 1 where it asks for sampling in another way, 0 (greedy) where it
+    asks for nothing.
+    """
+    if row["temperature"] is not None:
+        return float(row["temperature"])
+    filters = row["top_k"] > 1 or 0 < row["top_p"] < 1 or row["min_p"] > 0
+    return 1.0 if filters or row["seed"] is not None or row["n"] > 1 else 0.0
+
+
+def _timeout_ms(row: dict[str, Any], reader: PromptReader) -> int | None:
+    """The request's own time, at most the ceiling; the ceiling alone is the default too."""
+    asked, ceiling = row["timeout_ms"], reader.max_timeout_ms
+    if asked is None:
+        return ceiling if reader.default_timeout_ms is None else reader.default_timeout_ms
+    if asked < 1 or (ceiling is not None and asked > ceiling):
+        allowed = "1 and more" if ceiling is None else f"1 to {ceiling} (max_timeout_ms)"
+        raise RequestError(f"timeout_ms: got {shown(asked)}, allowed: {allowed}")
+    return int(asked)
+
+
+def _generation(
+    row: dict[str, Any], params: SamplingParams, timeout_ms: int | None, reader: PromptReader
+) -> Generation:
+    """Makes the tokens of a row whose options are checked."""
+    lora_name = reader.lora_name(row)
+    prompt = reader.read_prompt(row)
+    if row["max_tokens"] is None:
+        default = reader.default_max_tokens(len(prompt.token_ids))
+        params = params.with_max_tokens(max(default, params.min_tokens))
+    reader.check_length(len(prompt.token_ids), params.max_tokens)
+    if row["bad_words"]:
+        spelt = (ids for word in row["bad_words"] for ids in reader.tokenize_word(word) if ids)
+        params = replace(params, bad_token_ids=tuple(dict.fromkeys(spelt)))
+    exclude_input = row["exclude_input_in_output"]
+    return Generation(
+        text=prompt.text,
+        prompt_token_ids=prompt.token_ids,
+        params=params,
+        exclude_input=exclude_input,
+        n=row["n"],
+        timeout_ms=timeout_ms,
+        on_timeout=row["on_timeout"],
+        decoder_start=prompt.decoder_start,
+        lora_name=lora_name,
+    )
+
+
+def require_no_beams(row: dict[str, Any]) -> None:
+    """Raises RequestError where a row asks for more than one beam."""
+    for name, allowed in (
+        ("beam_width", "1 (no beam search)"),
+        ("length_penalty", "1 (it only weighs beams)"),
+    ):
+        if row[name] not in (None, 1):
+            raise RequestError(f"{name}: got {shown(row[name])}, allowed: {allowed}")

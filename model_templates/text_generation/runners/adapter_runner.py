@@ -1,0 +1,62 @@
+"""Tells the layers which adapter computes which token of a step, and runs the step.
+
+Knows steps and runners; knows nothing of weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from ..engine.scheduler import Step
+from ..lora.linear import Adapters, RowAdapters, StepAdapters
+from ..sequence.sequence import Sequence
+from .cache_runner import CacheRunner
+
+
+class AdaptedRunner:
+    """``plain`` runs steps without adapters, ``inner`` those with them: the same runner, without
+    CUDA graphs.
+    """
+
+    def __init__(self, plain: Any, inner: Any, adapters: Adapters, device: torch.device) -> None:
+        self.plain, self.inner, self.adapters, self.device = plain, inner, adapters, device
+        self.cache, self.name = plain.cache, f"{plain.name}, adapters"
+
+    def forward(self, step: Step) -> torch.Tensor:
+        """Computes a step -> logits (num_sampled, vocab) in the order of ``step.sampled``."""
+        computed = (*step.decodes, *(chunk.sequence for chunk in step.prefills))
+        if all(sequence.lora_name is None for sequence in computed):
+            logits: torch.Tensor = self.plain.forward(step)
+            return logits
+        if not isinstance(self.inner, CacheRunner):
+            return self._forward(step)
+        found = [(part, self._forward(part)) for part in _forwards(step)]
+        kept = [logits for part, logits in found if part.sampled]
+        return torch.cat(kept) if kept else torch.empty(0)
+
+    def _forward(self, step: Step) -> torch.Tensor:
+        numbers = [self._number(sequence) for sequence in step.decodes]
+        for chunk in step.prefills:
+            numbers += [self._number(chunk.sequence)] * (chunk.end - chunk.start)
+        sampled = [self._number(sequence) for sequence in step.sampled]
+        rows = StepAdapters(len(numbers), self._rows(numbers), self._rows(sampled))
+        with self.adapters.applied(rows):
+            logits: torch.Tensor = self.inner.forward(step)
+        return logits
+
+    def _number(self, sequence: Sequence) -> int:
+        return self.adapters.number(sequence.lora_name)
+
+    def _rows(self, numbers: list[int]) -> RowAdapters | None:
+        return RowAdapters(numbers, self.device) if any(numbers) else None
+
+
+def _forwards(step: Step) -> Iterator[Step]:
+    """The forwards that the cache runner makes of a step, each a step of its own."""
+    if step.decodes:
+        yield Step(step.decodes)
+    for chunk in step.prefills:
+        yield Step(prefills=[chunk])

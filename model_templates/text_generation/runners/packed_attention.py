@@ -1,0 +1,260 @@
+"""Attention over packed tokens: one ``[1, num_tokens]`` row holds the decodes of all sequences and
+prompt chunks.
+
+Registered as an attention function of transformers (``AttentionInterface``), so that every model
+that uses that interface runs its linear layers and norms over the packed row without padding. Here,
+and only here, tokens are told apart: each writes its key and value at its own slot and position and
+looks at its own sequence.
+
+Decodes read the cache as a view, all rows up to the longest; the query heads that share a key head
+are folded into the query length, so keys are never repeated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from ..kv.kv_cache import KVCache
+
+ATTENTION_NAME = "hf_triton_packed"
+
+
+@dataclass(frozen=True)
+class PrefillSpan:
+    """Tokens ``first .. first+end-start-1`` of the row are tokens ``start .. end-1`` of the prompt
+    in ``slot``.
+    """
+
+    first: int
+    slot: int
+    start: int
+    end: int
+
+
+@dataclass
+class PackedStep:
+    """Where each token of the row belongs.
+
+    ``slots`` and ``positions`` are (num_tokens,) int64 on the model's first device; the first
+    ``num_decodes`` tokens are decodes of slots ``0 .. num_decodes-1`` and attend to at most
+    ``max_len`` columns. ``columns`` are the cache columns written: ``positions`` but for the
+    padding rows of a CUDA graph.
+    """
+
+    cache: KVCache
+    slots: torch.Tensor
+    positions: torch.Tensor
+    columns: torch.Tensor
+    num_decodes: int
+    max_len: int
+    prefills: list[PrefillSpan] = field(default_factory=list)
+    _masks: dict[tuple[object, ...], torch.Tensor] = field(default_factory=dict)
+    _rows: dict[tuple[object, ...], torch.Tensor] = field(default_factory=dict)
+
+    def cache_rows(self, stored: torch.Tensor) -> torch.Tensor:
+        """(num_tokens * kv_heads,) int64: where each token's heads lie in ``stored`` (slots,
+        kv_heads, length, dim) seen as (slots * kv_heads * length, dim).
+        """
+        _, kv_heads, length, _ = stored.shape
+        key = (kv_heads, length, stored.device)
+        if key not in self._rows:
+            first = self.slots * (kv_heads * length) + self.columns
+            heads = torch.arange(kv_heads, device=first.device) * length
+            self._rows[key] = (first.unsqueeze(1) + heads).flatten().to(stored.device)
+        return self._rows[key]
+
+    def decode_mask(self, window: int, like: torch.Tensor, repeats: int = 1) -> torch.Tensor:
+        """(num_decodes * repeats, 1, max_len) additive: 0 where a row's token may look, -inf
+        elsewhere. Each row stands ``repeats`` times in a row.
+        """
+        key = (window, like.device, like.dtype, repeats)
+        if key not in self._masks:
+            positions = self.positions[: self.num_decodes].to(like.device).view(-1, 1, 1)
+            columns = torch.arange(self.max_len, device=like.device)
+            hidden = columns > positions
+            if window:
+                hidden = hidden | (columns <= positions - window)
+            mask = torch.zeros(hidden.shape, dtype=like.dtype, device=like.device)
+            mask.masked_fill_(hidden, float("-inf"))
+            self._masks[key] = mask.repeat_interleave(repeats, dim=0) if repeats > 1 else mask
+        return self._masks[key]
+
+
+_current: list[PackedStep] = []
+
+
+@contextmanager
+def attending(step: PackedStep) -> Iterator[None]:
+    """Makes ``step`` what the registered attention function works on. One engine thread a process:
+    no lock.
+    """
+    _current.append(step)
+    try:
+        yield
+    finally:
+        _current.pop()
+
+
+def register() -> None:
+    """Makes the attention function known to transformers under ATTENTION_NAME.
+
+    Without a mask function of that name transformers builds no masks: each token's view is decided
+    here.
+    """
+    from transformers import AttentionInterface
+
+    AttentionInterface.register(ATTENTION_NAME, packed_attention)
+
+
+def packed_attention(
+    module: Any,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    scaling: float | None = None,
+    sliding_window: int | None = None,
+    softcap: float | None = None,
+    **_: Any,
+) -> tuple[torch.Tensor, None]:
+    """query (1, heads, num_tokens, key_dim), key and value (1, kv_heads, num_tokens, dim) -> (1,
+    num_tokens, heads, dim).
+
+    Keyword arguments that are not known here are ignored: what they would change shows in the
+    engine's check at load.
+    """
+    step = _current[-1]
+    keys, values = step.cache.keys[module.layer_idx], step.cache.values[module.layer_idx]
+    rows = step.cache_rows(keys)
+    _write(keys, rows, key)
+    _write(values, rows, value)
+
+    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    rule = AttentionRule(scale, sliding_window or 0, softcap or 0.0)
+    q = query[0].transpose(0, 1)  # (num_tokens, heads, key_dim)
+    if not step.prefills:
+        return _decode(q, keys, values, step, rule).unsqueeze(0), None
+    out = q.new_empty(q.shape[0], q.shape[1], values.shape[-1])
+    if step.num_decodes:
+        out[: step.num_decodes] = _decode(q[: step.num_decodes], keys, values, step, rule)
+    for span in step.prefills:
+        last = span.first + span.end - span.start
+        out[span.first : last] = prefill_attention(
+            query[:, :, span.first : last], keys, values, span, rule
+        )
+    return out.unsqueeze(0), None
+
+
+def _write(stored: torch.Tensor, rows: torch.Tensor, states: torch.Tensor) -> None:
+    """Puts states (1, kv_heads, num_tokens, dim) at their rows of ``stored``."""
+    dim = stored.shape[-1]
+    stored.view(-1, dim).index_copy_(0, rows, states[0].transpose(0, 1).reshape(-1, dim))
+
+
+@dataclass(frozen=True)
+class AttentionRule:
+    """How a layer scores: the scale, its sliding window (0: none) and its soft cap (0: none)."""
+
+    scale: float
+    window: int = 0
+    softcap: float = 0.0
+
+    def scores(self, raw: torch.Tensor) -> torch.Tensor:
+        """Gemma 2's soft cap, https://arxiv.org/abs/2408.00118, section 2."""
+        return torch.tanh(raw / self.softcap) * self.softcap if self.softcap else raw
+
+
+def _decode(
+    q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, step: PackedStep, rule: AttentionRule
+) -> torch.Tensor:
+    """q (rows, heads, key_dim), one token of each of the first ``rows`` slots -> (rows, heads,
+    value_dim).
+    """
+    if q.dtype == torch.float32 and q.device.type == "cpu" and not rule.softcap:
+        return _decode_by_bmm(q, keys, values, step, rule)
+    rows, heads, _ = q.shape
+    kv_heads = keys.shape[1]
+    k = keys[:rows, :, : step.max_len]  # (rows, kv_heads, max_len, key_dim), a view
+    v = values[:rows, :, : step.max_len]
+    folded = q.reshape(rows, kv_heads, heads // kv_heads, -1)
+    mask = step.decode_mask(rule.window, q).unsqueeze(1)  # (rows, 1, 1, max_len)
+    if rule.softcap:
+        return _matmul_attention(folded, k, v, mask, rule).reshape(rows, heads, -1)
+    mask = mask.expand(rows, 1, folded.shape[2], step.max_len)
+    out = F.scaled_dot_product_attention(folded, k, v, attn_mask=mask, scale=rule.scale)
+    return out.reshape(rows, heads, -1)
+
+
+def _decode_by_bmm(
+    q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, step: PackedStep, rule: AttentionRule
+) -> torch.Tensor:
+    """As _decode, in as few operators as it takes: on the CPU, float32 beats SDPA by a tenth."""
+    rows, heads, dim = q.shape
+    kv_heads = keys.shape[1]
+    k = keys.flatten(0, 1)[: rows * kv_heads, : step.max_len]  # (rows * kv_heads, max_len, dim)
+    v = values.flatten(0, 1)[: rows * kv_heads, : step.max_len]
+    folded = q.reshape(rows * kv_heads, heads // kv_heads, dim)
+    mask = step.decode_mask(rule.window, q, kv_heads)  # (rows * kv_heads, 1, max_len)
+    scores = torch.baddbmm(mask, folded, k.transpose(1, 2), alpha=rule.scale)
+    return torch.bmm(torch.softmax(scores, dim=-1), v).view(rows, heads, -1)
+
+
+def prefill_attention(
+    q: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    span: PrefillSpan,
+    rule: AttentionRule,
+) -> torch.Tensor:
+    """q (1, heads, chunk, key_dim) of one prompt -> (chunk, heads, value_dim)."""
+    k = keys[span.slot : span.slot + 1, :, : span.end]
+    v = values[span.slot : span.slot + 1, :, : span.end]
+    if rule.softcap:
+        out = _prefill_by_matmul(q, k, v, span, rule)
+    elif span.start == 0 and (not rule.window or span.end <= rule.window):
+        out = F.scaled_dot_product_attention(
+            q, k, v, is_causal=True, scale=rule.scale, enable_gqa=True
+        )
+    else:
+        visible = _visible(span, rule.window, q.device)
+        out = F.scaled_dot_product_attention(
+            q, k, v, attn_mask=visible, scale=rule.scale, enable_gqa=True
+        )
+    return out[0].transpose(0, 1)
+
+
+def _prefill_by_matmul(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, span: PrefillSpan, rule: AttentionRule
+) -> torch.Tensor:
+    _, heads, chunk, dim = q.shape
+    kv_heads = k.shape[1]
+    folded = q.reshape(1, kv_heads, heads // kv_heads * chunk, dim)
+    hidden = ~_visible(span, rule.window, q.device)
+    mask = torch.zeros(hidden.shape, dtype=q.dtype, device=q.device).masked_fill_(
+        hidden, float("-inf")
+    )
+    out = _matmul_attention(folded, k, v, mask.repeat(heads // kv_heads, 1), rule)
+    return out.reshape(1, heads, chunk, -1)
+
+
+def _visible(span: PrefillSpan, window: int, device: torch.device) -> torch.Tensor:
+    """(chunk, end) bool: the columns that each of the chunk's tokens may look at."""
+    positions = torch.arange(span.start, span.end, device=device).unsqueeze(1)
+    columns = torch.arange(span.end, device=device)
+    visible = columns <= positions
+    return visible & (columns > positions - window) if window else visible
+
+
+def _matmul_attention(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor, rule: AttentionRule
+) -> torch.Tensor:
+    """Softmax(q k^T) v spelled out, for soft caps, which SDPA does not take."""
+    scores = rule.scores(torch.matmul(q * rule.scale, k.transpose(-1, -2)))
+    weights = torch.softmax(scores.add_(mask), dim=-1, dtype=torch.float32).to(q.dtype)
+    return torch.matmul(weights, v)

@@ -1,0 +1,97 @@
+"""Runs a step as one packed ``[1, num_tokens]`` forward: decodes and prompt chunks together,
+nothing padded.
+
+For models that use transformers' attention interface. Decides no policy: the step says what to
+compute.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from hf_runtime.devices.device import devices_of
+
+from ..engine.scheduler import Step
+from ..kv.kv_cache import KVCache
+from .packed_attention import ATTENTION_NAME, PackedStep, PrefillSpan, attending, register
+
+_LEN_STEP = 32  # cache views end at multiples of this: fewer different shapes for the kernels
+
+
+class PackedRunner:
+    """Owns the model while the engine runs: its attention implementation is ours from here on."""
+
+    name = "packed"
+
+    def __init__(self, model: Any, cache: KVCache, device: torch.device) -> None:
+        self.model = model
+        self.cache = cache
+        self.device = device
+        self._is_spread = len(devices_of(model)) > 1
+        register()
+        model.set_attn_implementation(ATTENTION_NAME)
+
+    @torch.inference_mode()
+    def forward(self, step: Step) -> torch.Tensor:
+        """Computes a step -> logits (num_sampled, vocab) in the order of ``step.sampled``."""
+        input_ids, packed, last_rows = self._pack(step)
+        return self.run(input_ids, packed, last_rows)
+
+    def run(
+        self, input_ids: torch.Tensor, packed: PackedStep, rows: torch.Tensor | list[int]
+    ) -> torch.Tensor:
+        """input_ids (num_tokens,) -> logits (len(rows), vocab) of the tokens numbered ``rows``."""
+        with attending(packed):
+            output = self.model(
+                input_ids=input_ids.unsqueeze(0),
+                position_ids=packed.positions.unsqueeze(0),
+                use_cache=False,
+                logits_to_keep=rows,
+            )
+        logits: torch.Tensor = output.logits[0]
+        return logits
+
+    def _pack(self, step: Step) -> tuple[torch.Tensor, PackedStep, torch.Tensor | list[int]]:
+        tokens, last_rows, spans = lay_out(step)
+        input_ids, positions, slots = tokens.to(self.device)
+        longest = max((s.num_computed_tokens for s in step.decodes), default=0)
+        packed = PackedStep(
+            cache=self.cache,
+            slots=slots,
+            positions=positions,
+            columns=positions,
+            num_decodes=len(step.decodes),
+            max_len=min(-(-longest // _LEN_STEP) * _LEN_STEP, self.cache.size.max_model_len),
+            prefills=spans,
+        )
+        return input_ids, packed, self._numbers(last_rows)
+
+    def _numbers(self, rows: list[int]) -> torch.Tensor | list[int]:
+        """The rows as an index for the last hidden states: where those are on another device than
+        the inputs, accelerate's hooks would move a tensor to the wrong one, and leave a list.
+        """
+        if self._is_spread:
+            return rows
+        return torch.tensor(rows, dtype=torch.int64, device=self.device)
+
+
+def lay_out(step: Step) -> tuple[torch.Tensor, list[int], list[PrefillSpan]]:
+    """A step's tokens in one row, decodes in slot order, then chunk after chunk -> their ids,
+    positions and slots, (3, num_tokens) int64 on the CPU; the tokens whose logits are wanted; where
+    the chunks lie.
+    """
+    input_ids = [sequence.last_token_id for sequence in step.decodes]
+    positions = [sequence.num_computed_tokens - 1 for sequence in step.decodes]
+    slots = list(range(len(step.decodes)))
+    last_rows = list(slots)
+    spans = []
+    for chunk in step.prefills:
+        slot = chunk.sequence.slot
+        spans.append(PrefillSpan(len(input_ids), slot, chunk.start, chunk.end))
+        input_ids += chunk.sequence.prompt_token_ids[chunk.start : chunk.end]
+        positions += range(chunk.start, chunk.end)
+        slots += [slot] * (chunk.end - chunk.start)
+        if chunk.is_last:
+            last_rows.append(len(input_ids) - 1)
+    return torch.tensor([input_ids, positions, slots]), last_rows, spans

@@ -1,0 +1,1 @@
+"""Logits to tokens, each sequence with its own options."""

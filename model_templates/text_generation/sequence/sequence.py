@@ -1,0 +1,224 @@
+"""One prompt on its way through an engine. No torch, no Triton."""
+
+from __future__ import annotations
+
+import random
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+from hf_runtime.errors import (
+    CancelledError,
+    DeadlineError,
+    EngineError,
+    RequestError,
+    reason,
+)
+
+from .sampling_params import SamplingParams
+
+if TYPE_CHECKING:
+    from ..structured.grammar import Grammar
+    from .detokenizer import Detokenizer
+
+
+@dataclass(frozen=True)
+class TokenLogprobs:
+    """Natural logs of a token's raw probabilities. ``rank`` 1 is the likeliest; ``alternatives``
+    are (token_id, logprob, rank) of the likeliest others, likeliest first.
+    """
+
+    logprob: float
+    rank: int
+    alternatives: tuple[tuple[int, float, int], ...] = ()
+
+
+@dataclass(frozen=True)
+class Token:
+    """A sampled token; ``logprobs`` where its sequence asks for them."""
+
+    id: int
+    logprobs: TokenLogprobs | None = None
+
+
+class Recipient(Protocol):
+    """Who a sequence's output goes to."""
+
+    @property
+    def request_id(self) -> str:
+        """The id that the client gave the request; empty where it gave none."""
+
+    @property
+    def streams(self) -> bool:
+        """Whether it wants every token at once, not only the whole output."""
+
+    def take(self, update: Update) -> None:
+        """Takes news of one of its sequences; called from the delivery's thread."""
+
+    def flush(self) -> None:
+        """Sends on what it took; called after the news of a step or several."""
+
+    def fail(self, error: Exception) -> None:
+        """The error is the answer; may be called from any thread, and more than once."""
+
+
+@dataclass(frozen=True)
+class Update:
+    """What is new of a sequence since its last update.
+
+    ``text`` is None where decoding was left to whoever takes the update. ``finish_reason`` is
+    ``stop``, ``length``, ``timeout`` or None where the sequence goes on; ``error`` ends it too.
+    ``is_first`` is its first.
+    """
+
+    sequence: Sequence
+    tokens: list[Token]
+    text: str | None
+    finish_reason: str | None
+    error: Exception | None
+    is_first: bool = False
+
+    def read_text(self) -> str:
+        """The new text; decodes where that is still to be done."""
+        if self.text is not None:
+            return self.text
+        detokenizer = self.sequence.detokenizer
+        detokenizer.add([token.id for token in self.tokens])
+        return detokenizer.release(final=self.finish_reason is not None)
+
+
+@dataclass(frozen=True)
+class DecoderStart:
+    """How the output of an encoder-decoder begins: after ``token_id``, which is no part of it, and
+    with ``forced_token_id`` where that is given, such as the language to translate to.
+    """
+
+    token_id: int
+    forced_token_id: int | None = None
+
+
+@dataclass(eq=False)
+class Sequence:
+    """A prompt, its output so far, and where its keys and values lie.
+
+    ``continues_prompt`` is False where an encoder read the prompt and the output is a text of its
+    own, which begins as ``decoder_start`` says, else as the model does. ``lora_name`` is the
+    adapter that computes it; keys and values of one adapter are not another's. ``grammar`` is where
+    the output stands in what it is held to. ``deadline_s`` is on the monotonic clock.
+    ``finish_reason`` is also ``cancelled`` or ``error``, which no caller sees.
+    """
+
+    prompt_token_ids: list[int]
+    params: SamplingParams
+    recipient: Recipient
+    detokenizer: Detokenizer
+    continues_prompt: bool = True
+    decoder_start: DecoderStart | None = None
+    lora_name: str | None = None
+    deadline_s: float | None = None
+    fails_on_timeout: bool = False
+    grammar: Grammar | None = None
+    token_ids: list[int] = field(default_factory=list)
+    slot: int = -1
+    num_computed_tokens: int = 0
+    num_reused_tokens: int = 0
+    finish_reason: str | None = None
+    error: Exception | None = None
+    submitted_s: float = field(default_factory=time.monotonic)
+    first_token_s: float | None = None
+
+    def __post_init__(self) -> None:
+        """Gives the sequence its own random numbers, so that a seed reproduces whatever else is in
+        the batch.
+        """
+        self.random = random.Random(self.params.seed)
+        self._new_tokens: list[Token] = []
+
+    @property
+    def num_prompt_tokens(self) -> int:
+        return len(self.prompt_token_ids)
+
+    @property
+    def continued_token_ids(self) -> list[int]:
+        """The tokens that the output continues, which a repetition penalty looks at too."""
+        if self.continues_prompt:
+            return self.prompt_token_ids
+        return [] if self.decoder_start is None else [self.decoder_start.token_id]
+
+    @property
+    def penalised_token_ids(self) -> list[int]:
+        """The tokens that a repetition penalty looks at: the output, and what it continues."""
+        return self.continued_token_ids + self.token_ids
+
+    @property
+    def num_tokens_left(self) -> int:
+        """How many more tokens the output may have."""
+        return self.params.max_tokens - len(self.token_ids)
+
+    @property
+    def last_token_id(self) -> int:
+        return self.token_ids[-1]
+
+    def append(
+        self, token: Token, eos_token_ids: frozenset[int], *, is_forced: bool = False
+    ) -> None:
+        """Adds a token and decides whether the sequence is finished by it; one that the model
+        forces is no part of what a grammar looks at.
+        """
+        self.token_ids.append(token.id)
+        self._new_tokens.append(token)
+        params = self.params
+        if self.grammar is not None and not is_forced:
+            self._follow(self.grammar, token.id)
+        may_stop = len(self.token_ids) >= params.min_tokens
+        stops = may_stop and (
+            (token.id in eos_token_ids and not params.ignore_eos)
+            or token.id in params.stop_token_ids
+        )
+        if params.stop_words and not stops:
+            stops = self._has_stop_word(token.id, armed=may_stop)
+        if self.finish_reason is None and stops:
+            self.finish_reason = "stop"
+        elif self.finish_reason is None and not self.num_tokens_left:
+            self.finish_reason = "length"
+
+    def _follow(self, grammar: Grammar, token_id: int) -> None:
+        """A complete grammar ends the sequence; one that can't go on is its own failure."""
+        try:
+            grammar.follow(token_id)
+        except RequestError as error:
+            # Its traceback would hold this frame, and that the request, until a collection.
+            self.finish_reason, self.error = "error", error.with_traceback(None)
+        else:
+            self.finish_reason = "stop" if grammar.is_complete else None
+
+    def end(self, finish_reason: str) -> None:
+        """Ends the sequence from outside: ``timeout`` or ``cancelled``."""
+        self.finish_reason = finish_reason
+        if finish_reason == "cancelled":
+            self.error = CancelledError("the request was cancelled")
+        elif self.fails_on_timeout:
+            num_tokens = len(self.token_ids)
+            self.error = DeadlineError(
+                f"timeout_ms: the time is up; {num_tokens} of at most {self.params.max_tokens} "
+                "tokens were generated"
+            )
+
+    def update(self) -> Update:
+        """The tokens since the last update, and whether they end the sequence."""
+        tokens, self._new_tokens = self._new_tokens, []
+        finished = self.finish_reason is not None
+        if finished:
+            self.grammar = None  # megabytes, which whoever still knows the sequence would keep
+        text = self.detokenizer.release(final=finished) if self.params.stop_words else None
+        is_first = len(tokens) == len(self.token_ids)
+        return Update(self, tokens, text, self.finish_reason, self.error, is_first)
+
+    def _has_stop_word(self, token_id: int, *, armed: bool) -> bool:
+        try:
+            return self.detokenizer.stops_after(token_id, armed=armed)
+        except Exception as error:
+            # A tokenizer's own failure is this sequence's, not its neighbours'.
+            self.finish_reason = "error"
+            self.error = EngineError(f"decoding the output failed: {reason(error)}")
+            return False
