@@ -33,9 +33,9 @@ def find_stubs(group: int) -> frozenset[Stub]:
     found = set()
     for process in _processes(group):
         with contextlib.suppress(psutil.Error):  # it ended meanwhile
-            command = process.cmdline()
-            if command and command[0].endswith(_STUB) and process.status() not in _ENDED:
-                version = Path(command[1]).parent  # .../triton_python_backend_stub <model.py> ...
+            program, model_file = [*process.cmdline(), "", ""][:2]  # no arguments: it starts or ends
+            if program.endswith(_STUB) and model_file and process.status() not in _ENDED:
+                version = Path(model_file).parent
                 found.add(Stub(version.parent.name, version.name, process.pid))
     return frozenset(found)
 
