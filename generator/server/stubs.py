@@ -33,7 +33,9 @@ def find_stubs(group: int) -> frozenset[Stub]:
     found = set()
     for process in _processes(group):
         with contextlib.suppress(psutil.Error):  # it ended meanwhile
-            program, model_file = [*process.cmdline(), "", ""][:2]  # no arguments: it starts or ends
+            program, model_file = [*process.cmdline(), "", ""][
+                :2
+            ]  # no arguments: it starts or ends
             if program.endswith(_STUB) and model_file and process.status() not in _ENDED:
                 version = Path(model_file).parent
                 found.add(Stub(version.parent.name, version.name, process.pid))
