@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from generator.errors import TemplateError
+from generator.spec.reachable import reachable
 from generator.yaml_file import schema
 
 CONFIG_TEMPLATE = "config.pbtxt.j2"
@@ -165,7 +166,9 @@ class Task:
 
     @cached_property
     def runtime_files(self) -> Mapping[str, bytes]:
-        """What runs in the server, byte for byte: path in the model's folder -> content, sorted."""
+        """What its model.py can reach, byte for byte: path in the model's folder -> content,
+        sorted.
+        """
         return _runtime_files(self.folder, self.packages)
 
     @cached_property
@@ -193,17 +196,16 @@ def find_tasks(directory: Path | None = None) -> dict[str, Task]:
 
 
 def _runtime_files(folder: Path, packages: tuple[str, ...] = ()) -> dict[str, bytes]:
-    sources = {VERSION_FOLDER: folder}
+    places = {"": folder}
     for name in (SHARED_PACKAGE, *packages):
-        if (folder.parent / name).is_dir():
-            sources[f"{VERSION_FOLDER}/{name}"] = folder.parent / name
-    found = {
-        f"{target}/{path.relative_to(source).as_posix()}": path.read_bytes()
-        for target, source in sources.items()
-        for path in source.rglob("*.py")
-        if _is_source(path.relative_to(source))
+        places[f"{name}/"] = folder.parent / name
+    sources = {
+        f"{prefix}{path.relative_to(place).as_posix()}": path.read_bytes()
+        for prefix, place in places.items()
+        for path in place.rglob("*.py")
+        if _is_source(path.relative_to(place))
     }
-    return dict(sorted(found.items()))
+    return {f"{VERSION_FOLDER}/{path}": sources[path] for path in sorted(reachable(sources))}
 
 
 def _is_source(path: Path) -> bool:

@@ -47,7 +47,7 @@ def test_a_dry_run_says_what_would_be_done_and_does_nothing(made: Bench) -> None
     assert ran.code == 1
     assert ran.out.splitlines() == [
         "change     s_stream: version 1 -> 2 (config.pbtxt, model.json)",
-        "add        new: config.pbtxt, model.json, model.py, options.py",
+        "add        new: config.pbtxt, model.json, model.py",
         "remove     a: a",
     ]
     assert not (made.repository / "new").exists()
@@ -240,6 +240,9 @@ def test_an_old_front_keeps_its_engine_until_a_front_of_the_new_language_is_ther
     link = Path("templates") / "hf_runtime" / "link" / "protocol.py"
     link.parent.mkdir(parents=True)
     link.write_text("VERSION = 1\n")
+    for task in ("echo", "front"):
+        model = Path("templates") / task / "model.py"
+        model.write_text(f"{model.read_text()}\nfrom hf_runtime import engine_link\n")
     made.applied(BOTH)
     fake(made).events.clear()
     link.write_text("VERSION = 2\n")

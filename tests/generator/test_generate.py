@@ -28,8 +28,15 @@ def made(work: Path, run: Run) -> Path:
 def change_templates(work: Path) -> None:
     """As a newer version of the task would: one file changed, one new, one gone."""
     task = work.parent / "templates/fake_task"
-    (task / "model.py").write_text('"""Changed."""\n')
+    add_to_model(work, "from . import new_engine")
     (task / "new_engine.py").write_text('"""New."""\n')
+
+
+def add_to_model(work: Path, line: str) -> str:
+    """Ends the task's model.py with one more line; returns its text."""
+    model = work.parent / "templates/fake_task/model.py"
+    model.write_text(f"{model.read_text()}{line}\n")
+    return model.read_text()
 
 
 def test_the_first_run_says_what_it_created(work: Path, run: Run) -> None:
@@ -71,6 +78,7 @@ def test_a_folder_left_empty_by_removed_files_goes_too(made: Path, work: Path, r
     package = work.parent / "templates/fake_task/engines"
     package.mkdir()
     (package / "one.py").write_text("")
+    add_to_model(work, "from .engines import one")
     run("generate")
     assert (made / "demo/1/engines/one.py").exists()
     (made / "demo/1/engines/__pycache__").mkdir()
@@ -121,8 +129,7 @@ def test_force_overwrites_a_file_edited_by_hand(made: Path, run: Run) -> None:
 def test_an_edit_that_is_already_what_would_be_written_is_no_conflict(
     made: Path, work: Path, run: Run
 ) -> None:
-    change_templates(work)
-    (made / "demo/1/model.py").write_text('"""Changed."""\n')
+    (made / "demo/1/model.py").write_text(add_to_model(work, "# changed"))
     assert run("generate")[0] == 0
     assert run("diff")[0] == 0
 
@@ -291,7 +298,7 @@ def test_an_interrupted_run_is_finished_by_the_next(
     )
     assert_no_file_is_half_written(work)
     # The next run is of a version that is newer still: old, half-written and new are all ours.
-    (work.parent / "templates/fake_task/model.py").write_text('"""Newer still."""\n')
+    add_to_model(work, "# newer still")
     code, _, err = run("generate")
     assert (code, err) == (0, "")
     assert run("diff")[0] == 0

@@ -1,1 +1,7 @@
-"""Never run: only copied."""
+"""Never run: only copied, with what it imports."""
+
+import hf_runtime
+
+from .options import Options
+
+__all__ = ["Options", "hf_runtime"]
