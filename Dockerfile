@@ -8,6 +8,7 @@
 #
 #   docker build --target cpu -t hf-triton:cpu .
 #   docker run --rm -p 8000:8000 -p 8001:8001 --shm-size 1g hf-triton:cpu
+#   hf-triton generate
 #   docker run --rm --gpus all -p 8000-8002:8000-8002 --shm-size 1g \
 #       -v "$PWD/model_repository:/models" -e HF_TOKEN hf-triton:gpu \
 #       tritonserver --model-repository=/models
@@ -56,8 +57,9 @@ RUN python -m pip install --no-deps --force-reinstall . \
 # The lock too, where there is one: a pattern that matches nothing is no error.
 COPY --chown=1000:1000 models.yaml models.loc[k] requirement*.tx[t] ./
 COPY --chown=1000:1000 demo/model demo/model
-COPY --chown=1000:1000 model_repository model_repository
 USER 1000:1000
+# What models.yaml names beside itself, such as hooks or local weights, must be copied before.
+RUN hf-triton generate
 # --build-arg PYTHON_ENVS=1 builds the environments that models ask for (python_env) into the image.
 ARG PYTHON_ENVS=""
 RUN if [ -n "$PYTHON_ENVS" ]; then hf-triton fetch --envs-only; fi
@@ -109,8 +111,9 @@ RUN printf '#!/bin/sh\nexec /opt/hf-triton/bin/python -m generator.server "$@"\n
 WORKDIR /workspace
 COPY --chown=1000:1000 models.yaml models.loc[k] requirement*.tx[t] ./
 COPY --chown=1000:1000 demo/model demo/model
-COPY --chown=1000:1000 model_repository model_repository
 USER 1000:1000
+# What models.yaml names beside itself, such as hooks or local weights, must be copied before.
+RUN hf-triton generate
 # --build-arg PYTHON_ENVS=1 builds the environments that models ask for (python_env) into the image.
 ARG PYTHON_ENVS=""
 RUN if [ -n "$PYTHON_ENVS" ]; then hf-triton fetch --envs-only; fi

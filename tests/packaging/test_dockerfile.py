@@ -121,6 +121,15 @@ def test_a_lock_goes_into_the_image_where_there_is_one(target: str) -> None:
 
 
 @pytest.mark.parametrize("target", TARGETS)
+def test_models_are_generated_in_the_image_by_its_user(target: str) -> None:
+    steps = [(step.name, step.value) for step in STAGES[target].instructions]
+    made = steps.index(("RUN", "hf-triton generate"))
+    assert "models.yaml" in " ".join(value for name, value in steps[:made] if name == "COPY")
+    assert [value for name, value in steps[:made] if name == "USER"][-1] == "1000:1000"
+    assert "model_repository" not in " ".join(_copied_from_checkout(STAGES[target]))
+
+
+@pytest.mark.parametrize("target", TARGETS)
 def test_environments_are_built_into_the_image_only_where_asked_for(target: str) -> None:
     assert REQUIREMENTS in _copied_from_checkout(STAGES[target])
     assert "!requirement*.txt" in (ROOT / ".dockerignore").read_text().splitlines()

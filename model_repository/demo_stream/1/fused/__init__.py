@@ -1,1 +1,0 @@
-"""Decoders of Llama's shape on the CPU, with what lies between their matrix products compiled."""

@@ -1,1 +1,0 @@
-"""The vllm engine: our requests, options and answers on vLLM's asynchronous engine."""
