@@ -242,7 +242,7 @@ def test_an_old_front_keeps_its_engine_until_a_front_of_the_new_language_is_ther
     link.write_text("VERSION = 1\n")
     for task in ("echo", "front"):
         model = Path("templates") / task / "model.py"
-        model.write_text(f"{model.read_text()}\nfrom hf_runtime import engine_link\n")
+        model.write_text(f"{model.read_text()}\nfrom hf_runtime.link import protocol\n")
     made.applied(BOTH)
     fake(made).events.clear()
     link.write_text("VERSION = 2\n")
