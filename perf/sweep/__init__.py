@@ -1,0 +1,1 @@
+"""Measures served models at many loads, by perf_analyzer."""

@@ -12,26 +12,26 @@ import shlex
 import shutil
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
-from datetime import datetime, timezone
+from dataclasses import dataclass, replace
 from urllib.parse import urlparse
 
+from perf.report.head import now
 from perf.report.schema import Measurement
-from perf.sweep.export import ExportError, Figures, read_export
-from perf.sweep.machine_use import Watch, machine_figures, server_pids, watching
-from perf.sweep.metrics import Difference, gpu_figures, server_figures, within
-from perf.sweep.plan import (
+from perf.sweep.analyzer.process import Ended, Runner
+from perf.sweep.commands import (
     EXPORT_FILE,
-    Planned,
     counting_command,
     is_forced,
     measuring_command,
     unstable_command,
     warm_up_command,
 )
-from perf.sweep.process import Ended, Runner
-from perf.sweep.scenario import Addresses
-from perf.sweep.triton import TritonView
+from perf.sweep.export import ExportError, Figures, read_export
+from perf.sweep.plan import Planned
+from perf.sweep.scenario.model import Addresses
+from perf.sweep.server.machine_use import Watch, machine_figures, server_pids, watching
+from perf.sweep.server.metrics import Difference, gpu_figures, server_figures, within
+from perf.sweep.server.triton import TritonView
 
 _SILENCE_S = 20.0  # of a server's metrics, after which a load is not waited for
 _FULL_BYTES = 65_536  # perf_analyzer says nothing when it can't write all of its export
@@ -72,13 +72,14 @@ class Measurer:
 
     def _once(self, planned: Planned) -> Measurement:
         self.say(planned.label)
-        started = datetime.now(timezone.utc).isoformat(timespec="seconds")
+        started = now()
         with self._watched() as watch:
             command, ended = self._loaded(planned, watch)
         if ended.code:
             return self._failed(planned, started, ended, command)
         try:
-            figures = self._figures(planned)
+            file = self.runner.folder / EXPORT_FILE
+            figures = read_export(file, planned.streams, planned.counts_tokens)
         except ExportError as error:
             if shutil.disk_usage(self.runner.folder).free < _FULL_BYTES:
                 raise OSError(errno.ENOSPC, "no space left on device") from None
@@ -118,10 +119,6 @@ class Measurer:
 
         return self.runner.run(command, _timeout_s(planned), give_up)
 
-    def _figures(self, planned: Planned) -> Figures:
-        file = self.runner.folder / EXPORT_FILE
-        return read_export(file, planned.streams, planned.counts_tokens)
-
     def _measurement(
         self,
         planned: Planned,
@@ -155,18 +152,9 @@ class Measurer:
     def _failed(
         self, planned: Planned, started: str, ended: Ended, command: list[str]
     ) -> Measurement:
-        return Measurement(
-            load=planned.load,
-            repeat=planned.repeat,
-            started=started,
-            duration_s=0.0,
-            num_requests=0,
-            num_errors=1,
-            requests_per_s=0.0,
-            first_error=self._reason(planned, ended),
-            stable=False,
-            command=shlex.join(command),
-        )
+        failed = Measurement(planned.load, planned.repeat, started, 0.0, 0, 1, 0.0, stable=False)
+        reason = self._reason(planned, ended)
+        return replace(failed, first_error=reason, command=shlex.join(command))
 
     def _reason(self, planned: Planned, ended: Ended) -> str:
         """What went wrong, with what to do where that is known."""

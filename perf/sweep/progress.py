@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from types import TracebackType
 
 from tqdm import tqdm  # type: ignore[import-untyped]
 
@@ -17,22 +16,14 @@ class Progress:
 
     def __init__(self, done: int, total: int) -> None:
         self._bar = tqdm(total=total, initial=done, bar_format=_FORMAT, mininterval=0.5, miniters=0)
+        self.show = self._bar.set_description_str  # what is being done now
 
     def __enter__(self) -> Progress:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._bar.set_description_str("")
+    def __exit__(self, *_: object) -> None:
+        self.show("")
         self._bar.close()
-
-    def show(self, doing: str) -> None:
-        """What is being done now."""
-        self._bar.set_description_str(doing)
 
     def finished(self, label: str, measurement: Measurement) -> None:
         """One more is done."""
@@ -44,13 +35,12 @@ def in_words(measurement: Measurement) -> str:
     """The figures that matter most, in one line."""
     if not measurement.num_requests:
         return f"failed: {measurement.first_error}"
+    latency, first = measurement.latency, measurement.time_to_first_token
     parts = [f"{measurement.requests_per_s:.1f} requests/s"]
     if measurement.output_tokens_per_s:
         parts.append(f"{measurement.output_tokens_per_s:,.0f} tokens/s")
-    if measurement.latency:
-        parts.append(
-            f"p50 {measurement.latency.p50_ms:.0f} ms, p99 {measurement.latency.p99_ms:.0f}"
-        )
-    if measurement.time_to_first_token:
-        parts.append(f"first token p50 {measurement.time_to_first_token.p50_ms:.0f} ms")
+    if latency:
+        parts.append(f"p50 {latency.p50_ms:.0f} ms, p99 {latency.p99_ms:.0f}")
+    if first:
+        parts.append(f"first token p50 {first.p50_ms:.0f} ms")
     return ", ".join(parts) + ("" if measurement.stable else " (not stable)")

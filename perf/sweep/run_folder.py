@@ -1,5 +1,5 @@
-"""The folder of a sweep: begun, gone on with, or begun again. What is measured is never lost to it:
-a folder of another run is refused.
+"""The folder of a sweep: what run.json tells of it; begun, gone on with, or begun again. What is
+measured is never lost to it: a folder of another run is refused.
 """
 
 from __future__ import annotations
@@ -8,11 +8,11 @@ import contextlib
 import errno
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from generator.errors import PerfError
+from perf.report.head import here
 from perf.report.rendering import write_renderings
 from perf.report.schema import (
     MEASUREMENTS_FILE,
@@ -24,9 +24,62 @@ from perf.report.schema import (
     read_run,
     write_run,
 )
-from perf.sweep.plan import key_of
+from perf.sweep.analyzer.finding import Analyzer
+from perf.sweep.plan import Planned, key_of
+from perf.sweep.scenario.model import Addresses, Sweep, as_values
+from perf.sweep.server.machine_use import gpu_names
+from perf.sweep.server.triton import TritonView
 
 KIND = "sweep"
+
+
+def described(
+    sweep: Sweep,
+    command: str,
+    analyzer: Analyzer,
+    found: Sequence[Planned],
+    views: Mapping[Addresses, TritonView],
+    inputs: str,
+) -> Run:
+    """How it comes about, for run.json."""
+    versions = {"perf_analyzer": analyzer.version}
+    served = {view.version() for view in views.values()} - {""}
+    if served:
+        versions["triton"] = ", ".join(sorted(served))
+    models = ", ".join(dict.fromkeys(one.load.target for one in found))
+    return Run(
+        kind=KIND,
+        **here(command, versions=versions, hardware=_gpus(views)).origin(),
+        title=sweep.title or f"sweep of {models}",
+        scenario={**as_values(sweep), "inputs": inputs},
+        notes=_notes(analyzer, found, views),
+    )
+
+
+def _notes(
+    analyzer: Analyzer, found: Sequence[Planned], views: Mapping[Addresses, TritonView]
+) -> list[str]:
+    notes = [f"perf_analyzer {analyzer.version}, {analyzer.origin}"]
+    if any(one.load.endpoint == "http-generate-stream" for one in found):
+        notes.append(
+            "http-generate-stream is loaded by perf.sweep.sse_load with the same windows: "
+            "perf_analyzer reads streams over gRPC only"
+        )
+    if any(one.streams for one in found):
+        notes.append("inter-token latency is the time between the chunks of an answer")
+    notes += dict.fromkeys(one.requests.note for one in found if one.requests.note)
+    far = [view.addresses.http for view in views.values() if not view.is_local]
+    if far:
+        notes.append(
+            f"hardware and CPU are of the machine that sent the load; {', '.join(far)} is another"
+        )
+    return notes
+
+
+def _gpus(views: Mapping[Addresses, TritonView]) -> dict[str, str]:
+    """This machine's, where a server runs on it."""
+    names = gpu_names() if any(view.is_local for view in views.values()) else []
+    return {"gpu": ", ".join(names)} if names else {}
 
 
 def begin(folder: Path, run: Run, files: Mapping[str, str], fresh: bool) -> set[str]:
@@ -35,8 +88,9 @@ def begin(folder: Path, run: Run, files: Mapping[str, str], fresh: bool) -> set[
     Raises PerfError where the folder holds another run, or can't be written.
     """
     with disk(folder):
-        if fresh:
-            _clear(folder)
+        if fresh and (folder / RUN_FILE).exists():  # our own two; what shows them is written again
+            for name in (MEASUREMENTS_FILE, RUN_FILE):
+                (folder / name).unlink(missing_ok=True)
         done = _go_on(folder, run) if (folder / RUN_FILE).exists() else set()
         if not done:
             write_run(folder, run)
@@ -71,7 +125,7 @@ def _go_on(folder: Path, run: Run) -> set[str]:
         found = read_measurements(folder)
     except ValueError as error:
         raise PerfError(f"{error}; choose another --output, or begin again with --fresh") from None
-    if before.kind != KIND or before.scenario != _as_read(run.scenario):
+    if before.kind != KIND or before.scenario != json.loads(json.dumps(run.scenario)):
         other = "a sweep of another scenario" if before.kind == KIND else f"a {before.kind}"
         raise PerfError(
             f"{folder} holds {other}; choose another --output, or --fresh to measure again and "
@@ -93,17 +147,6 @@ def _replace(folder: Path, measurements: list[Measurement]) -> None:
         append(scratch, one)
     (scratch / MEASUREMENTS_FILE).replace(folder / MEASUREMENTS_FILE)
     scratch.rmdir()
-
-
-def _clear(folder: Path) -> None:
-    """Our own two files; the renderings are written again."""
-    if (folder / RUN_FILE).exists():
-        for name in (MEASUREMENTS_FILE, RUN_FILE):
-            (folder / name).unlink(missing_ok=True)
-
-
-def _as_read(values: Mapping[str, Any]) -> Any:
-    return json.loads(json.dumps(values))
 
 
 @contextlib.contextmanager

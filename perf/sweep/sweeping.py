@@ -7,7 +7,7 @@ from __future__ import annotations
 import contextlib
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -19,22 +19,20 @@ from perf.in_use import in_use
 from perf.report.rendering import MARKDOWN_FILE, PAGE_FILE
 from perf.report.schema import append
 from perf.roofline.share import is_countable
-from perf.sweep import analyzer as analyzers
 from perf.sweep import run_folder
-from perf.sweep.analyzer import Analyzer
-from perf.sweep.container import container_commands
-from perf.sweep.described import described
-from perf.sweep.limits import Limits, limits_in
+from perf.sweep.analyzer import finding
+from perf.sweep.analyzer.finding import Analyzer
+from perf.sweep.analyzer.process import Runner
+from perf.sweep.commands import container_commands, measuring_command
 from perf.sweep.measuring import Measurer, ServerGoneError
-from perf.sweep.own_server import models_to_load, own_server
-from perf.sweep.plan import Planned, input_files, measuring_command, plan
-from perf.sweep.process import Runner
+from perf.sweep.plan import Planned, input_files, plan
 from perf.sweep.progress import Progress
-from perf.sweep.scenario import Addresses, Scenario, Sweep
-from perf.sweep.scenario_file import read_sweep
-from perf.sweep.targets import Targets, of_json, of_repository
-from perf.sweep.triton import DEFAULT, TritonView, find_addresses, is_supervised
-from perf.sweep.usual import usual_sweep
+from perf.sweep.requests.targets import Targets, of_json, of_repository
+from perf.sweep.scenario.file import read_sweep
+from perf.sweep.scenario.model import Addresses, Sweep, usual_sweep
+from perf.sweep.server.limits import Limits, limits_in
+from perf.sweep.server.own_server import models_to_load, own_server
+from perf.sweep.server.triton import DEFAULT, TritonView, find_addresses, is_supervised
 
 # How long a server may take to come back; one of `hf-triton serve`, which loads its models again.
 _RECOVERY_S, _HEALED_S = 20.0, 300.0
@@ -77,10 +75,9 @@ def read(options: Options) -> Sweep:
 def dry_run(options: Options) -> int:
     """Prints the commands, runs and writes nothing; asks the server only where it is up."""
     sweep = read(options)
-    found = _planned(sweep, options, _views(sweep, options))
     print(f"cd {shlex.quote(str(options.folder))}  # its inputs/ are written by the sweep")
-    for one in found:
-        print(shlex.join(measuring_command(one, _addresses(one, sweep, options))))
+    for command in _commands(_planned(sweep, options, _views(sweep, options)), sweep, options):
+        print(shlex.join(command))
     return EXIT_OK
 
 
@@ -88,10 +85,10 @@ def run(options: Options) -> int:
     """Measures; the exit code. Raises GeneratorError."""
     sweep = read(options)
     try:
-        analyzer = analyzers.find(options.perf_analyzer)
-    except analyzers.AnalyzerMissingError as error:
+        analyzer = finding.find(options.perf_analyzer)
+    except finding.AnalyzerMissingError as error:
         raise PerfError(_for_container(sweep, options, str(error))) from None
-    print(f"hf-triton: perf_analyzer {analyzer.version}, {analyzer.origin}", file=sys.stderr)
+    _say(f"perf_analyzer {analyzer.version}, {analyzer.origin}")
     with in_use(options.folder), _served(sweep, options) as addresses:
         if addresses:
             options = replace(options, url=addresses)
@@ -106,88 +103,74 @@ def _measure(
     options: Options,
     analyzer: Analyzer,
     found: Sequence[Planned],
-    views: dict[Addresses, TritonView],
+    views: Mapping[Addresses, TritonView],
 ) -> int:
-    files = input_files(found)
-    description = described(
-        sweep, options.command, analyzer, found, views, run_folder.digest(files)
-    )
-    done = run_folder.begin(options.folder, description, files, options.fresh)
-    missing = [one for one in found if one.key not in done]
+    files, folder = input_files(found), options.folder
+    digest = run_folder.digest(files)
+    described = run_folder.described(sweep, options.command, analyzer, found, views, digest)
+    done = run_folder.begin(folder, described, files, options.fresh)
+    missing = [
+        (one, views[_address(one.given, sweep, options)]) for one in found if one.key not in done
+    ]
     if done:
         _say(f"{len(found) - len(missing)} of {len(found)} loads are measured already")
-    runner = Runner(analyzer, options.folder.resolve())
-    code = EXIT_OK
+    runner, code, failed = Runner(analyzer, folder.resolve()), EXIT_OK, 0
     try:
-        known = _limits(missing, options, lambda one: views[_addresses(one, sweep, options)])
-        loads = _Loads(sweep, options, runner, views, known)
+        known = _limits(missing, options)
         with Progress(len(found) - len(missing), len(found)) as progress:
-            failed = loads.measure(missing, progress)
+            for one, view in missing:
+                recovery_s = partial(_recovery_s, sweep, options, view)
+                measurer = Measurer(runner, view, recovery_s, progress.show)
+                with run_folder.disk(folder, "; what is measured so far is kept"):
+                    measurement = known.with_share(measurer.measure(one))
+                    append(folder, measurement)
+                failed += not measurement.num_requests
+                progress.finished(one.label, measurement)
     except KeyboardInterrupt:
         code, failed = EXIT_INTERRUPTED, 0
         _say("stopped; what is measured is kept, and the same command goes on")
     except ServerGoneError as error:
-        run_folder.render(options.folder)
+        run_folder.render(folder)
         raise PerfError(_gone(options, str(error))) from None
-    run_folder.render(options.folder)
-    print((options.folder / MARKDOWN_FILE).read_text(encoding="utf-8"))
-    print(f"{options.folder / PAGE_FILE}  # the same with plots")
+    run_folder.render(folder)
+    print((folder / MARKDOWN_FILE).read_text(encoding="utf-8"))
+    print(f"{folder / PAGE_FILE}  # the same with plots")
     if failed:
         _say(f"{failed} load{'s' * (failed != 1)} failed; the same command tries again")
     return code or (EXIT_INPUT if failed else EXIT_OK)
 
 
-def _limits(
-    missing: Sequence[Planned], options: Options, view_of: Callable[[Planned], TritonView]
-) -> Limits:
+def _limits(missing: Sequence[tuple[Planned, TritonView]], options: Options) -> Limits:
     """What this machine allows the decoders that it is to measure."""
     here = [
         one.load.target
-        for one in missing
-        if one.counts_tokens and is_countable(one.load) and view_of(one).is_local
+        for one, view in missing
+        if one.counts_tokens and is_countable(one.load) and view.is_local
     ]
     with run_folder.disk(options.folder):
         return limits_in(options.folder, here, options.repository)
 
 
-@dataclass(frozen=True)
-class _Loads:
-    """Measures load after load and keeps each."""
-
-    sweep: Sweep
-    options: Options
-    runner: Runner
-    views: dict[Addresses, TritonView]
-    limits: Limits
-
-    def measure(self, missing: Sequence[Planned], progress: Progress) -> int:
-        """How many failed. Raises ServerGoneError; PerfError where the disk is full."""
-        failed = 0
-        for one in missing:
-            view = self.views[_addresses(one, self.sweep, self.options)]
-            measurer = Measurer(self.runner, view, partial(self.recovery_s, view), progress.show)
-            with run_folder.disk(self.options.folder, "; what is measured so far is kept"):
-                measurement = self.limits.with_share(measurer.measure(one))
-                append(self.options.folder, measurement)
-            failed += not measurement.num_requests
-            progress.finished(one.label, measurement)
-        return failed
-
-    def recovery_s(self, view: TritonView) -> float:
-        """Asked when a server has gone: who would bring it back may have gone with it."""
-        healed = self.sweep.serve or is_supervised(view.addresses, self.options.repository)
-        return _HEALED_S if healed else _RECOVERY_S
+def _recovery_s(sweep: Sweep, options: Options, view: TritonView) -> float:
+    """Asked when a server has gone: who would bring it back may have gone with it."""
+    healed = sweep.serve or is_supervised(view.addresses, options.repository)
+    return _HEALED_S if healed else _RECOVERY_S
 
 
-def _planned(sweep: Sweep, options: Options, views: dict[Addresses, TritonView]) -> list[Planned]:
+def _planned(
+    sweep: Sweep, options: Options, views: Mapping[Addresses, TritonView]
+) -> list[Planned]:
     """All of it. Raises SpecError, PerfError with every mistake that only the server shows."""
-    found, problems = [], []
+    found: list[Planned] = []
+    problems: list[Problem] = []
     for scenario in sweep.scenarios:
-        view = views[_of_scenario(scenario, sweep, options)]
-        targets = _targets(view, options)
+        targets = _targets(views[_address(scenario.url, sweep, options)], options)
         found += plan(scenario, targets, options.repository, sweep.seed)
         problems += targets.problems
-    _refuse(problems, sweep.file)
+    if problems and sweep.file:
+        raise SpecError(sweep.file, problems)
+    if problems:
+        raise PerfError("\n".join(f"{one.where}: {one.message}" for one in problems))
     return found
 
 
@@ -203,31 +186,23 @@ def _targets(view: TritonView, options: Options) -> Targets:
     return Targets(of_repository(options.repository), lambda: names)
 
 
-def _refuse(problems: Sequence[Problem], file: str) -> None:
-    if problems and file:
-        raise SpecError(file, problems)
-    if problems:
-        raise PerfError("\n".join(f"{one.where}: {one.message}" for one in problems))
-
-
 def _views(sweep: Sweep, options: Options) -> dict[Addresses, TritonView]:
-    every = {_of_scenario(scenario, sweep, options) for scenario in sweep.scenarios}
+    every = {_address(scenario.url, sweep, options) for scenario in sweep.scenarios}
     return {addresses: TritonView(addresses) for addresses in every}
 
 
-def _of_scenario(scenario: Scenario, sweep: Sweep, options: Options) -> Addresses:
+def _address(given: Addresses | None, sweep: Sweep, options: Options) -> Addresses:
+    """Of the server that a load is sent to; ``given`` is its scenario's own."""
     if sweep.serve:
         return options.url or DEFAULT
-    return scenario.url or sweep.url or options.url or find_addresses(options.repository)
+    return given or sweep.url or options.url or find_addresses(options.repository)
 
 
-def _addresses(planned: Planned, sweep: Sweep, options: Options) -> Addresses:
-    if sweep.serve:
-        return options.url or DEFAULT
-    return planned.given or sweep.url or options.url or find_addresses(options.repository)
+def _commands(found: Sequence[Planned], sweep: Sweep, options: Options) -> list[list[str]]:
+    return [measuring_command(one, _address(one.given, sweep, options)) for one in found]
 
 
-def _check_live(views: dict[Addresses, TritonView], options: Options) -> None:
+def _check_live(views: Mapping[Addresses, TritonView], options: Options) -> None:
     """Raises PerfError where one does not answer."""
     for addresses, view in views.items():
         if not view.is_live():
@@ -268,7 +243,7 @@ def _for_container(sweep: Sweep, options: Options, reasons: str) -> str:
     """
     found = _planned(sweep, options, _views(sweep, options))
     run_folder.write_files(options.folder, input_files(found))
-    commands = [measuring_command(one, _addresses(one, sweep, options)) for one in found]
+    commands = _commands(found, sweep, options)
     print("\n".join(container_commands(commands, options.folder.resolve(), options.sdk_image)))
     lines = "".join(f"\n    {line}" for line in reasons.splitlines())
     return (

@@ -19,7 +19,7 @@ from generator.models_yaml.reading import load
 from generator.spec.model_spec import ModelSpec
 from generator.spec.task_folders import find_tasks
 from generator.spec.triton_models import engine_name
-from perf.sweep.requests import requests_of
+from perf.sweep.requests.bodies import requests_of
 from perf.tune.bench.private_repository import PrivateRepository
 from perf.tune.bench.served import target_in
 from perf.tune.question import (

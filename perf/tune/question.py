@@ -18,10 +18,10 @@ from generator.spec.task_folders import Task
 from generator.yaml_file.nodes import Node
 from generator.yaml_file.schema import Report
 from perf.machine import num_cores
-from perf.sweep import ranges
-from perf.sweep.ranges import Lengths
-from perf.sweep.scenario import Inputs
-from perf.sweep.scenario_file import read_sweep
+from perf.sweep.scenario import ranges
+from perf.sweep.scenario.file import read_sweep
+from perf.sweep.scenario.model import Inputs
+from perf.sweep.scenario.ranges import Lengths
 from perf.tune.goal import Goal
 from perf.tune.settings import keys
 from perf.tune.settings.arguments import make_space

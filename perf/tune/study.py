@@ -47,9 +47,7 @@ class Effort:
 
 @dataclass
 class Search:
-    """One search in one folder. ``failed`` makes the record of a trial that could not be measured;
-    ``tell`` is called with each outcome, for a progress bar.
-    """
+    """One search in one folder. ``tell`` is called with each outcome, for a progress bar."""
 
     space: Space
     goal: Goal
@@ -57,7 +55,6 @@ class Search:
     folder: Path
     effort: Effort
     seed: int
-    failed: Callable[[Settings, str], Measurement]
     tell: Callable[[Outcome], object] = lambda _: None
     refused: dict[Frozen, str] = field(default_factory=dict)
 
@@ -168,7 +165,7 @@ class Search:
                     return self._ended_with(trial, "stopped early", first)
                 return self._ended_with(trial, "measured", measure(self.effort.seconds))
         except TrialError as error:
-            return self._ended_with(trial, "failed", self.failed(settings, str(error)))
+            return self._ended_with(trial, "failed", self.bench.failed(settings, str(error)))
 
     def _ended_with(self, trial: optuna.Trial, state: State, measurement: Measurement) -> Outcome:
         """Records the measurement, then tells the optimiser."""

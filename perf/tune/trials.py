@@ -25,6 +25,12 @@ class Bench(Protocol):
     def refusal(self, settings: Settings) -> str | None:
         """Why these settings need not be tried: not allowed together, or more than memory holds."""
 
+    def show_to(self, show: Callable[[str], object]) -> None:
+        """Whom it tells what it does, from now on."""
+
+    def failed(self, settings: Settings, reason: str) -> Measurement:
+        """The record of settings that could not be measured."""
+
     def serving(self, settings: Settings) -> AbstractContextManager[Measure]:
         """The model with these settings, ready. Raises ``TrialError``."""
 

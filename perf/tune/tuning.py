@@ -10,10 +10,10 @@ import hashlib
 import json
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from tqdm import tqdm  # type: ignore[import-untyped]
 
@@ -25,7 +25,7 @@ from perf.in_use import in_use
 from perf.report.best import Bounds
 from perf.report.head import here
 from perf.report.rendering import write_renderings
-from perf.report.schema import RUN_FILE, Measurement, Run, read_run, write_run
+from perf.report.schema import RUN_FILE, Run, read_run, write_run
 from perf.tune.bench.private_repository import PrivateRepository
 from perf.tune.bench.room import Room
 from perf.tune.bench.served import ServedBench
@@ -39,7 +39,7 @@ from perf.tune.question import (
     space_of,
 )
 from perf.tune.ranking import ranked, settings_text, table
-from perf.tune.settings.space import Settings, Space
+from perf.tune.settings.space import Space
 from perf.tune.settings.write_back import write_settings
 from perf.tune.study import Search
 from perf.tune.trials import Bench, Outcome, TrialError
@@ -47,6 +47,7 @@ from perf.tune.verdict import Confirmation, Turns, Verdict, told
 
 RESULTS_FOLDER = Path("perf-results")
 _NUM_CONFIRMED = 2  # winners that are measured again where the first misses the bounds then
+_REPEATS = "{n}/{total} repeats |{bar:20}| {elapsed} {postfix}"
 _BAR = "{n}/{total} trials |{bar:20}| {elapsed} {desc}{postfix}"
 
 
@@ -65,19 +66,11 @@ def tune(request: Request) -> int:
             opened(folder, question, request.command),
             tempfile.TemporaryDirectory(prefix="hf-triton-tune-") as scratch,
         ):
-            repository = PrivateRepository(
-                Path(scratch), spec, tasks, request.config, request.repository
-            )
-            bench = ServedBench(
-                repository,
-                room,
-                counted_by(inputs_of(spec, request.load), files),
-                question["endpoint"],
-                request.concurrency,
-                request.seed,
-                folder,
-                files,
-            )
+            places = request.config, request.repository
+            repository = PrivateRepository(Path(scratch), spec, tasks, *places)
+            inputs = counted_by(inputs_of(spec, request.load), files)
+            sent = inputs, question["endpoint"], request.concurrency, request.seed
+            bench = ServedBench(repository, room, *sent, folder, files)
             return Tuning(request, space, bench, folder, tasks).run()
     except OSError as error:
         raise PerfError(
@@ -86,42 +79,27 @@ def tune(request: Request) -> int:
         ) from None
 
 
-class ShownBench(Bench, Protocol):
-    """A bench that says what it does, and writes down what failed."""
-
-    def show_to(self, show: Callable[[str], object]) -> None:
-        """Whom it tells, from now on."""
-
-    def failed(self, settings: Settings, reason: str) -> Measurement:
-        """The record of settings that could not be measured."""
-
-
 @dataclass
 class Tuning:
     """One search, from what was found before to what is said of it."""
 
     request: Request
     space: Space
-    bench: ShownBench
+    bench: Bench
     folder: Path
     tasks: Mapping[str, Task]
 
     def run(self) -> int:
+        request = self.request
         search = Search(
-            self.space,
-            self.request.goal,
-            self.bench,
-            self.folder,
-            self.request.effort,
-            self.request.seed,
-            self.bench.failed,
+            self.space, request.goal, self.bench, self.folder, request.effort, request.seed
         )
         try:
-            self._say(f"ended after {self._search(search)}")
+            _say(f"ended after {self._search(search)}")
             verdict = self._confirm(search.outcomes())
         except KeyboardInterrupt:
             self._print(search.outcomes())
-            self._say("interrupted; the same command goes on from here")
+            _say("interrupted; the same command goes on from here")
             return EXIT_INTERRUPTED
         finally:
             self._render()
@@ -134,7 +112,10 @@ class Tuning:
 
     def _search(self, search: Search) -> str:
         done = search.outcomes()
-        with _bar(len(done), self.request.effort.trials) as bar:
+        total = self.request.effort.trials
+        with tqdm(
+            total=total, initial=len(done), bar_format=_BAR, mininterval=0.5, miniters=0
+        ) as bar:
             self.bench.show_to(lambda what: _show(bar, what))
             self._show_best(bar, done)
 
@@ -178,15 +159,13 @@ class Tuning:
         repeats, seconds = self.request.repeats, self.request.effort.seconds
         if not repeats:
             return None
-        with tqdm(
-            total=2 * repeats, bar_format="{n}/{total} repeats |{bar:20}| {elapsed} {postfix}"
-        ) as bar:
+        with tqdm(total=2 * repeats, bar_format=_REPEATS) as bar:
             self.bench.show_to(lambda what: _show(bar, what))
             turns = Turns(self.bench, self.folder, seconds, repeats, bar.update)
             try:
                 return turns.run(best, current)
             except TrialError as error:
-                self._say(f"could not be measured again: {error}")
+                _say(f"could not be measured again: {error}")
                 return None
 
     def _write(self, verdict: Verdict) -> int:
@@ -209,10 +188,11 @@ class Tuning:
     def _render(self) -> None:
         goal = self.request.goal
         write_renderings(self.folder, Bounds(goal.max_p99_ms, goal.max_ttft_ms))
-        self._say(f"results are in {self.folder}")
+        _say(f"results are in {self.folder}")
 
-    def _say(self, text: str) -> None:
-        print(text, file=sys.stderr)
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr)
 
 
 def _refusals(search: Search) -> list[str]:
@@ -227,10 +207,6 @@ def _refusals(search: Search) -> list[str]:
 def _show(bar: tqdm, what: str) -> None:
     bar.set_postfix_str(what, refresh=False)
     bar.update(0)
-
-
-def _bar(done: int, total: int) -> tqdm:
-    return tqdm(total=total, initial=done, bar_format=_BAR, mininterval=0.5, miniters=0)
 
 
 def folder_of(model: str, question: Mapping[str, Any], chosen: Path | None) -> Path:
@@ -268,8 +244,7 @@ def _take_up(folder: Path, question: Mapping[str, Any], command: str) -> None:
 
 def _warn_of_servers(repository: Path) -> None:
     for server in running_servers(repository):
-        print(
+        _say(
             f"a server runs on {repository} (port {server.http_port}): what it does now meets what "
-            "is measured",
-            file=sys.stderr,
+            "is measured"
         )

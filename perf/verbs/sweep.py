@@ -80,7 +80,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Measures, or prints the commands; returns the exit code. Raises GeneratorError."""
     from perf.sweep import sweeping
-    from perf.sweep.scenario_file import parse_addresses
+    from perf.sweep.scenario.file import parse_addresses
 
     further = (args.grpc_url, args.metrics_url)
     if any(further) and args.url is None:

@@ -8,7 +8,7 @@ import pytest
 
 from generator import cli
 from perf.report.schema import read_measurements
-from perf.sweep import analyzer
+from perf.sweep.analyzer import finding
 from tests.support.triton import Triton
 
 pytestmark = [pytest.mark.server, pytest.mark.slow]
@@ -26,8 +26,8 @@ scenarios:
 
 def test_every_endpoint_is_measured(triton: Triton, tmp_path: Path) -> None:
     try:
-        analyzer.find()
-    except analyzer.AnalyzerMissingError as error:
+        finding.find()
+    except finding.AnalyzerMissingError as error:
         pytest.skip(str(error))
     (tmp_path / "s.yaml").write_text(SCENARIO)
     urls = ["--url", triton.http, "--grpc-url", triton.grpc]

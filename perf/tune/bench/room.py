@@ -13,7 +13,7 @@ from typing import Any
 import psutil
 
 from generator.spec.model_spec import ModelSpec
-from perf.sweep.machine_use import nvidia_smi
+from perf.sweep.server.machine_use import nvidia_smi
 from perf.tune.settings.keys import INSTANCES, OPTIONS
 from perf.tune.settings.space import Settings
 

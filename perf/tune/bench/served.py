@@ -22,11 +22,11 @@ from perf.report.head import now
 from perf.report.schema import Load, Measurement, read_measurements
 from perf.serving import free_listen
 from perf.sweep.export import percentiles
-from perf.sweep.limits import Limits, decoders_of, limits_in
-from perf.sweep.machine_use import server_memory
-from perf.sweep.requests import Requests, requests_of
-from perf.sweep.scenario import Inputs
-from perf.sweep.targets import Target, of_repository
+from perf.sweep.requests.bodies import Requests, requests_of
+from perf.sweep.requests.targets import Target, of_repository
+from perf.sweep.scenario.model import Inputs
+from perf.sweep.server.limits import Limits, decoders_of, limits_in
+from perf.sweep.server.machine_use import server_memory
 from perf.tune.bench.private_repository import PrivateRepository
 from perf.tune.bench.room import Room
 from perf.tune.question import STREAM

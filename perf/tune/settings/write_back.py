@@ -50,9 +50,8 @@ def write_settings(
     if new == old:
         return ""
     _replace(config, new.encode(), before, name, wanted, tasks)
-    lines = difflib.unified_diff(
-        old.splitlines(keepends=True), new.splitlines(keepends=True), str(config), str(config)
-    )
+    texts = (text.splitlines(keepends=True) for text in (old, new))
+    lines = difflib.unified_diff(*texts, str(config), str(config))
     return "".join(line if line.endswith("\n") else f"{line}\n" for line in lines)
 
 

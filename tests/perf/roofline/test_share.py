@@ -13,7 +13,7 @@ from perf.report.schema import Load, Measurement, Run
 from perf.roofline import measured as machine
 from perf.roofline.share import Decoder, Lengths, decoder_in, share_of
 from perf.roofline.step import machine_of
-from perf.sweep import limits as sweeps
+from perf.sweep.server import limits as sweeps
 
 FIGURES = {"memory_gb_per_s": 10.0, "float32_gflop_per_s": 1e6, "bfloat16_gflop_per_s": 1e6}
 MACHINE = machine_of(FIGURES, num_threads=2)

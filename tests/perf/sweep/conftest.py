@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from perf.sweep import triton
+from perf.sweep.server import triton
 from perf.sweep.sweeping import Options
 from tests.perf.sweep.fake_triton import FakeTriton
 from tests.perf.sweep.fake_triton import fake_triton as serving

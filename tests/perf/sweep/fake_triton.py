@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from perf.sweep.scenario import Addresses
+from perf.sweep.scenario.model import Addresses
 
 _EVENTS = (b'data: {"text_output": "a", "num_output_tokens": 2}\n\n',) * 3
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from perf.sweep import analyzer as analyzers
-from perf.sweep.wheels import installed_file
+from perf.sweep.analyzer import finding as analyzers
+from perf.sweep.analyzer.wheels import installed_file
 from tests.perf.sweep.conftest import FakeAnalyzer
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from perf.sweep.export import ExportError, figures, read_export
-from perf.sweep.machine_use import Look, machine_figures
-from perf.sweep.metrics import Difference, Scrape, parse_metrics, server_figures
+from perf.sweep.server.machine_use import Look, machine_figures
+from perf.sweep.server.metrics import Difference, Scrape, parse_metrics, server_figures
 
 MS = 1_000_000
 

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from generator.errors import PerfError
-from perf.sweep.ranges import Lengths
-from perf.sweep.requests import RequestError, requests_of
-from perf.sweep.scenario import Inputs
-from perf.sweep.targets import Target, of_json
-from perf.sweep.texts import Texts, counter
+from perf.sweep.requests.bodies import RequestError, requests_of
+from perf.sweep.requests.targets import Target, of_json
+from perf.sweep.requests.texts import Texts, counter
+from perf.sweep.scenario.model import Inputs
+from perf.sweep.scenario.ranges import Lengths
 from tests.perf.sweep.fake_triton import config
 
 DEMO = Path(__file__).parents[3] / "demo" / "model" / "tokenizer.json"

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from generator.errors import SpecError, UsageError
-from perf.sweep.ranges import Lengths
-from perf.sweep.scenario import Addresses, Measuring
-from perf.sweep.scenario_file import parse_addresses, read_sweep
+from perf.sweep.scenario.file import parse_addresses, read_sweep
+from perf.sweep.scenario.model import Addresses, Measuring
+from perf.sweep.scenario.ranges import Lengths
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "perf" / "sweep.yaml"
 MISTAKES = """\

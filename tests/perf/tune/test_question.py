@@ -11,8 +11,8 @@ from generator.errors import ModelError, UsageError
 from generator.models_yaml.reading import load
 from generator.spec.model_spec import ModelSpec
 from generator.spec.task_folders import Task, find_tasks
-from perf.sweep.requests import Requests, requests_of
-from perf.sweep.texts import counter
+from perf.sweep.requests.bodies import Requests, requests_of
+from perf.sweep.requests.texts import counter
 from perf.tune.bench.private_repository import PrivateRepository
 from perf.tune.bench.room import Room
 from perf.tune.bench.served import target_in

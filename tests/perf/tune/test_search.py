@@ -33,7 +33,7 @@ def make(
     seed: int = 0,
 ) -> Search:
     effort = Effort(trials, seconds=3.0, patience=patience)
-    return Search(space, goal, bench, folder, effort, seed, bench.failed)
+    return Search(space, goal, bench, folder, effort, seed)
 
 
 def best(search: Search) -> Settings:

@@ -4,12 +4,12 @@ knows no server.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from generator.yaml_file.nodes import Node
-from perf.sweep.ranges import Lengths
+from perf.sweep.scenario.ranges import Lengths
 
 ENDPOINTS = ("http-infer", "http-generate", "grpc-infer", "grpc-stream", "http-generate-stream")
 STREAMS = ("grpc-stream", "http-generate-stream")
@@ -97,3 +97,15 @@ def as_values(sweep: Sweep) -> dict[str, Any]:
     for scenario in values["scenarios"]:
         del scenario["places"]
     return values
+
+
+def usual_sweep(models: Sequence[str]) -> Sweep:
+    """Where no scenario says it, a few minutes for each model: its usual endpoints with 1, 4 and 16
+    requests at once.
+    """
+    measuring = Measuring(window_s=3.0, max_trials=6)
+    scenarios = (
+        Scenario(name=name, models=(name,), concurrency=(1, 4, 16), measurement=measuring)
+        for name in models
+    )
+    return Sweep(tuple(scenarios), title=f"sweep of {', '.join(models)}"[:200])

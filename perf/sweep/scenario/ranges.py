@@ -32,8 +32,7 @@ def rates(maximum: float) -> Check:
 
 
 def _numbers(minimum: float, maximum: float, whole: bool) -> Check:
-    kind = "whole numbers from 1" if whole else "numbers above 0"
-    expected = f"{kind} to {maximum:g}: {_FORMS}"
+    kind = f"{'whole numbers from 1' if whole else 'numbers above 0'} to {maximum:g}"
 
     def right(value: object) -> bool:
         if isinstance(value, bool) or not isinstance(value, int if whole else int | float):
@@ -41,45 +40,38 @@ def _numbers(minimum: float, maximum: float, whole: bool) -> Check:
         return (minimum <= value if whole else minimum < value) and value <= maximum
 
     def check(node: Node, report: Report) -> tuple[float, ...] | None:
-        if isinstance(node.value, list):
-            return _listed(node, report)
-        if isinstance(node.value, str) and (found := _RANGE.fullmatch(node.value)):
-            return _spread(node, found, report)
-        if right(node.value):
+        if isinstance(node.value, list) and node.value:
+            return listed(node.value, report)
+        if node.value == []:
+            report.add(node, f"got an empty list, expected {kind}: {_FORMS}")
+        elif isinstance(node.value, str) and (found := _RANGE.fullmatch(node.value)):
+            parse = int if whole and "." not in found[0] else float
+            start, end, step = parse(found[1]), parse(found[2]), parse(found[4] or "1")
+            problem = _range_problem(start, end, found[3], step)
+            if problem is None and not (right(start) and right(end)):
+                problem = f"expected {kind}"
+            points = () if problem else _points(start, end, found[3], step)
+            if len(points) > MAX_POINTS:
+                problem = f"more than {MAX_POINTS} points; expected fewer"
+            if problem is None:
+                return points
+            report.add(node, f"got {show(node)}, {problem}")
+        elif right(node.value):
             return (node.value,)  # type: ignore[return-value]
-        report.expected(node, expected)
+        else:
+            report.expected(node, f"{kind}: {_FORMS}")
         return None
 
-    def _listed(node: Node, report: Report) -> tuple[float, ...] | None:
-        items = node.value
-        assert isinstance(items, list)
-        if not items:
-            report.add(node, f"got an empty list, expected {expected}")
-            return None
+    def listed(items: list[Node], report: Report) -> tuple[float, ...]:
         found: list[float] = []
         for item in items:
             if not right(item.value):
-                report.expected(item, f"{kind} to {maximum:g}")
+                report.expected(item, kind)
             elif item.value in found:
                 report.add(item, f"got {show(item)} twice")
             else:
                 found.append(item.value)  # type: ignore[arg-type]
         return tuple(found)
-
-    def _spread(node: Node, found: re.Match[str], report: Report) -> tuple[float, ...] | None:
-        parse = int if whole and "." not in found[0] else float
-        start, end = parse(found[1]), parse(found[2])
-        problem = _range_problem(start, end, found[3], float(found[4] or 1))
-        if problem is None and not (right(start) and right(end)):
-            problem = f"expected {kind} to {maximum:g}"
-        if problem is not None:
-            report.add(node, f"got {show(node)}, {problem}")
-            return None
-        points = _points(start, end, found[3], parse(found[4] or "1"))
-        if len(points) > MAX_POINTS:
-            report.add(node, f"got {show(node)}, more than {MAX_POINTS} points; expected fewer")
-            return None
-        return points
 
     return check
 
@@ -93,6 +85,7 @@ def _range_problem(start: float, end: float, times: str, step: float) -> str | N
 
 
 def _points(start: float, end: float, times: str, step: float) -> tuple[float, ...]:
+    """At most one more than are allowed."""
     if not times:
         count = math.floor((end - start) / step + 1e-9) + 1
         return tuple(start + number * step for number in range(min(count, MAX_POINTS + 1)))
@@ -136,14 +129,13 @@ class Lengths:
 
 def lengths(node: Node, report: Report) -> tuple[Lengths, ...] | None:
     """A schema check: one Lengths for each load; a list is several loads."""
-    if not isinstance(node.value, list):
-        found = _one_length(node, report)
-        return None if found is None else (found,)
-    if not node.value:
+    if node.value == []:
         report.add(node, f"got an empty list, expected {_LENGTH_FORMS}")
         return None
-    each = [_one_length(item, report) for item in node.value]
-    return tuple(one for one in each if one is not None)
+    several = isinstance(node.value, list)
+    each = [_one_length(item, report) for item in (node.value if several else [node])]  # type: ignore[union-attr]
+    found = tuple(one for one in each if one is not None)
+    return found if found or several else None
 
 
 def _one_length(node: Node, report: Report) -> Lengths | None:

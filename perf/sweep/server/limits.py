@@ -19,8 +19,8 @@ from perf.report.schema import Measurement, Run, read_run, write_run
 from perf.roofline import measured
 from perf.roofline.share import Decoder, decoder_in, share_of
 from perf.roofline.step import Machine, machine_of
-from perf.sweep.machine_use import gpu_names
-from perf.sweep.targets import of_repository
+from perf.sweep.requests.targets import of_repository
+from perf.sweep.server.machine_use import gpu_names
 
 _TASK = "text-generation"
 _KIND_CPU = 2  # inference.ModelInstanceGroup.Kind, model_config.proto

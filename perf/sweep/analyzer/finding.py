@@ -6,6 +6,7 @@ wheel carries both under names of its own. They are linked into a folder of the 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
@@ -16,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from perf.baselines.servers.environments import cache_folder
-from perf.sweep.wheels import WheelError, downloaded_file, installed_file
+from perf.sweep.analyzer.wheels import WheelError, downloaded_file, installed_file
 
 # The last whose perf_analyzer runs with a glibc before 2.38.
 CLIENT = "tritonclient==2.51.0"
@@ -47,40 +48,29 @@ class Analyzer:
 
 
 def find(given: str | None = None) -> Analyzer:
-    """``given``, where that is a path, and nothing else; otherwise see the module.
-
-    Raises AnalyzerMissingError.
+    """``given``, where that is a path, and nothing else; else the one on PATH, that of the
+    installed tritonclient, that of the pinned one, downloaded. Raises AnalyzerMissingError.
     """
     if given is not None:
         return _started(given, "--perf-analyzer")
-    reasons = []
-    if on_path := shutil.which("perf_analyzer"):
-        try:
-            return _started(on_path, "PATH")
-        except AnalyzerMissingError as error:
-            reasons.append(str(error))
-    else:
-        reasons.append("there is none on PATH")
+    on_path = shutil.which("perf_analyzer")
     try:
-        return _of_wheel()
+        if on_path:
+            return _started(on_path, "PATH")
+        reason = "there is none on PATH"
+    except AnalyzerMissingError as error:
+        reason = str(error)
+    try:
+        if not sys.platform.startswith("linux"):
+            raise WheelError(f"tritonclient's wheel has one for Linux only, not {sys.platform}")
+        installed = installed_file("tritonclient", "bin/perf_analyzer")
+        if installed is not None:  # of another version, it may need a newer system
+            with contextlib.suppress(AnalyzerMissingError):
+                return _started(str(installed), "the installed tritonclient")
+        path = downloaded_file(CLIENT, "*/perf_analyzer", "perf_analyzer")
+        return _started(str(path), f"the wheel {CLIENT}")
     except (AnalyzerMissingError, WheelError) as error:
-        raise AnalyzerMissingError("\n".join([*reasons, str(error)])) from error
-
-
-def _of_wheel() -> Analyzer:
-    """That of the installed tritonclient, else of the pinned one, downloaded."""
-    if not sys.platform.startswith("linux"):
-        raise AnalyzerMissingError(
-            f"tritonclient's wheel has one for Linux only, not {sys.platform}"
-        )
-    installed = installed_file("tritonclient", "bin/perf_analyzer")
-    if installed is not None:
-        try:
-            return _started(str(installed), "the installed tritonclient")
-        except AnalyzerMissingError:
-            pass  # of another version, which needs a newer system
-    path = downloaded_file(CLIENT, "*/perf_analyzer", "perf_analyzer")
-    return _started(str(path), f"the wheel {CLIENT}")
+        raise AnalyzerMissingError(f"{reason}\n{error}") from error
 
 
 def _started(path: str, origin: str) -> Analyzer:

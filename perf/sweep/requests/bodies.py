@@ -17,10 +17,10 @@ from generator.render.curl_lines import infer_input
 from generator.render.model_folder import VALUES_FILE
 from generator.render.sample_requests import sample_request, tokenizer_files
 from generator.spec.triton_models import ENGINE_SUFFIX
-from perf.sweep.ranges import Lengths
-from perf.sweep.scenario import FLAT_JSON, STREAMS, Inputs
-from perf.sweep.targets import Target
-from perf.sweep.texts import Texts, counter
+from perf.sweep.requests.targets import Target
+from perf.sweep.requests.texts import Texts, counter
+from perf.sweep.scenario.model import FLAT_JSON, STREAMS, Inputs
+from perf.sweep.scenario.ranges import Lengths
 
 # Caller number c begins with entry c and goes on by as many entries as there are callers: with a
 # number of entries that has no factor in common with theirs, each sees all of them.

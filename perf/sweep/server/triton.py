@@ -14,8 +14,8 @@ from typing import Any
 from urllib.parse import quote
 
 from generator.server.state_file import running_servers
-from perf.sweep.metrics import Sample, parse_metrics
-from perf.sweep.scenario import Addresses
+from perf.sweep.scenario.model import Addresses
+from perf.sweep.server.metrics import Sample, parse_metrics
 
 _TIMEOUT_S = 5.0
 DEFAULT = Addresses("127.0.0.1:8000", "127.0.0.1:8001", "127.0.0.1:8002")

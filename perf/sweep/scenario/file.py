@@ -14,8 +14,8 @@ from generator.errors import SpecError, UsageError
 from generator.yaml_file import reading, schema
 from generator.yaml_file.nodes import Node
 from generator.yaml_file.schema import Check, Report
-from perf.sweep import ranges
-from perf.sweep.scenario import (
+from perf.sweep.scenario import ranges
+from perf.sweep.scenario.model import (
     ENDPOINTS,
     FLAT_JSON,
     Addresses,

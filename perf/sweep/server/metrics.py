@@ -62,12 +62,11 @@ class Difference:
         self, scrapes: Sequence[Scrape], models: Iterable[str], start_ns: int, end_ns: int
     ) -> None:
         """Only what has one of the ``models`` as its label counts."""
-        self.models = set(models)
-        inside = within(scrapes, start_ns, end_ns)
-        self.scrapes = [[one for one in scrape.samples if self._counts(one)] for scrape in inside]
-
-    def _counts(self, sample: Sample) -> bool:
-        return sample.labels.get("model") in self.models
+        counted = set(models)
+        self.scrapes = [
+            [one for one in scrape.samples if one.labels.get("model") in counted]
+            for scrape in within(scrapes, start_ns, end_ns)
+        ]
 
     def grown(self, name: str) -> float:
         """By how much a counter grew, over all instances; a restart makes it 0."""
@@ -81,14 +80,13 @@ class Difference:
         return self.grown(f"{histogram}_sum") / count if count else None
 
     def gauges(self) -> dict[str, list[float]]:
-        """Our own gauges in every scrape, over all instances."""
-        names = {
-            one.name
-            for scrape in self.scrapes
-            for one in scrape
-            if one.name.startswith(_OURS) and one.kind == "gauge"
+        """Our own gauges in every scrape, over all instances, by their short names."""
+        samples = [one for scrape in self.scrapes for one in scrape if one.kind == "gauge"]
+        names = sorted({one.name for one in samples if one.name.startswith(_OURS)})
+        return {
+            name.removeprefix(_OURS): [_total(scrape, name) for scrape in self.scrapes]
+            for name in names
         }
-        return {name: [_total(scrape, name) for scrape in self.scrapes] for name in sorted(names)}
 
 
 def _total(samples: Iterable[Sample], name: str) -> float:
@@ -148,23 +146,26 @@ def _queue_and_compute(seen: Difference, latency_ms: float | None) -> dict[str, 
 
 
 def _gauge_figures(gauges: Mapping[str, Sequence[float]]) -> dict[str, float]:
+    """Means and peaks; of a cache the share that is used, in place of what that is a share of."""
     figures = {}
     for name, values in gauges.items():
-        if values:
-            short = name.removeprefix(_OURS)
-            figures[short] = sum(values) / len(values)
-            figures[f"{short}_max"] = max(values)
-    for used, whole in (("kv_tokens_used", "kv_tokens"), ("kv_slots_used", "kv_slots")):
-        if figures.get(whole):
-            name = "kv_cache_share" if used == "kv_tokens_used" else "kv_slots_share"
-            figures[name] = figures[used] / figures[whole]
-            figures[f"{name}_max"] = figures[f"{used}_max"] / figures[whole]
-    return {name: value for name, value in figures.items() if not _is_fixed(name)}
+        figures |= mean_and_max(name, values)
+    for kind, share in (("tokens", "kv_cache_share"), ("slots", "kv_slots_share")):
+        whole = figures.get(f"kv_{kind}")
+        for end in ("", "_max"):
+            if whole:
+                figures[share + end] = figures[f"kv_{kind}_used{end}"] / whole
+            figures.pop(f"kv_{kind}_used{end}", None)
+        figures.pop(f"kv_{kind}", None)
+        figures.pop(f"kv_{kind}_max", None)
+    return figures
 
 
-def _is_fixed(name: str) -> bool:
-    """Sizes that do not change, and what their shares say better."""
-    return name.removesuffix("_max") in ("kv_tokens", "kv_slots", "kv_tokens_used", "kv_slots_used")
+def mean_and_max(name: str, values: Sequence[float]) -> dict[str, float]:
+    """Nothing of nothing."""
+    if not values:
+        return {}
+    return {name: sum(values) / len(values), f"{name}_max": max(values)}
 
 
 def gpu_figures(scrapes: Sequence[Scrape]) -> dict[str, float]:
@@ -172,12 +173,7 @@ def gpu_figures(scrapes: Sequence[Scrape]) -> dict[str, float]:
     figures: dict[str, float] = {}
     for metric, (name, scale) in _BY_GPU.items():
         found = [[s.value for s in scrape.samples if s.name == metric] for scrape in scrapes]
-        values = [
-            (sum(each) / len(each) if name == "gpu_share" else sum(each)) * scale
-            for each in found
-            if each
-        ]
-        if values:
-            figures[name] = sum(values) / len(values)
-            figures[f"{name}_max"] = max(values)
+        sums = [(sum(each) * scale, len(each)) for each in found if each]
+        values = [total / count if name == "gpu_share" else total for total, count in sums]
+        figures |= mean_and_max(name, values)
     return figures

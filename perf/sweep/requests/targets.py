@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from generator.errors import GeneratorError, PerfError, Problem, SpecError
+from generator.errors import GeneratorError, Problem
 from generator.render import model_config
 from generator.spec.triton_models import ENGINE_SUFFIX
 from generator.yaml_file.nodes import Node
 from generator.yaml_file.schema import nearest
-from perf.sweep.scenario import STREAMS, Scenario
+from perf.sweep.scenario.model import STREAMS, Scenario
 
 ConfigOf = Callable[[str], Any]
 """A model's ModelConfig, None where there is no such model."""
@@ -68,13 +68,6 @@ class Targets:
         where = place.where if place else scenario.name
         line, column = (place.line, place.column) if place else (0, 0)
         self.problems.append(Problem(line, column, where, message))
-
-    def refuse(self, file: str) -> None:
-        """Raises SpecError or PerfError where something is wrong."""
-        if self.problems and file:
-            raise SpecError(file, self.problems)
-        if self.problems:
-            raise PerfError("\n".join(problem.text("") for problem in self.problems))
 
     def _usual(self, name: str) -> Sequence[str]:
         """Where a scenario says nothing: what answers at once, and streams where there are."""

@@ -17,10 +17,10 @@ from pathlib import Path
 
 from generator.errors import mask_tokens
 from perf.orphans import ends_with_us
-from perf.sweep.analyzer import Analyzer
-from perf.sweep.plan import ANALYZER
+from perf.sweep.analyzer.finding import Analyzer
+from perf.sweep.commands import ANALYZER
 
-_ROOT = Path(__file__).parents[2]
+_ROOT = Path(__file__).parents[3]
 _POLL_S = 0.1
 _MOST_SAID = 400
 _UNSTABLE = "Failed to obtain stable measurement"
@@ -59,7 +59,7 @@ class Ended:
 
 @dataclass(frozen=True)
 class Runner:
-    """Starts commands of plan.py in the run's ``folder``."""
+    """Starts commands of commands.py in the run's ``folder``."""
 
     analyzer: Analyzer
     folder: Path

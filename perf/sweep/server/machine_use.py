@@ -5,6 +5,7 @@ together with what the server counts.
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 import subprocess
 import threading
@@ -14,8 +15,8 @@ from dataclasses import dataclass, field
 
 import psutil
 
-from perf.sweep.metrics import Scrape
-from perf.sweep.triton import TritonView
+from perf.sweep.server.metrics import Scrape, mean_and_max
+from perf.sweep.server.triton import TritonView
 
 _EVERY_S = 0.5
 _MEMORY_EVERY = 4  # looks; it costs more
@@ -46,44 +47,37 @@ class Watch:
     def silent_s(self) -> float:
         return time.monotonic() - self.silent_since if self.silent_since is not None else 0.0
 
+    def look(self, server: TritonView, processes: _Processes, with_memory: bool = True) -> None:
+        """Notes this moment."""
+        samples = server.metrics()
+        if samples:
+            self.scrapes.append(Scrape(time.time_ns(), samples))
+            self.silent_since = None
+        elif self.silent_since is None:
+            self.silent_since = time.monotonic()
+        self.looks.append(processes.look(with_memory))
+
 
 @contextlib.contextmanager
 def watching(server: TritonView, server_pids: Sequence[int]) -> Iterator[Watch]:
     """Looks while the block runs. ``server_pids`` are the server's uppermost processes."""
-    watch, ended = Watch(), threading.Event()
-    processes = _Processes(server_pids)
-    thread = threading.Thread(
-        target=_look_until, args=(ended, watch, server, processes), daemon=True
-    )
-    _scrape(watch, server)
-    watch.looks.append(processes.look(with_memory=True))
+    watch, ended, processes = Watch(), threading.Event(), _Processes(server_pids)
+
+    def look_on() -> None:
+        number = 0
+        while not ended.wait(_EVERY_S):
+            number += 1
+            watch.look(server, processes, with_memory=number % _MEMORY_EVERY == 0)
+
+    watch.look(server, processes)
+    thread = threading.Thread(target=look_on, daemon=True)
     thread.start()
     try:
         yield watch
     finally:
         ended.set()
         thread.join()
-        _scrape(watch, server)
-        watch.looks.append(processes.look(with_memory=True))
-
-
-def _look_until(
-    ended: threading.Event, watch: Watch, server: TritonView, processes: _Processes
-) -> None:
-    number = 0
-    while not ended.wait(_EVERY_S):
-        number += 1
-        _scrape(watch, server)
-        watch.looks.append(processes.look(with_memory=number % _MEMORY_EVERY == 0))
-
-
-def _scrape(watch: Watch, server: TritonView) -> None:
-    samples = server.metrics()
-    if samples:
-        watch.scrapes.append(Scrape(time.time_ns(), samples))
-        watch.silent_since = None
-    elif watch.silent_since is None:
-        watch.silent_since = time.monotonic()
+        watch.look(server, processes)
 
 
 def server_pids(http_port: int) -> list[int]:
@@ -110,15 +104,13 @@ class _Processes:
         times = psutil.cpu_times()
         busy = sum(times) - times.idle - getattr(times, "iowait", 0.0)
         busy -= getattr(times, "guest", 0.0) + getattr(times, "guest_nice", 0.0)
-        generators = [
-            each for each in _family(psutil.Process()) if each.pid != psutil.Process().pid
-        ]
-        inside = {each.pid for each in server}
+        others = {os.getpid(), *(each.pid for each in server)}
+        generators = [each for each in _family(psutil.Process()) if each.pid not in others]
         return Look(
             at_ns=time.time_ns(),
             busy_s=busy,
             server_s=_cpu_s(server, self._seen),
-            generator_s=_cpu_s([e for e in generators if e.pid not in inside], self._ours),
+            generator_s=_cpu_s(generators, self._ours),
             memory_bytes=_memory(server) if with_memory and server else None,
             gpu=_gpu() if self._has_gpu and with_memory else None,
         )
@@ -224,13 +216,7 @@ def machine_figures(looks: Sequence[Look], start_ns: int, end_ns: int) -> dict[s
     inside = [one for one in looks if first.at_ns <= one.at_ns <= last.at_ns]
     memory = [one.memory_bytes / _GIB for one in inside if one.memory_bytes]
     gpu = [one.gpu for one in inside if one.gpu]
-    figures |= _mean_and_max("memory_gib", memory)
+    figures |= mean_and_max("memory_gib", memory)
     for position, name in enumerate(("gpu_share", "gpu_memory_gib", "gpu_power_w")):
-        figures |= _mean_and_max(name, [one[position] for one in gpu])
+        figures |= mean_and_max(name, [one[position] for one in gpu])
     return {name: round(value, 4) for name, value in figures.items()}
-
-
-def _mean_and_max(name: str, values: Sequence[float]) -> dict[str, float]:
-    if not values:
-        return {}
-    return {name: sum(values) / len(values), f"{name}_max": max(values)}

@@ -19,13 +19,13 @@ from generator.spec.triton_models import triton_models
 from generator.yaml_file.schema import did_you_mean
 from perf.orphans import ends_with_us
 from perf.serving import free_listen
-from perf.sweep.scenario import Addresses
-from perf.sweep.triton import TritonView
+from perf.sweep.scenario.model import Addresses
+from perf.sweep.server.triton import TritonView
 
 LOG_FILE = "serve.log"
 _LOAD_TIMEOUT_S = 1800.0
 _STOP_TIMEOUT_S = 90.0
-_ROOT = Path(__file__).parents[2]
+_ROOT = Path(__file__).parents[3]
 
 
 def models_to_load(config: Path, names: Sequence[str]) -> list[str]:

@@ -1,0 +1,1 @@
+"""What is sent: which model answers which endpoint, and the inputs for it."""
