@@ -132,10 +132,9 @@ def lengths(node: Node, report: Report) -> tuple[Lengths, ...] | None:
     if node.value == []:
         report.add(node, f"got an empty list, expected {_LENGTH_FORMS}")
         return None
-    several = isinstance(node.value, list)
-    each = [_one_length(item, report) for item in (node.value if several else [node])]  # type: ignore[union-attr]
-    found = tuple(one for one in each if one is not None)
-    return found if found or several else None
+    items = node.value if isinstance(node.value, list) else [node]
+    found = tuple(one for item in items if (one := _one_length(item, report)) is not None)
+    return found if found or items != [node] else None
 
 
 def _one_length(node: Node, report: Report) -> Lengths | None:

@@ -147,7 +147,7 @@ def _queue_and_compute(seen: Difference, latency_ms: float | None) -> dict[str, 
 
 def _gauge_figures(gauges: Mapping[str, Sequence[float]]) -> dict[str, float]:
     """Means and peaks; of a cache the share that is used, in place of what that is a share of."""
-    figures = {}
+    figures: dict[str, float] = {}
     for name, values in gauges.items():
         figures |= mean_and_max(name, values)
     for kind, share in (("tokens", "kv_cache_share"), ("slots", "kv_slots_share")):

@@ -50,8 +50,8 @@ def write_settings(
     if new == old:
         return ""
     _replace(config, new.encode(), before, name, wanted, tasks)
-    texts = (text.splitlines(keepends=True) for text in (old, new))
-    lines = difflib.unified_diff(*texts, str(config), str(config))
+    before_it, after_it = (text.splitlines(keepends=True) for text in (old, new))
+    lines = difflib.unified_diff(before_it, after_it, str(config), str(config))
     return "".join(line if line.endswith("\n") else f"{line}\n" for line in lines)
 
 
