@@ -19,7 +19,7 @@ from perf.load.requests import Request
 _END_OF_HEAD = b"\r\n\r\n"
 _END_OF_CHUNKS = b"\r\n0\r\n\r\n"
 _DATA = b"data:"
-_PAUSE_AFTER_FAILURE_S = 0.02
+_PAUSE_AFTER_FAILURE_S, _PATIENCE_S = 0.02, 20.0  # of connect_again
 
 
 @dataclass
@@ -153,8 +153,8 @@ async def connect(host: str, port: int, target: Target, model: str = "") -> Asyn
 async def connect_again(
     host: str, port: int, target: Target, model: str = ""
 ) -> AsyncIterator[Ask]:
-    """The same for servers that come and go: where the connection breaks, the answer is an
-    ``AnswerError``, and the next request opens another.
+    """The same for servers that come and go: where the connection breaks or nothing comes for 20 s,
+    the answer is an ``AnswerError``, and the next request opens another.
     """
     async with AsyncExitStack() as connected:
         asks = list[Ask]()
@@ -164,12 +164,12 @@ async def connect_again(
                 if not asks:
                     opening = connect(host, port, target, model)
                     asks.append(await connected.enter_async_context(opening))
-                return await asks[0](request)
-            except (OSError, AnswerError) as error:
-                if isinstance(error, OSError):
+                return await asyncio.wait_for(asks[0](request), _PATIENCE_S)
+            except (OSError, asyncio.TimeoutError, AnswerError) as error:
+                if not isinstance(error, AnswerError):
                     asks.clear()
                 await asyncio.sleep(_PAUSE_AFTER_FAILURE_S)
-                raise AnswerError(str(error)) from error
+                raise AnswerError(str(error) or "no answer in time") from error
 
         yield ask
 

@@ -29,7 +29,7 @@ from perf.serving import free_listen
 DEMO_MODEL = Path(__file__).parents[2] / "demo" / "model"
 PROMPTS = ("Once upon a time", "The bear went", "In the garden")
 LONGEST_S = 300.0
-WITHOUT_END = Policy(sys.maxsize, 0, float("inf"), answer_timeout_s=30)
+WITHOUT_END = Policy(sys.maxsize, 0, float("inf"))
 HEADS = (
     *("done", "callers", "times", "s until it is answered again", "requests", "lost or wrong"),
     *("p99 s before", "p99 s meanwhile"),
@@ -159,24 +159,29 @@ class Watched:
     callers: Callers
     running: Generator
     records: list[Record] = field(default_factory=list)
+    ended: LevelError | None = None
 
     def collect(self) -> None:
         """Until the load generator is stopped."""
         bodies = self.callers.bodies()
         arguments = LevelArguments(self.callers.clients, 0, WITHOUT_END, bodies=bodies)
-        with contextlib.suppress(LevelError):
+        try:
             for record in self.running.each(arguments):
                 self.records.append(record)
+        except LevelError as error:
+            self.ended = error
 
     def answered_after(self, since_s: float) -> float:
         """When the first request that was sent after ``since_s`` was answered well.
 
-        Raises ``TimeoutError``.
+        Raises ``TimeoutError``, ``LevelError``.
         """
         while time.perf_counter() - since_s < LONGEST_S:
             good = [r.done_s for r in self.records if r.sent_s > since_s and not r.problem]
             if good:
                 return min(good)
+            if self.ended:
+                raise self.ended
             time.sleep(0.02)
         raise TimeoutError(f"{self.callers.model} answered nothing for {LONGEST_S:g} s")
 
@@ -271,9 +276,11 @@ def watching(served: Served, disturbance: Disturbance) -> Iterator[list[Watched]
                 callers.target, served.listen.http_port, callers.model, reconnect=True
             )
             running = stack.enter_context(generator(command))
-            stack.callback(running.stop)
             watched.append(Watched(callers, running))
-            threading.Thread(target=watched[-1].collect, daemon=True).start()
+            collecting = threading.Thread(target=watched[-1].collect, daemon=True)
+            collecting.start()
+            stack.callback(collecting.join)
+            stack.callback(running.stop)  # first
         for each in watched:
             each.answered_after(time.perf_counter())
         yield watched

@@ -1,23 +1,30 @@
-"""Random requests with all options, some malformed and some abandoned: the soak of perf/, short."""
+"""Random requests from many callers at once, some malformed and some abandoned: every answer is
+right or refused, nothing runs for nobody afterwards, and no memory is lost.
+
+``SOAK_REQUESTS=10000`` makes it long; only then memory has settled enough to be compared.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import os
+from collections.abc import Iterator
 
 import pytest
 
-from perf.soak.check import Checker
-from perf.soak.client import Client
-from perf.soak.draw import MODELS
-from perf.soak.reference import SoakReference
-from perf.soak.run import Requests, Tally, send_all
-from perf.soak.server import Served
+from tests.server.soak.check import Checker
+from tests.server.soak.client import Client
+from tests.server.soak.reference import SoakReference
+from tests.server.soak.requests import MODELS, SoakRequest, drawn
+from tests.server.soak.watch import grown, memory_mib, still_busy
 from tests.support.one_server import OneServer
 from tests.support.triton import DEMO_MODEL, Triton
 
 pytestmark = [pytest.mark.server, pytest.mark.slow]
 
-NUM_REQUESTS, NUM_CLIENTS, NUM_CASES = 200, 24, 12
+NUM_REQUESTS = int(os.environ.get("SOAK_REQUESTS", "200"))
+SEED = int(os.environ.get("SOAK_SEED", "0"))
+NUM_CLIENTS, NUM_CASES, LEAST_FOR_MEMORY = 24, 12, 2000
 
 
 @pytest.fixture(scope="module")
@@ -25,19 +32,37 @@ def triton(one_server: OneServer) -> Triton:
     return one_server.with_models(*MODELS)
 
 
-def test_random_requests_are_answered_right_or_refused(triton: Triton) -> None:
-    checker, tally = Checker(SoakReference(DEMO_MODEL, default_max_tokens=128)), Tally()
-    requests = Requests(seed=0, num_cases=NUM_CASES)
-    listen = triton.server.listen
+def soak(triton: Triton, checker: Checker, requests: Iterator[SoakRequest]) -> list[str]:
+    """Sends all of them, each caller the next when its last is over; what was wrong."""
+    listen, problems = triton.server.listen, list[str]()
 
     async def send() -> None:
-        client = Client(listen.client_host(), listen.http_port, listen.grpc_port, timeout_s=60)
-        drawn = map(requests, range(NUM_REQUESTS))
-        await send_all(client, drawn, NUM_CLIENTS, checker, tally, lambda: None)
+        client = Client(listen.client_host(), listen.http_port, listen.grpc_port, timeout_s=120)
+
+        async def caller() -> None:
+            for request in requests:
+                problem = checker.problem(request, await client.send(request))
+                if problem:
+                    problems.append(f"{problem}; {request}")
+
+        await asyncio.gather(*(caller() for _ in range(NUM_CLIENTS)))
         await client.close()
 
     asyncio.run(send())
+    return problems
 
-    assert not tally.problems
-    assert tally.num_answered == NUM_REQUESTS
-    assert not Served(triton.server).wait_idle(), "something still runs for nobody"
+
+def test_random_requests_are_answered_right_or_refused(triton: Triton) -> None:
+    checker = Checker(SoakReference(DEMO_MODEL))
+
+    def requests(first: int, last: int) -> Iterator[SoakRequest]:
+        return (drawn(SEED, number, NUM_CASES) for number in range(first, last))
+
+    warm_up = NUM_REQUESTS // 3
+    assert soak(triton, checker, requests(0, warm_up)) == []
+    assert not still_busy(triton.server), "something still runs for nobody"
+    before = memory_mib(triton.server)
+    assert soak(triton, checker, requests(warm_up, NUM_REQUESTS)) == []
+    assert not still_busy(triton.server), "something still runs for nobody"
+    if NUM_REQUESTS >= LEAST_FOR_MEMORY:
+        assert grown(before, memory_mib(triton.server)) == []
