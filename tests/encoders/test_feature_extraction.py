@@ -22,7 +22,7 @@ from tests.encoders.sentence_model import (
     write_json,
 )
 from tests.encoders.served_encoder import outputs_of, refused, request, rows, served
-from tests.encoders.tiny_encoders import ARCHITECTURES, texts, tiny_encoder
+from tests.encoders.tiny_encoders import EACH_ARCHITECTURE, texts, tiny_encoder
 
 TASK = "feature-extraction"
 TEXTS = texts(12)
@@ -48,7 +48,7 @@ def assert_close(got: Any, expected: Any) -> None:
     torch.testing.assert_close(one, other.float(), atol=1e-4, rtol=1e-4)
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("architecture", EACH_ARCHITECTURE)
 def test_texts_of_one_batch_are_the_means_of_their_own_tokens(
     architecture: str, tmp_path: Path
 ) -> None:

@@ -18,7 +18,7 @@ from wire import Reply
 
 from tests.encoders.other_tokenizers import KINDS, spelt_otherwise
 from tests.encoders.served_encoder import refused, request, rows, served
-from tests.encoders.tiny_encoders import ARCHITECTURES, texts, tiny_encoder
+from tests.encoders.tiny_encoders import EACH_ARCHITECTURE, texts, tiny_encoder
 
 AUTO_CLASS = "AutoModelForMaskedLM"
 TASK = "fill-mask"
@@ -59,7 +59,7 @@ def assert_same(got: Any, expected: Any) -> None:
         assert one == {name: other[name] for name in one}
 
 
-@pytest.mark.parametrize("kind", [*ARCHITECTURES, *KINDS])
+@pytest.mark.parametrize("kind", [*EACH_ARCHITECTURE, *KINDS])
 def test_masks_of_texts_in_one_batch_are_filled_as_in_transformers(
     kind: str, tmp_path: Path
 ) -> None:

@@ -24,7 +24,7 @@ from hf_encoder.texts.tokenization import Tokenization
 from hf_runtime.devices.prepacked_linear import prepack
 from hf_runtime.errors import LoadError
 
-from tests.encoders.tiny_encoders import ARCHITECTURES, CONTEXT, texts, tiny_encoder
+from tests.encoders.tiny_encoders import CONTEXT, EACH_ARCHITECTURE, texts, tiny_encoder
 
 KINDS: dict[OutputKind, str] = {
     "hidden": "AutoModel",
@@ -48,7 +48,7 @@ def loaded(folder: Path, output: OutputKind, auto_class: str = "") -> tuple[Runn
 
 
 @pytest.mark.parametrize("output", list(KINDS))
-@pytest.mark.parametrize("architecture", list(ARCHITECTURES))
+@pytest.mark.parametrize("architecture", EACH_ARCHITECTURE)
 def test_texts_of_mixed_lengths_and_pairs_are_each_computed_as_if_alone(
     architecture: str, output: OutputKind, tmp_path: Path
 ) -> None:
@@ -68,7 +68,7 @@ def test_texts_of_mixed_lengths_and_pairs_are_each_computed_as_if_alone(
     assert largest_difference(PaddedRunner(setup).forward(encodings), expected) < 1e-4
 
 
-@pytest.mark.parametrize("architecture", list(ARCHITECTURES))
+@pytest.mark.parametrize("architecture", EACH_ARCHITECTURE)
 def test_only_wanted_tokens_go_through_the_head(architecture: str, tmp_path: Path) -> None:
     folder = tiny_encoder(architecture, "AutoModelForMaskedLM", tmp_path)
     setup, _ = loaded(folder, "tokens", "AutoModelForMaskedLM")

@@ -15,7 +15,7 @@ from triton_python_backend_utils import TritonModelException
 from wire import Reply, Request
 
 from tests.encoders.served_encoder import outputs_of, refused, request, rows, served
-from tests.encoders.tiny_encoders import ARCHITECTURES, texts, tiny_encoder
+from tests.encoders.tiny_encoders import EACH_ARCHITECTURE, texts, tiny_encoder
 
 LABELS = {0: "bad", 1: "fair", 2: "good"}
 TEXTS = texts(9)
@@ -50,7 +50,7 @@ def assert_same(got: list[dict[str, Any]], expected: list[dict[str, Any]]) -> No
     np.testing.assert_allclose([one["score"] for one in got], scores, atol=1e-4)
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("architecture", EACH_ARCHITECTURE)
 def test_texts_and_pairs_of_one_batch_score_as_in_transformers(
     architecture: str, tmp_path: Path
 ) -> None:

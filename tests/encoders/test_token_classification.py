@@ -25,7 +25,7 @@ from wire import Array, Reply
 
 from tests.encoders.other_tokenizers import KINDS, spelt_otherwise
 from tests.encoders.served_encoder import refused, request, rows, served, tensor
-from tests.encoders.tiny_encoders import ARCHITECTURES, texts, tiny_encoder
+from tests.encoders.tiny_encoders import EACH_ARCHITECTURE, texts, tiny_encoder
 
 LABELS = {0: "O", 1: "B-PER", 2: "I-PER", 3: "B-LOC", 4: "I-LOC"}
 AUTO_CLASS = "AutoModelForTokenClassification"
@@ -71,7 +71,7 @@ def assert_same(got: Any, expected: Any) -> None:
         assert one == {name: other[name] for name in one}
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("architecture", EACH_ARCHITECTURE)
 def test_entities_of_texts_in_one_batch_are_transformers_own(
     architecture: str, tmp_path: Path
 ) -> None:

@@ -16,7 +16,7 @@ from wire import Reply
 from zero_shot_classification.options import Options
 
 from tests.encoders.served_encoder import outputs_of, refused, request, rows, served
-from tests.encoders.tiny_encoders import ARCHITECTURES, texts, tiny_encoder
+from tests.encoders.tiny_encoders import EACH_ARCHITECTURE, texts, tiny_encoder
 
 TASK = "zero-shot-classification"
 NLI = {0: "contradiction", 1: "neutral", 2: "entailment"}
@@ -55,7 +55,7 @@ def assert_same(got: dict[str, Any], expected: dict[str, Any]) -> None:
     np.testing.assert_allclose(got["scores"], expected["scores"], atol=1e-4)
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("architecture", EACH_ARCHITECTURE)
 def test_texts_of_one_batch_score_as_in_transformers(architecture: str, tmp_path: Path) -> None:
     model = nli_model(tmp_path, architecture)
     reference = pipeline(model)

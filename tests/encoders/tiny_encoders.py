@@ -10,6 +10,7 @@ import random
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from tokenizers import Tokenizer
 from tokenizers.models import WordPiece
@@ -59,6 +60,10 @@ ARCHITECTURES: dict[str, tuple[dict[str, Any], bool]] = {
     "electra": ({"embedding_size": 16}, False),
     "albert": ({"embedding_size": 16, "inner_group_num": 1, "num_hidden_groups": 1}, False),
 }
+_QUICK = ("bert", "roberta", "deberta-v2")
+EACH_ARCHITECTURE = [
+    pytest.param(name, marks=() if name in _QUICK else pytest.mark.slow) for name in ARCHITECTURES
+]
 
 
 def tiny_encoder(architecture: str, auto_class: str, folder: Path, **config: Any) -> Path:

@@ -7,6 +7,7 @@ A model of a real server is asked by ``http`` or by ``grpc``; a streaming one an
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
@@ -36,7 +37,10 @@ from tests.support.triton import Triton
 
 @dataclass(frozen=True)
 class Row:
-    """The models that a class of scenarios is run on, by kind of endpoint; "": none fits."""
+    """The models that a class of scenarios is run on, by kind of endpoint; "": none fits.
+
+    Tests on those after ``;`` are slow.
+    """
 
     scenarios: type
     stub: str
@@ -48,19 +52,19 @@ TABLE = (
     Row(
         Answers,
         stub="demo, batched, padded",
-        server="http demo, grpc batched, http padded, grpc whole",
+        server="http demo, grpc batched; http padded, grpc whole",
         vllm="http demo, grpc batched",
     ),
     Row(
         Sampling,
         stub="demo, batched, padded",
-        server="http demo, grpc batched, http padded",
+        server="http demo, grpc batched; http padded",
         vllm="http demo, grpc batched",
     ),
     Row(
         StopWords,
         stub="demo, batched, padded",
-        server="http demo, grpc batched, http padded",
+        server="http demo, grpc batched; http padded",
         vllm="http demo, grpc batched",
     ),
     Row(
@@ -72,19 +76,19 @@ TABLE = (
     Row(
         ClientBatches,
         stub="batched, padded",
-        server="http batched, grpc padded",
+        server="http batched; grpc padded",
         vllm="http batched",
     ),
     Row(
         FlatJson,
         stub="demo, batched, padded",
-        server="http demo, http batched",
+        server="http demo; http batched",
         vllm="http demo, http batched",
     ),
     Row(
         SamplingParameters,
         stub="demo, padded",
-        server="grpc demo, http padded",
+        server="grpc demo; http padded",
         vllm="http demo, grpc batched",
     ),
     Row(
@@ -96,13 +100,13 @@ TABLE = (
     Row(
         Streams,
         stub="demo, batched, padded",
-        server="grpc demo, http demo, http batched, grpc padded",
+        server="grpc demo, http batched; http demo, grpc padded",
         vllm="http demo, grpc batched",
     ),
     Row(
         StreamEndpoints,
         stub="demo, padded",
-        server="http demo, grpc padded",
+        server="http demo; grpc padded",
         vllm="http demo, grpc batched",
     ),
     Row(
@@ -116,13 +120,13 @@ TABLE = (
     Row(LogProbabilities, stub="whole, padded", server="http demo", vllm=""),
     Row(StructuredStreams, stub="demo, padded", server="grpc demo", vllm="grpc demo"),
     Row(StructuredBatches, stub="batched", server="", vllm="http batched"),
-    Row(Timeouts, stub="timed", server="http timed, grpc timed", vllm="http timed, grpc timed"),
+    Row(Timeouts, stub="timed", server="grpc timed; http timed", vllm="http timed, grpc timed"),
     # Over HTTP it is /generate_stream alone whose clients are seen to leave.
-    Row(Cancellation, stub="tight", server="http tight, grpc tight", vllm="http tight, grpc tight"),
+    Row(Cancellation, stub="tight", server="http tight; grpc tight", vllm="http tight, grpc tight"),
     Row(
         Metrics,
         stub="demo, padded",
-        server="http demo, grpc padded",
+        server="http demo; grpc padded",
         vllm="http demo, grpc batched",
     ),
     Row(SharedPrefixes, stub="demo", server="http demo, grpc batched", vllm=""),
@@ -138,11 +142,16 @@ def classes(kind: str) -> dict[str, type]:
     }
 
 
-def give_models(metafunc: pytest.Metafunc, *others: str) -> None:
+def give_models(metafunc: pytest.Metafunc, others: str = "") -> None:
     """Runs a test that takes ``model`` once for each model of its class, or each of ``others``."""
     if "model" in metafunc.fixturenames:
-        asked = metafunc.cls.ASKED.split(", ") if metafunc.cls else others
-        metafunc.parametrize("model", asked, indirect=True)
+        asked, _, slow = metafunc.cls.ASKED.partition("; ") if metafunc.cls else (others, "", "")
+        models = [*asked.split(", "), *_marked(slow)]
+        metafunc.parametrize("model", models, indirect=True)
+
+
+def _marked(slow: str) -> list[Any]:
+    return [pytest.param(each, marks=pytest.mark.slow) for each in slow.split(", ") if each]
 
 
 def model_behind(triton: Triton, asked: str) -> Model:

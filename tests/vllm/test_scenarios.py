@@ -26,7 +26,7 @@ globals().update(classes("vllm"))
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    give_models(metafunc, "http demo", "grpc batched")
+    give_models(metafunc, "http demo, grpc batched")
 
 
 @pytest.fixture

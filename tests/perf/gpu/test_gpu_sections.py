@@ -10,6 +10,8 @@ import pytest
 from perf.gpu.results import Context
 from perf.gpu.sections import ceilings, decode, encoder, engines, kernels, memory
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def measured(tmp_path: Path) -> tuple[Context, list[dict[str, Any]]]:
