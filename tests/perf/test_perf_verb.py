@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 import signal
 import sys
 from types import ModuleType
@@ -12,6 +13,7 @@ import pytest
 from generator import cli
 from generator.errors import EXIT_INTERRUPTED
 from perf import verbs
+from tests.support.triton import ROOT
 
 
 @pytest.mark.parametrize("verb", verbs.VERBS)
@@ -78,3 +80,8 @@ def test_a_closed_terminal_does_not_end_what_nohup_started(monkeypatch: pytest.M
         assert cli.main(["perf", "sweep"]) == 0
     finally:
         signal.signal(signal.SIGHUP, before)
+
+
+def test_generator_imports_nothing_of_perf() -> None:
+    for file in (ROOT / "generator").rglob("*.py"):
+        assert not re.search(r"^\s*(from|import) perf\b", file.read_text(), re.M), file
