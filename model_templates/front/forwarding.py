@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from hf_runtime import log
-from hf_runtime.errors import RuntimeModelError, place
 from hf_runtime.link.engines import Engines
 from hf_runtime.link.forwarding import Forwarder
 from hf_runtime.link.link_request import LinkRequest
-from hf_runtime.request.request_ids import labelled
-from hf_runtime.request.responder import TritonResponder
+from hf_runtime.request.responder import TritonResponder, answer_failure
 
 
 class Front:
@@ -33,13 +30,8 @@ class Front:
         responder = TritonResponder(request, self._pb_utils)
         try:
             self._forwarder.pass_on(_read(request), responder)
-        except RuntimeModelError as error:
-            responder.fail(error)
         except Exception as error:
-            # Our own fault, but one request's answer all the same.
-            text = f"a request was not passed on: {place(error)}"
-            log.error(labelled(responder.request_id, text))
-            responder.fail(error)
+            answer_failure(responder, error, "a request was not passed on")
 
     def close(self) -> None:
         """Answers what waits with UNAVAILABLE and ends every thread."""

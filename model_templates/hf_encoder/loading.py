@@ -7,13 +7,14 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from hf_runtime import log
-from hf_runtime.devices.device import Placement, check_computes, give_back_freed_memory
+from hf_runtime.devices.device import Placement, check_computes
 from hf_runtime.devices.prepacked_linear import prepack
 from hf_runtime.errors import LoadError, reason
+from hf_runtime.request.tensors import RequestFields
 from hf_runtime.weights.loading import load_config, load_tokenizer, load_whole_model
 from hf_runtime.weights.model_files import model_files
 from hf_runtime.weights.served_model import ServedModel
@@ -23,7 +24,7 @@ from .options import EncoderOptions
 from .runners.packed_runner import PackedRunner, first_position
 from .runners.padded_runner import EqualLengthRunner, PaddedRunner
 from .runners.runner import Runner, RunnerFactory, RunnerSetup, fitting_runner, made_up_encodings
-from .task import EncoderTask, TaskSetup
+from .task import EncoderTask, Prepared, TaskSetup
 from .texts.tokenization import Tokenization
 
 _WARM_UP_LENGTHS = (8, 32, 128, 128)
@@ -34,13 +35,19 @@ _NO_LIMIT = 10**9
 _LONGEST_UNTOLD = 8192  # tokens, where nobody knows a limit: attention takes time with their square
 
 
+class Preparing(Protocol):
+    """What reads a request: a task, or a step of one."""
+
+    def prepare(self, fields: RequestFields, wanted: frozenset[str]) -> Prepared:
+        """See EncoderTask."""
+
+
 @dataclass(frozen=True)
 class LoadedEncoder:
-    """A model that serves."""
+    """What serves, and a line that says what it is."""
 
     engine: EncoderEngine
-    task: EncoderTask
-    options: EncoderOptions
+    task: Preparing
     description: str
 
 
@@ -65,12 +72,10 @@ def load_encoder(
         watchdog_s=options.watchdog_s,
         check_device=partial(check_computes, setup.device),
     )
-    _start(engine)
-    give_back_freed_memory()
+    engine.thread.start()
     dtype = str(setup.model.dtype).removeprefix("torch.")
-    assert engine.runner is not None
     description = f"{served.source} ({dtype}) on {placement.device}, {engine.runner.name}"
-    return LoadedEncoder(engine, task, options, description)
+    return LoadedEncoder(engine, task, description)
 
 
 def load_setup(
@@ -207,18 +212,6 @@ def fewer_embeddings(model: Any, tokenizer: Any) -> int | None:
         "will be refused"
     )
     return int(known)
-
-
-def _start(engine: EncoderEngine) -> None:
-    try:
-        engine.start()
-    except LoadError:
-        raise
-    except Exception as error:
-        # Out of memory, a broken checkpoint: the operator gets one line.
-        raise LoadError(
-            f"the engine failed to start: {type(error).__name__}: {reason(error)}"
-        ) from error
 
 
 def _compiled(setup: RunnerSetup, served: ServedModel, options: EncoderOptions) -> Runner:

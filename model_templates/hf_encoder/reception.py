@@ -18,13 +18,17 @@ from functools import partial
 from pathlib import Path
 
 from hf_runtime.errors import CancelledError
-from hf_runtime.request.open_requests import OpenRequests, has_left
-from hf_runtime.request.plain_request import SizedRequest, tensor_of
+from hf_runtime.metrics.publishing import Family
+from hf_runtime.request.cancellation import has_left
+from hf_runtime.request.open_requests import OpenRequests
+from hf_runtime.request.plain_request import PlainRequest, RequestLike, read_plain, tensor_of
 from hf_runtime.request.responder import Responder
 from hf_runtime.request.tensors import RequestFields
 
-from .engine.work import Array, Work
-from .ensemble.roles import Engine, Preparing
+from .engine.engine import Array, Work
+from .engine.metrics import families
+from .loading import LoadedEncoder
+from .options import EncoderOptions
 from .task import Prepared
 
 _LONG_TEXT_BYTES = 16 * 1024  # a millisecond or two of a tokenizer's time
@@ -48,60 +52,77 @@ class Reception:
 
     def __init__(
         self,
-        task: Preparing,
-        engine: Engine,
+        loaded: LoadedEncoder,
+        options: EncoderOptions,
         *,
-        max_queue_size: int,
-        num_tokenizer_threads: int,
+        inputs: Iterable[str],
         batched: bool,
     ) -> None:
-        self._task = task
-        self._engine = engine
-        self._batched = batched
+        """``inputs`` are the tensors that a request may have; ``batched`` where max_batch_size is
+        above 0.
+        """
+        self.description, self.unload_grace_s = loaded.description, options.unload_grace_s
+        self._task, self._engine = loaded.task, loaded.engine
+        self._inputs, self._batched = tuple(inputs), batched
         # Rust's own pool would take each text from the thread chosen for it here.
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-        num_long = max(1, num_tokenizer_threads // 4)
-        self._short = ThreadPoolExecutor(num_tokenizer_threads - num_long, "tokenize")
+        num_long = max(1, options.num_tokenizer_threads // 4)
+        self._short = ThreadPoolExecutor(options.num_tokenizer_threads - num_long, "tokenize")
         self._long = ThreadPoolExecutor(num_long, "tokenize-long", initializer=give_way)
         self._delivery = ThreadPoolExecutor(1, "delivery")
-        outcomes = engine.metrics.outcomes
+        outcomes = loaded.engine.metrics.outcomes
         self._requests = OpenRequests(
-            max_queue_size,
+            options.max_queue_size,
             on_end=lambda outcome: outcomes.update([outcome]),
             on_turned_away=lambda: outcomes.update(["refused"]),
         )
+
+    @property
+    def is_healthy(self) -> bool:
+        """Whether requests get on."""
+        return self._engine.thread.is_healthy
 
     @property
     def num_open(self) -> int:
         """Requests that wait or are worked on."""
         return len(self._requests)
 
-    def take(self, request: SizedRequest, listed: Iterable[str], responder: Responder) -> None:
+    def families(self) -> Iterable[Family]:
+        """What the engine counts, and how many requests are open."""
+        return families(self._engine.metrics, self.num_open)
+
+    def take(
+        self, request: RequestLike, listed: Iterable[str], responder: Responder, **_: bool
+    ) -> None:
         """Starts one request, or answers it with what is wrong with it; never raises."""
-        if not self._requests.admit(responder):
-            return
-        lane = self._long if request.num_bytes > _LONG_TEXT_BYTES else self._short
-        begin = partial(self._begin, request, frozenset(listed), responder, time.monotonic())
-        self._requests.run_on(lane, responder, begin)
+        if self._requests.admit(responder):
+            accept = partial(self._accept, request, frozenset(listed), responder)
+            self._requests.run(responder, accept)
 
-    def drain(self, grace_s: float) -> None:
-        """Takes no more requests and waits until those it has are answered, at most so long."""
+    def stop(self, grace_s: float) -> None:
+        """Takes no more, finishes what is here within ``grace_s``, answers the rest, and ends the
+        threads once everything that they were given is done.
+        """
         self._requests.drain(grace_s)
-
-    def close(self) -> None:
-        """Ends the threads once everything that they were given is done."""
+        self._engine.thread.stop()
         for pool in (self._short, self._long, self._delivery):
             pool.shutdown()
 
+    def _accept(self, request: RequestLike, wanted: frozenset[str], responder: Responder) -> None:
+        plain = read_plain(request, self._inputs)
+        lane = self._long if plain.num_bytes > _LONG_TEXT_BYTES else self._short
+        begin = partial(self._begin, plain, wanted, responder, time.monotonic())
+        self._requests.run_on(lane, responder, begin)
+
     def _begin(
         self,
-        request: SizedRequest,
+        request: PlainRequest,
         wanted: frozenset[str],
         responder: Responder,
         arrived_s: float,
     ) -> None:
         # What won't be computed need not be tokenised.
-        self._engine.check_running()
+        self._engine.thread.check_running()
         waited_s = time.monotonic() - arrived_s
         if has_left(responder.is_cancelled, waited_s, responder.request_id):
             raise CancelledError("the caller has left")
@@ -116,7 +137,8 @@ class Reception:
             self._requests.run_on(self._delivery, responder, deliver)
 
         request_id = responder.request_id
-        self._engine.submit(Work(prepared.encodings, done, responder.is_cancelled, request_id))
+        work = Work(prepared.encodings, done, responder.is_cancelled, request_id)
+        self._engine.thread.submit([work])
 
     def _deliver(
         self, prepared: Prepared, results: list[Array] | Exception, responder: Responder

@@ -73,6 +73,15 @@ class Options:
             "max": 64,
         },
     )
+    watchdog_s: float = field(
+        default=1800.0,
+        metadata={
+            "help": "a call that takes longer is given up: its requests fail and the model is not "
+            "ready until it ends",
+            "unit": "seconds",
+            "exclusive_min": 0,
+        },
+    )
     unload_grace_s: float = field(
         default=20.0,
         metadata={

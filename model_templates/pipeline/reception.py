@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from hf_runtime.errors import RequestError
+from hf_runtime.metrics.publishing import Family
 from hf_runtime.request.open_requests import OpenRequests
 from hf_runtime.request.plain_request import RequestLike, tensor_of
 from hf_runtime.request.responder import Array, Responder, strings
@@ -23,6 +24,8 @@ from hf_runtime.request.tensors import RequestFields
 from . import request as requests
 from .answers import to_json
 from .engine import PipelineEngine, Work
+from .options import Options
+from .pipeline_metrics import families
 from .request import ReadRow, RequestReader, Taken
 
 _MIB = 1024 * 1024
@@ -35,34 +38,51 @@ class Reception:
         self,
         reader: RequestReader,
         engine: PipelineEngine,
+        options: Options,
         *,
         names: frozenset[str],
-        max_queue_size: int,
-        max_input_mib: float,
-        num_threads: int,
         batched: bool,
+        description: str = "",
     ) -> None:
         """``names`` are the call parameters that a request may give as its own parameters;
         ``batched`` where max_batch_size is above 0.
         """
-        self._reader, self._engine, self._names = reader, engine, names
-        self._max_input_mib = max_input_mib
+        self.description, self.unload_grace_s = description, options.unload_grace_s
+        self.engine = engine
+        self._reader, self._names = reader, names
+        self._max_input_mib = options.max_input_mib
         self._batched = batched
         self._pool = ThreadPoolExecutor(
-            num_threads, "pipeline-reader", initializer=torch.set_num_threads, initargs=(1,)
+            options.num_reader_threads,
+            "pipeline-reader",
+            initializer=torch.set_num_threads,
+            initargs=(1,),
         )
         self._requests = OpenRequests(
-            max_queue_size,
+            options.max_queue_size,
             on_end=engine.metrics.ended,
             on_turned_away=engine.metrics.turned_away,
         )
+
+    @property
+    def is_healthy(self) -> bool:
+        """Whether requests get on."""
+        return self.engine.thread.is_healthy
 
     @property
     def num_open(self) -> int:
         """Requests that are read, wait, are computed or are being answered."""
         return len(self._requests)
 
-    def take(self, request: RequestLike, listed: Iterable[str], responder: Responder) -> None:
+    def families(self) -> Iterable[Family]:
+        """What the engine counts, and how many requests run and wait."""
+        running = self.engine.num_running
+        waiting = max(0, self.num_open - running)
+        return families(self.engine.metrics, running=running, waiting=waiting)
+
+    def take(
+        self, request: RequestLike, listed: Iterable[str], responder: Responder, **_: bool
+    ) -> None:
         """Starts one request, or answers it with what is wrong with it; never raises.
 
         Its tensors are not read after this returns. There is one output, whatever is ``listed``.
@@ -70,12 +90,12 @@ class Reception:
         if self._requests.admit(responder):
             self._requests.run(responder, lambda: self._accept(request, responder))
 
-    def drain(self, grace_s: float) -> None:
-        """Takes no more requests; those that it has are answered when this returns."""
+    def stop(self, grace_s: float) -> None:
+        """Takes no more, finishes what is here within ``grace_s``, answers the rest, and ends the
+        threads once everything that they were given is done.
+        """
         self._requests.drain(grace_s)
-
-    def close(self) -> None:
-        """Ends the threads once everything that they were given is done."""
+        self.engine.thread.stop()
         self._pool.shutdown()
 
     def _accept(self, request: RequestLike, responder: Responder) -> None:
@@ -92,16 +112,16 @@ class Reception:
 
     def _begin(self, taken: Taken, responder: Responder) -> None:
         # What won't be computed need not be decoded.
-        self._engine.check_running()
+        self.engine.thread.check_running()
         rows = [self._reader.read(row, taken.parameters) for row in taken.rows]
         answer = _Answer(rows, lambda results: self._finish(rows, results, responder))
         works = []
         for index, row in enumerate(rows):
             items = [item for query in row.queries for item in query.items]
-            done = answer.part(index)
-            left, request_id = responder.is_cancelled, responder.request_id
-            works.append(Work(items, row.parameters, row.key, done, left, request_id))
-        self._engine.submit(*works)
+            work = Work(items, answer.part(index), responder.is_cancelled, responder.request_id)
+            work.parameters, work.key = row.parameters, row.key
+            works.append(work)
+        self.engine.thread.submit(works)
 
     def _finish(
         self, rows: list[ReadRow], results: list[list[Any]] | Exception, responder: Responder

@@ -4,15 +4,14 @@ nor its responses.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
-from hf_runtime.devices.device import Placement
+from hf_runtime.devices.device import Placement, check_all_compute
+from hf_runtime.engine.triton_model import Instance
 from hf_runtime.errors import LoadError, RequestError
-from hf_runtime.weights.served_model import ServedModel
 
 from .calling import PipelineCall
-from .engine import PipelineEngine, load_failure
+from .engine import PipelineEngine
 from .items import ItemReader
 from .kinds import Kind
 from .loading import default_parameters, kind_of_pipeline, load_pipeline, pipeline_name
@@ -25,24 +24,9 @@ from .request import RequestReader
 _GPU_BATCH = 8
 
 
-@dataclass(frozen=True)
-class ServedPipeline:
-    """A pipeline that serves."""
-
-    engine: PipelineEngine
-    reception: Reception
-    description: str
-    unload_grace_s: float
-
-    def stop(self, grace_s: float) -> None:
-        """Finishes what is here within ``grace_s``, fails the rest, ends every thread."""
-        self.reception.drain(grace_s)
-        self.engine.stop()
-        self.reception.close()
-
-
-def serve_pipeline(served: ServedModel, placement: Placement, num_threads: int) -> ServedPipeline:
+def serve_pipeline(instance: Instance) -> Reception:
     """Loads the pipeline on its engine's thread and starts serving; raises LoadError."""
+    served, placement = instance.served, instance.placement
     options = Options(**served.options)
     name = pipeline_name(options.pipeline)
     kind = kind_of_pipeline(name)
@@ -54,54 +38,41 @@ def serve_pipeline(served: ServedModel, placement: Placement, num_threads: int) 
         made.append(load_pipeline(served, name, placement))
         return PipelineCall(name, made[0])
 
-    engine = PipelineEngine(load, batch_size=batch_size, num_threads=num_threads)
-    _start(engine)
+    engine = PipelineEngine(
+        load,
+        batch_size=batch_size,
+        num_threads=instance.num_threads,
+        watchdog_s=options.watchdog_s,
+        check_device=lambda: check_all_compute(made[0].model),
+    )
+    engine.thread.start()
+    pipe = made[0]
     try:
-        reception = _reception(served, options, engine, kind, name, made[0], defaults)
+        call = _checked_parameters(name, pipe, defaults)
     except LoadError:
-        engine.stop()
+        engine.thread.stop()
         raise
-    dtype = str(made[0].model.dtype).removeprefix("torch.")
+    limits = MediaLimits(options.max_image_megapixels * 1e6, options.max_audio_s)
+    items = ItemReader(kind, limits, _sampling_rate(pipe))
+    dtype = str(pipe.model.dtype).removeprefix("torch.")
     what = f"{served.source} ({dtype}) on {placement.device}, {name} pipeline"
-    batches = f", batches of up to {batch_size}" if batch_size > 1 else ""
-    return ServedPipeline(engine, reception, what + batches, options.unload_grace_s)
+    return Reception(
+        RequestReader(items, call, defaults, name),
+        engine,
+        options,
+        names=call.names,
+        batched=served.max_batch_size > 0,
+        description=what + (f", batches of up to {batch_size}" if batch_size > 1 else ""),
+    )
 
 
-def _reception(
-    served: ServedModel,
-    options: Options,
-    engine: PipelineEngine,
-    kind: Kind,
-    name: str,
-    pipe: Any,
-    defaults: dict[str, Any],
-) -> Reception:
+def _checked_parameters(name: str, pipe: Any, defaults: dict[str, Any]) -> CallParameters:
     call = CallParameters(name, pipe)
     try:
         call.check("options.parameters", defaults)
     except RequestError as error:
         raise LoadError(str(error)) from None
-    limits = MediaLimits(options.max_image_megapixels * 1e6, options.max_audio_s)
-    items = ItemReader(kind, limits, _sampling_rate(pipe))
-    return Reception(
-        RequestReader(items, call, defaults, name),
-        engine,
-        names=call.names,
-        max_queue_size=options.max_queue_size,
-        max_input_mib=options.max_input_mib,
-        num_threads=options.num_reader_threads,
-        batched=served.max_batch_size > 0,
-    )
-
-
-def _start(engine: PipelineEngine) -> None:
-    try:
-        engine.start()
-    except LoadError:
-        raise
-    except Exception as error:
-        # Out of memory, a broken checkpoint: the operator gets one line.
-        raise load_failure(error) from error
+    return call
 
 
 def _batch_size(kind: Kind, placement: Placement) -> int:

@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 from hf_runtime import log
-from hf_runtime.devices.device import Placement, free_bytes, give_back_freed_memory
-from hf_runtime.errors import LoadError, RequestError, reason
+from hf_runtime.devices.device import Placement, free_bytes
+from hf_runtime.errors import LoadError, RequestError
 from hf_runtime.weights.loading import load_config, load_model, load_tokenizer
 from hf_runtime.weights.model_files import model_files
 from hf_runtime.weights.served_model import ServedModel
@@ -107,7 +107,8 @@ def start_on_vllm(
     files, tokenizer, described = load_files(served, placement)
     ends = eos_token_ids(described, tokenizer)
     engine = make_engine(served, options, placement, num_threads, files, described, ends)
-    return ModelParts(described.config, tokenizer, described), _started(engine)
+    engine.start()
+    return ModelParts(described.config, tokenizer, described), engine
 
 
 def start_engine(
@@ -186,8 +187,10 @@ def _start_engine(name: str, setup: EngineSetup) -> Engine:
     if setup.options.engine == "in_flight" and why:
         raise LoadError(f"engine: got in_flight, but {why}; use engine: generate or auto")
     if setup.options.engine != "generate" and why is None:
+        engine: Engine = InFlightEngine(setup)
         try:
-            return _started(InFlightEngine(setup))
+            engine.start()
+            return engine
         except CannotHoldError as error:
             why = str(error)
             if setup.options.engine == "in_flight":
@@ -199,20 +202,8 @@ def _start_engine(name: str, setup: EngineSetup) -> Engine:
         raise LoadError(f"adapters: only the in_flight engine serves them{because}")
     if setup.options.engine == "auto":
         log.info(f"{name}: engine generate, because {why}")
-    return _started(GenerateEngine(setup))
-
-
-def _started(engine: Engine) -> Engine:
-    try:
-        engine.start()
-    except (LoadError, CannotHoldError):
-        raise
-    except Exception as error:
-        # Out of memory, a broken checkpoint: the operator gets one line.
-        raise LoadError(
-            f"the {engine.name} engine failed to start: {type(error).__name__}: {reason(error)}"
-        ) from error
-    give_back_freed_memory()
+    engine = GenerateEngine(setup)
+    engine.start()
     return engine
 
 

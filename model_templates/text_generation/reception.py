@@ -1,23 +1,24 @@
 """Takes requests in and follows them until they are answered.
 
 Requests come from Triton's ``execute`` and from fronts; here they are all alike. Knows the engine
-only as a place to submit sequences to and to cancel them at.
+only as a place to submit sequences to and to cancel them at, and to start and stop.
 """
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
 
-from hf_runtime import log
-from hf_runtime.errors import RequestError, RuntimeModelError, place
-from hf_runtime.request.request_ids import labelled
-from hf_runtime.request.responder import Responder, pause_s
+from hf_runtime.errors import RequestError, RuntimeModelError
+from hf_runtime.metrics.publishing import Family
+from hf_runtime.request.cancellation import CancellationWatch
+from hf_runtime.request.plain_request import RequestLike, tensor_of
+from hf_runtime.request.responder import Responder, answer_failure
 from hf_runtime.request.tensors import RequestFields
 
+from .engine.metrics import families
 from .loading import LoadedModel
 from .request.answer import Answer, Choice, wanted_outputs
 from .request.parsing import Generation, GenerationRequest, parse_request
@@ -30,25 +31,28 @@ _LOGPROBS = frozenset(("logprobs", "cumulative_logprob"))
 
 
 class Reception:
-    """The open requests of one engine. ``close`` ends its thread."""
+    """The open requests of one engine."""
 
     def __init__(self, loaded: LoadedModel, *, batched: bool) -> None:
-        self._loaded = loaded
+        """``batched`` where max_batch_size is above 0."""
+        self.loaded = loaded
+        self.description, self.unload_grace_s = loaded.description, loaded.unload_grace_s
+        self._engine = loaded.engine
         self._batched = batched
-        self._compiler = loaded.compiler
         self._open: dict[Answer, None] = {}  # changed one key at a time, which is atomic
-        self._wake = threading.Event()
-        self._closing = False
-        self._watcher = threading.Thread(target=self._watch, name="cancellations", daemon=True)
-        self._watcher.start()
+        self._watch = CancellationWatch(self._ask_all, lambda: self._engine.thread.last_step_s)
+
+    @property
+    def is_healthy(self) -> bool:
+        """Whether requests get on."""
+        return self._engine.is_healthy
+
+    def families(self) -> Iterable[Family]:
+        """What the engine counts and holds."""
+        return families(self._engine)
 
     def take(
-        self,
-        fields: RequestFields,
-        listed: Iterable[str],
-        responder: Responder,
-        *,
-        may_stream: bool,
+        self, request: RequestLike, listed: Iterable[str], responder: Responder, *, may_stream: bool
     ) -> None:
         """Starts one request, or answers it with what is wrong with it; never raises.
 
@@ -57,34 +61,34 @@ class Reception:
         """
         arrived_s = time.monotonic()
         try:
-            request = parse_request(fields, self._loaded.reader)
-            # Clients of TensorRT-LLM, which alone know this input, read its flat outputs.
-            batched = self._batched and not fields.has_tensor("beam_width")
-            streams = request.stream and may_stream
+            fields = RequestFields(request, tensor_of, batched=self._batched)
+            read = parse_request(fields, self.loaded.reader)
             start = partial(
                 self._start,
-                request,
+                read,
                 listed,
                 responder,
                 arrived_s=arrived_s,
-                streams=streams,
-                batched=batched,
+                streams=read.stream and may_stream,
+                # Clients of TensorRT-LLM, which alone know this input, read its flat outputs.
+                batched=self._batched and not fields.has_tensor("beam_width"),
             )
-            constraints = request.constraints
-            if constraints:
-                fail = partial(_fail, responder)
-                self._compiler.when_ready(constraints, partial(_guarded, responder, start), fail)
+            if read.constraints:
+                fail = partial(answer_failure, responder)
+                begin = partial(_guarded, responder, start)
+                self.loaded.compiler.when_ready(read.constraints, begin, fail)
             else:
                 start({})
         except Exception as error:
-            _fail(responder, error)
+            answer_failure(responder, error)
 
-    def close(self) -> None:
-        """Stops looking for callers that leave."""
-        self._closing = True
-        self._wake.set()
-        self._watcher.join()
-        self._compiler.close()
+    def stop(self, grace_s: float) -> None:
+        """Takes no more, finishes what is here within ``grace_s``, answers the rest, and ends every
+        thread.
+        """
+        self._engine.stop(grace_s)
+        self._watch.close()
+        self.loaded.compiler.close()
 
     def _start(
         self,
@@ -122,11 +126,11 @@ class Reception:
         )
         self._open[answer] = None
         try:
-            self._loaded.engine.submit(answer.sequences)
+            self._engine.submit(answer.sequences)
         except RuntimeModelError:
             self._open.pop(answer, None)
             raise
-        self._wake.set()
+        self._watch.wake()
 
     def _sequence(
         self,
@@ -142,9 +146,9 @@ class Reception:
         params = replace(row.params, seed=choice_seed(row.params.seed, index))
         if with_logprobs and params.num_logprobs is None:
             params = replace(params, num_logprobs=0)
-        continues = not self._loaded.is_encoder_decoder
+        continues = not self.loaded.is_encoder_decoder
         detokenizer = Detokenizer(
-            self._loaded.tokenizer,
+            self.loaded.tokenizer,
             row.prompt_token_ids if continues else [],
             params.stop_words,
             include_stop_word=params.include_stop_word,
@@ -168,24 +172,18 @@ class Reception:
         self._open.pop(answer, None)
         unfinished = [s for s in answer.sequences if s.finish_reason is None]
         if unfinished:
-            self._loaded.engine.cancel(unfinished)
+            self._engine.cancel(unfinished)
 
-    def _watch(self) -> None:
-        """Cancels the sequences of callers that have left."""
-        while not self._closing:
-            if not self._open:
-                self._wake.wait()
-                self._wake.clear()
-                continue
-            began, answers = time.monotonic(), list(self._open)
-            for answer in answers:
-                if not answer.is_closed and answer.is_cancelled():
-                    self._loaded.engine.cancel(answer.sequences)
-            round_s = time.monotonic() - began
-            time.sleep(pause_s(len(answers), round_s, self._loaded.engine.last_step_s))
+    def _ask_all(self) -> int:
+        """Cancels the sequences of callers that have left; returns how many are open."""
+        answers = list(self._open)
+        for answer in answers:
+            if not answer.is_closed and answer.is_cancelled():
+                self._engine.cancel(answer.sequences)
+        return len(answers)
 
     def _decode_token(self, token_ids: list[int]) -> str:
-        text: str = self._loaded.tokenizer.decode(
+        text: str = self.loaded.tokenizer.decode(
             token_ids, skip_special_tokens=False, clean_up_tokenization_spaces=False
         )
         return text
@@ -195,14 +193,7 @@ def _guarded(responder: Responder, start: Callable[[Started], None], grammars: S
     try:
         start(grammars)
     except Exception as error:
-        _fail(responder, error)
-
-
-def _fail(responder: Responder, error: Exception) -> None:
-    """Answers one request; an error that is our own fault is told of, too."""
-    if not isinstance(error, RuntimeModelError):
-        log.error(labelled(responder.request_id, f"a request failed: {place(error)}"))
-    responder.fail(error)
+        answer_failure(responder, error)
 
 
 def _choice(row: Generation) -> Choice:

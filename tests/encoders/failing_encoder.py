@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 import torch
 from hf_encoder.engine.engine import EncoderEngine
+from hf_encoder.loading import LoadedEncoder
+from hf_encoder.options import EncoderOptions
 from hf_encoder.reception import Reception
 from hf_encoder.runners.runner import Runner
 from hf_encoder.task import Array, EncoderTask, Prepared, TaskSetup
@@ -133,12 +135,11 @@ class Served:
         self.engine = EncoderEngine(
             lambda: self.runner, self.task.reduce, max_num_batched_tokens=64, num_threads=1
         )
-        self.engine.start()
+        self.engine.thread.start()
         self.reception = Reception(
-            self.task,
-            self.engine,
-            max_queue_size=max_queue_size,
-            num_tokenizer_threads=2,
+            LoadedEncoder(self.engine, self.task, "lengths"),
+            EncoderOptions(max_queue_size=max_queue_size, num_tokenizer_threads=2),
+            inputs=("text_input",),
             batched=False,
         )
 
@@ -148,16 +149,14 @@ class Served:
         return caller
 
     def close(self, grace_s: float = 10.0) -> None:
-        self.reception.drain(grace_s)
-        self.engine.stop()
-        self.reception.close()
+        self.reception.stop(grace_s)
 
     def is_idle(self) -> bool:
         return eventually(lambda: self.reception.num_open == 0)
 
     def waits(self, number: int) -> bool:
         """Whether so many requests wait for the step under way to end."""
-        return eventually(lambda: len(self.engine._submitted) == number)
+        return eventually(lambda: len(self.engine.thread._submitted) == number)
 
 
 def request(words: str) -> PlainRequest:

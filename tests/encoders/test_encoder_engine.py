@@ -11,13 +11,18 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hf_encoder.engine.engine import EncoderEngine
-from hf_encoder.engine.work import Work
+from hf_encoder.engine.engine import EncoderEngine, Work
 from hf_encoder.runners.runner import Runner
 from hf_encoder.texts.encoding import Encoding
 from hf_runtime.devices.device import check_computes
 from hf_runtime.engine.watchdog import Watchdog
-from hf_runtime.errors import CancelledError, DeviceLostError, EngineError, OverloadedError
+from hf_runtime.errors import (
+    CancelledError,
+    DeviceLostError,
+    EngineError,
+    LoadError,
+    OverloadedError,
+)
 
 from tests.support.triton import eventually
 
@@ -67,7 +72,7 @@ def started(runner: Echo, **options: Any) -> EncoderEngine:
         num_threads=1,
         **options,
     )
-    engine.start()
+    engine.thread.start()
     return engine
 
 
@@ -75,12 +80,12 @@ def test_each_caller_gets_its_own_results_in_order() -> None:
     engine = started(Echo())
     callers = [Caller(*range(first, first + 5)) for first in range(20, 120, 5)]
     for caller in callers:
-        engine.submit(caller.work)
+        engine.thread.submit([caller.work])
     for first, caller in zip(range(20, 120, 5), callers, strict=True):
         arrays = caller.result()
         assert [array.tolist() for array in arrays] == [[i] * 4 for i in range(first, first + 5)]
         assert arrays[0].dtype == np.float32
-    engine.stop()
+    engine.thread.stop()
 
 
 def test_what_came_during_a_step_is_computed_together() -> None:
@@ -89,28 +94,28 @@ def test_what_came_during_a_step_is_computed_together() -> None:
     runner.may_go.clear()
     callers = [Caller(number) for number in range(30, 40)]
     for caller in callers:
-        engine.submit(caller.work)
+        engine.thread.submit([caller.work])
     runner.may_go.set()
     for caller in callers:
         caller.result()
     assert sum(runner.steps) == 10
     assert len(runner.steps) <= 3
-    engine.stop()
+    engine.thread.stop()
 
 
 def test_a_failing_step_fails_its_own_and_the_next_goes_on() -> None:
     runner = Echo()
     engine = started(runner)
     unlucky = Caller(13, 14)
-    engine.submit(unlucky.work)
+    engine.thread.submit([unlucky.work])
     error = unlucky.result()
     assert isinstance(error, EngineError)
     assert "RuntimeError: unlucky" in str(error)
     later = Caller(15)
-    engine.submit(later.work)
+    engine.thread.submit([later.work])
     assert later.result()[0].tolist() == [15] * 4
-    assert engine.is_healthy
-    engine.stop()
+    assert engine.thread.is_healthy
+    engine.thread.stop()
 
 
 def test_who_left_while_waiting_is_not_computed() -> None:
@@ -118,14 +123,14 @@ def test_who_left_while_waiting_is_not_computed() -> None:
     engine = started(runner)
     runner.may_go.clear()
     running, left = Caller(30), Caller(31, leaves=True)
-    engine.submit(running.work)
+    engine.thread.submit([running.work])
     left.work.submitted_s -= 1.0
-    engine.submit(left.work)
+    engine.thread.submit([left.work])
     runner.may_go.set()
     assert isinstance(left.result(), CancelledError)
     running.result()
     assert sum(runner.steps) == 1
-    engine.stop()
+    engine.thread.stop()
 
 
 def test_what_waits_when_the_engine_stops_is_told_so() -> None:
@@ -134,16 +139,16 @@ def test_what_waits_when_the_engine_stops_is_told_so() -> None:
     runner.may_go.clear()
     callers = [Caller(number) for number in range(30, 60)]
     for caller in callers:
-        engine.submit(caller.work)
-    stopping = threading.Thread(target=engine.stop)
+        engine.thread.submit([caller.work])
+    stopping = threading.Thread(target=engine.thread.stop)
     stopping.start()
-    assert eventually(lambda: engine._stopping)
+    assert eventually(lambda: engine.thread.stop_at_s is not None)
     runner.may_go.set()
     stopping.join(60)
     ended = [caller.result() for caller in callers]
     assert any(isinstance(result, OverloadedError) for result in ended)
     with pytest.raises(OverloadedError, match="being unloaded"):
-        engine.submit(Caller(1).work)
+        engine.thread.submit([Caller(1).work])
 
 
 def test_what_preparing_raises_is_raised_by_start() -> None:
@@ -151,8 +156,8 @@ def test_what_preparing_raises_is_raised_by_start() -> None:
         raise MemoryError("no room")
 
     engine = EncoderEngine(fails, lambda o, _: o, max_num_batched_tokens=40, num_threads=1)
-    with pytest.raises(MemoryError, match="no room"):
-        engine.start()
+    with pytest.raises(LoadError, match="failed to start: MemoryError: no room"):
+        engine.thread.start()
 
 
 def test_a_step_that_hangs_is_given_up_and_the_engine_recovers_when_it_ends(
@@ -162,26 +167,26 @@ def test_a_step_that_hangs_is_given_up_and_the_engine_recovers_when_it_ends(
     engine = started(runner, watchdog_s=1.0)
     runner.may_go.clear()
     callers = [Caller(*range(20, 40)), Caller(41), Caller(42)]
-    with engine._condition:  # the step does not begin before all are there
+    with engine.thread.condition:  # the step does not begin before all are there
         for caller in callers:
-            engine.submit(caller.work)
+            engine.thread.submit([caller.work])
     for caller in callers:
         error = caller.result()
         assert isinstance(error, OverloadedError)
         assert "its step takes longer than 1 s (watchdog_s)" in str(error)
-    assert not engine.is_healthy
+    assert not engine.thread.is_healthy
     with pytest.raises(OverloadedError, match="stuck in a step"):
-        engine.submit(Caller(43).work)
-    engine._watchdog._limit_s = 600.0
+        engine.thread.submit([Caller(43).work])
+    engine.thread._watchdog._limit_s = 600.0
     runner.may_go.set()
-    assert eventually(lambda: engine.is_healthy)
+    assert eventually(lambda: engine.thread.is_healthy)
     late = Caller(44)
-    engine.submit(late.work)
+    engine.thread.submit([late.work])
     assert late.result()[0].tolist() == [44] * 4
     assert [len(caller.results) for caller in callers] == [1, 1, 1]
     assert sum(runner.steps) < 20, "computed what was given up"
     assert [line for line in log_lines if "stuck" in line]
-    engine.stop()
+    engine.thread.stop()
 
 
 def test_a_step_that_ends_while_it_is_found_to_be_late_leaves_nothing_stuck(
@@ -204,20 +209,23 @@ def test_a_step_that_ends_while_it_is_found_to_be_late_leaves_nothing_stuck(
     assert not watchdog.is_stuck
 
 
-def test_a_step_that_never_ends_does_not_hold_up_the_unload(log_lines: list[str]) -> None:
+def test_a_step_that_never_ends_does_not_hold_up_the_unload(
+    log_lines: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hf_runtime.engine.thread.LAST_STEP_S", 0.2)
     runner = Echo()
     engine = started(runner)
     runner.may_go.clear()
     callers = [Caller(number) for number in range(30, 60)]
     for caller in callers:
-        engine.submit(caller.work)
+        engine.thread.submit([caller.work])
     assert runner.entered.wait(60)
-    engine.stop(0.2)
-    assert engine._thread.is_alive(), "it is still in its step"
+    engine.thread.stop()
+    assert engine.thread.is_alive, "it is still in its step"
     assert all(isinstance(caller.result(), OverloadedError) for caller in callers)
     assert [line for line in log_lines if "left to itself" in line]
     runner.may_go.set()
-    engine._thread.join(60)
+    assert eventually(lambda: not engine.thread.is_alive)
     assert all(len(caller.results) == 1 for caller in callers)
 
 
@@ -230,21 +238,21 @@ def test_an_engine_whose_device_is_lost_ends_and_answers_everyone(log_lines: lis
     engine = started(runner, check_device=check_device)
     runner.may_go.clear()
     callers = [Caller(number) for number in (30, 31, 13, 32, 13, 33)]
-    engine.submit(callers[0].work)
+    engine.thread.submit([callers[0].work])
     assert runner.entered.wait(60)
     for caller in callers[1:]:
-        engine.submit(caller.work)
+        engine.thread.submit([caller.work])
     runner.may_go.set()
     assert callers[0].result()[0].tolist() == [30] * 4
     for caller in callers[1:]:
         error = caller.result()
         assert isinstance(error, OverloadedError)
         assert "the engine died: cuda:0 computes nothing any more" in str(error)
-    assert not engine.is_healthy
+    assert not engine.thread.is_healthy
     with pytest.raises(OverloadedError, match="load the model anew"):
-        engine.submit(Caller(1).work)
+        engine.thread.submit([Caller(1).work])
     assert len([line for line in log_lines if "computes nothing any more" in line]) == 1
-    engine.stop()
+    engine.thread.stop()
 
 
 def test_a_device_that_computes_is_no_reason_to_end() -> None:

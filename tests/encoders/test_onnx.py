@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from hf_encoder.engine.work import Work
+from hf_encoder.engine.engine import Work
 from hf_encoder.loading import load_encoder, longest_input, takes_token_types
 from hf_encoder.onnx.quantization import TOLERANCE
 from hf_encoder.onnx.runner import onnx_runner
@@ -279,12 +279,11 @@ def test_the_engine_serves_without_the_models_own_weights(
     answers: list[Sequence[Any] | Exception] = []
     encodings = scene(setup)
     try:
-        loaded.engine.submit(Work(encodings, answers.append, lambda: False))
+        loaded.engine.thread.submit([Work(encodings, answers.append, lambda: False)])
         assert eventually(lambda: bool(answers))
     finally:
-        loaded.engine.stop()
+        loaded.engine.thread.stop()
     got = [torch.from_numpy(array) for array in answers[0]]  # type: ignore[union-attr]
     assert largest_difference(got, [forward_alone(setup, one) for one in encodings]) < 1e-4
-    runner = loaded.engine.runner
-    assert runner is not None
+    runner: Any = loaded.engine.runner
     assert {parameter.device.type for parameter in runner.setup.model.parameters()} == {"meta"}

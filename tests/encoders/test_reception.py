@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
-from hf_encoder.engine.work import Work
+from hf_encoder.engine.engine import Work
 from hf_encoder.reception import give_way
 from hf_encoder.task import Prepared
 from hf_encoder.texts.encoding import Encoding
@@ -49,7 +49,7 @@ def test_whatever_fails_is_its_own_answer_and_leaves_nothing_behind(
         assert message in str(error)
         assert served.is_idle()
         assert served.ask("still here").answer() == [5, 4]
-        assert served.engine.is_healthy
+        assert served.engine.thread.is_healthy
 
 
 @pytest.mark.parametrize("words, breaks, kind, message", FAILURES)
@@ -116,7 +116,7 @@ def test_a_caller_that_cannot_be_asked_whether_it_left_is_answered() -> None:
         served.runner.may_go.set()
         assert odd.answer() == [6]
         assert odd.was_asked
-        assert served.engine.is_healthy
+        assert served.engine.thread.is_healthy
 
 
 def test_who_left_before_its_text_was_tokenised_costs_nothing() -> None:
@@ -154,10 +154,10 @@ def test_a_work_that_raises_when_done_does_not_end_the_engine() -> None:
             called.set()
             raise RuntimeError("cannot schedule new futures after shutdown")
 
-        served.engine.submit(Work([Encoding([1])], done, lambda: False))
+        served.engine.thread.submit([Work([Encoding([1])], done, lambda: False)])
         assert called.wait(60)
         assert served.ask("still here").answer() == [5, 4]
-        assert served.engine.is_healthy
+        assert served.engine.thread.is_healthy
 
 
 def test_a_request_without_anything_to_compute_is_answered() -> None:
@@ -237,7 +237,7 @@ def test_an_unload_does_not_tokenise_what_it_will_not_answer() -> None:
     closing = threading.Thread(target=lambda: served.close(grace_s=0.0))
     prepared = count_calls(served.task)
     closing.start()
-    assert eventually(lambda: served.engine._stopping)
+    assert eventually(lambda: served.engine.thread.stop_at_s is not None)
     served.task.may_go.set()
     closing.join(60)
     assert not closing.is_alive()

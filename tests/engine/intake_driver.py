@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import triton_python_backend_utils as pb_utils
 from hf_runtime.engine.intake import Intake
-from hf_runtime.request.plain_request import PlainRequest
+from hf_runtime.request.plain_request import PlainRequest, RequestLike
 from hf_runtime.request.responder import Responder
 
 from tests.support.served_models import served_model
@@ -113,7 +113,8 @@ class Driver:
         given = dict(parameters or {})
         request = PlainRequest({"text_input": array, **inputs}, given, request_id)
 
-        def take(plain: PlainRequest, names: Iterable[str], responder: Responder) -> None:
+        def take(plain: RequestLike, names: Iterable[str], responder: Responder) -> None:
+            assert isinstance(plain, PlainRequest)
             self.taken.append(plain)
             self.take(plain, names, responder)
 

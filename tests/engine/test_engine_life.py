@@ -174,6 +174,23 @@ def test_unloading_lets_requests_finish_within_the_grace(engine: Engine) -> None
     assert [len(answers.completion(number).token_ids) for number in range(4)] == [3] * 4
 
 
+def test_what_runs_beyond_the_grace_is_answered_at_once(engine: Engine) -> None:
+    held, answers = Held(engine), Answers()
+    for number in range(3):
+        submit(engine, answers, number)
+    assert held.entered.wait(60)
+    stopper = threading.Thread(target=engine.stop)
+    stopper.start()
+    assert eventually(lambda: not engine.is_healthy)
+    held.opened.set()
+    stopper.join(60)
+    results = answers.wait(3)
+    assert {str(result) for result in results.values()} == {
+        "the model was unloaded before it answered: try again later"
+    }
+    assert held.num_calls <= 2, "went on for nobody"
+
+
 def test_a_step_that_hangs_is_given_up_and_the_engine_recovers_when_it_ends(
     make: Callable[..., Engine], log_lines: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -221,7 +238,7 @@ def test_an_engine_whose_thread_dies_fails_all_at_once_and_takes_no_more(
 
 def test_nothing_is_left_of_an_engine_that_was_stopped(make: Callable[..., Engine]) -> None:
     with no_thread_left(), running(make()) as engine:
-        assert engine._thread in threading.enumerate()
+        assert engine.thread.is_alive
         answers = Answers()
         submit(engine, answers, 0, max_tokens=3)
         answers.wait(1)

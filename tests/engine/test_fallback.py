@@ -140,7 +140,7 @@ def test_a_crash_at_start_becomes_one_line(monkeypatch: pytest.MonkeyPatch) -> N
     def crash(*_: Any) -> None:
         raise MemoryError("first line\nsecond line")
 
-    monkeypatch.setattr(InFlightEngine, "_prepare", crash)
+    monkeypatch.setattr(InFlightEngine, "prepare", crash)
     with pytest.raises(LoadError) as raised:
         started(tiny_model("llama"))
     expected = "the in_flight engine failed to start: MemoryError: first line second line"
@@ -156,8 +156,8 @@ def test_windows_are_as_before_once_the_runner_is_chosen() -> None:
 
 def test_running_stops_the_engine() -> None:
     with running(started_later()) as engine:
-        assert engine._thread.is_alive()
-    assert not engine._thread.is_alive()
+        assert engine.thread.is_alive
+    assert not engine.thread.is_alive
 
 
 def started_later() -> Engine:

@@ -453,13 +453,14 @@ def test_nobody_is_asked_while_nothing_waits(
 ) -> None:
     (request,) = ask(front, "x")
     engine.waits_for(1)
-    look, num_waiting = front._forwarder._look_at_all, list[int]()
+    watch, num_waiting = front._forwarder._watch, list[int]()
+    look = watch._ask_all
 
     def counted() -> int:
         num_waiting.append(look())
         return num_waiting[-1]
 
-    monkeypatch.setattr(front._forwarder, "_look_at_all", counted)
+    monkeypatch.setattr(watch, "_ask_all", counted)
     echo(engine.taken[0])
     assert request.result() == "x"
     num_looks = len(num_waiting)

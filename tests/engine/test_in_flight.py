@@ -103,7 +103,7 @@ def test_an_engine_whose_device_is_lost_ends_and_answers_everyone(
     answers = Answers()
     engine.submit([answers.sequence(number, [5, 6], max_tokens=4) for number in range(3)])
     results = answers.wait(3)
-    engine._thread.join(60)
+    assert eventually(lambda: not engine.thread.is_alive)
     assert [type(results[n]) for n in range(3)] == [EngineError, EngineError, OverloadedError]
     assert not engine.is_healthy
     assert len([line for line in log_lines if "the thread of the in_flight engine died" in line])
@@ -115,7 +115,7 @@ def test_stop_answers_those_that_run_and_wait_and_refuses_more(engine: InFlightE
     assert gate.entered.wait(60)
     stopper = threading.Thread(target=engine.stop)
     stopper.start()
-    assert eventually(lambda: engine._stop_at_s is not None)
+    assert eventually(lambda: engine.thread.stop_at_s is not None)
     with pytest.raises(OverloadedError) as raised:
         engine.submit([answers.sequence(9, [5], max_tokens=1)])
     assert str(raised.value) == "the model is being unloaded: try again later"

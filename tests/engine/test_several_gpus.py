@@ -37,7 +37,7 @@ def split(name: str = "llama") -> Any:
 def prepared(model: Any) -> InFlightEngine:
     """An engine that steps in the test's own thread, which is the one that pretends."""
     engine = InFlightEngine(dataclasses.replace(setup(model, **OPTIONS), device=FIRST))
-    engine._prepare()
+    engine.prepare()
     return engine
 
 

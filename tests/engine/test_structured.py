@@ -13,9 +13,11 @@ from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hf_runtime.errors import OverloadedError, RequestError
+from hf_runtime.request.plain_request import PlainRequest
 from llguidance import LLMatcher
 from llguidance.hf import from_tokenizer
 from text_generation.on_vllm.sampling import structured_outputs
@@ -32,7 +34,6 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
 from tests.engine.driving import Caller, NumberTokenizer
-from tests.engine.request_fields import fields
 from tests.engine.test_request import READER
 from tests.support.triton import eventually
 
@@ -236,7 +237,8 @@ def test_time_runs_from_the_arrival_on_also_while_a_grammar_is_made() -> None:
     submitted: list[Sequence] = []
     held: list[Take] = []
     tokenizer: Any = NumberTokenizer()
-    engine = SimpleNamespace(submit=submitted.extend, cancel=lambda _: None, last_step_s=0.0)
+    engine = SimpleNamespace(submit=submitted.extend, cancel=lambda _: None, stop=lambda _: None)
+    engine.thread = SimpleNamespace(last_step_s=0.0)
     compiler = SimpleNamespace(when_ready=lambda _, start, __: held.append(start), close=list)
     loaded: Any = SimpleNamespace(
         reader=READER,
@@ -244,10 +246,13 @@ def test_time_runs_from_the_arrival_on_also_while_a_grammar_is_made() -> None:
         tokenizer=tokenizer,
         engine=engine,
         is_encoder_decoder=False,
+        description="",
+        unload_grace_s=0.0,
     )
     responder: Any = SimpleNamespace(is_cancelled=lambda: False)
     reception = Reception(loaded, batched=False)
-    asked = fields({"text_input": [b"abc"]}, {"regex": "a", "timeout_ms": 5000})
+    text = np.array([b"abc"], dtype=np.object_)
+    asked = PlainRequest({"text_input": text}, {"regex": "a", "timeout_ms": 5000})
 
     reception.take(asked, ["text_output"], responder, may_stream=False)
     prepared_s = time.monotonic()
@@ -256,7 +261,7 @@ def test_time_runs_from_the_arrival_on_also_while_a_grammar_is_made() -> None:
     (deadline_s,) = [sequence.deadline_s for sequence in submitted]
     assert deadline_s is not None
     assert deadline_s < prepared_s + 5
-    reception.close()
+    reception.stop(0.0)
 
 
 class Compilation:

@@ -272,4 +272,4 @@ def test_an_engine_counts_what_it_does(engine: Engine) -> None:
 
 def test_nothing_is_left_of_an_engine_that_was_stopped() -> None:
     with no_thread_left(), running(VllmEngine(setup(None), starter(FakeVllm()))) as engine:
-        assert engine._thread in threading.enumerate()
+        assert engine.thread.is_alive

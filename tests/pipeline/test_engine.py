@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from hf_runtime.errors import (
+    DeviceLostError,
     EngineError,
     LoadError,
     OverloadedError,
@@ -15,6 +16,8 @@ from hf_runtime.errors import (
     RuntimeModelError,
 )
 from pipeline.engine import PipelineEngine, Work
+
+from tests.support.triton import eventually
 
 
 class Doubling:
@@ -57,7 +60,13 @@ class Caller:
         self.num_answers = 0
         self.has_left = False
         self._answered = threading.Event()
-        self.work = Work(items, {"factor": factor}, str(factor), self._take, lambda: self.has_left)
+        self.work = Work(
+            items,
+            self._take,
+            lambda: self.has_left,
+            parameters={"factor": factor},
+            key=str(factor),
+        )
 
     def _take(self, answer: list[Any] | Exception) -> None:
         self.answer = answer
@@ -81,28 +90,28 @@ Make = Callable[..., tuple[PipelineEngine, Doubling]]
 def make() -> Iterator[Make]:
     made: list[tuple[PipelineEngine, Doubling]] = []
 
-    def start(batch_size: int = 1) -> tuple[PipelineEngine, Doubling]:
+    def start(batch_size: int = 1, **options: Any) -> tuple[PipelineEngine, Doubling]:
         call = Doubling()
         loaded: Any = call
-        engine = PipelineEngine(lambda: loaded, batch_size=batch_size, num_threads=1)
-        engine.start()
+        engine = PipelineEngine(lambda: loaded, batch_size=batch_size, num_threads=1, **options)
+        engine.thread.start()
         made.append((engine, call))
         return engine, call
 
     yield start
     for engine, call in made:
         call.go.set()
-        engine.stop()
+        engine.thread.stop()
 
 
 def submit_behind_one(engine: PipelineEngine, call: Doubling, *callers: Caller) -> None:
     """Submits all while another call is under way, so that they wait together."""
     call.go.clear()
     first = Caller(1)
-    engine.submit(first.work)
+    engine.thread.submit([first.work])
     assert call.entered.wait(60)
     for caller in callers:
-        engine.submit(caller.work)
+        engine.thread.submit([caller.work])
     call.go.set()
     first.wait()
 
@@ -148,7 +157,7 @@ def test_one_bad_input_does_not_fail_its_batch(make: Make) -> None:
 def test_a_failure_of_its_own_is_logged_without_its_text(make: Make, log_lines: list[str]) -> None:
     engine, _ = make()
     caller = Caller(-99)
-    engine.submit(caller.work)
+    engine.thread.submit([caller.work])
     assert isinstance(caller.error(), EngineError)
     [line] = log_lines
     assert "RuntimeError at test_engine.py" in line
@@ -160,7 +169,7 @@ def test_a_caller_who_has_left_is_not_computed(make: Make) -> None:
     caller = Caller(2)
     caller.has_left = True
     caller.work.submitted_s -= 1
-    engine.submit(caller.work)
+    engine.thread.submit([caller.work])
     assert str(caller.error()) == "the caller has left"
     assert call.calls == []
 
@@ -169,26 +178,61 @@ def test_what_waits_is_finished_within_the_grace(make: Make) -> None:
     engine, call = make()
     callers = [Caller(2), Caller(3)]
     submit_behind_one(engine, call, *callers)
-    engine.stop(60)
+    engine.thread.stop(60)
     assert [caller.answer for caller in callers] == [[4], [6]]
 
 
-def test_an_unload_fails_what_it_can_not_wait_for(make: Make) -> None:
+def test_an_unload_fails_what_it_can_not_wait_for(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hf_runtime.engine.thread.LAST_STEP_S", 0.2)
     engine, call = make()
     call.go.clear()
     running, waiting = Caller(1), Caller(2)
-    engine.submit(running.work)
+    engine.thread.submit([running.work])
     assert call.entered.wait(60)
-    engine.submit(waiting.work)
-    engine.stop()
-    assert engine._thread.is_alive(), "it is still in its call"
+    engine.thread.submit([waiting.work])
+    engine.thread.stop()
+    assert engine.thread.is_alive, "it is still in its call"
     for caller in (running, waiting):
         assert isinstance(caller.error(), OverloadedError)
     call.go.set()
-    engine._thread.join(60)
+    assert eventually(lambda: not engine.thread.is_alive)
     assert (running.num_answers, waiting.num_answers) == (1, 1)
     with pytest.raises(OverloadedError, match="being unloaded"):
-        engine.submit(Caller(3).work)
+        engine.thread.submit([Caller(3).work])
+
+
+def test_a_call_that_hangs_is_given_up_and_the_engine_recovers_when_it_ends(make: Make) -> None:
+    engine, call = make(watchdog_s=0.2)
+    call.go.clear()
+    callers = [Caller(1, 2), Caller(3)]
+    for caller in callers:
+        engine.thread.submit([caller.work])
+    for caller in callers:
+        assert "its step takes longer than 0.2 s (watchdog_s)" in str(caller.error())
+    assert not engine.thread.is_healthy
+    call.go.set()
+    assert eventually(lambda: engine.thread.is_healthy)
+    late = Caller(4)
+    engine.thread.submit([late.work])
+    assert late.wait() == [8]
+    assert call.calls == [[1], [4]], "computed what was given up"
+    assert [caller.num_answers for caller in callers] == [1, 1]
+
+
+def test_a_pipeline_whose_device_is_lost_ends_and_answers_everyone(make: Make) -> None:
+    def check_device() -> None:
+        raise DeviceLostError("cuda:0 computes nothing any more")
+
+    engine, call = make(check_device=check_device)
+    fault, lost, waiting = Caller(-1), Caller(-99), Caller(2)
+    submit_behind_one(engine, call, fault, lost, waiting)
+    assert isinstance(fault.error(), RequestError), "the caller's fault, not the device's"
+    for caller in (lost, waiting):
+        assert "the engine died: cuda:0 computes nothing any more" in str(caller.error())
+    with pytest.raises(OverloadedError, match="load the model anew"):
+        engine.thread.submit([Caller(3).work])
 
 
 def test_a_pipeline_that_can_not_be_loaded_says_why() -> None:
@@ -197,4 +241,4 @@ def test_a_pipeline_that_can_not_be_loaded_says_why() -> None:
 
     engine = PipelineEngine(fail, batch_size=1, num_threads=1)
     with pytest.raises(LoadError, match="no such model"):
-        engine.start()
+        engine.thread.start()

@@ -147,7 +147,7 @@ def test_many_callers_get_their_own_answers(serve: Serve) -> None:
 
 def hold(server: StubServer) -> tuple[threading.Event, threading.Event]:
     """Makes the model's next call wait; (it has begun, it may go on)."""
-    call = server.model.pipeline.engine._call
+    call = server.model.serving.engine._call
     begun, go = threading.Event(), threading.Event()
     results = call.results
 
@@ -171,11 +171,12 @@ def test_beyond_the_queue_requests_are_refused(serve: Serve) -> None:
     assert reply.error == "the queue is full: 2 requests (max_queue_size): try again later"
     go.set()
     assert [first.reply().status, second.reply().status] == [200, 200]
-    families = {family.name: family for family in server.model._families()}
+    families = {family.name: family for family in server.model.serving.families()}
     assert families["hf_triton_refused_total"].samples[0].value == 1
 
 
-def test_an_unload_answers_everyone(serve: Serve) -> None:
+def test_an_unload_answers_everyone(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hf_runtime.engine.thread.LAST_STEP_S", 0.2)
     server = serve(MASKS, unload_grace_s=0)
     begun, go = hold(server)
     pending = [server.send(texts("the [MASK]")) for _ in range(3)]

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,7 +15,8 @@ import pytest
 from hf_runtime.errors import EngineError, OverloadedError, RequestError
 from hf_runtime.request.plain_request import PlainRequest, RequestLike
 from hf_runtime.request.responder import Array, Responder
-from pipeline.engine import PipelineEngine
+from pipeline.engine import PipelineEngine, Work
+from pipeline.options import Options
 from pipeline.reception import Reception
 from pipeline.request import Query, ReadRow, Row
 
@@ -93,14 +94,12 @@ class Served:
         reader: Any = self.reader
         loaded: Any = self.call
         self.engine = PipelineEngine(lambda: loaded, batch_size=4, num_threads=1)
-        self.engine.start()
+        self.engine.thread.start()
         self.reception = Reception(
             reader,
             self.engine,
+            Options(max_queue_size=100, max_input_mib=1.0, num_reader_threads=1),
             names=frozenset(),
-            max_queue_size=100,
-            max_input_mib=1.0,
-            num_threads=1,
             batched=True,
         )
 
@@ -111,9 +110,7 @@ class Served:
         return caller
 
     def close(self) -> None:
-        self.reception.drain(0.0)
-        self.engine.stop()
-        self.reception.close()
+        self.reception.stop(0.0)
 
     def is_idle(self) -> bool:
         return eventually(lambda: self.reception.num_open == 0)
@@ -148,7 +145,7 @@ def test_whatever_fails_is_its_own_answer_and_leaves_nothing_behind(
         assert message in str(error)
         assert served.is_idle()
         assert served.ask("3", "4").answer() == [6, 8]
-        assert served.engine.is_healthy
+        assert served.engine.thread.is_healthy
 
 
 def test_a_panic_of_a_call_is_its_own_error_and_ends_nothing() -> None:
@@ -171,12 +168,12 @@ def test_a_caller_that_cannot_be_asked_whether_it_left_is_answered() -> None:
         served.ask("1")
         assert served.call.entered.wait(60)
         odd = served.ask("2", breaks="is_cancelled")
-        assert eventually(lambda: served.engine.num_waiting == 1)
+        assert eventually(lambda: served.engine.thread.num_unfinished == 2)
         time.sleep(0.1)
         served.call.go.set()
         assert odd.answer() == [4]
         assert odd.was_asked
-        assert served.engine.is_healthy
+        assert served.engine.thread.is_healthy
 
 
 def test_a_request_of_many_rows_that_meets_the_unload_is_answered_once() -> None:
@@ -185,7 +182,7 @@ def test_a_request_of_many_rows_that_meets_the_unload_is_answered_once() -> None
     callers = [served.ask("1", "2", "3") for _ in range(5)]
     closing = threading.Thread(target=served.close)
     closing.start()
-    assert eventually(lambda: not served.engine.is_healthy)
+    assert eventually(lambda: not served.engine.thread.is_healthy)
     served.reader.may_go.set()
     closing.join(60)
     assert not closing.is_alive()
@@ -214,7 +211,10 @@ def test_what_slips_in_between_admission_and_the_end_is_answered() -> None:
     assert served.is_idle()
 
 
-def test_a_call_that_ends_after_the_unload_is_still_answered_once() -> None:
+def test_a_call_that_ends_after_the_unload_is_still_answered_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("hf_runtime.engine.thread.LAST_STEP_S", 0.2)
     served = Served()
     served.call.go.clear()
     caller = served.ask("1")
@@ -222,7 +222,7 @@ def test_a_call_that_ends_after_the_unload_is_still_answered_once() -> None:
     served.close()
     served.call.go.set()
     assert isinstance(caller.answer(), OverloadedError)
-    served.engine._thread.join(60)
+    assert eventually(lambda: not served.engine.thread.is_alive)
     assert len(caller.answers) == 1
     assert served.is_idle()
 
@@ -247,11 +247,12 @@ def test_what_is_counted_adds_up() -> None:
 
 def stop_before(served: Served, word: str) -> None:
     """Stops the engine when the row of ``word`` is submitted, or all rows are."""
-    submit: Callable[..., None] = served.engine.submit
+    thread = served.engine.thread
+    submit = thread.submit
 
-    def stop_then_submit(*works: Any) -> None:
-        if any(list(work.items) == [int(word)] for work in works):
-            served.engine.stop()
-        submit(*works)
+    def stop_then_submit(items: Sequence[Work]) -> None:
+        if any(list(work.items) == [int(word)] for work in items):
+            thread.stop()
+        submit(items)
 
-    served.engine.submit = stop_then_submit  # type: ignore[method-assign]
+    thread.submit = stop_then_submit  # type: ignore[method-assign]

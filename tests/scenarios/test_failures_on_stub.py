@@ -5,7 +5,6 @@ A stub can hold a step still or break it, a real server can't be made to.
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import shutil
 import threading
@@ -61,7 +60,7 @@ def engine_server(stub: StubEndpoint, server: StubServer) -> StubServer:
 
 @pytest.fixture
 def held(engine_server: StubServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[HeldStep]:
-    engine = engine_server.model.loaded.engine
+    engine = engine_server.model.serving.loaded.engine
     owner, name = (
         (engine.runner, "forward")
         if engine.name == "in_flight"
@@ -88,7 +87,7 @@ def fill(server: StubServer, engine_server: StubServer, held: HeldStep) -> Fill:
         running = send(server, PROMPTS[0])
         assert held.entered.wait(60)
         pending = [running, *(send(server, prompt) for prompt in PROMPTS[1:])]
-        reception = engine_server.model.reception
+        reception = engine_server.model.serving
         assert eventually(lambda: len(reception._open) == len(pending))
         return pending
 
@@ -97,10 +96,10 @@ def fill(server: StubServer, engine_server: StubServer, held: HeldStep) -> Fill:
 
 def unload_with_the_step_going_on(engine_server: StubServer, held: HeldStep) -> None:
     """Lets the held step go on as soon as the engine knows that it is being unloaded."""
-    engine = engine_server.model.loaded.engine
+    engine = engine_server.model.serving.loaded.engine
     unloading = threading.Thread(target=engine_server.unload)
     unloading.start()
-    assert eventually(lambda: engine._stop_at_s is not None)
+    assert eventually(lambda: engine.thread.stop_at_s is not None)
     held.go_on.set()
     unloading.join(60)
 
@@ -166,8 +165,7 @@ def test_unloading_answers_what_does_not_finish_in_time(
     reference: Reference,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    model = engine_server.model
-    monkeypatch.setattr(model, "loaded", dataclasses.replace(model.loaded, unload_grace_s=0.0))
+    monkeypatch.setattr(engine_server.model.serving, "unload_grace_s", 0.0)
     pending = fill()
     unload_with_the_step_going_on(engine_server, held)
 

@@ -6,7 +6,7 @@ Plain numbers, written by one thread at a time and read by any.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from hf_runtime.metrics.histogram import SECONDS, Histogram, histogram_families
 from hf_runtime.metrics.publishing import Family, Sample, one_number
@@ -38,9 +38,9 @@ class EncoderMetrics:
         self.step_s.observe(seconds)
 
 
-def families(metrics: EncoderMetrics, num_open: Callable[[], int]) -> Iterator[Family]:
+def families(metrics: EncoderMetrics, num_open: int) -> Iterator[Family]:
     """Everything, as Prometheus names it: seconds and totals."""
-    yield one_number("hf_triton_open_requests", "Requests that wait or are worked on", num_open())
+    yield one_number("hf_triton_open_requests", "Requests that wait or are worked on", num_open)
     yield one_number(
         "hf_triton_input_tokens_total", "Tokens computed", metrics.num_tokens, counter=True
     )

@@ -14,10 +14,10 @@ from ..texts.encoding import Encoding
 
 
 class Request(Protocol):
-    """Something with encodings to be computed, in order."""
+    """Something whose encodings are to be computed, in order."""
 
     @property
-    def encodings(self) -> Sequence[Encoding]:
+    def items(self) -> Sequence[Encoding]:
         """All of them."""
 
 
@@ -46,13 +46,13 @@ class WaitingLine(Generic[R]):
         num_left = self._max_num_tokens
         while self._line:
             request, index = self._line[0]
-            num_tokens = len(request.encodings[index])
+            num_tokens = len(request.items[index])
             if taken and num_tokens > num_left:
                 break
             self._line.popleft()
             taken.append((request, index))
             num_left -= num_tokens
-            if index + 1 < len(request.encodings):
+            if index + 1 < len(request.items):
                 self._line.append((request, index + 1))
         return taken
 
@@ -60,9 +60,3 @@ class WaitingLine(Generic[R]):
         """Forgets what is left of some requests."""
         gone = set(map(id, requests))
         self._line = deque(entry for entry in self._line if id(entry[0]) not in gone)
-
-    def clear(self) -> list[R]:
-        """Forgets all and returns the requests."""
-        requests = list({id(request): request for request, _ in self._line}.values())
-        self._line.clear()
-        return requests

@@ -1,1 +1,1 @@
-"""What every engine has around its model: what a request passes first, and the watchdog."""
+"""What every engine is made of: the thread that owns the model, and Triton's side of it."""

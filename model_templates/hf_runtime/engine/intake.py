@@ -13,10 +13,9 @@ import json
 import time
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import Any, TypeVar, cast
+from typing import Any
 
-from .. import log
-from ..errors import LoadError, place
+from ..errors import LoadError
 from ..hooking.calls import Hooking, Take
 from ..hooking.hook_file import HookFile
 from ..link.listener import EngineListener, ForwardedRequest
@@ -24,14 +23,13 @@ from ..metrics.observations import Metric, Observations
 from ..metrics.publishing import Family, MetricsPublisher, instance_labels
 from ..request.declared import declared_tensors
 from ..request.plain_request import PlainRequest, RequestLike, read_plain
-from ..request.request_ids import labelled
-from ..request.responder import Responder
+from ..request.responder import Responder, answer_failure
 from ..request.response_cache import ResponseCache
 from ..routing.live_router import LiveRouting, RoutedModel
 from ..weights.served_model import ServedModel
 
 HOOKS_FILE = "hooks.py"
-_R = TypeVar("_R", bound=RequestLike)
+TakeRequest = Callable[[RequestLike, Iterable[str], Responder], None]
 _CLOSE_S = 5.0
 _MIB = 2**20
 
@@ -82,10 +80,10 @@ class Intake:
 
     def receive(
         self,
-        request: _R,
+        request: RequestLike,
         listed: Iterable[str],
         responder: Responder,
-        take: Callable[[_R | PlainRequest, Iterable[str], Responder], None],
+        take: TakeRequest,
         *,
         may_stream: bool = False,
         is_routed: bool = False,
@@ -96,39 +94,25 @@ class Intake:
         ``listed`` are the outputs that the request names; ``may_stream`` where its caller takes
         several responses; ``is_routed`` where another model has chosen this one for it.
         """
+        here = partial(self._receive_here, take)
         table = self._routing.table
-        if table is None or is_routed:
-            self._receive_here(request, listed, responder, take)
-            return
-
-        def here(read: RequestLike, listed: Iterable[str], responder: Responder) -> None:
-            self._receive_here(cast("_R | PlainRequest", read), listed, responder, take)
-
-        route = partial(self._routing.receive, table, may_stream=may_stream)
         try:
-            route(request, listed, responder, here)
+            if table is None or is_routed:
+                here(request, listed, responder)
+            else:
+                self._routing.receive(
+                    table, request, listed, responder, here, may_stream=may_stream
+                )
         except Exception as error:
-            # Our own fault, but one request's answer all the same.
-            text = f"a request was not routed: {place(error)}"
-            log.error(labelled(responder.request_id, text))
-            responder.fail(error)
+            answer_failure(responder, error)
 
     def _receive_here(
-        self,
-        request: _R | PlainRequest,
-        listed: Iterable[str],
-        responder: Responder,
-        take: Callable[[_R | PlainRequest, Iterable[str], Responder], None],
+        self, take: TakeRequest, request: RequestLike, listed: Iterable[str], responder: Responder
     ) -> None:
         if self._hooking is None and self._cache is None:
             take(request, listed, responder)
-            return
-        try:
+        else:
             self._receive(read_plain(request, self._inputs), listed, responder, take)
-        except Exception as error:
-            # Our own fault, but one request's answer all the same.
-            log.error(labelled(responder.request_id, f"a request failed: {place(error)}"))
-            responder.fail(error)
 
     def drain(self, timeout_s: float) -> None:
         """Before the engine stops: takes no more from other processes, waits for other arms'

@@ -20,7 +20,7 @@ from ..hooks import HookRequest, HookResponse
 from ..request.declared import Declared
 from ..request.plain_request import PlainRequest
 from ..request.request_ids import labelled
-from ..request.responder import Responder
+from ..request.responder import Responder, answer_failure
 from .hook_file import HookFile
 from .threads import HookThreads, InOrder
 
@@ -117,9 +117,7 @@ class Hooking:
         try:
             take(plain, request.outputs, hooked)
         except Exception as error:
-            # Our own fault, but one request's answer all the same.
-            log.error(labelled(responder.request_id, f"a request failed: {place(error)}"))
-            responder.fail(error)
+            answer_failure(responder, error)
 
     def _claim(self, responder: Responder) -> bool:
         """True for the one caller that may answer a request that ``preprocess`` has not let go."""

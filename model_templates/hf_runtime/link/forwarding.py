@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import itertools
-import threading
-import time
 from collections.abc import Callable
 
 from ..errors import RuntimeModelError
-from ..request.responder import Responder, pause_s
-from .client import EngineClient
+from ..request.cancellation import CancellationWatch
+from ..request.responder import Responder
 from .engines import Engines
 from .link_request import LinkRequest
 from .waiting import EngineAnswerError, Waiting
@@ -21,11 +19,8 @@ class Forwarder:
     def __init__(self, engines: Engines) -> None:
         self.engines = engines
         self._numbers = itertools.count()
-        self._wake = threading.Event()
-        self._closing = False
-        self._watcher = threading.Thread(target=self._watch, name="cancellations", daemon=True)
+        self._watch = CancellationWatch(self._ask_all)
         engines.start(self._pass_on_again)
-        self._watcher.start()
 
     @property
     def num_waiting(self) -> int:
@@ -40,7 +35,7 @@ class Forwarder:
             UnavailableError: there is no engine.
         """
         self.engines.pass_on(self._waiting(request, responder, None))
-        self._wake.set()
+        self._watch.wake()
 
     def offer(
         self,
@@ -52,14 +47,12 @@ class Forwarder:
         the engine is lost before it has answered. Raises RequestError: it is too large.
         """
         taken = self.engines.offer(self._waiting(request, responder, give_back))
-        self._wake.set()
+        self._watch.wake()
         return taken
 
     def close(self) -> None:
         """Ends every thread; requests that wait are given back, or answered with UNAVAILABLE."""
-        self._closing = True
-        self._wake.set()
-        self._watcher.join()
+        self._watch.close()
         self.engines.close()
 
     def _waiting(
@@ -80,30 +73,16 @@ class Forwarder:
         """
         try:
             self.engines.pass_on(waiting)
-            self._wake.set()
+            self._watch.wake()
         except RuntimeModelError:  # there is no other
             waiting.lose(error)
 
-    def _watch(self) -> None:
-        """Cancels the requests of callers that have gone."""
-        while not self._closing:
-            began = time.monotonic()
-            num_waiting = self._look_at_all()
-            if not num_waiting:
-                self._wake.wait()
-                self._wake.clear()
-                continue
-            time.sleep(pause_s(num_waiting, time.monotonic() - began))
-
-    def _look_at_all(self) -> int:
-        """How many requests wait."""
+    def _ask_all(self) -> int:
+        """Cancels the requests of callers that have gone; returns how many wait."""
         num_waiting = 0
         for client in self.engines.clients():
             for waiting in list(client.waiting.values()):
                 num_waiting += 1
-                self._look_at(client, waiting)
+                if waiting.is_cancelled():
+                    client.cancel(waiting)
         return num_waiting
-
-    def _look_at(self, client: EngineClient, waiting: Waiting) -> None:
-        if waiting.is_cancelled():
-            client.cancel(waiting)

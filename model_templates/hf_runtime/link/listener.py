@@ -12,10 +12,9 @@ import threading
 from collections.abc import Callable, Mapping
 
 from .. import log
-from ..errors import EngineError, OverloadedError, place
+from ..errors import EngineError, OverloadedError
 from ..request.plain_request import Tensor
-from ..request.request_ids import labelled
-from ..request.responder import Responder, status_and_text
+from ..request.responder import Responder, answer_failure, status_and_text
 from . import protocol
 from .connection import Connection
 from .link_request import LinkRequest, read_request
@@ -170,10 +169,7 @@ class _Caller:
         try:
             self.listener.hand_on(request)
         except Exception as error:
-            # Our own fault, but one request's answer all the same.
-            text = f"a forwarded request failed: {place(error)}"
-            log.error(labelled(read.request_id, text))
-            responder.fail(error)
+            answer_failure(responder, error, "a forwarded request failed")
 
     def _on_end(self, fault: LinkError | None) -> None:
         self.listener.forget(self)

@@ -24,8 +24,6 @@ from ..errors import (
 from .request_ids import labelled
 from .responder import Responder
 
-_ASKED_AFTER_S = 0.05
-
 
 class OpenRequests:
     """At most ``max_queue_size`` of them.
@@ -102,19 +100,6 @@ class OpenRequests:
             if self._closing:
                 return "the model is being unloaded"
             return f"the queue is full: {self._num_open} requests (max_queue_size)"
-
-
-def has_left(is_cancelled: Callable[[], bool], waited_s: float, request_id: str) -> bool:
-    """Whether nobody waits for an answer any more; a server that can't tell is taken for a no."""
-    # To ask is a message to the server and back: not for what is answered at once.
-    if waited_s < _ASKED_AFTER_S:
-        return False
-    try:
-        return is_cancelled()
-    except Exception as error:
-        text = f"could not ask whether a caller has left: {place(error)}"
-        log.warn(labelled(request_id, text))
-        return False
 
 
 def _tell(responder: Responder, error: Exception) -> None:

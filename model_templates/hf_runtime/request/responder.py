@@ -15,15 +15,10 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import log
-from ..errors import RuntimeModelError, reason
+from ..errors import RuntimeModelError, place, reason
 from .request_ids import labelled
 
 Array = npt.NDArray[Any]
-# To ask takes 45 microseconds here on 24.10 and several times that in all, for it goes to the
-# server and back: rounds that took a tenth of the time cost 22 % of a core at 32 callers.
-_PAUSES_FOR_A_ROUND = 50
-_SHORTEST_PAUSE_S, _LONGEST_PAUSE_S = 0.005, 1.0
-_LONGEST_PAUSE_FOR_ONE_S = 0.01  # however slow the answers are
 
 
 class Responder(Protocol):
@@ -48,6 +43,13 @@ def status_and_text(error: Exception) -> tuple[str, str]:
     if isinstance(error, RuntimeModelError):
         return error.status, str(error)
     return "INTERNAL", f"internal error: {type(error).__name__}"
+
+
+def answer_failure(responder: Responder, error: Exception, text: str = "a request failed") -> None:
+    """Answers one request with what went wrong, and logs the place of what is our own fault."""
+    if not isinstance(error, RuntimeModelError):
+        log.error(labelled(responder.request_id, f"{text}: {place(error)}"))
+    responder.fail(error)
 
 
 class TritonResponder:
@@ -100,14 +102,3 @@ class TritonResponder:
 def strings(values: list[str]) -> Array:
     """A text tensor of shape (len(values),)."""
     return np.array([value.encode() for value in values], dtype=np.object_)
-
-
-def pause_s(num_asked: int, round_s: float, step_s: float = 0.0) -> float:
-    """Seconds to wait after ``num_asked`` requests were asked of in ``round_s``.
-
-    As often as costs next to nothing, but not twice in a step of the engine, which takes
-    ``step_s``: at 32 callers about every 50 milliseconds, at 1,000 every second.
-    """
-    longest_s = min(_LONGEST_PAUSE_FOR_ONE_S * num_asked, _LONGEST_PAUSE_S)
-    cheap_s = max(_PAUSES_FOR_A_ROUND * round_s, step_s)
-    return max(_SHORTEST_PAUSE_S, min(cheap_s, longest_s))

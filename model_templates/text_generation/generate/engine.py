@@ -80,7 +80,7 @@ class GenerateEngine(Engine):
     def default_max_tokens(self, num_prompt_tokens: int) -> int:
         return super().default_max_tokens(0 if self.is_encoder_decoder else num_prompt_tokens)
 
-    def _prepare(self) -> None:
+    def prepare(self) -> None:
         own = self.setup.model.generation_config
         # Every call says its lengths; were they here too, transformers would warn at each.
         own.max_length = own.max_new_tokens = own.min_length = own.min_new_tokens = None
@@ -167,8 +167,8 @@ class GenerateEngine(Engine):
         self.metrics.computed(len(sequences), self._batch if self._is_first_token else ())
         self._is_first_token = False
         self._publish(sequences)
-        self._watchdog.begin_step()
-        self._tend()
+        self.thread.renew_step()
+        self.thread.take_in()
 
     def _next_batch(self) -> list[Sequence]:
         """The sequences that waited longest and can be generated together."""
@@ -238,8 +238,8 @@ class GenerateEngine(Engine):
         if self._is_first_token:
             self.metrics.computed(len(self._batch), self._batch)
         self._is_first_token = False
-        self._watchdog.begin_step()
-        self._tend()
+        self.thread.renew_step()
+        self.thread.take_in()
 
     def _pad(self, prompts: list[list[int]]) -> tuple[torch.Tensor, torch.Tensor]:
         """input_ids and attention_mask (batch, longest): decoders pad on the left, encoders on the

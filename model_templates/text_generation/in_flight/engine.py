@@ -57,7 +57,7 @@ class InFlightEngine(Engine):
             f"KV cache {self.size.gib:.2f} GiB"
         )
 
-    def _prepare(self) -> None:
+    def prepare(self) -> None:
         """Sizes the cache, finds the runner that holds the model, makes the model fast.
 
         Raises:

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 import torch
 from hf_runtime import log
-from hf_runtime.errors import reason
+from hf_runtime.errors import RuntimeModelError, reason
 
 from ..engine.scheduler import Scheduler, Step
 from ..fused.attention_rules import UnfitError
@@ -43,7 +43,7 @@ class Runner(Protocol):
 RunnerFactory = Callable[[Any, KVCache, torch.device], Runner]
 
 
-class CannotHoldError(Exception):
+class CannotHoldError(RuntimeModelError):
     """No runner holds the model; the text says why, runner by runner."""
 
 

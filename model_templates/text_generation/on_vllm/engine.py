@@ -91,6 +91,7 @@ class VllmEngine(Engine):
         starts it again.
         """
         super().__init__(setup)
+        self.thread.on_news = self._interrupt
         self._start_vllm, self._end_process = start, end_process
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stirred = asyncio.Event()
@@ -147,13 +148,13 @@ class VllmEngine(Engine):
             require_known(sequence.params)
         super().submit(sequences)
 
-    def _wake(self) -> None:
-        super()._wake()
+    def _interrupt(self) -> None:
+        """Has a step that waits look at what came."""
         if self._loop is not None:
             with contextlib.suppress(RuntimeError):  # closed: the thread has ended
                 self._loop.call_soon_threadsafe(self._stirred.set)
 
-    def _prepare(self) -> None:
+    def prepare(self) -> None:
         self._loop = asyncio.new_event_loop()
         self._vllm = self._loop.run_until_complete(_awaited(self._start_vllm(self._count)))
 
@@ -195,7 +196,7 @@ class VllmEngine(Engine):
         """
         while True:
             self._stirred.clear()
-            self._tend()
+            self.thread.take_in()
             left_s = self._seconds_left()
             if self._fresh or not self._tasks or left_s <= 0:
                 return
@@ -208,9 +209,10 @@ class VllmEngine(Engine):
         """Until the next deadline or the end of the time that a stop leaves; inf without any."""
         now = time.monotonic()
         deadline_s = self._deadlines.next_s
-        if self._stop_at_s is not None and self._stop_at_s <= now:
+        stop_at_s = self.thread.stop_at_s
+        if stop_at_s is not None and stop_at_s <= now:
             return 0.0
-        ends = [end for end in (deadline_s, self._stop_at_s) if end is not None]
+        ends = [end for end in (deadline_s, stop_at_s) if end is not None]
         return max(0.001, min(ends) - now) if ends else float("inf")
 
     async def _follow(self, sequence: Sequence) -> None:
@@ -281,8 +283,8 @@ class VllmEngine(Engine):
         if stats.num_tokens:
             self.metrics.batch_size.observe(stats.num_tokens)
 
-    def _fail_all(self, error: Exception) -> None:
-        super()._fail_all(error)
+    def end(self, sequences: Iterable[Sequence], error: Exception) -> None:
+        super().end(sequences, error)
         assert self._loop is not None
         self._loop.run_until_complete(_ended(self._tasks.values()))
         self._vllm.shutdown()

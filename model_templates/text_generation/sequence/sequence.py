@@ -192,12 +192,12 @@ class Sequence:
         else:
             self.finish_reason = "stop" if grammar.is_complete else None
 
-    def end(self, finish_reason: str) -> None:
-        """Ends the sequence from outside: ``timeout`` or ``cancelled``."""
-        self.finish_reason = finish_reason
+    def end(self, finish_reason: str, error: Exception | None = None) -> None:
+        """Ends the sequence from outside: ``timeout``, ``cancelled``, or ``error`` with one."""
+        self.finish_reason, self.error = finish_reason, error
         if finish_reason == "cancelled":
             self.error = CancelledError("the request was cancelled")
-        elif self.fails_on_timeout:
+        elif finish_reason == "timeout" and self.fails_on_timeout:
             num_tokens = len(self.token_ids)
             self.error = DeadlineError(
                 f"timeout_ms: the time is up; {num_tokens} of at most {self.params.max_tokens} "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hf_runtime.request.responder import pause_s
+from hf_runtime.request.cancellation import pause_s
 
 
 @pytest.mark.parametrize(

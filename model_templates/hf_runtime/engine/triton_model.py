@@ -1,0 +1,168 @@
+"""Triton's side of every task: loads a model, and hands every request on to what serves it.
+
+``execute`` returns at once: a request's response sender goes with it, and answers are sent from
+other threads. So requests of any number of calls share an engine's steps, on decoupled models and
+on ordinary ones. A task's model.py says what serves.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+import triton_python_backend_utils as pb_utils
+
+from hf_runtime import log
+from hf_runtime.devices import device
+from hf_runtime.engine.intake import Intake
+from hf_runtime.errors import LoadError
+from hf_runtime.link.listener import ForwardedRequest
+from hf_runtime.metrics.publishing import Family, MetricsPublisher, instance_labels
+from hf_runtime.request.plain_request import DirectRequest, RequestLike
+from hf_runtime.request.responder import Responder, TritonResponder
+from hf_runtime.weights.served_model import ServedModel, read_served_model
+
+
+@dataclass(frozen=True)
+class Instance:
+    """What one instance is to serve, and where; ``inputs`` are the names of its tensors."""
+
+    served: ServedModel
+    placement: device.Placement
+    num_threads: int
+    inputs: tuple[str, ...]
+
+
+class Serving(Protocol):
+    """A loaded model that answers requests. ``description`` is its line for the log."""
+
+    @property
+    def description(self) -> str:
+        """What it is and where it runs."""
+
+    @property
+    def unload_grace_s(self) -> float:
+        """How long requests may go on when it is unloaded, in seconds."""
+
+    @property
+    def is_healthy(self) -> bool:
+        """Whether requests get on."""
+
+    def families(self) -> Iterable[Family]:
+        """What it counts; called from a thread of the metrics' own."""
+
+    def take(
+        self, request: RequestLike, listed: Iterable[str], responder: Responder, *, may_stream: bool
+    ) -> None:
+        """Starts one request, or answers it with what is wrong with it; never raises.
+
+        The request is not read after this returns. ``listed`` are the outputs that it names;
+        ``may_stream`` is False where its caller can be answered only once.
+        """
+
+    def stop(self, grace_s: float) -> None:
+        """Takes no more, finishes what is here within ``grace_s``, answers the rest with
+        UNAVAILABLE, and ends every thread.
+        """
+
+
+class TritonModel(ABC):
+    """One instance of a served model."""
+
+    @abstractmethod
+    def serve(self, instance: Instance) -> Serving:
+        """Loads weights, tokenizer and engine. Raises LoadError: the line that an operator
+        reads.
+        """
+
+    def initialize(self, args: dict[str, str]) -> None:
+        """Starts serving; raises one readable line where that fails."""
+        torch.set_num_threads(1)  # parallel work belongs to the engine's thread alone
+        started_s = time.monotonic()
+        name = args["model_name"]
+        log.begin(name)
+        try:
+            self._start(args)
+        except LoadError as error:
+            log.error(f"{name}: {error}")
+            raise pb_utils.TritonModelException(f"{name}: {error}") from None
+        seconds = time.monotonic() - started_s
+        log.info(f"{name}: {self.serving.description}, loaded in {seconds:.1f} s")
+
+    def _start(self, args: dict[str, str]) -> None:
+        served = read_served_model(Path(args["model_repository"]), args["model_version"])
+        self.intake = Intake(served, args, pb_utils)
+        self.decoupled = served.decoupled
+        config = json.loads(args["model_config"])
+        kind, device_id = args["model_instance_kind"], args["model_instance_device_id"]
+        self.serving = self.serve(
+            Instance(
+                served,
+                device.placement(kind, device_id, served.device_map),
+                device.cpu_threads(config),
+                tuple(tensor["name"] for tensor in config["input"]),
+            )
+        )
+        device.give_back_freed_memory()
+        is_whole = served.role == "whole"
+        labels = instance_labels(served.public_name if is_whole else served.name, args)
+        self.metrics = MetricsPublisher(pb_utils, labels, self.serving.families)
+        if is_whole:  # an ensemble's steps are asked by Triton alone
+            self.intake.open(self._take_forwarded)
+
+    def execute(self, requests: list[Any]) -> None:
+        """Takes the requests' response senders; they are answered from other threads."""
+        for request in requests:
+            self._receive(
+                DirectRequest(request, pb_utils),
+                request.requested_output_names(),
+                TritonResponder(request, pb_utils),
+                may_stream=self.decoupled,
+            )
+
+    def is_ready(self) -> bool:
+        """Whether requests get on; asked by servers from 26.04 on."""
+        return self.serving.is_healthy
+
+    def finalize(self) -> None:
+        """Lets what runs finish within ``unload_grace_s``, answers the rest with UNAVAILABLE, and
+        ends every thread.
+        """
+        if not hasattr(self, "metrics"):
+            return
+        deadline_s = time.monotonic() + self.serving.unload_grace_s
+        self.intake.drain(self.serving.unload_grace_s)
+        self.serving.stop(max(0.0, deadline_s - time.monotonic()))
+        self.intake.close()
+        self.metrics.close()
+
+    def _take_forwarded(self, request: ForwardedRequest) -> None:
+        """Takes a request that a front, or a model whose arm this is, has passed on."""
+        self._receive(
+            request,
+            request.requested_output_names(),
+            request.responder,
+            may_stream=request.may_stream,
+            is_routed=request.is_routed,
+        )
+
+    def _receive(
+        self,
+        request: RequestLike,
+        listed: Iterable[str],
+        responder: Responder,
+        *,
+        may_stream: bool,
+        is_routed: bool = False,
+    ) -> None:
+        take = partial(self.serving.take, may_stream=may_stream)
+        self.intake.receive(
+            request, listed, responder, take, may_stream=may_stream, is_routed=is_routed
+        )
