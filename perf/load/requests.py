@@ -16,8 +16,7 @@ SHORTEST_PROMPT, LONGEST_PROMPT = 8, 64  # tokens
 VOCABULARY_SIZE = 16_384
 CONSONANTS, VOWELS = "bcdfghjklmnpqrstvwxz", "aeiou"
 NUM_SPECIAL_TOKENS = 2  # ids 0 and 1; prompts are made of the others
-SHORTEST_LONG_PROMPT, LONGEST_LONG_PROMPT, LONG_PROMPT_OUTPUT = 380, 440, 8  # tokens
-SYSTEM_PROMPT, QUESTION = 1000, 16  # tokens
+SYSTEM_PROMPT, QUESTION, ANSWER = 1000, 16, 8  # tokens
 
 
 @dataclass(frozen=True)
@@ -55,21 +54,13 @@ def requests(seed: int) -> Iterator[Request]:
             index += 1
 
 
-def long_prompts(seed: int) -> Iterator[Request]:
-    """Endless requests that are nearly all prompt: what a document for a short answer is."""
-    draw = random.Random(seed)
-    for index in count():
-        length = draw.randint(SHORTEST_LONG_PROMPT, LONGEST_LONG_PROMPT)
-        yield Request(index, prompt(draw, length), length, LONG_PROMPT_OUTPUT)
-
-
 def behind_system_prompt(seed: int) -> Iterator[Request]:
     """Endless short questions behind one long beginning."""
     draw = random.Random(seed)
     system_prompt = prompt(draw, SYSTEM_PROMPT)
     for index in count():
         text = f"{system_prompt} {prompt(draw, QUESTION)}"
-        yield Request(index, text, SYSTEM_PROMPT + QUESTION, LONG_PROMPT_OUTPUT)
+        yield Request(index, text, SYSTEM_PROMPT + QUESTION, ANSWER)
 
 
 def prompt(draw: random.Random, length: int) -> str:
@@ -80,7 +71,6 @@ def prompt(draw: random.Random, length: int) -> str:
 
 LOADS: Mapping[str, Callable[[int], Iterator[Request]]] = {
     "mixed": requests,
-    "long-prompts": long_prompts,
     "system-prompt": behind_system_prompt,
 }
 """Name on a load generator's command line -> the requests of a seed."""

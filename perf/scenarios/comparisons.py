@@ -55,13 +55,6 @@ class Comparison:
         lines = (f"  - {{name: {name}, {keys}}}" for name, keys in self.entries.items())
         return "\n".join([f"defaults: {{{common}, options: {_ROOM}}}", "models:", *lines, ""])
 
-    def models(self) -> list[str]:
-        """As the server has them; a front after its engine."""
-        streaming = [
-            f"{name}_stream" for name, keys in self.entries.items() if "streaming: true" in keys
-        ]
-        return [*streaming, *self.entries]
-
 
 _ROOM = "{kv_cache_gib: 1.25}"
 COMPARISONS = {
@@ -138,7 +131,7 @@ def compare(comparison: Comparison, folder: Path, rounds: int, level_s: float) -
     make_model(folder / "model", 0, shape)
     repository = generated(folder, "measured", comparison.models_yaml())
     found = list[Measured]()
-    with serving(repository, *comparison.models()) as server:
+    with serving(repository, *comparison.entries) as server:
         for number in range(-1, rounds):  # the first is thrown away
             for clients in comparison.clients:
                 for way in comparison.ways if number % 2 == 0 else comparison.ways[::-1]:

@@ -31,7 +31,7 @@ PROMPTS = ("Once upon a time", "The bear went", "In the garden")
 LONGEST_S = 300.0
 WITHOUT_END = Policy(sys.maxsize, 0, float("inf"))
 HEADS = (
-    *("done", "callers", "times", "s until it is answered again", "requests", "lost or wrong"),
+    *("done", "seconds", "callers", "times", "s until answered", "requests", "lost or wrong"),
     *("p99 s before", "p99 s meanwhile"),
 )
 
@@ -176,7 +176,8 @@ class Watched:
 
         Raises ``TimeoutError``, ``LevelError``.
         """
-        while time.perf_counter() - since_s < LONGEST_S:
+        deadline_s = time.perf_counter() + LONGEST_S
+        while time.perf_counter() < deadline_s:
             good = [r.done_s for r in self.records if r.sent_s > since_s and not r.problem]
             if good:
                 return min(good)
@@ -191,6 +192,7 @@ class Noticed:
     """What one kind of callers saw of one act, done several times; times in seconds."""
 
     done: str
+    done_s: list[float]
     callers: str
     back_s: list[float]
     num_requests: int
@@ -208,13 +210,15 @@ def disturb(disturbance: Disturbance, folder: Path, times: int) -> list[Noticed]
     found, number = list[Noticed](), 0
     with serving(folder, disturbance) as served, watching(served, disturbance) as watched:
         for act in disturbance.acts:
-            spans, back = list[tuple[float, float]](), [list[float]() for _ in watched]
+            spans, act_s = list[tuple[float, float]](), list[float]()
+            back = [list[float]() for _ in watched]
             time.sleep(disturbance.settle_s)
             calm = (time.perf_counter() - disturbance.settle_s / 2, time.perf_counter())
             for _ in range(times):
                 number += 1
                 begin_s = time.perf_counter()
                 act.do(served, number)
+                act_s.append(time.perf_counter() - begin_s)
                 ends = [each.answered_after(begin_s) for each in watched]
                 spans.append((begin_s, max(*ends, time.perf_counter())))
                 for seconds, end_s in zip(back, ends, strict=True):
@@ -222,12 +226,13 @@ def disturb(disturbance: Disturbance, folder: Path, times: int) -> list[Noticed]
                 print(f"{act.name}: {max(ends) - begin_s:.1f} s", file=sys.stderr)
                 time.sleep(disturbance.settle_s)
             for each, seconds in zip(watched, back, strict=True):
-                found.append(_noticed(act, each, seconds, calm, spans))
+                found.append(_noticed(act, act_s, each, seconds, calm, spans))
     return found
 
 
 def _noticed(
     act: Act,
+    act_s: list[float],
     watched: Watched,
     back_s: list[float],
     calm: tuple[float, float],
@@ -239,6 +244,7 @@ def _noticed(
     during = [r for r in records if any(r.sent_s < e and b < r.done_s for b, e in spans)]
     return Noticed(
         act.name,
+        act_s,
         f"{watched.callers.clients} of {watched.callers.model}",
         back_s,
         len(since),
@@ -290,13 +296,14 @@ def lines_of(noticed: Sequence[Noticed]) -> list[str]:
     """The table."""
     rows = (
         [
-            *(each.done, each.callers, len(each.back_s), spread(each.back_s, ".1f")),
+            *(each.done, spread(each.done_s, ".1f"), each.callers, len(each.back_s)),
+            spread(each.back_s, ".1f"),
             *(each.num_requests, each.num_lost),
             *(f"{each.p99_before_s:.2f}", f"{each.p99_meanwhile_s:.2f}"),
         ]
         for each in noticed
     )
-    return table(HEADS, rows, "<<")
+    return table(HEADS, rows, "<><")
 
 
 def problems_of(noticed: Sequence[Noticed]) -> list[str]:

@@ -5,19 +5,17 @@ from __future__ import annotations
 from itertools import islice
 
 from perf.load.requests import (
-    LONGEST_LONG_PROMPT,
     LONGEST_PROMPT,
     NUM_SPECIAL_TOKENS,
     OUTPUT_LENGTHS,
-    SHORTEST_LONG_PROMPT,
     SHORTEST_PROMPT,
+    SYSTEM_PROMPT,
     VOCABULARY_SIZE,
-    long_prompts,
+    behind_system_prompt,
     num_words,
     requests,
     word,
 )
-from perf.model import MAX_MODEL_LEN
 
 
 def test_a_seed_gives_the_same_requests_again() -> None:
@@ -40,11 +38,11 @@ def test_prompts_have_the_stated_number_of_words_and_reach_both_ends() -> None:
     assert (min(lengths), max(lengths)) == (SHORTEST_PROMPT, LONGEST_PROMPT)
 
 
-def test_long_prompts_reach_both_ends_and_fit_with_their_output() -> None:
-    asked = list(islice(long_prompts(0), 1000))
-    lengths = {request.num_prompt_tokens for request in asked}
-    assert (min(lengths), max(lengths)) == (SHORTEST_LONG_PROMPT, LONGEST_LONG_PROMPT)
-    assert max(r.num_prompt_tokens + r.max_tokens for r in asked) <= MAX_MODEL_LEN
+def test_questions_begin_alike_and_differ() -> None:
+    asked = list(islice(behind_system_prompt(0), 5))
+    beginnings = {" ".join(request.prompt.split()[:SYSTEM_PROMPT]) for request in asked}
+    assert len(beginnings) == 1
+    assert len({request.prompt for request in asked}) == 5
     assert all(num_words(request.prompt) == request.num_prompt_tokens for request in asked)
 
 
