@@ -22,23 +22,9 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 NEEDED = (
-    "torch",
-    "transformers",
-    "accelerate",
-    "numpy",
-    "psutil",
-    "safetensors",
-    "tokenizers",
-    "sentencepiece",
-    "tqdm",
-    "aiohttp",
-    "jinja2",
-    "pyyaml",
-    "huggingface-hub",
-    "tritonclient",
-    "protobuf",
-    "grpcio",
-    "python-rapidjson",
+    *("torch", "transformers", "accelerate", "numpy", "psutil", "safetensors", "tokenizers"),
+    *("sentencepiece", "tqdm", "aiohttp", "jinja2", "pyyaml", "huggingface-hub", "tritonclient"),
+    *("protobuf", "grpcio", "python-rapidjson"),
 )
 """With what these require: nothing else that is installed is seen, such as a scikit-learn that was
 compiled for another numpy."""

@@ -10,13 +10,7 @@ from perf.gpu.results import Context, SkippedError
 
 ENGINES = ("text_generation.loading", "hf_encoder.runners.graph_runner")
 FOR_SERVING = (
-    "tqdm",
-    "yaml",
-    "jinja2",
-    "psutil",
-    "accelerate",
-    "tritonclient.grpc",
-    "generator.cli",
+    *("tqdm", "yaml", "jinja2", "psutil", "accelerate", "tritonclient.grpc", "generator.cli"),
 )
 """What the server sections import beyond that: the generator's and the tutorial model's needs."""
 

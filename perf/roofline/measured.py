@@ -60,21 +60,16 @@ def figures() -> dict[str, float]:
         raise NotMeasuredError(lines[-1] if lines else f"exit code {error.returncode}") from error
 
 
-def measure(num_threads: int | None = None) -> Machine:
-    """Takes about 5 seconds and 0.6 GiB; with as many threads as torch has, unless told.
+def measure() -> Machine:
+    """Takes about 5 seconds and 0.6 GiB, with as many threads as torch has.
 
     On a machine that does something else at the same time both ceilings come out too low.
     """
     import torch
 
-    before = torch.get_num_threads()
-    torch.set_num_threads(num_threads or before)
-    try:
-        with torch.inference_mode():
-            flop_per_s = (_flop_per_s(torch.float32), _flop_per_s(torch.bfloat16))
-            return Machine(_memory_bytes_per_s(), *flop_per_s, torch.get_num_threads())
-    finally:
-        torch.set_num_threads(before)
+    with torch.inference_mode():
+        flop_per_s = (_flop_per_s(torch.float32), _flop_per_s(torch.bfloat16))
+        return Machine(_memory_bytes_per_s(), *flop_per_s, torch.get_num_threads())
 
 
 def _memory_bytes_per_s() -> float:

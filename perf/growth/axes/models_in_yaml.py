@@ -31,31 +31,22 @@ _WRITING = ("generate", "prune")
 _READING = tuple(target for target in TARGETS if target not in _WRITING)
 _FIGURES = {"Time": "wall_s", "Processor time": "cpu_s", "Peak memory": "peak_memory_mib"}
 _GENERATOR = """\
-  - name: model-{i:04d}
     task: text-generation
-    model: example/model-{i}
     revision: main
     dtype: bfloat16
     max_batch_size: 8
-    options:
-      max_num_seqs: 16
-      max_model_len: 1024
+    options: {max_num_seqs: 16, max_model_len: 1024}
 """
 _ENCODER = """\
-  - name: model-{i:04d}
     task: feature-extraction
-    model: example/model-{i}
     max_batch_size: 32
-    dynamic_batching: {{max_queue_delay_microseconds: 500}}
-    options:
-      pooling: mean
+    dynamic_batching: {max_queue_delay_microseconds: 500}
+    options: {pooling: mean}
 """
 _CLASSIFIER = """\
-  - name: model-{i:04d}
     task: text-classification
-    model: example/model-{i}
     max_batch_size: 32
-    instance_group: [{{kind: KIND_GPU, gpus: [0]}}]
+    instance_group: [{kind: KIND_GPU, gpus: [0]}]
 """
 _KINDS = (_GENERATOR, _ENCODER, _GENERATOR, _CLASSIFIER)
 _ANY_KEY = "x" * 32
@@ -64,7 +55,10 @@ _ANOTHER = "models:\n  - {name: another, task: text-generation, model: example/a
 
 def models_yaml(num_models: int) -> str:
     """Half of them stream, a quarter are embeddings, a quarter classifiers."""
-    entries = (_KINDS[i % len(_KINDS)].format(i=i) for i in range(num_models))
+    entries = (
+        f"  - name: model-{i:04d}\n    model: example/model-{i}\n{_KINDS[i % len(_KINDS)]}"
+        for i in range(num_models)
+    )
     return "models:\n" + "".join(entries)
 
 

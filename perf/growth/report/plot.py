@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,39 +11,24 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
 
 from perf.growth.report.curves import Curve, Drawn
-from perf.report.plots.svg import GRID, INK, LINE_COLOURS, MUTED, inline
-
-_MARKERS = ("o", "s", "^", "D", "v", "P")  # as in the report's legends
-_STYLE: dict[Any, Any] = {
-    "svg.fonttype": "none",
-    "text.parse_math": False,
-    "font.family": "DejaVu Sans",
-    "font.size": 9,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    **dict.fromkeys(
-        ("axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color", "text.color"), INK
-    ),
-}
+from perf.report.plots.draw import MARKERS, SIZE_IN, STYLE, saved
+from perf.report.plots.svg import GRID, LINE_COLOURS, MUTED, inline
 
 
 def draw(drawn: Drawn, name: str) -> str:
     """The chart as an ``<svg>`` element whose ids begin with ``name``."""
-    with mpl.rc_context({**_STYLE, "svg.hashsalt": name}):
-        figure = Figure(figsize=(5.0, 3.4), layout="constrained")
+    with mpl.rc_context({**STYLE, "svg.hashsalt": name}):
+        figure = Figure(figsize=SIZE_IN, layout="constrained")
         FigureCanvasSVG(figure)
         axes: Any = figure.add_subplot()
         axes.set(xscale="log", yscale="log")
         axes.grid(visible=True, color=GRID, linewidth=0.6)
         axes.set_axisbelow(True)
-        for curve, colour, marker in zip(drawn.curves, LINE_COLOURS, _MARKERS, strict=False):
+        for curve, colour, marker in zip(drawn.curves, LINE_COLOURS, MARKERS, strict=False):
             _draw_curve(axes, curve, colour, marker)
         _set_axes(axes, drawn)
         _draw_linear(axes, drawn.curves)
-        written = io.StringIO()
-        nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
-        figure.savefig(written, format="svg", transparent=True, metadata=nothing)
-        return inline(written.getvalue(), name)
+        return inline(saved(figure), name)
 
 
 def _draw_curve(axes: Any, curve: Curve, colour: str, marker: str) -> None:

@@ -20,9 +20,9 @@ from perf.report.plots.svg import INK, LINE_COLOURS, MUTED, PAPER, inline
 from perf.report.points import Point
 
 MARKERS = ("o", "s", "^", "D", "v", "P")
-_WIDTH_IN, _HEIGHT_IN = 5.0, 3.4  # 360 units wide: as wide as a phone, so that 9 stays 9 pixels
+SIZE_IN = (5.0, 3.4)  # 360 units wide: as wide as a phone, so that 9 stays 9 pixels
 _WITHIN = (0.145, 0.145, 0.84, 0.815)  # left, bottom, width, height; fits ticks of six characters
-_STYLE: dict[Any, Any] = {
+STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
     "text.parse_math": False,
     "font.family": "DejaVu Sans",
@@ -46,8 +46,8 @@ def draw(chart: Chart, panel: Panel, name: str) -> str:
     place = _place(chart, panel)
     if not any(place(point, m) for point in panel.points for m in chart.figures):
         return ""
-    with mpl.rc_context({**_STYLE, "svg.hashsalt": name}):
-        figure = Figure(figsize=(_WIDTH_IN, _HEIGHT_IN))
+    with mpl.rc_context({**STYLE, "svg.hashsalt": name}):
+        figure = Figure(figsize=SIZE_IN)
         FigureCanvasSVG(figure)
         axes: Axes = figure.add_axes(_WITHIN)
         for line in panel.others:
@@ -57,7 +57,7 @@ def draw(chart: Chart, panel: Panel, name: str) -> str:
         set_axes(axes, chart, panel, place)
         if chart.against:
             label_points(figure, axes, chart, panel, place)
-        return inline(_saved(figure), name)
+        return inline(saved(figure), name)
 
 
 def _place(chart: Chart, panel: Panel) -> Place:
@@ -114,7 +114,8 @@ def _reach(
     return found
 
 
-def _saved(figure: Figure) -> str:
+def saved(figure: Figure) -> str:
+    """matplotlib's SVG, the same for the same figure."""
     written = io.StringIO()
     nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
     figure.savefig(written, format="svg", transparent=True, metadata=nothing)

@@ -59,11 +59,9 @@ def test_context_costs_bytes_and_operations_and_prompts_cost_operations() -> Non
     assert cost.flop == 2 * (10 * 100 + 5 * 10) + 4 * 10 * 7 * (3 * 4 * 8)
 
 
-def test_a_measured_machine_has_ceilings_above_zero_and_keeps_torchs_threads() -> None:
-    before = torch.get_num_threads()
-    machine = measure(num_threads=1)
-    assert machine.num_threads == 1
-    assert torch.get_num_threads() == before
+def test_a_measured_machine_has_ceilings_above_zero() -> None:
+    machine = measure()
+    assert machine.num_threads == torch.get_num_threads()
     assert min(machine.as_figures().values()) > 0
 
 

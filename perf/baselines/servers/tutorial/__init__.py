@@ -1,1 +1,1 @@
-"""The baseline model, assembled into a model repository by ``perf.baselines.repositories``."""
+"""The baseline model, assembled into a model repository by ``servers/repositories.py``."""
