@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -52,10 +52,18 @@ def cpu_seconds(pid: int) -> float:
 
 def memory_gib(pid: int) -> float:
     """Memory of a process and those below it, what they share counted once (PSS)."""
+    return memory_gib_of(family(pid))
+
+
+def memory_gib_of(processes: Iterable[psutil.Process]) -> float:
+    """The same of these; where the system does not tell shares, resident memory."""
     total = 0
-    for process in family(pid):
+    for process in processes:
         with suppress(psutil.Error):
-            total += process.memory_full_info().pss
+            try:
+                total += process.memory_full_info().pss
+            except (AttributeError, psutil.AccessDenied):
+                total += process.memory_info().rss
     return total / 2**30
 
 

@@ -17,10 +17,10 @@ import psutil
 
 from perf.sweep.server.metrics import Scrape, mean_and_max
 from perf.sweep.server.triton import TritonView
+from perf.usage import family, machine_cpu_seconds, memory_gib_of
 
 _EVERY_S = 0.5
 _MEMORY_EVERY = 4  # looks; it costs more
-_GIB = 2.0**30
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Look:
     busy_s: float  # all cores of the machine
     server_s: float
     generator_s: float  # the load generator's
-    memory_bytes: float | None  # of the server's processes, shared pages counted once
+    memory_gib: float | None  # of the server's processes, shared pages counted once
     gpu: tuple[float, float, float] | None  # share 0 to 1, GiB, W
 
 
@@ -94,38 +94,23 @@ class _Processes:
     """The server's processes and those below them, and the load generator's below ours."""
 
     def __init__(self, pids: Sequence[int]) -> None:
-        self._tops = [process for pid in pids for process in _opened(pid)]
+        self._pids = pids
         self._seen: dict[int, float] = {}
         self._ours: dict[int, float] = {}
-        self._has_gpu = shutil.which("nvidia-smi") is not None and bool(self._tops)
+        self._has_gpu = shutil.which("nvidia-smi") is not None and bool(pids)
 
     def look(self, with_memory: bool) -> Look:
-        server = [each for top in self._tops for each in _family(top)]
-        times = psutil.cpu_times()
-        busy = sum(times) - times.idle - getattr(times, "iowait", 0.0)
-        busy -= getattr(times, "guest", 0.0) + getattr(times, "guest_nice", 0.0)
+        server = [each for pid in self._pids for each in family(pid)]
         others = {os.getpid(), *(each.pid for each in server)}
-        generators = [each for each in _family(psutil.Process()) if each.pid not in others]
+        generators = [each for each in family(os.getpid()) if each.pid not in others]
         return Look(
             at_ns=time.time_ns(),
-            busy_s=busy,
+            busy_s=machine_cpu_seconds(),
             server_s=_cpu_s(server, self._seen),
             generator_s=_cpu_s(generators, self._ours),
-            memory_bytes=_memory(server) if with_memory and server else None,
+            memory_gib=memory_gib_of(server) if with_memory and server else None,
             gpu=_gpu() if self._has_gpu and with_memory else None,
         )
-
-
-def _opened(pid: int) -> list[psutil.Process]:
-    with contextlib.suppress(psutil.Error):
-        return [psutil.Process(pid)]
-    return []
-
-
-def _family(top: psutil.Process) -> list[psutil.Process]:
-    with contextlib.suppress(psutil.Error):
-        return [top, *top.children(recursive=True)]
-    return []
 
 
 def _cpu_s(processes: Sequence[psutil.Process], seen: dict[int, float]) -> float:
@@ -135,18 +120,6 @@ def _cpu_s(processes: Sequence[psutil.Process], seen: dict[int, float]) -> float
             times = process.cpu_times()
             seen[process.pid] = times.user + times.system
     return sum(seen.values())
-
-
-def _memory(processes: Sequence[psutil.Process]) -> float:
-    """Bytes; where the system does not tell shares, resident memory."""
-    total = 0.0
-    for process in processes:
-        with contextlib.suppress(psutil.Error):
-            try:
-                total += process.memory_full_info().pss
-            except (AttributeError, psutil.AccessDenied):
-                total += process.memory_info().rss
-    return total
 
 
 def _gpu() -> tuple[float, float, float] | None:
@@ -187,8 +160,8 @@ def server_memory(pid: int) -> dict[str, float]:
     them, and ``gpu_memory_gib`` of them where there is an NVIDIA GPU: all of the GPU's where its
     processes can't be told apart (a container).
     """
-    processes = [each for top in _opened(pid) for each in _family(top)]
-    found = {"memory_gib": _memory(processes) / _GIB}
+    processes = family(pid)
+    found = {"memory_gib": memory_gib_of(processes)}
     whole = nvidia_smi("gpu=index,memory.used")
     if whole:
         rows, pids = nvidia_smi("compute-apps=pid,used_memory"), {each.pid for each in processes}
@@ -214,7 +187,7 @@ def machine_figures(looks: Sequence[Look], start_ns: int, end_ns: int) -> dict[s
     if last.server_s:
         figures["server_cpu_cores"] = (last.server_s - first.server_s) / seconds
     inside = [one for one in looks if first.at_ns <= one.at_ns <= last.at_ns]
-    memory = [one.memory_bytes / _GIB for one in inside if one.memory_bytes]
+    memory = [one.memory_gib for one in inside if one.memory_gib]
     gpu = [one.gpu for one in inside if one.gpu]
     figures |= mean_and_max("memory_gib", memory)
     for position, name in enumerate(("gpu_share", "gpu_memory_gib", "gpu_power_w")):

@@ -10,12 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 from generator.spec.model_spec import ModelSpec
 from perf.sweep.server.machine_use import nvidia_smi
 from perf.tune.settings.keys import INSTANCES, OPTIONS
 from perf.tune.settings.space import Settings
+from perf.usage import available_gib
 
 _GIB = 2**30
 _PROCESS_GIB = 0.3  # of a stub with torch and transformers in it
@@ -84,4 +83,4 @@ def _free_gib(spec: ModelSpec) -> float:
         rows = nvidia_smi("gpu=memory.free")
         if rows:
             return sum(mib for (mib,) in rows) / 1024
-    return psutil.virtual_memory().available / _GIB
+    return available_gib()

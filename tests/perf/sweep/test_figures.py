@@ -124,8 +124,8 @@ def test_lines_that_are_no_metrics_are_left_out() -> None:
 def test_a_machines_use_is_what_grew_in_the_counted_time() -> None:
     looks = [
         Look(0, 0.0, 0.0, 0.0, 1.0, None),
-        Look(10**9, 10.0, 5.0, 1.0, 2.0 * 2**30, (0.5, 3.0, 100.0)),
-        Look(3 * 10**9, 10.2, 6.0, 1.5, 4.0 * 2**30, (1.0, 5.0, 300.0)),
+        Look(10**9, 10.0, 5.0, 1.0, 2.0, (0.5, 3.0, 100.0)),
+        Look(3 * 10**9, 10.2, 6.0, 1.5, 4.0, (1.0, 5.0, 300.0)),
         Look(9 * 10**9, 99.0, 99.0, 9.0, 9.0, None),
     ]
     found = machine_figures(looks, int(1.5e9), int(2.5e9))
