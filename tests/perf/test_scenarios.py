@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from perf.baselines.servers.repositories import generated
+from generator.repository.plan import make_plan
 from perf.load.measure import Record
 from perf.scenarios import comparisons, disturbances
 from perf.scenarios.comparisons import COMPARISONS, Measured
@@ -17,8 +17,9 @@ from perf.scenarios.disturbances import DISTURBANCES, Noticed
 def test_every_way_of_a_comparison_has_its_model(name: str, tmp_path: Path) -> None:
     comparison = COMPARISONS[name]
     (tmp_path / "model").mkdir()
-    repository = generated(tmp_path, "measured", comparison.models_yaml())
-    served = {path.name for path in repository.iterdir()}
+    config = tmp_path / "models.yaml"
+    config.write_text(comparison.models_yaml())
+    served = {model.name for model in make_plan(config, tmp_path / "repository").models}
     assert {way.model for way in comparison.ways} | set(comparison.entries) <= served
 
 
