@@ -23,7 +23,7 @@ from .engine.engine import EncoderEngine
 from .options import EncoderOptions
 from .runners.packed_runner import PackedRunner, first_position
 from .runners.padded_runner import EqualLengthRunner, PaddedRunner
-from .runners.runner import Runner, RunnerFactory, RunnerSetup, fitting_runner, made_up_encodings
+from .runners.runner import Runner, RunnerFactory, RunnerSetup, random_encodings, select_runner
 from .task import EncoderTask, Prepared, TaskSetup
 from .texts.tokenization import Tokenization
 
@@ -125,8 +125,8 @@ def ready_runner(setup: RunnerSetup, served: ServedModel, options: EncoderOption
     """The runner that serves, warmed up; made on the engine's thread."""
     runner = RUNNERS[options.engine](setup, served, options)
     for length in _WARM_UP_LENGTHS:
-        runner.forward(made_up_encodings(setup, [length]))
-    runner.forward(made_up_encodings(setup, _WARM_UP_LENGTHS))
+        runner.forward(random_encodings(setup, [length]))
+    runner.forward(random_encodings(setup, _WARM_UP_LENGTHS))
     _try_longest(runner, setup)
     return runner
 
@@ -136,7 +136,7 @@ def _try_longest(runner: Runner, setup: RunnerSetup) -> None:
     if setup.max_length > _LONGEST_TRIED:
         return
     try:
-        runner.forward(made_up_encodings(setup, [setup.max_length]))
+        runner.forward(random_encodings(setup, [setup.max_length]))
     except Exception as error:
         raise LoadError(
             f"max_length: the model fails at {setup.max_length} tokens, its longest input: "
@@ -153,7 +153,7 @@ def torch_runner(setup: RunnerSetup, served: ServedModel, options: EncoderOption
         from .runners.graph_runner import GraphRunner
 
         candidates = (GraphRunner, PaddedRunner, EqualLengthRunner)
-    runner = fitting_runner(setup, candidates)
+    runner = select_runner(setup, candidates)
     if setup.device.type == "cpu":
         prepack(setup.model, rows=_PREPACK_ROWS)
     return runner

@@ -10,7 +10,7 @@ from hf_runtime.devices.device import Placement
 from hf_runtime.errors import LoadError
 from hf_runtime.weights.served_model import ServedModel
 from text_generation.generate.engine import GenerateEngine
-from text_generation.generate.lengths import lengths
+from text_generation.generate.lengths import max_lengths
 from text_generation.loading import (
     LoadedModel,
     ModelParts,
@@ -107,7 +107,7 @@ def _tokenizer_limit(parts: ModelParts) -> int | None:
     if limit > _LONGEST:
         return None
     try:
-        return lengths(parts.config, limit)[0]
+        return max_lengths(parts.config, limit)[0]
     except LoadError:
         return None
 

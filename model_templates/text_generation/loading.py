@@ -17,7 +17,7 @@ from hf_runtime.weights.served_model import ServedModel
 from .engine.engine import Engine, EngineSetup
 from .generate.engine import GenerateEngine
 from .in_flight.engine import InFlightEngine
-from .in_flight.runner_selection import CannotHoldError
+from .in_flight.runner_selection import UnsupportedModelError
 from .int8.linear import prepack_all
 from .lora.linear import Adapters
 from .lora.reading import read_adapters
@@ -28,7 +28,7 @@ from .request.chat import ChatTemplate
 from .request.parsing import PromptReader, Tokenize
 from .sequence.sequence import DecoderStart
 from .structured.compiling import Compiler
-from .structured.library import Grammars
+from .structured.llguidance_grammars import Grammars
 
 
 @dataclass(frozen=True)
@@ -191,7 +191,7 @@ def _start_engine(name: str, setup: EngineSetup) -> Engine:
         try:
             engine.start()
             return engine
-        except CannotHoldError as error:
+        except UnsupportedModelError as error:
             why = str(error)
             if setup.options.engine == "in_flight":
                 raise LoadError(

@@ -21,7 +21,7 @@ from hf_encoder.runners.runner import (
     RunnerSetup,
     forward_alone,
     largest_difference,
-    made_up_encodings,
+    random_encodings,
 )
 from hf_runtime.errors import LoadError
 
@@ -52,14 +52,14 @@ def nothing_compiled() -> Iterator[None]:
 @needs_compiler
 def test_every_shape_is_computed_as_the_model_does_without_compiling_again(tmp_path: Path) -> None:
     setup = small_setup(tmp_path)
-    encodings = made_up_encodings(setup, (5, 17, 9, 17, 3, 60, 1, 100))
+    encodings = random_encodings(setup, (5, 17, 9, 17, 3, 60, 1, 100))
     expected = [forward_alone(setup, one) for one in encodings]
     runner: Runner = compiled_runner(setup)
     assert runner.name == "torch.compile, batches cut by length"
     with torch.compiler.set_stance("fail_on_recompile"):
         assert largest_difference(runner.forward(encodings), expected) < 1e-4
         for lengths in ((7,), (1,), (20, 20, 20), (128,), (3, 3, 3, 3, 3, 90, 80, 82)):
-            runner.forward(made_up_encodings(setup, lengths))
+            runner.forward(random_encodings(setup, lengths))
 
 
 class OtherWhenCompiled(torch.nn.Module):

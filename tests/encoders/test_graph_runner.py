@@ -10,10 +10,10 @@ import torch
 from hf_encoder.runners.graph_runner import GraphRunner, bucket_of
 from hf_encoder.runners.padded_runner import PaddedRunner
 from hf_encoder.runners.runner import (
-    fitting_runner,
     forward_alone,
     largest_difference,
-    made_up_encodings,
+    random_encodings,
+    select_runner,
 )
 from hf_encoder.task import OutputKind
 from hf_runtime.devices.cuda_capture import Replay
@@ -47,8 +47,8 @@ def test_replayed_batches_agree_with_the_model(
 ) -> None:
     setup, _ = loaded(tiny_encoder(architecture, KINDS[output], tmp_path), output)
     capture = Capture()
-    runner = fitting_runner(setup, [lambda setup: GraphRunner(setup, capture)])
-    encodings = made_up_encodings(setup, (5, 17, 128, 3, 100, 3, 3))
+    runner = select_runner(setup, [lambda setup: GraphRunner(setup, capture)])
+    encodings = random_encodings(setup, (5, 17, 128, 3, 100, 3, 3))
     expected = [forward_alone(setup, encoding) for encoding in encodings]
     before = capture.num_captures
     for _ in range(2):
@@ -66,7 +66,7 @@ def test_what_cannot_be_captured_runs_eagerly_and_says_so_once(
         raise RuntimeError("operation not permitted when stream is capturing")
 
     runner = GraphRunner(setup, fails)
-    encodings = made_up_encodings(setup, (5, 40))
+    encodings = random_encodings(setup, (5, 40))
     expected = [forward_alone(setup, encoding) for encoding in encodings]
     assert largest_difference(runner.forward(encodings), expected) < 1e-4
     [line] = log_lines
@@ -108,6 +108,6 @@ def test_a_batch_beyond_every_bucket_is_not_captured(tmp_path: Path) -> None:
     before = capture.num_captures
     # 33 texts fit no bucket; 32 of them with one text's length would, of a length that is none.
     assert bucket_of(33, 5, setup.max_length) is None
-    runner.forward(made_up_encodings(setup, [5] * 33))
-    runner._replayed(PaddedRunner.inputs(runner, made_up_encodings(setup, [5, 5])))
+    runner.forward(random_encodings(setup, [5] * 33))
+    runner._replayed(PaddedRunner.inputs(runner, random_encodings(setup, [5, 5])))
     assert capture.num_captures == before

@@ -21,7 +21,7 @@ from hf_encoder.runners.runner import (
     RunnerSetup,
     forward_alone,
     largest_difference,
-    made_up_encodings,
+    random_encodings,
 )
 from hf_encoder.task import EncoderTask, OutputKind, Prepared
 from hf_encoder.texts.encoding import Encoding
@@ -63,7 +63,7 @@ def setup_of(
 
 def scene(setup: RunnerSetup) -> list[Encoding]:
     """Texts of mixed lengths, each as the first of a pair where the model can tell."""
-    found = made_up_encodings(setup, LENGTHS)
+    found = random_encodings(setup, LENGTHS)
     if not setup.has_token_types:
         return found
     types = [[0] * (len(e) // 2) + [1] * (len(e) - len(e) // 2) for e in found]

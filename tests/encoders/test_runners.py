@@ -14,10 +14,10 @@ from hf_encoder.runners.padded_runner import EqualLengthRunner, PaddedRunner
 from hf_encoder.runners.runner import (
     Runner,
     RunnerSetup,
-    fitting_runner,
     forward_alone,
     largest_difference,
-    made_up_encodings,
+    random_encodings,
+    select_runner,
 )
 from hf_encoder.task import OutputKind
 from hf_encoder.texts.tokenization import Tokenization
@@ -59,7 +59,7 @@ def test_texts_of_mixed_lengths_and_pairs_are_each_computed_as_if_alone(
     ]
     expected = [forward_alone(setup, encoding) for encoding in encodings]
 
-    runner = fitting_runner(setup, CANDIDATES)
+    runner = select_runner(setup, CANDIDATES)
     assert isinstance(runner, PackedRunner) == (architecture not in NOT_PACKED)
     assert largest_difference(runner.forward(encodings), expected) < 1e-4
     prepack(setup.model)
@@ -72,9 +72,9 @@ def test_texts_of_mixed_lengths_and_pairs_are_each_computed_as_if_alone(
 def test_only_wanted_tokens_go_through_the_head(architecture: str, tmp_path: Path) -> None:
     folder = tiny_encoder(architecture, "AutoModelForMaskedLM", tmp_path)
     setup, _ = loaded(folder, "tokens", "AutoModelForMaskedLM")
-    encodings = made_up_encodings(setup, (7, 20, 3))
+    encodings = random_encodings(setup, (7, 20, 3))
     expected = [forward_alone(setup, encoding) for encoding in encodings]
-    runner: Runner = fitting_runner(setup, CANDIDATES)
+    runner: Runner = select_runner(setup, CANDIDATES)
     found = runner.forward(encodings)
     assert [output.shape for output in found] == [output.shape for output in expected]
     assert [len(output) for output in found] == [2, 2, 2]
@@ -106,9 +106,9 @@ def test_a_decoder_with_causal_attention_is_packed(tmp_path: Path) -> None:
     torch.manual_seed(3)
     model = transformers.Qwen3Model(config).eval()
     setup = RunnerSetup(model, torch.device("cpu"), "hidden", CONTEXT, has_token_types=False)
-    encodings = made_up_encodings(setup, (3, 50, 50, 9))
+    encodings = random_encodings(setup, (3, 50, 50, 9))
     expected = [forward_alone(setup, encoding) for encoding in encodings]
-    runner = fitting_runner(setup, CANDIDATES)
+    runner = select_runner(setup, CANDIDATES)
     assert isinstance(runner, PackedRunner)
     assert largest_difference(runner.forward(encodings), expected) < 1e-4
 
@@ -125,7 +125,7 @@ def test_a_runner_that_is_not_taken_gives_the_model_back(tmp_path: Path) -> None
             raise ValueError("no")
 
     before = setup.model.config._attn_implementation
-    assert isinstance(fitting_runner(setup, (Wrong, Fails, PaddedRunner)), PaddedRunner)
+    assert isinstance(select_runner(setup, (Wrong, Fails, PaddedRunner)), PaddedRunner)
     assert setup.model.config._attn_implementation == before
 
 
@@ -146,9 +146,9 @@ def test_a_runner_that_is_wrong_is_not_taken(tmp_path: Path) -> None:
         def forward(self, batch: Any) -> list[torch.Tensor]:
             return [output + 0.1 for output in super().forward(batch)]
 
-    assert isinstance(fitting_runner(setup, (OffByALot, PaddedRunner)), PaddedRunner)
+    assert isinstance(select_runner(setup, (OffByALot, PaddedRunner)), PaddedRunner)
     with pytest.raises(LoadError, match="off by a lot: differs from the model's own output by"):
-        fitting_runner(setup, (OffByALot,))
+        select_runner(setup, (OffByALot,))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -160,7 +160,7 @@ def test_a_model_that_computes_no_numbers_is_refused_as_such(
     with torch.no_grad():
         setup.model.embeddings.position_embeddings.weight[2] = float("nan")
     with pytest.raises(LoadError, match=r"^the model itself computes NaN or infinity: ") as caught:
-        fitting_runner(setup, CANDIDATES)
+        select_runner(setup, CANDIDATES)
     assert ("try dtype: float32" in str(caught.value)) == (dtype == torch.bfloat16)
 
 

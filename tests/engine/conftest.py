@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from text_generation.fused.attention_rules import UnfitError
+from text_generation.fused.attention_rules import UnsupportedDecoderError
 from text_generation.in_flight import runner_selection
 
 
@@ -27,6 +27,6 @@ def not_fused(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a GPU, or without Numba."""
 
     def missing(*_: Any) -> Any:
-        raise UnfitError("not here")
+        raise UnsupportedDecoderError("not here")
 
     monkeypatch.setattr(runner_selection, "fused_runner", missing)

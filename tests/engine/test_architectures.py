@@ -41,7 +41,7 @@ def packed_model(request: pytest.FixtureRequest) -> tuple[Any, list[tuple[int, .
 
 @pytest.fixture
 def cache_runner_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(in_flight, "fitting_runner", lambda *_: CacheRunner)
+    monkeypatch.setattr(in_flight, "select_runner", lambda *_: CacheRunner)
 
 
 def varied_reference(model: Any) -> list[tuple[int, ...]]:

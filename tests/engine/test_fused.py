@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from text_generation.fused import compiled, team
-from text_generation.fused.attention_rules import UnfitError
-from text_generation.fused.compiled import load_kernel
+from text_generation.fused import kernel_loading, thread_team
+from text_generation.fused.attention_rules import UnsupportedDecoderError
+from text_generation.fused.kernel_loading import load_kernel
 from text_generation.fused.runner import FusedRunner
-from text_generation.fused.team import Team, bits_of
+from text_generation.fused.thread_team import ThreadTeam, bits_of
 from text_generation.in_flight import runner_selection
 from text_generation.in_flight.engine import InFlightEngine
 from text_generation.kv.kv_cache import CacheSize, KVCache, layer_shapes
@@ -32,8 +32,8 @@ TOKENS = torch.tensor([(0, 17), (1, 0), (2, 39), (3, 3), (4, 0), (4, 1), (4, 2)]
 
 
 @pytest.fixture(params=[1, 2], ids=["alone", "two threads"])
-def threads(request: pytest.FixtureRequest) -> Team:
-    return Team(request.param)
+def threads(request: pytest.FixtureRequest) -> ThreadTeam:
+    return ThreadTeam(request.param)
 
 
 @pytest.fixture(params=DTYPES, ids=["float32", "bfloat16"])
@@ -43,7 +43,7 @@ def dtype(request: pytest.FixtureRequest) -> torch.dtype:
     return dtype
 
 
-def run(threads: Team, name: str, dtype: torch.dtype, *arguments: int) -> None:
+def run(threads: ThreadTeam, name: str, dtype: torch.dtype, *arguments: int) -> None:
     threads.run(load_kernel(name, str(dtype).removeprefix("torch.")), *arguments)
 
 
@@ -59,7 +59,7 @@ def rms_norm(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     return weight * wide.to(x.dtype)
 
 
-def test_norm_adds_and_normalises(threads: Team, dtype: torch.dtype) -> None:
+def test_norm_adds_and_normalises(threads: ThreadTeam, dtype: torch.dtype) -> None:
     x, delta = torch.randn(7, 50).to(dtype), torch.randn(7, 50).to(dtype)
     weight, out, total = torch.randn(50).to(dtype), torch.empty(7, 50, dtype=dtype), x + delta
     run(
@@ -72,7 +72,7 @@ def test_norm_adds_and_normalises(threads: Team, dtype: torch.dtype) -> None:
     assert_close(out, rms_norm(total, weight))
 
 
-def test_silu_mul_also_at_the_ends_of_exp(threads: Team, dtype: torch.dtype) -> None:
+def test_silu_mul_also_at_the_ends_of_exp(threads: ThreadTeam, dtype: torch.dtype) -> None:
     gates = torch.cat([torch.randn(3, 30) * 5, torch.tensor([[-1e4, -100.0, -88, 0, 88, 100] * 5])])
     gate, up = gates.to(dtype), torch.randn(4, 30).to(dtype)
     both, out = torch.cat([gate, up], dim=-1), torch.empty(4, 30, dtype=dtype)
@@ -80,7 +80,7 @@ def test_silu_mul_also_at_the_ends_of_exp(threads: Team, dtype: torch.dtype) -> 
     assert_close(out, F.silu(gate) * up)
 
 
-def test_argmax_is_the_first_of_the_largest(threads: Team, dtype: torch.dtype) -> None:
+def test_argmax_is_the_first_of_the_largest(threads: ThreadTeam, dtype: torch.dtype) -> None:
     logits = torch.randn(6, 3001).to(dtype)
     logits[1, 7] = logits[1, 2999] = 50
     logits[2] = float("-inf")
@@ -103,7 +103,7 @@ def rotated(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tens
 @pytest.mark.parametrize("rotary", [DIM, 8])
 @pytest.mark.parametrize("normalises", [False, True])
 def test_place_rotates_and_writes_to_the_cache(
-    rotary: int, normalises: bool, threads: Team, dtype: torch.dtype
+    rotary: int, normalises: bool, threads: ThreadTeam, dtype: torch.dtype
 ) -> None:
     slots, positions = TOKENS.T.contiguous()
     qkv = torch.randn(len(TOKENS), WIDTH).to(dtype)
@@ -135,7 +135,7 @@ def test_place_rotates_and_writes_to_the_cache(
 
 @pytest.mark.parametrize("window", [0, 5])
 def test_attend_sees_its_own_sequence_up_to_its_position(
-    window: int, threads: Team, dtype: torch.dtype
+    window: int, threads: ThreadTeam, dtype: torch.dtype
 ) -> None:
     slots, positions = TOKENS.T.contiguous()
     qkv = torch.randn(len(TOKENS), WIDTH).to(dtype)
@@ -181,7 +181,7 @@ def fused(model: Any, max_model_len: int = 32) -> FusedRunner:
 
 @pytest.mark.parametrize("name", ["gemma2", "gpt2", "mixtral", "phi"])
 def test_other_shapes_are_named(name: str) -> None:
-    with pytest.raises(UnfitError, match=r"has no|is made of|soft cap"):
+    with pytest.raises(UnsupportedDecoderError, match=r"has no|is made of|soft cap"):
         fused(tiny_model(name))
 
 
@@ -223,7 +223,7 @@ def test_what_is_only_nearly_of_this_shape_is_named(near: str, dtype: torch.dtyp
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.mul_(0.1)
-    with pytest.raises(UnfitError, match=r"not only rotated|embedding is in"):
+    with pytest.raises(UnsupportedDecoderError, match=r"not only rotated|embedding is in"):
         fused(model)
 
 
@@ -240,11 +240,11 @@ def test_weights_of_another_size_are_never_read() -> None:
     for name in ("input_layernorm", "self_attn.q_norm"):
         model = tiny_model("qwen3")
         model.model.layers[1].get_submodule(name).weight = short
-        with pytest.raises(UnfitError, match=r"a norm of \(1,\)"):
+        with pytest.raises(UnsupportedDecoderError, match=r"a norm of \(1,\)"):
             fused(model)
     model = tiny_model("llama")
     model.model.layers[1].self_attn.register_parameter("sinks", short)
-    with pytest.raises(UnfitError, match="has weights of its own: sinks"):
+    with pytest.raises(UnsupportedDecoderError, match="has weights of its own: sinks"):
         fused(model)
 
 
@@ -273,8 +273,8 @@ def test_without_numba_the_engine_says_so_and_serves(
 
 
 def test_a_team_without_libgomp_works_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(team, "_gomp_parallel", lambda: None)
-    assert Team(8).num_threads == 1
+    monkeypatch.setattr(thread_team, "_gomp_parallel", lambda: None)
+    assert ThreadTeam(8).num_threads == 1
 
 
 @pytest.mark.parametrize("name", ["torch/lib/libgomp.so.1", "torch.libs/libgomp-98b21ff3.so.1.0.0"])
@@ -288,19 +288,19 @@ def test_torchs_libgomp_is_found_where_wheels_have_it(
     (tmp_path / name).symlink_to(own)
     monkeypatch.setattr(torch, "__file__", str(tmp_path / "torch" / "__init__.py"))
     (tmp_path / "torch").mkdir(exist_ok=True)
-    assert Team(2).num_threads == 2
+    assert ThreadTeam(2).num_threads == 2
 
 
 COMPILE = """
 import sys
 sys.path[:0] = ["model_templates", "tests/stub"]
-from text_generation.fused.compiled import load_kernel
+from text_generation.fused.kernel_loading import load_kernel
 load_kernel("silu_mul", "float32")
 """
 
 
 def test_a_kernel_is_compiled_once_for_all_processes_of_a_user(tmp_path: Path) -> None:
-    root = Path(compiled.__file__).parents[3]
+    root = Path(kernel_loading.__file__).parents[3]
     env = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
     subprocess.run([sys.executable, "-c", COMPILE], cwd=root, env=env, check=True)
     (kept,) = tmp_path.rglob("*.nbc")
@@ -313,16 +313,18 @@ def test_a_folder_that_others_can_write_to_is_not_run_from(tmp_path: Path) -> No
     folder = tmp_path / "kernels"
     folder.mkdir(mode=0o777)
     folder.chmod(0o777)
-    assert not compiled._is_private_copy(folder / "0" / "kernels.py", b"")
+    assert not kernel_loading._is_private_copy(folder / "0" / "kernels.py", b"")
     folder.chmod(0o755)
-    assert compiled._is_private_copy(folder / "0" / "kernels.py", b"x = 1\n")
+    assert kernel_loading._is_private_copy(folder / "0" / "kernels.py", b"x = 1\n")
     assert (folder / "0" / "kernels.py").read_bytes() == b"x = 1\n"
 
 
 def test_where_others_of_a_group_may_write_the_folder_is_private(tmp_path: Path) -> None:
     before = os.umask(0o002)
     try:
-        assert compiled._is_private_copy(tmp_path / "new" / "kernels" / "0" / "kernels.py", b"")
+        assert kernel_loading._is_private_copy(
+            tmp_path / "new" / "kernels" / "0" / "kernels.py", b""
+        )
     finally:
         os.umask(before)
 
@@ -341,13 +343,13 @@ def test_without_home_or_folder_to_write_to_the_kernels_are_compiled(
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.setattr(Path, "expanduser", nobody)
     monkeypatch.setattr("tempfile.gettempdir", nowhere)
-    for cached in (compiled._load_module, compiled._say_not_kept):
+    for cached in (kernel_loading._load_module, kernel_loading._say_not_kept):
         cached.cache_clear()
     try:
         for name in ("silu_mul", "argmax"):
             assert load_kernel.__wrapped__(name, "float32").address
     finally:
-        compiled._load_module.cache_clear()
+        kernel_loading._load_module.cache_clear()
     (line,) = log_lines
     assert "compiles the kernels anew" in line
     assert "XDG_CACHE_HOME" in line

@@ -17,7 +17,7 @@ from text_generation.kv.kv_cache import (
     prefix_slots,
     spread_free_bytes,
 )
-from text_generation.kv.slot_contents import Move
+from text_generation.kv.slot_contents import SlotCopy
 from transformers import AutoConfig
 
 from tests.engine.tiny_models import MAMBA, random_model, tiny_model
@@ -175,7 +175,7 @@ def test_a_new_cache_is_zero_and_has_the_layers_shapes() -> None:
 
 def test_a_move_copies_the_named_tokens_of_every_layer_and_nothing_else() -> None:
     cache, before = filled_cache(), filled_cache()
-    cache.move([Move(source=3, target=1, num_tokens=4)])
+    cache.copy_slots([SlotCopy(source=3, target=1, num_tokens=4)])
     for now, was in zip((*cache.keys, *cache.values), (*before.keys, *before.values), strict=True):
         assert torch.equal(now[1, :, :4], was[3, :, :4])
         assert torch.equal(now[1, :, 4:], was[1, :, 4:])
@@ -184,5 +184,5 @@ def test_a_move_copies_the_named_tokens_of_every_layer_and_nothing_else() -> Non
 
 def test_moves_happen_in_order() -> None:
     cache, before = filled_cache(), filled_cache()
-    cache.move([Move(3, 0, 6), Move(2, 3, 6), Move(0, 1, 6)])
+    cache.copy_slots([SlotCopy(3, 0, 6), SlotCopy(2, 3, 6), SlotCopy(0, 1, 6)])
     assert torch.equal(cache.keys[0][[0, 1, 3]], before.keys[0][[3, 3, 2]])

@@ -19,10 +19,10 @@ from hf_runtime.weights import quantization
 from hf_runtime.weights.loading import load_config, load_model
 from text_generation.generate.engine import GenerateEngine
 from text_generation.in_flight.engine import InFlightEngine
-from text_generation.int8 import arithmetic
 from text_generation.int8 import linear as int8_linear
-from text_generation.int8.arithmetic import CompiledLoops, Loops, TorchLoops
+from text_generation.int8 import row_quantization
 from text_generation.int8.linear import Int8Linear, prepack_all
+from text_generation.int8.row_quantization import CompiledKernels, RowKernels, TorchKernels
 from torch import nn
 from torchao.quantization import (
     Int8DynamicActivationInt8WeightConfig,
@@ -79,15 +79,15 @@ def layer(method: str, dtype: torch.dtype, bias: bool = True) -> nn.Linear:
     return linear
 
 
-@pytest.fixture(params=[TorchLoops, lambda: CompiledLoops(2)], ids=["torch", "compiled"])
-def loops(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Loops:
+@pytest.fixture(params=[TorchKernels, lambda: CompiledKernels(2)], ids=["torch", "compiled"])
+def row_kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> RowKernels:
     """What Int8Linear computes with."""
-    found: Loops = request.param()
-    monkeypatch.setattr(int8_linear, "loops", lambda num_threads: found)
+    found: RowKernels = request.param()
+    monkeypatch.setattr(int8_linear, "row_kernels", lambda num_threads: found)
     return found
 
 
-@pytest.mark.usefixtures("loops")
+@pytest.mark.usefixtures("row_kernels")
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("num_rows", [1, 4, 33])
 @pytest.mark.parametrize("method, dtype", DIFFERENCES, ids=str)
@@ -107,18 +107,18 @@ def test_whole_numbers_give_what_torchao_gives(
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("num_digits", [1, 2])
 def test_digits_are_the_nearest_whole_numbers(
-    num_digits: int, dtype: torch.dtype, loops: Loops
+    num_digits: int, dtype: torch.dtype, row_kernels: RowKernels
 ) -> None:
     torch.manual_seed(0)
     x = (torch.randn(7, 150) * torch.logspace(-30, 30, 7).unsqueeze(1)).to(dtype)
     x[3] = 0
-    digits, parts = loops.digits(x[:, 10:90], num_digits)  # not contiguous
+    digits, scales = row_kernels.digits(x[:, 10:90], num_digits)  # not contiguous
     numbers = torch.zeros(7, 80, dtype=torch.float64)
     for digit in digits.view(num_digits, 7, 80):
         numbers = numbers * 256 + digit
-    numbers -= arithmetic.offset(num_digits)
+    numbers -= row_quantization.zero_point(num_digits)
     wide = x[:, 10:90].double()
-    assert (numbers - wide / parts.double().unsqueeze(1)).abs().max() <= 0.51
+    assert (numbers - wide / scales.double().unsqueeze(1)).abs().max() <= 0.51
     # The largest of each row is the largest number.
     assert (
         numbers.abs().amax(dim=1).tolist()
@@ -127,7 +127,7 @@ def test_digits_are_the_nearest_whole_numbers(
 
 
 @torch.no_grad()
-def test_numbers_that_are_not_finite_stay_in_their_row(loops: Loops) -> None:
+def test_numbers_that_are_not_finite_stay_in_their_row(row_kernels: RowKernels) -> None:
     linear = layer("int8", torch.float32)
     x = torch.randn(5, 48)
     expected = Int8Linear(linear.weight, linear.bias)(x)
@@ -143,14 +143,14 @@ def test_without_numba_torchs_loops_are_taken(
     def missing(name: str, dtype: str) -> None:
         raise ImportError("No module named 'numba'")
 
-    monkeypatch.setattr(arithmetic, "load_kernel", missing)
-    assert type(arithmetic.loops.__wrapped__(2)) is TorchLoops
+    monkeypatch.setattr(row_quantization, "load_kernel", missing)
+    assert type(row_quantization.row_kernels.__wrapped__(2)) is TorchKernels
     assert log_lines == [
         "I int8 layers are slower on this CPU without Numba: No module named 'numba'"
     ]
 
 
-@pytest.mark.usefixtures("loops")
+@pytest.mark.usefixtures("row_kernels")
 @pytest.mark.parametrize("method", CONFIGS)
 @torch.no_grad()
 def test_a_rows_outputs_do_not_depend_on_the_rows_beside_it(method: str) -> None:
@@ -168,7 +168,7 @@ def test_no_rows_give_no_rows(method: str) -> None:
     assert Int8Linear(linear.weight, linear.bias)(torch.empty(0, 48)).shape == (0, 80)
 
 
-@pytest.mark.usefixtures("loops")
+@pytest.mark.usefixtures("row_kernels")
 @torch.no_grad()
 def test_a_row_of_zeros_gives_the_bias() -> None:
     linear = layer("int8", torch.float32)

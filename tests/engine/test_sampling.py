@@ -9,7 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from text_generation.sampling import sampling
+from text_generation.sampling import random_sampling
 from text_generation.sampling.sampler import Sampler, choice_seed
 from text_generation.sequence.sampling_params import SamplingParams
 from text_generation.sequence.sequence import Sequence, Token
@@ -133,7 +133,7 @@ def test_how_many_tokens_are_looked_at_first_changes_nothing(
 
     expected = tokens()
     for width in (1, 2, 300, 3000):
-        monkeypatch.setattr(sampling, "_TOP", width)
+        monkeypatch.setattr(random_sampling, "_TOP", width)
         assert tokens() == expected
 
 

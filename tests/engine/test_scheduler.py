@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from text_generation.engine.scheduler import Scheduler, Step
-from text_generation.in_flight.warm_up import silent_sequence
-from text_generation.kv.slot_contents import Move
+from text_generation.in_flight.warm_up import dummy_sequence
+from text_generation.kv.slot_contents import SlotCopy
 from text_generation.sequence.sampling_params import SamplingParams
 from text_generation.sequence.sequence import Sequence, Token
 
 
 def sequence(num_prompt_tokens: int, max_tokens: int = 1) -> Sequence:
-    return silent_sequence(list(range(num_prompt_tokens)), SamplingParams(max_tokens=max_tokens))
+    return dummy_sequence(list(range(num_prompt_tokens)), SamplingParams(max_tokens=max_tokens))
 
 
 @dataclass
@@ -222,7 +222,7 @@ def running_scheduler(*num_prompt_tokens: int) -> Scheduler:
 def test_the_last_row_moves_into_the_hole() -> None:
     scheduler = running_scheduler(2, 3, 4)
     first, second, third = scheduler.running
-    assert scheduler.retire([first]) == [Move(source=2, target=0, num_tokens=4)]
+    assert scheduler.retire([first]) == [SlotCopy(source=2, target=0, num_tokens=4)]
     assert scheduler.running == [third, second]
     assert (third.slot, second.slot) == (0, 1)
 
@@ -240,10 +240,10 @@ def test_a_partly_prefilled_prompt_holds_the_last_slot_until_it_is_done() -> Non
     scheduler.schedule()
     assert (partial.slot, partial.num_computed_tokens) == (7, 98)
     first, second = scheduler.running
-    assert scheduler.retire([first]) == [Move(1, 0, second.num_computed_tokens)]
+    assert scheduler.retire([first]) == [SlotCopy(1, 0, second.num_computed_tokens)]
     step = scheduler.schedule()
     assert step.sampled == [second, partial]
-    assert scheduler.retire([]) == [Move(7, 1, 150)]
+    assert scheduler.retire([]) == [SlotCopy(7, 1, 150)]
     assert (scheduler.running, partial.slot) == ([second, partial], 1)
 
 

@@ -14,7 +14,7 @@ import pytest
 import torch
 from hf_runtime.devices import device
 from text_generation.in_flight.engine import InFlightEngine
-from text_generation.in_flight.runner_selection import CannotHoldError, fitting_runner
+from text_generation.in_flight.runner_selection import UnsupportedModelError, select_runner
 from text_generation.kv.kv_cache import CacheSize, KVCache, layer_shapes
 from text_generation.runners.cache_runner import CacheRunner
 from text_generation.runners.cuda_graphs import with_cuda_graphs
@@ -64,7 +64,7 @@ def test_a_split_model_can_go_through_transformers_cache(name: str) -> None:
     with pretended_gpus():
         model = split(name)
         model._supports_attention_backend = False
-        assert fitting_runner(model, layer_shapes(model, FIRST), FIRST) is CacheRunner
+        assert select_runner(model, layer_shapes(model, FIRST), FIRST) is CacheRunner
 
 
 def test_keys_and_values_lie_with_their_layers() -> None:
@@ -82,8 +82,8 @@ def test_a_tensor_that_is_left_behind_shows() -> None:
         model = split()
         shapes = layer_shapes(model, FIRST)
         shapes[1] = shapes[0]  # the second layer's keys and values on the first GPU
-        with pytest.raises(CannotHoldError, match="same device"):
-            fitting_runner(model, shapes, FIRST)
+        with pytest.raises(UnsupportedModelError, match="same device"):
+            select_runner(model, shapes, FIRST)
 
 
 def test_no_cuda_graph_is_captured_over_two_gpus() -> None:

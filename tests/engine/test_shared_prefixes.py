@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from text_generation.engine.scheduler import Scheduler, Step
-from text_generation.in_flight.warm_up import silent_sequence
+from text_generation.in_flight.warm_up import dummy_sequence
 from text_generation.kv import prefix_index, slot_contents
-from text_generation.kv.slot_contents import Move, SlotContents, slots_in_order
+from text_generation.kv.slot_contents import SlotContents, SlotCopy, prefix_slot_order
 from text_generation.sequence.sampling_params import SamplingParams
 from text_generation.sequence.sequence import Sequence, Token
 
@@ -26,7 +26,7 @@ def four_tokens_are_worth_copying(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def sequence(prompt: list[int], max_tokens: int = 1) -> Sequence:
-    return silent_sequence(prompt, SamplingParams(max_tokens=max_tokens))
+    return dummy_sequence(prompt, SamplingParams(max_tokens=max_tokens))
 
 
 @dataclass
@@ -41,7 +41,7 @@ class Slots:
     num_computed: int = 0
 
     def __post_init__(self) -> None:
-        order = slots_in_order(self.num_slots, self.num_own)
+        order = prefix_slot_order(self.num_slots, self.num_own)
         self.contents = SlotContents(order, self.max_kept)
         self.scheduler = Scheduler(self.num_slots, self.budget, self.contents)
         self.held = {slot: [] for slot in order}
@@ -50,7 +50,7 @@ class Slots:
         """Plays one, with the token 1 for whoever gets one."""
         step = self.scheduler.schedule()
         assert 0 < step.num_tokens <= max(self.budget, len(step.decodes))
-        self.copy(step.moves)
+        self.copy(step.copies)
         for one in step.decodes:
             self.compute(one, one.num_computed_tokens - 1, one.num_computed_tokens)
         for chunk in step.prefills:
@@ -73,11 +73,11 @@ class Slots:
         running = self.scheduler.running
         assert [one.slot for one in running] == list(range(len(running)))
 
-    def copy(self, moves: list[Move]) -> None:
-        for move in moves:
-            assert move.source != move.target
-            assert len(self.held[move.source]) >= move.num_tokens
-            self.held[move.target] = self.held[move.source][: move.num_tokens]
+    def copy(self, copies: list[SlotCopy]) -> None:
+        for copy in copies:
+            assert copy.source != copy.target
+            assert len(self.held[copy.source]) >= copy.num_tokens
+            self.held[copy.target] = self.held[copy.source][: copy.num_tokens]
 
     def run(self, *sequences: Sequence) -> list[int]:
         """Computes them to their end -> how many tokens of each were there already."""
@@ -138,7 +138,7 @@ def test_nothing_is_kept_or_copied_where_sharing_is_off(
     scheduler.add(everything)
     while scheduler.has_work:
         step = scheduler.schedule()
-        assert step.moves == []
+        assert step.copies == []
         for one in step.sampled:
             one.append(Token(1), frozenset())
         scheduler.retire([one for one in step.sampled if one.finish_reason])
@@ -269,7 +269,7 @@ def test_a_prompt_goes_on_where_it_lies_without_any_copy() -> None:
     slots.run(sequence(list(range(20))))
     slots.scheduler.add([sequence([*range(20), 5])])
     step = slots.step()
-    assert step.moves == []
+    assert step.copies == []
     assert step.num_tokens == 1
 
 

@@ -79,7 +79,7 @@ def test_every_runner_shares(
     asked, expected = conversations(model, 4)
     packed = InFlightEngine(setup(model, **SMALL))
     assert tokens_of(packed, asked) == expected
-    monkeypatch.setattr(in_flight, "fitting_runner", lambda *_: CacheRunner)
+    monkeypatch.setattr(in_flight, "select_runner", lambda *_: CacheRunner)
     cached = InFlightEngine(setup(tiny_model(model_type), **SMALL))
     assert tokens_of(cached, asked) == expected
     assert (packed.runner.name, cached.runner.name) == ("packed", "cache")

@@ -29,7 +29,7 @@ from text_generation.sequence.sequence import Sequence
 from text_generation.structured.compiling import Compiler, Start, Started, Take
 from text_generation.structured.constraint import Constraint
 from text_generation.structured.grammar import Grammar
-from text_generation.structured.library import Grammars, grammar_text
+from text_generation.structured.llguidance_grammars import Grammars, grammar_text
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 

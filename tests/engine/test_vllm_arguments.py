@@ -139,8 +139,8 @@ def test_a_cache_on_a_cpu_holds_the_sequences_or_half_of_what_is_free() -> None:
     )
     options = Options(engine="vllm", max_model_len=100, max_num_seqs=3)
     needed = 2 * 2 * 2 * 16 * 4 * 256 * 3  # keys and values x layers x heads x size x bytes x ...
-    assert arguments.usual_cache_bytes(options, config, 4, 2**40) == needed
-    assert arguments.usual_cache_bytes(options, config, 4, 1000) == 500
+    assert arguments.default_cache_bytes(options, config, 4, 2**40) == needed
+    assert arguments.default_cache_bytes(options, config, 4, 1000) == 500
 
 
 def test_every_sampling_option_has_its_place_in_vllm() -> None:
@@ -281,11 +281,11 @@ def test_the_environment_wins(monkeypatch: pytest.MonkeyPatch) -> None:
 _SPAWN = """\
 import multiprocessing, os, sys, threading, time
 sys.path[:0] = {path!r}
-from text_generation.on_vllm.processes import dying_with_this_one
+from text_generation.on_vllm.processes import children_die_with_parent
 def child():
     time.sleep(600)
 if __name__ == "__main__":
-    with dying_with_this_one():
+    with children_die_with_parent():
         process = multiprocessing.get_context("spawn").Process(target=child)
         process.start()
         print(process.pid, flush=True)

@@ -120,7 +120,7 @@ class Structured:
             ({"json_schema": '{"$ref": "#"}'}, "json_schema: nothing that this model's tokens"),
             ({"json_schema": '{"items":' * 200 + "{}" + "}" * 200}, "json_schema: "),
             ({"json_schema": f'{{"a": "{"x" * 300_000}"}}'}, "json_schema: got 300009 bytes"),
-            ({"json_schema": TOGETHER}, "json_schema: too many patterns hold one text together"),
+            ({"json_schema": TOGETHER}, "json_schema: too many patterns apply to one text"),
             ({"regex": "(("}, "regex: not a valid regular expression: unclosed group"),
             ({"regex": "(?=a)b"}, "regex: not a valid regular expression: look-around"),
             ({"regex": r"[^\s\S]"}, "regex: nothing that this model's tokens can write"),

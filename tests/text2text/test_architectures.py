@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from hf_runtime.errors import LoadError
 from text_generation.generate.engine import GenerateEngine
-from text_generation.generate.lengths import lengths
+from text_generation.generate.lengths import max_lengths
 from transformers import AutoConfig
 
 from tests.engine.driving import generate_all, running, setup
@@ -72,10 +72,10 @@ def test_a_mixed_batch_has_generates_tokens(family: str) -> None:
 def test_inputs_and_outputs_are_as_long_as_positions_reach(
     family: str, config: dict[str, int], asked: int | None, expected: tuple[int, int]
 ) -> None:
-    assert lengths(AutoConfig.for_model(family, **config), asked) == expected
+    assert max_lengths(AutoConfig.for_model(family, **config), asked) == expected
 
 
 def test_max_model_len_beyond_an_encoders_positions_is_an_error() -> None:
     with pytest.raises(LoadError) as raised:
-        lengths(AutoConfig.for_model("bart"), 1025)
+        max_lengths(AutoConfig.for_model("bart"), 1025)
     assert str(raised.value) == "max_model_len: got 1025, the model's own limit is 1024 tokens"

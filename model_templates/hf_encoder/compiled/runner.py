@@ -19,7 +19,7 @@ from hf_runtime.errors import LoadError
 
 from ..onnx.export import USE_TORCH, cause, example_inputs, quiet
 from ..runners.padded_runner import Forward, padded_runners
-from ..runners.runner import Runner, RunnerSetup, fitting_runner, made_up_encodings, output_of
+from ..runners.runner import Runner, RunnerSetup, output_of, random_encodings, select_runner
 from .opaque_linear import make_opaque
 
 # One text and several are compiled apart, and a model's code may ask for a length once more: beyond
@@ -40,10 +40,10 @@ def compiled_runner(setup: RunnerSetup) -> Runner:
     forward = functools.partial(compiled_forward, setup)
     try:
         with quiet():
-            runner = fitting_runner(setup, padded_runners(forward, "torch.compile"))
+            runner = select_runner(setup, padded_runners(forward, "torch.compile"))
             longest = min(setup.max_length, _LONGEST_WARM_UP)
             for lengths in ([longest], [longest] * 2, [_SHORTEST], [_SHORTEST] * 3):
-                runner.forward(made_up_encodings(setup, lengths))
+                runner.forward(random_encodings(setup, lengths))
     except LoadError as error:
         raise LoadError(f"engine: torch-compile can't serve it: {error}; {USE_TORCH}") from error
     return runner

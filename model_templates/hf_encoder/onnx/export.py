@@ -17,7 +17,7 @@ import torch
 from hf_runtime.errors import LoadError, reason
 from torch import nn
 
-from ..runners.runner import RunnerSetup, made_up_encodings, output_of
+from ..runners.runner import RunnerSetup, output_of, random_encodings
 
 OUTPUT = "output"
 # The first with an operator for GELU.
@@ -65,7 +65,7 @@ def export(setup: RunnerSetup, path: Path) -> None:
 def example_inputs(setup: RunnerSetup) -> dict[str, torch.Tensor]:
     """Inputs of a forward, int64 (batch, length)."""
     rows, length = _EXAMPLE_SHAPE
-    encodings = made_up_encodings(setup, [min(length, setup.max_length)] * rows)
+    encodings = random_encodings(setup, [min(length, setup.max_length)] * rows)
     ids = torch.tensor([encoding.input_ids for encoding in encodings], device=setup.device)
     inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
     if setup.has_token_types:

@@ -12,9 +12,9 @@ from ..runners.runner import (
     TOLERANCE,
     Runner,
     RunnerSetup,
-    fitting_runner,
     forward_alone,
-    made_up_encodings,
+    random_encodings,
+    select_runner,
 )
 from .export import USE_TORCH
 from .files import OnnxFiles
@@ -54,7 +54,7 @@ def tolerance(setup: RunnerSetup, quantization: str) -> float:
 
 def _agreeing(setup: RunnerSetup, files: OnnxFiles, quantization: str) -> Runner:
     try:
-        size = forward_alone(setup, made_up_encodings(setup)[0]).shape[-1]
+        size = forward_alone(setup, random_encodings(setup)[0]).shape[-1]
         session = OnnxSession(files.path, setup.device, setup.model.dtype, size)
     finally:
         files.close()
@@ -63,7 +63,7 @@ def _agreeing(setup: RunnerSetup, files: OnnxFiles, quantization: str) -> Runner
     candidates = padded_runners(lambda: session, f"{name} ({where})")
     if quantization == "int8":
         candidates = candidates[:1]  # what differs is not the padding's fault
-    return fitting_runner(setup, candidates, tolerance(setup, quantization))
+    return select_runner(setup, candidates, tolerance(setup, quantization))
 
 
 def _check(setup: RunnerSetup, quantization: str) -> None:

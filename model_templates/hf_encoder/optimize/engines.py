@@ -25,7 +25,7 @@ from ..runners.runner import (
     RunnerSetup,
     forward_alone,
     largest_difference,
-    made_up_encodings,
+    random_encodings,
 )
 
 PLAIN = "plain PyTorch"
@@ -36,7 +36,7 @@ ENGINES: dict[str, dict[str, str]] = {
     "onnxruntime": {"engine": "onnxruntime"},
     "onnxruntime-int8": {"engine": "onnxruntime", "quantization": "int8"},
 }
-_SCENE_LENGTHS = (5, 17, 9, 17, 3, 30)
+_TRIAL_LENGTHS = (5, 17, 9, 17, 3, 30)
 
 
 @dataclass
@@ -72,7 +72,7 @@ def contenders(
     plain = PaddedRunner(setup)
     plain.name = "the model as transformers loads it, padded batches"
     yield Contender(PLAIN, plain, difference=0.0)
-    scene = made_up_encodings(setup, [*_SCENE_LENGTHS, *lengths])
+    scene = random_encodings(setup, [*_TRIAL_LENGTHS, *lengths])
     expected = [forward_alone(setup, encoding) for encoding in scene]
     for name in names:
         one = Contender(name, options=ENGINES[name])

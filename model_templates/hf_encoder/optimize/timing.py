@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
-from ..runners.runner import Runner, RunnerSetup, made_up_encodings
+from ..runners.runner import Runner, RunnerSetup, random_encodings
 from ..texts.encoding import Encoding
 
 MIN_ROUNDS = 5
@@ -49,7 +49,7 @@ def timings(
     MIN_ROUNDS runs at least.
     """
     length, batch_size = shape
-    batch = made_up_encodings(setup, [length] * batch_size)
+    batch = random_encodings(setup, [length] * batch_size)
     names = list(runners)
     for runner in runners.values():
         runner.forward(batch)

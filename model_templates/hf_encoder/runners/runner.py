@@ -21,7 +21,7 @@ from ..task import OutputKind
 from ..texts.encoding import Encoding
 
 TOLERANCE = {torch.float32: 1e-4, torch.float16: 3e-2, torch.bfloat16: 8e-2}
-_SCENE_LENGTHS = (5, 17, 9, 17, 3, 30)
+_TRIAL_LENGTHS = (5, 17, 9, 17, 3, 30)
 _WINDOWS = ("sliding_window", "local_attention")
 _LONGEST_WINDOW = 1024  # longer ones are taken on trust: the scene must stay short
 
@@ -60,7 +60,7 @@ class Runner(ABC):
 RunnerFactory = Callable[[RunnerSetup], Runner]
 
 
-def fitting_runner(
+def select_runner(
     setup: RunnerSetup, candidates: Iterable[RunnerFactory], tolerance: float | None = None
 ) -> Runner:
     """The first candidate whose outputs agree with the model's own to ``tolerance``, by default
@@ -70,7 +70,7 @@ def fitting_runner(
         LoadError: none does, with each one's reason; or a candidate itself raised it; or the
             model's own outputs are no numbers.
     """
-    scene = made_up_encodings(setup, [*_SCENE_LENGTHS, *_beyond_windows(setup.model.config)])
+    scene = random_encodings(setup, [*_TRIAL_LENGTHS, *_beyond_windows(setup.model.config)])
     expected = [forward_alone(setup, encoding) for encoding in scene]
     _check_numbers(expected)
     allowed = TOLERANCE.get(expected[0].dtype, 1e-4) if tolerance is None else tolerance
@@ -121,9 +121,7 @@ def _beyond_windows(config: Any) -> list[int]:
     return [size + 8 for size in sizes if 0 < size <= _LONGEST_WINDOW]
 
 
-def made_up_encodings(
-    setup: RunnerSetup, lengths: Sequence[int] = _SCENE_LENGTHS
-) -> list[Encoding]:
+def random_encodings(setup: RunnerSetup, lengths: Sequence[int] = _TRIAL_LENGTHS) -> list[Encoding]:
     """Encodings of random tokens, none of them special, of these lengths cut to the longest."""
     draw = random.Random(0)
     config = setup.model.config.get_text_config()
@@ -133,11 +131,11 @@ def made_up_encodings(
     for length in lengths:
         ids = draw.choices(known, k=min(length, setup.max_length))
         types = [0] * len(ids) if setup.has_token_types else None
-        found.append(Encoding(ids, types, _made_up_positions(setup.output, len(ids))))
+        found.append(Encoding(ids, types, _trial_positions(setup.output, len(ids))))
     return found
 
 
-def _made_up_positions(output: OutputKind, num_tokens: int) -> tuple[int, ...] | None:
+def _trial_positions(output: OutputKind, num_tokens: int) -> tuple[int, ...] | None:
     """Two tokens where a head is computed for each, all but a prompt where none is."""
     if output == "tokens" and num_tokens > 1:
         return (0, num_tokens - 1)

@@ -22,7 +22,7 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from ..kv.slot_contents import Move, SlotContents
+from ..kv.slot_contents import SlotContents, SlotCopy
 from ..sequence.sequence import Sequence
 
 
@@ -48,12 +48,12 @@ class PrefillChunk:
 @dataclass(frozen=True)
 class Step:
     """What to compute: one token for each of ``decodes`` (in slot order), then the chunks of
-    ``prefills``; ``moves`` come before both.
+    ``prefills``; ``copies`` come before both.
     """
 
     decodes: list[Sequence] = field(default_factory=list)
     prefills: list[PrefillChunk] = field(default_factory=list)
-    moves: list[Move] = field(default_factory=list)
+    copies: list[SlotCopy] = field(default_factory=list)
 
     @property
     def sampled(self) -> list[Sequence]:
@@ -82,7 +82,7 @@ class Scheduler:
         self._num_arrived = 0
         self._partial: Sequence | None = None
         self._contents = contents or SlotContents()
-        self._moves: list[Move] = []  # of the step that is being made
+        self._copies: list[SlotCopy] = []  # of the step that is being made
 
     @property
     def has_work(self) -> bool:
@@ -108,15 +108,15 @@ class Scheduler:
         """Every running sequence decodes one token; what is left of the step's tokens goes to
         prompts.
         """
-        self._contents.step_over()
+        self._contents.finish_step()
         decodes = list(self.running)
         prefills = self._prefills(self.max_num_batched_tokens - len(decodes))
         for sequence in decodes:
             sequence.num_computed_tokens += 1
-        moves, self._moves = self._moves, []
-        return Step(decodes, prefills, moves)
+        copies, self._copies = self._copies, []
+        return Step(decodes, prefills, copies)
 
-    def retire(self, finished: Iterable[Sequence]) -> list[Move]:
+    def retire(self, finished: Iterable[Sequence]) -> list[SlotCopy]:
         """Takes sequences out, whether they run or wait; returns the copies that close the holes
         they leave. Called between steps, and after every step that ends a prompt.
         """
@@ -130,11 +130,11 @@ class Scheduler:
         if self._partial in gone:
             self._partial = None
         self._close_holes(gone)
-        moves = []
+        copies = []
         for slot, sequence in enumerate(self.running):
             if sequence.slot != slot:
-                moves += self._contents.move(sequence, slot)
-        return moves
+                copies += self._contents.move(sequence, slot)
+        return copies
 
     def drain_running(self) -> list[Sequence]:
         """Takes out every sequence that holds a slot, and forgets what the slots hold; those that
@@ -143,7 +143,7 @@ class Scheduler:
         sequences = self.holding_slots
         self.running, self._partial = [], None
         self._contents.clear()
-        self._moves.clear()
+        self._copies.clear()
         return sequences
 
     def drain(self) -> list[Sequence]:
@@ -195,7 +195,7 @@ class Scheduler:
 
     def _begin_head(self, line: deque[tuple[int, Sequence]]) -> None:
         """Makes the first of a line the prompt under way, unless it had better wait."""
-        if not self._contents.find(line[0][1]).is_worth_waiting:
+        if not self._contents.find(line[0][1]).is_worth_waiting_for:
             self._partial = line.popleft()[1]
 
     def _admit_short(self, budget: int, chunks: list[PrefillChunk]) -> int:
@@ -205,7 +205,7 @@ class Scheduler:
         while self._short and self._num_free > len(held_back) and num_tokens < budget:
             sequence = self._short[0][1]
             shared = self._contents.find(sequence)
-            if shared.is_worth_waiting:
+            if shared.is_worth_waiting_for:
                 held_back.append(self._short.popleft())
                 continue
             if sequence.num_prompt_tokens - shared.num_ready > budget - num_tokens:
@@ -229,7 +229,7 @@ class Scheduler:
 
     def _admit(self, sequence: Sequence, chunks: list[PrefillChunk]) -> int:
         """Books all of a prompt that is to be computed in the next slot; returns its tokens."""
-        self._moves += self._contents.place(sequence, len(self.running))
+        self._copies += self._contents.place(sequence, len(self.running))
         self.running.append(sequence)
         return self._book(sequence, sequence.num_prompt_tokens, chunks)
 
@@ -239,7 +239,7 @@ class Scheduler:
             if self._num_left(sequence) <= budget:
                 self._partial = None
                 return self._admit(sequence, chunks)
-            self._moves += self._contents.place(sequence, self.max_num_seqs - 1)
+            self._copies += self._contents.place(sequence, self.max_num_seqs - 1)
         end = min(sequence.num_prompt_tokens, sequence.num_computed_tokens + budget)
         if end == sequence.num_prompt_tokens:
             self.running.append(sequence)  # retire() moves it into its place after the step
@@ -248,7 +248,7 @@ class Scheduler:
 
     def _book(self, sequence: Sequence, end: int, chunks: list[PrefillChunk]) -> int:
         start, sequence.num_computed_tokens = sequence.num_computed_tokens, end
-        self._contents.book(sequence, end)
+        self._contents.note_computed(sequence, end)
         chunks.append(PrefillChunk(sequence, start, end))
         return end - start
 

@@ -1,7 +1,9 @@
-"""How each layer of a model attends, as the model itself says it to an attention function.
+"""How each layer of a model attends: its scale and window, recorded by an attention function that
+transformers calls.
 
-Queries and keys are looked at too: a short scene of random weights tells neither a layer without
-rotary embedding from one with it, nor what begins at far positions only (Ministral 3).
+Queries and keys are checked too. The short trial run of in_flight/runner_selection.py can't tell a
+layer without rotary embedding from one with it where weights are small (SmolLM3 in bfloat16), nor
+see a scaling that starts at far positions (Ministral 3).
 """
 
 from __future__ import annotations
@@ -12,16 +14,16 @@ import torch
 
 from ..kv.kv_cache import context_length
 
-# Those whose angles follow from the position alone.
+# The rotary embeddings whose angles depend on the position alone, not on the batch's length.
 _ROPE_TYPES = ("default", "linear", "llama3", "yarn")
-_CHANGES = ("softcap", "s_aux")  # what an attention function may be given that ours has not
+_CHANGES = ("softcap", "s_aux")  # arguments that change attention in a way ours does not compute
 _RECORDING = "hf_triton_recording"
 _TOKENS = 4
 _TOLERANCE = 0.03  # of the largest number; rotating in bfloat16 rounds to less than 0.01
 
 
-class UnfitError(Exception):
-    """The model has another shape; the text says where."""
+class UnsupportedDecoderError(Exception):
+    """The fused runner does not support this decoder; the text says why."""
 
 
 def angles(
@@ -30,16 +32,19 @@ def angles(
     """positions (n,) -> cosines and sines, (n, rotary dim) each, in the model's dtype."""
     kind = getattr(rotary, "rope_type", None)
     if kind not in _ROPE_TYPES:
-        raise UnfitError(f"its rotary embedding is of the type {kind}")
+        raise UnsupportedDecoderError(f"its rotary embedding is of the type {kind}")
     cos, sin = rotary(torch.zeros(1, dtype=dtype), position_ids=positions.unsqueeze(0))
     if cos.dtype != dtype or sin.dtype != dtype:
-        raise UnfitError(f"its rotary embedding is in {cos.dtype}")
+        raise UnsupportedDecoderError(f"its rotary embedding is in {cos.dtype}")
     return cos[0].contiguous(), sin[0].contiguous()
 
 
 def attention_rules(model: Any, rotary: Any, max_model_len: int) -> dict[Any, tuple[float, int]]:
-    """Attention module -> its scale and window. Raises UnfitError where a layer does more to its
-    queries and keys than to rotate them, at the model's furthest position.
+    """Attention module -> its scale and window.
+
+    Raises:
+        UnsupportedDecoderError: a layer does more to its queries and keys than rotate them, tried
+            at the model's furthest position.
     """
     from transformers import AttentionInterface
 
@@ -52,7 +57,7 @@ def attention_rules(model: Any, rotary: Any, max_model_len: int) -> dict[Any, tu
     ) -> tuple[torch.Tensor, None]:
         rules[module] = (given["scaling"], given.get("sliding_window") or 0)
         if changes := [name for name in _CHANGES if given.get(name) is not None]:
-            raise UnfitError(f"its attention is given {', '.join(changes)}")
+            raise UnsupportedDecoderError(f"its attention is given {', '.join(changes)}")
         for states in (query, key):
             _check_rotated(states, cos, sin)
         return torch.zeros_like(query).transpose(1, 2), None
@@ -81,4 +86,4 @@ def _check_rotated(states: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -
     halves = torch.cat([-turned[..., size // 2 :], turned[..., : size // 2]], dim=-1)
     expected = torch.cat([turned * cos[1].float() + halves * sin[1].float(), rest], dim=-1)
     if (far - expected).abs().max() > _TOLERANCE * expected.abs().max():
-        raise UnfitError("its queries or keys are not only rotated")
+        raise UnsupportedDecoderError("its queries or keys are not only rotated")

@@ -1,7 +1,8 @@
 """Reads a transformers model as a decoder of Llama's shape: what each layer is made of.
 
-Goes by what modules are called and hold, as Llama, Mistral, Qwen2, Qwen3, SmolLM and many others
-have it. Whether the model computes nothing else is found out by trying (holding.py), not here.
+Goes by the modules' names and contents, which Llama, Mistral, Qwen2, Qwen3, SmolLM and many others
+share. Whether the model computes anything else shows in the trial run of
+in_flight/runner_selection.py.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ from typing import Any
 import torch
 from hf_runtime.devices.prepacked_linear import LinearPart
 
-from ..lora.linear import unadapted, with_changes
-from .attention_rules import UnfitError, angles, attention_rules
+from ..lora.linear import with_adapters, without_adapters
+from .attention_rules import UnsupportedDecoderError, angles, attention_rules
 
 Linear = Callable[[torch.Tensor], torch.Tensor]
 
@@ -35,8 +36,9 @@ class Norm:
 
 @dataclass(frozen=True)
 class DecoderLayer:
-    """``qkv``: (tokens, hidden) -> (tokens, (heads + 2 kv_heads) * dim); ``gate_up``: gates, then
-    ups. ``window`` is 0 where every earlier token is seen.
+    """One layer. ``qkv``: (tokens, hidden) -> (tokens, (heads + 2 kv_heads) * dim). ``gate_up``:
+    (tokens, hidden) -> (tokens, 2 * inner), gates first. ``window`` is 0 where a token attends to
+    every earlier one.
     """
 
     input_norm: Norm
@@ -66,7 +68,7 @@ class Decoder:
 
 @torch.inference_mode()
 def read_decoder(model: Any, max_model_len: int, head_dim: int) -> Decoder:
-    """What the model is made of. Raises UnfitError."""
+    """Reads the model's layers. Raises UnsupportedDecoderError."""
     base = _child(model, model.base_model_prefix)
     _expect(base, _BASE)
     for layer in base.layers:
@@ -89,15 +91,15 @@ def _child(module: Any, name: str) -> Any:
     try:
         return getattr(module, name)
     except AttributeError:
-        raise UnfitError(f"{type(module).__name__} has no {name}") from None
+        raise UnsupportedDecoderError(f"{type(module).__name__} has no {name}") from None
 
 
 def _expect(module: Any, required: set[str], optional: frozenset[str] = frozenset()) -> None:
     kind, names = type(module).__name__, {name for name, _ in module.named_children()}
     if not required <= names or not names <= required | optional:
-        raise UnfitError(f"{kind} is made of {', '.join(sorted(names))}")
+        raise UnsupportedDecoderError(f"{kind} is made of {', '.join(sorted(names))}")
     if own := [name for name, _ in module.named_parameters(recurse=False)]:
-        raise UnfitError(f"{kind} has weights of its own: {', '.join(own)}")
+        raise UnsupportedDecoderError(f"{kind} has weights of its own: {', '.join(own)}")
 
 
 def _layer(layer: Any, rule: tuple[float, int], dtype: torch.dtype) -> DecoderLayer:
@@ -124,7 +126,7 @@ def _norm(module: Any, dtype: torch.dtype) -> Norm:
     eps = getattr(module, "variance_epsilon", getattr(module, "eps", None))
     weights = list(module.parameters())
     if not isinstance(eps, float) or len(weights) != 1 or weights[0].dtype != dtype:
-        raise UnfitError(f"{type(module).__name__} is no RMSNorm in {dtype}")
+        raise UnsupportedDecoderError(f"{type(module).__name__} is no RMSNorm in {dtype}")
     weight = weights[0]
     return Norm(weight.detach().contiguous(), eps)
 
@@ -132,16 +134,16 @@ def _norm(module: Any, dtype: torch.dtype) -> Norm:
 def _check_activation(activation: Any) -> None:
     x = torch.linspace(-4, 4, 9)
     if not torch.allclose(activation(x), torch.nn.functional.silu(x)):
-        raise UnfitError(f"its activation is {type(activation).__name__}, not SiLU")
+        raise UnsupportedDecoderError(f"its activation is {type(activation).__name__}, not SiLU")
 
 
 def _joined(*parts: Any) -> Linear:
     """Linear layers of one input as one, with the adapters of each."""
-    return with_changes(_joined_bases(*map(unadapted, parts)), parts)
+    return with_adapters(_joined_bases(*map(without_adapters, parts)), parts)
 
 
 def _joined_bases(*parts: Any) -> Linear:
-    """Linear layers of one input as one: the one that prepacking made of them where it did."""
+    """Linear layers of one input as one: prepacking's joint layer where there is one."""
     if all(isinstance(part, LinearPart) for part in parts):
         (first, *others) = (part.shared for part in parts)
         if all(shared is first for shared in others):

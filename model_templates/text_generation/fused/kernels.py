@@ -2,11 +2,12 @@
 and after theirs, as loops over tokens.
 
 Each is compiled for memory in float32 or in bfloat16, and computes in float32; bfloat16 is rounded
-where torch's operators would round. A kernel takes its arguments as integers (team.py): sizes,
-addresses, and ``bits_of`` floats, as listed with each; 0 and 1 are counters that its threads draw
-from. Every task writes rows of its own.
+where torch's operators would round. A kernel takes its arguments as integers (thread_team.py):
+sizes, addresses, and ``bits_of`` floats, as listed with each; arguments 0 and 1 are counters from
+which its threads take their next task. Every task writes rows of its own.
 
-One file, alone: Numba keeps what it compiled as long as the file that holds it stays the same.
+All kernels are in one file that imports nothing of ours: Numba's cache of compiled code is valid as
+long as that file stays the same.
 """
 
 from __future__ import annotations
@@ -228,11 +229,12 @@ def exp(x: Any) -> Any:
 _ROW_BLOCK = 4
 _SEARCH_BLOCK = 1024
 _LOWEST = np.float32(-np.inf)
-# Of whole_numbers.py; adding half rounds to the nearest where the rest is cut off.
+# The ranges of int8/row_quantization.py. Adding 0.5 makes the cast to int32, which truncates, round
+# to the nearest.
 _ONE_DIGIT, _ONE_DIGIT_FROM = np.float32(127), np.float32(128.5)
 _TWO_DIGITS, _TWO_DIGITS_FROM = np.float32(32767), np.float32(32768.5)
 _BASE, _BYTE = np.float32(256), np.int32(8)
-_LEAST_SIZE = np.int32(np.float32(2.0**-110).view(np.int32))
+_SMALLEST_MAXIMUM = np.int32(np.float32(2.0**-110).view(np.int32))
 
 
 @njit(fastmath=True, error_model="numpy", inline="always")
@@ -420,7 +422,8 @@ def _weigh(v: Any, at: Any, count: Any, dim: Any, scores: Any, to: Any) -> None:
             store(scores, to + i, load(scores, to + i) + w0 * load(v, at + j * dim + i))
 
 
-@njit(fastmath={"nnan", "nsz"}, error_model="numpy")  # infinities mean what they say
+# Without "ninf": logits may be -inf, where a token is forbidden.
+@njit(fastmath={"nnan", "nsz"}, error_model="numpy")
 def _argmax(a: Any, x: Any) -> None:
     """2 rows, 3 size, 4 x (rows, size), 5 out (rows,) int64: where the first of the largest is."""
     rows, size, out = a[2], a[3], integers_at(a[5])
@@ -443,9 +446,10 @@ def _argmax(a: Any, x: Any) -> None:
         out[row] = at
 
 
-@njit(fastmath={"contract"}, error_model="numpy")  # what is not finite must stay so
+# Only "contract": NaN and infinity must stay, so that a broken row shows in its own logits.
+@njit(fastmath={"contract"}, error_model="numpy")
 def _digits(a: Any, x: Any) -> None:
-    """Each row as whole numbers; whole_numbers.py says which.
+    """Quantizes each row to digits of 8 bits, as int8/row_quantization.py says.
 
     2 rows, 3 size, 4 x (rows, size), 5 parts (rows,) float32, 6 out (digits, rows, size) bytes,
     7 digits, 1 or 2.
@@ -457,7 +461,7 @@ def _digits(a: Any, x: Any) -> None:
         if row >= rows:
             break
         at, low = row * size, (rows + row) * size
-        bits = _LEAST_SIZE
+        bits = _SMALLEST_MAXIMUM
         for i in range(size):
             here = size_bits(load(x, at + i))
             bits = here if here > bits else bits

@@ -1,8 +1,8 @@
-"""Runs a step of a decoder of Llama's shape on the CPU: transformers' weights, in our order.
+"""Runs a step of a decoder of Llama's shape on the CPU, with compiled kernels.
 
-As the packed runner it lays all tokens of a step in one row; but between two matrix products there
-is one compiled loop instead of a dozen operators, and each token reads its own sequence's keys and
-no others. Decides no policy: the step says what to compute.
+Like the packed runner it lays all tokens of a step in one row. Between two matrix products one
+compiled loop replaces a dozen torch operators, and each token reads the keys of its own sequence
+alone. Decides no policy: the step says what to compute.
 """
 
 from __future__ import annotations
@@ -15,29 +15,30 @@ from ..engine.scheduler import Step
 from ..kv.kv_cache import KVCache
 from ..runners.packed_attention import AttentionRule, PrefillSpan, prefill_attention
 from ..runners.packed_runner import lay_out
-from .attention_rules import UnfitError
-from .compiled import load_kernel
+from .attention_rules import UnsupportedDecoderError
 from .decoder import DecoderLayer, Norm, read_decoder
+from .kernel_loading import load_kernel
 from .sizes import check_sizes
-from .team import Team, bits_of
+from .thread_team import ThreadTeam, bits_of
 
-# From here on a chunk's attention is more computing than reading, and SDPA's blocks win.
+# Chunks of at least 48 tokens that attend to at least 256 are bound by computing, not by reading
+# memory: there SDPA's blocked matrix products are faster than the kernel.
 _LONG_CHUNK, _LONG_PREFIX = 48, 256
-_FEW_NUMBERS = 4096  # less than the threads' meeting costs
+_MIN_PARALLEL_SIZE = 4096  # numbers; for fewer, starting the threads costs more than it saves
 _DTYPES = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
 
 
 class FusedRunner:
-    """Owns a decoder while the engine runs; leaves the model as it is.
+    """Computes steps with a decoder's weights; the model itself is not changed.
 
-    Raises UnfitError for a model of another shape, dtype or device.
+    Raises UnsupportedDecoderError for a model of another shape, dtype or device.
     """
 
     name = "fused"
 
     def __init__(self, model: Any, cache: KVCache, device: torch.device) -> None:
         if device.type != "cpu" or model.dtype not in _DTYPES:
-            raise UnfitError(f"it is {model.dtype} on {device.type}")
+            raise UnsupportedDecoderError(f"it is {model.dtype} on {device.type}")
         _, self.kv_heads, self.length, self.dim = cache.keys[0].shape
         self.cache = cache
         self.dtype = model.dtype
@@ -45,12 +46,12 @@ class FusedRunner:
         check_sizes(self.decoder, cache, self.dtype)
         self.heads = self.decoder.num_heads
         self._sizes = (self.heads, self.kv_heads, self.dim, self.length)
-        self.team = Team(torch.get_num_threads())
+        self.thread_team = ThreadTeam(torch.get_num_threads())
         self._norm, self._silu_mul, self._place, self._attend, self._argmax = (
             load_kernel(name, _DTYPES[model.dtype])
             for name in ("norm", "silu_mul", "place", "attend", "argmax")
         )
-        self._scratch = torch.empty(self.team.num_threads, self.length + self.dim)
+        self._scratch = torch.empty(self.thread_team.num_threads, self.length + self.dim)
 
     @torch.inference_mode()
     def forward(self, step: Step) -> torch.Tensor:
@@ -64,9 +65,9 @@ class FusedRunner:
             qkv = layer.qkv(self._normalised(hidden, delta, layer.input_norm))
             self._store(index, layer, qkv, where)
             if layer is self.decoder.layers[-1] and not last_rows:
-                return hidden[:0]  # nothing is wanted, and quantized layers may not take no rows
+                return hidden[:0]  # no logits are wanted; quantized layers may not take 0 rows
             if layer is self.decoder.layers[-1] and len(last_rows) < len(slots):
-                # Of the other tokens nothing is wanted any more but what is in the cache now.
+                # The other tokens' keys and values are in the cache: nothing else of them is used.
                 hidden, qkv, where = hidden[last_rows], qkv[last_rows], where.of(last_rows)
             delta = layer.output(self._attention(index, layer, qkv, where))
             delta = self._mlp(layer, self._normalised(hidden, delta, layer.mlp_norm))
@@ -79,7 +80,7 @@ class FusedRunner:
             return logits.argmax(dim=-1)
         rows, size = logits.shape
         out = torch.empty(rows, dtype=torch.int64)
-        self.team.run(self._argmax, rows, size, logits.data_ptr(), out.data_ptr())
+        self.thread_team.run(self._argmax, rows, size, logits.data_ptr(), out.data_ptr())
         return out
 
     def _normalised(
@@ -88,11 +89,11 @@ class FusedRunner:
         """Adds ``delta`` to ``hidden`` in place -> its norm, (tokens, hidden)."""
         rows, size = hidden.shape
         out = torch.empty_like(hidden)
-        self.team.run(
+        self.thread_team.run(
             self._norm,
             *(rows, size, hidden.data_ptr(), 0 if delta is None else delta.data_ptr()),
             *(norm.weight.data_ptr(), out.data_ptr(), bits_of(norm.eps)),
-            parallel=rows * size > _FEW_NUMBERS,
+            parallel=rows * size > _MIN_PARALLEL_SIZE,
         )
         return out
 
@@ -100,19 +101,19 @@ class FusedRunner:
         gate_up = layer.gate_up(x)
         rows, size = gate_up.shape[0], gate_up.shape[1] // 2
         out = gate_up.new_empty(rows, size)
-        self.team.run(
+        self.thread_team.run(
             self._silu_mul,
             *(rows, size, gate_up.data_ptr(), out.data_ptr()),
-            parallel=rows * size > _FEW_NUMBERS,
+            parallel=rows * size > _MIN_PARALLEL_SIZE,
         )
         return layer.down(out)
 
     def _store(self, index: int, layer: DecoderLayer, qkv: torch.Tensor, where: _Where) -> None:
-        """Turns queries and keys of qkv (tokens, (heads + 2 kv_heads) * dim) by their positions, in
-        place; keys and values go to the cache.
+        """Rotates queries and keys of qkv (tokens, (heads + 2 kv_heads) * dim) by their positions,
+        in place, and writes keys and values to the cache.
         """
         q_norm, k_norm = layer.query_norm, layer.key_norm
-        self.team.run(
+        self.thread_team.run(
             self._place,
             *(len(qkv), *self._sizes, qkv.data_ptr(), *self._stored(index), *where.addresses(0)),
             *(self.decoder.cos.data_ptr(), self.decoder.sin.data_ptr()),
@@ -134,7 +135,7 @@ class FusedRunner:
             if span is not None:
                 self._attend_long(index, qkv[first:last], span, layer, out[first:last])
                 continue
-            self.team.run(
+            self.thread_team.run(
                 self._attend,
                 *(last - first, *self._sizes, qkv[first:].data_ptr(), *self._stored(index)),
                 *where.addresses(first),

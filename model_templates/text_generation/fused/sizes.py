@@ -1,7 +1,7 @@
-"""Holds a decoder's parts to the sizes that the compiled loops take for granted.
+"""Checks a decoder's sizes, dtypes and layouts before the kernels read and write at addresses.
 
-They read and write at addresses: what is smaller, or laid out differently, than they were told
-would be somebody else's memory.
+The kernels check nothing: a tensor that is smaller than they were told, or laid out differently,
+would make them read or write other memory.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 
 from ..kv.kv_cache import KVCache
-from .attention_rules import UnfitError
+from .attention_rules import UnsupportedDecoderError
 from .decoder import Decoder, DecoderLayer, Linear, Norm
 
 _ROWS = 2
@@ -17,19 +17,23 @@ _ROWS = 2
 
 @torch.inference_mode()
 def check_sizes(decoder: Decoder, cache: KVCache, dtype: torch.dtype) -> None:
-    """Raises UnfitError where a part does not fit the others, the cache or ``dtype``."""
+    """Checks every layer against the others, the cache and ``dtype``.
+
+    Raises:
+        UnsupportedDecoderError: one does not fit.
+    """
     keys = cache.keys[0]
     _, kv_heads, length, dim = keys.shape
     stored = [*cache.keys, *cache.values]
     if len(stored) != 2 * len(decoder.layers):
-        raise UnfitError("not every layer keeps keys and values")
+        raise UnsupportedDecoderError("not every layer keeps keys and values")
     if any(one.shape != keys.shape or one.dtype != dtype for one in stored):
-        raise UnfitError("its keys and values differ in size")
+        raise UnsupportedDecoderError("its keys and values differ in size")
     rotary = decoder.cos.shape[1]
     if rotary % 2 or rotary > dim or decoder.cos.shape != (length, rotary):
-        raise UnfitError(f"it rotates {rotary} of {dim} numbers")
+        raise UnsupportedDecoderError(f"it rotates {rotary} of {dim} numbers")
     if decoder.num_heads % kv_heads:
-        raise UnfitError(f"it has {decoder.num_heads} heads for {kv_heads} of keys")
+        raise UnsupportedDecoderError(f"it has {decoder.num_heads} heads for {kv_heads} of keys")
     hidden = _rows(decoder.embed, torch.zeros(_ROWS, dtype=torch.int64), dtype)
     _check_norm(decoder.norm, hidden.shape[1])
     for layer in decoder.layers:
@@ -52,7 +56,7 @@ def _check_layer(layer: DecoderLayer, hidden: torch.Tensor, sizes: tuple[int, in
 
 def _check_norm(norm: Norm | None, size: int) -> None:
     if norm is not None and norm.weight.shape != (size,):
-        raise UnfitError(f"a norm of {tuple(norm.weight.shape)} for {size} numbers")
+        raise UnsupportedDecoderError(f"a norm of {tuple(norm.weight.shape)} for {size} numbers")
 
 
 def _rows(
@@ -61,7 +65,7 @@ def _rows(
     """What ``part`` makes of ``x``: contiguous rows of ``size`` numbers."""
     y = part(x)
     if y.dim() != 2 or len(y) != len(x) or (size is not None and y.shape[1] != size):
-        raise UnfitError(f"a linear layer gives {tuple(y.shape)}, not rows of {size}")
+        raise UnsupportedDecoderError(f"a linear layer gives {tuple(y.shape)}, not rows of {size}")
     if y.dtype != dtype or not y.is_contiguous():
-        raise UnfitError(f"a linear layer gives {y.dtype}, strided {y.stride()}")
+        raise UnsupportedDecoderError(f"a linear layer gives {y.dtype}, strided {y.stride()}")
     return y

@@ -15,7 +15,7 @@ import torch
 from transformers import LogitsProcessor, LogitsProcessorList, StoppingCriteriaList
 
 from ..sequence.sequence import Sequence
-from .token_choice import Finished, decoder_starts, forced_first_token_id
+from .logits_processor import Finished, decoder_starts, forced_first_token_id
 
 
 class BeamSearch:
@@ -44,7 +44,7 @@ class BeamSearch:
             input_ids,
             attention_mask=attention_mask,
             generation_config=self._config_for(batch),
-            logits_processor=LogitsProcessorList([_EachStep(batch, on_step)]),
+            logits_processor=LogitsProcessorList([_StepCallback(batch, on_step)]),
             stopping_criteria=StoppingCriteriaList([Finished(batch)]),
         )
         return [self._until_end(row[1:]) for row in output.tolist()]
@@ -72,7 +72,7 @@ class BeamSearch:
         return token_ids if end is None else token_ids[: end + 1]
 
 
-class _EachStep(LogitsProcessor):
+class _StepCallback(LogitsProcessor):
     """Calls back at every step, and forces the first token of the rows that have one."""
 
     def __init__(self, batch: list[Sequence], on_step: Callable[[], None]) -> None:

@@ -24,8 +24,8 @@ from ..engine.engine import Engine, EngineSetup
 from ..sampling.sampler import Sampler
 from ..sequence.sequence import Sequence, Token
 from .beam_search import BeamSearch
-from .lengths import lengths
-from .token_choice import ChooseTokens, Finished, decoder_starts
+from .lengths import max_lengths
+from .logits_processor import Finished, SamplingProcessor, decoder_starts
 
 _DEFAULT_NUM_SEQS = 32
 _PADDING_TOLERANCE = 2e-2
@@ -40,7 +40,7 @@ class GenerateEngine(Engine):
         super().__init__(setup)
         model, options = setup.model, setup.options
         self.is_encoder_decoder = bool(model.config.is_encoder_decoder)
-        self._max_input_len, self._max_model_len = lengths(model.config, options.max_model_len)
+        self._max_input_len, self._max_model_len = max_lengths(model.config, options.max_model_len)
         self._max_num_seqs = options.max_num_seqs or _DEFAULT_NUM_SEQS
         self._waiting: deque[Sequence] = deque()
         self._batch: list[Sequence] = []
@@ -162,7 +162,7 @@ class GenerateEngine(Engine):
         if left:
             self._fail(left, EngineError("generate ended before the sequence did"))
 
-    def _chosen(self, sequences: list[Sequence]) -> None:
+    def _on_tokens(self, sequences: list[Sequence]) -> None:
         """Publishes a token of each, then looks who has gone, has come, or is out of time."""
         self.metrics.computed(len(sequences), self._batch if self._is_first_token else ())
         self._is_first_token = False
@@ -201,8 +201,8 @@ class GenerateEngine(Engine):
     @torch.inference_mode()
     def _generate(self, batch: list[Sequence]) -> None:
         input_ids, attention_mask = self._pad([sequence.prompt_token_ids for sequence in batch])
-        choose = ChooseTokens(
-            batch, self._sampler, self.setup.eos_token_ids, self._pad_token_id, self._chosen
+        choose = SamplingProcessor(
+            batch, self._sampler, self.setup.eos_token_ids, self._pad_token_id, self._on_tokens
         )
         choose.first_token_id = self._generation_config.forced_bos_token_id
         choose.last_token_id = self._last_token_id

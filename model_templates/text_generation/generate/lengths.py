@@ -12,7 +12,7 @@ _WITHOUT_LIMIT = 2048
 _RELATIVE_POSITIONS = "relative_attention_num_buckets"
 
 
-def lengths(config: Any, max_model_len: int | None) -> tuple[int, int]:
+def max_lengths(config: Any, max_model_len: int | None) -> tuple[int, int]:
     """The most tokens of an encoder-decoder's input and of its output; of a decoder, twice what it
     holds of both together.
 

@@ -1,4 +1,5 @@
-"""The in-flight engine: requests join and leave a running batch at every step.
+"""The in-flight engine: requests join and leave a running batch at every step (continuous batching,
+https://www.usenix.org/conference/osdi22/presentation/yu).
 
 Puts scheduler, runner, cache and sampler together; each of them knows nothing of the others.
 """
@@ -21,16 +22,16 @@ from ..kv.kv_cache import (
     spread_free_bytes,
     stable_length,
 )
-from ..kv.slot_contents import SlotContents, slots_in_order
+from ..kv.slot_contents import SlotContents, prefix_slot_order
 from ..lora.linear import attach
 from ..runners.adapter_runner import AdaptedRunner
 from ..runners.cuda_graphs import with_cuda_graphs
 from ..sampling.sampler import Sampler, argmax
 from ..sequence.sequence import Sequence
-from .runner_selection import CannotHoldError, Runner, fitting_runner
+from .runner_selection import Runner, UnsupportedModelError, select_runner
 from .warm_up import warm_up
 
-_FEWEST_KEPT = 4
+_FEWEST_KEPT = 4  # prefixes
 
 
 class InFlightEngine(Engine):
@@ -58,18 +59,18 @@ class InFlightEngine(Engine):
         )
 
     def prepare(self) -> None:
-        """Sizes the cache, finds the runner that holds the model, makes the model fast.
+        """Sizes the cache, selects the runner, prepares the model's layers.
 
         Raises:
-            CannotHoldError: the architecture does not fit this engine.
+            UnsupportedModelError: the architecture can't be served by this engine.
             LoadError: the cache does not fit.
         """
         setup, options = self.setup, self.setup.options
         try:
             shapes = layer_shapes(setup.model, setup.device)
         except Exception as error:
-            # Any failure of an unknown architecture means the same: not in flight.
-            raise CannotHoldError(reason(error)) from error
+            # Any failure of an unknown architecture means the same: this engine can't serve it.
+            raise UnsupportedModelError(reason(error)) from error
         config = setup.model.config.get_text_config()
         stable = stable_length(config)
         free_bytes = spread_free_bytes(shapes, setup.free_bytes)
@@ -82,13 +83,13 @@ class InFlightEngine(Engine):
             free_bytes=free_bytes,
         )
         if stable and self.size.max_model_len > stable:
-            raise CannotHoldError(
+            raise UnsupportedModelError(
                 f"one sequence of more than {stable} tokens changes the rotary embedding of all; "
                 f"with max_model_len {stable} or less it can"
             )
         if options.prefix_cache_gib is not None:
             self.size = prefix_slots(self.size, options.prefix_cache_gib, free_bytes)
-        make_runner = fitting_runner(setup.model, shapes, setup.device)
+        make_runner = select_runner(setup.model, shapes, setup.device)
         setup.prepare(setup.model)
         if setup.adapters is not None:
             attach(setup.model, setup.adapters)
@@ -117,13 +118,14 @@ class InFlightEngine(Engine):
         return Scheduler(self.size.num_slots, num_tokens, self._contents)
 
     def _shared_contents(self) -> SlotContents:
-        """On a CPU, where memory is taken when it is first used, prefixes may lie in a quarter of
-        the running sequences' slots, beside those of their own.
+        """Which slots keep prefixes. A CPU's memory is taken when it is first written, so that kept
+        prefixes would soon fill the whole cache: there they may use a quarter of the running
+        sequences' slots, beside the prefix slots.
         """
         num_slots, num_own = self.size.num_slots, self.size.num_prefix_slots
         is_cpu = self.setup.device.type == "cpu"
         max_kept = num_own + (max(_FEWEST_KEPT, num_slots // 4) if is_cpu else num_slots)
-        return SlotContents(slots_in_order(num_slots, num_own), max_kept)
+        return SlotContents(prefix_slot_order(num_slots, num_own), max_kept)
 
     @property
     def gauges(self) -> dict[str, int]:
@@ -145,9 +147,9 @@ class InFlightEngine(Engine):
         self._scheduler.add(sequences)
 
     def _step(self) -> None:
-        """Forward, sample, publish, close the holes that finished sequences leave."""
+        """Forward, sample, publish; then running sequences move to the slots of finished ones."""
         step = self._scheduler.schedule()
-        self._cache.move(step.moves)
+        self._cache.copy_slots(step.copies)
         logits = self.runner.forward(step)
         sampled = step.sampled
         started = [chunk.sequence for chunk in step.prefills if chunk.is_first]
@@ -160,8 +162,8 @@ class InFlightEngine(Engine):
         self._remove([sequence for sequence in sampled if sequence.finish_reason is not None])
 
     def _remove(self, sequences: list[Sequence]) -> None:
-        moves = self._scheduler.retire(self._forgotten(sequences))
-        self._cache.move(moves)
+        copies = self._scheduler.retire(self._forgotten(sequences))
+        self._cache.copy_slots(copies)
 
     def _drain_running(self) -> list[Sequence]:
         return self._forgotten(self._scheduler.drain_running())

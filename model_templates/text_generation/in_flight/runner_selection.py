@@ -1,9 +1,9 @@
-"""Finds out whether the in-flight engine can hold a model, by trying it.
+"""Selects the in-flight engine's runner for a model, by trying each.
 
-No list of architectures: each runner computes a short scene (prompts of different lengths, one of
-them in chunks, joining while another decodes) and its logits are compared with the model's own
-forward over the same tokens. The first runner that agrees is taken; they are tried in the order of
-their speed: fused (on a CPU), packed, cache.
+No list of architectures: each runner computes a short trial run (prompts of different lengths, one
+of them in chunks, joining while another decodes) and its logits are compared with the model's own
+forward over the same tokens. The first runner whose logits agree is taken. They are tried in the
+order of their speed: fused (on a CPU), packed, cache.
 """
 
 from __future__ import annotations
@@ -17,17 +17,20 @@ from hf_runtime import log
 from hf_runtime.errors import RuntimeModelError, reason
 
 from ..engine.scheduler import Scheduler, Step
-from ..fused.attention_rules import UnfitError
+from ..fused.attention_rules import UnsupportedDecoderError
 from ..kv.kv_cache import CacheSize, KVCache, LayerShape
 from ..runners.cache_runner import CacheRunner
 from ..runners.packed_runner import PackedRunner
 from ..sequence.sampling_params import SamplingParams
-from .warm_up import silent_sequence
+from .warm_up import dummy_sequence
 
+# The largest difference of logits, as a share of their range. Runners sum in another order than the
+# model, so results differ by rounding: bfloat16 keeps 8 bits of a number, float16 11, float32 24. A
+# wrong mask or position changes logits by more than that.
 _TOLERANCE = {torch.float32: 1e-3, torch.float16: 3e-2, torch.bfloat16: 8e-2}
 _WIDEST = 8e-2
-_SCENE_LEN = 32
-_SCENE_WIDTH = 4
+_TRIAL_LEN = 32
+_TRIAL_WIDTH = 4
 _WIDTHS = ("sliding_window", "attention_chunk_size")
 
 
@@ -43,70 +46,76 @@ class Runner(Protocol):
 RunnerFactory = Callable[[Any, KVCache, torch.device], Runner]
 
 
-class CannotHoldError(RuntimeModelError):
-    """No runner holds the model; the text says why, runner by runner."""
+class UnsupportedModelError(RuntimeModelError):
+    """No runner supports the model; the text says why, runner by runner."""
 
 
-def fitting_runner(model: Any, shapes: list[LayerShape], device: torch.device) -> RunnerFactory:
+def select_runner(model: Any, shapes: list[LayerShape], device: torch.device) -> RunnerFactory:
     """The first runner whose logits agree with the model's own. Leaves the model as that runner
     needs it.
 
     Raises:
-        CannotHoldError: none does.
+        UnsupportedModelError: none does.
     """
     candidates: list[RunnerFactory] = [CacheRunner]
     if getattr(model, "_supports_attention_backend", False):
         candidates.insert(0, PackedRunner)
     if "local" in (getattr(model.config, "attention_layers", None) or ()):
-        # GPT-Neo counts its window from the longest row of a batch, and keeps it where
-        # _narrow_windows can't reach: only long prompts would show the difference.
-        raise CannotHoldError("its local attention takes no sequences of different lengths")
+        # GPT-Neo counts its window from the longest row of a batch and keeps its width where
+        # _narrow_windows can't change it: only prompts longer than the trial's would differ.
+        raise UnsupportedModelError("its local attention takes no sequences of different lengths")
     with _narrow_windows(model):
-        expected = _Scene(model, device).expected()
-        if device.type == "cpu" and _holds_fused(model, shapes, device, expected):
+        expected = _TrialRun(model, device).expected()
+        if device.type == "cpu" and _fits_fused(model, shapes, device, expected):
             return fused_runner
-        return _first_that_agrees(candidates, model, shapes, device, expected)
+        return _first_matching(candidates, model, shapes, device, expected)
 
 
 def fused_runner(model: Any, cache: KVCache, device: torch.device) -> Runner:
-    """The fastest on a CPU. Raises ImportError without Numba, UnfitError for most architectures."""
+    """The fastest runner on a CPU.
+
+    Raises:
+        ImportError: Numba is not installed.
+        UnsupportedDecoderError: the model is not of Llama's shape.
+    """
     from ..fused.runner import FusedRunner
 
     return FusedRunner(model, cache, device)
 
 
-def _holds_fused(
+def _fits_fused(
     model: Any,
     shapes: list[LayerShape],
     device: torch.device,
     expected: dict[tuple[int, int], torch.Tensor],
 ) -> bool:
-    """Whether the fused runner's logits are the model's; no failure of it is a reason for more than
-    the next one.
+    """Whether the fused runner's logits agree with the model's. Where it fails, for whatever
+    reason, the next runner is tried.
     """
     try:
         error = _difference(fused_runner, model, shapes, device, expected)
     except ImportError as missing:
         log.info(f"models of Llama's shape are slower on this CPU without Numba: {missing}")
         return False
-    except UnfitError:
+    except UnsupportedDecoderError:
         return False
     except Exception as failure:
-        # Whatever keeps it from this one: the others hold more.
+        # Whatever fails here, the other runners support more models.
         log.info(f"the compiled loops don't run: {type(failure).__name__}: {reason(failure, 120)}")
         return False
     return error <= _tolerance(model)
 
 
 def _tolerance(model: Any) -> float:
-    """The largest difference of logits that rounding makes, as a share of their range: a quantized
-    layer may round its input to 8 bits, the other way after the last bit of a sum.
+    """The largest difference of logits that rounding makes, as a share of their range. A quantized
+    layer may round its input to 8 bits: where the last bit of a sum differs, it may round to the
+    next of 256 values.
     """
     is_quantized = getattr(model, "hf_quantizer", None) is not None
     return _WIDEST if is_quantized else _TOLERANCE.get(model.dtype, _WIDEST)
 
 
-def _first_that_agrees(
+def _first_matching(
     candidates: list[RunnerFactory],
     model: Any,
     shapes: list[LayerShape],
@@ -119,7 +128,7 @@ def _first_that_agrees(
         try:
             error = _difference(candidate, model, shapes, device, expected)
         except Exception as failure:
-            # Whatever an unknown architecture raises is the answer: not this way.
+            # Whatever an unknown architecture raises: this runner does not support it.
             reasons.append(
                 f"{candidate.__name__}: {type(failure).__name__}: {reason(failure, 120)}"
             )
@@ -128,13 +137,13 @@ def _first_that_agrees(
                 return candidate
             reasons.append(f"{candidate.__name__}: its logits differ by {error:.2g} of their range")
         model.set_attn_implementation(own_attention)
-    raise CannotHoldError("; ".join(reasons))
+    raise UnsupportedModelError("; ".join(reasons))
 
 
 @contextmanager
 def _narrow_windows(model: Any) -> Iterator[None]:
-    """Narrows sliding windows and attention chunks to fewer tokens than the scene has, which would
-    otherwise not show whether a runner keeps to them.
+    """Narrows sliding windows and attention chunks to fewer tokens than the trial run has:
+    otherwise it would not show whether a runner respects them.
     """
     configs = [getattr(module, "config", None) for module in model.modules()]
     owners = {id(owner): owner for owner in (*model.modules(), *configs)}
@@ -142,10 +151,10 @@ def _narrow_windows(model: Any) -> Iterator[None]:
         (owner, name, width)
         for owner in owners.values()
         for name in _WIDTHS
-        if isinstance(width := getattr(owner, name, None), int) and width > _SCENE_WIDTH
+        if isinstance(width := getattr(owner, name, None), int) and width > _TRIAL_WIDTH
     ]
     for owner, name, _ in widths:
-        setattr(owner, name, _SCENE_WIDTH)
+        setattr(owner, name, _TRIAL_WIDTH)
     try:
         yield
     finally:
@@ -153,7 +162,7 @@ def _narrow_windows(model: Any) -> Iterator[None]:
             setattr(owner, name, width)
 
 
-class _Scene:
+class _TrialRun:
     """Three prompts of 7, 4 and 9 tokens, and two more tokens for each."""
 
     def __init__(self, model: Any, device: torch.device) -> None:
@@ -179,12 +188,12 @@ class _Scene:
                 logits[row, num_forced] = output[len(prompt) - 1 + num_forced].float()
         return logits
 
-    def play(self, runner: Runner) -> dict[tuple[int, int], torch.Tensor]:
-        """The same logits, from the engine's way: prompts join in mid-flight, five tokens a step at
-        most.
+    def run(self, runner: Runner) -> dict[tuple[int, int], torch.Tensor]:
+        """The same logits as the engine computes them: prompts join while others decode, at most
+        five tokens a step.
         """
         params = SamplingParams(max_tokens=3)
-        sequences = [silent_sequence(prompt, params) for prompt in self.prompts]
+        sequences = [dummy_sequence(prompt, params) for prompt in self.prompts]
         scheduler = Scheduler(max_num_seqs=len(sequences), max_num_batched_tokens=5)
         scheduler.add(sequences)
         logits = {}
@@ -195,7 +204,7 @@ class _Scene:
                 logits[row, num_forced] = row_logits.float()
                 sequence.token_ids += self.forced[row][num_forced : num_forced + 1]
             done = [s for s in step.sampled if (sequences.index(s), 2) in logits]
-            runner.cache.move(scheduler.retire(done))  # type: ignore[attr-defined]
+            runner.cache.copy_slots(scheduler.retire(done))  # type: ignore[attr-defined]
         return logits
 
 
@@ -207,8 +216,8 @@ def _difference(
     expected: dict[tuple[int, int], torch.Tensor],
 ) -> float:
     """Largest difference of a runner's logits from the expected ones, as a share of their range."""
-    cache = KVCache(shapes, CacheSize(num_slots=3, max_model_len=_SCENE_LEN, num_bytes=0), 1)
-    got = _Scene(model, device).play(factory(model, cache, device))
+    cache = KVCache(shapes, CacheSize(num_slots=3, max_model_len=_TRIAL_LEN, num_bytes=0), 1)
+    got = _TrialRun(model, device).run(factory(model, cache, device))
     worst = 0.0
     for key, logits in expected.items():
         span = (logits.max() - logits.min()).clamp_min(1e-6)

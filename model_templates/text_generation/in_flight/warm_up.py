@@ -1,5 +1,5 @@
-"""Computes a few made-up sequences before a model serves, so that no caller pays for what happens
-once: kernels chosen and laid out by shape, memory taken from the system, modules imported.
+"""Computes a few dummy sequences before a model serves, so that no caller waits for what happens
+once: kernels selected by shape, memory taken from the system, modules imported.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ _PROMPT_TOKENS = (3, 16, 64)
 _OUTPUT_TOKENS = 3
 
 
-class _Nobody:
-    """Wants nothing of what is generated."""
+class _NoRecipient:
+    """The recipient of a dummy sequence: it must never be given anything."""
 
     streams = False
     request_id = ""
@@ -33,9 +33,9 @@ class _Nobody:
         raise AssertionError("a warm-up is never published")
 
 
-def silent_sequence(prompt_token_ids: list[int], params: SamplingParams) -> Sequence:
-    """A sequence that answers nobody and never needs its text."""
-    return Sequence(prompt_token_ids, params, _Nobody(), Detokenizer(None, prompt_token_ids))
+def dummy_sequence(prompt_token_ids: list[int], params: SamplingParams) -> Sequence:
+    """A sequence without a caller, whose text is never needed."""
+    return Sequence(prompt_token_ids, params, _NoRecipient(), Detokenizer(None, prompt_token_ids))
 
 
 def warm_up(scheduler: Scheduler, runner: Any, sampler: Sampler, cache: KVCache) -> None:
@@ -50,7 +50,7 @@ def warm_up(scheduler: Scheduler, runner: Any, sampler: Sampler, cache: KVCache)
         SamplingParams(_OUTPUT_TOKENS, temperature=0.7, top_k=5, top_p=0.9, seed=0),
     )
     scheduler.add(
-        silent_sequence([0] * length, way) for length, way in zip(lengths, ways, strict=False)
+        dummy_sequence([0] * length, way) for length, way in zip(lengths, ways, strict=False)
     )
     while scheduler.has_work:
         step = scheduler.schedule()
@@ -61,4 +61,4 @@ def warm_up(scheduler: Scheduler, runner: Any, sampler: Sampler, cache: KVCache)
         finished = [sequence for sequence in sampled if sequence.finish_reason]
         for sequence in finished:
             sampler.forget(sequence)
-        cache.move(scheduler.retire(finished))
+        cache.copy_slots(scheduler.retire(finished))

@@ -1,7 +1,8 @@
-"""Linear layers of torchao's int8 weights on a CPU, multiplied as whole numbers by oneDNN.
+"""Linear layers of torchao's int8 weights on a CPU, as integer matrix products by oneDNN.
 
-``onednn.qlinear_*`` is what inductor emits for quantized models, private to torch: where it is
-missing, fails, or does not multiply exactly, layers stay torchao's.
+``onednn.qlinear_*`` are private operators of torch, which inductor emits for quantized models
+(torch/_inductor/fx_passes/quantization.py). torch has no public way to them without compiling the
+model. Where they are missing, fail, or do not multiply exactly, layers stay torchao's.
 """
 
 from __future__ import annotations
@@ -14,33 +15,33 @@ from hf_runtime.devices.linear_forms import PrepackedLinear, is_int8
 from hf_runtime.devices.prepacked_linear import prepack
 from torch import nn
 
-from .arithmetic import loops, offset
+from .row_quantization import row_kernels, zero_point
 
-_MOST_INPUTS = 2**31 // (255 * 128)  # as many products as an int32 holds the sum of
+_MAX_INPUTS = 2**31 // (255 * 128)  # more products could overflow the int32 that sums them
 
 
 def prepack_all(model: nn.Module) -> int:
-    """``prepack``, with int8 layers in their form."""
+    """``prepack``, with Int8Linear for int8 weights."""
     return prepack(model, int8_forms=(Int8Linear,))
 
 
 class Int8Linear(PrepackedLinear):
     """``y = x @ weight.T + bias`` for a weight of torchao's ``Int8Tensor``.
 
-    Each row of the input is written as whole numbers (whole_numbers.py): in two digits of 8 bits,
-    which is finer than bfloat16; or in one, where torchao's configuration quantizes activations as
-    well. Sums of whole numbers are exact: a row's outputs don't depend on the rows beside it.
+    Each row of the input is quantized (row_quantization.py): to two digits of 8 bits, which is
+    finer than bfloat16; or to one, where torchao's configuration quantizes activations as well.
+    Sums of integers are exact, so a row's outputs don't depend on the rows beside it.
     """
 
     @staticmethod
     def joined(weights: list[torch.Tensor]) -> torch.Tensor:
         if len(weights) == 1:
             return weights[0]
-        parts: list[Any] = list(weights)
-        first = parts[0]
+        tensors: list[Any] = list(weights)
+        first = tensors[0]
         joined: torch.Tensor = type(first)(
-            torch.cat([part.qdata for part in parts]),
-            torch.cat([part.scale for part in parts]),
+            torch.cat([tensor.qdata for tensor in tensors]),
+            torch.cat([tensor.scale for tensor in tensors]),
             first.block_size,
             first.dtype,
             act_quant_kwargs=first.act_quant_kwargs,
@@ -49,13 +50,13 @@ class Int8Linear(PrepackedLinear):
 
     def _pack(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
         tensor: Any = weight
-        is_fit = is_int8(weight) and self.in_features <= _MOST_INPUTS
-        if not is_fit or not _multiplies_exactly():
-            raise RuntimeError("no product of whole numbers for it")
+        is_supported = is_int8(weight) and self.in_features <= _MAX_INPUTS
+        if not is_supported or not _multiplies_exactly():
+            raise RuntimeError("no exact integer product for this weight")
         self._num_digits = 2 if tensor.act_quant_kwargs is None else 1
-        self._loops = loops(torch.get_num_threads())
-        self._product = _Product(tensor.qdata, tensor.scale.reshape(-1).float())
-        sums = tensor.qdata.sum(dim=1) * offset(self._num_digits)
+        self._kernels = row_kernels(torch.get_num_threads())
+        self._matmul = _Int8Matmul(tensor.qdata, tensor.scale.reshape(-1).float())
+        sums = tensor.qdata.sum(dim=1) * zero_point(self._num_digits)
         self._offsets = (sums * tensor.scale.reshape(-1).double()).float()  # (out,)
         self._bias = torch.zeros(self.out_features) if bias is None else bias.float()
 
@@ -64,13 +65,13 @@ class Int8Linear(PrepackedLinear):
         rows = x.reshape(-1, self.in_features)
         if not len(rows):
             return x.new_empty(*x.shape[:-1], self.out_features)
-        digits, parts = self._loops.digits(rows, self._num_digits)
-        products = self._product(digits)
-        y = self._loops.combined(products, parts, self._offsets, self._bias, self.dtype)
+        digits, scales = self._kernels.digits(rows, self._num_digits)
+        products = self._matmul(digits)
+        y = self._kernels.dequantized(products, scales, self._offsets, self._bias, self.dtype)
         return y.view(*x.shape[:-1], self.out_features)
 
 
-class _Product:
+class _Int8Matmul:
     """A weight (out, in) int8 and a scale (out,) for each output, laid out by oneDNN."""
 
     def __init__(self, weight: torch.Tensor, scales: torch.Tensor) -> None:
@@ -90,12 +91,12 @@ class _Product:
 
 @cache
 def _multiplies_exactly() -> bool:
-    """Whether this processor's products of int8 are exact: without VNNI, sums of two may be cut
-    off at 16 bits.
+    """Whether this processor's products of int8 are exact. Without VNNI, x86 adds two products in
+    16 bits and saturates (``vpmaddubsw``).
     """
     for left, right in ((255, 127), (255, -128)):
         x = torch.full((8, 64), left, dtype=torch.uint8)
-        product = _Product(torch.full((32, 64), right, dtype=torch.int8), torch.ones(32))
+        product = _Int8Matmul(torch.full((32, 64), right, dtype=torch.int8), torch.ones(32))
         if not bool((product(x) == 64 * left * right).all()):
             return False
     return True

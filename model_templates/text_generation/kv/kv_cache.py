@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from hf_runtime.errors import LoadError
 
-from .slot_contents import Move
+from .slot_contents import SlotCopy
 
 _GIB = 2**30
 _DEFAULT_NUM_SEQS = 128
@@ -217,12 +217,12 @@ class KVCache:
             self.keys.append(_zeros((*rows, shape.key_dim), shape))
             self.values.append(_zeros((*rows, shape.value_dim), shape))
 
-    def move(self, moves: Iterable[Move]) -> None:
+    def copy_slots(self, copies: Iterable[SlotCopy]) -> None:
         """Copies slots as the scheduler says, in order."""
-        for move in moves:
+        for copy in copies:
             for stored in (*self.keys, *self.values):
-                stored[move.target, :, : move.num_tokens] = stored[
-                    move.source, :, : move.num_tokens
+                stored[copy.target, :, : copy.num_tokens] = stored[
+                    copy.source, :, : copy.num_tokens
                 ]
 
 

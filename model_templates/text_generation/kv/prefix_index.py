@@ -37,7 +37,7 @@ class Prefix:
 
 
 @dataclass(frozen=True)
-class Shared:
+class SharedPrefix:
     """What a prompt begins like: ``num_ready`` of its tokens can be copied from ``source`` now,
     ``num_coming`` when what is under way is computed.
     """
@@ -47,11 +47,11 @@ class Shared:
     num_coming: int = 0
 
     @property
-    def is_worth_waiting(self) -> bool:
+    def is_worth_waiting_for(self) -> bool:
         return self.num_coming >= self.num_ready + MIN_TOKENS
 
 
-NOTHING = Shared()
+NO_SHARED_PREFIX = SharedPrefix()
 
 
 def prefix_of(
@@ -67,7 +67,7 @@ def as_array(token_ids: list[int]) -> TokenIds:
     return np.frombuffer(array("i", token_ids), dtype=np.int32)
 
 
-def num_alike(one: TokenIds, other: TokenIds) -> int:
+def num_common_tokens(one: TokenIds, other: TokenIds) -> int:
     """How many tokens both begin with."""
     length = min(len(one), len(other))
     differs = one[:length] != other[:length]
@@ -96,28 +96,28 @@ class PrefixIndex:
         """Forgets everything."""
         self._by_start.clear()
 
-    def find(self, sequence: Sequence) -> Shared:
+    def find(self, sequence: Sequence) -> SharedPrefix:
         """The most that a prompt shares, less its last token, which gives its first logits."""
         if not self._by_start:
-            return NOTHING
+            return NO_SHARED_PREFIX
         prompt = sequence.prompt_token_ids
         candidates = self._by_start.get(_start(sequence, prompt))
         if candidates is None or len(prompt) <= MIN_TOKENS:
-            return NOTHING
+            return NO_SHARED_PREFIX
         token_ids = as_array(prompt)[:-1]
         source, num_ready, num_coming = None, 0, 0
         for candidate in candidates:
-            alike = num_alike(token_ids, candidate.token_ids)
+            alike = num_common_tokens(token_ids, candidate.token_ids)
             num_coming = max(num_coming, alike)
             if min(alike, candidate.num_ready) > max(num_ready, MIN_TOKENS - 1):
                 source, num_ready = candidate, min(alike, candidate.num_ready)
-        return Shared(source, num_ready, num_coming)
+        return SharedPrefix(source, num_ready, num_coming)
 
     def alike(self, prefix: Prefix) -> Iterator[tuple[Prefix, int]]:
         """The others that start as ``prefix`` does, and how many tokens they have in common."""
         for other in list(self._by_start.get(prefix.start, ())):
             if other is not prefix:
-                yield other, num_alike(prefix.token_ids, other.token_ids)
+                yield other, num_common_tokens(prefix.token_ids, other.token_ids)
 
 
 def _start(sequence: Sequence, token_ids: list[int]) -> tuple[object, ...]:

@@ -12,11 +12,19 @@ from collections.abc import Sequence as Items
 from dataclasses import dataclass
 
 from ..sequence.sequence import Sequence
-from .prefix_index import MIN_TOKENS, NOTHING, Prefix, PrefixIndex, Shared, num_alike, prefix_of
+from .prefix_index import (
+    MIN_TOKENS,
+    NO_SHARED_PREFIX,
+    Prefix,
+    PrefixIndex,
+    SharedPrefix,
+    num_common_tokens,
+    prefix_of,
+)
 
 
 @dataclass(frozen=True)
-class Move:
+class SlotCopy:
     """Copy the first ``num_tokens`` of slot ``source`` to slot ``target``."""
 
     source: int
@@ -24,7 +32,7 @@ class Move:
     num_tokens: int
 
 
-# A prefix moves for at least this share of tokens that no other slot holds; else it is dropped.
+# A prefix copies for at least this share of tokens that no other slot holds; else it is dropped.
 _LEAST_OWN_SHARE = 1 / 8
 
 
@@ -37,7 +45,7 @@ class SlotContents:
         self._index = PrefixIndex()
         self._holding: dict[Sequence, Prefix | None] = {}
         self._kept: dict[int, Prefix] = {}  # by slot
-        self._booked: list[tuple[Prefix, int]] = []  # ready when the step is over
+        self._noted: list[tuple[Prefix, int]] = []  # ready when the step is over
         self._clock = 0
 
     @property
@@ -45,11 +53,11 @@ class SlotContents:
         """How many ended sequences can be shared with."""
         return len(self._kept)
 
-    def find(self, sequence: Sequence) -> Shared:
+    def find(self, sequence: Sequence) -> SharedPrefix:
         """What a waiting sequence's prompt begins like."""
         return self._index.find(sequence)
 
-    def place(self, sequence: Sequence, slot: int) -> list[Move]:
+    def place(self, sequence: Sequence, slot: int) -> list[SlotCopy]:
         """Gives a sequence its slot, with as many tokens of its prompt computed as another slot
         has.
         """
@@ -58,35 +66,35 @@ class SlotContents:
         source_slot = slot if source is None else source.slot
         if source is not None:
             source.last_used = self._tick()
-        moves = self._vacate(slot, unless=shared)
+        copies = self._vacate(slot, unless=shared)
         if source_slot != slot:
-            moves.append(Move(source_slot, slot, shared.num_ready))
+            copies.append(SlotCopy(source_slot, slot, shared.num_ready))
         sequence.slot = slot
         sequence.num_computed_tokens = sequence.num_reused_tokens = shared.num_ready
         self._hold(sequence)
-        return moves
+        return copies
 
-    def book(self, sequence: Sequence, num_computed: int) -> None:
+    def note_computed(self, sequence: Sequence, num_computed: int) -> None:
         """Says that the step computes a prompt up to there."""
         prefix = self._holding[sequence]
         if prefix is not None:
-            self._booked.append((prefix, num_computed))
+            self._noted.append((prefix, num_computed))
 
-    def step_over(self) -> None:
+    def finish_step(self) -> None:
         """What was booked is computed."""
-        for prefix, num_computed in self._booked:
+        for prefix, num_computed in self._noted:
             prefix.num_ready = num_computed
-        self._booked.clear()
+        self._noted.clear()
 
-    def move(self, sequence: Sequence, slot: int) -> list[Move]:
+    def move(self, sequence: Sequence, slot: int) -> list[SlotCopy]:
         """Takes a running sequence to another slot."""
-        moves = self._vacate(slot)
-        moves.append(Move(sequence.slot, slot, sequence.num_computed_tokens))
+        copies = self._vacate(slot)
+        copies.append(SlotCopy(sequence.slot, slot, sequence.num_computed_tokens))
         sequence.slot = slot
         prefix = self._holding[sequence]
         if prefix is not None:
             prefix.slot = slot
-        return moves
+        return copies
 
     def release(self, sequence: Sequence) -> None:
         """Takes a sequence's slot back when its last step is over; keeps what it computed."""
@@ -104,24 +112,24 @@ class SlotContents:
         self._index.clear()
         self._holding.clear()
         self._kept.clear()
-        self._booked.clear()
+        self._noted.clear()
 
     def _tick(self) -> int:
         self._clock += 1
         return self._clock
 
-    def _shared_in_place(self, sequence: Sequence, slot: int) -> Shared:
+    def _shared_in_place(self, sequence: Sequence, slot: int) -> SharedPrefix:
         """What a prompt begins like; what lies in its slot already, where that is as much."""
         shared = self._index.find(sequence)
         there = self._kept.get(slot)
         if shared.source is None or there is None or there.start != shared.source.start:
             return shared
         if (
-            num_alike(shared.source.token_ids[: shared.num_ready], there.token_ids)
+            num_common_tokens(shared.source.token_ids[: shared.num_ready], there.token_ids)
             < shared.num_ready
         ):
             return shared
-        return Shared(there, shared.num_ready)
+        return SharedPrefix(there, shared.num_ready)
 
     def _hold(self, sequence: Sequence) -> None:
         prefix = None
@@ -152,7 +160,7 @@ class SlotContents:
     def _least_recently_used(self) -> Prefix:
         return min(self._kept.values(), key=lambda prefix: prefix.last_used)
 
-    def _vacate(self, slot: int, unless: Shared = NOTHING) -> list[Move]:
+    def _vacate(self, slot: int, unless: SharedPrefix = NO_SHARED_PREFIX) -> list[SlotCopy]:
         """Takes the prefix in a slot elsewhere, or drops it: where another one is of more use, or
         where its slot's next sequence, which shares ``unless``, goes on with all of it.
         """
@@ -167,7 +175,7 @@ class SlotContents:
         prefix.slot = target
         self._kept[target] = prefix
         self._index.add(prefix)
-        return [Move(slot, target, len(prefix))]
+        return [SlotCopy(slot, target, len(prefix))]
 
     def _is_worth_moving(self, prefix: Prefix) -> bool:
         num_elsewhere = 0
@@ -191,7 +199,7 @@ class SlotContents:
         return oldest.slot
 
 
-def slots_in_order(num_slots: int, num_prefix_slots: int) -> list[int]:
+def prefix_slot_order(num_slots: int, num_prefix_slots: int) -> list[int]:
     """All slots, those first that the running sequences come to last: none of theirs, then from the
     top; the last of theirs, where long prompts are computed, at the end.
     """

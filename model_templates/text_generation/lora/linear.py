@@ -181,12 +181,12 @@ def _device(layer: Any, model: Any) -> torch.device:
     return device
 
 
-def unadapted(part: Any) -> Any:
+def without_adapters(part: Any) -> Any:
     """The layer without its adapters."""
     return part.base if isinstance(part, AdaptedLinear) else part
 
 
-def with_changes(linear: Linear, parts: Sequence[Any]) -> Linear:
+def with_adapters(linear: Linear, parts: Sequence[Any]) -> Linear:
     """``linear``, which computes the bases of all ``parts`` side by side, with their adapters."""
     ends = [0, *accumulate(part.out_features for part in parts)]
     adapted = [

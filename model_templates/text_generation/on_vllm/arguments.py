@@ -111,7 +111,7 @@ def gpu_index(placement: Placement) -> int | None:
     return int(index) if alone and index else None
 
 
-def usual_cache_bytes(options: Options, config: Any, element_bytes: int, free_bytes: int) -> int:
+def default_cache_bytes(options: Options, config: Any, element_bytes: int, free_bytes: int) -> int:
     """The memory for keys and values on a CPU: what the sequences need, at most half of what is
     free, where vLLM would take most of the machine's.
     """

@@ -121,7 +121,7 @@ class AsyncVllm:
         return outputs if constraint is None else _refusing(outputs, constraint)
 
     def shutdown(self) -> None:
-        llm, self._llm = self._llm, _Gone(self._llm)
+        llm, self._llm = self._llm, _StoppedLLM(self._llm)
         with contextlib.suppress(Exception):  # whatever is left ends with this process
             llm.shutdown()
 
@@ -142,7 +142,7 @@ async def _refusing(
             raise RequestError(f"{constraint.kind}: vLLM can't take it: {why}") from error
 
 
-class _Gone:
+class _StoppedLLM:
     """What is left of an AsyncLLM: its numbers."""
 
     errored = False

@@ -24,7 +24,7 @@ from ..sequence.sequence import Sequence, Token
 from .sampling import require_known, token_logprobs
 
 _LOOK_EVERY_S = 1.0
-_LAST_WORDS_S = 1.0
+_CLOSING_S = 1.0
 _CANNOT_HOLD = "vLLM can't hold the output to it, allowed: a simpler one"
 
 
@@ -94,9 +94,9 @@ class VllmEngine(Engine):
         self.thread.on_news = self._interrupt
         self._start_vllm, self._end_process = start, end_process
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._stirred = asyncio.Event()
+        self._news_event = asyncio.Event()
         self._tasks: dict[Sequence, asyncio.Task[None]] = {}
-        self._fresh: dict[Sequence, None] = {}  # those with news, in order
+        self._updated: dict[Sequence, None] = {}  # those with news, in order
         self._stats = StepStats(0, 0, 0, 0.0)
         self._stopping = threading.Event()
         self._watcher = threading.Thread(target=self._watch, name="vllm watch", daemon=True)
@@ -152,7 +152,7 @@ class VllmEngine(Engine):
         """Has a step that waits look at what came."""
         if self._loop is not None:
             with contextlib.suppress(RuntimeError):  # closed: the thread has ended
-                self._loop.call_soon_threadsafe(self._stirred.set)
+                self._loop.call_soon_threadsafe(self._news_event.set)
 
     def prepare(self) -> None:
         self._loop = asyncio.new_event_loop()
@@ -170,7 +170,7 @@ class VllmEngine(Engine):
 
     def _remove(self, sequences: list[Sequence]) -> None:
         for sequence in sequences:
-            self._fresh.pop(sequence, None)
+            self._updated.pop(sequence, None)
             if sequence in self._tasks:
                 self._tasks[sequence].cancel()
 
@@ -185,24 +185,24 @@ class VllmEngine(Engine):
     def _step(self) -> None:
         """Publishes the next news together, of however many sequences."""
         assert self._loop is not None
-        self._loop.run_until_complete(self._until_news())
-        fresh, self._fresh = list(self._fresh), {}
+        self._loop.run_until_complete(self._wait_for_updates())
+        fresh, self._updated = list(self._updated), {}
         if fresh:
             self._publish(fresh)
 
-    async def _until_news(self) -> None:
+    async def _wait_for_updates(self) -> None:
         """Returns when a sequence has news, none is left, or the time to stop has come; takes what
         is submitted and cancelled meanwhile.
         """
         while True:
-            self._stirred.clear()
+            self._news_event.clear()
             self.thread.take_in()
             left_s = self._seconds_left()
-            if self._fresh or not self._tasks or left_s <= 0:
+            if self._updated or not self._tasks or left_s <= 0:
                 return
             assert self._loop is not None
-            timer = self._loop.call_later(min(left_s, _LOOK_EVERY_S), self._stirred.set)
-            await self._stirred.wait()
+            timer = self._loop.call_later(min(left_s, _LOOK_EVERY_S), self._news_event.set)
+            await self._news_event.wait()
             timer.cancel()
 
     def _seconds_left(self) -> float:
@@ -244,8 +244,8 @@ class VllmEngine(Engine):
             self.metrics.began(sequence, _queue_time_s(output))
         if sequence.finish_reason is None and output.finished:
             self._ended_early(sequence, completion.finish_reason)
-        self._fresh[sequence] = None
-        self._stirred.set()
+        self._updated[sequence] = None
+        self._news_event.set()
 
     def _ended_early(self, sequence: Sequence, why: str | None) -> None:
         """vLLM gives no more tokens though by our rules more would come."""
@@ -275,7 +275,7 @@ class VllmEngine(Engine):
 
     def _done(self, sequence: Sequence, _: asyncio.Task[None]) -> None:
         self._tasks.pop(sequence, None)
-        self._stirred.set()
+        self._news_event.set()
 
     def _count(self, stats: StepStats) -> None:
         """vLLM tells of each of its steps."""
@@ -297,7 +297,7 @@ class VllmEngine(Engine):
             if self._vllm.is_dead:
                 log.error("vLLM's process died: this model's process ends too")
                 self.stop()
-                time.sleep(_LAST_WORDS_S)  # who asks meanwhile is answered with 503
+                time.sleep(_CLOSING_S)  # who asks meanwhile is answered with 503
                 self._end_process()
                 return
 
@@ -310,7 +310,7 @@ async def _ended(tasks: Iterable[asyncio.Task[None]]) -> None:
     """Gives cancelled tasks a moment to end."""
     waiting = list(tasks)
     if waiting:
-        await asyncio.wait(waiting, timeout=_LAST_WORDS_S)
+        await asyncio.wait(waiting, timeout=_CLOSING_S)
     for _ in range(3):
         await asyncio.sleep(0)
 

@@ -35,7 +35,7 @@ _INSTALL = (
 
 
 @dataclass(frozen=True)
-class Described:
+class ModelDescription:
     """What the model's files say of it; its weights are in vLLM's hands."""
 
     config: Any
@@ -43,7 +43,7 @@ class Described:
     dtype: Any
 
 
-def load_files(served: ServedModel, placement: Placement) -> tuple[Path, Any, Described]:
+def load_files(served: ServedModel, placement: Placement) -> tuple[Path, Any, ModelDescription]:
     """Its folder, its tokenizer and what it is.
 
     Raises:
@@ -60,7 +60,7 @@ def load_files(served: ServedModel, placement: Placement) -> tuple[Path, Any, De
     except OSError:  # it has no such file
         generation_config = GenerationConfig.from_model_config(config)
     dtype = resolve_dtype(served.dtype, config, placement.device)
-    return files, load_tokenizer(served, files), Described(config, generation_config, dtype)
+    return files, load_tokenizer(served, files), ModelDescription(config, generation_config, dtype)
 
 
 def make_engine(
@@ -69,7 +69,7 @@ def make_engine(
     placement: Placement,
     num_threads: int,
     files: Path,
-    described: Described,
+    described: ModelDescription,
     eos_token_ids: frozenset[int],
 ) -> VllmEngine:
     """The engine, not started yet.
@@ -91,7 +91,7 @@ def make_engine(
     cache = None if gib is None else int(gib * 2**30)
     if cache is None and device.type == "cpu":
         size = getattr(described.dtype, "itemsize", 4)
-        cache = arguments.usual_cache_bytes(options, described.config, size, free_bytes(device))
+        cache = arguments.default_cache_bytes(options, described.config, size, free_bytes(device))
     dtype = str(described.dtype).removeprefix("torch.")
     folders = adapter_folders(served)
     started = {
@@ -120,7 +120,7 @@ async def _start(
     from . import client
 
     try:
-        with processes.dying_with_this_one():
+        with processes.children_die_with_parent():
             return await client.start(started, folders, count)
     except LoadError:
         raise

@@ -72,7 +72,7 @@ def visible_gpu(index: int) -> str:
 
 
 @contextmanager
-def dying_with_this_one() -> Iterator[None]:
+def children_die_with_parent() -> Iterator[None]:
     """Processes that multiprocessing spawns here are killed when the thread that spawns them ends,
     however it does.
     """

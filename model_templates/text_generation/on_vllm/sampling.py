@@ -15,7 +15,7 @@ from ..sampling.token_logprobs import alternatives
 from ..sequence.sampling_params import SamplingParams
 from ..sequence.sequence import TokenLogprobs
 from ..structured.constraint import Constraint
-from ..structured.library import choice_regex, json_defaults
+from ..structured.llguidance_grammars import choice_regex, json_defaults
 
 MAX_TEMPERATURE = 2.0  # vLLM refuses more
 MIN_TEMPERATURE = 0.01  # and takes what is less for this
@@ -45,7 +45,7 @@ def sampling_arguments(params: SamplingParams, eos_token_ids: Iterable[int]) -> 
         "min_p": params.min_p if filters else 0.0,
         "presence_penalty": params.presence_penalty,
         "frequency_penalty": params.frequency_penalty,
-        "repetition_penalty": _within(params.repetition_penalty),
+        "repetition_penalty": _clamped(params.repetition_penalty),
         "seed": params.seed,
         "stop_token_ids": sorted(set(ends)),
         "ignore_eos": True,  # the model's ends are among stop_token_ids
@@ -91,6 +91,6 @@ def token_logprobs(token_id: int, found: Any, num: int) -> TokenLogprobs:
     return TokenLogprobs(float(sampled.logprob), int(sampled.rank), others)
 
 
-def _within(penalty: float) -> float:
+def _clamped(penalty: float) -> float:
     """A penalty that stays finite in float32."""
     return min(max(penalty, 1 / _LARGEST_PENALTY), _LARGEST_PENALTY)

@@ -1,7 +1,7 @@
 """Logits to tokens, for a batch in which every sequence has its own options.
 
-A batch of plain greedy sequences pays for one argmax. What a sequence asks for changes its own
-tokens only, and a seed gives the same tokens in any batch.
+A batch of plain greedy sequences costs one argmax. A sequence's options change its own tokens
+only, and a seed gives the same tokens in any batch.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from collections.abc import Sequence as Rows
 import torch
 
 from ..sequence.sequence import Sequence, Token
-from .logit_changes import LogitChanges
-from .sampling import draw
+from .logits_processors import LogitsProcessors
+from .random_sampling import sample_rows
 from .token_logprobs import RawLogprobs
 
 
@@ -24,7 +24,7 @@ def argmax(logits: torch.Tensor) -> torch.Tensor:
 
 
 class Sampler:
-    """Samples one token per sequence. ``eos_token_ids`` are withheld until a sequence has its
+    """Samples one token per sequence. ``eos_token_ids`` are forbidden until a sequence has its
     min_tokens; ``argmax`` is the runner's own, from (rows, vocab) to (rows,) int64.
     """
 
@@ -33,7 +33,7 @@ class Sampler:
         eos_token_ids: Rows[int],
         argmax: Callable[[torch.Tensor], torch.Tensor] = argmax,
     ) -> None:
-        self._changes = LogitChanges(eos_token_ids)
+        self._changes = LogitsProcessors(eos_token_ids)
         self._argmax = argmax
 
     @torch.inference_mode()  # a runner's logits can't be changed in place outside of it
@@ -44,10 +44,12 @@ class Sampler:
         raw = RawLogprobs(logits, sequences)
         logits = self._changes.apply(logits, sequences)
         token_ids = self._argmax(logits)  # (num_sequences,)
-        drawn = [row for row, sequence in enumerate(sequences) if not sequence.params.is_greedy]
-        if drawn:
-            rows = torch.tensor(drawn, device=logits.device)
-            token_ids[rows] = draw(logits[rows], [sequences[row] for row in drawn])
+        sampled_rows = [
+            row for row, sequence in enumerate(sequences) if not sequence.params.is_greedy
+        ]
+        if sampled_rows:
+            rows = torch.tensor(sampled_rows, device=logits.device)
+            token_ids[rows] = sample_rows(logits[rows], [sequences[row] for row in sampled_rows])
         logprobs = raw.of(token_ids)
         return [Token(id_, logprobs.get(row)) for row, id_ in enumerate(token_ids.tolist())]
 
@@ -57,8 +59,8 @@ class Sampler:
 
 
 def choice_seed(seed: int | None, index: int) -> int | None:
-    """The seed of choice ``index`` (from 0) of a request with this seed: the first choice has the
-    request's own, so that it says the same whatever n is.
+    """The seed of choice ``index`` (from 0) of a request with this seed. The first choice has the
+    request's own seed, so that its text does not depend on n.
     """
     if seed is None or index == 0:
         return seed

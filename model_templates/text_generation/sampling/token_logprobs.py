@@ -1,6 +1,6 @@
 """Log-probabilities of sampled tokens, for the rows of a batch that ask for them.
 
-Of the model's own logits: no penalty, temperature or filter changes them.
+They are those of the model's own logits, before penalties, temperature and filters, as in vLLM.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ class RawLogprobs:
 def alternatives(
     token_ids: list[int], logprobs: list[float], sampled_id: int
 ) -> tuple[tuple[int, float, int], ...]:
-    """(token_id, logprob, rank) of the likeliest but the sampled one; equals share a rank, and
-    what the model itself rules out is none.
+    """(token_id, logprob, rank) of the likeliest tokens but the sampled one. Equal ones share a
+    rank; tokens of probability 0 are left out.
     """
     return tuple(
         (token_id, logprob, 1 + logprobs.index(logprob))

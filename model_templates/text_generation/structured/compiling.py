@@ -1,8 +1,8 @@
-"""Compiles constraints beside the engine, so that a large one holds up nobody but its own caller.
+"""Compiles constraints in threads of their own, so that a large one delays its own caller only.
 
-Two at a time, in threads of low priority; what they made is kept by content, the latest used few.
-A thread can't be stopped: one that takes too long is left to itself, and another may take its
-place, as long as few are. Knows no grammar library and no request.
+Two are compiled at a time, in threads of low priority; the results last used are cached by content.
+Python can't stop a thread: one that takes too long is abandoned, and another one takes its turn, as
+long as few are abandoned. Knows no grammar library and no request.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ Futures = dict[Constraint, Future[Start]]
 Take = Callable[[Started], None]
 Fail = Callable[[Exception], None]
 
-_AT_ONCE = 2
-_MOST_LEFT = 4
+_MAX_CONCURRENT = 2
+_MAX_ABANDONED = 4
 _NICENESS = 10
-_MOST_KEPT = 32  # each may grow to about 20 MB of automaton
-_MOST_WAITING = 64
+_MAX_CACHED = 32  # each may grow to about 20 MB of automaton
+_MAX_WAITING = 64
 
 
 class Compiler:
-    """Constraints to functions that start a grammar. ``close`` ends what waits.
+    """Compiles constraints to functions that start a grammar.
 
-    ``time_limit_s`` is how long a request waits for each that it needs. ``prepare`` is done before
-    the first, in its own time; it may be called again.
+    ``time_limit_s`` is how long a request waits for each constraint. ``prepare`` is called before
+    each, may take longer the first time, and does not count.
     """
 
     def __init__(
@@ -49,11 +49,11 @@ class Compiler:
         self._prepare, self._compile = prepare, compile_
         self._time_limit_s = time_limit_s
         self._prepared = threading.Event()
-        self._turns = threading.Semaphore(_AT_ONCE)
+        self._turns = threading.Semaphore(_MAX_CONCURRENT)
         self._lock = threading.Lock()  # guards the rest
         self._kept: OrderedDict[Constraint, Future[Start]] = OrderedDict()
         self._unfinished: set[Future[Start]] = set()
-        self._left: set[Future[Start]] = set()
+        self._abandoned: set[Future[Start]] = set()
         self._waiting: set[threading.Thread] = set()
         self._asking: dict[tuple[Future[Start], ...], list[tuple[Take, Fail]]] = {}
         self._closed = False
@@ -80,7 +80,7 @@ class Compiler:
             self._wait_beside(futures, start, fail)
 
     def close(self) -> None:
-        """Refuses what waits for its turn; what is being compiled has its time limit to end."""
+        """Refuses what waits for its turn; what is being compiled may end within its time limit."""
         with self._lock:
             self._closed = True
             unfinished, waiting = list(self._unfinished), list(self._waiting)
@@ -96,7 +96,7 @@ class Compiler:
                 raise OverloadedError("the model is being unloaded: try again later")
             future = self._kept.get(constraint)
             if future is None or future.cancelled():
-                if len(self._unfinished) >= _MOST_WAITING:
+                if len(self._unfinished) >= _MAX_WAITING:
                     raise _busy(constraint)
                 future = self._kept[constraint] = Future()
                 self._unfinished.add(future)
@@ -104,30 +104,30 @@ class Compiler:
                     target=self._run, args=(constraint, future), name="grammar", daemon=True
                 ).start()
             self._kept.move_to_end(constraint)
-            while len(self._kept) > _MOST_KEPT:
+            while len(self._kept) > _MAX_CACHED:
                 self._kept.popitem(last=False)
             return future
 
     def _run(self, constraint: Constraint, future: Future[Start]) -> None:
-        _give_way()
+        _lower_priority()
         self._prepare()
         self._prepared.set()
         self._turns.acquire()
         if future.set_running_or_notify_cancel():
             try:
                 future.set_result(self._compile(constraint))
-            except BaseException as error:  # a panic of the library is none of Exception
+            except BaseException as error:  # PyO3's PanicException is not an Exception
                 failed = error if isinstance(error, Exception) else _broken(constraint)
                 future.set_exception(failed)
         with self._lock:
             self._unfinished.discard(future)
-            was_left = future in self._left
-            self._left.discard(future)
-        if not was_left:
+            was_abandoned = future in self._abandoned
+            self._abandoned.discard(future)
+        if not was_abandoned:
             self._turns.release()
 
     def _wait_beside(self, futures: Futures, start: Take, fail: Fail) -> None:
-        """However many ask for the same, they wait in one thread."""
+        """Waits in another thread, one for all requests that wait for the same constraints."""
         key = tuple(futures.values())
 
         def wait() -> None:
@@ -144,7 +144,7 @@ class Compiler:
         thread = threading.Thread(target=wait, name="grammar-wait", daemon=True)
         with self._lock:
             is_first = key not in self._asking
-            is_full = is_first and len(self._waiting) >= _MOST_WAITING
+            is_full = is_first and len(self._waiting) >= _MAX_WAITING
             if not is_full:
                 self._asking.setdefault(key, []).append((start, fail))
                 if is_first:
@@ -168,20 +168,20 @@ class Compiler:
         except FutureTimeoutError:
             if future.cancel():  # it was not even begun
                 raise _busy(constraint) from None
-            self._leave(future)
+            self._abandon(future)
             raise RequestError(
                 f"{constraint.kind}: takes more than {self._time_limit_s:g} s to prepare "
                 "(max_grammar_s), allowed: a simpler one"
             ) from None
 
-    def _leave(self, future: Future[Start]) -> None:
-        """Lets another have the turn of one that takes too long."""
+    def _abandon(self, future: Future[Start]) -> None:
+        """Gives the turn of one that takes too long to another."""
         with self._lock:
-            leaves = future in self._unfinished and future not in self._left
-            leaves = leaves and len(self._left) < _MOST_LEFT
-            if leaves:
-                self._left.add(future)
-        if leaves:
+            abandons = future in self._unfinished and future not in self._abandoned
+            abandons = abandons and len(self._abandoned) < _MAX_ABANDONED
+            if abandons:
+                self._abandoned.add(future)
+        if abandons:
             self._turns.release()
 
 
@@ -200,7 +200,7 @@ def _broken(constraint: Constraint) -> RequestError:
     return RequestError(f"{constraint.kind}: can't be prepared, allowed: another one")
 
 
-def _give_way() -> None:
-    """Lets the engine's thread go first: on Linux a thread has a priority of its own."""
+def _lower_priority() -> None:
+    """Lets the engine's thread run first: on Linux each thread has a niceness of its own."""
     with contextlib.suppress(OSError, AttributeError):
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)

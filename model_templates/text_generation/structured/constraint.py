@@ -1,7 +1,7 @@
-"""What a row's output is held to, as its request says it: one JSON schema, one regular expression,
-or a list of texts of which it is one.
+"""The constraint on a row's output, as its request gives it: one JSON schema, one regular
+expression, or a list of texts to choose from.
 
-Checks what can be told without a grammar library; knows none.
+Checks what can be checked without a grammar library; knows none.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Where one output stands in its grammar. Beside library.py alone this calls llguidance."""
+"""The grammar state of one output. Only this module and llguidance_grammars.py call llguidance."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from hf_runtime.errors import RequestError
 class Grammar:
     """Follows one output token by token; used by the engine's thread alone.
 
-    ``option`` is the request's, for errors; ``special_tokens`` are those whose text the request's
-    has in it. Of n choices each has its own.
+    ``option`` is the request's option, which errors name; ``special_tokens`` are those whose text
+    stands in the constraint. With n above 1 each choice has a grammar of its own.
     """
 
     def __init__(
@@ -33,8 +33,8 @@ class Grammar:
         return bool(self._matcher.is_stopped())
 
     def fill(self, address: int) -> None:
-        """Writes which tokens may come next to ``num_words`` 32-bit words at ``address``, the
-        lowest bit first; a token that ends the text is among them where the text may end.
+        """Writes a bit for each token, 1 where it may come next, into ``num_words`` 32-bit words at
+        ``address``, the lowest bit first. An end-of-text token may come where the text may end.
         """
         self._matcher.unsafe_compute_mask_ptr(address, 4 * self.num_words)
 
@@ -42,13 +42,13 @@ class Grammar:
         """Takes the next token.
 
         Raises:
-            RequestError: it is none that may come, because none can or other options forbid those
-                that can; or what comes next takes too long to tell.
+            RequestError: the grammar does not allow the token, because it allows none or because
+                other options forbid those that it allows; or the grammar is too complex.
         """
         if not self._matcher.consume_token(token_id):
             why = _why(self._matcher.stop_reason(), self._matcher.get_error())
             if token_id in self._special_tokens:
-                # The library asks for it where its text alone may follow, and then won't have it.
+                # llguidance allows the token where the constraint has its text, then refuses it.
                 why = (
                     f"has {self._special_tokens[token_id]!r}, a special token of this model, which "
                     "can't be written as a text, allowed: other texts"
@@ -57,7 +57,7 @@ class Grammar:
 
 
 def _why(stop_reason: str, error: str) -> str:
-    """The library has one name, InternalError, for a token that does not fit and for a limit."""
+    """llguidance says InternalError for a token that does not fit and for a limit alike."""
     fits_nothing = "satisfy the grammar" in error or stop_reason.startswith(("NoExt", "NotStop"))
     if not fits_nothing:
         return "too complex to follow any further, allowed: a simpler one"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from hf_encoder.runners.graph_runner import GraphRunner, bucket_of
 from hf_encoder.runners.padded_runner import PaddedRunner
-from hf_encoder.runners.runner import Runner, RunnerSetup, made_up_encodings
+from hf_encoder.runners.runner import Runner, RunnerSetup, random_encodings
 
 from perf.gpu.results import Context
 from perf.gpu.sections.ceilings import seconds
@@ -53,5 +53,5 @@ def _emit(
 
 
 def _batch_s(runner: Runner, length: int, size: int) -> float:
-    batch = made_up_encodings(runner.setup, [length] * size)
+    batch = random_encodings(runner.setup, [length] * size)
     return seconds(lambda: runner.forward(batch), runner.setup.device, _TIMES, _FOR_S)

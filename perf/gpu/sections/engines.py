@@ -170,7 +170,7 @@ def _graphs_on_cpu() -> Iterator[None]:
         patch.object(in_flight, "with_cuda_graphs", with_graphs),
         patch.object(in_flight, "KVCache", with_spare_column),
         patch.object(
-            runner_selection, "_holds_fused", lambda *_: False
+            runner_selection, "_fits_fused", lambda *_: False
         ),  # a GPU's runner is the packed one
     ):
         yield

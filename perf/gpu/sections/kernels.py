@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from text_generation.engine.scheduler import Step
-from text_generation.in_flight.warm_up import silent_sequence
+from text_generation.in_flight.warm_up import dummy_sequence
 from text_generation.sequence.sampling_params import SamplingParams
 
 from perf.gpu.results import Row
@@ -60,7 +60,7 @@ def _step(sequences: int, num_computed_tokens: int) -> Step:
     params = SamplingParams(max_tokens=8)
     decodes = []
     for slot in range(sequences):
-        sequence = silent_sequence([2] * num_computed_tokens, params)
+        sequence = dummy_sequence([2] * num_computed_tokens, params)
         sequence.token_ids.append(3)
         sequence.slot, sequence.num_computed_tokens = slot, num_computed_tokens + 1
         decodes.append(sequence)

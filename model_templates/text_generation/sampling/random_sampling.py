@@ -1,10 +1,10 @@
-"""Draws tokens from logits, for rows that each have their own temperature, filters and random
+"""Samples tokens from logits, for rows that each have their own temperature, filters and random
 numbers.
 
-Temperature, top-k, top-p, min-p, draw: transformers' order. A draw takes one uniform number from
-the sequence's own generator and inverts the cumulative distribution in the order of the vocabulary.
-Filters are thresholds on scores: so what a row keeps depends neither on its neighbours nor on the
-order in which a sort leaves equal scores.
+Temperature, top-k, top-p, min-p, then sampling: transformers' order. Each token takes one uniform
+number from the sequence's own generator and inverts the cumulative distribution in the order of the
+vocabulary. Filters are thresholds on scores: what a row keeps depends neither on the other rows nor
+on the order in which a sort leaves equal scores.
 """
 
 from __future__ import annotations
@@ -16,12 +16,14 @@ import torch
 from ..sequence.sampling_params import SamplingParams
 from ..sequence.sequence import Sequence
 
-_NEVER = float("-inf")
-_TOP = 1024  # the likeliest tokens, which nearly always hold the mass that top-p looks for
+_MINUS_INFINITY = float("-inf")
+# top-p first looks at so many of the likeliest tokens: they nearly always hold its probability
+# mass, and a top-k of 1,024 costs less than sorting the whole vocabulary.
+_TOP = 1024
 
 
-def draw(logits: torch.Tensor, sequences: Rows[Sequence]) -> torch.Tensor:
-    """logits (rows, vocab) -> token ids (rows,)."""
+def sample_rows(logits: torch.Tensor, sequences: Rows[Sequence]) -> torch.Tensor:
+    """logits (rows, vocab) -> sampled token ids (rows,)."""
     device = logits.device
     temperatures = torch.tensor([s.params.temperature for s in sequences], device=device)
     uniform = torch.tensor([s.random.random() for s in sequences], device=device)
@@ -65,7 +67,7 @@ def _threshold(
     top = scores.topk(width, dim=-1).values  # (rows, width), descending
     top_k = torch.tensor(ks, device=device).unsqueeze(1)
     last = (top_k - 1).clamp_min(0)  # (rows, 1)
-    kth = top.gather(1, last).masked_fill(top_k == 0, _NEVER)
+    kth = top.gather(1, last).masked_fill(top_k == 0, _MINUS_INFINITY)
     if not any(ps):
         return kth
     top_p = torch.tensor(ps, device=device).unsqueeze(1)

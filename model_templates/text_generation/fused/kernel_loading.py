@@ -1,9 +1,9 @@
 """Loads the kernels so that they are compiled once on a machine, not once for every model.
 
-Numba keeps compiled code beside the source file. Every model has a copy of that, in a folder that
-may be read-only, so the file is copied once more: to a folder of this user's named by its content,
-which all models share. Compiled code is run as it lies there, so only a folder that nobody else can
-write to is used.
+Numba caches compiled code beside the source file. Every model has its own copy of that file, in a
+folder that may be read-only. So the file is copied once more, to a folder of this user's that is
+named by the file's hash, and all models share it. Cached code is executed without a check, so only
+a folder that nobody else can write to is used.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from types import ModuleType
 from hf_runtime import log
 from hf_runtime.errors import reason
 
-from .team import Kernel
+from .thread_team import Kernel
 
 _SOURCE = Path(__file__).with_name("kernels.py")
 
@@ -37,7 +37,7 @@ def load_kernel(name: str, dtype: str) -> Kernel:
     except Exception as error:
         if not is_kept:
             raise
-        # Whatever is wrong with what lies on disk: damaged, full, another Numba's.
+        # Whatever is wrong with the cache on disk: damaged, full, written by another Numba.
         function = module.compiled(name, dtype, cache=False)
         _say_not_kept(f"{type(error).__name__}: {reason(error)}")
     return Kernel(function.address, function)

@@ -12,7 +12,7 @@ from ..sampling.sampler import Sampler
 from ..sequence.sequence import Sequence, Token, TokenLogprobs
 
 
-class ChooseTokens(LogitsProcessor):
+class SamplingProcessor(LogitsProcessor):
     """Samples with our sampler and leaves ``generate`` one token to choose per row.
 
     ``last_token_id`` is forced as a row's last token where the model wants one (BART's

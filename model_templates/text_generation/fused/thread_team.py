@@ -1,7 +1,8 @@
 """Runs compiled loops on the thread team that torch computes with.
 
-A second team on the same cores halves the speed of both, and every threading library brings one. So
-the loops run on torch's own, through the one function that code compiled with ``-fopenmp`` calls:
+A second thread team on the same cores halves the speed of both, and every threading library brings
+one. So the kernels run on torch's own, through the function that code compiled by GCC with
+``-fopenmp`` calls:
 ``GOMP_parallel(fn, data, num_threads, flags)``, part of libgomp's ABI
 (https://gcc.gnu.org/onlinedocs/libgomp/Implementing-PARALLEL-construct.html). Where torch's OpenMP
 is not libgomp the loops run on the calling thread alone.
@@ -21,8 +22,8 @@ NEXT_TASK, NEXT_THREAD = 0, 1  # the first arguments: counters that the threads 
 Arguments = ctypes.c_int64 * _NUM_ARGUMENTS
 
 
-class Team:
-    """The calling thread and torch's others. ``num_threads`` of them work on a loop at most."""
+class ThreadTeam:
+    """The calling thread and torch's other threads; at most ``num_threads`` work on a kernel."""
 
     def __init__(self, num_threads: int) -> None:
         self.num_threads = num_threads

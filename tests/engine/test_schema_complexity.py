@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from hf_runtime.errors import RequestError
-from text_generation.structured.together import check_followed, ways_of_pattern
+from text_generation.structured.schema_complexity import branches_of_pattern, check_complexity
 
 OPEN = [{"pattern": f"a{number}b.*c{number}"} for number in range(30)]
 CODES = [{"pattern": f"^{letter}[0-9a-f]+(-[a-z]+)?$"} for letter in "abcdefghijklmnopqrst"]
@@ -51,9 +51,9 @@ def objects(patterns: list[dict[str, Any]], *names: str) -> list[dict[str, Any]]
     ids=lambda value: json.dumps(value)[:60],
 )
 def test_too_many_that_hold_one_text_are_refused(schema: dict[str, Any], place: str) -> None:
-    said = f"^json_schema: too many patterns hold one text{place} together, allowed: fewer or"
+    said = f"^json_schema: too many patterns apply to one text{place}, allowed: fewer or"
     with pytest.raises(RequestError, match=said):
-        check_followed(json.dumps(schema))
+        check_complexity(json.dumps(schema))
 
 
 @pytest.mark.parametrize(
@@ -83,28 +83,28 @@ def test_too_many_that_hold_one_text_are_refused(schema: dict[str, Any], place: 
     ids=lambda value: json.dumps(value)[:60],
 )
 def test_what_can_be_followed_is_left_alone(schema: dict[str, Any]) -> None:
-    check_followed(json.dumps(schema))
+    check_complexity(json.dumps(schema))
 
 
 def test_too_many_name_patterns_are_refused() -> None:
     many = {f"^{number}": {"type": "string"} for number in range(101)}
     said = "^json_schema: got 101 patternProperties, allowed: at most 100"
     with pytest.raises(RequestError, match=said):
-        check_followed(json.dumps({"patternProperties": many}))
+        check_complexity(json.dumps({"patternProperties": many}))
 
 
 def test_references_may_lead_on_and_on() -> None:
     chain: dict[str, Any] = {f"d{i}": {"items": {"$ref": f"#/$defs/d{i + 1}"}} for i in range(1000)}
-    check_followed(json.dumps({"$defs": chain, "$ref": "#/$defs/d5"}))
+    check_complexity(json.dumps({"$defs": chain, "$ref": "#/$defs/d5"}))
     chain["d999"] = {"allOf": OPEN}
-    with pytest.raises(RequestError, match="too many patterns hold one text"):
-        check_followed(json.dumps({"$defs": chain, "$ref": "#/$defs/d5"}))
+    with pytest.raises(RequestError, match="too many patterns apply to one text"):
+        check_complexity(json.dumps({"$defs": chain, "$ref": "#/$defs/d5"}))
 
 
 def test_too_deep_a_schema_is_refused() -> None:
     chain = {f"d{i}": {"allOf": [{"$ref": f"#/$defs/d{i + 1}"}]} for i in range(1000)}
     with pytest.raises(RequestError, match=r"^json_schema: nested too deeply"):
-        check_followed(json.dumps({"$defs": chain, "$ref": "#/$defs/d0"}))
+        check_complexity(json.dumps({"$defs": chain, "$ref": "#/$defs/d0"}))
 
 
 @pytest.mark.parametrize(
@@ -119,4 +119,4 @@ def test_too_deep_a_schema_is_refused() -> None:
     ],
 )
 def test_the_ways_of_a_pattern_are_its_classes_and_alternatives(pattern: str, ways: int) -> None:
-    assert ways_of_pattern(pattern) == ways
+    assert branches_of_pattern(pattern) == ways

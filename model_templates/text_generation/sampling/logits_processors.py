@@ -1,8 +1,8 @@
-"""What the options of sequences change in their logits before a token is chosen: biases, penalties,
-bad words, ends that are withheld until min_tokens, and grammars.
+"""The logits processors: what the options of sequences change in their logits before a token is
+chosen. Biases, penalties, bad words, ends of text that are forbidden until min_tokens, grammars.
 
-In transformers' and vLLM's order. Whatever changes in a step, of however many rows, goes to the
-device as a few lists of (row, token): rows without such options cost nothing.
+In transformers' and vLLM's order. All rows' changes go to the device together, as a few lists of
+(row, token), so rows without such options cost nothing.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ import torch
 from ..sequence.sequence import Sequence
 from ..structured.grammar import Grammar
 
-_NEVER = float("-inf")
-_LARGEST = 3e38
+_MINUS_INFINITY = float("-inf")
+_LARGEST = 3e38  # a penalty beyond this would be infinite in float32
 _BITS = 32
 _Ids = npt.NDArray[np.int64]
 
 
-class LogitChanges:
-    """Remembers what it needs of each sequence until it is forgotten."""
+class LogitsProcessors:
+    """Changes the logits of a batch; keeps what it needs of each sequence until ``forget``."""
 
     def __init__(self, eos_token_ids: Rows[int]) -> None:
         self._eos_token_ids = tuple(eos_token_ids)
-        self._changes: dict[Sequence, _Changes] = {}
+        self._changes: dict[Sequence, _SequenceProcessors] = {}
 
     def apply(self, logits: torch.Tensor, sequences: Rows[Sequence]) -> torch.Tensor:
         """logits (rows, vocab) -> the same, changed in place; float32 where a row changes at all,
@@ -44,23 +44,23 @@ class LogitChanges:
         _forbid(logits, changes)
         held = [(row, s.grammar) for row, s in enumerate(sequences) if s.grammar is not None]
         if held:
-            hold_to_grammars(logits, held)
+            mask_by_grammars(logits, held)
         return logits
 
     def forget(self, sequence: Sequence) -> None:
         """Drops what is kept for a finished sequence."""
         self._changes.pop(sequence, None)
 
-    def _of(self, sequence: Sequence, vocab_size: int) -> _Changes:
+    def _of(self, sequence: Sequence, vocab_size: int) -> _SequenceProcessors:
         changes = self._changes.get(sequence)
         if changes is None:
-            changes = _Changes(sequence, self._eos_token_ids, vocab_size)
+            changes = _SequenceProcessors(sequence, self._eos_token_ids, vocab_size)
             self._changes[sequence] = changes
         return changes
 
 
-class _Changes:
-    """The changes that one sequence asks for."""
+class _SequenceProcessors:
+    """What one sequence's options change."""
 
     def __init__(self, sequence: Sequence, eos_token_ids: tuple[int, ...], vocab_size: int) -> None:
         params = sequence.params
@@ -89,7 +89,7 @@ class _Counts:
         params = sequence.params
         penalises_before = params.repetition_penalty != 1
         prompt = dict.fromkeys(sequence.continued_token_ids if penalises_before else ())
-        self._places = {token: place for place, token in enumerate(prompt)}
+        self._indices = {token: place for place, token in enumerate(prompt)}
         self._tokens = np.zeros(len(prompt) + params.max_tokens, dtype=np.int64)
         self._tokens[: len(prompt)] = list(prompt)
         self._counts = np.zeros(len(self._tokens), dtype=np.float32)
@@ -99,11 +99,11 @@ class _Counts:
         """(tokens, counts): each token once; 0 for one that only the prompt has."""
         token_ids = self._sequence.token_ids
         for token in token_ids[self._num_counted :]:
-            place = self._places.setdefault(token, len(self._places))
+            place = self._indices.setdefault(token, len(self._indices))
             self._tokens[place] = token
             self._counts[place] += 1
         self._num_counted = len(token_ids)
-        return self._tokens[: len(self._places)], self._counts[: len(self._places)]
+        return self._tokens[: len(self._indices)], self._counts[: len(self._indices)]
 
 
 class _BadWords:
@@ -112,7 +112,9 @@ class _BadWords:
     def __init__(
         self, words: Rows[tuple[int, ...]], eos_token_ids: tuple[int, ...], vocab_size: int
     ) -> None:
-        """A word that is an end is none, as in transformers: it would keep a text from ending."""
+        """Leaves out words that are an end-of-text token, as transformers does: forbidding one
+        would keep the text from ending.
+        """
         self._single: list[int] = []
         self._longer: dict[int, list[tuple[int, ...]]] = {}
         self._num_before = 0
@@ -140,14 +142,14 @@ class _BadWords:
         return self._single + found
 
 
-def _add_biases(logits: torch.Tensor, changes: list[tuple[int, _Changes]]) -> None:
+def _add_biases(logits: torch.Tensor, changes: list[tuple[int, _SequenceProcessors]]) -> None:
     biased = [(row, change.biased) for row, change in changes if len(change.biased)]
     if biased:
         biases = np.concatenate([change.biases for _, change in changes])
-        logits[_places(biased, logits.device)] += torch.from_numpy(biases).to(logits.device)
+        logits[_indices(biased, logits.device)] += torch.from_numpy(biases).to(logits.device)
 
 
-def _penalise(logits: torch.Tensor, changes: list[tuple[int, _Changes]]) -> None:
+def _penalise(logits: torch.Tensor, changes: list[tuple[int, _SequenceProcessors]]) -> None:
     """Repetition (CTRL, https://arxiv.org/abs/1909.05858, 4.1), then frequency and presence."""
     counted = [(row, c.params, *c.counts.read()) for row, c in changes if c.counts is not None]
     if not counted:
@@ -161,7 +163,7 @@ def _penalise(logits: torch.Tensor, changes: list[tuple[int, _Changes]]) -> None
         within_float32 = np.clip(values, -_LARGEST, _LARGEST).astype(np.float32)
         return torch.from_numpy(np.repeat(within_float32, lengths)).to(device)
 
-    places = _places([(row, tokens) for row, _, tokens, _ in counted], device)
+    places = _indices([(row, tokens) for row, _, tokens, _ in counted], device)
     counts = torch.from_numpy(np.concatenate([counts for *_, counts in counted])).to(device)
     repetition = spread([params.repetition_penalty for _, params, _, _ in counted])
     frequency = spread([params.frequency_penalty for _, params, _, _ in counted])
@@ -172,13 +174,13 @@ def _penalise(logits: torch.Tensor, changes: list[tuple[int, _Changes]]) -> None
     logits[places] = scores.nan_to_num_(nan=0)  # an extreme penalty is finite, however large
 
 
-def _forbid(logits: torch.Tensor, changes: list[tuple[int, _Changes]]) -> None:
+def _forbid(logits: torch.Tensor, changes: list[tuple[int, _SequenceProcessors]]) -> None:
     forbidden = [(row, change.forbidden()) for row, change in changes]
     if any(tokens for _, tokens in forbidden):
-        logits[_places(forbidden, logits.device)] = _NEVER
+        logits[_indices(forbidden, logits.device)] = _MINUS_INFINITY
 
 
-def _places(
+def _indices(
     tokens: list[tuple[int, Any]], device: torch.device
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """(rows, tokens), one element for each token of each row."""
@@ -188,7 +190,7 @@ def _places(
     return torch.from_numpy(rows).to(device), torch.from_numpy(columns).to(device)
 
 
-def hold_to_grammars(logits: torch.Tensor, held: Rows[tuple[int, Grammar]]) -> None:
+def mask_by_grammars(logits: torch.Tensor, held: Rows[tuple[int, Grammar]]) -> None:
     """Changes logits (rows, vocab) in place, in the rows that are named; no other is touched."""
     words = torch.empty(len(held), max(grammar.num_words for _, grammar in held), dtype=torch.int32)
     for row, (_, grammar) in zip(words, held, strict=True):

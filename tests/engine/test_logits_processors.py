@@ -9,7 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from text_generation.sampling.logit_changes import LogitChanges
+from text_generation.sampling.logits_processors import LogitsProcessors
 from text_generation.sampling.sampler import Sampler
 from text_generation.sequence.sequence import Sequence, Token
 from transformers import (
@@ -30,7 +30,7 @@ def having(token_ids: list[int], prompt: list[int] | None = None, **params: Any)
 
 
 def changed(logits: torch.Tensor, *rows: Sequence, eos: tuple[int, ...] = (EOS,)) -> torch.Tensor:
-    return LogitChanges(eos).apply(logits.clone(), rows)
+    return LogitsProcessors(eos).apply(logits.clone(), rows)
 
 
 def ids(one: Sequence) -> Any:
@@ -62,7 +62,7 @@ def test_penalties_are_openais_over_the_output_after_the_repetition_penalty(
 
 
 def test_penalties_follow_the_output_from_step_to_step() -> None:
-    changes, one = LogitChanges([]), having([], frequency_penalty=1.0)
+    changes, one = LogitsProcessors([]), having([], frequency_penalty=1.0)
     for step, token in enumerate([4, 4, 7, 4]):
         logits = changes.apply(torch.zeros(1, VOCAB_SIZE), [one])
         assert float(logits[0, 4]) == -[0, 1, 2, 2][step]
@@ -186,7 +186,7 @@ def test_a_row_of_nothing_but_bad_words_harms_no_neighbour() -> None:
 def test_a_batch_without_such_options_is_not_touched() -> None:
     logits = random_logits(2).bfloat16()
     rows = [having([4]), having([5], temperature=1.0, top_k=3, stop_token_ids=(4,), seed=1)]
-    changes = LogitChanges([EOS])
+    changes = LogitsProcessors([EOS])
     assert changes.apply(logits, rows) is logits
     assert changes._changes == {}
 

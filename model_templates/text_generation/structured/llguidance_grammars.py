@@ -1,8 +1,8 @@
-"""llguidance: constraints to grammars of one tokenizer.
+"""Makes llguidance's grammars of constraints, for one tokenizer.
 
-Its automata are built as far as outputs need them, so a grammar is ready in milliseconds; its
-limits, and what together.py refuses before, bound what any of them can take. The tokenizer's own
-part is built with the first.
+llguidance builds an automaton only as far as outputs need it, so a grammar is ready in
+milliseconds. Its own limits, and schema_complexity.py, bound the time and memory of each. Its form
+of the tokenizer is built with the first grammar.
 https://github.com/guidance-ai/llguidance
 """
 
@@ -19,7 +19,7 @@ from hf_runtime.errors import RequestError, reason
 
 from .constraint import Constraint
 from .grammar import Grammar
-from .together import check_followed
+from .schema_complexity import check_complexity
 
 _SPACE = r"(\x20|\n[\x20\t]{0,32})"
 _BOUNDED = (1, 9)
@@ -51,7 +51,7 @@ class Grammars:
         if own is None:
             raise RequestError(f"{option}: {self._problem}")
         if option == "json_schema":
-            check_followed(constraint.text)
+            check_complexity(constraint.text)
         matcher = _matcher(own, constraint)
         num_words = -(-own.vocab_size // 32)
         _check_begins(matcher, option)
@@ -59,20 +59,20 @@ class Grammars:
         return lambda: Grammar(matcher.deep_copy(), option, num_words, special_tokens)
 
     def prepare(self) -> None:
-        """Makes llguidance's own form of the tokenizer, its tokens as bytes in a trie: about a
-        second for a large one. What goes wrong is told to each request.
+        """Makes llguidance's own form of the tokenizer, a trie of its tokens' bytes: about a second
+        for a large one. Where that fails, each request is told why.
         """
         with self._lock:
             if self._own is not None or self._problem:
                 return
             try:
-                self._own = self._own_form()
+                self._own = self._tokenizer_of_llguidance()
             except ImportError:
                 self._problem = (
                     "this server's Python lacks the package llguidance, which it needs; whoever "
                     "runs the server can add it: pip install 'llguidance>=1.7,<2'"
                 )
-            except BaseException as error:  # a panic of the library is none of Exception
+            except BaseException as error:  # PyO3's PanicException is not an Exception
                 why = reason(Exception(str(error) or type(error).__name__), 120)
                 self._problem = (
                     "can't be used with this model, whose tokenizer is of a kind that llguidance "
@@ -84,7 +84,7 @@ class Grammars:
         special = {token_id: token.content for token_id, token in added if token.special}
         return {i: t for i, t in special.items() if any(t in one for one in constraint.texts)}
 
-    def _own_form(self) -> Any:
+    def _tokenizer_of_llguidance(self) -> Any:
         from llguidance.hf import from_tokenizer
 
         known = max(self._vocab_size, len(self._tokenizer))
@@ -101,12 +101,12 @@ def _matcher(own: Any, constraint: Constraint) -> Any:
     except Exception as raised:  # a text that is not even Unicode, and whatever else it refuses
         error = str(raised)
     if error:
-        raise RequestError(f"{constraint.kind}: {_told(error)}")
+        raise RequestError(f"{constraint.kind}: {_short_error(error)}")
     return matcher
 
 
 def grammar_text(constraint: Constraint) -> str:
-    """The constraint in llguidance's words. Raises whatever that raises."""
+    """The constraint as llguidance's grammar. Raises whatever llguidance raises."""
     from llguidance import LLMatcher
 
     if constraint.kind == "json_schema":
@@ -118,9 +118,10 @@ def grammar_text(constraint: Constraint) -> str:
 
 @functools.cache
 def json_defaults() -> Any:
-    """Between two tokens of JSON a space, or a line's end and an indentation: where any white space
-    is allowed, some models write nothing else until their length is up. Older releases repeat the
-    pattern at will (1.7.6 does, which vLLM 0.32 asks for): there it stands after separators alone.
+    """The white space that outputs may have: between two tokens of JSON one space, or a line break
+    and an indentation. Where any white space is allowed, some models write nothing else until
+    max_tokens. llguidance before 1.9 lets the pattern repeat without end (vLLM 0.32 requires
+    1.7.6): there white space is allowed after separators alone.
     """
     found = tuple(int(part) for part in metadata.version("llguidance").split(".")[:2])
     if found >= _BOUNDED:
@@ -146,8 +147,8 @@ def _check_begins(matcher: Any, option: str) -> None:
         raise RequestError(f"{option}: nothing that this model's tokens can write fits it")
 
 
-def _told(error: str) -> str:
-    """What llguidance says, without the grammar that it repeats."""
+def _short_error(error: str) -> str:
+    """llguidance's error message, without the grammar that it repeats."""
     if found := re.search(r"error: (.*)", error):
         return f"not a valid regular expression: {found[1]}"
     if "too big" in error or "too large" in error:
