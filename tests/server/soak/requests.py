@@ -16,7 +16,7 @@ from tritonclient.grpc import service_pb2
 WAYS = ("infer", "generate", "generate_stream", "grpc", "grpc_stream")
 MODELS, BATCHED = ("demo", "batched", "padded"), ("batched", "padded")
 MALFORMED, ABANDONED = 0.1, 0.1
-LONGEST_GREEDY = 64
+LONGEST_GREEDY, CONTEXT = 64, 1024  # tokens
 PROMPTS = (
     *("Once upon a time", "I am going", "Hello", "How are you?", "a", " ", "\n\n", "The end"),
     *("Question: How many legs does a dog have?\nAnswer:", "Zoë said: 日本 🙂", "🙂🙃🙂🙃"),
@@ -107,6 +107,18 @@ def drawn(seed: int, number: int, num_cases: int = 40) -> SoakRequest:
     if kind < MALFORMED + ABANDONED:
         return _abandoned(rng, request)
     return _valid(rng, request, num_cases)
+
+
+def fills() -> list[SoakRequest]:
+    """Requests that fill each engine: every sequence, up to the end of the context. Memory that is
+    given out as it is touched, such as that of keys and values, is touched then.
+    """
+    length = CONTEXT - 8
+    options = {"max_tokens": length, "min_tokens": length, "temperature": 1.0}
+    return [
+        SoakRequest(-1, "fill", "grpc", model, ("Once",), {**options, "n": n})
+        for model, n in zip(MODELS, (128, 128, 32), strict=True)
+    ]
 
 
 def _valid(rng: random.Random, request: SoakRequest, num_cases: int) -> SoakRequest:
