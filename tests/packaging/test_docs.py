@@ -40,3 +40,11 @@ def test_curl_lines_that_send_json_say_so(page: Path) -> None:
     text = page.read_text(encoding="utf-8").replace("\\\n", " ")
     for command in re.findall(r"^curl .*-d .*$", text, re.MULTILINE):
         assert "-H 'Content-Type: application/json'" in command
+
+
+def test_the_architecture_names_files_that_are_there() -> None:
+    text = (DOCS / "architecture.md").read_text(encoding="utf-8")
+    tops = [ROOT, ROOT / "model_templates"]
+    named = set(re.findall(r"`((?:[\w.]+/)+(?:\w+\.py)?)`", text))
+    assert len(named) > 20
+    assert [path for path in named if not any((top / path).exists() for top in tops)] == []

@@ -1,0 +1,131 @@
+"""The shape of the tree: which folder may import which, and how many modules a folder holds."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+TEMPLATES = ROOT / "model_templates"
+MOST_MODULES = 15  # of a folder, its __init__.py not counted
+# From the ground up: a folder imports those before it, never those after it.
+GENERATOR_FLOORS = (
+    "errors",
+    "yaml_file",
+    "spec",
+    "models_yaml",
+    "render",
+    "repository",
+    "server",
+    "fetch",
+    "python_env",
+    "apply",
+    "openai_api",
+    "deploy",
+    "supervision",
+    "verbs",
+    "cli",
+)
+
+
+def sources(root: Path) -> dict[str, Path]:
+    """Every module below ``root`` by the name that imports it, packages without ``__init__``."""
+    found = {}
+    for path in sorted(root.rglob("*.py")):
+        parts = path.relative_to(TEMPLATES if TEMPLATES in path.parents else ROOT).with_suffix("")
+        found[".".join(parts.parts).removesuffix(".__init__")] = path
+    return found
+
+
+MODULES = {**sources(ROOT / "generator"), **sources(TEMPLATES), **sources(ROOT / "perf")}
+PARENTS = {path.parent.parent for path in MODULES.values() if path.name == "__init__.py"}
+
+
+def imported(name: str) -> Iterator[str]:
+    """The modules of ours that a module imports, anywhere in it."""
+    path = MODULES[name]
+    package = name.split(".") if path.name == "__init__.py" else name.split(".")[:-1]
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if alias.name in MODULES)
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else []
+            module = ".".join([*base, *([node.module] if node.module else [])])
+            for alias in node.names:
+                inner = f"{module}.{alias.name}"
+                yield from (found for found in (inner, module) if found in MODULES)
+
+
+def folder(name: str) -> str:
+    """A module's folder; beside folders a module stands for itself: it puts them together."""
+    path = MODULES[name]
+    place = path.parent.relative_to(ROOT).as_posix()
+    return f"{place}/{path.stem}" if path.parent in PARENTS else place
+
+
+def imports_of_folders() -> dict[str, set[str]]:
+    graph: dict[str, set[str]] = {}
+    for name in MODULES:
+        here = folder(name)
+        found = {folder(other) for other in imported(name) if MODULES[other].name != "__init__.py"}
+        graph.setdefault(here, set()).update(found - {here})
+    return graph
+
+
+def test_no_two_folders_import_each_other() -> None:
+    try:
+        TopologicalSorter(imports_of_folders()).prepare()
+    except CycleError as error:
+        pytest.fail(" imports ".join(reversed(error.args[1])))
+
+
+def test_no_folder_of_the_generator_imports_one_above_it() -> None:
+    floors = {f"generator/{name}": floor for floor, name in enumerate(GENERATOR_FLOORS)}
+
+    def floor_of(place: str) -> int:
+        return floors.get("/".join(place.split("/")[:2]), len(floors))
+
+    wrong = [
+        f"{here} imports {other}"
+        for here, others in imports_of_folders().items()
+        for other in others
+        if here.startswith("generator/") and other.startswith("generator/")
+        if floor_of(here) < floor_of(other)
+    ]
+    assert wrong == []
+
+
+def test_generator_and_templates_import_nothing_of_perf() -> None:
+    wrong = [
+        f"{name} imports {other}"
+        for name in MODULES
+        if not name.startswith("perf")
+        for other in imported(name)
+        if other.startswith("perf")
+    ]
+    assert wrong == []
+
+
+def test_no_folder_holds_more_modules_than_one_can_see() -> None:
+    counts: dict[str, int] = {}
+    for path in MODULES.values():
+        if path.name != "__init__.py":
+            place = path.parent.relative_to(ROOT).as_posix()
+            counts[place] = counts.get(place, 0) + 1
+    assert {place: count for place, count in counts.items() if count > MOST_MODULES} == {}
+
+
+def test_no_two_modules_import_each_other() -> None:
+    graph = {name: set(imported(name)) - {name} for name in MODULES}
+    plain = {
+        name: {other for other in others if MODULES[other].name != "__init__.py"}
+        for name, others in graph.items()
+    }
+    try:
+        TopologicalSorter(plain).prepare()
+    except CycleError as error:
+        pytest.fail(" imports ".join(reversed(error.args[1])))
