@@ -7,17 +7,26 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 import os
 import shutil
 import tempfile
 from pathlib import Path
 
 from generator import cli
+from generator.models_yaml.reading import load
+from generator.render.model_folder import VALUES_FILE, render, render_config
 from generator.spec import task_folders
+from generator.spec.task_folders import Task, find_tasks
+from generator.spec.triton_models import triton_models
 from tests.generator import workspace
 
 
 def main() -> None:
+    for task in find_tasks().values():
+        for path, content in rendered_task(task).items():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(content, encoding="utf-8")
     with tempfile.TemporaryDirectory() as scratch:
         folder = workspace.make_templates(Path(scratch) / "templates")
         task_folders.default_directory = lambda: folder
@@ -33,6 +42,20 @@ def main() -> None:
             cli.main(["generate", "--config", config, "--repository", str(target)])
             for source in target.rglob("*.py"):  # copies; the manifest holds their hashes
                 source.unlink()
+
+
+def rendered_task(task: Task) -> dict[Path, str]:
+    """What is made of a real task's example.yaml, by its place in golden/tasks: ``config.pbtxt``
+    without the digest of the task's code, and ``model.json``.
+    """
+    spec = load(task.folder / "example.yaml", {task.tag: task})[0]
+    found = {}
+    for model in triton_models(spec):
+        values = json.loads(render(model, task, Path("model_repository"))[VALUES_FILE])
+        folder = workspace.GOLDEN_TASKS / task.folder.name / model.name
+        found[folder / "config.pbtxt"] = render_config(model, task)
+        found[folder / "model.json"] = json.dumps(values, indent=2) + "\n"
+    return found
 
 
 def report_of(models_yaml: str, work: Path) -> str:

@@ -13,8 +13,12 @@ from pathlib import Path
 import pytest
 
 from generator.render.manifest import MANIFEST_FILE, digest, parse
+from generator.spec.task_folders import find_tasks
 from tests.generator.conftest import Run
-from tests.generator.workspace import GOLDEN, REAL_TEMPLATES, golden_cases, snapshot
+from tests.generator.regenerate import rendered_task
+from tests.generator.workspace import GOLDEN, GOLDEN_TASKS, REAL_TEMPLATES, golden_cases, snapshot
+
+TASKS = find_tasks()
 
 
 @pytest.mark.parametrize("case", golden_cases())
@@ -67,6 +71,13 @@ def test_the_manifest_lists_every_other_file_with_its_hash(case: str, work: Path
         manifest = parse(files.pop(MANIFEST_FILE))
         assert manifest.files == {path: digest(content) for path, content in files.items()}
         assert not manifest.replacing
+
+
+@pytest.mark.parametrize("tag", TASKS)
+def test_a_tasks_config_and_values_are_the_golden_ones(tag: str) -> None:
+    folder = GOLDEN_TASKS / TASKS[tag].folder.name
+    golden = {path: path.read_text(encoding="utf-8") for path in folder.rglob("*.*")}
+    assert rendered_task(TASKS[tag]) == golden
 
 
 def snapshot_of_sources(folder: Path, target: str) -> dict[str, bytes]:
