@@ -18,7 +18,6 @@ from hf_runtime.request.plain_request import RequestLike, tensor_of
 from hf_runtime.request.responder import Responder, answer_failure
 from hf_runtime.request.tensors import RequestFields
 
-from .engine.metrics import families
 from .loading import LoadedModel
 from .request.answer import Answer, Choice, wanted_outputs
 from .request.parsing import Generation, GenerationRequest, parse_request
@@ -49,7 +48,7 @@ class Reception:
 
     def families(self) -> Iterable[Family]:
         """What the engine counts and holds."""
-        return families(self._engine)
+        return self._engine.families()
 
     def take(
         self, request: RequestLike, listed: Iterable[str], responder: Responder, *, may_stream: bool

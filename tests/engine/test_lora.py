@@ -14,7 +14,6 @@ from hf_runtime.devices.prepacked_linear import prepack
 from hf_runtime.errors import LoadError
 from safetensors.torch import load_file, save_file
 from text_generation.engine.engine import Engine
-from text_generation.engine.metrics import families
 from text_generation.in_flight.engine import InFlightEngine
 from text_generation.lora.linear import AdaptedLinear
 from text_generation.lora.reading import read_adapters
@@ -108,7 +107,7 @@ def test_sequences_are_counted_by_adapter(llama: dict[str, Path]) -> None:
     with running(engine):
         one = Asked([1, 2], 2)
         generated(engine, [(one, "sql"), (one, None), (one, "sql")], at_once=3)
-        (family,) = [one for one in families(engine) if "adapter" in one.name]
+        (family,) = [one for one in engine.families() if "adapter" in one.name]
     assert family.name == "hf_triton_adapter_sequences_total"
     samples = {sample.labels["adapter"]: sample.value for sample in family.samples}
     assert samples == {"polite": 0, "sql": 2}

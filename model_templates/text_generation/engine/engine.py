@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -25,13 +25,14 @@ from hf_runtime.errors import (
     place,
     reason,
 )
+from hf_runtime.metrics.publishing import Family
 
 from ..lora.linear import Adapters
 from ..options import Options
 from ..sequence.sequence import Sequence
 from .deadlines import Deadlines
 from .delivery import Delivery
-from .metrics import EngineMetrics
+from .metrics import EngineMetrics, families
 
 
 @dataclass(frozen=True)
@@ -90,6 +91,11 @@ class Engine(ABC):
     @abstractmethod
     def gauges(self) -> dict[str, int]:
         """What is in use at this moment, by name; may be read from any thread."""
+
+    def families(self) -> Iterator[Family]:
+        """What it counts and holds, as Prometheus names it; may be read from any thread."""
+        adapters = self.setup.adapters.names if self.setup.adapters is not None else ()
+        return families(self.metrics, self.gauges, adapters)
 
     @abstractmethod
     def prepare(self) -> None:

@@ -7,16 +7,12 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator, Mapping
 
 from hf_runtime.metrics.histogram import SECONDS, Histogram, histogram_families
 from hf_runtime.metrics.publishing import Family, Sample
 
 from ..sequence.sequence import Sequence
-
-if TYPE_CHECKING:
-    from .engine import Engine
 
 FINISH_REASONS = ("stop", "length", "timeout", "cancelled", "error")
 _PREFIX = "hf_triton_"
@@ -100,10 +96,13 @@ class EngineMetrics:
                 self.time_per_output_token_s.observe((now - sequence.first_token_s) / num_later)
 
 
-def families(engine: Engine) -> Iterator[Family]:
-    """Everything that an engine counts and holds, as Prometheus names it: seconds and totals."""
-    metrics = engine.metrics
-    gauges = engine.gauges
+def families(
+    metrics: EngineMetrics, gauges: Mapping[str, int], adapters: Iterable[str]
+) -> Iterator[Family]:
+    """Everything that an engine counts and holds, as Prometheus names it: seconds and totals.
+
+    ``gauges`` are what is in use at this moment, ``adapters`` the names that requests may give.
+    """
     for name, help_text in _GAUGES.items():
         if name in gauges:
             sample = Sample({}, float(gauges[name]))
@@ -117,9 +116,8 @@ def families(engine: Engine) -> Iterator[Family]:
     ]
     help_text = "Finished sequences, by why they ended"
     yield Family(f"{_PREFIX}finished_total", help_text, True, tuple(reasons))
-    if engine.setup.adapters is not None:
-        names = engine.setup.adapters.names
-        samples = tuple(Sample({"adapter": name}, float(metrics.adapters[name])) for name in names)
+    samples = tuple(Sample({"adapter": name}, float(metrics.adapters[name])) for name in adapters)
+    if samples:
         yield Family(f"{_PREFIX}adapter_sequences_total", _ADAPTERS_HELP, True, samples)
     for name, help_text in _HISTOGRAMS.items():
         unit = "_seconds" if name.endswith("_s") else ""
