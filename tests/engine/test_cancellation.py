@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
-from hf_runtime.request.cancellation import pause_s
+from hf_runtime.request.cancellation import CancellationWatch, pause_s
 
 
 @pytest.mark.parametrize(
@@ -20,3 +22,24 @@ def test_the_pause_follows_what_asking_costs(
     num_asked: int, round_s: float, step_s: float, expected_s: float
 ) -> None:
     assert pause_s(num_asked, round_s, step_s) == pytest.approx(expected_s)
+
+
+def test_a_server_that_can_not_tell_once_is_asked_again(
+    log_lines: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hf_runtime.request.cancellation._LONGEST_PAUSE_S", 0.01)
+    asked, num_rounds = threading.Event(), 0
+
+    def ask_all() -> int:
+        nonlocal num_rounds
+        num_rounds += 1
+        if num_rounds == 1:
+            raise OSError("no shared memory left")
+        asked.set()
+        return 0
+
+    watch = CancellationWatch(ask_all)
+    assert asked.wait(60)
+    watch.close()
+    [line] = log_lines
+    assert "could not ask whether callers have left: OSError at test_cancellation.py" in line

@@ -46,7 +46,12 @@ class CancellationWatch:
     def _run(self) -> None:
         while not self._closing:
             began_s = time.monotonic()
-            num_asked = self._ask_all()
+            try:
+                num_asked = self._ask_all()
+            except Exception as error:  # those of the next round may be askable
+                log.warn(f"could not ask whether callers have left: {place(error)}")
+                time.sleep(_LONGEST_PAUSE_S)
+                continue
             if not num_asked:
                 self._came.wait()
                 self._came.clear()
