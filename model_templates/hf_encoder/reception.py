@@ -17,6 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
+from hf_runtime.engine.reception import PooledReception
 from hf_runtime.errors import CancelledError
 from hf_runtime.metrics.publishing import Family
 from hf_runtime.request.cancellation import has_left
@@ -47,7 +48,7 @@ def give_way() -> None:
             os.setpriority(os.PRIO_PROCESS, thread, niceness)
 
 
-class Reception:
+class Reception(PooledReception):
     """The open requests of one engine."""
 
     def __init__(
@@ -61,7 +62,6 @@ class Reception:
         """``inputs`` are the tensors that a request may have; ``batched`` where max_batch_size is
         above 0.
         """
-        self.description, self.unload_grace_s = loaded.description, options.unload_grace_s
         self._task, self._engine = loaded.task, loaded.engine
         self._inputs, self._batched = tuple(inputs), batched
         # Rust's own pool would take each text from the thread chosen for it here.
@@ -71,47 +71,27 @@ class Reception:
         self._long = ThreadPoolExecutor(num_long, "tokenize-long", initializer=give_way)
         self._delivery = ThreadPoolExecutor(1, "delivery")
         outcomes = loaded.engine.metrics.outcomes
-        self._requests = OpenRequests(
+        requests = OpenRequests(
             options.max_queue_size,
             on_end=lambda outcome: outcomes.update([outcome]),
             on_turned_away=lambda: outcomes.update(["refused"]),
         )
-
-    @property
-    def is_healthy(self) -> bool:
-        """Whether requests get on."""
-        return self._engine.thread.is_healthy
-
-    @property
-    def num_open(self) -> int:
-        """Requests that wait or are worked on."""
-        return len(self._requests)
+        super().__init__(
+            loaded.engine.thread,
+            (self._short, self._long, self._delivery),
+            requests,
+            description=loaded.description,
+            unload_grace_s=options.unload_grace_s,
+        )
 
     def families(self) -> Iterable[Family]:
         """What the engine counts, and how many requests are open."""
         return families(self._engine.metrics, self.num_open)
 
-    def take(
-        self, request: RequestLike, listed: Iterable[str], responder: Responder, **_: bool
-    ) -> None:
-        """Starts one request, or answers it with what is wrong with it; never raises."""
-        if self._requests.admit(responder):
-            accept = partial(self._accept, request, frozenset(listed), responder)
-            self._requests.run(responder, accept)
-
-    def stop(self, grace_s: float) -> None:
-        """Takes no more, finishes what is here within ``grace_s``, answers the rest, and ends the
-        threads once everything that they were given is done.
-        """
-        self._requests.drain(grace_s)
-        self._engine.thread.stop()
-        for pool in (self._short, self._long, self._delivery):
-            pool.shutdown()
-
-    def _accept(self, request: RequestLike, wanted: frozenset[str], responder: Responder) -> None:
+    def _accept(self, request: RequestLike, listed: frozenset[str], responder: Responder) -> None:
         plain = read_plain(request, self._inputs)
         lane = self._long if plain.num_bytes > _LONG_TEXT_BYTES else self._short
-        begin = partial(self._begin, plain, wanted, responder, time.monotonic())
+        begin = partial(self._begin, plain, listed, responder, time.monotonic())
         self._requests.run_on(lane, responder, begin)
 
     def _begin(
@@ -122,7 +102,7 @@ class Reception:
         arrived_s: float,
     ) -> None:
         # What won't be computed need not be tokenised.
-        self._engine.thread.check_running()
+        self._thread.check_running()
         waited_s = time.monotonic() - arrived_s
         if has_left(responder.is_cancelled, waited_s, responder.request_id):
             raise CancelledError("the caller has left")
@@ -138,7 +118,7 @@ class Reception:
 
         request_id = responder.request_id
         work = Work(prepared.encodings, done, responder.is_cancelled, request_id)
-        self._engine.thread.submit([work])
+        self._thread.submit([work])
 
     def _deliver(
         self, prepared: Prepared, results: list[Array] | Exception, responder: Responder

@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any
 
 import torch
+from hf_runtime.engine.reception import PooledReception
 from hf_runtime.errors import RequestError
 from hf_runtime.metrics.publishing import Family
 from hf_runtime.request.open_requests import OpenRequests
@@ -31,7 +32,7 @@ from .request import ReadRow, RequestReader, Taken
 _MIB = 1024 * 1024
 
 
-class Reception:
+class Reception(PooledReception):
     """The open requests of one engine."""
 
     def __init__(
@@ -47,7 +48,6 @@ class Reception:
         """``names`` are the call parameters that a request may give as its own parameters;
         ``batched`` where max_batch_size is above 0.
         """
-        self.description, self.unload_grace_s = description, options.unload_grace_s
         self.engine = engine
         self._reader, self._names = reader, names
         self._max_input_mib = options.max_input_mib
@@ -58,21 +58,16 @@ class Reception:
             initializer=torch.set_num_threads,
             initargs=(1,),
         )
-        self._requests = OpenRequests(
-            options.max_queue_size,
-            on_end=engine.metrics.ended,
-            on_turned_away=engine.metrics.turned_away,
+        metrics = engine.metrics
+        super().__init__(
+            engine.thread,
+            [self._pool],
+            OpenRequests(
+                options.max_queue_size, on_end=metrics.ended, on_turned_away=metrics.turned_away
+            ),
+            description=description,
+            unload_grace_s=options.unload_grace_s,
         )
-
-    @property
-    def is_healthy(self) -> bool:
-        """Whether requests get on."""
-        return self.engine.thread.is_healthy
-
-    @property
-    def num_open(self) -> int:
-        """Requests that are read, wait, are computed or are being answered."""
-        return len(self._requests)
 
     def families(self) -> Iterable[Family]:
         """What the engine counts, and how many requests run and wait."""
@@ -80,25 +75,8 @@ class Reception:
         waiting = max(0, self.num_open - running)
         return families(self.engine.metrics, running=running, waiting=waiting)
 
-    def take(
-        self, request: RequestLike, listed: Iterable[str], responder: Responder, **_: bool
-    ) -> None:
-        """Starts one request, or answers it with what is wrong with it; never raises.
-
-        Its tensors are not read after this returns. There is one output, whatever is ``listed``.
-        """
-        if self._requests.admit(responder):
-            self._requests.run(responder, lambda: self._accept(request, responder))
-
-    def stop(self, grace_s: float) -> None:
-        """Takes no more, finishes what is here within ``grace_s``, answers the rest, and ends the
-        threads once everything that they were given is done.
-        """
-        self._requests.drain(grace_s)
-        self.engine.thread.stop()
-        self._pool.shutdown()
-
-    def _accept(self, request: RequestLike, responder: Responder) -> None:
+    def _accept(self, request: RequestLike, listed: frozenset[str], responder: Responder) -> None:
+        # There is one output, whatever is listed.
         fields = RequestFields(request, tensor_of, batched=self._batched)
         fields.check_parameters({*self._names, *requests.INPUTS})
         taken = requests.take(fields)
@@ -112,7 +90,7 @@ class Reception:
 
     def _begin(self, taken: Taken, responder: Responder) -> None:
         # What won't be computed need not be decoded.
-        self.engine.thread.check_running()
+        self._thread.check_running()
         rows = [self._reader.read(row, taken.parameters) for row in taken.rows]
         answer = _Answer(rows, lambda results: self._finish(rows, results, responder))
         works = []
@@ -121,7 +99,7 @@ class Reception:
             work = Work(items, answer.part(index), responder.is_cancelled, responder.request_id)
             work.parameters, work.key = row.parameters, row.key
             works.append(work)
-        self.engine.thread.submit(works)
+        self._thread.submit(works)
 
     def _finish(
         self, rows: list[ReadRow], results: list[list[Any]] | Exception, responder: Responder

@@ -202,9 +202,11 @@ def test_what_slips_in_between_admission_and_the_end_is_answered() -> None:
     served = Served()
     accept = served.reception._accept
 
-    def close_then_accept(request: RequestLike, responder: Responder) -> None:
+    def close_then_accept(
+        request: RequestLike, listed: frozenset[str], responder: Responder
+    ) -> None:
         served.close()
-        accept(request, responder)
+        accept(request, listed, responder)
 
     served.reception._accept = close_then_accept  # type: ignore[method-assign]
     assert isinstance(served.ask("1").answer(), OverloadedError)
