@@ -45,7 +45,7 @@ class HooksUnderTest:
 
     def __init__(self, spec: ModelSpec, config: dict[str, Any]) -> None:
         """Raises LoadError where the file can't be imported."""
-        from hf_runtime.request.declared import declared_tensors
+        from hf_runtime.request.declared_tensor import declared_tensors
 
         self._inputs = declared_tensors(config["input"])
         self._outputs = declared_tensors(config["output"])

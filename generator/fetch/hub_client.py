@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 from generator.errors import FetchError
 from generator.fetch.hub_errors import endpoint, is_temporary
-from generator.spec.runtime_rules import hub_token, is_safe
+from generator.spec.runtime_rules import hub_token, is_safe_path
 
 WAITS_S = (1.0, 2.0, 4.0, 8.0)
 """Pauses between attempts that got nowhere; after the last the fetch fails."""
@@ -80,7 +80,7 @@ def list_files(repository: str, revision: str) -> Listing:
 
 
 def _hub_file(entry: Any) -> HubFile:
-    if not is_safe(entry.rfilename):
+    if not is_safe_path(entry.rfilename):
         raise WrongContentError(f"{entry.rfilename!r} is not a path inside a repository")
     size = entry.size if entry.lfs is None else entry.lfs.size
     if not isinstance(size, int) or size < 0:

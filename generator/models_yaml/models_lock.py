@@ -21,9 +21,9 @@ from generator.spec.model_spec import LockedSnapshot, ModelSpec
 from generator.spec.runtime_rules import (
     LockedFile,
     NotServableError,
-    choose,
-    choose_adapter,
-    is_safe,
+    choose_adapter_files,
+    choose_model_files,
+    is_safe_path,
 )
 from generator.yaml_file import reading, schema
 from generator.yaml_file.nodes import Node
@@ -189,7 +189,9 @@ def chosen_files(spec: ModelSpec, names: Iterable[str]) -> list[str]:
 
     Raises NotServableError.
     """
-    return (choose if spec.adapter is None else choose_adapter)(names, spec.allow_pickle)
+    return (choose_model_files if spec.adapter is None else choose_adapter_files)(
+        names, spec.allow_pickle
+    )
 
 
 def is_commit(revision: str) -> bool:
@@ -226,7 +228,7 @@ def _snapshot(node: Node, report: Report) -> LockedSnapshot:
 
 
 def _file(path: str, node: Node, report: Report) -> LockedFile:
-    if not is_safe(path):
+    if not is_safe_path(path):
         report.add(node, "is not a path inside a repository")
     entries = schema.keys_of(node, ("sha256", "size"), report, "a map with sha256 and size")
     size = _value(entries, "size", node, schema.integer(0, unit="bytes"), report)

@@ -65,7 +65,7 @@ def parse(raw: bytes) -> Manifest:
     except (KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError("not a manifest") from error
     for path in [*files, *replacing]:
-        if not is_safe(path):
+        if not is_safe_path(path):
             raise ValueError(f"{path!r} is not a path inside the model's folder")
     for known in [*files.values(), *(hash_ for hashes in replacing.values() for hash_ in hashes)]:
         if not isinstance(known, str) or not _SHA256.fullmatch(known):
@@ -74,7 +74,7 @@ def parse(raw: bytes) -> Manifest:
 
 
 @functools.lru_cache(maxsize=8192)
-def is_safe(path: object) -> bool:
+def is_safe_path(path: object) -> bool:
     """Whether ``path`` stays inside the model's folder and out of its weights."""
     if not isinstance(path, str) or "\0" in path or "\\" in path:
         return False

@@ -15,7 +15,12 @@ if str(_TEMPLATES) not in sys.path:
     sys.path.append(str(_TEMPLATES))  # last: its folders' names are no names for others to find
 
 from hf_runtime.weights.file_hashes import RECORD_FILE, FileHashes, hash_file  # noqa: E402
-from hf_runtime.weights.hub_files import NotServableError, choose, choose_adapter, is_safe  # noqa: E402
+from hf_runtime.weights.hub_files import (  # noqa: E402
+    NotServableError,
+    choose_adapter_files,
+    choose_model_files,
+    is_safe_path,
+)
 from hf_runtime.weights.hub_token import UnusableTokenError, error_line, hub_token  # noqa: E402
 from hf_runtime.weights.locked_files import (  # noqa: E402
     Difference,
@@ -52,14 +57,14 @@ __all__ = [
     "added_files",
     "built_folder",
     "check",
-    "choose",
-    "choose_adapter",
+    "choose_adapter_files",
+    "choose_model_files",
     "differences",
     "error_line",
     "hash_file",
     "hub_token",
     "is_built",
-    "is_safe",
+    "is_safe_path",
     "look_inside",
     "missing_files",
     "repository_folder",

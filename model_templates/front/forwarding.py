@@ -1,11 +1,11 @@
-"""Hands a front's requests on to its engine, each as it is."""
+"""Forwards a front's requests to its engine, unchanged."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from hf_runtime.link.engines import Engines
-from hf_runtime.link.forwarding import Forwarder
+from hf_runtime.link.engine_pool import EnginePool
+from hf_runtime.link.forwarder import Forwarder
 from hf_runtime.link.link_request import LinkRequest
 from hf_runtime.request.responder import TritonResponder, answer_failure
 
@@ -14,27 +14,27 @@ class Front:
     """The requests of one front."""
 
     def __init__(self, engine: str, pb_utils: Any) -> None:
-        """``engine`` is the model in Triton that answers; ``pb_utils`` is the module
+        """``engine`` is the Triton model that answers; ``pb_utils`` is the module
         ``triton_python_backend_utils``.
         """
         self._pb_utils = pb_utils
-        self._forwarder = Forwarder(Engines(engine))
+        self._forwarder = Forwarder(EnginePool(engine))
 
     @property
-    def engines(self) -> Engines:
-        """Who can answer."""
+    def engines(self) -> EnginePool:
+        """The engines that can answer."""
         return self._forwarder.engines
 
     def forward(self, request: Any) -> None:
-        """Passes a request on, or answers it with what is in the way; never raises."""
+        """Forwards a request, or answers it with the error that prevents that; never raises."""
         responder = TritonResponder(request, self._pb_utils)
         try:
-            self._forwarder.pass_on(_read(request), responder)
+            self._forwarder.forward(_read(request), responder)
         except Exception as error:
-            answer_failure(responder, error, "a request was not passed on")
+            answer_failure(responder, error, "a request was not forwarded")
 
     def close(self) -> None:
-        """Answers what waits with UNAVAILABLE and ends every thread."""
+        """Answers pending requests with UNAVAILABLE and ends every thread."""
         self._forwarder.close()
 
 

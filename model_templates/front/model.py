@@ -1,8 +1,8 @@
-"""Triton's side of a front: passes each request on, as it is, to the model that holds the engine.
+"""A front: a Triton model that forwards each request, unchanged, to the one that holds the engine.
 
 Triton streams only from decoupled models and answers ``/infer`` only for the others. So a streaming
-model has two names over one copy of its weights, and this is the one that answers once. It imports
-neither torch nor transformers.
+entry of models.yaml becomes two Triton models over one copy of the weights, and this is the one
+that answers once. It imports neither torch nor transformers.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What a hooks file imports: ``from hf_runtime.hooks import HookRequest, RequestError, observe``.
 
-A hooks file is plain Python with one or both of these, which Triton's models run for every request
-and for every response (of a stream: every piece)::
+A hooks file is plain Python with one or both of these functions. The model runs them for every
+request and for every response (of a stream: for every chunk)::
 
     def preprocess(request: HookRequest) -> None:
         text = request.text("text_input")        # of a tensor or a request parameter
@@ -11,8 +11,8 @@ and for every response (of a stream: every piece)::
     def postprocess(response: HookResponse) -> None:
         observe("answers", label=response.text("label"))
 
-Both may instead return a dict of tensors, which replace all that there were. A RequestError answers
-the caller with 400 and its text, any other exception with 500 and its type alone.
+Both may instead return a dict of tensors, which replaces all tensors. A RequestError answers the
+caller with 400 and its text, any other exception with 500 and the exception's type alone.
 Hooks run on several threads at once: what they share needs a lock.
 """
 
@@ -25,7 +25,7 @@ import numpy.typing as npt
 
 from .errors import HookError, OverloadedError, RequestError
 from .metrics.observations import observe
-from .request.declared import Declared
+from .request.declared_tensor import DeclaredTensor
 from .request.tensors import text
 
 __all__ = ["HookRequest", "HookResponse", "OverloadedError", "RequestError", "observe"]
@@ -36,15 +36,18 @@ Array = npt.NDArray[Any]
 class HookTensors(MutableMapping[str, Any]):
     """Tensors by name, as numpy arrays; texts are arrays of bytes, which ``text`` decodes.
 
-    A shape is (rows, *dims) with max_batch_size above 0, else (*dims,). What is set may be an
-    array, one value, or a flat list: it is put into the declared type and shape, and refused with a
-    HookError where it doesn't fit.
+    A shape is (rows, *dims) with max_batch_size above 0, else (*dims,). A value that is set may be
+    an array, one value, or a flat list: it is converted to the declared type and shape; a HookError
+    says where it does not fit.
     """
 
     kind = "tensor"
 
     def __init__(
-        self, tensors: Mapping[str, Array], declared: Mapping[str, Declared], num_rows: int | None
+        self,
+        tensors: Mapping[str, Array],
+        declared: Mapping[str, DeclaredTensor],
+        num_rows: int | None,
     ) -> None:
         """``num_rows`` is the size of the batch dimension, None where the model has none."""
         self.num_rows = num_rows
@@ -68,13 +71,13 @@ class HookTensors(MutableMapping[str, Any]):
         return len(self._tensors)
 
     def texts(self, name: str) -> list[str]:
-        """All texts of a tensor, flat, none where it is not there. Raises RequestError where one is
-        not valid UTF-8.
+        """All texts of a tensor as a flat list, empty if there is no such tensor. Raises
+        RequestError if one is not valid UTF-8.
         """
         return [text(name, value) for value in self._values(name)]
 
     def text(self, name: str, default: str | None = None) -> str:
-        """The first text of a tensor; ``default``, or an error, where there is none."""
+        """The first text of a tensor. If there is none: ``default``, or an error without one."""
         values = self._values(name)
         if values:
             return text(name, values[0])
@@ -83,12 +86,14 @@ class HookTensors(MutableMapping[str, Any]):
         return default
 
     def replace(self, tensors: Mapping[str, Any]) -> None:
-        """Puts these in the place of all that there are."""
+        """Replaces all tensors by these."""
         self._tensors.clear()
         self.update(tensors)
 
     def check(self) -> None:
-        """Raises HookError for an array that was changed in place into what can't be sent."""
+        """Raises HookError if an array was changed in place to a type or shape that is not
+        declared.
+        """
         for name in self._tensors:
             self._put(name, self._tensors[name])
 
@@ -113,10 +118,10 @@ class HookTensors(MutableMapping[str, Any]):
 
 
 class HookRequest(HookTensors):
-    """One request's tensors, and ``parameters``, which may hold the same names.
+    """One request's input tensors and its ``parameters``; a name is in one of the two.
 
-    ``outputs`` are the outputs that the caller named, all of the model's where it named none.
-    ``state`` is the hooks' own: what ``preprocess`` puts there, ``postprocess`` finds in
+    ``outputs`` are the outputs that the caller asked for: all of the model's if it named none.
+    ``state`` belongs to the hooks: what ``preprocess`` puts there, ``postprocess`` finds in
     ``response.request.state``.
     """
 
@@ -125,7 +130,7 @@ class HookRequest(HookTensors):
     def __init__(
         self,
         tensors: Mapping[str, Array],
-        declared: Mapping[str, Declared],
+        declared: Mapping[str, DeclaredTensor],
         num_rows: int | None,
         *,
         parameters: Mapping[str, Any],
@@ -138,7 +143,7 @@ class HookRequest(HookTensors):
 
     def __setitem__(self, name: str, value: Any) -> None:
         super().__setitem__(name, value)
-        self.parameters.pop(name, None)  # a value is given once
+        self.parameters.pop(name, None)  # a value as tensor and as parameter would be an error
 
     def check(self) -> None:
         super().check()
@@ -159,8 +164,8 @@ class HookRequest(HookTensors):
 
 
 class HookResponse(HookTensors):
-    """One response's outputs. ``request`` is what ``preprocess`` made of it; ``is_final`` is False
-    for the pieces of a stream but the last.
+    """One response's output tensors. ``request`` is the request as ``preprocess`` left it;
+    ``is_final`` is False for all chunks of a stream but the last.
     """
 
     kind = "output"
@@ -168,7 +173,7 @@ class HookResponse(HookTensors):
     def __init__(
         self,
         tensors: Mapping[str, Array],
-        declared: Mapping[str, Declared],
+        declared: Mapping[str, DeclaredTensor],
         request: HookRequest,
         *,
         is_final: bool,

@@ -1,7 +1,8 @@
-"""One place that writes log lines: Triton's logger inside the server, ``logging`` anywhere else.
+"""Writes log lines: to Triton's logger inside the server, to ``logging`` anywhere else.
 
-Every line of a model's process begins with the model's name, once ``begin`` has been told it. Never
-prompts, never tokens, never secrets: callers pass only what an operator may read.
+Every line of a model's process begins with the model's name, once ``begin`` has set it. Prompts,
+generated tokens and secrets are never logged: a server's log is kept and read by people who may not
+read its users' texts. So callers log an error's type and line (``errors.place``), not its text.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ _names: list[str] = []
 
 
 def begin(name: str) -> None:
-    """From here on lines are those of the model that Triton calls ``name``."""
+    """Sets the name of the Triton model that all following lines begin with."""
     _names[:] = [name]
 
 
@@ -46,8 +47,8 @@ def error(message: str) -> None:
 
 
 def _named(message: str) -> str:
-    """The message behind the model's name, unless that is there: a model that streams is two of
-    Triton's, and may call itself by what both begin with.
+    """The message after the model's name, unless it begins with that name: a streaming model's two
+    folders may both write the name that models.yaml has.
     """
     if not _names or message.startswith(f"{_names[0]}: "):
         return message

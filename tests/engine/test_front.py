@@ -337,7 +337,7 @@ def test_requests_go_to_the_least_busy_engine(engine: Engine, front: Front) -> N
     second.waits_for(4)
     for taken in second.taken:
         echo(taken)
-    assert eventually(lambda: sum(len(c.waiting) for c in front.engines.clients()) == 4)
+    assert eventually(lambda: sum(len(c.pending) for c in front.engines.clients()) == 4)
     requests = ask(front, *"hijk")
     second.waits_for(8)
     second.vanish()

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from hf_runtime.errors import CancelledError, HookError, LoadError, OverloadedError, RequestError
-from hf_runtime.hooking import calls
+from hf_runtime.hooking import hook_runner
 from hf_runtime.hooks import HookRequest, observe
 from hf_runtime.request.plain_request import PlainRequest
 from hf_runtime.request.responder import Responder, status_and_text
@@ -77,7 +77,7 @@ def test_a_preprocess_sees_and_changes_parameters_and_other_tensors(tmp_path: Pa
         )
         assert caller.error is None
         (request,) = driver.taken
-    assert request.given == {"temperature": 0.5}
+    assert request.parameter_values == {"temperature": 0.5}
     assert request.inputs["top_k"].tolist() == [5]
     assert request.inputs["top_k"].dtype == np.int32
     assert request.inputs["words"].tolist() == [b"a", b"b", b"c"]
@@ -89,7 +89,10 @@ def test_a_tensor_that_is_set_takes_the_place_of_a_parameter(tmp_path: Path) -> 
     with driving(tmp_path, hooks) as driver:
         driver.ask("x", parameters={"top_k": 5})
         driver.ask("y", parameters={"text_input": "given twice"})
-        assert [request.given for request in driver.taken] == [{}, {"text_input": "given twice"}]
+        assert [request.parameter_values for request in driver.taken] == [
+            {},
+            {"text_input": "given twice"},
+        ]
 
 
 def test_a_dict_replaces_all_tensors(tmp_path: Path) -> None:
@@ -333,7 +336,7 @@ def test_a_slow_hook_holds_up_nobody(tmp_path: Path) -> None:
 def test_more_requests_than_may_wait_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(calls, "MAX_WAITING", 10)
+    monkeypatch.setattr(hook_runner, "MAX_WAITING", 10)
     gate = tmp_path / "gate"
     hooks = pre("import os, time", f"while not os.path.exists({str(gate)!r}): time.sleep(0.01)")
     with driving(tmp_path, hooks) as driver:

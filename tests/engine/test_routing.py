@@ -31,8 +31,8 @@ def alone(monkeypatch: pytest.MonkeyPatch, patient_link: None) -> Iterator[None]
     """A server of the test's own, that looks often, and whose threads end with it."""
     name = f"test-{os.getpid()}-routing{next(_identities)}"
     monkeypatch.setattr(protocol, "server_identity", lambda: name)
-    monkeypatch.setattr("hf_runtime.routing.live_router._LOOK_EVERY_S", 0.02)
-    monkeypatch.setattr("hf_runtime.link.engines._LOOK_EVERY_S", 0.05)
+    monkeypatch.setattr("hf_runtime.routing.live_router._CHECK_EVERY_S", 0.02)
+    monkeypatch.setattr("hf_runtime.link.engine_pool._DISCOVER_EVERY_S", 0.05)
     with no_thread_left():
         yield
 

@@ -63,19 +63,19 @@ def test_garbage_is_an_error_of_the_file(content: bytes) -> None:
 def test_a_file_is_read_again_only_when_its_content_changes(tmp_path: Path) -> None:
     path = tmp_path / "routing.json"
     file = RoutingFile(path)
-    assert not file.look()
+    assert not file.refresh()
     assert file.read() is None
     path.write_text(json.dumps(GOOD))
-    assert file.look()
+    assert file.refresh()
     assert file.read() is not None
     path.write_text(json.dumps(GOOD))
-    assert not file.look()
+    assert not file.refresh()
     path.unlink()
-    assert file.look()
+    assert file.refresh()
     assert file.read() is None
 
 
 def test_what_can_not_be_read_is_neither_a_change_nor_an_end(tmp_path: Path) -> None:
     file = RoutingFile(tmp_path)
     with pytest.raises(OSError, match="directory"):
-        file.look()
+        file.refresh()

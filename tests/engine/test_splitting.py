@@ -7,7 +7,7 @@ from collections import Counter
 from fractions import Fraction
 
 import pytest
-from hf_runtime.routing.traffic_split import Split, sticky_share
+from hf_runtime.routing.traffic_split import TrafficSplit, sticky_share
 
 VALUES = [f"user-{number}" for number in range(20_000)]
 
@@ -16,7 +16,7 @@ def _shares(**percents: float) -> list[tuple[str, Fraction]]:
     return [(name, Fraction(str(percent))) for name, percent in percents.items()]
 
 
-def _dealt(split: Split, number: int) -> dict[int, int]:
+def _dealt(split: TrafficSplit, number: int) -> dict[int, int]:
     return dict(Counter(split.next() for _ in range(number)))
 
 
@@ -34,18 +34,18 @@ def _dealt(split: Split, number: int) -> dict[int, int]:
 def test_every_block_is_split_exactly(
     percents: tuple[str, ...], number: int, expected: dict[int, int]
 ) -> None:
-    split = Split([Fraction(percent) for percent in percents])
+    split = TrafficSplit([Fraction(percent) for percent in percents])
     assert [_dealt(split, number) for _ in range(3)] == [expected] * 3
 
 
 def test_clients_that_alternate_meet_both_halves() -> None:
-    split = Split([Fraction(50), Fraction(50)])
+    split = TrafficSplit([Fraction(50), Fraction(50)])
     of_every_second = [(split.next(), split.next())[0] for _ in range(200)]
     assert 50 < sum(of_every_second) < 150  # chance of less than one in 10^12 to fail
 
 
 def test_many_threads_share_one_exact_split() -> None:
-    split = Split([Fraction(75), Fraction(25)])
+    split = TrafficSplit([Fraction(75), Fraction(25)])
     got: list[int] = []
     threads = [
         threading.Thread(target=lambda: got.extend(split.next() for _ in range(1000)))

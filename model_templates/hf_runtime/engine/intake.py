@@ -16,16 +16,16 @@ from functools import partial
 from typing import Any
 
 from ..errors import LoadError
-from ..hooking.calls import Hooking, Take
 from ..hooking.hook_file import HookFile
+from ..hooking.hook_runner import HookRunner, PassOn
 from ..link.listener import EngineListener, ForwardedRequest
 from ..metrics.observations import Metric, Observations
 from ..metrics.publishing import Family, MetricsPublisher, instance_labels
-from ..request.declared import declared_tensors
+from ..request.declared_tensor import declared_tensors
 from ..request.plain_request import PlainRequest, RequestLike, read_plain
 from ..request.responder import Responder, answer_failure
 from ..request.response_cache import ResponseCache
-from ..routing.live_router import LiveRouting, RoutedModel
+from ..routing.live_router import LiveRouter, RoutedModel
 from ..weights.served_model import ServedModel
 
 HOOKS_FILE = "hooks.py"
@@ -49,14 +49,14 @@ class Intake:
         config = json.loads(args["model_config"])
         self._inputs = declared_tensors(config["input"])
         self._observations = Observations(_metrics(served))
-        self._hooking: Hooking | None = None
+        self._hooking: HookRunner | None = None
         self._cache: ResponseCache | None = None
         if served.hooks is not None:
             path = served.folder / args["model_version"] / HOOKS_FILE
             outputs = declared_tensors(config["output"])
             file = HookFile(path, served.hooks, self._observations, model=served.public_name)
             batched = served.max_batch_size > 0
-            self._hooking = Hooking(file, self._inputs, outputs, batched=batched)
+            self._hooking = HookRunner(file, self._inputs, outputs, batched=batched)
         if served.response_cache_mib is not None:
             self._cache = ResponseCache(served.response_cache_mib * _MIB)
         publish = partial(MetricsPublisher, pb_utils, instance_labels(served.public_name, args))
@@ -66,7 +66,7 @@ class Intake:
         self._name = served.name
         self._listener: EngineListener | None = None
         routed = RoutedModel(served.folder, served.name, served.public_name, tuple(self._inputs))
-        self._routing = LiveRouting(routed, publish)
+        self._routing = LiveRouter(routed, publish)
 
     def open(self, take_forwarded: Callable[[ForwardedRequest], None]) -> None:
         """After the weights are loaded: gets what fronts and other models pass on, each to
@@ -136,7 +136,7 @@ class Intake:
             self._publisher.close()
 
     def _receive(
-        self, plain: PlainRequest, listed: Iterable[str], responder: Responder, take: Take
+        self, plain: PlainRequest, listed: Iterable[str], responder: Responder, take: PassOn
     ) -> None:
         if self._cache is not None:
             take = partial(self._through_cache, take)
@@ -146,7 +146,7 @@ class Intake:
             take(plain, listed, responder)
 
     def _through_cache(
-        self, take: Take, request: PlainRequest, listed: Iterable[str], responder: Responder
+        self, take: PassOn, request: PlainRequest, listed: Iterable[str], responder: Responder
     ) -> None:
         assert self._cache is not None
         self._cache.receive(request, listed, responder, take)

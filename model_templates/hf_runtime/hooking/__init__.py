@@ -1,1 +1,3 @@
-"""Runs the user's hooks around requests; users import ``hf_runtime.hooks``."""
+"""Runs the functions of a user's hooks file on requests and responses; such a file imports
+``hf_runtime.hooks``.
+"""

@@ -1,6 +1,6 @@
-"""Loads a hooks file and runs its functions; whatever they raise becomes the request's own error.
+"""Loads a hooks file and runs its functions; what they raise becomes an error of that request.
 
-Knows neither threads nor how responses travel.
+Knows neither threads nor how responses are sent.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ NAMES = ("preprocess", "postprocess")
 
 
 class HookFile:
-    """A loaded hooks file. ``name`` is what models.yaml calls it, for errors."""
+    """A loaded hooks file. ``name`` is its path as models.yaml gives it, for errors."""
 
     def __init__(
         self, path: Path, name: str, observations: Observations, *, model: str = ""
@@ -32,44 +32,46 @@ class HookFile:
         self.observations = observations
         self._path = str(path)
         self._log_prefix = f"{model}: " if model else ""
-        module = self._loaded(path)
+        module = self._load_module(path)
         self._functions: dict[str, Callable[[Any], Any]] = {
             wanted: getattr(module, wanted) for wanted in NAMES if hasattr(module, wanted)
         }
         if not self._functions:
             raise LoadError(f"hooks: {name} has neither preprocess nor postprocess")
 
-    def has(self, function: str) -> bool:
-        """Whether the file has ``preprocess`` or ``postprocess``."""
+    def defines(self, function: str) -> bool:
+        """Whether the file defines ``preprocess`` or ``postprocess``."""
         return function in self._functions
 
     def run(self, function: str, subject: HookTensors, *, request_id: str = "") -> None:
-        """Runs one of them, if the file has it, on a request or a response, which it changes;
-        ``request_id`` is for the log.
+        """Runs a function of the file, if it is defined, on a request or a response, which it
+        changes in place; ``request_id`` is for the log.
 
         Raises:
-            RuntimeModelError: what the caller is answered; the log has its place, never its text.
+            RuntimeModelError: the error for the caller. The log gets the line in the hooks file,
+            and
+                not the error's text, which may quote a prompt.
         """
         if function not in self._functions:
             return
         try:
             with self.observations.active():
                 returned = self._functions[function](subject)
-            self._take(returned, subject, function)
+            self._apply_result(returned, subject, function)
             subject.check()
         except HookError as error:
-            message = f"{self._place(error)}: {function}: {error}"
+            message = f"{self._location(error)}: {function}: {error}"
             log.error(self._log_prefix + labelled(request_id, message))
             raise HookError(message) from None
         except RuntimeModelError:
             raise
         except BaseException as error:
-            # SystemExit too: on a thread it would be lost, and its caller wait for ever.
-            message = f"{self._place(error)}: {function} raised {type(error).__name__}"
+            # SystemExit too: it would end the thread silently, and the caller would wait for ever.
+            message = f"{self._location(error)}: {function} raised {type(error).__name__}"
             log.error(self._log_prefix + labelled(request_id, message))
             raise HookError(message) from error
 
-    def _take(self, returned: object, subject: HookTensors, function: str) -> None:
+    def _apply_result(self, returned: object, subject: HookTensors, function: str) -> None:
         if returned is None or returned is subject:
             return
         if not isinstance(returned, Mapping):
@@ -77,7 +79,7 @@ class HookFile:
             raise HookError(f"returned {got}, allowed: None or a dict of tensors")
         subject.replace(dict(returned))
 
-    def _loaded(self, path: Path) -> types.ModuleType:
+    def _load_module(self, path: Path) -> types.ModuleType:
         module = types.ModuleType(f"hf_triton_hooks_{abs(hash(self._path))}")
         module.__file__ = self._path
         sys.modules[module.__name__] = module  # dataclasses and pickle look it up there
@@ -86,12 +88,12 @@ class HookFile:
             exec(code, module.__dict__)  # noqa: S102, the user's own file is what is served
         except BaseException as error:
             kind = type(error).__name__
-            line = f"hooks: {self._place(error)}: {kind}: {reason(error)}"
+            line = f"hooks: {self._location(error)}: {kind}: {reason(error)}"
             raise LoadError(line) from error
         return module
 
-    def _place(self, error: BaseException) -> str:
-        """``my_hooks.py:12``: the innermost line of the file that has to do with the error."""
+    def _location(self, error: BaseException) -> str:
+        """``my_hooks.py:12``: the innermost line of the hooks file in the error's traceback."""
         frames = traceback.extract_tb(error.__traceback__)
         lines = [frame.lineno for frame in frames if frame.filename == self._path]
         if isinstance(error, SyntaxError) and error.filename == self._path:

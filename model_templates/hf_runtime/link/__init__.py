@@ -1,1 +1,3 @@
-"""Requests from one model's process to the engine in another's, over a socket."""
+"""The engine link: forwards requests from one model's process to the engine in another's, over a
+Unix socket.
+"""

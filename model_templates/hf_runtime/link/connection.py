@@ -1,7 +1,7 @@
-"""One connection between an engine and who asks it: a thread that reads, and one that writes, so
-that whoever sends never waits for the peer.
+"""One connection between an engine and a client: a thread that reads and a thread that writes, so
+that ``send`` never waits for the peer.
 
-Knows frames as bytes out and objects in; knows nothing of what they say.
+Takes frames as bytes and hands them over as objects; knows nothing of what they mean.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ _MAX_QUEUED_BYTES = 2 * protocol.MAX_FRAME_BYTES
 class Connection:
     """Our end of a connected socket, whose peer has been checked.
 
-    ``on_frame`` is called from the reader's thread for every frame after the hello, and ``on_end``
-    once from there when nothing more can come, with the fault of the peer where there is one.
+    The reader's thread calls ``on_frame`` for every frame after the hello, and ``on_end`` once when
+    the connection has ended: with a LinkError if the peer broke the protocol, else None.
     """
 
     def __init__(
@@ -47,12 +47,12 @@ class Connection:
         self._writer = threading.Thread(target=self._write, name="link writer", daemon=True)
 
     def start(self) -> None:
-        """Starts both threads; the reader, which may end at once, waits for the writer then."""
-        self._writer.start()
+        """Starts both threads."""
+        self._writer.start()  # first: a reader that ends at once joins the writer
         self._reader.start()
 
     def send(self, data: bytes) -> bool:
-        """Queues an encoded frame; False where the peer has gone or no longer reads."""
+        """Queues an encoded frame; False if the peer has gone or does not read."""
         with self._changed:
             full = self._queued_bytes and self._queued_bytes + len(data) > _MAX_QUEUED_BYTES
             if self._closing or self._broken or full:
@@ -65,7 +65,7 @@ class Connection:
         return True
 
     def close(self, flush_s: float = 0.0) -> None:
-        """Sends what is queued for at most ``flush_s``, hangs up, and ends both threads."""
+        """Sends queued frames for at most ``flush_s``, disconnects, and ends both threads."""
         with self._changed:
             self._closing = True
             self._changed.notify()
@@ -96,7 +96,7 @@ class Connection:
         except LinkError as error:
             fault = error
         except OSError:
-            pass  # the peer has gone, one way or the other
+            pass  # the peer has gone
         finally:
             self._end(fault)
 
@@ -123,7 +123,7 @@ class Connection:
                 self._hang_up()
 
     def _next_data(self) -> bytes:
-        """All that is queued; nothing where the connection ends."""
+        """Waits for queued frames and returns them joined; empty when the connection ends."""
         with self._changed:
             while not (self._queue or self._closing or self._broken):
                 self._changed.wait()

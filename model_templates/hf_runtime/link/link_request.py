@@ -1,4 +1,4 @@
-"""A request on its way over the link: what one end writes into a frame and the other reads.
+"""A request as it travels over the engine link: one end encodes it as a frame, the other decodes.
 
 Knows nothing of connections, and nothing of what the tensors mean.
 """
@@ -24,10 +24,10 @@ _KINDS = {
 
 @dataclass(frozen=True)
 class LinkRequest:
-    """``parameters`` is a JSON object, ``outputs`` are those that the caller asked for.
+    """``parameters`` is a JSON object; ``outputs`` are the outputs that the caller asked for.
 
-    ``may_stream`` where the caller takes several responses. ``is_routed`` where the request is an
-    arm's share of another model's: whoever gets it answers it itself.
+    ``may_stream``: the caller takes several responses. ``is_routed``: another model's routing chose
+    this one, which must answer the request itself and route it no further.
     """
 
     inputs: Mapping[str, Array]
@@ -38,7 +38,9 @@ class LinkRequest:
     is_routed: bool = False
 
     def encode(self, number: int) -> bytes:
-        """As it travels, under a number of its connection. Raises RequestError: it is too large."""
+        """The frame; ``number`` tells the connection's requests apart. Raises RequestError: it is
+        too large.
+        """
         inputs = {name: protocol.pack_tensor(array) for name, array in self.inputs.items()}
         frame = {
             "kind": "request",
@@ -57,7 +59,7 @@ class LinkRequest:
 
 
 def read_request(frame: Frame) -> LinkRequest:
-    """The request that a frame holds. Raises LinkError."""
+    """The request in a frame. Raises LinkError."""
     if not all(isinstance(frame.get(name), kind) for name, kind in _KINDS.items()):
         raise LinkError("a request lacks something")
     values = {name: frame[name] for name in _KINDS}

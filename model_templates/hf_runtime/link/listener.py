@@ -1,7 +1,7 @@
-"""The engine's end of the link: takes requests from other processes, and the answers back to them.
+"""The engine's end of the link: receives requests from other processes and sends the answers back.
 
-Whatever a caller sends, and whenever it goes away, only its own requests feel it. Knows neither
-Triton nor the engine.
+Whatever a caller sends, and whenever it disconnects, only its own requests are affected. Knows
+neither Triton nor the engine.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _FLUSH_S = 2.0
 
 
 class ForwardedRequest:
-    """A request that another process has passed on, read like Triton's own."""
+    """A request that another process has forwarded, with the same methods as Triton's own."""
 
     def __init__(self, request: LinkRequest, responder: Responder) -> None:
         self.responder = responder
@@ -38,7 +38,7 @@ class ForwardedRequest:
 
     @property
     def is_routed(self) -> bool:
-        """Whether it is an arm's share of another model's requests."""
+        """Whether another model's routing chose this one for it."""
         return self._request.is_routed
 
     @property
@@ -61,13 +61,14 @@ class ForwardedRequest:
 
 
 class EngineListener:
-    """Listens for those that ask an engine, and hands each request to ``handle``.
+    """Accepts connections of other processes, and hands each of their requests to ``handle``.
 
-    ``handle`` is called from a caller's own reader thread; each request's responder answers it.
+    ``handle`` is called on the reader thread of the caller's connection; each request carries the
+    responder that answers it.
     """
 
     def __init__(self, model: str, handle: Callable[[ForwardedRequest], None]) -> None:
-        """``model`` is the engine's name in Triton. Raises OSError where it can't listen."""
+        """``model`` is the name of the engine's Triton model. Raises OSError if it can't listen."""
         self._handle = handle
         self._lock = threading.Lock()
         self._callers: set[_Caller] = set()
@@ -81,20 +82,22 @@ class EngineListener:
     def drain(self) -> None:
         """Takes no new requests from here on: callers send them to another engine."""
         self._stop_listening()
-        with self._lock:  # a request that is being handed on is handed on before this returns
+        with self._lock:  # a request that is being dispatched is dispatched before this returns
             self.is_draining = True
             callers = list(self._callers)
         for caller in callers:
             caller.send({"kind": "drain"})
 
     def close(self) -> None:
-        """Drains, sends what answers there are, and ends every thread; other requests are lost."""
+        """Drains, sends the answers that are queued, and ends every thread; callers see their
+        other requests fail.
+        """
         self.drain()
         for caller in list(self._callers):
             caller.connection.close(flush_s=_FLUSH_S)
 
-    def hand_on(self, request: ForwardedRequest) -> None:
-        """Passes a request to the engine, unless that is on its way out."""
+    def dispatch(self, request: ForwardedRequest) -> None:
+        """Passes a request to the engine, unless the model is being unloaded."""
         with self._lock:
             if not self.is_draining:
                 self._handle(request)
@@ -102,7 +105,7 @@ class EngineListener:
         request.responder.fail(OverloadedError("the model is being unloaded: try again"))
 
     def forget(self, caller: _Caller) -> None:
-        """A caller is gone."""
+        """Removes a caller that has disconnected."""
         with self._lock:
             self._callers.discard(caller)
 
@@ -114,15 +117,15 @@ class EngineListener:
                 return  # draining
             try:
                 protocol.check_peer(sock)
-                # Whatever the peer is, it learns what we are before we hang up.
+                # Before its hello is checked, so that a peer of another version can say which.
                 sock.sendall(protocol.encode(protocol.hello()), socket.MSG_NOSIGNAL)
             except (LinkError, OSError) as error:
                 log.warn(f"a connection to the engine was refused: {error}")
                 sock.close()
                 continue
-            self._welcome(sock)
+            self._add_caller(sock)
 
-    def _welcome(self, sock: socket.socket) -> None:
+    def _add_caller(self, sock: socket.socket) -> None:
         caller = _Caller(self, sock)
         with self._lock:
             self._callers.add(caller)
@@ -145,7 +148,7 @@ class _Caller:
         self.open: dict[int, _LinkResponder] = {}  # changed one key at a time, which is atomic
 
     def send(self, frame: Frame) -> None:
-        """Raises FrameTooLargeError; a caller that has gone is no error."""
+        """Queues a frame; a caller that has gone is no error. Raises FrameTooLargeError."""
         self.connection.send(protocol.encode(frame))
 
     def _on_frame(self, frame: Frame) -> None:
@@ -167,7 +170,7 @@ class _Caller:
         request = ForwardedRequest(read, responder)
         self.open[number] = responder
         try:
-            self.listener.hand_on(request)
+            self.listener.dispatch(request)
         except Exception as error:
             answer_failure(responder, error, "a forwarded request failed")
 
@@ -181,7 +184,7 @@ class _Caller:
 
 
 class _LinkResponder:
-    """The way back to a caller, for one request."""
+    """Sends one request's responses over the caller's connection."""
 
     def __init__(self, caller: _Caller, number: int, request_id: str) -> None:
         self.request_id = request_id
@@ -190,37 +193,38 @@ class _LinkResponder:
         self._cancelled = False
 
     def send(self, outputs: Mapping[str, Array], *, final: bool) -> None:
-        if not (self._closes() if final else self._is_open()):
+        if not (self._close_once() if final else self._is_open()):
             return
         packed = {name: protocol.pack_tensor(array) for name, array in outputs.items()}
         frame = {"kind": "answer", "id": self._number, "outputs": packed, "final": final}
         try:
             self._caller.send(frame)
         except FrameTooLargeError as error:
-            if final or self._closes():
+            if final or self._close_once():
                 self._send_error(EngineError(f"the answer has {error}"))
 
     def fail(self, error: Exception) -> None:
-        if self._closes():
+        if self._close_once():
             self._send_error(error)
 
     def is_cancelled(self) -> bool:
         return self._cancelled
 
     def cancel(self) -> None:
-        """Nobody waits for the answer any more."""
+        """The caller has cancelled the request or has disconnected."""
         self._cancelled = True
 
     def _is_open(self) -> bool:
         return self._number in self._caller.open and not self._cancelled
 
-    def _closes(self) -> bool:
-        """True for the first of all calls that answer, unless nobody waits."""
+    def _close_once(self) -> bool:
+        """Ends the request; True for the first call, unless the request was cancelled."""
         return self._caller.open.pop(self._number, None) is not None and not self._cancelled
 
     def _send_error(self, error: Exception) -> None:
         status, text = status_and_text(error)
-        # Not the request's fault nor a full queue's: another engine can still answer it.
+        # Tells the client that another engine can answer the request: it is neither the request's
+        # fault nor a full queue's.
         unloading = isinstance(error, OverloadedError) and self._caller.listener.is_draining
         frame = {"kind": "error", "id": self._number, "status": status, "text": text}
         self._caller.send({**frame, "unloading": unloading})

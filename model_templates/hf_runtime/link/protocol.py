@@ -1,9 +1,12 @@
-"""Where an engine is found, and the frames that engines exchange with those that ask them: fronts,
-and models that share their requests with other models.
+"""The addresses of engines, and the frames of the engine link between them and their clients:
+fronts, and models that route requests to other models.
 
-All are Triton models, each in a process of its own of one server. They meet at an abstract Unix
-socket (man 7 unix), which leaves no file behind. A frame is a JSON object behind its length;
-nothing that is read can run code. Knows neither Triton nor what the tensors mean.
+All are Triton models of one server, each in a process of its own. An engine listens at an abstract
+Unix socket (man 7 unix), which leaves no file behind. A frame is its length and a JSON object, so
+reading one can't run code. Knows neither Triton nor what the tensors mean.
+
+BLS, Triton's own calls from model to model, does not do: it holds a thread for each waiting request
+(of 200 requests 6 ran at a time) and does not pass cancellations on.
 """
 
 from __future__ import annotations
@@ -25,8 +28,8 @@ import numpy.typing as npt
 Array = npt.NDArray[Any]
 Frame = dict[str, Any]
 
-# Raised whenever a frame changes its meaning: generated folders of two releases can meet for the
-# moment between two reloads.
+# To be incremented whenever a frame changes its meaning: generated folders of two releases can be
+# connected for the moment between two reloads.
 VERSION = 2
 MAX_FRAME_BYTES = 256 * 2**20
 
@@ -42,7 +45,7 @@ _listener_numbers = itertools.count()
 
 
 class LinkError(Exception):
-    """What came is no frame, or the peer is not one to talk to."""
+    """The peer is of another user or version, or sent something that is no frame."""
 
 
 class FrameTooLargeError(Exception):
@@ -53,9 +56,9 @@ class FrameTooLargeError(Exception):
 
 
 def server_identity() -> str:
-    """What only the stubs of one running tritonserver share: its process, beyond doubt.
+    """Identifies the running tritonserver: its process id, start time and pid namespace.
 
-    A process id alone returns in other containers and after a while in the same one.
+    A process id alone is used again in other containers, and after a while in the same one.
     """
     parent = os.getppid()
     stat = Path(f"/proc/{parent}/stat").read_text(encoding="utf-8", errors="replace")
@@ -65,19 +68,21 @@ def server_identity() -> str:
 
 
 def address_prefix(identity: str, model: str) -> str:
-    """How the addresses of a model's engines begin, in 107 bytes whatever the model's name."""
+    """The beginning of the addresses of a model's engines. A digest stands for the name, because an
+    address has at most 107 bytes.
+    """
     digest = hashlib.sha256(model.encode()).hexdigest()[:16]
     return f"hf_triton-{identity}-{digest}-"
 
 
 def new_address(model: str) -> str:
-    """An address that no other listener has or will have."""
+    """An address that no other listener uses."""
     prefix = address_prefix(server_identity(), model)
     return f"{prefix}{os.getpid()}-{next(_listener_numbers)}"
 
 
 def find_addresses(identity: str, model: str) -> list[str]:
-    """Where the model's engines listen now."""
+    """The addresses at which the model's engines listen now."""
     prefix = f"@{address_prefix(identity, model)}"
     lines = Path("/proc/net/unix").read_text(encoding="utf-8", errors="replace").splitlines()
     columns = (line.split(maxsplit=7) for line in lines if prefix in line)
@@ -86,8 +91,8 @@ def find_addresses(identity: str, model: str) -> list[str]:
 
 
 def check_peer(sock: socket.socket) -> None:
-    """Raises LinkError unless the other end's process is of our own user: an abstract socket has no
-    permissions.
+    """Raises LinkError unless the peer's process runs as our own user: an abstract socket has no
+    file permissions.
     """
     credentials = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     _, uid, _ = struct.unpack("3i", credentials)
@@ -101,7 +106,7 @@ def hello() -> Frame:
 
 
 def check_hello(frame: Frame) -> None:
-    """Raises LinkError for a peer that speaks another version."""
+    """Raises LinkError unless the peer uses our version of the protocol."""
     if frame.get("kind") != "hello":
         raise LinkError("the first frame is not a hello")
     if frame.get("version") != VERSION:
@@ -109,7 +114,7 @@ def check_hello(frame: Frame) -> None:
 
 
 def encode(frame: Mapping[str, Any]) -> bytes:
-    """A frame as it travels. Raises FrameTooLargeError."""
+    """A frame as bytes, its length first. Raises FrameTooLargeError."""
     body = json.dumps(frame, separators=(",", ":")).encode("ascii")
     if len(body) > MAX_FRAME_BYTES:
         raise FrameTooLargeError(len(body))
@@ -117,7 +122,7 @@ def encode(frame: Mapping[str, Any]) -> bytes:
 
 
 def read_frame(stream: BinaryIO) -> Frame | None:
-    """The next frame; None where the peer has closed.
+    """The next frame; None if the peer has closed the connection.
 
     Raises:
         LinkError: it is too large, torn, or not a JSON object.
@@ -142,8 +147,8 @@ def read_frame(stream: BinaryIO) -> Frame | None:
 
 
 def pack_tensor(array: Array) -> Frame:
-    """An array of any of Triton's data types as JSON values; bytes become texts of code points
-    0-255.
+    """An array of any of Triton's data types as JSON values; each byte of a text becomes the code
+    point of its value (latin-1).
     """
     flat = array.reshape(-1).tolist()
     if array.dtype == np.object_:

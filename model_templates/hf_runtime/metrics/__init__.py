@@ -1,1 +1,1 @@
-"""What a model counts, published on Triton's ``/metrics``."""
+"""A model's own metrics: counted in its process, published on Triton's ``/metrics``."""

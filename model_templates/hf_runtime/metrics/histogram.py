@@ -1,6 +1,6 @@
-"""Histograms as counters, as Prometheus reads them: the Python backend knows none before 25.x.
+"""Prometheus histograms made of counters: Triton's Python backend has no histograms before 25.x.
 
-Knows nothing of what is observed; metrics.py publishes the families.
+Knows nothing of what is observed; publishing.py publishes the families.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.
 
 
 class Histogram:
-    """Counts of observations by upper bound, as Prometheus' histograms have them."""
+    """The number of observations in each bucket; ``bounds`` are the buckets' upper bounds."""
 
     def __init__(self, bounds: tuple[float, ...]) -> None:
         self.bounds = bounds
@@ -31,8 +31,8 @@ class Histogram:
 def histogram_families(
     name: str, help_text: str, histograms: Mapping[tuple[tuple[str, str], ...], Histogram]
 ) -> Iterator[Family]:
-    """The three families of a histogram; ``histograms`` by their labels, sorted (name, value)
-    pairs, () where there are none.
+    """The three metric families of a histogram: ``_bucket``, ``_sum`` and ``_count``. The keys of
+    ``histograms`` are their labels as sorted (name, value) pairs, () without labels.
     """
     buckets, sums, counts = [], [], []
     for pairs, histogram in histograms.items():

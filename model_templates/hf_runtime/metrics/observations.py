@@ -1,6 +1,6 @@
-"""What hooks count: the metrics that models.yaml declares, and ``observe``.
+"""The metrics that models.yaml declares for hooks, and ``observe``, by which hooks count them.
 
-Plain numbers; metrics.py publishes them. Knows nothing of requests.
+Only keeps the numbers: publishing.py publishes them. Knows nothing of requests.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from .publishing import Family, Sample
 MAX_LABEL_SETS = 1000
 MAX_NUMBERS = 10_000  # of one metric: a histogram has several for each set of labels
 MAX_LABEL_CHARACTERS = 200
-# Stands for every label of what comes after so many different ones.
+# The value of every label of a set beyond the limit: a hook that puts a text or a user into a label
+# must not grow Triton's /metrics, and its memory, without end.
 OTHER = "other"
 
 Labels = tuple[tuple[str, str], ...]
@@ -50,22 +51,22 @@ class _Series:
     is_full: bool = False
 
     def __post_init__(self) -> None:
-        if not self.metric.labels:  # from the first moment on, it is there
+        if not self.metric.labels:  # published as 0 from the load on
             self._start(())
 
     @property
     def limit(self) -> int:
-        """How many sets of labels are told apart."""
+        """The most sets of labels that are counted separately."""
         return min(MAX_LABEL_SETS, MAX_NUMBERS // (len(self.metric.buckets) + 3))
 
     def pairs(self, labels: Mapping[str, str]) -> Labels:
-        """The labels to count under: OTHER for new ones where there are too many."""
+        """The labels to count under: OTHER for a new set beyond the limit."""
         pairs = tuple(sorted(labels.items()))
         if pairs in self.numbers or pairs in self.histograms:
             return pairs
         if len(self.numbers) + len(self.histograms) >= self.limit:
             pairs = tuple((name, OTHER) for name, _ in pairs)
-            self._tell_once()
+            self._warn_once()
         if pairs not in self.numbers and pairs not in self.histograms:
             self._start(pairs)
         return pairs
@@ -82,7 +83,7 @@ class _Series:
         metric = self.metric
         if metric.type == "histogram":
             for family in histogram_families(metric.name, metric.help, self.histograms):
-                # A sum of what may be negative can fall, which Triton's counters refuse.
+                # A sum of negative values falls, which Triton's counters refuse.
                 yield replace(family, counter=not family.name.endswith("_sum"))
         else:
             samples = tuple(Sample(dict(pairs), n) for pairs, n in self.numbers.items())
@@ -94,7 +95,7 @@ class _Series:
         else:
             self.numbers[pairs] = 0.0
 
-    def _tell_once(self) -> None:
+    def _warn_once(self) -> None:
         if not self.is_full:
             self.is_full = True
             log.warn(
@@ -104,8 +105,8 @@ class _Series:
 
 
 class Observations:
-    """What one model's hooks have observed since its load. Every method may be called from any
-    thread.
+    """The values that one model's hooks have observed since its load. Every method may be called
+    from any thread.
     """
 
     def __init__(self, metrics: Iterable[Metric]) -> None:
@@ -124,13 +125,13 @@ class Observations:
             series.add(series.pairs(texts), number)
 
     def families(self) -> list[Family]:
-        """All that was counted, as Prometheus reads it."""
+        """Every metric with its numbers, for MetricsPublisher."""
         with self._lock:
             return [family for series in self._series.values() for family in series.families()]
 
     @contextlib.contextmanager
     def active(self) -> Iterator[None]:
-        """Where ``observe`` counts, for the thread that is in it."""
+        """Makes ``observe`` count here, for calls of the current thread inside the context."""
         token = _active.set(self)
         try:
             yield
@@ -146,11 +147,11 @@ _active: contextvars.ContextVar[Observations | None] = contextvars.ContextVar(
 def observe(name: str, value: SupportsFloat = 1, /, **labels: object) -> None:
     """Adds to a counter, sets a gauge, or counts one value of a histogram.
 
-    The metric and its labels are declared by ``metrics:`` in models.yaml; every declared label is
-    given. Works inside ``preprocess`` and ``postprocess``.
+    ``metrics:`` in models.yaml declares the metric and its labels; every declared label must be
+    given. Works inside ``preprocess`` and ``postprocess`` only.
 
     Raises:
-        HookError: there is no such metric or label, or the value is none; it fails the request.
+        HookError: no such metric or label, or a value that is no finite number; the request fails.
     """
     observations = _active.get()
     if observations is None:

@@ -1,7 +1,7 @@
-"""Publishes what a model counts on Triton's own ``/metrics``.
+"""Publishes a model's metrics on Triton's own ``/metrics``.
 
-Setting a metric is a message to the server, so nothing is published where it is counted: a thread
-of its own looks once a second and sends what has changed.
+Setting a metric is a round trip to the server (44 microseconds on 24.10), too slow for the place
+where it is counted: a thread publishes once a second what has changed.
 Knows Triton's metric families; knows nothing of what the numbers mean.
 """
 
@@ -21,7 +21,7 @@ _PUBLISH_EVERY_S = 1.0
 
 @dataclass(frozen=True)
 class Sample:
-    """One number of a family: a total that only grows, or what is at this moment."""
+    """One number of a family: a counter's total, or a gauge's present value."""
 
     labels: Mapping[str, str]
     value: float
@@ -29,7 +29,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class Family:
-    """A named metric. ``counter`` is False for what can fall."""
+    """A metric family: a name and its samples; a gauge unless ``counter``."""
 
     name: str
     help: str
@@ -38,7 +38,7 @@ class Family:
 
 
 def instance_labels(model: str, args: Mapping[str, str]) -> dict[str, str]:
-    """What tells an instance's numbers from others'; ``args`` are those of ``initialize``."""
+    """The labels that all metrics of one instance have; ``args`` are those of ``initialize``."""
     return {
         "model": model,
         "version": args["model_version"],
@@ -47,12 +47,12 @@ def instance_labels(model: str, args: Mapping[str, str]) -> dict[str, str]:
 
 
 def one_number(name: str, help_text: str, value: float, *, counter: bool = False) -> Family:
-    """A family without labels of its own."""
+    """A family of one sample without labels."""
     return Family(name, help_text, counter, (Sample({}, float(value)),))
 
 
 class MetricsPublisher:
-    """Publishes ``collect()`` once a second until it is closed, and once more then."""
+    """Publishes ``collect()`` once a second, and a last time when it is closed."""
 
     def __init__(
         self, pb_utils: Any, labels: Mapping[str, str], collect: Callable[[], Iterable[Family]]
@@ -65,11 +65,11 @@ class MetricsPublisher:
         self._published: dict[tuple[str, tuple[tuple[str, str], ...]], float] = {}
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="metrics", daemon=True)
-        if self._try_publish():  # from the first moment on, every name is there
+        if self._try_publish():  # so that every metric is there from the load on
             self._thread.start()
 
     def close(self) -> None:
-        """Publishes the last numbers and ends the thread; the metrics stay, see ``_keep``."""
+        """Publishes the last numbers and ends the thread; metrics stay, see ``_keep_forever``."""
         self._closing.set()
         if self._thread.is_alive():
             self._thread.join()
@@ -85,7 +85,7 @@ class MetricsPublisher:
         try:
             self._publish()
         except Exception as error:
-            # A server without metrics (--allow-metrics=false), or in the middle of its end.
+            # A server without metrics (--allow-metrics=false), or one that is shutting down.
             log.warn(f"metrics are not published: {type(error).__name__}: {reason(error)}")
             return False
         return True
@@ -107,7 +107,7 @@ class MetricsPublisher:
     def _new_metric(self, family: Family, sample: Sample, key: Any) -> Any:
         if family.name not in self._families:
             kinds = self._pb_utils.MetricFamily
-            self._families[family.name] = _keep(
+            self._families[family.name] = _keep_forever(
                 kinds(
                     name=family.name,
                     description=family.help,
@@ -115,16 +115,18 @@ class MetricsPublisher:
                 )
             )
         labels = {**self._labels, **sample.labels}
-        self._metrics[key] = metric = _keep(self._families[family.name].Metric(labels=labels))
+        self._metrics[key] = metric = _keep_forever(
+            self._families[family.name].Metric(labels=labels)
+        )
         return metric
 
 
-def _keep(thing: Any) -> Any:
-    """Keeps an object for ever, past the interpreter's end too.
+def _keep_forever(thing: Any) -> Any:
+    """Keeps a metric or a family for ever, past the interpreter's end too.
 
-    Where one model lets go of a metric or its family, Triton (24.10) frees what other models, or
-    the same one after a reload, still write to, and dies. Kept, a reloaded model goes on counting
-    where it was.
+    When one model deletes a family, Triton 24.10 frees it for all models, and crashes when another
+    model, or the same one after a reload, writes to it. Kept, a reloaded model goes on counting
+    from its last number.
     """
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(thing))
     return thing

@@ -1,1 +1,1 @@
-"""A request of Triton's as tasks read it, and the way back to its caller."""
+"""A request as tasks read it, whichever way it came, and the responder that answers it."""

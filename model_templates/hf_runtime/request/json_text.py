@@ -1,6 +1,4 @@
-"""Reads JSON texts out of requests: whatever is wrong with one is the caller's error, and no error
-quotes the text.
-"""
+"""Parses JSON texts of requests. A mistake becomes a RequestError, which never quotes the text."""
 
 from __future__ import annotations
 
@@ -53,7 +51,9 @@ def read_list(field: str, text: str) -> list[Any]:
 
 
 def short(name: str) -> str:
-    """A name as an error shows it; what does not look like one may be a misplaced text."""
+    """A name as an error shows it; anything that does not look like a name could be a misplaced
+    prompt, so only its length is shown.
+    """
     return name if re.fullmatch(r"[\w.-]{1,40}", name) else f"a name of {len(name)} characters"
 
 

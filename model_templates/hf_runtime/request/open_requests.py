@@ -1,4 +1,4 @@
-"""The requests of one engine between their arrival and their answer.
+"""Counts the requests of one engine between their arrival and their answer.
 
 Each is admitted once and ends once, whatever fails on the way. Knows neither what a request asks
 for nor what computes it.
@@ -26,10 +26,10 @@ from .responder import Responder
 
 
 class OpenRequests:
-    """At most ``max_queue_size`` of them.
+    """Admits at most ``max_queue_size`` open requests.
 
-    ``on_end`` is told how each ended: ok, refused, cancelled or error; ``on_turned_away`` is called
-    for each that was not admitted. Both are called by one thread at a time.
+    ``on_end`` gets each one's outcome: ok, refused, cancelled or error; ``on_turned_away`` is
+    called for each that was not admitted. Both are called by one thread at a time.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class OpenRequests:
         return self._num_open
 
     def admit(self, responder: Responder) -> bool:
-        """Counts one more; or answers it with why not, and is False."""
+        """Counts a request and returns True, or answers it with the reason and returns False."""
         refusal = self._refusal()
         if refusal:
             _tell(responder, OverloadedError(f"{refusal}: try again later"))
@@ -59,8 +59,8 @@ class OpenRequests:
     def run_on(
         self, pool: ThreadPoolExecutor, responder: Responder, part: Callable[[], None]
     ) -> None:
-        """Runs a request's part on a thread of ``pool``; on this one after the pool's shutdown,
-        when all that is left of it is to say so.
+        """Runs a part of a request's work on a thread of ``pool``; on this thread after the pool's
+        shutdown, when that part only answers that the model is being unloaded.
         """
         try:
             pool.submit(self.run, responder, part)
@@ -68,22 +68,22 @@ class OpenRequests:
             self.run(responder, part)
 
     def run(self, responder: Responder, part: Callable[[], None]) -> None:
-        """Runs a request's part; whatever goes wrong is its answer, and its end."""
+        """Runs a part of a request's work; an error becomes the request's answer and ends it."""
         try:
             part()
-        except BaseException as error:  # a panic of the tokenizers' Rust is no Exception
+        except BaseException as error:  # a panic in the Rust of tokenizers is no Exception
             _tell(responder, _answerable(error, responder.request_id))
             self.end(_outcome(error))
 
     def end(self, outcome: str = "ok") -> None:
-        """One is answered."""
+        """Counts a request as answered."""
         with self._changed:
             self._on_end(outcome)
             self._num_open -= 1
             self._changed.notify_all()
 
     def drain(self, grace_s: float) -> None:
-        """Admits no more and waits until those there are have ended, at most so long."""
+        """Admits no more requests, and waits at most ``grace_s`` for the open ones to end."""
         with self._changed:
             self._closing = True
             deadline_s = time.monotonic() + grace_s
@@ -91,7 +91,7 @@ class OpenRequests:
                 self._changed.wait(max(0.0, deadline_s - time.monotonic()))
 
     def _refusal(self) -> str:
-        """Why one more is not admitted; empty where it is, and counted."""
+        """The reason not to admit another request; empty if it was admitted and counted."""
         with self._changed:
             if not self._closing and self._num_open < self._max_queue_size:
                 self._num_open += 1
@@ -114,7 +114,7 @@ def _answerable(error: BaseException, request_id: str) -> Exception:
     if isinstance(error, RuntimeModelError):
         return error
     log.error(labelled(request_id, f"a request failed: {place(error)}"))
-    # The text may quote the caller's: it goes to the caller alone.
+    # The error's text may quote the request: it goes to the caller, not into the log.
     return EngineError(f"internal error: {type(error).__name__}: {reason(error)}")
 
 

@@ -1,6 +1,6 @@
 """Requests as tasks read them, whichever way they came: ``parameters()`` and ``tensor(name)``.
 
-``DirectRequest`` reads Triton's own object; ``PlainRequest`` holds arrays that hooks may have
+``DirectRequest`` wraps Triton's own object; ``PlainRequest`` holds copies, which hooks may have
 changed. Knows neither hooks nor caches.
 """
 
@@ -25,7 +25,7 @@ class TensorLike(Protocol):
 
 
 class RequestLike(Protocol):
-    """What every task reads of a request."""
+    """The methods by which every task reads a request."""
 
     def parameters(self) -> str:
         """The request's parameters, a JSON object; empty where there are none."""
@@ -39,20 +39,20 @@ class RequestLike(Protocol):
 
 
 class SizedRequest(RequestLike, Protocol):
-    """One that outlives Triton's own, and says how long its texts are."""
+    """A request that stays valid after ``execute``, and knows how long its texts are."""
 
     @property
     def num_bytes(self) -> int:
-        """How much text there is."""
+        """The length of all texts, in bytes."""
 
 
 def tensor_of(request: RequestLike, name: str) -> TensorLike | None:
-    """What RequestFields takes as ``get_tensor`` for any RequestLike."""
+    """The ``get_tensor`` of RequestFields, for any RequestLike."""
     return request.tensor(name)
 
 
 class Tensor:
-    """An input, as Triton's tensors are read."""
+    """An input held as an array, with the method of Triton's tensors."""
 
     def __init__(self, array: Array) -> None:
         self._array = array
@@ -87,14 +87,14 @@ class DirectRequest:
 
 @dataclass(frozen=True)
 class PlainRequest:
-    """Named arrays, and parameters."""
+    """Input arrays by name, and ``parameter_values``, the request's parameters."""
 
     inputs: Mapping[str, Array]
-    given: Mapping[str, Any]
+    parameter_values: Mapping[str, Any]
     request_id: str = ""
 
     def parameters(self) -> str:
-        return json.dumps(dict(self.given))
+        return json.dumps(dict(self.parameter_values))
 
     def tensor(self, name: str) -> Tensor | None:
         array = self.inputs.get(name)
@@ -102,20 +102,20 @@ class PlainRequest:
 
     @property
     def num_bytes(self) -> int:
-        """How much text there is."""
+        """The length of all texts, in bytes."""
         texts = (array for array in self.inputs.values() if array.dtype == np.object_)
         items = (item for array in texts for item in array.reshape(-1))
-        given = (value for value in self.given.values() if isinstance(value, str))
-        return sum(map(len, items)) + sum(map(len, given))
+        parameters = (value for value in self.parameter_values.values() if isinstance(value, str))
+        return sum(map(len, items)) + sum(map(len, parameters))
 
 
 def read_plain(request: RequestLike, names: Iterable[str]) -> PlainRequest:
-    """Those of the inputs ``names`` that a request has, copied: Triton's own memory ends with its
-    request. One that is plain already is given back as it is.
+    """A copy with those of the inputs ``names`` that the request has: Triton frees its own tensors
+    after ``execute``. A PlainRequest is returned as it is.
     """
     if isinstance(request, PlainRequest):
         return request
     tensors = ((name, request.tensor(name)) for name in names)
     inputs = {name: tensor.as_numpy().copy() for name, tensor in tensors if tensor is not None}
-    given = json.loads(request.parameters() or "{}")
-    return PlainRequest(inputs, given, request.request_id)
+    parameter_values = json.loads(request.parameters() or "{}")
+    return PlainRequest(inputs, parameter_values, request.request_id)

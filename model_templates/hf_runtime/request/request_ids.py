@@ -1,6 +1,7 @@
-"""How texts name the request that they are about: as Triton's own errors do, ``[request id: 7] ``.
+"""The label that log lines and errors begin with, as Triton's own do: ``[request id: 7] ``.
 
-A client chooses its request's id, so what is shown of it can neither be long nor begin a new line.
+A client chooses its request's id, so it is shown cut, and without characters that could begin a new
+line of the log.
 """
 
 from __future__ import annotations
@@ -11,8 +12,8 @@ _ENDS_LABEL = frozenset('"\\]')
 
 
 def labelled(request_id: str, text: str) -> str:
-    """``text`` behind the request's id; as it is where the request has none, or it has the label
-    already.
+    """``text`` after the request's label; unchanged if the request has no id or the text has a
+    label.
     """
     if not request_id or text.startswith(_LABEL):
         return text
@@ -20,7 +21,7 @@ def labelled(request_id: str, text: str) -> str:
 
 
 def shown(request_id: str) -> str:
-    """The id on one line, cut to MAX_SHOWN characters, without what is not to be printed."""
+    """The id on one line, cut to MAX_SHOWN characters, unprintable characters escaped."""
     cut = request_id if len(request_id) <= MAX_SHOWN else f"{request_id[: MAX_SHOWN - 1]}…"
     return "".join(map(_shown, cut))
 

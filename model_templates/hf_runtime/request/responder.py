@@ -1,5 +1,4 @@
-"""The way back to a request's caller, whichever process the request came from, and how often Triton
-is asked whose callers have left.
+"""Answers requests, whichever process they came from.
 
 Knows Triton's response senders; knows no task. Every request is answered through exactly one
 responder: any number of responses with ``final`` false, then one with ``final`` true or an error.
@@ -39,26 +38,26 @@ class Responder(Protocol):
 
 
 def status_and_text(error: Exception) -> tuple[str, str]:
-    """An error's Triton status (``INVALID_ARG``, ...) and the text that its caller may read."""
+    """An error's Triton status (``INVALID_ARG``, ...) and the text that the caller may read."""
     if isinstance(error, RuntimeModelError):
         return error.status, str(error)
     return "INTERNAL", f"internal error: {type(error).__name__}"
 
 
 def answer_failure(responder: Responder, error: Exception, text: str = "a request failed") -> None:
-    """Answers one request with what went wrong, and logs the place of what is our own fault."""
+    """Answers a request with an error; where it is a bug of ours, logs its place."""
     if not isinstance(error, RuntimeModelError):
         log.error(labelled(responder.request_id, f"{text}: {place(error)}"))
     responder.fail(error)
 
 
 class TritonResponder:
-    """A Triton request's own response sender.
+    """Answers a Triton request through its own response sender.
 
-    With the last response the server forgets the request, and one of 24.10 dies when it is asked
-    about it afterwards or at the same moment: so one thread at a time, and nothing after the end.
-    A sender that was asked whether its caller has left frees shared memory when it goes, and takes
-    its process along where that is after the memory: so none is kept after the end either.
+    Triton 24.10 crashes if ``is_cancelled`` is called after or during the final ``send``: so a
+    lock, and no call after the end. A sender that ``is_cancelled`` was called on frees shared
+    memory when it is deleted, and crashes its process if that memory is gone by then: so it is
+    dropped at the end.
     """
 
     def __init__(self, request: Any, pb_utils: Any) -> None:
@@ -91,10 +90,10 @@ class TritonResponder:
             if final:
                 self._sender = None
             try:
-                # One call: a flag sent alone, to a client that has gone, crashed servers of 24.10.
+                # One call: a flag sent alone, to a client that has gone, crashed Triton 24.10.
                 sender.send(response, flags=flags)
             except Exception as error:
-                # The caller is gone; nobody is left to tell but the operator.
+                # The caller has gone: only the operator can be told.
                 text = f"a response could not be sent: {type(error).__name__}: {reason(error)}"
                 log.warn(labelled(self.request_id, text))
 

@@ -1,10 +1,9 @@
-"""Answers a request that was answered before from memory.
+"""Answers a request from memory if the same one was answered before.
 
-Triton has a response cache of its own, which can't be right here: it keeps errors, too, and gives
-them to the next caller as an empty answer with status 200, and it gives a caller that lists its
-outputs those that the first caller listed (24.10; nothing that a model does can prevent either).
-Here only whole answers are kept, under everything that they depend on: input tensors, parameters
-and the outputs asked for.
+Not Triton's own response cache, which gives wrong answers (24.10, and no model can prevent it): it
+also keeps errors, and gives them to the next caller as an empty answer with status 200; and it
+answers a request for some outputs with those that the first caller asked for. This one keeps
+answers only, under all that they depend on: input tensors, parameters and requested outputs.
 """
 
 from __future__ import annotations
@@ -22,20 +21,20 @@ import numpy.typing as npt
 from ..metrics.publishing import Family, Sample
 from .plain_request import PlainRequest
 from .responder import Responder
-from .tensors import is_tritons_own
+from .tensors import is_server_parameter
 
 Array = npt.NDArray[Any]
 Outputs = Mapping[str, Array]
-Take = Callable[[PlainRequest, Iterable[str], Responder], None]
+PassOn = Callable[[PlainRequest, Iterable[str], Responder], None]
 
 _PREFIX = "hf_triton_response_cache_"
-_ENTRY_BYTES = 512  # what an entry takes beyond its arrays, roughly
-_TEXT_BYTES = 40  # what a text takes beyond its characters
+_ENTRY_BYTES = 512  # memory of an entry beyond its arrays, roughly
+_TEXT_BYTES = 40  # memory of a text beyond its characters
 
 
 class ResponseCache:
-    """The last answers of one instance of a model, ``max_bytes`` of them; the one that was not
-    asked for the longest is forgotten first. Every method may be called from any thread.
+    """The answers of one instance of a model, in at most ``max_bytes`` of memory; the least
+    recently used is evicted first. Every method may be called from any thread.
     """
 
     def __init__(self, max_bytes: int) -> None:
@@ -47,32 +46,36 @@ class ResponseCache:
         self._lock = threading.Lock()
 
     def receive(
-        self, request: PlainRequest, listed: Iterable[str], responder: Responder, take: Take
+        self,
+        request: PlainRequest,
+        requested_outputs: Iterable[str],
+        responder: Responder,
+        pass_on: PassOn,
     ) -> None:
-        """Answers from memory, or passes the request on to ``take`` and keeps its answer."""
-        outputs = tuple(listed)
+        """Answers from memory, or calls ``pass_on`` with the request and keeps its answer."""
+        outputs = tuple(requested_outputs)
         key = request_key(request, outputs)
-        found = self._find(key)
+        found = self._look_up(key)
         if found is None:
-            take(request, outputs, _Keeping(responder, self, key))
+            pass_on(request, outputs, _CachingResponder(responder, self, key))
         else:
             responder.send({name: array.copy() for name, array in found.items()}, final=True)
 
-    def keep(self, key: bytes, outputs: Outputs) -> None:
-        """Remembers an answer, unless it alone is more than all that may be kept."""
-        size = _ENTRY_BYTES + sum(map(_size, outputs.values()))
+    def store(self, key: bytes, outputs: Outputs) -> None:
+        """Keeps an answer, unless it alone is larger than ``max_bytes``."""
+        size = _ENTRY_BYTES + sum(map(_num_bytes_of, outputs.values()))
         if size > self._max_bytes:
             return
         copies = {name: array.copy() for name, array in outputs.items()}
         with self._lock:
-            self._forget(key)
+            self._evict(key)
             self._entries[key] = (copies, size)
             self._num_bytes += size
             while self._num_bytes > self._max_bytes:
-                self._forget(next(iter(self._entries)))
+                self._evict(next(iter(self._entries)))
 
     def families(self) -> Iterator[Family]:
-        """What was counted, as Prometheus reads it."""
+        """Hits, misses and size, for MetricsPublisher."""
         numbers = (
             ("hits_total", "Requests answered from the response cache", True, self._num_hits),
             ("misses_total", "Requests that it had no answer for", True, self._num_misses),
@@ -82,7 +85,7 @@ class ResponseCache:
         for name, help_text, counter, number in numbers:
             yield Family(f"{_PREFIX}{name}", help_text, counter, (Sample({}, float(number)),))
 
-    def _find(self, key: bytes) -> Outputs | None:
+    def _look_up(self, key: bytes) -> Outputs | None:
         with self._lock:
             entry = self._entries.get(key)
             if entry is None:
@@ -92,13 +95,13 @@ class ResponseCache:
             self._entries.move_to_end(key)
             return entry[0]
 
-    def _forget(self, key: bytes) -> None:
+    def _evict(self, key: bytes) -> None:
         _, size = self._entries.pop(key, ({}, 0))
         self._num_bytes -= size
 
 
-class _Keeping:
-    """Keeps the answer that it sends; an error is not kept."""
+class _CachingResponder:
+    """Sends a response and keeps it; an error is not kept."""
 
     def __init__(self, inner: Responder, cache: ResponseCache, key: bytes) -> None:
         self.request_id = inner.request_id
@@ -108,7 +111,7 @@ class _Keeping:
 
     def send(self, outputs: Outputs, *, final: bool) -> None:
         assert final, "a model with a response cache answers once"
-        self._cache.keep(self._key, outputs)
+        self._cache.store(self._key, outputs)
         self._inner.send(outputs, final=final)
 
     def fail(self, error: Exception) -> None:
@@ -118,20 +121,24 @@ class _Keeping:
         return self._inner.is_cancelled()
 
 
-def request_key(request: PlainRequest, listed: Iterable[str]) -> bytes:
-    """A digest of all that an answer depends on; each part is written with its length."""
-    given = {name: v for name, v in request.given.items() if not is_tritons_own(name)}
-    head = json.dumps([given, sorted(listed), sorted(request.inputs)], sort_keys=True)
+def request_key(request: PlainRequest, requested_outputs: Iterable[str]) -> bytes:
+    """A digest of all that an answer depends on; each element is hashed with its length."""
+    parameter_values = {
+        name: v for name, v in request.parameter_values.items() if not is_server_parameter(name)
+    }
+    head = json.dumps(
+        [parameter_values, sorted(requested_outputs), sorted(request.inputs)], sort_keys=True
+    )
     digest = hashlib.blake2b(head.encode(), digest_size=32)
     for name in sorted(request.inputs):
         array = request.inputs[name]
         digest.update(f"|{array.dtype.name}{array.shape}".encode())
-        for part in _parts(array):
+        for part in _element_bytes(array):
             digest.update(f"|{len(part)}|".encode() + part)
     return digest.digest()
 
 
-def _parts(array: Array) -> Iterator[bytes]:
+def _element_bytes(array: Array) -> Iterator[bytes]:
     if array.dtype != np.object_:
         yield array.tobytes()
         return
@@ -139,7 +146,7 @@ def _parts(array: Array) -> Iterator[bytes]:
         yield item.encode() if isinstance(item, str) else item
 
 
-def _size(array: Array) -> int:
+def _num_bytes_of(array: Array) -> int:
     if array.dtype != np.object_:
         return int(array.nbytes)
     return sum(len(item) + _TEXT_BYTES for item in array.reshape(-1).tolist())

@@ -1,4 +1,4 @@
-"""Reads a request's tensors and parameters row by row, and checks what Triton does not.
+"""Reads a request's tensors and parameters row by row, with the checks that Triton does not do.
 
 Triton has already refused undeclared inputs, wrong ranks and wrong data types. A value may come as
 a tensor or as a request parameter of the same name; both at once is an error, because one of them
@@ -17,9 +17,9 @@ from ..errors import RequestError
 Row = TypeVar("Row")
 Read = TypeVar("Read")
 
-# What Triton itself puts among the parameters, or reads from them; and ``user``, which OpenAI's
-# clients send too: it changes no answer, but keeps a caller with one arm of a canary.
-_TRITONS_OWN = {
+# Parameters that Triton itself adds or reads; and ``user``, which OpenAI's clients send: it changes
+# no answer, but a canary can be sticky by it.
+_SERVER_PARAMETERS = {
     *("id", "timeout", "priority", "sequence_id", "sequence_start", "sequence_end", "user"),
     *(
         "binary_data_output",
@@ -36,8 +36,8 @@ class RequestFields:
     def __init__(
         self, request: Any, get_tensor: Callable[[Any, str], Any], *, batched: bool
     ) -> None:
-        """``get_tensor`` is ``pb_utils.get_input_tensor_by_name``; ``batched`` where max_batch_size
-        is above 0.
+        """``get_tensor`` is ``pb_utils.get_input_tensor_by_name``; ``batched`` if max_batch_size is
+        above 0.
         """
         self._request = request
         self._get_tensor = get_tensor
@@ -83,7 +83,7 @@ class RequestFields:
         return self._get_tensor(self._request, name) is not None
 
     def drop_parameters(self, names: Iterable[str]) -> None:
-        """Forgets parameters that something else overrides."""
+        """Removes parameters that something else overrides."""
         for name in names:
             self.parameters.pop(name, None)
 
@@ -91,7 +91,7 @@ class RequestFields:
         """Raises RequestError for a parameter that is none of ``known``, with the nearest one."""
         names = sorted(known)
         for name in self.parameters:
-            if name not in names and not is_tritons_own(name):
+            if name not in names and not is_server_parameter(name):
                 nearest = difflib.get_close_matches(name, names, 1)
                 hint = f", did you mean {nearest[0]}?" if nearest else ""
                 allowed = ", ".join(names)
@@ -99,7 +99,7 @@ class RequestFields:
 
     def _read(self, name: str, read: Callable[[Sequence[Any]], Any]) -> list[Any]:
         rows = self._rows_of(name)
-        # A parameter is every row's.
+        # A parameter is the same for every row, so an error in it names no row.
         return [read(row) for row in rows] if name in self.parameters else each_row(read, rows)
 
     def _rows_of(self, name: str) -> list[Sequence[Any]]:
@@ -131,18 +131,18 @@ def each_row(read: Callable[[Row], Read], rows: Iterable[Row]) -> list[Read]:
         except RequestError as error:
             if len(rows) == 1:
                 raise
-            # Its first words are the field's, which the OpenAI API looks for.
+            # The row comes last: the OpenAI API reads the field from the text's first words.
             raise type(error)(f"{error} (row {index} of the batch)") from None
     return found
 
 
-def is_tritons_own(parameter: str) -> bool:
-    """Whether a parameter says nothing to a model, but something to the server or its operator."""
-    return parameter in _TRITONS_OWN or parameter.startswith("triton_")
+def is_server_parameter(parameter: str) -> bool:
+    """Whether a parameter is for the server or its operator, not for the model."""
+    return parameter in _SERVER_PARAMETERS or parameter.startswith("triton_")
 
 
 def text(name: str, value: Any) -> str:
-    """A text; bytes must be UTF-8."""
+    """The value as a text; bytes must be valid UTF-8."""
     if isinstance(value, str):
         return value
     if not isinstance(value, bytes):
@@ -178,7 +178,7 @@ def boolean(name: str, value: Any) -> bool:
 
 
 def kind_of(value: Any) -> str:
-    """What a value is, in JSON's words, without showing a text: it may be a prompt or a secret."""
+    """Describes a value in JSON's words; never shows a text, which may be a prompt or a secret."""
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -190,7 +190,7 @@ def kind_of(value: Any) -> str:
 
 
 def shown(value: object) -> str:
-    """A number as an error shows it; an endless one is not."""
+    """A number as an error shows it; a very long one is only described."""
     if isinstance(value, int) and abs(value) >= 10**30:
         return "an integer of more than 30 digits"
     return str(value)

@@ -1,1 +1,1 @@
-"""Shares of a model's requests to other models: canary, A/B, shadow."""
+"""Routes shares of a model's requests to other Triton models: canary, A/B test, shadow."""

@@ -1,4 +1,4 @@
-"""How the requests of each arm ended, and how long they took. Plain numbers; metrics.py publishes.
+"""Counts each arm's requests by outcome, and how long they took; metrics/publishing.py publishes.
 
 Knows nothing of how requests reach an arm.
 """
@@ -26,7 +26,7 @@ _BY_STATUS = {
 
 
 def outcome_of(error: Exception) -> str:
-    """How a request ended that was answered with an error."""
+    """The outcome of a request that was answered with an error."""
     return _BY_STATUS.get(status_and_text(error)[0], "failed")
 
 
@@ -38,9 +38,9 @@ class _Series:
     durations: Histogram = field(default_factory=lambda: Histogram(SECONDS))
 
 
-class ArmCounts:
-    """What was counted of each arm since the model's load, under metrics that begin with
-    ``prefix``. Every method may be called from any thread.
+class ArmMetrics:
+    """The counts of each arm since the model's load; the metrics' names begin with ``prefix``.
+    Every method may be called from any thread.
     """
 
     def __init__(self, prefix: str, what: str, outcomes: tuple[str, ...]) -> None:
@@ -49,12 +49,12 @@ class ArmCounts:
         self._lock = threading.Lock()
 
     def begin(self, arm: str) -> None:
-        """Shows an arm from here on, with zeros."""
+        """Publishes an arm from here on, with zeros."""
         with self._lock:
             self._of(arm)
 
     def ended(self, arm: str, outcome: str, seconds: float | None = None) -> None:
-        """Counts a request, and how long its answer took."""
+        """Counts a request, and its duration if it was answered."""
         with self._lock:
             series = self._of(arm)
             series.outcomes[outcome] = series.outcomes.get(outcome, 0) + 1
@@ -67,7 +67,7 @@ class ArmCounts:
             return list(self._arms)
 
     def families(self) -> Iterator[Family]:
-        """As Prometheus reads it."""
+        """Requests and durations, for MetricsPublisher."""
         with self._lock:
             samples = [
                 Sample({"arm": arm, "outcome": outcome}, float(number))
@@ -89,8 +89,8 @@ class ArmCounts:
 
 
 class CountedResponder:
-    """Passes answers on, and tells how the request ended: its outcome, and the seconds that a whole
-    answer took.
+    """Passes responses on to ``inner``, and calls ``on_end`` once: with the request's outcome, and
+    the seconds it took if it was answered.
     """
 
     def __init__(self, inner: Responder, on_end: Callable[[str, float | None], None]) -> None:
@@ -98,7 +98,7 @@ class CountedResponder:
         self._inner = inner
         self._on_end = on_end
         self._began_s = time.monotonic()
-        self._open = [True]  # whoever pops it is the one that counts
+        self._open = [True]  # pop is atomic: the thread that gets the item counts
 
     def send(self, outputs: Mapping[str, Array], *, final: bool) -> None:
         if final:

@@ -1,7 +1,8 @@
-"""Shares a model's requests with other models, its arms, as ``routing.json`` says at the moment.
+"""Sends each of a model's requests to one of its arms, as a routing table says.
 
-An arm is reached over the engine link; the model's own arm is the model itself, which also answers
-what another arm is not there for. Knows nothing of what the requests ask for.
+An arm is a Triton model that gets a share of the requests. Other models are reached over the engine
+link; the model itself is its own arm, and also answers for an arm that can't be reached. Knows
+nothing of what the requests ask for.
 """
 
 from __future__ import annotations
@@ -15,51 +16,52 @@ from typing import Any
 
 from .. import log
 from ..errors import OverloadedError, RequestError, RuntimeModelError
-from ..link.forwarding import Forwarder
+from ..link.forwarder import Forwarder
 from ..link.link_request import LinkRequest
 from ..request.plain_request import PlainRequest, RequestLike, read_plain
 from ..request.responder import Responder
-from .arm_metrics import ArmCounts, CountedResponder
+from .arm_metrics import ArmMetrics, CountedResponder
 from .routing_json import REQUEST_ID, Arm, Routing
-from .shadow import Shadowing
-from .traffic_split import Split, sticky_share
+from .shadow import ShadowSender
+from .traffic_split import TrafficSplit, sticky_share
 
-Here = Callable[[RequestLike, Iterable[str], Responder], None]
+AnswerLocally = Callable[[RequestLike, Iterable[str], Responder], None]
 
 
 @dataclass(frozen=True)
-class Request:
-    """A request before it is an arm's; ``may_stream`` where its caller takes several responses."""
+class RoutedRequest:
+    """A request that has no arm yet; ``may_stream``: its caller takes several responses."""
 
     read: RequestLike
-    listed: Iterable[str]
+    requested_outputs: Iterable[str]
     responder: Responder
     may_stream: bool
 
 
-class Table:
-    """One state of the routing: never changed, only replaced."""
+class RoutingTable:
+    """The routing at one moment: never changed, only replaced."""
 
     def __init__(
         self, routing: Routing, own: str, salt: str, forwarders: Mapping[str, Forwarder]
     ) -> None:
-        """``own`` is this model in Triton, ``salt`` what makes its sticky values fall otherwise
-        than other models'; ``forwarders`` by the model in Triton that they lead to.
+        """``own`` is the name of this Triton model. ``salt`` goes into the hash of sticky values,
+        so that two models don't put the same users into the same arm. ``forwarders`` are by the
+        name of the Triton model that they forward to.
         """
         self.routing = routing
         self._own, self._salt, self._forwarders = own, salt, forwarders
         self._arms = {arm.name: arm for arm in routing.arms}
-        self._split = Split([arm.weight for arm in routing.arms]) if routing.arms else None
+        self._split = TrafficSplit([arm.weight for arm in routing.arms]) if routing.arms else None
         shadow = routing.shadow
-        self._copies = Split([shadow.percent, 100 - shadow.percent]) if shadow else None
+        self._copies = TrafficSplit([shadow.percent, 100 - shadow.percent]) if shadow else None
 
     @property
     def own_arm(self) -> Arm | None:
-        """This model's; None where it has no arms."""
+        """The arm that is this model itself; None if the routing has no arms."""
         return next((arm for arm in self.routing.arms if arm.engine == self._own), None)
 
     def choose(self, sticky_value: str | None) -> Arm | None:
-        """The arm whose share a request is in; None where there are none."""
+        """The arm for the next request; None if the routing has no arms."""
         arms = self.routing.arms
         if self._split is None:
             return None
@@ -69,7 +71,7 @@ class Table:
         return self._arms[sticky_share(self._salt, sticky_value, shares)]
 
     def forwarder(self, arm: Arm) -> Forwarder | None:
-        """The way to an arm; None to this model's own."""
+        """Forwards to an arm; None for the model's own."""
         return None if arm.engine == self._own else self._forwarders[arm.engine]
 
     def is_shadowed(self) -> bool:
@@ -77,100 +79,116 @@ class Table:
         return self._copies is not None and self._copies.next() == 0
 
     def shadow_forwarder(self) -> Forwarder:
-        """The way to the shadow, where there is one."""
+        """Forwards to the shadow, which the routing must have."""
         assert self.routing.shadow is not None
         return self._forwarders[self.routing.shadow.engine]
 
 
 class Router:
-    """Hands each request to its arm."""
+    """Sends each request to its arm."""
 
     def __init__(
         self,
         inputs: Iterable[str],
-        counts: ArmCounts,
-        shadowing: Shadowing,
+        counts: ArmMetrics,
+        shadow_sender: ShadowSender,
     ) -> None:
-        """``inputs`` are the names of the tensors that the model declares."""
+        """``inputs`` are the names of the input tensors that the model declares."""
         self._inputs = frozenset(inputs)
         self._counts = counts
-        self._shadowing = shadowing
-        self._lost: set[str] = set()  # arms that are answered for; told of once
+        self._shadow_sender = shadow_sender
+        self._unreachable: set[str] = set()  # names of arms, each logged once
         self.is_closing = False
 
-    def receive(self, request: Request, table: Table, here: Here) -> None:
-        """Passes a request to its arm's model, or to ``here``, the own."""
-        request, value = self._unstuck(request, table.routing.sticky)
+    def receive(
+        self, request: RoutedRequest, table: RoutingTable, answer_locally: AnswerLocally
+    ) -> None:
+        """Forwards a request to its arm's model; ``answer_locally`` takes those of the own arm."""
+        request, value = self._take_sticky_value(request, table.routing.sticky)
         arm = table.choose(value)
         forwarder = None if arm is None else table.forwarder(arm)
         if arm is None or forwarder is None:
-            self._keep(request, table, arm, here)
+            self._answer_here(request, table, arm, answer_locally)
         else:
-            self._pass_on(request, table, arm, forwarder, here)
+            self._forward(request, table, arm, forwarder, answer_locally)
 
-    def _keep(self, request: Request, table: Table, arm: Arm | None, here: Here) -> None:
-        """The own arm's; the shadow gets its copy after the request itself has gone on."""
+    def _answer_here(
+        self,
+        request: RoutedRequest,
+        table: RoutingTable,
+        arm: Arm | None,
+        answer_locally: AnswerLocally,
+    ) -> None:
+        """Answers a request of the own arm; the shadow gets its copy after the request has been
+        passed on, so that it delays nothing.
+        """
         plain = self._copy(request.read) if table.is_shadowed() else None
         responder = request.responder
         if arm is not None:
             responder = CountedResponder(responder, partial(self._counts.ended, arm.name))
-        here(request.read, request.listed, responder)
+        answer_locally(request.read, request.requested_outputs, responder)
         shadow = table.routing.shadow
         if plain is not None and shadow is not None:
-            self._shadowing.submit(
+            self._shadow_sender.submit(
                 shadow.name,
                 table.shadow_forwarder(),
                 plain,
-                request.listed,
+                request.requested_outputs,
                 may_stream=request.may_stream,
             )
 
     def _copy(self, read: RequestLike) -> PlainRequest:
-        """With arrays that no hook of the own arm's can change meanwhile."""
+        """A copy whose arrays the own arm's hooks can't change."""
         plain = read_plain(read, self._inputs)
         if plain is not read:
             return plain
         inputs = {name: array.copy() for name, array in plain.inputs.items()}
         return replace(plain, inputs=inputs)
 
-    def _pass_on(
-        self, request: Request, table: Table, arm: Arm, forwarder: Forwarder, here: Here
+    def _forward(
+        self,
+        request: RoutedRequest,
+        table: RoutingTable,
+        arm: Arm,
+        forwarder: Forwarder,
+        answer_locally: AnswerLocally,
     ) -> None:
-        # Copied: Triton's own memory ends with its request, and we may have to answer it after all.
+        # A copy, because Triton frees its tensors after execute, and the own arm may have to answer
+        # the request later.
         plain = read_plain(request.read, self._inputs)
-        kept = replace(request, read=plain, listed=list(request.listed))
+        kept = replace(request, read=plain, requested_outputs=list(request.requested_outputs))
         passed = LinkRequest(
             plain.inputs,
-            json.dumps(dict(plain.given)),
-            list(kept.listed),
+            json.dumps(dict(plain.parameter_values)),
+            list(kept.requested_outputs),
             plain.request_id,
             may_stream=request.may_stream,
             is_routed=True,
         )
         end = partial(self._counts.ended, arm.name)
         responder = CountedResponder(request.responder, end)
-        fall_back = partial(self._fall_back, kept, table, arm, here)
+        fall_back = partial(self._fall_back, kept, table, arm, answer_locally)
         try:
-            taken = forwarder.offer(passed, responder, fall_back)
+            taken = forwarder.try_forward(passed, responder, fall_back)
         except RequestError:
-            taken = False  # too large for the link, not for a model
+            taken = False  # too large for the link, but not for the model itself
         if not taken:
             fall_back(None)
-        elif arm.name in self._lost:
-            self._lost.discard(arm.name)
+        elif arm.name in self._unreachable:
+            self._unreachable.discard(arm.name)
 
     def _fall_back(
         self,
-        request: Request,
-        table: Table,
+        request: RoutedRequest,
+        table: RoutingTable,
         arm: Arm,
-        here: Here,
+        answer_locally: AnswerLocally,
         error: RuntimeModelError | None,
     ) -> None:
-        """The own arm answers, for the other one is lost and has answered nothing."""
+        """Lets the own arm answer, because the other one is lost and has answered nothing."""
         self._counts.ended(arm.name, "fallback")
-        if arm.name not in self._lost:
-            self._lost.add(arm.name)
+        if arm.name not in self._unreachable:
+            self._unreachable.add(arm.name)
             log.warn(f"arm {arm.name}: {arm.engine} is not there, its requests are answered here")
         if self.is_closing:
             unloading = OverloadedError("the model is being unloaded: try again")
@@ -179,12 +197,14 @@ class Router:
         responder = request.responder
         if own := table.own_arm:
             responder = CountedResponder(responder, partial(self._counts.ended, own.name))
-        here(request.read, request.listed, responder)
+        answer_locally(request.read, request.requested_outputs, responder)
 
-    def _unstuck(self, request: Request, sticky: str | None) -> tuple[Request, str | None]:
-        """A request and the value that keeps its likes together; None where it has none.
+    def _take_sticky_value(
+        self, request: RoutedRequest, sticky: str | None
+    ) -> tuple[RoutedRequest, str | None]:
+        """The request and its sticky value: requests of one value go to one arm. None without one.
 
-        A parameter that is there for this alone is taken out, for no task knows it.
+        A parameter that only serves for this is removed: the task would refuse it as unknown.
         """
         if sticky is None:
             return request, None
@@ -194,24 +214,25 @@ class Router:
         if tensor is not None:
             values = tensor.as_numpy().reshape(-1)[:1].tolist()
             return request, _text(values[0]) if values else None
-        given: dict[str, Any] = json.loads(request.read.parameters() or "{}")
-        if sticky not in given:
+        parameters: dict[str, Any] = json.loads(request.read.parameters() or "{}")
+        if sticky not in parameters:
             return request, None
-        if sticky not in self._inputs:
-            plain = read_plain(request.read, self._inputs)
-            value = given.pop(sticky)
-            return replace(request, read=replace(plain, given=given)), _text(value)
-        return request, _text(given[sticky])
+        value = _text(parameters[sticky])
+        if sticky in self._inputs:
+            return request, value
+        del parameters[sticky]
+        plain = read_plain(request.read, self._inputs)
+        return replace(request, read=replace(plain, parameter_values=parameters)), value
 
 
 def _text(value: Any) -> str | None:
-    """A sticky value as a text, alike as a tensor and as a parameter; None where it is empty."""
+    """A sticky value as a text, the same from a tensor and from a parameter; None if empty."""
     text = value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
     return text or None
 
 
-def engines_of(routing: Routing | None, own: str) -> set[str]:
-    """The models of Triton's that a routing leads to, other than ``own``."""
+def target_models(routing: Routing | None, own: str) -> set[str]:
+    """The names of the Triton models that a routing sends requests to, without ``own``."""
     if routing is None:
         return set()
     found = {arm.engine for arm in routing.arms}
@@ -221,6 +242,6 @@ def engines_of(routing: Routing | None, own: str) -> set[str]:
 
 
 def weight_of(routing: Routing | None, arm: str) -> Fraction:
-    """An arm's share at the moment; 0 of one that is no longer there."""
+    """An arm's share in percent; 0 if the routing has it no more."""
     arms = routing.arms if routing else ()
     return next((one.weight for one in arms if one.name == arm), Fraction(0))

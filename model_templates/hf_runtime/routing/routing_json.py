@@ -1,7 +1,8 @@
-"""Reads ``routing.json``: which share of a model's requests goes to which arm, and who gets copies.
+"""Reads ``routing.json``: each arm's share of the model's requests, and the shadow that gets
+copies.
 
-The file lies in the model's folder, outside of its version, and is read again while the model
-serves. Knows the file; knows nothing of requests.
+The file lies in the model's folder, outside of its version folder, and is read again while the
+model serves. Knows the file; knows nothing of requests.
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ _NUMBER = re.compile(r"-?[0-9]{1,9}(\.[0-9]{1,9})?")
 
 
 class RoutingError(RuntimeModelError):
-    """The file is not what the generator writes."""
+    """The file is not as the generator writes it."""
 
 
 @dataclass(frozen=True)
 class Arm:
-    """``engine`` is the model in Triton that answers, ``weight`` its share in percent."""
+    """``engine`` is the Triton model that answers, ``weight`` its share in percent."""
 
     name: str
     engine: str
@@ -37,7 +38,7 @@ class Arm:
 
 @dataclass(frozen=True)
 class Shadow:
-    """Who gets copies of ``percent`` of the requests."""
+    """The Triton model, ``engine``, that gets copies of ``percent`` of the requests."""
 
     name: str
     engine: str
@@ -46,7 +47,7 @@ class Shadow:
 
 @dataclass(frozen=True)
 class Routing:
-    """What the file says. Without ``arms`` every request is the model's own; ``sticky`` is
+    """The file's content. Without ``arms`` the model answers every request itself; ``sticky`` is
     REQUEST_ID, or the name of an input or a parameter.
     """
 
@@ -56,17 +57,17 @@ class Routing:
 
 
 class RoutingFile:
-    """One file, looked at again and again."""
+    """The file, read repeatedly."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._seen: bytes | None = None
 
-    def look(self) -> bool:
-        """Whether the content is another one than at the last look; ``content`` says which.
+    def refresh(self) -> bool:
+        """Reads the file; True if its content has changed since the last time.
 
         Raises:
-            OSError: it can't be read; nothing is known of it.
+            OSError: it can't be read; the content of the last time is kept.
         """
         try:
             with self._path.open("rb") as file:
@@ -77,12 +78,12 @@ class RoutingFile:
         return content != before
 
     def read(self) -> Routing | None:
-        """What it said at the last look; None where there was no file. Raises RoutingError."""
+        """The routing of the last ``refresh``; None if there was no file. Raises RoutingError."""
         return None if self._seen is None else parse(self._seen)
 
 
 def parse(content: bytes) -> Routing:
-    """What a file's content says. Raises RoutingError."""
+    """Parses a file's content. Raises RoutingError."""
     try:
         values = json.loads(content, parse_int=_number, parse_float=_number, parse_constant=_number)
         routing = _routing(values)
@@ -122,7 +123,7 @@ def _percent(value: Any) -> Fraction:
 
 
 def _number(text: str) -> Fraction:
-    """Exactly as written: 0.1 is a tenth."""
+    """The number exactly as written: 0.1 is a tenth."""
     if not _NUMBER.fullmatch(text):
         raise ValueError(f"{text[:20]} is no number here")
     return Fraction(text)

@@ -1,6 +1,7 @@
-"""Sends copies of requests to another model, drops what that answers, and counts it.
+"""Sends copies of requests to another model, the shadow; counts and discards its answers.
 
-Nothing here waits, raises or answers a caller: a copy too many is dropped. Knows nothing of arms.
+Nothing here blocks, raises or answers a caller: copies beyond the limits are dropped. Knows nothing
+of arms.
 """
 
 from __future__ import annotations
@@ -13,12 +14,12 @@ from dataclasses import dataclass
 
 from .. import log
 from ..errors import RequestError, RuntimeModelError, place
-from ..link.forwarding import Forwarder
+from ..link.forwarder import Forwarder
 from ..link.link_request import LinkRequest
 from ..request.plain_request import PlainRequest
 from ..request.request_ids import labelled
 from ..request.responder import Array
-from .arm_metrics import ArmCounts, CountedResponder
+from .arm_metrics import ArmMetrics, CountedResponder
 
 MAX_OPEN = 256
 MAX_OPEN_BYTES = 64 * 2**20
@@ -26,7 +27,7 @@ MAX_OPEN_BYTES = 64 * 2**20
 
 @dataclass(frozen=True)
 class _Copy:
-    """A copy under way."""
+    """A copy that is queued or sent, and not answered yet."""
 
     shadow: str
     forwarder: Forwarder
@@ -34,12 +35,12 @@ class _Copy:
     num_bytes: int
 
 
-class Shadowing:
-    """The copies of one instance's requests that are under way: at most MAX_OPEN, and of at most
-    MAX_OPEN_BYTES altogether. Encoded and sent on a thread of its own.
+class ShadowSender:
+    """Sends copies of one instance's requests, on a thread of its own. At most MAX_OPEN copies, of
+    at most MAX_OPEN_BYTES together, are open at a time.
     """
 
-    def __init__(self, counts: ArmCounts) -> None:
+    def __init__(self, counts: ArmMetrics) -> None:
         self._counts = counts
         self._num_open = 0
         self._num_bytes = 0
@@ -53,21 +54,21 @@ class Shadowing:
         shadow: str,
         forwarder: Forwarder,
         request: PlainRequest,
-        listed: Iterable[str],
+        requested_outputs: Iterable[str],
         *,
         may_stream: bool,
     ) -> None:
-        """Sends a copy, soon, or drops it. Its arrays must not change any more."""
-        parameters = json.dumps(dict(request.given))
+        """Queues a copy or drops it. Its arrays must not be changed afterwards."""
+        parameters = json.dumps(dict(request.parameter_values))
         passed = LinkRequest(
             request.inputs,
             parameters,
-            list(listed),
+            list(requested_outputs),
             request.request_id,
             may_stream=may_stream,
             is_routed=True,
         )
-        copy = _Copy(shadow, forwarder, passed, _size(request.inputs) + len(parameters))
+        copy = _Copy(shadow, forwarder, passed, _num_bytes_of(request.inputs) + len(parameters))
         if self._admits(copy):
             self._waiting.put(copy)
         else:
@@ -104,8 +105,10 @@ class Shadowing:
             end("unreachable", None)
 
         try:
-            sent = copy.forwarder.offer(
-                copy.request, CountedResponder(_Nobody(copy.request.request_id), end), lose
+            sent = copy.forwarder.try_forward(
+                copy.request,
+                CountedResponder(_DiscardingResponder(copy.request.request_id), end),
+                lose,
             )
         except RequestError:  # too large for the link
             end("dropped", None)
@@ -120,8 +123,8 @@ class Shadowing:
         self._counts.ended(copy.shadow, outcome, seconds)
 
 
-class _Nobody:
-    """Whoever a shadow answers."""
+class _DiscardingResponder:
+    """Discards the shadow's answer: no caller waits for it."""
 
     def __init__(self, request_id: str) -> None:
         self.request_id = request_id
@@ -136,8 +139,8 @@ class _Nobody:
         return False
 
 
-def _size(inputs: Mapping[str, Array]) -> int:
-    """Bytes, roughly; what an array of texts holds is beside it."""
+def _num_bytes_of(inputs: Mapping[str, Array]) -> int:
+    """The inputs' size in bytes, roughly: arrays of texts hold pointers, so texts are added."""
     texts = (array for array in inputs.values() if array.dtype == object)
     held = sum(len(item) for array in texts for item in array.reshape(-1).tolist())
     return held + sum(int(array.nbytes) for array in inputs.values())

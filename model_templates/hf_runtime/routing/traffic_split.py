@@ -1,4 +1,5 @@
-"""Which of a few shares a request falls into: dealt out exactly, or always the same for one value.
+"""Chooses one of several shares for a request: in exact proportion, or always the same for one
+sticky value.
 
 Knows nothing of requests or models.
 """
@@ -15,14 +16,15 @@ from fractions import Fraction
 from itertools import accumulate
 
 
-class Split:
-    """Deals numbers of shares. The smallest block of requests that the shares divide without a
-    rest (10 of 90 % and 10 %, 200 of 99.5 % and 0.5 %) is dealt exactly, and so is the next; within
-    a block the order is random, so that clients that alternate don't always meet the same share.
+class TrafficSplit:
+    """Chooses shares in exact proportion: of each block of requests, the smallest that the shares
+    divide evenly (10 for 90 % and 10 %, 200 for 99.5 % and 0.5 %), each share gets exactly its
+    part. Within a block the order is random, so that clients that alternate don't always get the
+    same share.
     """
 
     def __init__(self, shares: Sequence[Fraction]) -> None:
-        """``shares`` are above 0 or 0, and at least one is above."""
+        """``shares`` are 0 or more, and at least one is above 0."""
         total = sum(shares, Fraction(0))
         parts = [share / total for share in shares]
         num_in_block = math.lcm(*(part.denominator for part in parts))
@@ -31,7 +33,7 @@ class Split:
         self._lock = threading.Lock()
 
     def next(self) -> int:
-        """The number of the share that the next request falls into."""
+        """The index of the next request's share."""
         with self._lock:
             place = random.randrange(sum(self._left))
             number = bisect_right(list(accumulate(self._left)), place)
@@ -42,19 +44,20 @@ class Split:
 
 
 def sticky_share(salt: str, value: str, shares: Iterable[tuple[str, Fraction]]) -> str:
-    """The name of the share that ``value`` falls into; ``shares`` are names and sizes, not all 0.
+    """The name of the share of ``value``, always the same one; ``shares`` are names and sizes, not
+    all 0.
 
-    A share that grows only takes values from others, and one that shrinks only gives some away:
-    each share draws a waiting time from the hash of its name and the value, exponential with its
-    size as the rate, and the shortest wins (weighted rendezvous hashing, Schindelhauer and
-    Schomaker 2005). Cut points on a line would move values between shares that did not change.
+    Weighted rendezvous hashing (Schindelhauer and Schomaker 2005): each share draws an exponential
+    time from the hash of its name and the value, with its size as the rate, and the shortest wins.
+    So a share that grows only takes values from others, and one that shrinks only gives values
+    away; cut points on a line would also move values between shares that did not change.
     """
     times = ((_exponential(salt, name, value) / size, name) for name, size in shares if size)
     return min(times)[1]
 
 
 def _exponential(*parts: str) -> float:
-    """A number of the exponential distribution, the same for the same texts everywhere."""
+    """An exponentially distributed number, the same for the same texts on every machine."""
     text = "\0".join(parts).encode("utf-8", "surrogatepass")
     bits = int.from_bytes(hashlib.sha256(text).digest()[:8], "big") >> 11
     return -math.log((bits + 0.5) / 2**53)

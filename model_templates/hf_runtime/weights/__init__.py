@@ -1,1 +1,1 @@
-"""A model's files: found, downloaded, checked against models.lock, loaded, quantized."""
+"""Finds, downloads and checks a Hugging Face model's files; loads and quantizes its weights."""

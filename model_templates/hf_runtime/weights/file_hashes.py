@@ -1,10 +1,10 @@
-"""The SHA-256 of cached files, computed once: a record in the cache says which file had which.
+"""The SHA-256 of cached files, computed once and recorded in a file of the cache.
 
-A file is known again by its size, its time of change and its inode. That guards against damage and
-mistakes, not against whoever may write into the cache: they could write the record too. Where the
-cache is read-only nothing is recorded, and each process hashes once.
+A recorded hash counts for a file of the same size, modification time and inode. That guards against
+damage and mistakes, not against anyone who can write into the cache: they could write the record
+too. If the cache is read-only nothing is recorded, and each process hashes once.
 
-Imports nothing of the runtime, so that `hf-triton fetch` and `verify` use it too.
+Imports nothing of the runtime, so that `hf-triton fetch` and `verify` can use it too.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _BLOCK = 1 << 20
 
 
 def hash_file(path: Path, on_bytes: Callable[[int], None] = lambda _: None) -> str:
-    """The file's SHA-256 in hex; ``on_bytes`` hears of each piece that was read."""
+    """The file's SHA-256 in hex; ``on_bytes`` gets the size of each block that was read."""
     digest = hashlib.sha256()
     with path.open("rb", buffering=0) as file:
         while block := file.read(_BLOCK):
@@ -43,7 +43,7 @@ class FileHashes:
         self._changed = False
 
     def recorded(self, path: Path) -> str | None:
-        """The hash of this very file where it was computed before."""
+        """The recorded hash, if the file is unchanged since; else None."""
         entry = self._known.get(self._key(path))
         with contextlib.suppress(OSError):  # gone meanwhile
             if entry is not None and entry[:3] == _identity(path):
@@ -60,23 +60,23 @@ class FileHashes:
         return found
 
     def add(self, path: Path, sha256: str, identity: list[int] | None = None) -> None:
-        """Notes a file's hash."""
+        """Records a file's hash; ``save`` writes it."""
         with self._lock:
             self._known[self._key(path)] = [*(identity or _identity(path)), sha256]
             self._changed = True
 
     def forget(self, path: Path) -> None:
-        """Drops what is known of a file."""
+        """Removes a file from the record."""
         with self._lock:
             self._changed |= self._known.pop(self._key(path), None) is not None
 
     def names(self, folder: Path) -> set[str]:
-        """The files below a folder that are recorded, there or not."""
+        """The recorded files below a folder, whether they still exist or not."""
         start = f"{self._key(folder)}/"
         return {key.removeprefix(start) for key in self._known if key.startswith(start)}
 
     def save(self) -> None:
-        """Writes what is new, without files that are gone; silently not where that is forbidden."""
+        """Writes the record, without files that are gone; no effect in a read-only cache."""
         if not self._changed:
             return
         present = {

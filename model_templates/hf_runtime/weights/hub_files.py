@@ -1,6 +1,7 @@
-"""Which files of a Hub repository a model needs: one rule, for the server and `hf-triton fetch`.
+"""Chooses the files of a Hub repository that a model needs: one rule for server and `hf-triton
+fetch`.
 
-Knows names only; asks no Hub and reads no file. Imports nothing of the runtime, so that the
+Knows names only: connects to no Hub and reads no file. Imports nothing of the runtime, so that the
 generator can use it without torch.
 """
 
@@ -14,12 +15,12 @@ _OTHER_FRAMEWORKS = (
     *("onnx/*", "openvino/*", "coreml/*", "original/*", "consolidated*"),
     *("*.pdf", "*.png", "*.jpg", "*.mp4"),
 )
-# Loading one may run code that its author put there.
+# Loading a pickle can run code that its author put there.
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl", "*.pickle", "*.joblib")
 # As PEFT saves an adapter (peft/utils/constants.py).
 ADAPTER_CONFIG = "adapter_config.json"
 _ADAPTER_WEIGHTS, _ADAPTER_PICKLE = "adapter_model.safetensors", "adapter_model.bin"
-# What training leaves behind; nothing that serves reads it.
+# Files of training, which serving does not read.
 _LEFT_BY_TRAINING = (
     "training_args*",
     "optimizer*",
@@ -36,15 +37,15 @@ class NotServableError(ValueError):
     """
 
 
-def choose(names: Iterable[str], allow_pickle: bool) -> list[str]:
-    """The files to have of a repository that holds ``names``, sorted.
+def choose_model_files(names: Iterable[str], allow_pickle: bool) -> list[str]:
+    """The files that a model needs of a repository with the files ``names``, sorted.
 
     Weights are safetensors. A folder's pickles are taken where it has no safetensors, and only
     with ``allow_pickle``: in the root, and in modules such as ``2_Dense/`` of
     sentence-transformers.
 
     Raises:
-        NotServableError: without pickles there are no weights, or none at all.
+        NotServableError: there are no weights, or only pickles without ``allow_pickle``.
     """
     kept = [name for name in names if not _matches(name, _OTHER_FRAMEWORKS)]
     plain = [name for name in kept if not _matches(name, _PICKLES)]
@@ -62,8 +63,8 @@ def choose(names: Iterable[str], allow_pickle: bool) -> list[str]:
     return sorted(plain + pickles)
 
 
-def choose_adapter(names: Iterable[str], allow_pickle: bool) -> list[str]:
-    """The files to have of a repository that holds an adapter as PEFT saves it.
+def choose_adapter_files(names: Iterable[str], allow_pickle: bool) -> list[str]:
+    """The files that an adapter, as PEFT saves it, needs of a repository with the files ``names``.
 
     Raises:
         NotServableError: it holds none, or only as a pickle without ``allow_pickle``.
@@ -84,7 +85,7 @@ def choose_adapter(names: Iterable[str], allow_pickle: bool) -> list[str]:
 
 
 def needed_pickles(names: Iterable[str]) -> list[str]:
-    """The pickles in folders that a model loads from and that have no safetensors, sorted."""
+    """The pickles of weights in folders that have no safetensors, sorted."""
     known = list(names)
     safe = {_folder(name) for name in known if name.endswith(".safetensors")}
     return sorted(
@@ -97,8 +98,8 @@ def needed_pickles(names: Iterable[str]) -> list[str]:
     )
 
 
-def is_safe(name: str) -> bool:
-    """Whether a file's name stays inside the folder that it is put into."""
+def is_safe_path(name: str) -> bool:
+    """Whether a relative path stays inside its folder: no ``..``, not absolute."""
     parts = name.split("/")
     return not ({"", ".", ".."} & set(parts)) and "\\" not in name and "\0" not in name
 

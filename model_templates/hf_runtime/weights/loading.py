@@ -1,6 +1,6 @@
-"""Loads a model's files with transformers, with one readable line where that fails.
+"""Loads a Hugging Face model from its files with transformers; a failure is one readable line.
 
-Where the files come from is model_files.py's.
+model_files.py gets the files.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from ..devices.device import Placement
 from ..errors import LoadError
 from ..log import info
 from .hub_token import error_line
-from .quantization import make_computable, quantization_config, weights_line
+from .quantization import quantization_config, repair_quantized_model, weights_line
 from .served_model import ServedModel
 
 
@@ -33,18 +33,18 @@ def load_tokenizer(served: ServedModel, files: Path) -> Any:
 def load_model(
     served: ServedModel, files: Path, auto_class: Any, config: Any, placement: Placement
 ) -> Any:
-    """The model in evaluation mode, in its dtype, on its device or spread by ``device_map``."""
+    """The torch module, to evaluate: in its dtype, on its device or spread by ``device_map``."""
     return _load_model(served, files, auto_class, config, placement)[0]
 
 
-def load_whole_model(
+def load_complete_model(
     served: ServedModel, files: Path, auto_class: Any, config: Any, placement: Placement
 ) -> Any:
-    """The same, of a model whose every layer has its weights among the files.
+    """Like ``load_model``, but refuses files that lack weights of a layer.
 
-    Transformers makes up what is missing, with a warning: a classifier loaded from a checkpoint
-    without one would answer at random. A pooler may be missing, as where only a language model
-    was saved: what needs it has a head of its own that is missing then too.
+    Transformers fills missing weights with random numbers and only warns: a classifier loaded from
+    a checkpoint without its head would answer at random. A pooler may be missing, as where only a
+    language model was saved: a model that needs the pooler has a head that is missing too.
 
     Raises:
         LoadError: weights are missing.
@@ -62,10 +62,10 @@ def load_whole_model(
 def _load_model(
     served: ServedModel, files: Path, auto_class: Any, config: Any, placement: Placement
 ) -> tuple[Any, set[str]]:
-    """The model, and the names of its weights that are not among the files."""
+    """The torch module, and the names of its weights that the files lack."""
     from transformers.utils.logging import disable_progress_bar
 
-    disable_progress_bar()  # a bar in a server's log is a wall of lines
+    disable_progress_bar()  # in a log, each of its states would be a line
     device_map = None if placement.device_map == {"": "cpu"} else placement.device_map
     dtype = resolve_dtype(served.dtype, config, placement.device)
     options = {"config": config, "dtype": dtype, **_quantized(served, config, placement)}
@@ -73,14 +73,14 @@ def _load_model(
         served, auto_class, files, device_map=device_map, output_loading_info=True, **options
     )
     if "quantization_config" in options:
-        make_computable(model)
+        repair_quantized_model(model)
     if getattr(model, "hf_quantizer", None) is not None:
         info(f"{served.name}: {weights_line(model)}")
     return model.eval(), set(report["missing_keys"])
 
 
 def _quantized(served: ServedModel, config: Any, placement: Placement) -> dict[str, Any]:
-    """What from_pretrained is given beside the usual where weights are to be quantized."""
+    """Further arguments of ``from_pretrained`` if the weights are to be quantized."""
     import torch
 
     quantization = quantization_config(served, config, torch.device(placement.device))
@@ -90,8 +90,8 @@ def _quantized(served: ServedModel, config: Any, placement: Placement) -> dict[s
     return {"quantization_config": quantization, **({"dtype": torch.bfloat16} if int4 else {})}
 
 
-def load_weightless(served: ServedModel, auto_class: Any, config: Any) -> Any:
-    """The model's modules without numbers in them: enough to ask what it takes.
+def load_on_meta_device(served: ServedModel, auto_class: Any, config: Any) -> Any:
+    """The torch module on the meta device, without weights: enough to inspect its layers.
 
     Raises:
         LoadError: as ``load_model``.
@@ -102,13 +102,13 @@ def load_weightless(served: ServedModel, auto_class: Any, config: Any) -> Any:
         with torch.device("meta"):
             return auto_class.from_config(config, trust_remote_code=served.trust_remote_code)
     except Exception as error:
-        # Transformers raises many kinds; the operator gets one line for any of them.
+        # Transformers raises many types; the operator gets one line for any of them.
         raise LoadError(f"{served.source}: {error_line(error)}") from error
 
 
 def resolve_dtype(dtype: str, config: Any, device: str) -> Any:
-    """The torch dtype to load in. ``auto`` is the checkpoint's, but float32 for float16 on a CPU,
-    which lacks it.
+    """The torch dtype to load in. ``auto`` is the checkpoint's; on a CPU, which lacks float16, it
+    is float32 for a float16 checkpoint.
     """
     import torch
 
@@ -128,7 +128,7 @@ def _load(served: ServedModel, auto_class: Any, files: Path, part: str = "", **o
             files, local_files_only=True, trust_remote_code=served.trust_remote_code, **options
         )
     except Exception as error:
-        # Transformers raises many kinds; the operator gets one line for any of them.
+        # Transformers raises many types; the operator gets one line for any of them.
         if "trust_remote_code" in str(error) and not served.trust_remote_code:
             raise LoadError(
                 f"{served.source} runs code of its own: read it, and set trust_remote_code: true "

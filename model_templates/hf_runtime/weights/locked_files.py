@@ -1,9 +1,9 @@
-"""Holds a snapshot in the cache against the files that models.lock names: size, SHA-256, nothing
-missing, nothing added.
+"""Compares a snapshot in the cache with the files of models.lock: size, SHA-256, no file missing,
+no file added.
 
-The cache is laid out as ``huggingface_hub`` does it
+The cache has the layout of ``huggingface_hub``
 (https://huggingface.co/docs/huggingface_hub/guides/manage-cache). Imports nothing else of the
-runtime, so that `hf-triton fetch` and `verify` judge as the server does.
+runtime, so that `hf-triton fetch` and `verify` check by the same rules as the server.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class LockedFile:
-    """One file as it was when it was locked: bytes, and SHA-256 in hex."""
+    """One file of models.lock: its size in bytes, and its SHA-256 in hex."""
 
     size: int
     sha256: str
@@ -24,7 +24,7 @@ class LockedFile:
 
 @dataclass(frozen=True)
 class Difference:
-    """A file of a snapshot that is not as locked."""
+    """A file of a snapshot that differs from models.lock, and ``what`` differs."""
 
     path: str
     what: str
@@ -34,24 +34,26 @@ class Difference:
 
 
 def repository_folder(cache_dir: Path, repository: str) -> Path:
-    """Where a Hub repository lies in a cache."""
+    """The folder of a Hub repository in a cache."""
     return cache_dir / f"models--{repository.replace('/', '--')}"
 
 
 def snapshot_folder(cache_dir: Path, repository: str, commit: str) -> Path:
-    """Where a commit's files lie in a cache."""
+    """The folder of a commit's files in a cache."""
     return repository_folder(cache_dir, repository) / "snapshots" / commit
 
 
 def missing_files(folder: Path, locked: Mapping[str, LockedFile]) -> list[str]:
-    """The locked files that are not there; a link that leads nowhere is not there."""
+    """The locked files that are missing; a dangling link counts as missing."""
     return [path for path in sorted(locked) if not (folder / path).is_file()]
 
 
 def differences(
     folder: Path, locked: Mapping[str, LockedFile], sha256: Callable[[Path], str]
 ) -> Iterator[Difference]:
-    """Every file of the snapshot that is not as locked; sizes before hashes are asked for."""
+    """Every file of the snapshot that differs from models.lock; a file is hashed only if its size
+    is right.
+    """
     for path, expected in sorted(locked.items()):
         found = folder / path
         if not found.is_file():
@@ -66,7 +68,7 @@ def differences(
 
 
 def added_files(folder: Path, locked: Mapping[str, LockedFile]) -> list[str]:
-    """What lies in the snapshot beside the locked files, sorted; links to folders too."""
+    """The files in the snapshot that are not locked, sorted; links to folders included."""
     found: list[str] = []
     for parent, folders, files in os.walk(folder):
         linked = [name for name in folders if Path(parent, name).is_symlink()]

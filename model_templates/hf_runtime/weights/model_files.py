@@ -1,8 +1,8 @@
-"""Gets the files of a model and its adapters into its cache, or says in one line why they can't be
-used.
+"""Gets the files of a model and its adapters into the model's cache, or says in one line why they
+can't be used.
 
-A Hub model is cached in the model's folder of the repository; once it is complete there, nothing
-goes over the network. What models.lock pins is used only as it was locked.
+A Hub model is cached in the model's folder of the repository; once it is complete there, no network
+is used. Files that models.lock pins are used only if they match it.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from .file_hashes import FileHashes
 from .hub_files import (
     ADAPTER_CONFIG,
     NotServableError,
-    choose,
-    choose_adapter,
+    choose_adapter_files,
+    choose_model_files,
     needed_pickles,
 )
 from .hub_token import error_line, hub_token
@@ -32,11 +32,11 @@ _LISTING_S = 60.0
 
 
 def model_files(served: ServedModel) -> Path:
-    """The folder with the model's files: the local path, or the cache's snapshot, downloaded where
-    it is not complete. A model that models.lock pins is held against it first, every time.
+    """The folder with the model's files: the local path, or the snapshot in the cache, downloaded
+    if it is not complete. A model that models.lock pins is checked against it at every load.
 
     Raises:
-        LoadError: not there, not allowed, not reachable, or not as locked.
+        LoadError: the files are missing, forbidden, unreachable, or differ from models.lock.
     """
     if served.local:
         return _local_files(served)
@@ -52,13 +52,13 @@ def _local_files(served: ServedModel) -> Path:
         raise LoadError(f"local {kind}: no {config} in {folder}")
     names = [str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()]
     if needed_pickles(names):
-        _chosen(served, names)
+        _choose_files(served, names)
     return folder
 
 
-def _chosen(served: ServedModel, names: Iterable[str]) -> list[str]:
+def _choose_files(served: ServedModel, names: Iterable[str]) -> list[str]:
     try:
-        rule = choose_adapter if served.is_adapter else choose
+        rule = choose_adapter_files if served.is_adapter else choose_model_files
         return rule(names, served.allow_pickle)
     except NotServableError as error:
         raise LoadError(f"{served.source} {error}") from None
@@ -67,18 +67,18 @@ def _chosen(served: ServedModel, names: Iterable[str]) -> list[str]:
 def _cached_snapshot(served: ServedModel) -> Path | None:
     """The snapshot in the cache if it is complete."""
     try:
-        names = _listed(served)
-        files = _snapshot(served, _chosen(served, names) if names else None, only_local=True)
+        names = _listed_files(served)
+        files = _snapshot(served, _choose_files(served, names) if names else None, only_local=True)
     except OSError:  # huggingface_hub's errors for what is missing or incomplete are OSErrors
         return None
-    return files if names or _is_whole(served, files) else None
+    return files if names or _is_complete(served, files) else None
 
 
-def _is_whole(served: ServedModel, files: Path) -> bool:
-    """Whether a snapshot that no download listed is as `hf-triton fetch` left it.
+def _is_complete(served: ServedModel, files: Path) -> bool:
+    """Whether a snapshot without a recorded list of files is as `hf-triton fetch` left it.
 
     Raises:
-        LoadError: it is, and the model may not have it.
+        LoadError: it holds pickles, which the model may not load.
     """
     present = {path.relative_to(files).as_posix() for path in files.rglob("*") if path.is_file()}
     # huggingface_hub follows links on the way to the cache.
@@ -86,12 +86,12 @@ def _is_whole(served: ServedModel, files: Path) -> bool:
     if FileHashes(served.cache_dir).names(folder) - present:
         return False
     if needed_pickles(present):
-        _chosen(served, present)
+        _choose_files(served, present)
     return any(name.endswith(".safetensors") for name in present) or served.allow_pickle
 
 
-def _listed(served: ServedModel) -> list[str]:
-    """The names of the commit's files, where a download listed them; else empty."""
+def _listed_files(served: ServedModel) -> list[str]:
+    """The names of the commit's files as huggingface_hub recorded them; empty without a record."""
     from huggingface_hub import get_cached_repo_tree
     from huggingface_hub.errors import CachedRepoTreeNotFoundError
 
@@ -99,7 +99,9 @@ def _listed(served: ServedModel) -> list[str]:
         listed = get_cached_repo_tree(
             served.model, revision=served.revision, cache_dir=served.cache_dir
         )
-    except CachedRepoTreeNotFoundError:  # `hf-triton fetch` made it, and makes nothing by halves
+    except (
+        CachedRepoTreeNotFoundError
+    ):  # made by `hf-triton fetch`, which links complete files only
         return []
     return [file.path for file in listed]
 
@@ -115,18 +117,18 @@ def _download(served: ServedModel) -> Path:
             served.model, revision=served.revision, timeout=_LISTING_S
         )
         names = [file.rfilename for file in listed.siblings or []]
-        return _snapshot(served, _chosen(served, names))
+        return _snapshot(served, _choose_files(served, names))
     except LoadError:
         raise
     except Exception as error:
-        # Every way a download can fail becomes the operator's one line.
+        # However a download fails, the operator gets one line.
         raise LoadError(_download_failure(served, error)) from error
 
 
 def _snapshot(
     served: ServedModel, names: Iterable[str] | None, *, only_local: bool = False
 ) -> Path:
-    """The snapshot with these files; None stands for whatever is in the cache."""
+    """The snapshot with these files; with None, whichever are in the cache."""
     from huggingface_hub import snapshot_download
 
     return Path(
@@ -142,7 +144,7 @@ def _snapshot(
 
 
 def _locked_snapshot(served: ServedModel, locked: Mapping[str, LockedFile]) -> Path:
-    """The snapshot of the locked commit, each of its files the locked one."""
+    """The snapshot of the locked commit, every file of which matches models.lock."""
     folder = snapshot_folder(served.cache_dir, served.model, str(served.revision))
     missing = missing_files(folder, locked)
     if missing:
@@ -152,7 +154,7 @@ def _locked_snapshot(served: ServedModel, locked: Mapping[str, LockedFile]) -> P
     hashes.save()
     if different is None:
         return folder
-    if different.path in missing:  # what the Hub just sent: not to be found here next time
+    if different.path in missing:  # just downloaded, and wrong: the next load downloads it again
         (folder / different.path).resolve().unlink(missing_ok=True)
         (folder / different.path).unlink(missing_ok=True)
     raise LoadError(
@@ -181,7 +183,7 @@ def _download_missing(served: ServedModel, missing: list[str]) -> None:
         with ThreadPoolExecutor(_NUM_DOWNLOADS) as pool:
             list(pool.map(download, missing))
     except Exception as error:
-        # Every way a download can fail becomes the operator's one line.
+        # However a download fails, the operator gets one line.
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
         raise LoadError(
             f"{missing[0]}{more} missing in {served.cache_dir.name}/: "
@@ -213,7 +215,7 @@ def adapter_folders(served: ServedModel) -> dict[str, Path]:
     """Each adapter's folder by its name, in the order of models.yaml.
 
     Raises:
-        LoadError: names the adapter that is not there, not allowed, or not as locked.
+        LoadError: names the adapter whose files are missing, forbidden, or differ from models.lock.
     """
     return {adapter.name: _adapter_folder(served, adapter) for adapter in served.adapters}
 

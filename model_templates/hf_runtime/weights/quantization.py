@@ -1,7 +1,7 @@
-"""Weights in fewer bits: models.yaml's ``quantization`` as transformers' own configuration.
+"""Turns models.yaml's ``quantization`` into the quantization config of transformers.
 
-Says in one line what a method, or a checkpoint that was saved quantized, lacks on this machine.
-What the layers compute is torchao's and bitsandbytes', or text_generation/int8/linear.py's.
+Says in one line what a method, or a checkpoint that was saved quantized, lacks on this machine. The
+quantized layers are those of torchao and bitsandbytes, or text_generation/int8/linear.py.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 _TORCHAO = "torchao>=0.17,<0.19"
 _BITSANDBYTES = "bitsandbytes>=0.49,<0.51"
-# What transformers imports to load a checkpoint, by its quant_method: modules and what pip calls
-# them.
+# What transformers imports to load a checkpoint, by its quant_method: each module and the name of
+# its package for pip.
 _CHECKPOINTS = {
     "gptq": {"gptqmodel": "gptqmodel", "optimum": "optimum"},
     "awq": {"gptqmodel": "gptqmodel"},
@@ -33,11 +33,11 @@ _GIB = 2**30
 
 
 def quantization_config(served: ServedModel, config: Any, device: torch.device) -> Any:
-    """What ``from_pretrained`` is given as quantization_config; None where models.yaml asks for
-    none. Also looks for what a checkpoint that was saved quantized needs.
+    """The ``quantization_config`` of ``from_pretrained``; None if models.yaml asks for none. Also
+    checks that the packages are installed that an already quantized checkpoint needs.
 
     Raises:
-        LoadError: this machine, or this checkpoint, can't.
+        LoadError: this machine or this checkpoint can't be quantized so.
     """
     saved = _saved_method(config)
     if saved is not None:
@@ -132,11 +132,11 @@ def _check_int4(device: torch.device) -> None:
         )
 
 
-def make_computable(model: Any) -> None:
-    """Puts right what keeps a quantized model from computing.
+def repair_quantized_model(model: Any) -> None:
+    """Replaces layers of a quantized torch module that torchao can't compute.
 
     Raises:
-        LoadError: nothing of it could be quantized.
+        LoadError: it has no layer that could be quantized.
     """
     from torch import nn
 
@@ -147,14 +147,14 @@ def make_computable(model: Any) -> None:
             "bitsandbytes_8bit and bitsandbytes_4bit take more kinds"
         )
     for module in model.modules():
-        # It is a Linear that rounds between product and bias, by an operator that torchao lacks.
+        # A Linear that rounds between product and bias, by an operator that torchao lacks.
         if type(module).__name__ == "FalconLinear":
             module.__class__ = nn.Linear
 
 
 def weights_line(model: Any) -> str:
-    """How much memory a quantized model's weights take, for the log, and what they would in
-    bfloat16, where their parameters still tell.
+    """A line for the log: the memory of a quantized model's weights, and what they would take in
+    bfloat16, if their parameters still have the original shapes.
     """
     method = model.hf_quantizer.quantization_config.quant_method
     name = str(getattr(method, "value", method))

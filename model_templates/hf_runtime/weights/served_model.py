@@ -1,5 +1,5 @@
-"""Reads ``model.json``: which model this folder serves, as the generator resolved it from
-models.yaml.
+"""Reads ``model.json``: the Hugging Face model that a Triton model serves, as the generator
+resolved it from an entry of models.yaml.
 
 Knows the file's keys; knows neither tasks nor their options (a task builds its own ``Options`` from
 ``options``).
@@ -29,16 +29,17 @@ class ServedAdapter:
 
 @dataclass(frozen=True)
 class ServedModel:
-    """One model of the repository. ``folder`` is its folder, ``model`` a Hub id or a local path.
+    """What model.json tells a Triton model. ``folder`` is the Triton model's folder, ``model`` the
+    Hugging Face model: a Hub id or a local path.
 
-    ``public_name`` is what models.yaml calls it, which the engine's folder may add to;
-    ``decoupled`` where it may answer a request with many responses. ``hooks`` is the name of the
-    user's file that lies beside model.py as hooks.py; ``metrics`` what its hooks may observe, by
-    name: type, help, labels and buckets. ``role`` is which step of an ensemble this is, and
-    ``pad_to_multiple_of`` what the tokenizer's rows are padded to. Where models.lock pins the
-    model, ``revision`` is the locked commit and ``locked_files`` are all the files it may have.
-    ``is_adapter`` where an adapter's files are treated as a model's are.
-    ``quantization`` is a method and its arguments, or None for weights as they were saved.
+    ``public_name`` is the entry's name in models.yaml, ``name`` that of the Triton model, which may
+    have a suffix. ``decoupled``: it may answer a request with many responses. ``hooks`` is the
+    path of the user's file, which lies beside model.py as hooks.py; ``metrics`` are those that the
+    hooks may observe, by name: type, help, labels and buckets. ``role`` is the step of an ensemble
+    that this is, ``pad_to_multiple_of`` the multiple that the tokenizer pads rows to. If
+    models.lock pins the model, ``revision`` is the locked commit and ``locked_files`` are all its
+    files. ``is_adapter``: ``model`` is an adapter. ``quantization`` is a method and its arguments,
+    or None for weights as they were saved.
     """
 
     folder: Path
@@ -67,23 +68,21 @@ class ServedModel:
 
     @property
     def cache_dir(self) -> Path:
-        """Where the Hub's files of this model are kept: in the folder that models.yaml names, so
-        that they stay where they are when ``streaming`` is turned on or off.
+        """The cache of the Hub's files: in the folder with the entry's name, so that it stays the
+        same when ``streaming`` is turned on or off.
         """
         return self.folder.parent / self.public_name / "hf_cache"
 
     @property
     def source(self) -> str:
-        """Where the model comes from, for log lines and errors."""
+        """The Hugging Face model, with its revision, for log lines and errors."""
         if self.local:
             return str(self.local_path)
         return self.model if self.revision is None else f"{self.model}@{self.revision}"
 
     @property
     def local_path(self) -> Path:
-        """The folder of a local model; a relative one is relative to the model's folder in the
-        repository.
-        """
+        """The folder of a local Hugging Face model; a relative path is relative to ``folder``."""
         return Path(self.folder, self.model).resolve()
 
 
@@ -91,7 +90,7 @@ def read_served_model(folder: Path, version: str) -> ServedModel:
     """Reads ``<folder>/<version>/model.json``.
 
     Raises:
-        LoadError: the file is missing, unreadable, or not what the generator writes.
+        LoadError: the file is missing, unreadable, or not as the generator writes it.
     """
     path = folder / version / "model.json"
     try:

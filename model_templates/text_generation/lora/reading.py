@@ -18,7 +18,7 @@ from hf_runtime import log
 from hf_runtime.errors import LoadError, reason
 from hf_runtime.request.json_text import short
 from hf_runtime.weights.hub_files import ADAPTER_CONFIG
-from hf_runtime.weights.loading import load_weightless
+from hf_runtime.weights.loading import load_on_meta_device
 from hf_runtime.weights.model_files import adapter_folders
 from hf_runtime.weights.served_model import ServedModel
 
@@ -66,7 +66,7 @@ def read_adapters(served: ServedModel, config: Any) -> Adapters | None:
 def _weightless(served: ServedModel, config: Any) -> Any:
     from transformers import AutoModelForCausalLM
 
-    return load_weightless(served, AutoModelForCausalLM, config)
+    return load_on_meta_device(served, AutoModelForCausalLM, config)
 
 
 def _read(name: str, folder: Path, modules: Any, served: ServedModel) -> Adapter:

@@ -1,7 +1,7 @@
-"""Takes requests through ``preprocess`` and their responses through ``postprocess``.
+"""Runs ``preprocess`` on requests and ``postprocess`` on their responses.
 
-Every request is answered exactly once whatever a hook does; a bad hook is its request's own error.
-Knows neither Triton nor the task.
+Every request is answered exactly once, whatever a hook does; a hook that fails fails its own
+request only. Knows neither Triton nor the task.
 """
 
 from __future__ import annotations
@@ -17,55 +17,61 @@ import numpy.typing as npt
 from .. import log
 from ..errors import OverloadedError, RuntimeModelError, place
 from ..hooks import HookRequest, HookResponse
-from ..request.declared import Declared
+from ..request.declared_tensor import DeclaredTensor
 from ..request.plain_request import PlainRequest
 from ..request.request_ids import labelled
 from ..request.responder import Responder, answer_failure
 from .hook_file import HookFile
-from .threads import HookThreads, InOrder
+from .thread_pool import HookThreadPool, SerialExecutor
 
 Array = npt.NDArray[Any]
-Take = Callable[[PlainRequest, Iterable[str], Responder], None]
+PassOn = Callable[[PlainRequest, Iterable[str], Responder], None]
 
 NUM_THREADS = 8
 MAX_WAITING = 1024
 _UNLOADING = "the model is being unloaded: try again"
 
 
-class Hooking:
-    """The requests and responses of one model that are in its hooks' hands."""
+class HookRunner:
+    """Runs one model's hooks, on threads of their own."""
 
     def __init__(
         self,
         file: HookFile,
-        inputs: Mapping[str, Declared],
-        outputs: Mapping[str, Declared],
+        inputs: Mapping[str, DeclaredTensor],
+        outputs: Mapping[str, DeclaredTensor],
         *,
         batched: bool,
     ) -> None:
         self.file = file
         self.outputs = outputs
-        self.sending: dict[HookedResponder, None] = {}  # those whose postprocess is not done
+        self.sending: dict[HookedResponder, None] = {}  # whose postprocess has not returned yet
         self._inputs = inputs
         self._batched = batched
-        self._before = HookThreads("preprocess", NUM_THREADS)
-        self.after = HookThreads("postprocess", NUM_THREADS)
+        self._preprocess_threads = HookThreadPool("preprocess", NUM_THREADS)
+        self.postprocess_threads = HookThreadPool("postprocess", NUM_THREADS)
         self._open: dict[Responder, None] = {}  # changed one key at a time, which is atomic
         self._closing = False
 
     def receive(
-        self, plain: PlainRequest, listed: Iterable[str], responder: Responder, take: Take
+        self,
+        plain: PlainRequest,
+        requested_outputs: Iterable[str],
+        responder: Responder,
+        pass_on: PassOn,
     ) -> None:
-        """Passes a request on to ``take``, on another thread where there is a ``preprocess``."""
+        """Calls ``pass_on`` with the preprocessed request, on another thread if there is a
+        ``preprocess``.
+        """
         request = HookRequest(
             plain.inputs,
             self._inputs,
             self._num_rows(plain),
-            parameters=plain.given,
-            outputs=tuple(listed),
+            parameters=plain.parameter_values,
+            outputs=tuple(requested_outputs),
         )
-        if not self.file.has("preprocess"):
-            self._pass_on(request, responder, take)
+        if not self.file.defines("preprocess"):
+            self._pass_on(request, responder, pass_on)
         elif self._closing:
             responder.fail(OverloadedError(_UNLOADING))
         elif len(self._open) >= MAX_WAITING:
@@ -74,11 +80,11 @@ class Hooking:
             )
         else:
             self._open[responder] = None
-            self._before.submit(partial(self._preprocess, request, responder, take))
+            self._preprocess_threads.submit(partial(self._preprocess, request, responder, pass_on))
 
     def drain(self, timeout_s: float) -> None:
-        """Takes no more requests; those that ``preprocess`` does not let go in time are answered
-        with UNAVAILABLE.
+        """Refuses new requests from here on; requests whose ``preprocess`` does not return in time
+        are answered with UNAVAILABLE.
         """
         self._closing = True
         _wait_until(lambda: not self._open, timeout_s)
@@ -87,14 +93,16 @@ class Hooking:
                 responder.fail(OverloadedError(_UNLOADING))
 
     def close(self, timeout_s: float) -> None:
-        """Ends the threads; responses that ``postprocess`` still holds then become errors."""
+        """Ends the threads; a response whose ``postprocess`` does not return in time becomes an
+        error.
+        """
         _wait_until(lambda: not self.sending, timeout_s)
         for responder in list(self.sending):
-            responder.give_up(OverloadedError(_UNLOADING))
-        self._before.close()
-        self.after.close()
+            responder.fail_now(OverloadedError(_UNLOADING))
+        self._preprocess_threads.close()
+        self.postprocess_threads.close()
 
-    def _preprocess(self, request: HookRequest, responder: Responder, take: Take) -> None:
+    def _preprocess(self, request: HookRequest, responder: Responder, pass_on: PassOn) -> None:
         if responder not in self._open:
             return  # answered while it waited: the model is being unloaded
         try:
@@ -103,24 +111,24 @@ class Hooking:
             if self._claim(responder):
                 responder.fail(error)
             return
-        # Only now: a drain waits until the task has it.
+        # Claimed only after the task has the request: a drain waits for that.
         if responder in self._open:
-            self._pass_on(request, responder, take)
+            self._pass_on(request, responder, pass_on)
             self._claim(responder)
 
-    def _pass_on(self, request: HookRequest, responder: Responder, take: Take) -> None:
+    def _pass_on(self, request: HookRequest, responder: Responder, pass_on: PassOn) -> None:
         inputs = {name: request[name] for name in request}
         plain = PlainRequest(inputs, request.parameters)
         hooked: Responder = responder
-        if self.file.has("postprocess"):
+        if self.file.defines("postprocess"):
             hooked = HookedResponder(responder, request, self)
         try:
-            take(plain, request.outputs, hooked)
+            pass_on(plain, request.outputs, hooked)
         except Exception as error:
             answer_failure(responder, error)
 
     def _claim(self, responder: Responder) -> bool:
-        """True for the one caller that may answer a request that ``preprocess`` has not let go."""
+        """True for exactly one thread: the one that may answer a request in ``preprocess``."""
         return self._open.pop(responder, self) is None
 
     def _num_rows(self, plain: PlainRequest) -> int | None:
@@ -130,14 +138,14 @@ class Hooking:
 
 
 class HookedResponder:
-    """Passes responses through ``postprocess``, in order, on the hooks' threads."""
+    """Runs ``postprocess`` on each response, in order, on the hooks' threads, and sends it."""
 
-    def __init__(self, inner: Responder, request: HookRequest, hooking: Hooking) -> None:
+    def __init__(self, inner: Responder, request: HookRequest, hooking: HookRunner) -> None:
         self.request_id = inner.request_id
         self._inner = inner
         self._request = request
         self._hooking = hooking
-        self._in_order = InOrder(hooking.after)
+        self._in_order = SerialExecutor(hooking.postprocess_threads)
         self._has_failed = False
         self._num_waiting = 0
         self._lock = threading.Lock()
@@ -146,14 +154,14 @@ class HookedResponder:
         self._submit(partial(self._postprocess, outputs, final=final))
 
     def fail(self, error: Exception) -> None:
-        self._submit(partial(self.give_up, error))
+        self._submit(partial(self.fail_now, error))
 
     def is_cancelled(self) -> bool:
-        # What a failed request still generates is for nobody.
+        # Once a request has failed, the engine need not generate the rest of it.
         return self._has_failed or self._inner.is_cancelled()
 
-    def give_up(self, error: Exception) -> None:
-        """Answers with an error now, unless one was sent before."""
+    def fail_now(self, error: Exception) -> None:
+        """Sends an error at once, unless one was sent before."""
         with self._lock:
             had_failed, self._has_failed = self._has_failed, True
         if not had_failed:
@@ -170,7 +178,7 @@ class HookedResponder:
             work()
         except Exception as error:
             log.error(labelled(self.request_id, f"a response failed: {place(error)}"))
-            self.give_up(error)
+            self.fail_now(error)
         with self._lock:
             self._num_waiting -= 1
             if not self._num_waiting:
@@ -184,7 +192,7 @@ class HookedResponder:
         try:
             hooking.file.run("postprocess", response, request_id=self.request_id)
         except RuntimeModelError as error:
-            self.give_up(error)
+            self.fail_now(error)
             return
         # An output that the caller did not list would be dropped by Triton's stub without the
         # interpreter's lock, which kills it on Python 3.12.

@@ -1,4 +1,4 @@
-"""A request that waits for another process's answer, and gets exactly one."""
+"""A forwarded request that waits for the engine's answer, and is answered exactly once."""
 
 from __future__ import annotations
 
@@ -18,41 +18,45 @@ class UnavailableError(RuntimeModelError):
 
 
 class EngineAnswerError(RuntimeModelError):
-    """The error that the engine answered with, under its own status."""
+    """The error that the engine answered with, with the engine's Triton status."""
 
     def __init__(self, status: str, text: str) -> None:
         super().__init__(text)
         self.status = status
 
 
-class Waiting:
-    """One request. Its responder sends what the first engine answers that answers at all."""
+class PendingRequest:
+    """One request, until an engine has answered it: the first to do so, if it is sent again."""
 
     def __init__(
         self,
         number: int,
         data: bytes,
-        listed: Iterable[str],
+        requested_outputs: Iterable[str],
         responder: Responder,
-        give_back: Callable[[RuntimeModelError], None] | None = None,
+        on_lost: Callable[[RuntimeModelError], None] | None = None,
     ) -> None:
-        """``data`` is the frame for the engine, ``listed`` what the request asked for.
+        """``data`` is the frame for the engine; ``requested_outputs`` are those of the request.
 
-        ``give_back`` takes the request where every engine was lost before any had answered; without
-        it the caller gets the error.
+        ``on_lost`` is called instead of sending an error if the engine is lost before it has
+        answered.
         """
         self.number = number
         self.data = data
         self.has_begun = False
-        self._listed = frozenset(listed)
+        self._requested_outputs = frozenset(requested_outputs)
         self._responder = responder
-        self._give_back = give_back or responder.fail
+        self._on_lost = on_lost or responder.fail
 
     def answer(self, outputs: Mapping[str, Array], *, final: bool) -> None:
-        """Sends outputs; never one that was not asked for, which could kill the stub."""
+        """Sends the requested outputs only: any other could kill the stub (Triton drops it without
+        holding Python's GIL).
+        """
         self.has_begun = True
         try:
-            wanted = {name: array for name, array in outputs.items() if name in self._listed}
+            wanted = {
+                name: array for name, array in outputs.items() if name in self._requested_outputs
+            }
             self._responder.send(wanted, final=final)
         except Exception as error:
             text = f"an answer was not sent: {place(error)}"
@@ -63,12 +67,12 @@ class Waiting:
         """Sends the engine's error."""
         self._responder.fail(error)
 
-    def lose(self, error: RuntimeModelError) -> None:
-        """No engine goes on with it: sends an error where an answer has begun."""
+    def on_engine_lost(self, error: RuntimeModelError) -> None:
+        """Sends an error if an answer has begun, else calls ``on_lost``."""
         if self.has_begun:
             self._responder.fail(error)
         else:
-            self._give_back(error)
+            self._on_lost(error)
 
     def is_cancelled(self) -> bool:
         """Whether the caller has gone."""

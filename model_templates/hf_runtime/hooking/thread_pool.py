@@ -1,7 +1,7 @@
-"""A few threads for hooks, so that a slow one holds up neither Triton nor the engine.
+"""A few threads for hooks, so that a slow hook blocks neither Triton nor the engine.
 
-Knows nothing of requests. The threads are daemons: one that a hook never gives back does not keep
-the process alive.
+Knows nothing of requests. The threads are daemons, which concurrent.futures' are not: a hook that
+never returns does not keep the process alive.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Callable
 Work = Callable[[], None]
 
 
-class HookThreads:
+class HookThreadPool:
     """Runs work on at most ``num_threads`` threads, in the order of its arrival.
 
     Work must not raise. A thread is started when there is work and none of them is idle.
@@ -49,10 +49,12 @@ class HookThreads:
             self._idle.release()
 
 
-class InOrder:
-    """Runs one request's pieces of work on such threads, one at a time and in their order."""
+class SerialExecutor:
+    """Runs work on a pool's threads, one piece at a time and in the order of ``submit``: the
+    responses of one request.
+    """
 
-    def __init__(self, threads: HookThreads) -> None:
+    def __init__(self, threads: HookThreadPool) -> None:
         self._threads = threads
         self._waiting: deque[Work] = deque()
         self._is_running = False
@@ -73,4 +75,4 @@ class InOrder:
             self._is_running = bool(self._waiting)
             if not self._is_running:
                 return
-        self._threads.submit(self._run_next)  # at the end of the line: others wait too
+        self._threads.submit(self._run_next)  # at the end of the queue: other requests wait too
