@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from perf.report.schema import Measurement, Percentiles, Value
+from perf.report.schema import Measurement, Percentiles
 from perf.tune.goal import Goal, throughput
-from perf.tune.settings.keys import short
+from perf.tune.settings.keys import settings_text, short, value_text
 from perf.tune.trials import Outcome
 
 Cells = list[str]
@@ -56,21 +56,6 @@ def failures(outcomes: Iterable[Outcome]) -> list[str]:
         f"{each.measurement.first_error}"
         for each in failed
     ]
-
-
-def settings_text(settings: object) -> str:
-    """Such as ``max_num_seqs=32, instance_group.count=1``."""
-    pairs = dict(settings) if isinstance(settings, dict) else {}
-    return ", ".join(f"{short(key)}={value_text(value)}" for key, value in pairs.items())
-
-
-def value_text(value: Value) -> str:
-    """As models.yaml writes it."""
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return str(value).lower()
-    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _setting(key: str) -> Callable[[Outcome], str]:

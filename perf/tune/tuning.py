@@ -38,7 +38,8 @@ from perf.tune.question import (
     question_of,
     space_of,
 )
-from perf.tune.ranking import ranked, settings_text, table
+from perf.tune.ranking import ranked, table
+from perf.tune.settings.keys import settings_text
 from perf.tune.settings.space import Space
 from perf.tune.settings.write_back import write_settings
 from perf.tune.study import Search

@@ -11,7 +11,7 @@ from statistics import median
 
 from perf.report.schema import Measurement, append, read_measurements
 from perf.tune.goal import Goal
-from perf.tune.ranking import settings_text
+from perf.tune.settings.keys import settings_text
 from perf.tune.trials import Bench, Outcome
 
 ENOUGH = 3  # runs of each

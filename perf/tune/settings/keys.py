@@ -60,6 +60,21 @@ def short(key: str) -> str:
     return key if key == INSTANCES else key.rpartition(".")[2]
 
 
+def settings_text(settings: object) -> str:
+    """Such as ``max_num_seqs=32, instance_group.count=1``."""
+    pairs = dict(settings) if isinstance(settings, dict) else {}
+    return ", ".join(f"{short(key)}={value_text(value)}" for key, value in pairs.items())
+
+
+def value_text(value: Value) -> str:
+    """As models.yaml writes it."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
 def current(spec: ModelSpec, keys: Iterable[str]) -> dict[str, Value]:
     """What models.yaml says for each of these keys, defaults filled in."""
     batching = spec.dynamic_batching

@@ -19,9 +19,8 @@ from generator.models_yaml.reading import load
 from generator.repository.atomic_files import write
 from generator.spec.model_spec import DynamicBatching, ModelSpec
 from generator.spec.task_folders import Task
-from perf.tune.ranking import settings_text
 from perf.tune.settings import keys as settings
-from perf.tune.settings.keys import BATCH, DELAY, INSTANCES, OPTIONS
+from perf.tune.settings.keys import BATCH, DELAY, INSTANCES, OPTIONS, settings_text
 from perf.tune.settings.space import Settings
 from perf.tune.settings.yaml_edit import EditError, Flow, Written, has, set_value, written
 
