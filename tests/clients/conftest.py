@@ -21,7 +21,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if "clients" in config.option.markexpr:
         return
     left_out = [item for item in items if item.get_closest_marker("clients")]
-    items[:] = [item for item in items if item not in left_out]
+    items[:] = [item for item in items if not item.get_closest_marker("clients")]
     config.hook.pytest_deselected(items=left_out)
 
 

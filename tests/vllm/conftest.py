@@ -44,10 +44,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Leaves the group out unless it is asked for."""
     if "vllm" in (config.option.markexpr or ""):
         return
-    asked = [item for item in items if item.get_closest_marker("vllm") is None]
-    if len(asked) < len(items):
-        config.hook.pytest_deselected(items=[item for item in items if item not in set(asked)])
-        items[:] = asked
+    left_out = [item for item in items if item.get_closest_marker("vllm")]
+    items[:] = [item for item in items if not item.get_closest_marker("vllm")]
+    config.hook.pytest_deselected(items=left_out)
 
 
 @pytest.fixture(scope="session")
