@@ -32,8 +32,8 @@ from torchao.quantization import (
 from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
 from tests.engine.driving import generate_all, running, setup
-from tests.engine.test_lora import NAMES, adapters_of, generated
-from tests.engine.test_weights import served
+from tests.engine.runners.test_lora import NAMES, adapters_of, generated
+from tests.engine.runtime.test_weights import served
 from tests.engine.tiny_adapters import peft_reference, read
 from tests.engine.tiny_models import T5, mixed_load, random_encoder_decoder, reference, tiny_model
 

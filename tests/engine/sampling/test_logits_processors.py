@@ -19,7 +19,7 @@ from transformers import (
     SequenceBiasLogitsProcessor,
 )
 
-from tests.engine.test_sampling import EOS, VOCAB_SIZE, random_logits, sample, sequence
+from tests.engine.sampling.test_sampling import EOS, VOCAB_SIZE, random_logits, sample, sequence
 
 
 def having(token_ids: list[int], prompt: list[int] | None = None, **params: Any) -> Sequence:

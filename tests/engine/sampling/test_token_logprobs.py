@@ -9,7 +9,7 @@ import pytest
 import torch
 from text_generation.sampling.sampler import Sampler
 
-from tests.engine.test_sampling import EOS, VOCAB_SIZE, random_logits, sequence
+from tests.engine.sampling.test_sampling import EOS, VOCAB_SIZE, random_logits, sequence
 
 
 def reference(logits: torch.Tensor) -> Any:

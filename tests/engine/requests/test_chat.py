@@ -13,7 +13,7 @@ from text_generation.request.chat import ChatTemplate
 from tokenizers import Tokenizer, models
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-DEMO = Path(__file__).parents[2] / "demo" / "model"
+DEMO = Path(__file__).parents[3] / "demo" / "model"
 SECRET = "a message that no log may show"
 CHATML = (
     "{{ bos_token }}{% if tools %}{{ tools | tojson }}\n{% endif %}"

@@ -10,7 +10,7 @@ from text_generation.request.bad_words import word_tokenizer
 from tokenizers import Tokenizer, models, normalizers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-DEMO = Path(__file__).parents[2] / "demo" / "model"
+DEMO = Path(__file__).parents[3] / "demo" / "model"
 PIECES = ["<unk>", "▁", *"acts", "\n", "ca", "cat", "▁cat"]
 SPACE, CAT, SPACE_CAT = PIECES.index("▁"), PIECES.index("cat"), PIECES.index("▁cat")
 

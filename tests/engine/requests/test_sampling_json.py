@@ -14,7 +14,7 @@ from text_generation.request.sampling_json import read_sampling_parameters
 from text_generation.sequence.sampling_params import SamplingParams
 
 from tests.engine.request_fields import fields
-from tests.engine.test_request import READER
+from tests.engine.requests.test_request import READER
 
 SECRET = "a prompt that no log may show, and a very long one at that"
 

@@ -34,7 +34,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
 from tests.engine.driving import Caller, NumberTokenizer
-from tests.engine.test_request import READER
+from tests.engine.requests.test_request import READER
 from tests.support.triton import eventually
 
 TEXTS = [
