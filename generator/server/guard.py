@@ -1,6 +1,6 @@
 """Runs a program and sees to it that nothing of it outlives whoever started this.
 
-    python -IS server_guard.py SHARED_MEMORY_PREFIX PROGRAM [ARGUMENT ...]
+    python -IS guard.py SHARED_MEMORY_PREFIX PROGRAM [ARGUMENT ...]
 
 The leader of a process group whose stdin is a pipe from its starter: when that closes, however the
 starter ended, the whole group is killed and its shared memory removed. The kernel's own way

@@ -90,7 +90,7 @@ class Served:
     def tritonserver_pid(self) -> int:
         mark = f"--http-port={self.listen.http_port}"
         lines = _command_lines()
-        (found,) = [pid for pid, line in lines if mark in line and "server_guard" not in line]
+        (found,) = [pid for pid, line in lines if mark in line and "guard.py" not in line]
         return found
 
     def stub_pid(self, model: str) -> int:
