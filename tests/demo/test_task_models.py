@@ -76,6 +76,7 @@ def _make_tiny(folder: Path, hash_seed: str) -> subprocess.Popen[bytes]:
     )
 
 
+@pytest.mark.slow
 def test_a_name_that_is_no_model_is_refused() -> None:
     command = [sys.executable, "-m", "demo.make_task_models", "embeding"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)

@@ -159,6 +159,7 @@ def assert_a_version_is_whole(folder: Path, wholes: list[dict[str, bytes]]) -> N
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("next_says", [WHOLE, HALF], ids=["undone", "finished"])
 def test_killed_while_a_version_is_added_the_next_run_ends_it(
     work: Path, folder: Path, run: Run, next_says: str
@@ -187,6 +188,7 @@ def _as_half(whole: dict[str, bytes], folder: Path) -> dict[str, bytes]:
     return {**whole, "1/model.json": json, "config.pbtxt": served(folder, 1)["config.pbtxt"]}
 
 
+@pytest.mark.slow
 def test_killed_while_a_version_is_dropped_the_next_run_ends_it(
     work: Path, folder: Path, run: Run
 ) -> None:

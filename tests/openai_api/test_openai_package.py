@@ -20,13 +20,23 @@ from tests.support.triton import Triton, eventually, free_ports
 pytestmark = pytest.mark.server
 
 KEY = "the-key"
-MODELS = ("demo", "whole", "batched", "embedding", "rows", "tools", "endless")
+MODELS = ("demo", "whole", "batched", "embedding")
 LONG: dict[str, Any] = {"max_tokens": LONGEST_TEXT, "extra_body": {"ignore_eos": True}}
 
 
 @pytest.fixture(scope="module")
 def triton(one_server: OneServer) -> Triton:
     return one_server.with_models(*MODELS)
+
+
+@pytest.fixture(scope="module")
+def endless(one_server: OneServer) -> None:
+    one_server.with_models("endless")
+
+
+@pytest.fixture(scope="module")
+def tools(one_server: OneServer) -> None:
+    one_server.with_models("tools")
 
 
 @pytest.fixture(scope="module")
@@ -45,9 +55,10 @@ def client(url: str) -> Iterator[openai.OpenAI]:
         yield client
 
 
-@pytest.mark.parametrize("model", ["embedding", "rows"])
-def test_embeddings(client: openai.OpenAI, model: str) -> None:
+@pytest.mark.parametrize("model", ["embedding", pytest.param("rows", marks=pytest.mark.slow)])
+def test_embeddings(one_server: OneServer, client: openai.OpenAI, model: str) -> None:
     """The package asks for base64, and decodes it."""
+    one_server.with_models(model)
     texts = ["A dog sleeps under a tree.", "A dog is sleeping below a tree.", "Prices rose again."]
     answer = client.embeddings.create(model=model, input=texts)
     vectors = np.array([row.embedding for row in answer.data])
@@ -169,6 +180,8 @@ def test_errors_are_the_packages_own(client: openai.OpenAI, url: str) -> None:
         stranger.models.list()
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("endless")
 def test_a_full_queue_is_a_503_and_the_package_tries_again(
     client: openai.OpenAI, url: str, triton: Triton
 ) -> None:
@@ -198,6 +211,8 @@ def is_free(client: openai.OpenAI) -> bool:
     return True
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("endless")
 def test_leaving_a_stream_frees_its_slot(client: openai.OpenAI, triton: Triton) -> None:
     before = settled(lambda: num_ended(triton, "cancelled"))
     with client.completions.create(model="endless", prompt="x", stream=True, **LONG) as running:
@@ -206,6 +221,8 @@ def test_leaving_a_stream_frees_its_slot(client: openai.OpenAI, triton: Triton) 
     assert eventually(lambda: num_ended(triton, "cancelled") == before + 1)
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("endless")
 def test_a_client_that_gives_up_waiting_frees_its_slot(
     client: openai.OpenAI, triton: Triton
 ) -> None:
@@ -276,6 +293,8 @@ def test_an_answer_fits_its_response_format(model: str, client: openai.OpenAI) -
             client.chat.completions.create(**asked, stream=stream)
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("tools")
 def test_a_model_that_writes_a_call_is_answered_with_it_and_takes_its_result(
     client: openai.OpenAI,
 ) -> None:
@@ -305,6 +324,8 @@ def test_a_model_that_writes_a_call_is_answered_with_it_and_takes_its_result(
     assert said.message.tool_calls is None
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("tools")
 @pytest.mark.parametrize("choice", ["required", "weather"])
 def test_a_call_that_must_be_is_made(choice: str, client: openai.OpenAI) -> None:
     named = {"type": "function", "function": {"name": choice}}

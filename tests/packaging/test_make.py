@@ -99,6 +99,7 @@ def test_the_gpu_build_is_wanted_where_there_is_one() -> None:
     assert _bash("nvidia-smi() { echo 'GPU 0: H200'; }; wanted_torch").stdout == "gpu\n"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not shutil.which("cc"), reason="Python 3.13 is passed over without a compiler")
 def test_an_environment_that_lost_its_interpreter_is_made_anew(tmp_path: Path) -> None:
     venv = tmp_path / ".venv"

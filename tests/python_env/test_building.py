@@ -70,6 +70,7 @@ def versions_in(env: PythonEnv, *modules: str) -> list[str]:
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
 
 
+@pytest.mark.slow
 def test_models_that_ask_for_the_same_share_an_environment_and_failures_stop_no_other(
     work: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -96,6 +97,7 @@ def test_models_that_ask_for_the_same_share_an_environment_and_failures_stop_no_
     assert "is there" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_two_builds_at_once_make_one_environment_that_sees_the_packages_below_it(
     work: Path,
 ) -> None:

@@ -15,7 +15,7 @@ from perf.growth.axes.server import body, latency_s, served
 from perf.usage import memory_gib
 from tests.support.triton import eventually
 
-pytestmark = pytest.mark.server
+pytestmark = [pytest.mark.server, pytest.mark.slow]
 
 
 def test_plain_models_answer(tmp_path: Path) -> None:

@@ -36,6 +36,7 @@ def answer(*texts: str, **outputs: list[Any]) -> Outcome:
     return Outcome(200, chunks=[{"text_output": [text], **outputs} for text in texts])
 
 
+@pytest.mark.slow
 def test_what_the_other_tests_reference_says_is_expected(reference: SoakReference) -> None:
     other, num_whole = Reference(DEMO_MODEL), 0
     for prompt in ("Hello", "The end", "Once upon a time"):
