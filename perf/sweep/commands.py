@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from perf.sweep.plan import Planned
-from perf.sweep.scenario.model import SEVERAL_TIMES, Addresses
+from perf.sweep.scenario.model import SEVERAL_TIMES
 
 EXPORT_FILE = "profile_export.json"
 ANALYZER, SSE_LOAD = "perf_analyzer", ("python", "-m", "perf.sweep.sse_load")
@@ -19,28 +19,28 @@ _FEW_REQUESTS = 4
 _ALL_STABLE = 999999.0  # per cent: what differs by less counts as stable
 
 
-def warm_up_command(planned: Planned, addresses: Addresses) -> list[str]:
+def warm_up_command(planned: Planned) -> list[str]:
     """A few requests whose figures are thrown away; perf_analyzer wants a second's at least."""
     per_second = math.ceil(planned.load.request_rate or 0)
     count = max(planned.measuring.warm_up_requests, planned.callers, per_second)
-    return [*_start(planned, addresses), "--request-count", str(count)]
+    return [*_start(planned), "--request-count", str(count)]
 
 
-def measuring_command(planned: Planned, addresses: Addresses) -> list[str]:
+def measuring_command(planned: Planned) -> list[str]:
     """The measurement itself."""
     measuring = planned.measuring
-    return _measuring(planned, addresses, measuring.stability_percent, measuring.max_trials)
+    rule = (measuring.stability_percent, measuring.max_trials)
+    return _measuring(planned, measuring.window_requests, *rule)
 
 
-def unstable_command(planned: Planned, addresses: Addresses) -> list[str]:
+def unstable_command(planned: Planned) -> list[str]:
     """Three such windows, however they differ."""
-    return _measuring(planned, addresses, _ALL_STABLE, SEVERAL_TIMES)
+    return _measuring(planned, planned.measuring.window_requests, _ALL_STABLE, SEVERAL_TIMES)
 
 
-def counting_command(planned: Planned, addresses: Addresses) -> list[str]:
+def counting_command(planned: Planned) -> list[str]:
     """Three windows of a few requests each, for those that take longer than a window."""
-    few = max(_FEW_REQUESTS, planned.callers)
-    return _measuring(planned, addresses, _ALL_STABLE, SEVERAL_TIMES, few)
+    return _measuring(planned, max(_FEW_REQUESTS, planned.callers), _ALL_STABLE, SEVERAL_TIMES)
 
 
 def is_forced(command: Sequence[str]) -> bool:
@@ -63,41 +63,34 @@ def container_commands(commands: Sequence[Sequence[str]], folder: Path, image: s
     return lines
 
 
-def _measuring(
-    planned: Planned,
-    addresses: Addresses,
-    percent: float,
-    trials: int,
-    num_requests: int | None = None,
-) -> list[str]:
-    """``num_requests`` in a window, where the scenario's windows are of no use."""
-    measuring = planned.measuring
-    count = num_requests or measuring.window_requests
+def _measuring(planned: Planned, count: int | None, percent: float, trials: int) -> list[str]:
+    """Windows of ``count`` requests, else of the scenario's seconds."""
     if count is None:
-        windows = ["--measurement-interval", str(round(measuring.window_s * 1000))]
+        windows = ["--measurement-interval", str(round(planned.measuring.window_s * 1000))]
     else:
         windows = ["--measurement-mode", "count_windows"]
         windows += ["--measurement-request-count", str(count)]
     rule = ["--stability-percentage", f"{percent:g}", "--max-trials", str(trials)]
-    return [*_start(planned, addresses), *windows, *rule, "--profile-export-file", EXPORT_FILE]
+    return [*_start(planned), *windows, *rule, "--profile-export-file", EXPORT_FILE]
 
 
-def _start(planned: Planned, addresses: Addresses) -> list[str]:
+def _start(planned: Planned) -> list[str]:
     """Who sends what where, and how much at once."""
-    load, model = planned.load, planned.target.model
+    load, model, addresses = planned.load, planned.target.model, planned.server.addresses
+    http, grpc = ("-u", addresses.http), ("-u", addresses.grpc, "-i", "grpc")
+    analyzer = (ANALYZER, "-m", model)
     command = {
-        "http-infer": [ANALYZER, "-m", model, "-u", addresses.http],
-        "grpc-infer": [ANALYZER, "-m", model, "-u", addresses.grpc, "-i", "grpc"],
-        "grpc-stream": [ANALYZER, "-m", model, "-u", addresses.grpc, "-i", "grpc", "--streaming"],
+        "http-infer": [*analyzer, *http],
+        "grpc-infer": [*analyzer, *grpc],
+        "grpc-stream": [*analyzer, *grpc, "--streaming"],
         # Its client of OpenAI's API posts a payload as it stands to any path.
         "http-generate": [
-            *(ANALYZER, "-m", model, "-u", addresses.http, "--service-kind", "openai"),
+            *(*analyzer, *http, "--service-kind", "openai"),
             *("--endpoint", f"v2/models/{model}/generate"),
         ],
         # It reads streams over gRPC only (2.51).
         "http-generate-stream": [
-            *SSE_LOAD,
-            *("-u", addresses.http, "--endpoint", f"v2/models/{model}/generate_stream"),
+            *(*SSE_LOAD, *http, "--endpoint", f"v2/models/{model}/generate_stream"),
         ],
     }[load.endpoint]
     command += ["--async", "--input-data", planned.input_file]

@@ -25,87 +25,56 @@ class ExportError(Exception):
 
 
 @dataclass(frozen=True)
-class Figures:
-    """What clients saw, in the counted time."""
+class Export:
+    """The requests, and the borders of the windows that were counted (nanoseconds)."""
 
-    start_ns: int
-    end_ns: int
-    num_requests: int
-    latency: Percentiles | None
-    time_to_first_token: Percentiles | None = None
-    inter_token_latency: Percentiles | None = None
-    output_tokens_per_s: float | None = None
+    requests: Sequence[Mapping[str, Any]]
+    windows: Sequence[int]
     stable: bool = True
 
-    @property
-    def duration_s(self) -> float:
-        return (self.end_ns - self.start_ns) / 1e9
+    def figures(self, streams: bool, counts_tokens: bool) -> dict[str, Any]:
+        """The fields of a Measurement that tell what clients saw. Of an answer without a response
+        nothing is counted.
+        """
+        seconds = (self.windows[-1] - self.windows[0]) / 1e9
+        answered = [(one, times) for one in self.requests if (times := _times(one))]
+        latencies = [times[-1] - one["timestamp"] for one, times in answered]
+        first = [times[0] - one["timestamp"] for one, times in answered if streams]
+        gaps = [b - a for _, times in answered if streams for a, b in pairwise(times)]
+        tokens = sum(
+            _num_tokens(output) for one, _ in answered for output in one.get("response_outputs", ())
+        )
+        return {
+            "duration_s": round(seconds, 3),
+            "num_requests": len(answered),
+            "requests_per_s": round(len(answered) / seconds, 4) if seconds else 0.0,
+            "latency": percentiles([one / 1e6 for one in latencies]),
+            "time_to_first_token": percentiles([one / 1e6 for one in first]),
+            "inter_token_latency": percentiles([one / 1e6 for one in gaps]),
+            "output_tokens_per_s": tokens / seconds if counts_tokens and tokens else None,
+        }
 
-    @property
-    def requests_per_s(self) -> float:
-        return self.num_requests / self.duration_s if self.duration_s else 0.0
 
-
-def read_export(file: Path, streams: bool, counts_tokens: bool) -> Figures:
-    """The figures of the only experiment in ``file``. Raises ExportError."""
+def read_export(file: Path) -> Export:
+    """The only experiment in ``file``. Raises ExportError."""
     try:
-        (experiment,) = json.loads(file.read_text(encoding="utf-8", errors="replace"))[
-            "experiments"
-        ]
-        windows, requests = experiment["window_boundaries"], experiment["requests"]
+        (experiment,) = json.loads(file.read_text("utf-8", "replace"))["experiments"]
+        stable = experiment.get("stable", True)
+        found = Export(experiment["requests"], experiment["window_boundaries"], stable)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ExportError(f"perf_analyzer left no whole export: {error}") from error
-    if len(windows) < 2:
+    if len(found.windows) < 2:
         raise ExportError("perf_analyzer's export has no counted time")
-    return figures(requests, windows, streams, counts_tokens, experiment.get("stable", True))
+    return found
 
 
-def figures(
-    requests: Sequence[Mapping[str, Any]],
-    windows: Sequence[int],
-    streams: bool,
-    counts_tokens: bool,
-    stable: bool = True,
-) -> Figures:
-    """The same of what was read."""
-    answered = [answer for answer in map(_answer, requests) if answer]
-    seconds = (windows[-1] - windows[0]) / 1e9
-    tokens = sum(answer.num_tokens for answer in answered)
-    gaps = [
-        (later - sooner) / 1e6
-        for answer in answered
-        for sooner, later in pairwise(answer.responses_ns)
-    ]
-    return Figures(
-        start_ns=windows[0],
-        end_ns=windows[-1],
-        num_requests=len(answered),
-        latency=percentiles([(a.responses_ns[-1] - a.sent_ns) / 1e6 for a in answered]),
-        time_to_first_token=percentiles(
-            [(a.responses_ns[0] - a.sent_ns) / 1e6 for a in answered] if streams else []
-        ),
-        inter_token_latency=percentiles(gaps if streams else []),
-        output_tokens_per_s=tokens / seconds if counts_tokens and tokens else None,
-        stable=stable,
-    )
-
-
-@dataclass(frozen=True)
-class _Answer:
-    sent_ns: int
-    responses_ns: Sequence[int]
-    num_tokens: int
-
-
-def _answer(request: Mapping[str, Any]) -> _Answer | None:
-    """None where it was never answered. A last response without content only says that it ends."""
+def _times(request: Mapping[str, Any]) -> Sequence[int]:
+    """Of its responses. A last one without content only says that the answer ends."""
     times = list(request["response_timestamps"])
     outputs = list(request.get("response_outputs", []))
     while len(times) > 1 and len(outputs) == len(times) and not outputs[-1]:
         times, outputs = times[:-1], outputs[:-1]
-    if not times:
-        return None
-    return _Answer(request["timestamp"], times, sum(map(_num_tokens, outputs)))
+    return times
 
 
 def _num_tokens(output: Mapping[str, Any]) -> int:
@@ -124,9 +93,6 @@ def percentiles(values_ms: Sequence[float]) -> Percentiles | None:
     """None of nothing."""
     if not values_ms:
         return None
-    ordered = sorted(values_ms)
-    shares = (0.50, 0.90, 0.95, 0.99)
-    mean = sum(ordered) / len(ordered)
-    return Percentiles(
-        *(round(one, 4) for one in (mean, *(percentile(ordered, share) for share in shares)))
-    )
+    found = [sum(sorted(values_ms)) / len(values_ms)]
+    found += [percentile(values_ms, share) for share in (0.50, 0.90, 0.95, 0.99)]
+    return Percentiles(*(round(one, 4) for one in found))

@@ -11,13 +11,13 @@ import json
 import shlex
 import shutil
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from urllib.parse import urlparse
+from pathlib import Path
 
 from perf.report.head import now
 from perf.report.schema import Measurement
-from perf.sweep.analyzer.process import Ended, Runner
+from perf.sweep.analyzer.finding import Analyzer
+from perf.sweep.analyzer.process import Ended, run
 from perf.sweep.commands import (
     EXPORT_FILE,
     counting_command,
@@ -26,11 +26,10 @@ from perf.sweep.commands import (
     unstable_command,
     warm_up_command,
 )
-from perf.sweep.export import ExportError, Figures, read_export
+from perf.sweep.export import Export, ExportError, read_export
 from perf.sweep.plan import Planned
-from perf.sweep.scenario.model import Addresses
-from perf.sweep.server.machine_use import Watch, machine_figures, server_pids, watching
-from perf.sweep.server.metrics import Difference, gpu_figures, server_figures, within
+from perf.sweep.server.machine_use import Watch, between, machine_figures, watching
+from perf.sweep.server.metrics import Difference, gpu_figures, server_figures
 from perf.sweep.server.triton import TritonView
 
 _SILENCE_S = 20.0  # of a server's metrics, after which a load is not waited for
@@ -44,131 +43,105 @@ class ServerGoneError(Exception):
 
 @dataclass(frozen=True)
 class Measurer:
-    """Measures on one server. ``recovery_s``: how long a server may take to come back; ``say``
-    tells people what is being done.
+    """Measures in the run's ``folder``. ``recovery_s``: how long a server may take to come back;
+    ``say`` tells people what is being done.
     """
 
-    runner: Runner
-    server: TritonView
-    recovery_s: Callable[[], float]
-    say: Callable[[str], None]
-
-    @property
-    def addresses(self) -> Addresses:
-        return self.server.addresses
+    analyzer: Analyzer
+    folder: Path
+    recovery_s: Callable[[TritonView], float]
+    say: Callable[[str], object]
 
     def measure(self, planned: Planned) -> Measurement:
         """Raises ServerGoneError, OSError (the disk)."""
+        server, model = planned.server, planned.target.model
         found = self._once(planned)
-        if found.num_requests or self._is_there(planned):
+        if found.num_requests or (server.is_live() and server.is_ready(model)):
             return found
         self.say("the server does not answer; waiting for it to come back")
-        if not self.server.wait_ready([planned.target.model], self.recovery_s()):
+        if not server.wait_ready([model], self.recovery_s(server)):
             raise ServerGoneError(found.first_error or "")
         return self._once(planned)
 
-    def _is_there(self, planned: Planned) -> bool:
-        return self.server.is_live() and self.server.is_ready(planned.target.model)
-
     def _once(self, planned: Planned) -> Measurement:
         self.say(planned.label)
-        started = now()
-        with self._watched() as watch:
+        blank = Measurement(planned.load, planned.repeat, now(), 0.0, 0, 0, 0.0)
+        with watching(planned.server) as watch:
             command, ended = self._loaded(planned, watch)
-        if ended.code:
-            return self._failed(planned, started, ended, command)
+        blank = replace(blank, command=shlex.join(command), stable=not is_forced(command))
+        export = self.folder / EXPORT_FILE
         try:
-            file = self.runner.folder / EXPORT_FILE
-            figures = read_export(file, planned.streams, planned.counts_tokens)
+            if ended.code:
+                return _failed(blank, planned, ended)
+            return _measured(blank, planned, read_export(export), watch)
         except ExportError as error:
-            if shutil.disk_usage(self.runner.folder).free < _FULL_BYTES:
+            if shutil.disk_usage(self.folder).free < _FULL_BYTES:
                 raise OSError(errno.ENOSPC, "no space left on device") from None
-            return self._failed(planned, started, Ended(1, str(error)), command)
+            return _failed(blank, planned, Ended(1, str(error)))
         finally:
-            (self.runner.folder / EXPORT_FILE).unlink(missing_ok=True)
-        return self._measurement(planned, started, figures, watch, command)
+            export.unlink(missing_ok=True)
 
     def _loaded(self, planned: Planned, watch: Watch) -> tuple[list[str], Ended]:
         """Warm-up, then the measurement; again where its windows never agreed, or nothing ended in
         one: of those perf_analyzer exports nothing.
         """
-        command = measuring_command(planned, self.addresses)
+        command = measuring_command(planned)
         if planned.measuring.warm_up_requests:
-            ended = self._run(warm_up_command(planned, self.addresses), planned, watch)
+            ended = self._run(warm_up_command(planned), planned, watch)
             if ended.code and not (ended.is_unstable or ended.has_nothing):
                 return command, ended
         ended = self._run(command, planned, watch)
         if ended.is_unstable:
-            command = unstable_command(planned, self.addresses)
+            command = unstable_command(planned)
             ended = self._run(command, planned, watch)
         if ended.has_nothing:
-            command = counting_command(planned, self.addresses)
+            command = counting_command(planned)
             ended = self._run(command, planned, watch)
         return command, ended
 
-    def _watched(self) -> AbstractContextManager[Watch]:
-        port = urlparse(f"//{self.addresses.http}").port or 0
-        return watching(self.server, server_pids(port) if self.server.is_local else [])
-
     def _run(self, command: list[str], planned: Planned, watch: Watch) -> Ended:
-        (self.runner.folder / EXPORT_FILE).unlink(missing_ok=True)
+        (self.folder / EXPORT_FILE).unlink(missing_ok=True)
 
         def give_up() -> str:
-            silent = watch.silent_s > _SILENCE_S and not self.server.is_live()
+            silent = watch.silent_s > _SILENCE_S and not planned.server.is_live()
             return "the server stopped answering" if silent else ""
 
-        return self.runner.run(command, _timeout_s(planned), give_up)
+        return run(self.analyzer, command, self.folder, _timeout_s(planned), give_up)
 
-    def _measurement(
-        self,
-        planned: Planned,
-        started: str,
-        figures: Figures,
-        watch: Watch,
-        command: list[str],
-    ) -> Measurement:
-        start_ns, end_ns = figures.start_ns, figures.end_ns
-        seen = Difference(watch.scrapes, planned.target.labels, start_ns, end_ns)
-        latency_ms = figures.latency.mean_ms if figures.latency else None
-        gpu = gpu_figures(within(watch.scrapes, start_ns, end_ns))
-        return Measurement(
-            load=planned.load,
-            repeat=planned.repeat,
-            started=started,
-            duration_s=round(figures.duration_s, 3),
-            num_requests=figures.num_requests,
-            num_errors=0,
-            requests_per_s=round(figures.requests_per_s, 4),
-            stable=figures.stable and not is_forced(command),
-            latency=figures.latency,
-            time_to_first_token=figures.time_to_first_token,
-            inter_token_latency=figures.inter_token_latency,
-            output_tokens_per_s=figures.output_tokens_per_s,
-            server=server_figures(seen, latency_ms),
-            machine={**gpu, **machine_figures(watch.looks, start_ns, end_ns)},
-            command=shlex.join(command),
-        )
 
-    def _failed(
-        self, planned: Planned, started: str, ended: Ended, command: list[str]
-    ) -> Measurement:
-        failed = Measurement(planned.load, planned.repeat, started, 0.0, 0, 1, 0.0, stable=False)
-        reason = self._reason(planned, ended)
-        return replace(failed, first_error=reason, command=shlex.join(command))
+def _measured(blank: Measurement, planned: Planned, export: Export, watch: Watch) -> Measurement:
+    start_ns, end_ns = export.windows[0], export.windows[-1]
+    found = export.figures(planned.streams, planned.counts_tokens)
+    latency_ms = found["latency"].mean_ms if found["latency"] else None
+    looks = between(watch.looks, start_ns, end_ns)
+    answered = between([look for look in watch.looks if look.samples], start_ns, end_ns)
+    scrapes = [look.samples for look in answered]
+    return replace(
+        blank,
+        **found,
+        stable=export.stable and blank.stable,
+        server=server_figures(Difference(scrapes, planned.target.labels), latency_ms),
+        machine={**gpu_figures(scrapes), **machine_figures(looks)},
+    )
 
-    def _reason(self, planned: Planned, ended: Ended) -> str:
-        """What went wrong, with what to do where that is known."""
-        if ended.has_nothing:
-            return "no request was done within a window; raise measurement.window_s"
-        reason = ended.reason()
-        if planned.load.endpoint == "http-generate" and "HTTP code" in reason:
-            # perf_analyzer tells the status only.
-            payload = json.loads(planned.requests.content("http-generate"))["data"][0]["payload"][0]
-            said = self.server.answer_to(f"/v2/models/{planned.target.model}/generate", payload)
-            if said.startswith(("HTTP", "nothing")):
-                return f"{reason}; asked alone, the server says {said[:300]}"
-            return f"{reason}; asked alone the server answers, so it refuses some at this load"
+
+def _failed(blank: Measurement, planned: Planned, ended: Ended) -> Measurement:
+    return replace(blank, num_errors=1, stable=False, first_error=_reason(planned, ended))
+
+
+def _reason(planned: Planned, ended: Ended) -> str:
+    """What went wrong, with what to do where that is known."""
+    if ended.has_nothing:
+        return "no request was done within a window; raise measurement.window_s"
+    reason = ended.reason()
+    if planned.load.endpoint != "http-generate" or "HTTP code" not in reason:
         return reason
+    # perf_analyzer tells the status only.
+    payload = json.loads(planned.requests.content("http-generate"))["data"][0]["payload"][0]
+    said = planned.server.answer_to(f"/v2/models/{planned.target.model}/generate", payload)
+    if said.startswith(("HTTP", "nothing")):
+        return f"{reason}; asked alone, the server says {said[:300]}"
+    return f"{reason}; asked alone the server answers, so it refuses some at this load"
 
 
 def _timeout_s(planned: Planned) -> float:

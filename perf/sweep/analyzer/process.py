@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -57,32 +57,36 @@ class Ended:
         return mask_tokens(line)[:_MOST_SAID]
 
 
-@dataclass(frozen=True)
-class Runner:
-    """Starts commands of commands.py in the run's ``folder``."""
+def run(
+    analyzer: Analyzer,
+    command: Sequence[str],
+    folder: Path,
+    timeout_s: float,
+    give_up: Callable[[], str],
+) -> Ended:
+    """Runs a command of commands.py in ``folder`` to its end; ``give_up`` says why not to wait any
+    longer, and nothing while there is none.
 
-    analyzer: Analyzer
-    folder: Path
-
-    def run(self, command: Sequence[str], timeout_s: float, give_up: Callable[[], str]) -> Ended:
-        """To its end; ``give_up`` says why not to wait any longer, and nothing while there is none.
-
-        Raises OSError where it can't be started.
-        """
-        real, environment = self._real(command)
-        deadline = time.monotonic() + timeout_s
-        process = subprocess.Popen(
-            real,
-            cwd=self.folder,
-            env=dict(environment),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-            errors="replace",
-            start_new_session=True,  # a Ctrl-C of the terminal is ours
-            preexec_fn=ends_with_us(signal.SIGKILL),
-        )
+    Raises OSError where it can't be started.
+    """
+    path = os.pathsep.join(filter(None, [str(_ROOT), os.environ.get("PYTHONPATH", "")]))
+    program, environment = sys.executable, {**os.environ, "PYTHONPATH": path}
+    if command[0] == ANALYZER:
+        program, environment = analyzer.path, {**os.environ, **analyzer.environment}
+    deadline = time.monotonic() + timeout_s
+    process = subprocess.Popen(
+        [program, *command[1:]],
+        cwd=folder,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+        start_new_session=True,  # a Ctrl-C of the terminal is ours
+        preexec_fn=ends_with_us(signal.SIGKILL),
+    )
+    with process:
         try:
             while True:
                 with contextlib.suppress(subprocess.TimeoutExpired):
@@ -94,19 +98,6 @@ class Runner:
                 if why:
                     return Ended(-1, "", why)
         finally:
-            _end(process)
-
-    def _real(self, command: Sequence[str]) -> tuple[list[str], Mapping[str, str]]:
-        if command[0] == ANALYZER:
-            return [self.analyzer.path, *command[1:]], self.analyzer.full_environment()
-        path = os.pathsep.join([str(_ROOT), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
-        return [sys.executable, *command[1:]], {**os.environ, "PYTHONPATH": path}
-
-
-def _end(process: subprocess.Popen[str]) -> None:
-    if process.poll() is None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-    if process.stderr:
-        process.stderr.close()
+            if process.poll() is None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)

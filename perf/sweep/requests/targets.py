@@ -54,7 +54,7 @@ class Targets:
         """Every model with every endpoint of the scenario that it has."""
         found = []
         for position, name in enumerate(scenario.models):
-            place = _item(scenario.places.get("models"), position)
+            place = _item(scenario.place("models"), position)
             if self._config(name) is None and self._config(name + ENGINE_SUFFIX) is None:
                 self.add(place, scenario, self._missing(name))
                 continue
@@ -77,7 +77,7 @@ class Targets:
         return ("http-infer", "grpc-stream") if stream is not None else ("http-infer",)
 
     def _target(self, scenario: Scenario, name: str, endpoint: str) -> Target | None:
-        place = _named(scenario.places.get("endpoints"), endpoint)
+        place = _named(scenario.place("endpoints"), endpoint)
         streams = endpoint in STREAMS
         candidates = (name + ENGINE_SUFFIX, name) if streams else (name,)
         model = next((one for one in candidates if self._config(one) is not None), None)
@@ -94,7 +94,7 @@ class Targets:
         most = max(config.max_batch_size, 1)
         for position, size in enumerate(scenario.batch_sizes):
             if size > most:
-                item = _item(scenario.places.get("batch_sizes"), position)
+                item = _item(scenario.place("batch_sizes"), position)
                 self.add(item, scenario, f"model '{model}' takes at most {most} in a batch")
         return Target(name, endpoint, model, config)
 

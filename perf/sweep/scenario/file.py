@@ -6,7 +6,8 @@ Knows no server: what only a server can tell (is that model there?) is checked i
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from perf.sweep.scenario.model import (
 )
 
 _NAME = "letters, digits, '_', '-' and '.', at most 64"
-_ADDRESS = re.compile(r"(?:http://)?(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+):(\d{1,5})/?")
+_ADDRESS = re.compile(r"(?:http://)?((?:\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+):(\d{1,5}))/?")
 _EXPECTED = "HOST:PORT of Triton, such as 127.0.0.1:8000 (plain HTTP and gRPC)"
 _SECRET = "an address with a user or a password"
 _MAX_SECONDS = 86_400.0
@@ -35,17 +36,37 @@ MAX_LOADS = 10_000  # days, with the shortest windows that are of use
 
 def read_sweep(path: Path) -> Sweep:
     """The sweep of a scenario file. Raises SpecError with every mistake in it."""
-    report = Report()
-    root = reading.read(path, "scenarios:")
-    sweep = _Reader(path.parent, report).sweep(root, str(path))
+    report, root = Report(), reading.read(path, "scenarios:")
+    checks = {**_TOP, "scenarios": _scenarios(path.parent)}
+    top = schema.mapping(checks, "a map with 'scenarios:'")(root, report)
+    _take_addresses(root, report, top)
+    if isinstance(root.value, dict) and root.get("scenarios") is None:
+        report.add(root, "missing key 'scenarios': the list of what to measure")
+    if top["url"] and top.get("serve"):
+        report.add(root.get("serve") or root, "with 'serve: true' there is no 'url'")
+    usual = _measuring(top.pop("measurement", {}), Measuring())
+    scenarios = tuple(
+        Scenario(**{**one, "measurement": _measuring(one["measurement"], usual)})
+        for one in top.pop("scenarios", ())
+    )
+    count = sum(scenario.num_loads for scenario in scenarios)
+    if count > MAX_LOADS:
+        message = f"{count:,} loads, expected at most {MAX_LOADS:,}: shorten the lists"
+        report.add(root.get("scenarios") or root, message)
     if report.problems:
         raise SpecError(str(path), report.problems)
-    return sweep
+    return Sweep(scenarios=scenarios, file=str(path), **top)
 
 
-def address(node: Node, report: Report) -> str | None:
+def _measuring(given: Mapping[str, Any], usual: Measuring) -> Measuring:
+    """``usual`` but for what is given; windows are of seconds or of requests."""
+    windows = {"window_requests": None} if "window_s" in given else {}
+    return replace(usual, **{**windows, **given})
+
+
+def _address(node: Node, report: Report) -> str | None:
     """A schema check: ``host:port``; a password in it is not repeated."""
-    found = _parsed_address(node.value) if isinstance(node.value, str) else None
+    found = _parsed_address(node.value)
     if found is None:
         secret = isinstance(node.value, str) and "@" in node.value
         report.add(node, f"got {_SECRET if secret else schema.show(node)}, expected {_EXPECTED}")
@@ -58,36 +79,29 @@ def parse_addresses(http: str, grpc: str | None, metrics: str | None) -> Address
         if text is not None and _parsed_address(text) is None:
             shown = _SECRET if "@" in text else repr(text)
             raise UsageError(f"{flag}: got {shown}, expected {_EXPECTED}")
-    parsed = [_parsed_address(text) if text else None for text in (http, grpc, metrics)]
-    assert parsed[0] is not None
-    return addresses(parsed[0], *parsed[1:])
+    return _addresses(*(_parsed_address(text) for text in (http, grpc, metrics)))
 
 
-def _parsed_address(text: str) -> str | None:
-    found = _ADDRESS.fullmatch(text)
-    if found is None or not 1 <= int(found[2]) <= 65535:
-        return None
-    return f"{found[1]}:{found[2]}"
+def _parsed_address(text: object) -> str | None:
+    found = _ADDRESS.fullmatch(text) if isinstance(text, str) else None
+    return found[1] if found and 1 <= int(found[2]) <= 65535 else None
 
 
-def addresses(http: str, grpc: str | None = None, metrics: str | None = None) -> Addresses:
+def _addresses(http: str | None, grpc: str | None, metrics: str | None) -> Addresses:
     """Of a server whose further ports follow its HTTP port, as Triton's own do."""
+    assert http is not None
     host, _, port = http.rpartition(":")
     return Addresses(http, grpc or f"{host}:{int(port) + 1}", metrics or f"{host}:{int(port) + 2}")
 
 
-def _one_or_more(inner: Check, expected: str) -> Check:
-    """A value or a list of different ones, as a tuple."""
-    several = schema.list_of(inner, expected, unique=True)
-
-    def check(node: Node, report: Report) -> tuple[Any, ...] | None:
-        if isinstance(node.value, list):
-            found: tuple[Any, ...] | None = several(node, report)
-            return found
-        one = inner(node, report)
-        return None if one is None else (one,)
-
-    return check
+def _take_addresses(node: Node, report: Report, values: dict[str, Any]) -> None:
+    """Puts Addresses, or None, in place of the three URLs."""
+    http, grpc, metrics = (values.pop(key, None) for key in _URLS)
+    for key in ("grpc_url", "metrics_url"):
+        place = node.get(key)
+        if place is not None and node.get("url") is None:
+            report.add(place, "needs 'url', the address of the same server's HTTP")
+    values["url"] = _addresses(http, grpc, metrics) if http else None
 
 
 def _tensor(node: Node, report: Report) -> object:
@@ -106,157 +120,134 @@ def _tensors(node: Node, report: Report) -> dict[str, object] | None:
     return {key.name: _tensor(child, report) for key, child in node.value.items()}
 
 
-def _as_it_is(node: Node, _: Report) -> Node:
-    return node
+def _one_of(check: Check, first: str, second: str) -> Check:
+    """What ``check`` returns, a map that has not both keys."""
+
+    def checked(node: Node, report: Report) -> dict[str, Any]:
+        given: dict[str, Any] = check(node, report)
+        if first in given and second in given:
+            report.add(node, f"has both {first} and {second}; expected one")
+        return given
+
+    return checked
 
 
-_model_name = schema.text("the name of a model", r"[A-Za-z0-9._-]{1,255}")
-_URLS = {"url": address, "grpc_url": address, "metrics_url": address}
-_MEASUREMENT: Mapping[str, Check] = {
-    "window_s": schema.number(0.05, _MAX_SECONDS, unit="seconds"),
-    "window_requests": schema.integer(1, 1_000_000),
-    "stability_percent": schema.number(exclusive_min=0, maximum=999),
-    "max_trials": schema.integer(3, 1000),
-    "warm_up_requests": schema.integer(0, 1_000_000),
-    "repeats": schema.integer(1, 100),
-    "timeout_s": schema.number(1, _MAX_SECONDS, unit="seconds"),
-}
-_INPUT: Mapping[str, Check] = {
-    "prompt_tokens": ranges.lengths,
-    "prompt_words": ranges.lengths,
-    "output_tokens": ranges.lengths,
-    "tensors": _tensors,
-    "tokenizer": schema.text("the path of a tokenizer.json"),
-    "file": schema.text("the path of a JSON file in perf_analyzer's own form"),
-}
+def _file(expected: str, base: Path) -> Check:
+    """The path of a file, from ``base``."""
+    is_text = schema.text(expected)
+
+    def check(node: Node, report: Report) -> str | None:
+        written = is_text(node, report)
+        if written is None:
+            return None
+        path = base / written
+        if not path.is_file():
+            report.add(node, f"got {schema.show(node)}: there is no file {path}")
+        return str(path)
+
+    return check
+
+
+_URLS: Mapping[str, Check] = {"url": _address, "grpc_url": _address, "metrics_url": _address}
+_MEASUREMENT = _one_of(
+    schema.mapping(
+        {
+            "window_s": schema.number(0.05, _MAX_SECONDS, unit="seconds"),
+            "window_requests": schema.integer(1, 1_000_000),
+            "stability_percent": schema.number(exclusive_min=0, maximum=999),
+            "max_trials": schema.integer(3, 1000),
+            "warm_up_requests": schema.integer(0, 1_000_000),
+            "repeats": schema.integer(1, 100),
+            "timeout_s": schema.number(1, _MAX_SECONDS, unit="seconds"),
+        },
+        "a map such as {window_s: 5, repeats: 3}",
+    ),
+    "window_s",
+    "window_requests",
+)
 _SCENARIO: Mapping[str, Check] = {
     "name": schema.text(_NAME, r"[A-Za-z0-9._-]{1,64}"),
-    "models": _one_or_more(_model_name, "a model's name or a list of names"),
-    "endpoints": _one_or_more(schema.choice(*ENDPOINTS), f"some of {', '.join(ENDPOINTS)}"),
+    "models": ranges.one_or_more(
+        schema.text("the name of a model", r"[A-Za-z0-9._-]{1,255}"),
+        "a model's name or a list of names",
+    ),
+    "endpoints": ranges.one_or_more(schema.choice(*ENDPOINTS), f"some of {', '.join(ENDPOINTS)}"),
     "concurrency": ranges.counts(4096),
     "request_rate": ranges.rates(100_000),
     "request_distribution": schema.choice("constant", "poisson"),
     "batch_sizes": ranges.counts(4096),
-    "input": _as_it_is,
-    "measurement": _as_it_is,
+    "measurement": _MEASUREMENT,
     **_URLS,
 }
 _TOP: Mapping[str, Check] = {
     "title": schema.text("a title", may_be_empty=True),
     "serve": schema.boolean,
     "seed": schema.integer(0, schema.INT32_MAX),
-    "measurement": _as_it_is,
-    "scenarios": _as_it_is,
+    "measurement": _MEASUREMENT,
     **_URLS,
 }
 
 
-class _Reader:
-    """Reads one file; ``base`` is the folder that relative paths start from."""
+def _inputs(base: Path) -> Check:
+    """A check of what requests carry; paths start from ``base``."""
+    keys: Mapping[str, Check] = {
+        "prompt_tokens": ranges.lengths,
+        "prompt_words": ranges.lengths,
+        "output_tokens": ranges.lengths,
+        "tensors": _tensors,
+        "tokenizer": _file("the path of a tokenizer.json", base),
+        "file": _file("the path of a JSON file in perf_analyzer's own form", base),
+    }
+    names = {"prompt_tokens": "prompt", "prompt_words": "words", "output_tokens": "output"}
+    expected = "a map such as {prompt_tokens: 32, output_tokens: 64}"
+    checked = _one_of(schema.mapping(keys, expected), "prompt_tokens", "prompt_words")
 
-    def __init__(self, base: Path, report: Report) -> None:
-        self.base, self.report = base, report
-
-    def sweep(self, root: Node, file: str) -> Sweep:
-        top = self._checked(root, _TOP, "a map with 'scenarios:'")
-        entries = top.pop("scenarios", None)
-        node = top.pop("measurement", None)
-        measuring = self._measuring(node, Measuring()) if node else Measuring()
-        url = self._addresses(root, top)
-        if url and top.get("serve"):
-            self.report.add(root.get("serve") or root, "with 'serve: true' there is no 'url'")
-        scenarios = self._scenarios(root, entries, measuring)
-        return Sweep(scenarios=scenarios, url=url, file=file, **top)
-
-    def _scenarios(
-        self, root: Node, entries: Node | None, measuring: Measuring
-    ) -> tuple[Scenario, ...]:
-        if entries is None:
-            if isinstance(root.value, dict):
-                self.report.add(root, "missing key 'scenarios': the list of what to measure")
-            return ()
-        if not isinstance(entries.value, list) or not entries.value:
-            shown = "an empty list" if entries.value == [] else schema.show(entries)
-            self.report.add(entries, f"got {shown}, expected a list of scenarios")
-            return ()
-        read = [self._scenario(node, measuring) for node in entries.value]
-        self._refuse_same_names(entries.value)
-        count = sum(scenario.num_loads for scenario in read if scenario)
-        if count > MAX_LOADS:
-            message = f"{count:,} loads, expected at most {MAX_LOADS:,}: shorten the lists"
-            self.report.add(entries, message)
-        return tuple(scenario for scenario in read if scenario)
-
-    def _refuse_same_names(self, nodes: list[Node]) -> None:
-        seen: set[object] = set()
-        for name in (node.get("name") for node in nodes):
-            if name is not None and isinstance(name.value, str):
-                if name.value in seen:
-                    self.report.add(name, f"got {schema.show(name)} twice; each needs its own")
-                seen.add(name.value)
-
-    def _scenario(self, node: Node, measuring: Measuring) -> Scenario | None:
-        before = len(self.report.problems)
-        values = self._checked(node, _SCENARIO, "a map with name and models")
-        for required in ("name", "models"):
-            if isinstance(node.value, dict) and node.get(required) is None:
-                self.report.add(node, f"missing key '{required}'")
-        own, inputs = values.pop("measurement", None), values.pop("input", None)
-        values["measurement"] = self._measuring(own, measuring) if own else measuring
-        values["inputs"] = self._inputs(inputs) if inputs else Inputs()
-        values["url"] = self._addresses(node, values)
-        self._refuse_batches(node, values)
-        if len(self.report.problems) > before:
-            return None
-        places = {key.name: child for key, child in node.value.items()}  # type: ignore[union-attr]
-        if not (values.get("concurrency") or values.get("request_rate")):
-            values["concurrency"] = (1,)
-        return Scenario(places=places, **values)
-
-    def _refuse_batches(self, node: Node, values: Mapping[str, Any]) -> None:
-        flat = [one for one in values.get("endpoints") or () if one in FLAT_JSON]
-        place = node.get("batch_sizes")
-        if flat and place is not None and max(values.get("batch_sizes") or (1,)) > 1:
-            self.report.add(place, f"{flat[0]} carries one request at a time, expected 1")
-
-    def _measuring(self, node: Node, base: Measuring) -> Measuring:
-        given = self._checked(node, _MEASUREMENT, "a map such as {window_s: 5, repeats: 3}")
-        if "window_s" in given and "window_requests" in given:
-            self.report.add(node, "has both window_s and window_requests; expected one")
-        kept = {**vars(base)}
-        if "window_s" in given:
-            kept["window_requests"] = None
-        return Measuring(**{**kept, **given})
-
-    def _inputs(self, node: Node) -> Inputs:
-        given = self._checked(node, _INPUT, "a map such as {prompt_tokens: 32, output_tokens: 64}")
-        if "prompt_tokens" in given and "prompt_words" in given:
-            self.report.add(node, "has both prompt_tokens and prompt_words; expected one")
+    def check(node: Node, report: Report) -> Inputs:
+        given = checked(node, report)
         if "file" in given and len(given) > 1:
-            self.report.add(node, "has 'file' beside other keys; the file says all that is sent")
-        for key in ("file", "tokenizer"):
-            if key in given:
-                given[key] = self._existing(node.get(key) or node, given[key])
-        names = {"prompt_tokens": "prompt", "prompt_words": "words", "output_tokens": "output"}
+            report.add(node, "has 'file' beside other keys; the file says all that is sent")
         return Inputs(**{names.get(key, key): value for key, value in given.items()})
 
-    def _existing(self, node: Node, written: str) -> str:
-        path = self.base / written
-        if not path.is_file():
-            self.report.add(node, f"got {schema.show(node)}: there is no file {path}")
-        return str(path)
+    return check
 
-    def _addresses(self, node: Node, values: dict[str, Any]) -> Addresses | None:
-        """Takes the three URLs out of ``values``."""
-        http, grpc, metrics = (values.pop(key, None) for key in _URLS)
-        for key in ("grpc_url", "metrics_url"):
-            place = node.get(key)
-            if place is not None and node.get("url") is None:
-                self.report.add(place, "needs 'url', the address of the same server's HTTP")
-        return addresses(http, grpc, metrics) if http else None
 
-    def _checked(self, node: Node, checks: Mapping[str, Check], expected: str) -> dict[str, Any]:
-        """The values that were given and are right."""
-        entries = schema.keys_of(node, checks, self.report, expected)
-        found = {name: checks[name](child, self.report) for name, child in entries.items()}
-        return {name: value for name, value in found.items() if value is not None}
+def _scenarios(base: Path) -> Check:
+    """A check of the list: the fields of each Scenario that is right; its measurement is a map of
+    what differs from the usual.
+    """
+    checks = {**_SCENARIO, "input": _inputs(base)}
+
+    def scenario(node: Node, report: Report) -> dict[str, Any] | None:
+        before = len(report.problems)
+        values = schema.mapping(checks, "a map with name and models")(node, report)
+        for required in ("name", "models"):
+            if isinstance(node.value, dict) and node.get(required) is None:
+                report.add(node, f"missing key '{required}'")
+        _take_addresses(node, report, values)
+        _refuse_batches(node, report, values)
+        if not (values.get("concurrency") or values.get("request_rate")):
+            values["concurrency"] = (1,)
+        inputs, measuring = values.pop("input", Inputs()), values.pop("measurement", {})
+        found = {**values, "inputs": inputs, "measurement": measuring, "node": node}
+        return found if len(report.problems) == before else None
+
+    several = schema.list_of(scenario, "a list of scenarios")
+
+    def check(node: Node, report: Report) -> Sequence[dict[str, Any]] | None:
+        found: Sequence[dict[str, Any]] | None = several(node, report)
+        nodes, seen = node.value if isinstance(node.value, list) else [], set[object]()
+        for name in (each.get("name") for each in nodes):
+            if name is not None and isinstance(name.value, str):
+                if name.value in seen:
+                    report.add(name, f"got {schema.show(name)} twice; each needs its own")
+                seen.add(name.value)
+        return found
+
+    return check
+
+
+def _refuse_batches(node: Node, report: Report, values: Mapping[str, Any]) -> None:
+    flat = [one for one in values.get("endpoints") or () if one in FLAT_JSON]
+    place = node.get("batch_sizes")
+    if flat and place is not None and max(values.get("batch_sizes") or (1,)) > 1:
+        report.add(place, f"{flat[0]} carries one request at a time, expected 1")

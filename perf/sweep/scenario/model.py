@@ -65,7 +65,11 @@ class Scenario:
     inputs: Inputs = Inputs()
     measurement: Measuring = Measuring()
     url: Addresses | None = None
-    places: Mapping[str, Node] = field(default_factory=dict, compare=False)
+    node: Node | None = field(default=None, compare=False)  # where the file says it
+
+    def place(self, key: str) -> Node | None:
+        """Where the file has ``key`` of it."""
+        return self.node.get(key) if self.node else None
 
     @property
     def num_loads(self) -> int:
@@ -91,11 +95,11 @@ class Sweep:
 
 def as_values(sweep: Sweep) -> dict[str, Any]:
     """For run.json: equal where the same would be measured."""
-    plain = tuple(replace(scenario, places={}) for scenario in sweep.scenarios)
+    plain = tuple(replace(scenario, node=None) for scenario in sweep.scenarios)
     values = asdict(replace(sweep, scenarios=plain))
     del values["file"]
     for scenario in values["scenarios"]:
-        del scenario["places"]
+        del scenario["node"]
     return values
 
 

@@ -5,50 +5,69 @@ And how it says lengths, which may also vary within one load. Knows nothing of s
 
 from __future__ import annotations
 
-import math
 import random
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from generator.yaml_file.nodes import Node
-from generator.yaml_file.schema import Check, Report, show
+from generator.yaml_file.schema import Check, Report, list_of, show
 
 MAX_POINTS = 256
 MAX_LENGTH = 1_000_000
 _RANGE = re.compile(r"(\d+(?:\.\d+)?):(\d+(?:\.\d+)?)(?::(x?)(\d+(?:\.\d+)?))?")
 _BETWEEN = re.compile(r"(\d{1,7})-(\d{1,7})")
+_EMPTY = "an empty range: its start is above its end"
 _FORMS = "a number, a list of numbers, or a range such as 1:16:5 or, doubling, 1:64:x2"
 _LENGTH_FORMS = "a number, a range such as 8-64 to draw from, {mixed: [8, 64]}, or a list of these"
 
 
+def one_or_more(inner: Check, expected: str, unique: bool = True) -> Check:
+    """A check of a value or a list of (different) ones, as a tuple."""
+    several = list_of(inner, expected, unique)
+
+    def check(node: Node, report: Report) -> tuple[Any, ...] | None:
+        if isinstance(node.value, list):
+            found: tuple[Any, ...] | None = several(node, report)
+            return found
+        one = inner(node, report)
+        return None if one is None else (one,)
+
+    return check
+
+
 def counts(maximum: int) -> Check:
     """Whole numbers from 1, as a tuple; see the module."""
-    return _numbers(1, maximum, whole=True)
+    return _numbers((int,), f"whole numbers from 1 to {maximum:g}", maximum, int)
 
 
 def rates(maximum: float) -> Check:
     """Numbers above 0, as a tuple."""
-    return _numbers(0.0, maximum, whole=False)
+    return _numbers((int, float), f"numbers above 0 to {maximum:g}", maximum, float)
 
 
-def _numbers(minimum: float, maximum: float, whole: bool) -> Check:
-    kind = f"{'whole numbers from 1' if whole else 'numbers above 0'} to {maximum:g}"
+def _numbers(
+    kinds: tuple[type, ...], kind: str, maximum: float, parse: Callable[[str], float]
+) -> Check:
+    """``kind`` describes what is right, ``parse`` reads a range's numbers."""
 
-    def right(value: object) -> bool:
-        if isinstance(value, bool) or not isinstance(value, int if whole else int | float):
-            return False
-        return (minimum <= value if whole else minimum < value) and value <= maximum
+    def is_right(value: Any) -> bool:
+        return type(value) in kinds and 0 < value <= maximum
+
+    def one(node: Node, report: Report) -> Any:
+        if not is_right(node.value):
+            report.expected(node, kind)
+        return node.value if is_right(node.value) else None
+
+    several = list_of(one, f"{kind}: {_FORMS}", unique=True)
 
     def check(node: Node, report: Report) -> tuple[float, ...] | None:
-        if isinstance(node.value, list) and node.value:
-            return listed(node.value, report)
-        if node.value == []:
-            report.add(node, f"got an empty list, expected {kind}: {_FORMS}")
-        elif isinstance(node.value, str) and (found := _RANGE.fullmatch(node.value)):
-            parse = int if whole and "." not in found[0] else float
-            start, end, step = parse(found[1]), parse(found[2]), parse(found[4] or "1")
+        if isinstance(node.value, str) and (found := _RANGE.fullmatch(node.value)):
+            read = float if "." in found[0] else parse
+            start, end, step = read(found[1]), read(found[2]), read(found[4] or "1")
             problem = _range_problem(start, end, found[3], step)
-            if problem is None and not (right(start) and right(end)):
+            if problem is None and not (is_right(start) and is_right(end)):
                 problem = f"expected {kind}"
             points = () if problem else _points(start, end, found[3], step)
             if len(points) > MAX_POINTS:
@@ -56,29 +75,21 @@ def _numbers(minimum: float, maximum: float, whole: bool) -> Check:
             if problem is None:
                 return points
             report.add(node, f"got {show(node)}, {problem}")
-        elif right(node.value):
+            return None
+        if is_right(node.value):
             return (node.value,)  # type: ignore[return-value]
-        else:
+        if not isinstance(node.value, list):
             report.expected(node, f"{kind}: {_FORMS}")
-        return None
-
-    def listed(items: list[Node], report: Report) -> tuple[float, ...]:
-        found: list[float] = []
-        for item in items:
-            if not right(item.value):
-                report.expected(item, kind)
-            elif item.value in found:
-                report.add(item, f"got {show(item)} twice")
-            else:
-                found.append(item.value)  # type: ignore[arg-type]
-        return tuple(found)
+            return None
+        listed: tuple[float, ...] | None = several(node, report)
+        return listed
 
     return check
 
 
 def _range_problem(start: float, end: float, times: str, step: float) -> str | None:
     if start > end:
-        return "an empty range: its start is above its end"
+        return _EMPTY
     if times and step <= 1:
         return "which never ends; expected a factor above 1, as in x2"
     return "which never ends; expected a step above 0" if not step else None
@@ -86,13 +97,11 @@ def _range_problem(start: float, end: float, times: str, step: float) -> str | N
 
 def _points(start: float, end: float, times: str, step: float) -> tuple[float, ...]:
     """At most one more than are allowed."""
-    if not times:
-        count = math.floor((end - start) / step + 1e-9) + 1
-        return tuple(start + number * step for number in range(min(count, MAX_POINTS + 1)))
     points = [start]
-    while len(points) <= MAX_POINTS and points[-1] * step <= end:
-        points.append(points[-1] * step)
-    return tuple(points)
+    last = end if times else end + 1e-9 * step  # sums of fractions are not exact
+    while points[-1] <= last and len(points) < MAX_POINTS + 2:
+        points.append(points[-1] * step if times else start + len(points) * step)
+    return tuple(points[:-1])
 
 
 @dataclass(frozen=True)
@@ -113,7 +122,7 @@ class Lengths:
 
     @property
     def longest(self) -> int:
-        return self.between[1] if self.between else max(self.choices)
+        return max(self.between or self.choices)
 
     def draw(self, count: int, chance: random.Random) -> list[int]:
         """``count`` lengths; choices come in shuffled blocks of one each, so that any stretch of
@@ -127,31 +136,25 @@ class Lengths:
         return drawn[:count]
 
 
-def lengths(node: Node, report: Report) -> tuple[Lengths, ...] | None:
-    """A schema check: one Lengths for each load; a list is several loads."""
-    if node.value == []:
-        report.add(node, f"got an empty list, expected {_LENGTH_FORMS}")
-        return None
-    items = node.value if isinstance(node.value, list) else [node]
-    found = tuple(one for item in items if (one := _one_length(item, report)) is not None)
-    return found if found or items != [node] else None
-
-
-def _one_length(node: Node, report: Report) -> Lengths | None:
+def _length(node: Node, report: Report) -> Lengths | None:
     value = node.value
     if isinstance(value, dict):
         return _mixed(node, report)
-    if isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MAX_LENGTH:
+    if type(value) is int and 1 <= value <= MAX_LENGTH:
         return Lengths((value,))
     if isinstance(value, str) and (found := _BETWEEN.fullmatch(value)):
         low, high = int(found[1]), int(found[2])
         if low > high:
-            report.add(node, f"got {show(node)}, an empty range: its start is above its end")
+            report.add(node, f"got {show(node)}, {_EMPTY}")
             return None
         if low >= 1 and high <= MAX_LENGTH:
             return Lengths(between=(low, high))
     report.expected(node, f"lengths from 1 to {MAX_LENGTH}: {_LENGTH_FORMS}")
     return None
+
+
+lengths = one_or_more(_length, _LENGTH_FORMS, unique=False)
+"""A schema check: one Lengths for each load; a list is several loads."""
 
 
 def _mixed(node: Node, report: Report) -> Lengths | None:
@@ -160,9 +163,10 @@ def _mixed(node: Node, report: Report) -> Lengths | None:
     if not isinstance(items, list) or not items or len(node.value) != 1:  # type: ignore[arg-type]
         report.add(node, "expected {mixed: [...]} with at least one length")
         return None
-    found = [_one_length(item, report) for item in items]
-    if any(one is None or one.between for one in found):
-        if all(found):
-            report.add(node, "mixed takes single numbers, such as {mixed: [8, 64, 128]}")
+    found = [one for item in items if (one := _length(item, report))]
+    if len(found) < len(items):
         return None
-    return Lengths(tuple(one.choices[0] for one in found if one))
+    if any(len(one.choices) != 1 for one in found):
+        report.add(node, "mixed takes single numbers, such as {mixed: [8, 64, 128]}")
+        return None
+    return Lengths(tuple(one.choices[0] for one in found))

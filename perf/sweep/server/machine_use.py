@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 import psutil
 
-from perf.sweep.server.metrics import Scrape, mean_and_max
+from perf.sweep.server.metrics import Sample, mean_and_max
 from perf.sweep.server.triton import TritonView
 from perf.usage import family, machine_cpu_seconds, memory_gib_of
 
@@ -27,49 +27,76 @@ _MEMORY_EVERY = 4  # looks; it costs more
 class Look:
     """One moment; seconds of CPU since some beginning, for differences."""
 
-    at_ns: int
-    busy_s: float  # all cores of the machine
-    server_s: float
-    generator_s: float  # the load generator's
-    memory_gib: float | None  # of the server's processes, shared pages counted once
-    gpu: tuple[float, float, float] | None  # share 0 to 1, GiB, W
+    at_ns: int  # since 1970
+    busy_s: float = 0.0  # all cores of the machine
+    server_s: float = 0.0
+    generator_s: float = 0.0  # the load generator's
+    memory_gib: float | None = None  # of the server's processes, shared pages counted once
+    gpu: tuple[float, float, float] | None = None  # share 0 to 1, GiB, W
+    samples: Sequence[Sample] = ()  # what the server counts; empty where it did not answer
 
 
 @dataclass
 class Watch:
-    """What was seen; ``silent_s`` is since when the server's metrics have not answered."""
+    """What was seen of a server and, where it runs here, of the ``pids`` of its uppermost
+    processes and those below them.
+    """
 
-    scrapes: list[Scrape] = field(default_factory=list)
+    server: TritonView
+    pids: Sequence[int]
     looks: list[Look] = field(default_factory=list)
     silent_since: float | None = None
+    _server_s: dict[int, float] = field(default_factory=dict)
+    _generator_s: dict[int, float] = field(default_factory=dict)
 
     @property
     def silent_s(self) -> float:
+        """For how long the server's metrics have not answered."""
         return time.monotonic() - self.silent_since if self.silent_since is not None else 0.0
 
-    def look(self, server: TritonView, processes: _Processes, with_memory: bool = True) -> None:
+    def look(self, with_memory: bool = True) -> None:
         """Notes this moment."""
-        samples = server.metrics()
+        samples = self.server.metrics()
         if samples:
-            self.scrapes.append(Scrape(time.time_ns(), samples))
             self.silent_since = None
         elif self.silent_since is None:
             self.silent_since = time.monotonic()
-        self.looks.append(processes.look(with_memory))
+        server = [each for pid in self.pids for each in family(pid)]
+        others = {os.getpid(), *(each.pid for each in server)}
+        generators = [each for each in family(os.getpid()) if each.pid not in others]
+        look = Look(
+            at_ns=time.time_ns(),
+            busy_s=machine_cpu_seconds(),
+            server_s=_cpu_s(server, self._server_s),
+            generator_s=_cpu_s(generators, self._generator_s),
+            memory_gib=memory_gib_of(server) if with_memory and server else None,
+            gpu=_gpu() if with_memory and server else None,
+            samples=samples,
+        )
+        self.looks.append(look)
+
+
+def between(looks: Sequence[Look], start_ns: int, end_ns: int) -> list[Look]:
+    """Those in between, with the nearest outside at both ends where there are such."""
+    before = [one for one in looks if one.at_ns <= start_ns][-1:]
+    inside = [one for one in looks if start_ns < one.at_ns < end_ns]
+    after = [one for one in looks if one.at_ns >= end_ns][:1]
+    return [*before, *inside, *after]
 
 
 @contextlib.contextmanager
-def watching(server: TritonView, server_pids: Sequence[int]) -> Iterator[Watch]:
-    """Looks while the block runs. ``server_pids`` are the server's uppermost processes."""
-    watch, ended, processes = Watch(), threading.Event(), _Processes(server_pids)
+def watching(server: TritonView) -> Iterator[Watch]:
+    """Looks while the block runs."""
+    watch = Watch(server, server_pids(server.http_port) if server.is_local else [])
+    ended = threading.Event()
 
     def look_on() -> None:
         number = 0
         while not ended.wait(_EVERY_S):
             number += 1
-            watch.look(server, processes, with_memory=number % _MEMORY_EVERY == 0)
+            watch.look(with_memory=number % _MEMORY_EVERY == 0)
 
-    watch.look(server, processes)
+    watch.look()
     thread = threading.Thread(target=look_on, daemon=True)
     thread.start()
     try:
@@ -77,7 +104,7 @@ def watching(server: TritonView, server_pids: Sequence[int]) -> Iterator[Watch]:
     finally:
         ended.set()
         thread.join()
-        watch.look(server, processes)
+        watch.look()
 
 
 def server_pids(http_port: int) -> list[int]:
@@ -88,29 +115,6 @@ def server_pids(http_port: int) -> list[int]:
             if one.status == psutil.CONN_LISTEN and one.laddr and one.laddr.port == http_port:
                 found.add(one.pid)
     return sorted(pid for pid in found if pid)
-
-
-class _Processes:
-    """The server's processes and those below them, and the load generator's below ours."""
-
-    def __init__(self, pids: Sequence[int]) -> None:
-        self._pids = pids
-        self._seen: dict[int, float] = {}
-        self._ours: dict[int, float] = {}
-        self._has_gpu = shutil.which("nvidia-smi") is not None and bool(pids)
-
-    def look(self, with_memory: bool) -> Look:
-        server = [each for pid in self._pids for each in family(pid)]
-        others = {os.getpid(), *(each.pid for each in server)}
-        generators = [each for each in family(os.getpid()) if each.pid not in others]
-        return Look(
-            at_ns=time.time_ns(),
-            busy_s=machine_cpu_seconds(),
-            server_s=_cpu_s(server, self._seen),
-            generator_s=_cpu_s(generators, self._ours),
-            memory_gib=memory_gib_of(server) if with_memory and server else None,
-            gpu=_gpu() if self._has_gpu and with_memory else None,
-        )
 
 
 def _cpu_s(processes: Sequence[psutil.Process], seen: dict[int, float]) -> float:
@@ -146,6 +150,8 @@ def gpu_names() -> list[str]:
 
 
 def _asked(*arguments: str) -> list[str]:
+    if shutil.which("nvidia-smi") is None:
+        return []
     try:
         done = subprocess.run(
             ["nvidia-smi", *arguments], capture_output=True, text=True, timeout=10, check=True
@@ -171,25 +177,20 @@ def server_memory(pid: int) -> dict[str, float]:
     return found
 
 
-def machine_figures(looks: Sequence[Look], start_ns: int, end_ns: int) -> dict[str, float]:
-    """Means over the counted time, from the nearest looks around it."""
-    before = [one for one in looks if one.at_ns <= start_ns][-1:] or list(looks[:1])
-    after = [one for one in looks if one.at_ns >= end_ns][:1] or list(looks[-1:])
-    if not before or not after or after[0].at_ns <= before[0].at_ns:
+def machine_figures(looks: Sequence[Look]) -> dict[str, float]:
+    """Means over the looks around and in the counted time."""
+    if len(looks) < 2 or looks[-1].at_ns <= looks[0].at_ns:
         return {}
-    first, last = before[0], after[0]
+    first, last = looks[0], looks[-1]
     seconds = (last.at_ns - first.at_ns) / 1e9
-    cores = psutil.cpu_count() or 1
     figures = {
-        "cpu_share": min(1.0, (last.busy_s - first.busy_s) / seconds / cores),
+        "cpu_share": min(1.0, (last.busy_s - first.busy_s) / seconds / (psutil.cpu_count() or 1)),
         "load_generator_cores": (last.generator_s - first.generator_s) / seconds,
     }
     if last.server_s:
         figures["server_cpu_cores"] = (last.server_s - first.server_s) / seconds
-    inside = [one for one in looks if first.at_ns <= one.at_ns <= last.at_ns]
-    memory = [one.memory_gib for one in inside if one.memory_gib]
-    gpu = [one.gpu for one in inside if one.gpu]
-    figures |= mean_and_max("memory_gib", memory)
+    figures |= mean_and_max("memory_gib", [one.memory_gib for one in looks if one.memory_gib])
+    gpu = [one.gpu for one in looks if one.gpu]
     for position, name in enumerate(("gpu_share", "gpu_memory_gib", "gpu_power_w")):
         figures |= mean_and_max(name, [one[position] for one in gpu])
     return {name: round(value, 4) for name, value in figures.items()}

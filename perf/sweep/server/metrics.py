@@ -28,14 +28,6 @@ class Sample:
     kind: str = ""
 
 
-@dataclass(frozen=True)
-class Scrape:
-    """All of them at one moment, in nanoseconds since 1970."""
-
-    at_ns: int
-    samples: Sequence[Sample]
-
-
 def parse_metrics(text: str) -> list[Sample]:
     """Every line that has a number; buckets are left out, nothing here needs them."""
     kinds: dict[str, str] = {}
@@ -56,16 +48,13 @@ def parse_metrics(text: str) -> list[Sample]:
 
 
 class Difference:
-    """Between the last scrape before a measurement's counted time and the first after it."""
+    """Between the first and the last of a measurement's scrapes of ``/metrics``."""
 
-    def __init__(
-        self, scrapes: Sequence[Scrape], models: Iterable[str], start_ns: int, end_ns: int
-    ) -> None:
+    def __init__(self, scrapes: Sequence[Sequence[Sample]], models: Iterable[str]) -> None:
         """Only what has one of the ``models`` as its label counts."""
         counted = set(models)
         self.scrapes = [
-            [one for one in scrape.samples if one.labels.get("model") in counted]
-            for scrape in within(scrapes, start_ns, end_ns)
+            [one for one in samples if one.labels.get("model") in counted] for samples in scrapes
         ]
 
     def grown(self, name: str) -> float:
@@ -91,14 +80,6 @@ class Difference:
 
 def _total(samples: Iterable[Sample], name: str) -> float:
     return sum(one.value for one in samples if one.name == name)
-
-
-def within(scrapes: Sequence[Scrape], start_ns: int, end_ns: int) -> list[Scrape]:
-    """Those in between, with the nearest outside at both ends where there are such."""
-    before = [one for one in scrapes if one.at_ns <= start_ns][-1:]
-    inside = [one for one in scrapes if start_ns < one.at_ns < end_ns]
-    after = [one for one in scrapes if one.at_ns >= end_ns][:1]
-    return [*before, *inside, *after]
 
 
 def server_figures(seen: Difference, latency_ms: float | None) -> dict[str, float]:
@@ -168,11 +149,11 @@ def mean_and_max(name: str, values: Sequence[float]) -> dict[str, float]:
     return {name: sum(values) / len(values), f"{name}_max": max(values)}
 
 
-def gpu_figures(scrapes: Sequence[Scrape]) -> dict[str, float]:
+def gpu_figures(scrapes: Sequence[Sequence[Sample]]) -> dict[str, float]:
     """Triton's own view of the GPUs, means over all scrapes and GPUs; memory and power are sums."""
     figures: dict[str, float] = {}
     for metric, (name, scale) in _BY_GPU.items():
-        found = [[s.value for s in scrape.samples if s.name == metric] for scrape in scrapes]
+        found = [[s.value for s in samples if s.name == metric] for samples in scrapes]
         sums = [(sum(each) * scale, len(each)) for each in found if each]
         values = [total / count if name == "gpu_share" else total for total, count in sums]
         figures |= mean_and_max(name, values)

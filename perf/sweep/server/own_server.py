@@ -13,18 +13,18 @@ from pathlib import Path
 
 from generator.errors import PerfError
 from generator.models_yaml.reading import load_unpinned
-from generator.server.listen import Listen
 from generator.spec.task_folders import find_tasks
 from generator.spec.triton_models import triton_models
 from generator.yaml_file.schema import did_you_mean
 from perf.orphans import ends_with_us
 from perf.serving import free_listen
 from perf.sweep.scenario.model import Addresses
-from perf.sweep.server.triton import TritonView
+from perf.sweep.server.triton import TritonView, addresses_of
 
 LOG_FILE = "serve.log"
 _LOAD_TIMEOUT_S = 1800.0
 _STOP_TIMEOUT_S = 90.0
+_NUM_LAST_LINES = 8  # of the log, in an error
 _ROOT = Path(__file__).parents[3]
 
 
@@ -46,59 +46,41 @@ def own_server(
 
     Raises PerfError where it does not start, or ends before ``models`` are ready.
     """
-    listen = free_listen()
-    log = folder / LOG_FILE
+    listen, log = free_listen(), folder / LOG_FILE
+    command = [sys.executable, "-m", "generator", "serve", "--health-port", "0"]
+    command += ["--config", str(config), "--repository", str(repository)]
+    for flag, port in listen.triton_ports().items():
+        command += [flag, str(port)]
+    path = os.pathsep.join(filter(None, [str(_ROOT), os.environ.get("PYTHONPATH", "")]))
     with log.open("w", encoding="utf-8") as output:
         process = subprocess.Popen(
-            _command(config, repository, listen),
+            command,
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
             start_new_session=True,  # a Ctrl-C of the terminal is ours to pass on
             preexec_fn=ends_with_us(signal.SIGTERM),
-            env={**os.environ, "PYTHONPATH": _python_path()},
+            env={**os.environ, "PYTHONPATH": path},
         )
     try:
-        addresses = Addresses(
-            *(
-                listen.address(port)
-                for port in (listen.http_port, listen.grpc_port, listen.metrics_port)
-            )
-        )
-        _wait_ready(process, TritonView(addresses), models, log)
-        yield addresses
+        _wait_ready(process, TritonView(addresses_of(listen)), models, log)
+        yield addresses_of(listen)
     finally:
         _stop(process)
-
-
-def _command(config: Path, repository: Path, listen: Listen) -> list[str]:
-    return [
-        *(sys.executable, "-m", "generator", "serve", "--config", str(config)),
-        *("--repository", str(repository), "--http-port", str(listen.http_port)),
-        *("--grpc-port", str(listen.grpc_port), "--metrics-port", str(listen.metrics_port)),
-        *("--health-port", "0"),
-    ]
-
-
-def _python_path() -> str:
-    return os.pathsep.join(filter(None, [str(_ROOT), os.environ.get("PYTHONPATH", "")]))
 
 
 def _wait_ready(
     process: subprocess.Popen[bytes], server: TritonView, models: Sequence[str], log: Path
 ) -> None:
     deadline = time.monotonic() + _LOAD_TIMEOUT_S
-    while not all(server.is_ready(model) for model in models):
+    while not server.wait_ready(list(models), 0.0):
         if process.poll() is not None:
-            raise PerfError(f"hf-triton serve ended; {log} ends with:\n{_tail(log)}")
+            lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+            last = "\n".join(f"    {line}" for line in lines[-_NUM_LAST_LINES:])
+            raise PerfError(f"hf-triton serve ended; {log} ends with:\n{last}")
         if time.monotonic() > deadline:
             raise PerfError(f"the models were not ready after {_LOAD_TIMEOUT_S:.0f} s; see {log}")
         time.sleep(0.5)
-
-
-def _tail(log: Path, num_lines: int = 8) -> str:
-    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
-    return "\n".join(f"    {line}" for line in lines[-num_lines:])
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:

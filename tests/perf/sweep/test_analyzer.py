@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from perf.sweep.analyzer import finding as analyzers
-from perf.sweep.analyzer.wheels import installed_file
 from tests.perf.sweep.conftest import FakeAnalyzer
 
 
@@ -27,7 +26,7 @@ def test_one_that_does_not_run_is_passed_over_for_the_wheels(
     broken.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    if installed_file("tritonclient", "bin/perf_analyzer") is None:
+    if analyzers.installed_file("tritonclient", "bin/perf_analyzer") is None:
         pytest.skip("tritonclient's wheel has no perf_analyzer here")
     found = analyzers.find()
     assert found.version == "2.51.0"

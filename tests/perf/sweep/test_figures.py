@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from perf.sweep.export import ExportError, figures, read_export
-from perf.sweep.server.machine_use import Look, machine_figures
-from perf.sweep.server.metrics import Difference, Scrape, parse_metrics, server_figures
+from perf.sweep.export import Export, ExportError, read_export
+from perf.sweep.server.machine_use import Look, between, machine_figures
+from perf.sweep.server.metrics import Difference, parse_metrics, server_figures
 
 MS = 1_000_000
 
@@ -23,47 +23,44 @@ def request(sent_ms: int, *responses_ms: int, outputs: list[Any] | None = None) 
     }
 
 
+def figures(
+    requests: list[dict[str, Any]], *, streams: bool = True, counts_tokens: bool = True
+) -> dict[str, Any]:
+    """Of two windows of half a second."""
+    return Export(requests, [0, 500 * MS, 1000 * MS]).figures(streams, counts_tokens)
+
+
 def test_a_streams_times_and_tokens() -> None:
-    requests = [request(0, 100, 150, 250), request(100, 300, 350, 400)]
-    found = figures(requests, [0, 500 * MS, 1000 * MS], streams=True, counts_tokens=True)
-    assert (found.num_requests, found.duration_s, found.requests_per_s) == (2, 1.0, 2.0)
-    assert found.output_tokens_per_s == 12
-    assert found.latency
-    assert (found.latency.mean_ms, found.latency.p99_ms) == (275, 300)
-    assert found.time_to_first_token
-    assert found.time_to_first_token.p50_ms == 100
-    assert found.inter_token_latency
-    assert (found.inter_token_latency.p50_ms, found.inter_token_latency.p99_ms) == (50, 100)
+    found = figures([request(0, 100, 150, 250), request(100, 300, 350, 400)])
+    assert (found["num_requests"], found["duration_s"], found["requests_per_s"]) == (2, 1.0, 2.0)
+    assert found["output_tokens_per_s"] == 12
+    assert (found["latency"].mean_ms, found["latency"].p99_ms) == (275, 300)
+    assert found["time_to_first_token"].p50_ms == 100
+    between = found["inter_token_latency"]
+    assert (between.p50_ms, between.p99_ms) == (50, 100)
 
 
 def test_a_last_response_without_content_only_ends_the_stream() -> None:
     outputs = [{"num_output_tokens": 2}, {}]
-    found = figures([request(0, 100, 900, outputs=outputs)], [0, 1000 * MS], True, True)
-    assert found.latency
-    assert found.latency.p50_ms == 100
+    assert figures([request(0, 100, 900, outputs=outputs)])["latency"].p50_ms == 100
 
 
 def test_a_request_that_was_never_answered_does_not_count() -> None:
-    found = figures([request(0), request(0, 5)], [0, 1000 * MS], False, False)
-    assert found.num_requests == 1
-    assert found.output_tokens_per_s is None
+    found = figures([request(0), request(0, 5)], streams=False, counts_tokens=False)
+    assert found["num_requests"] == 1
+    assert found["output_tokens_per_s"] is found["time_to_first_token"] is None
 
 
 def test_tokens_are_counted_in_flat_json_too() -> None:
     body = [{"response": json.dumps({"num_output_tokens": 7, "text_output": "x"})}]
-    found = figures([request(0, 5, outputs=body)], [0, 1000 * MS], False, True)
-    assert found.output_tokens_per_s == 7
+    assert figures([request(0, 5, outputs=body)], streams=False)["output_tokens_per_s"] == 7
 
 
 @pytest.mark.parametrize("text", ["", "{", '{"experiments": []}', '{"experiments": [{}]}'])
 def test_an_export_that_is_not_whole_is_an_error(tmp_path: Path, text: str) -> None:
     (tmp_path / "e.json").write_text(text)
     with pytest.raises(ExportError):
-        read_export(tmp_path / "e.json", False, False)
-
-
-def scrape(at_s: int, text: str) -> Scrape:
-    return Scrape(at_s * 1_000_000_000, parse_metrics(text))
+        read_export(tmp_path / "e.json")
 
 
 def test_an_engines_own_times_come_before_tritons() -> None:
@@ -84,7 +81,7 @@ nv_inference_request_duration_us{{model="other"}} 7
     after = after.replace("} 10\n", "} 20\n").replace("_used{" + labels + "} 0", "_used{x} 0")
     after = after.replace("} 100\n", "} 340\n").replace("} 50\n", "} 110\n")
     after = after.replace("_used{x} 0", "_used{" + labels + "} 100")
-    seen = Difference([scrape(1, before), scrape(9, after)], ["demo"], 2 * 10**9, 8 * 10**9)
+    seen = Difference([parse_metrics(before), parse_metrics(after)], ["demo"])
     found = server_figures(seen, latency_ms=400.0)
     assert found["queue_ms"] == 100
     assert found["queue_share"] == 0.25
@@ -104,7 +101,7 @@ def test_tritons_own_counters_tell_of_models_that_have_none() -> None:
             f'nv_inference_{name}{{model="m"}} {value * scale}' for name, value in values.items()
         )
 
-    seen = Difference([scrape(0, text(1)), scrape(9, text(2))], ["m"], 10**9, 8 * 10**9)
+    seen = Difference([parse_metrics(text(1)), parse_metrics(text(2))], ["m"])
     found = server_figures(seen, None)
     assert found["queue_share"] == 0.25
     assert (found["queue_ms"], found["compute_ms"]) == (0.25, 0.75)
@@ -113,7 +110,7 @@ def test_tritons_own_counters_tell_of_models_that_have_none() -> None:
 
 def test_a_server_that_was_started_again_counts_nothing_below_zero() -> None:
     line = 'nv_inference_request_success{model="m"} '
-    seen = Difference([scrape(0, f"{line}9"), scrape(9, f"{line}2")], ["m"], 10**9, 8 * 10**9)
+    seen = Difference([parse_metrics(f"{line}9"), parse_metrics(f"{line}2")], ["m"])
     assert seen.grown("nv_inference_request_success") == 0
 
 
@@ -128,7 +125,7 @@ def test_a_machines_use_is_what_grew_in_the_counted_time() -> None:
         Look(3 * 10**9, 10.2, 6.0, 1.5, 4.0, (1.0, 5.0, 300.0)),
         Look(9 * 10**9, 99.0, 99.0, 9.0, 9.0, None),
     ]
-    found = machine_figures(looks, int(1.5e9), int(2.5e9))
+    found = machine_figures(between(looks, int(1.5e9), int(2.5e9)))
     assert found["server_cpu_cores"] == 0.5
     assert found["load_generator_cores"] == 0.25
     assert (found["memory_gib"], found["memory_gib_max"]) == (3.0, 4.0)
