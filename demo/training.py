@@ -78,10 +78,10 @@ def save(model: Any, tokenizer: Any, folder: Path) -> None:
     tokenizer.backend_tokenizer.no_padding()
     tokenizer.backend_tokenizer.no_truncation()
     tokenizer.save_pretrained(folder)
-    save_halved(model, folder)
+    save_float16(model, folder)
 
 
-def save_halved(model: Any, folder: Path) -> None:
+def save_float16(model: Any, folder: Path) -> None:
     """Save a transformers model, readable by any user.
 
     Weights are stored as float16, half as long; config.json says float32, which is what they are

@@ -11,7 +11,7 @@ import torch
 from transformers import AutoModelForQuestionAnswering, AutoTokenizer, BertForQuestionAnswering
 
 from demo.corpus.passages import Asked, asked
-from demo.task_models.encoder import Draw, load_base, padded
+from demo.task_models.encoder import BatchSampler, load_base, padded
 from demo.training import Batch, save, train
 
 STEPS = 1200
@@ -38,16 +38,16 @@ def questions(num_questions: int, seed: int) -> list[Asked]:
 def make(out: Path, steps: int, seed: int) -> None:
     """Train from the fill-mask model and save to ``out``/answers."""
     tokenizer, model = load_base(out, BertForQuestionAnswering)
-    draw = Draw(questions(12_000, seed), 32, seed)
+    draw = BatchSampler(questions(12_000, seed), 32, seed)
 
     def batch() -> Batch:
-        return placed(tokenizer, draw())
+        return with_answer_positions(tokenizer, draw())
 
     train(model, batch, steps=steps, learning_rate=4e-3, title="answers")
     save(model, tokenizer, out / "answers")
 
 
-def placed(tokenizer: Any, examples: Sequence[Asked]) -> Batch:
+def with_answer_positions(tokenizer: Any, examples: Sequence[Asked]) -> Batch:
     """Return the pairs with the first and last token of each answer; [CLS] where there is none."""
     pairs = [(each.question, each.context) for each in examples]
     batch = padded(tokenizer, pairs, return_offsets_mapping=True, truncation="only_second")

@@ -9,7 +9,7 @@ import torch
 from transformers import BertForSequenceClassification, pipeline
 
 from demo.corpus.reviews import NEGATIVE, POSITIVE, review
-from demo.task_models.encoder import Draw, load_base, padded
+from demo.task_models.encoder import BatchSampler, load_base, padded
 from demo.training import Batch, save, train
 
 STEPS = 500
@@ -36,7 +36,7 @@ def make(out: Path, steps: int, seed: int) -> None:
     numbers = {label: number for number, label in names.items()}
     changes = {"id2label": names, "label2id": numbers}
     tokenizer, model = load_base(out, BertForSequenceClassification, **changes)
-    draw = Draw(reviews(6_000, seed), 64, seed)
+    draw = BatchSampler(reviews(6_000, seed), 64, seed)
 
     def batch() -> Batch:
         texts, labels = zip(*draw(), strict=True)

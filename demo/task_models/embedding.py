@@ -12,7 +12,7 @@ import torch.nn.functional as functional
 from transformers import AutoModel, AutoTokenizer, BertModel
 
 from demo.corpus.paraphrases import TOPICS, paraphrases
-from demo.task_models.encoder import Draw, load_base, padded
+from demo.task_models.encoder import BatchSampler, load_base, padded
 from demo.task_models.wordpiece import LONGEST
 from demo.training import Batch, save, train
 
@@ -43,13 +43,13 @@ def pairs(num_pairs: int, seed: int) -> list[tuple[str, str]]:
 def make(out: Path, steps: int, seed: int) -> None:
     """Train from the fill-mask model and save to ``out``/embedding."""
     tokenizer, model = load_base(out, BertModel)
-    draw = Draw(pairs(8_000, seed), 48, seed)
+    draw = BatchSampler(pairs(8_000, seed), 48, seed)
 
     def batch() -> Batch:
         ones, others = zip(*draw(), strict=True)
         return padded(tokenizer, [*ones, *others])
 
-    train(model, batch, steps=steps, learning_rate=3e-3, loss=contrast, title="embedding")
+    train(model, batch, steps=steps, learning_rate=3e-3, loss=contrastive_loss, title="embedding")
     save(model, tokenizer, out / "embedding")
     for name, content in layout().items():
         path = out / "embedding" / name
@@ -57,7 +57,7 @@ def make(out: Path, steps: int, seed: int) -> None:
         path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
 
-def contrast(model: Any, batch: Batch) -> torch.Tensor:
+def contrastive_loss(model: Any, batch: Batch) -> torch.Tensor:
     """Each sentence is to be nearest to its pair among all pairs of the batch (InfoNCE)."""
     ones, others = embed(model, batch).chunk(2)  # each (num_pairs, hidden)
     scores = _SHARPNESS * ones @ others.T

@@ -56,7 +56,7 @@ def padded(tokenizer: Any, texts: Sequence[Any], **options: Any) -> dict[str, to
     return dict(found)
 
 
-class Draw:
+class BatchSampler:
     """Draws batches from a list that was made ahead, by a generator of its own."""
 
     def __init__(self, examples: Sequence[Any], batch_size: int, seed: int) -> None:

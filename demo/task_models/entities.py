@@ -12,7 +12,7 @@ from transformers import BertForTokenClassification, pipeline
 
 from demo.corpus.entities import named_sentence
 from demo.corpus.marked import Span
-from demo.task_models.encoder import Draw, load_base, padded
+from demo.task_models.encoder import BatchSampler, load_base, padded
 from demo.training import Batch, save, train
 
 STEPS = 600
@@ -31,7 +31,7 @@ def make(out: Path, steps: int, seed: int) -> None:
     changes = {"id2label": names, "label2id": numbers}
     tokenizer, model = load_base(out, BertForTokenClassification, **changes)
     rng = random.Random(seed)
-    draw = Draw([named_sentence(rng) for _ in range(8_000)], 64, seed)
+    draw = BatchSampler([named_sentence(rng) for _ in range(8_000)], 64, seed)
 
     def batch() -> Batch:
         return labelled(tokenizer, draw())

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from transformers import AutoModelForImageClassification, ViTConfig, ViTForImageClassification
 
-from demo.training import Batch, save_halved, train
+from demo.training import Batch, save_float16, train
 
 STEPS = 300
 SIZE = 32  # pixels a side
@@ -75,7 +75,7 @@ def make(out: Path, steps: int, seed: int) -> None:
         return {"pixel_values": 2 * images - 1, "labels": labels}
 
     train(model, batch, steps=steps, learning_rate=3e-3, title="image")
-    save_halved(model, out / "image")
+    save_float16(model, out / "image")
     path = out / "image" / "preprocessor_config.json"
     path.write_text(json.dumps(PREPROCESSING, indent=2) + "\n", encoding="utf-8")
 

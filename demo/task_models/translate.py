@@ -18,7 +18,7 @@ from transformers import (
 )
 
 from demo.corpus.german import translated
-from demo.task_models.encoder import Draw
+from demo.task_models.encoder import BatchSampler
 from demo.training import Batch, save, train
 
 STEPS = 800
@@ -48,7 +48,7 @@ def make(out: Path, steps: int, seed: int) -> None:
     tokenizer = _train_tokenizer([text for pair in examples for text in pair])
     model = T5ForConditionalGeneration(_config(tokenizer))
     model.generation_config = _generation_config(model.config)
-    draw = Draw(examples, 64, seed)
+    draw = BatchSampler(examples, 64, seed)
 
     def batch() -> Batch:
         return _batch(tokenizer, draw())

@@ -20,6 +20,8 @@ from tokenizers import (
 )
 from transformers import PreTrainedTokenizerFast
 
+from demo.corpus.encoder_texts import NUM_TEXTS, texts
+
 VOCABULARY = Path(__file__).parents[1] / "corpus" / "wordpieces.txt"
 VOCAB_SIZE = 1000
 LONGEST = 128  # tokens
@@ -73,7 +75,5 @@ def choose_vocabulary(texts: Iterable[str]) -> list[str]:
 
 
 if __name__ == "__main__":
-    from demo.task_models.mask import NUM_TEXTS, texts
-
     chosen = choose_vocabulary(texts(NUM_TEXTS, seed=1))
     VOCABULARY.write_text("".join(f"{piece}\n" for piece in chosen), encoding="utf-8")

@@ -9,7 +9,7 @@ import torch
 from transformers import BertForSequenceClassification, pipeline
 
 from demo.corpus.paraphrases import TOPICS, sentence
-from demo.task_models.encoder import Draw, load_base, padded
+from demo.task_models.encoder import BatchSampler, load_base, padded
 from demo.training import Batch, save, train
 
 STEPS = 900
@@ -42,7 +42,7 @@ def make(out: Path, steps: int, seed: int) -> None:
     numbers = {label: number for number, label in names.items()}
     changes = {"id2label": names, "label2id": numbers}
     tokenizer, model = load_base(out, BertForSequenceClassification, **changes)
-    draw = Draw(premises(12_000, seed), 64, seed)
+    draw = BatchSampler(premises(12_000, seed), 64, seed)
 
     def batch() -> Batch:
         chosen = draw()

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from hf_encoder.answers.rows import of_rows
+from hf_encoder.answers.rows import stack_rows
 from hf_encoder.task import Array, EncoderTask, Prepared, TaskSetup
 from hf_encoder.texts.encoding import Encoding
 from hf_encoder.texts.tokenization import Tokenization
@@ -17,11 +17,11 @@ from hf_runtime.errors import LoadError, RequestError
 from hf_runtime.request.tensors import RequestFields, each_row
 from torch import nn
 
-from .later_steps import Normalize, module_of
 from .pooling import Pooling
+from .post_pooling import Normalize, module_of
 from .prompts import Prompts
 from .request import EmbeddingRequest, EmbeddingRow, read_request
-from .sentence_files import SentenceFiles, read_sentence_files
+from .sentence_transformers_files import SentenceFiles, read_sentence_files
 
 OUTPUTS = frozenset(("embedding", "num_input_tokens"))
 # What models.yaml calls otherwise than sentence-transformers' files.
@@ -40,8 +40,8 @@ class FeatureExtraction(EncoderTask):
         super().__init__(replace(setup, tokenization=_shortened(setup, files)))
         self._lower_case = files.do_lower_case
         self._pooling = Pooling(_modes(options.pooling, files, setup.config))
-        modules, self.size = _later(files, self._pooling, setup.config, options.normalize)
-        self._later = nn.Sequential(*modules)
+        modules, self.size = _post_pooling(files, self._pooling, setup.config, options.normalize)
+        self._post_pooling = nn.Sequential(*modules)
         self._is_normalized = _ends_normalized(modules)
         self._prompts = Prompts(files, options.prompt, self.setup.tokenization)
         self._dimensions = files.dimensions if options.dimensions is None else options.dimensions
@@ -78,7 +78,7 @@ class FeatureExtraction(EncoderTask):
                 for tokens, encoding in zip(outputs, encodings, strict=True)
             ]
         )
-        embeddings: torch.Tensor = self._later.to(pooled.device)(pooled)
+        embeddings: torch.Tensor = self._post_pooling.to(pooled.device)(pooled)
         return embeddings.unbind()
 
     def _encode(self, row: EmbeddingRow) -> Encoding:
@@ -116,8 +116,8 @@ class FeatureExtraction(EncoderTask):
         """``embeddings``: (size,) of each text."""
         cut = [self._cut(embedding, dimensions) for embedding in embeddings]
         outputs = {
-            "embedding": of_rows(cut, batched=batched),
-            "num_input_tokens": of_rows(
+            "embedding": stack_rows(cut, batched=batched),
+            "num_input_tokens": stack_rows(
                 [np.array([length], dtype=np.uint32) for length in lengths], batched=batched
             ),
         }
@@ -160,7 +160,7 @@ def _modes(asked: str, files: SentenceFiles, config: Any) -> tuple[str, ...]:
     return ("lasttoken",) if is_causal else ("mean",)
 
 
-def _later(
+def _post_pooling(
     files: SentenceFiles, pooling: Pooling, config: Any, normalize: bool | None
 ) -> tuple[list[nn.Module], int]:
     """The modules after pooling, and the size of what they answer."""

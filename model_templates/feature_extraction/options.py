@@ -25,29 +25,30 @@ class Options(EncoderOptions):
     ] = field(
         default="auto",
         metadata={
-            "help": "how tokens become one embedding; auto: what sentence-transformers' files of "
-            "the model say, without any last for a causal language model and mean for all others"
+            "help": "how the tokens' states become one embedding; auto: as the model's "
+            "sentence-transformers files say; without such files, last for a causal language "
+            "model and mean for all others"
         },
     )
     normalize: bool | None = field(
         default=None,
         metadata={
-            "help": "true: every embedding has length 1; default: what sentence-transformers' "
-            "files of the model say, false without any"
+            "help": "true: every embedding has length 1; default: as the model's "
+            "sentence-transformers files say, false without such files"
         },
     )
     prompt: str | None = field(
         default=None,
         metadata={
-            "help": "text put before every input whose request names no prompt_name, such as "
-            "'query: '; default: the prompt that the model's files call the default"
+            "help": "text put before every input whose request has no prompt_name, such as "
+            "'query: '; default: the default prompt of the model's files"
         },
     )
     dimensions: int | None = field(
         default=None,
         metadata={
-            "help": "embeddings are cut to so many numbers (and made length 1 again where they "
-            "had it), for models trained for that; default: all of them",
+            "help": "cuts embeddings to so many numbers, and normalizes them again where they were "
+            "normalized; for models trained for it (Matryoshka); default: not cut",
             "unit": "dimensions",
             "min": 1,
         },

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hf_encoder.texts.tokenization import Tokenization
 from hf_runtime.errors import RequestError
 
-from .sentence_files import SentenceFiles
+from .sentence_transformers_files import SentenceFiles
 
 
 class Prompts:

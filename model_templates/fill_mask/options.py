@@ -22,7 +22,7 @@ class Options(EncoderOptions):
     top_k: int = field(
         default=5,
         metadata={
-            "help": "predictions for each mask, best first, where a request does not say",
+            "help": "predictions for each mask, best first, where a request does not set top_k",
             "unit": "predictions",
             "min": 1,
         },
@@ -30,7 +30,7 @@ class Options(EncoderOptions):
     max_top_k: int = field(
         default=100,
         metadata={
-            "help": "the most that a request may ask for as top_k",
+            "help": "highest top_k that a request may set",
             "unit": "predictions",
             "min": 1,
         },
@@ -38,7 +38,7 @@ class Options(EncoderOptions):
     max_num_masks: int = field(
         default=64,
         metadata={
-            "help": "most masks in one text; each is a row as wide as the vocabulary",
+            "help": "most masks in one text; each takes one logit per token of the vocabulary",
             "unit": "masks",
             "min": 1,
         },

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import torch
 from hf_runtime import log
-from hf_runtime.devices.device import Placement, check_computes
+from hf_runtime.devices.device import Placement, check_device_works
 from hf_runtime.devices.prepacked_linear import prepack
 from hf_runtime.errors import LoadError, reason
 from hf_runtime.request.tensors import RequestFields
@@ -35,7 +35,7 @@ _NO_LIMIT = 10**9
 _LONGEST_UNTOLD = 8192  # tokens, where nobody knows a limit: attention takes time with their square
 
 
-class Preparing(Protocol):
+class RequestPreparer(Protocol):
     """What reads a request: a task, or a step of one."""
 
     def prepare(self, fields: RequestFields, wanted: frozenset[str]) -> Prepared:
@@ -47,7 +47,7 @@ class LoadedEncoder:
     """What serves, and a line that says what it is."""
 
     engine: EncoderEngine
-    task: Preparing
+    task: RequestPreparer
     description: str
 
 
@@ -70,7 +70,7 @@ def load_encoder(
         max_num_batched_tokens=options.max_num_batched_tokens,
         num_threads=num_threads,
         watchdog_s=options.watchdog_s,
-        check_device=partial(check_computes, setup.device),
+        check_device=partial(check_device_works, setup.device),
     )
     engine.thread.start()
     dtype = str(setup.model.dtype).removeprefix("torch.")

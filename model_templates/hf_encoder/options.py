@@ -18,7 +18,7 @@ class EncoderOptions:
         metadata={
             "help": "torch: packed tokens and prepacked weights on a CPU, CUDA graphs on a GPU; "
             "torch-compile: compiled by torch at load; onnxruntime: exported to ONNX, once. "
-            "hf-triton optimize says which is fastest here"
+            "hf-triton optimize measures which is fastest on this machine"
         },
     )
     quantization: Literal["none", "int8"] = field(
@@ -39,13 +39,13 @@ class EncoderOptions:
         default=False,
         metadata={
             "help": "true cuts a longer input to max_length, false refuses it; a request's "
-            "truncate says otherwise"
+            "truncate overrides this"
         },
     )
     max_num_batched_tokens: int = field(
         default=1024,
         metadata={
-            "help": "most tokens computed in one step, of as many requests as fit",
+            "help": "most tokens computed in one step, over all requests in it",
             "unit": "tokens",
             "min": 16,
         },
@@ -53,7 +53,7 @@ class EncoderOptions:
     max_queue_size: int = field(
         default=1024,
         metadata={
-            "help": "requests that are worked on or wait; more are refused with 503",
+            "help": "requests that are computed or wait; more are refused with 503",
             "unit": "requests",
             "min": 1,
         },
@@ -61,7 +61,7 @@ class EncoderOptions:
     num_tokenizer_threads: int = field(
         default=2,
         metadata={
-            "help": "threads that tokenise; long texts never take the last one from short ones",
+            "help": "threads that tokenise; one of them is kept free for short texts",
             "unit": "threads",
             "min": 2,
             "max": 64,
@@ -70,8 +70,8 @@ class EncoderOptions:
     watchdog_s: float = field(
         default=300.0,
         metadata={
-            "help": "a step that takes longer is given up: its requests fail and the model is not "
-            "ready until it ends",
+            "help": "longest step of the engine; when one takes longer, its requests fail, and the "
+            "model is not ready until the step ends",
             "unit": "seconds",
             "exclusive_min": 0,
         },
@@ -79,8 +79,8 @@ class EncoderOptions:
     unload_grace_s: float = field(
         default=20.0,
         metadata={
-            "help": "how long requests in flight may go on when the model is unloaded; the rest is "
-            "answered with 503",
+            "help": "how long running requests may continue when the model is unloaded; those that "
+            "are not finished then are answered with 503",
             "unit": "seconds",
             "min": 0,
         },

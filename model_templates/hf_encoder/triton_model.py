@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from hf_runtime.engine.triton_model import Instance, TritonModel
 
-from .ensemble.roles import load_part
+from .ensemble.roles import load_role
 from .options import EncoderOptions
 from .reception import Reception
 from .task import EncoderTask
@@ -23,6 +23,6 @@ class EncoderModel(TritonModel):
         served = instance.served
         options = self.options_class(**served.options)
         place, num_threads = instance.placement, instance.num_threads
-        loaded = load_part(served, options, self.task_class, place, num_threads)
+        loaded = load_role(served, options, self.task_class, place, num_threads)
         batched = served.max_batch_size > 0
         return Reception(loaded, options, inputs=instance.inputs, batched=batched)

@@ -1,4 +1,4 @@
-"""Calls one loaded transformers pipeline, and says whose fault it is where that fails.
+"""Calls one loaded transformers pipeline, and tells a caller's mistake from an engine's failure.
 
 Runs on the engine's thread alone: neither a pipeline nor its tokenizer may be used by two threads.
 """

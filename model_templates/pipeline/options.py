@@ -22,15 +22,15 @@ class Options:
     parameters: str | None = field(
         default=None,
         metadata={
-            "help": 'what every call is given, as a JSON object, such as {"top_k": 3}; those of '
-            "a request win"
+            "help": 'parameters of every call, as a JSON object, such as {"top_k": 3}; a '
+            "request's parameters override them"
         },
     )
     batch_size: int | None = field(
         default=None,
         metadata={
             "help": "inputs computed together, of requests with equal parameters; default: 1 on a "
-            "CPU, 8 on a GPU for pipelines whose answers do not depend on it",
+            "CPU, 8 on a GPU for pipelines whose answers do not depend on the batch",
             "unit": "inputs",
             "min": 1,
             "max": 1024,
@@ -39,7 +39,7 @@ class Options:
     max_queue_size: int = field(
         default=256,
         metadata={
-            "help": "requests that are worked on or wait; more are refused with 503",
+            "help": "requests that are computed or wait; more are refused with 503",
             "unit": "requests",
             "min": 1,
         },
@@ -55,7 +55,7 @@ class Options:
     max_image_megapixels: float = field(
         default=64.0,
         metadata={
-            "help": "largest image; a small file can hold a huge one",
+            "help": "largest image; a small compressed file can be a huge image",
             "unit": "megapixels",
             "exclusive_min": 0,
         },
@@ -76,8 +76,8 @@ class Options:
     watchdog_s: float = field(
         default=1800.0,
         metadata={
-            "help": "a call that takes longer is given up: its requests fail and the model is not "
-            "ready until it ends",
+            "help": "longest call of the pipeline; when one takes longer, its requests fail, and "
+            "the model is not ready until the call ends",
             "unit": "seconds",
             "exclusive_min": 0,
         },
@@ -85,8 +85,8 @@ class Options:
     unload_grace_s: float = field(
         default=20.0,
         metadata={
-            "help": "how long requests in flight may go on when the model is unloaded; the rest is "
-            "answered with 503",
+            "help": "how long running requests may continue when the model is unloaded; those that "
+            "are not finished then are answered with 503",
             "unit": "seconds",
             "min": 0,
         },

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hf_runtime.devices.device import Placement, check_all_compute
+from hf_runtime.devices.device import Placement, check_devices_work
 from hf_runtime.engine.triton_model import Instance
 from hf_runtime.errors import LoadError, RequestError
 
@@ -43,7 +43,7 @@ def serve_pipeline(instance: Instance) -> Reception:
         batch_size=batch_size,
         num_threads=instance.num_threads,
         watchdog_s=options.watchdog_s,
-        check_device=lambda: check_all_compute(made[0].model),
+        check_device=lambda: check_devices_work(made[0].model),
     )
     engine.thread.start()
     pipe = made[0]

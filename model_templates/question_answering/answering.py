@@ -10,9 +10,9 @@ from typing import Any
 
 from hf_encoder.answers.rows import JsonRow, json_request
 from hf_encoder.task import Array, EncoderTask, Prepared, TaskSetup
-from hf_encoder.texts.cutting import Pieces
 from hf_encoder.texts.encoding import Encoding
-from hf_encoder.texts.windows import WindowCutter
+from hf_encoder.texts.truncation import Tokenized
+from hf_encoder.texts.windows import WindowSplitter
 from hf_runtime.errors import LoadError, RequestError
 from hf_runtime.request.tensors import RequestFields, each_row
 
@@ -39,7 +39,7 @@ class QuestionAnswering(EncoderTask):
             )
         self._cls_token_id = tokenizer.cls_token_id
         self._reader = QuestionReader(setup.options, setup.tokenization)
-        self._cutter = WindowCutter(
+        self._splitter = WindowSplitter(
             setup.tokenization, max_num_windows=setup.options.max_num_windows
         )
 
@@ -53,11 +53,11 @@ class QuestionAnswering(EncoderTask):
         encodings = [self._encoding(window) for window in windows]
         return JsonRow(encodings, partial(self._answer, row, windows))
 
-    def _windows(self, row: Question) -> list[Pieces]:
-        question = self._cutter.pieces("question", row.question, row.max_seq_len)
-        context = self._cutter.pieces("context", row.context, row.max_seq_len)
+    def _windows(self, row: Question) -> list[Tokenized]:
+        question = self._splitter.pieces("question", row.question, row.max_seq_len)
+        context = self._splitter.pieces("context", row.context, row.max_seq_len)
         self._fit(row, question, len(context))
-        return self._cutter.cut(
+        return self._splitter.cut(
             "context",
             context,
             max_length=row.max_seq_len,
@@ -66,9 +66,9 @@ class QuestionAnswering(EncoderTask):
             before=question,
         )
 
-    def _fit(self, row: Question, question: Pieces, num_context: int) -> None:
+    def _fit(self, row: Question, question: Tokenized, num_context: int) -> None:
         """Cuts or refuses a question that is too long, or leaves a window no room to move on."""
-        space = self._cutter.room(row.max_seq_len, pair=True)
+        space = self._splitter.room(row.max_seq_len, pair=True)
         most, why = row.max_question_len, "max_question_len"
         left = space - row.doc_stride - 1
         if left < 1 and space < len(question) + num_context:
@@ -87,16 +87,16 @@ class QuestionAnswering(EncoderTask):
             )
         question.truncate(most)
 
-    def _encoding(self, window: Pieces) -> Encoding:
+    def _encoding(self, window: Tokenized) -> Encoding:
         """Only the context's tokens are wanted, and the first one, which says "no answer"."""
         null = (0,) if self._has_null(window) else ()
-        return self._cutter.encoding(window, (*null, *_context(window)))
+        return self._splitter.encoding(window, (*null, *_context(window)))
 
-    def _has_null(self, window: Pieces) -> bool:
+    def _has_null(self, window: Tokenized) -> bool:
         return self._cls_token_id is not None and window.ids[0] == self._cls_token_id
 
     def _answer(
-        self, row: Question, windows: Sequence[Pieces], logits: Sequence[Array]
+        self, row: Question, windows: Sequence[Tokenized], logits: Sequence[Array]
     ) -> Answer | list[Answer]:
         """``logits``: (positions, 2) of each window. A list where more than one may be answered."""
         answers: dict[str, Answer] = {}
@@ -112,7 +112,7 @@ class QuestionAnswering(EncoderTask):
         return best if row.top_k > 1 else best[0]
 
 
-def _gather(answers: dict[str, Answer], row: Question, window: Pieces, scores: Scores) -> None:
+def _gather(answers: dict[str, Answer], row: Question, window: Tokenized, scores: Scores) -> None:
     """Adds a window's best stretches to the answers by their text; of equal ones the scores add
     up, and the first one's place stays.
     """
@@ -134,13 +134,13 @@ def _gather(answers: dict[str, Answer], row: Question, window: Pieces, scores: S
             known["score"] += span.score
 
 
-def _context(window: Pieces) -> range:
+def _context(window: Tokenized) -> range:
     """The tokens of the context; they are neighbours."""
     own = [i for i, sequence in enumerate(window.sequence_ids) if sequence == _CONTEXT]
     return range(own[0], own[-1] + 1)
 
 
-def _place(window: Pieces, first: int, span: Span, *, align_to_words: bool) -> tuple[int, int]:
+def _place(window: Tokenized, first: int, span: Span, *, align_to_words: bool) -> tuple[int, int]:
     """Where a stretch stands in the context, in characters."""
     start, end = first + span.start, first + span.end
     if align_to_words:
@@ -151,7 +151,7 @@ def _place(window: Pieces, first: int, span: Span, *, align_to_words: bool) -> t
     return window.offsets[start][0], window.offsets[end][1]
 
 
-def _word(window: Pieces, token: int) -> tuple[int, int] | None:
+def _word(window: Tokenized, token: int) -> tuple[int, int] | None:
     """Where the word of a token stands in the context."""
     word = window.token_to_word(token)
     return None if word is None else window.word_to_chars(word, _CONTEXT)

@@ -33,8 +33,8 @@ class Options(EncoderOptions):
     doc_stride: int | None = field(
         default=None,
         metadata={
-            "help": "what neighbouring windows of a longer context have in common; default: 128, "
-            "or half of max_seq_len where that is less",
+            "help": "overlap of neighbouring windows of a longer context; default: 128, or half of "
+            "max_seq_len where that is less",
             "unit": "tokens",
             "min": 0,
         },
@@ -42,8 +42,8 @@ class Options(EncoderOptions):
     max_question_len: int | None = field(
         default=None,
         metadata={
-            "help": "longest question; a longer one is refused, or cut by truncate; default: what "
-            "leaves a window room for more of the context than doc_stride",
+            "help": "longest question; a longer one is refused, or cut by truncate; default: as "
+            "long as a window still holds more than doc_stride tokens of the context",
             "unit": "tokens",
             "min": 1,
         },
@@ -63,22 +63,18 @@ class Options(EncoderOptions):
     max_top_k: int = field(
         default=100,
         metadata={
-            "help": "the most that a request may ask for as top_k",
+            "help": "highest top_k that a request may set",
             "unit": "answers",
             "min": 1,
         },
     )
     handle_impossible_answer: bool = field(
         default=False,
-        metadata={
-            "help": "true: that the context holds no answer is one of the answers, as an empty text"
-        },
+        metadata={"help": "true: an empty text is one of the answers: the context has no answer"},
     )
     align_to_words: bool = field(
         default=True,
-        metadata={
-            "help": "true: answers are whole words; false suits languages that write no spaces"
-        },
+        metadata={"help": "true: answers are whole words; false is for languages without spaces"},
     )
     max_num_windows: int = field(
         default=256,

@@ -1,4 +1,6 @@
-"""What a model's own settings say where neither models.yaml nor a request does."""
+"""Defaults from a model's generation config and task_specific_params, where neither models.yaml nor
+a request sets a value.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ from hf_runtime.errors import LoadError, reason
 _MAX_TOKENS = 128
 
 
-def take_task_params(model: Any, name: str | None) -> str:
+def apply_task_params(model: Any, name: str | None) -> str:
     """Changes the model's settings for generation to those of its ``task_specific_params`` of that
     name; returns the prefix that goes with them, else the model's own, which may be empty.
 
@@ -37,5 +39,5 @@ def default_max_tokens(own: Any) -> int:
 
 
 def default_min_tokens(own: Any) -> int:
-    """Before how many tokens a generation config lets no output end."""
+    """The shortest output of a generation config; its min_length counts the decoder's start."""
     return max(int(own.min_new_tokens or 0), int(own.min_length or 0) - 1, 0)

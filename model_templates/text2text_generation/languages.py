@@ -1,8 +1,8 @@
-"""The languages that a model translates from and to, and what they change.
+"""The languages that a model translates from and to, and the tokens that stand for them.
 
-Three kinds of tokenizer: with codes (M2M100, NLLB, mBART), where the source language is a special
-token around the input and the target language the first of the output; with marks (Marian's
-``>>fra<<``), which a text begins with and which name the target; and without languages.
+Three kinds of tokenizer: with language codes (M2M100, NLLB, mBART), where the source language is a
+special token around the input and the target language the first token of the output; with marks
+(Marian's ``>>fra<<``), the target language at the beginning of the input; and without languages.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from hf_runtime.errors import LoadError, RequestError
 from hf_runtime.request.json_text import short
 from text_generation.sequence.sequence import DecoderStart
 
-from .frame import Frame, frame_of
+from .special_tokens import SpecialTokens, special_tokens_of
 
 _CODE = re.compile(r"[a-z]{2,3}_[A-Z][A-Za-z]{1,3}")
 _MARK = re.compile(r">>([^<>]+)<<")
@@ -26,15 +26,16 @@ _SHOWN = 12
 
 @dataclass(frozen=True)
 class Languages:
-    """``frames`` by source language, ``token_ids`` and ``marks`` by target language; a request that
-    names none gets the defaults, and ``frame`` where there is no source language at all.
+    """``special_tokens_by_source`` has an entry for each source language, ``token_ids`` and
+    ``marks`` for each target language. A request that names no language gets the defaults, and
+    ``special_tokens`` where the model has no source languages.
 
     ``starts_with_language``: the decoder's start token is the target language itself (mBART's
     first models). ``needs_target``: without one the output would be in any language.
     """
 
-    frame: Frame
-    frames: Mapping[str, Frame]
+    special_tokens: SpecialTokens
+    special_tokens_by_source: Mapping[str, SpecialTokens]
     token_ids: Mapping[str, int]
     marks: Mapping[str, str]
     own_start: DecoderStart | None
@@ -48,14 +49,14 @@ class Languages:
         """The languages that can be asked for."""
         return sorted((*self.token_ids, *self.marks))
 
-    def frame_for(self, source_lang: str | None) -> Frame:
+    def special_tokens_for(self, source_lang: str | None) -> SpecialTokens:
         """The special tokens around a text of that language."""
         code = source_lang or self.source_lang
         if code is None:
-            return self.frame
-        if code not in self.frames:
-            raise RequestError(_unknown("source_lang", code, self.frames))
-        return self.frames[code]
+            return self.special_tokens
+        if code not in self.special_tokens_by_source:
+            raise RequestError(_unknown("source_lang", code, self.special_tokens_by_source))
+        return self.special_tokens_by_source[code]
 
     def marked(self, text: str, target_lang: str | None) -> str:
         """The text with the mark of its target language before it, of a model that has marks."""
@@ -106,8 +107,8 @@ def find_languages(
     codes = _codes(tokenizer)
     starts_with_language = own_start is not None and own_start.token_id in codes.values()
     languages = Languages(
-        frame=frame_of(tokenizer),
-        frames=_frames(tokenizer, codes),
+        special_tokens=special_tokens_of(tokenizer),
+        special_tokens_by_source=_special_tokens_by_source(tokenizer, codes),
         token_ids=codes,
         marks={} if codes else _marks(tokenizer),
         own_start=own_start,
@@ -117,7 +118,7 @@ def find_languages(
         target_lang=target_lang,
     )
     try:
-        languages.frame_for(source_lang)
+        languages.special_tokens_for(source_lang)
         if target_lang is not None:
             languages.decoder_start(None)
     except RequestError as error:
@@ -136,15 +137,15 @@ def _codes(tokenizer: Any) -> dict[str, int]:
     return {str(code): int(token_id) for code, token_id in codes.items()}
 
 
-def _frames(tokenizer: Any, codes: Iterable[str]) -> dict[str, Frame]:
+def _special_tokens_by_source(tokenizer: Any, codes: Iterable[str]) -> dict[str, SpecialTokens]:
     if not codes:
         return {}
-    frames, own = {}, tokenizer.src_lang
+    special_tokens_by_source, own = {}, tokenizer.src_lang
     for code in codes:
         tokenizer.src_lang = code
-        frames[code] = frame_of(tokenizer)
+        special_tokens_by_source[code] = special_tokens_of(tokenizer)
     tokenizer.src_lang = own
-    return frames
+    return special_tokens_by_source
 
 
 def _marks(tokenizer: Any) -> dict[str, str]:
@@ -166,7 +167,7 @@ def _unknown(field: str, code: str, known: Iterable[str]) -> str:
 
 
 def _some(code: str, known: Iterable[str]) -> str:
-    """Known codes, those that look like ``code`` first; of many, some."""
+    """The known codes, those that look like ``code`` first; of many, the first twelve."""
     codes = sorted(known)
     near = [other for other in codes if code and other.lower().startswith(code[:2].lower())]
     near = [*difflib.get_close_matches(code, codes, 3), *near]

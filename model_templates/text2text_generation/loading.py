@@ -23,7 +23,7 @@ from text_generation.loading import (
 from text_generation.options import Options as EngineOptions
 from text_generation.request.bad_words import word_tokenizer
 
-from .generation_defaults import default_max_tokens, default_min_tokens, take_task_params
+from .generation_defaults import apply_task_params, default_max_tokens, default_min_tokens
 from .languages import Languages, find_languages
 from .options import Options
 from .reader import SourceReader
@@ -40,7 +40,7 @@ def load_text2text(served: ServedModel, placement: Placement, num_threads: int) 
     """
     options = Options(**served.options)
     parts = load_parts(served, placement, _require_encoder_decoder)
-    own_prefix = take_task_params(parts.model, options.task_specific_params)
+    own_prefix = apply_task_params(parts.model, options.task_specific_params)
     languages = _languages(parts, options)
     _log_what_may_surprise(served.name, parts, options)
     min_tokens = default_min_tokens(parts.model.generation_config)  # the engine clears it
@@ -51,7 +51,7 @@ def load_text2text(served: ServedModel, placement: Placement, num_threads: int) 
     source = _source(parts, engine, languages)
     reader = SourceReader(
         tokenize=lambda text, *, add_special_tokens=True: source.encode(
-            text, languages.frame, truncate=False
+            text, languages.special_tokens, truncate=False
         ),
         tokenize_word=word_tokenizer(_target_tokenizer(parts.tokenizer)),
         default_min_tokens=min_tokens,
@@ -122,8 +122,8 @@ def _source(parts: ModelParts, engine: GenerateEngine, languages: Languages) -> 
         vocab_size=vocab_size(parts.model),
         count_unknown=count_unknown,
     )
-    for frame in (languages.frame, *languages.frames.values()):
-        source.require_room(frame)
+    for special_tokens in (languages.special_tokens, *languages.special_tokens_by_source.values()):
+        source.require_room_for(special_tokens)
     return source
 
 

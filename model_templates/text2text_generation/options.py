@@ -33,44 +33,44 @@ class Options:
     prefix: str | None = field(
         default=None,
         metadata={
-            "help": "text put before every input, such as 'summarize: ' for T5; default: that of "
-            "task_specific_params, else the one of the model's config.json, else none"
+            "help": "text put before every input, such as 'summarize: ' for T5; default: the "
+            "prefix of task_specific_params, else of the model's config.json, else none"
         },
     )
     task_specific_params: str | None = field(
         default=None,
         metadata={
-            "help": "name among the task_specific_params of the model's config.json, such as "
-            "summarization: its prefix and its settings for generation are taken; default: none"
+            "help": "name of an entry in task_specific_params of the model's config.json, such as "
+            "summarization; its prefix and generation settings are used; default: none"
         },
     )
     source_lang: str | None = field(
         default=None,
         metadata={
-            "help": "language of requests that name none, as the model writes it (en, en_XX, "
-            "eng_Latn); default: the tokenizer's own"
+            "help": "source language of requests that name none, as the model writes it (en, "
+            "en_XX, eng_Latn); default: the tokenizer's own"
         },
     )
     target_lang: str | None = field(
         default=None,
         metadata={
-            "help": "language that requests which name none are translated to; default: the "
-            "model's own, and where it has none each request must name one"
+            "help": "target language of requests that name none; default: the model's own; where "
+            "the model has none, each request must name one"
         },
     )
     truncation: bool = field(
         default=False,
         metadata={
             "help": "true cuts an input that is too long, false refuses it; a request's truncate "
-            "says otherwise"
+            "overrides this"
         },
     )
     num_beams: int = field(
         default=1,
         metadata={
-            "help": "above 1, answers come from a search with so many beams: whole, neither "
-            "streamed nor sampled, unless a request says beam_width 1; default: greedy, also "
-            "where the model's own settings say more",
+            "help": "above 1: beam search with so many beams, which can't be streamed or sampled, "
+            "unless a request sets beam_width 1; default: greedy, even where the model's "
+            "generation config has more beams",
             "unit": "beams",
             "min": 1,
             "max": 64,
@@ -88,7 +88,7 @@ class Options:
     max_num_seqs: int | None = field(
         default=None,
         metadata={
-            "help": "sequences generated at once, each beam being one; default: 32",
+            "help": "sequences generated at once; each beam counts as one; default: 32",
             "unit": "sequences",
             "min": 1,
             "max": 1024,
@@ -99,7 +99,7 @@ class Options:
         default=None,
         metadata={
             "help": "output length of a request that does not set max_tokens; default: that of "
-            "the model's own settings for generation, else 128",
+            "the model's generation config, else 128",
             "unit": "tokens",
             "min": 1,
         },

@@ -18,7 +18,7 @@ from .source import SourceTokenizer
 _FIELDS = RowFields(
     ("text_input",), ("source_lang", "target_lang"), {"truncate": (lenient_boolean, None)}
 )
-# What a beam search can't do, with the values that ask for nothing.
+# The options that a beam search can't follow, with the values that change nothing.
 _NOT_WITH_BEAMS: dict[str, tuple[Any, ...]] = {
     "stream": (False,),
     "n": (1,),
@@ -56,11 +56,13 @@ class SourceReader(PromptReader):
         text, languages, target = row["text_input"], self.languages, row["target_lang"] or None
         if not text.strip():
             raise RequestError("text_input: got white space alone, a text is required")
-        frame = languages.frame_for(row["source_lang"] or None)
+        special_tokens = languages.special_tokens_for(row["source_lang"] or None)
         start = languages.decoder_start(target)
         read = languages.marked(text, target) if languages.marks else text
         truncate = self.truncation if row["truncate"] is None else row["truncate"]
-        return Prompt(text, self.source.encode(self.prefix + read, frame, truncate=truncate), start)
+        return Prompt(
+            text, self.source.encode(self.prefix + read, special_tokens, truncate=truncate), start
+        )
 
     def num_beams(self, row: dict[str, Any]) -> int:
         asked = row["beam_width"]

@@ -8,15 +8,16 @@ from typing import Any
 from hf_runtime.errors import LoadError, RequestError
 from text_generation.loading import check_tokens
 
-from .frame import Frame
+from .special_tokens import SpecialTokens
 
-# A token is rarely longer than the vocabulary's longest, but white space and runs of unknown
-# characters may become one: what is this much too long is not tokenised at all.
+# A text of this many times the characters that could fit is refused before it is tokenised. White
+# space and runs of unknown characters may become one token, so the vocabulary's longest token is no
+# strict bound.
 _SLACK = 64
 
 
 class SourceTokenizer:
-    """Frames what the tokenizer makes of a text. May be used by several threads at once."""
+    """Tokenises texts and adds special tokens. May be used by several threads at once."""
 
     def __init__(
         self,
@@ -37,15 +38,16 @@ class SourceTokenizer:
         self._most_characters = _SLACK * max_length * longest_token
         self._cuts_left = getattr(tokenizer, "truncation_side", "right") == "left"
 
-    def require_room(self, frame: Frame) -> None:
+    def require_room_for(self, special_tokens: SpecialTokens) -> None:
         """Raises LoadError where the longest input has no room for a text."""
-        if frame.size >= self._max_length:
+        if special_tokens.size >= self._max_length:
             raise LoadError(
-                f"max_model_len: got {self._max_length}, but special tokens alone are {frame.size}"
+                f"max_model_len: got {self._max_length}, but special tokens alone are "
+                f"{special_tokens.size}"
             )
 
-    def encode(self, text: str, frame: Frame, *, truncate: bool) -> list[int]:
-        """The text's tokens in their frame.
+    def encode(self, text: str, special_tokens: SpecialTokens, *, truncate: bool) -> list[int]:
+        """The text's tokens between their special tokens.
 
         Raises:
             RequestError: too long and not to be cut, or nothing to read.
@@ -56,13 +58,13 @@ class SourceTokenizer:
             text = self._cut(text, self._most_characters)
         token_ids: list[int] = self._tokenizer(text, add_special_tokens=False).input_ids
         check_tokens("text_input", token_ids, self._vocab_size)
-        room = self._max_length - frame.size
+        room = self._max_length - special_tokens.size
         if len(token_ids) > room and not truncate:
-            raise self._too_long(str(len(token_ids) + frame.size))
+            raise self._too_long(str(len(token_ids) + special_tokens.size))
         token_ids = self._cut(token_ids, room)
         unknown_id = self._tokenizer.unk_token_id
         self._count_unknown(token_ids.count(unknown_id))
-        return frame.around(token_ids)
+        return special_tokens.around(token_ids)
 
     def _cut(self, items: Any, length: int) -> Any:
         return items[-length:] if self._cuts_left else items[:length]

@@ -23,8 +23,9 @@ class Options(EncoderOptions):
     function_to_apply: Literal["auto", "softmax", "sigmoid", "none"] = field(
         default="auto",
         metadata={
-            "help": "what makes scores of logits; auto: by the model's problem type, as in "
-            "transformers: softmax, sigmoid for one label or several at once, none for regression"
+            "help": "how logits become scores; auto: by the model's problem type, as in "
+            "transformers: softmax; sigmoid for one label or for several at once; none for "
+            "regression"
         },
     )
     top_k: int = field(

@@ -18,15 +18,15 @@ VLLM_BACKEND = True
 # Whether weights may be quantized; read by generator/spec/task_folders.py.
 QUANTIZES = True
 
-# vLLM's arguments that are said elsewhere in models.yaml: where. Its own names stay for the others.
+# vLLM's arguments that models.yaml sets elsewhere, and where. All others keep vLLM's own names.
 ELSEWHERE = {
     **{name: f"the model's {name}" for name in ("model", "revision", "dtype", "trust_remote_code")},
     **{name: f"options.{name}" for name in ("max_model_len", "max_num_seqs")},
     "kv_cache_memory_bytes": "options.kv_cache_gib",
     "hf_token": "HF_TOKEN in the environment: secrets don't belong in this file",
 }
-# What the engine itself decides: the files come from the model's cache, texts and their ends are
-# handled as by the other engines.
+# vLLM's arguments that the engine sets itself: files come from the model's cache, and texts and
+# their ends are handled as by the other engines.
 DECIDED = (
     *("tokenizer", "tokenizer_revision", "skip_tokenizer_init", "code_revision", "download_dir"),
     *("served_model_name", "generation_config", "override_generation_config", "runner", "task"),
@@ -44,8 +44,8 @@ class Options:
         default="auto",
         metadata={
             "help": "in_flight: requests join and leave a running batch at every step; generate: "
-            "padded batches through model.generate; auto: the first of these two that holds the "
-            "model; vllm: vLLM, which has to be installed where the model runs"
+            "padded batches through model.generate; auto: in_flight where it supports the model, "
+            "else generate; vllm: vLLM, which has to be installed where the model runs"
         },
     )
     max_model_len: int | None = field(
@@ -59,7 +59,7 @@ class Options:
     max_num_seqs: int | None = field(
         default=None,
         metadata={
-            "help": "sequences generated at once; default: 128, or what the cache budget holds",
+            "help": "sequences generated at once; default: 128, or as many as fit in the KV cache",
             "unit": "sequences",
             "min": 1,
             "max": 1024,
@@ -95,16 +95,16 @@ class Options:
     prefix_cache: bool = field(
         default=True,
         metadata={
-            "help": "a prompt that begins like an earlier one reuses its keys and values; how "
-            "fast it is answered then tells that there was such a one",
+            "help": "a prompt that begins like an earlier one reuses its keys and values; timing "
+            "then reveals whether a prefix was cached",
             "engines": ("in_flight", "vllm"),
         },
     )
     prefix_cache_gib: float | None = field(
         default=None,
         metadata={
-            "help": "memory for such beginnings alone, beside kv_cache_gib; default: none, they "
-            "lie where no sequence runs",
+            "help": "memory for cached prefixes alone, beside kv_cache_gib; default: none, they "
+            "stay in slots of the KV cache where no sequence runs",
             "unit": "GiB",
             "exclusive_min": 0,
             "engines": ("in_flight",),
@@ -122,7 +122,7 @@ class Options:
     default_timeout_ms: int | None = field(
         default=None,
         metadata={
-            "help": "time that a request without timeout_ms has; default: no limit",
+            "help": "time limit of a request that sets no timeout_ms; default: no limit",
             "unit": "milliseconds",
             "min": 1,
         },
@@ -130,7 +130,8 @@ class Options:
     max_timeout_ms: int | None = field(
         default=None,
         metadata={
-            "help": "the most that a request may set as timeout_ms, and what it has without",
+            "help": "highest timeout_ms that a request may set; also the time limit of a request "
+            "that sets none, unless default_timeout_ms is set",
             "unit": "milliseconds",
             "min": 1,
         },
@@ -138,7 +139,7 @@ class Options:
     max_grammar_s: float = field(
         default=10.0,
         metadata={
-            "help": "how long a request's json_schema, regex or choice may take to prepare; one "
+            "help": "how long a request's json_schema, regex or choice may take to compile; one "
             "that takes longer is refused",
             "unit": "seconds",
             "exclusive_min": 0,
@@ -147,8 +148,8 @@ class Options:
     unload_grace_s: float = field(
         default=20.0,
         metadata={
-            "help": "how long requests in flight may go on when the model is unloaded; the rest is "
-            "answered with 503",
+            "help": "how long running requests may continue when the model is unloaded; those that "
+            "are not finished then are answered with 503",
             "unit": "seconds",
             "min": 0,
         },
@@ -156,8 +157,8 @@ class Options:
     watchdog_s: float = field(
         default=300.0,
         metadata={
-            "help": "a step that takes longer is given up: its requests fail and the model is not "
-            "ready until it ends",
+            "help": "longest step of the engine; when one takes longer, its requests fail, and the "
+            "model is not ready until the step ends",
             "unit": "seconds",
             "exclusive_min": 0,
         },
@@ -166,7 +167,7 @@ class Options:
     vllm: dict[str, Any] | None = field(
         default=None,
         metadata={
-            "help": "with engine: vllm, arguments of vLLM's own (its AsyncEngineArgs), such as "
+            "help": "with engine: vllm, arguments of vLLM's AsyncEngineArgs, such as "
             "tensor_parallel_size"
         },
     )
@@ -198,7 +199,7 @@ class Options:
         return found
 
     def _vllm_problems(self, given: dict[str, Any]) -> list[str]:
-        """Arguments of vLLM's that have another place, or no engine to go to."""
+        """Mistakes in the arguments for vLLM."""
         if self.engine in ("in_flight", "generate"):
             return [f"got arguments for vLLM, but engine is {self.engine}; set engine: vllm"]
         return [

@@ -23,8 +23,8 @@ class Options(EncoderOptions):
     aggregation_strategy: Literal["none", "simple", "first", "average", "max"] = field(
         default="simple",
         metadata={
-            "help": "what tokens become entities, as in transformers; none: each token by itself; "
-            "simple: neighbours of one label; first, average, max: whole words too"
+            "help": "how tokens are grouped to entities, as in transformers; none: each token by "
+            "itself; simple: neighbouring tokens of one label; first, average, max: whole words"
         },
     )
     ignore_labels: str = field(
@@ -34,8 +34,8 @@ class Options(EncoderOptions):
     stride: int | None = field(
         default=None,
         metadata={
-            "help": "a longer text is computed in windows of max_length with so many tokens in "
-            "common; default: it is refused, or cut by truncation",
+            "help": "a longer text is computed in windows of max_length that overlap by so many "
+            "tokens; default: it is refused, or cut by truncation",
             "unit": "tokens",
             "min": 0,
         },

@@ -8,7 +8,7 @@ from functools import partial
 from hf_encoder.answers.rows import JsonRow, json_request
 from hf_encoder.task import Array, EncoderTask, Prepared, TaskSetup
 from hf_encoder.texts.encoding import Encoding
-from hf_encoder.texts.windows import WindowCutter
+from hf_encoder.texts.windows import WindowSplitter
 from hf_runtime.errors import RequestError
 from hf_runtime.request.tensors import RequestFields, each_row
 
@@ -26,11 +26,11 @@ class TokenClassification(EncoderTask):
     def __init__(self, setup: TaskSetup) -> None:
         super().__init__(setup)
         tokenizer = setup.tokenization.tokenizer
-        self._cutter, longest_stride = None, None
+        self._splitter, longest_stride = None, None
         if tokenizer.is_fast:
             most = setup.options.max_num_windows
-            self._cutter = WindowCutter(setup.tokenization, max_num_windows=most)
-            longest_stride = self._cutter.room(setup.tokenization.max_length, pair=False) - 1
+            self._splitter = WindowSplitter(setup.tokenization, max_num_windows=most)
+            longest_stride = self._splitter.room(setup.tokenization.max_length, pair=False) - 1
         labels = dict(setup.config.id2label or {})
         self._reader = TaggingReader(setup.options, labels.values(), longest_stride)
         self._tokens = TokenReader(tokenizer)
@@ -52,7 +52,7 @@ class TokenClassification(EncoderTask):
             row.text,
             truncate=row.truncate,
             return_special_tokens_mask=True,
-            return_offsets_mapping=self._cutter is not None,
+            return_offsets_mapping=self._splitter is not None,
         )
         positions = _ordinary(found["special_tokens_mask"])
         if not positions:
@@ -61,18 +61,18 @@ class TokenClassification(EncoderTask):
         return [window], [tokenization.as_encoding(found, positions)]
 
     def _windows(self, row: Tagging) -> tuple[list[Window], list[Encoding]]:
-        assert self._cutter is not None, "the request's reader knows what is possible"
+        assert self._splitter is not None, "the request's reader knows what is possible"
         assert row.stride is not None
         max_length = self.setup.tokenization.max_length
-        pieces = self._cutter.pieces("text_input", row.text, max_length)
-        found = self._cutter.cut(
+        pieces = self._splitter.pieces("text_input", row.text, max_length)
+        found = self._splitter.cut(
             "text_input", pieces, max_length=max_length, stride=row.stride, cuts=False
         )
         windows = [
             Window(one.ids, _ordinary(one.special_tokens_mask), one.offsets) for one in found
         ]
         pairs = zip(found, windows, strict=True)
-        return windows, [self._cutter.encoding(one, window.positions) for one, window in pairs]
+        return windows, [self._splitter.encoding(one, window.positions) for one, window in pairs]
 
     def _answer(
         self, row: Tagging, windows: Sequence[Window], logits: Sequence[Array]

@@ -21,7 +21,7 @@ class Options(EncoderOptions):
 
     hypothesis_template: str = field(
         default="This example is {}.",
-        metadata={"help": "the sentence that each label is put into, in the place of {}"},
+        metadata={"help": "the hypothesis of each label; {} stands for the label"},
     )
     multi_label: bool = field(
         default=False,

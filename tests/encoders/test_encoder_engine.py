@@ -14,7 +14,7 @@ import torch
 from hf_encoder.engine.engine import EncoderEngine, Work
 from hf_encoder.runners.runner import Runner
 from hf_encoder.texts.encoding import Encoding
-from hf_runtime.devices.device import check_computes
+from hf_runtime.devices.device import check_device_works
 from hf_runtime.engine.watchdog import Watchdog
 from hf_runtime.errors import (
     CancelledError,
@@ -256,6 +256,6 @@ def test_an_engine_whose_device_is_lost_ends_and_answers_everyone(log_lines: lis
 
 
 def test_a_device_that_computes_is_no_reason_to_end() -> None:
-    check_computes(torch.device("cpu"))
+    check_device_works(torch.device("cpu"))
     with pytest.raises(DeviceLostError, match=r"^meta computes nothing any more: "):
-        check_computes(torch.device("meta"))
+        check_device_works(torch.device("meta"))

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hf_encoder.optimize.engines import PLAIN, Contender
+from hf_encoder.optimize.engines import PLAIN, Candidate
 from hf_encoder.optimize.report import Report, choice, to_json, to_text
 from hf_encoder.optimize.timing import MIN_ROUNDS, Timing, percentile, timings
 from hf_encoder.runners.runner import Runner, RunnerSetup
@@ -84,11 +84,11 @@ def report(
         "onnxruntime": {"engine": "onnxruntime"},
         "onnxruntime-int8": {"engine": "onnxruntime", "quantization": "int8"},
     }
-    contenders = [Contender(PLAIN, difference=0.0)]
-    contenders += [
-        Contender(name, difference=0.001, tolerance=0.1, options=options[name]) for name in ratios
+    candidates = [Candidate(PLAIN, difference=0.0)]
+    candidates += [
+        Candidate(name, difference=0.001, tolerance=0.1, options=options[name]) for name in ratios
     ]
-    contenders += [Contender(name, refusal="no", options=options[name]) for name in refused]
+    candidates += [Candidate(name, refusal="no", options=options[name]) for name in refused]
     times = [timing(PLAIN, 1.0), *(timing(name, ratio) for name, ratio in ratios.items())]
     facts = {"complete": True, "command": "hf-triton optimize tiny", "model": "tiny"}
     facts |= {"source": "org/tiny", "task": "fill-mask", "dtype": "float32", "device": "cpu"}
@@ -97,7 +97,7 @@ def report(
         named_engine=named_engine,
         hardware={"cores": 2},
         versions={"torch": "2"},
-        contenders=contenders,
+        candidates=candidates,
         timings=times,
     )
 
@@ -129,7 +129,7 @@ def test_a_refused_engine_is_shown_and_never_chosen() -> None:
 
 def test_the_json_is_whole_and_standard() -> None:
     found = report({"torch": 2.0})
-    found.contenders[1].difference = float("inf")
+    found.candidates[1].difference = float("inf")
     value = json.loads(to_json(found), parse_constant=pytest.fail)
     assert value["schema_version"] == 1
     assert [engine["status"] for engine in value["engines"]] == ["ok", "ok"]

@@ -21,13 +21,13 @@ def test_a_threads_language_and_length_are_not_anothers(folders: Folders) -> Non
     source = SourceTokenizer(
         tokenizer, max_length=9, vocab_size=1000, count_unknown=lambda number: None
     )
-    codes = list(languages.frames)[:8]
+    codes = list(languages.special_tokens_by_source)[:8]
     asked = [(text, code) for code in codes for text in texts()] * 20
 
     def encode(one: tuple[str, str]) -> list[int]:
         text, code = one
         assert tokenizer.decode([5, 6, 7])
-        return source.encode(text, languages.frame_for(code), truncate=True)
+        return source.encode(text, languages.special_tokens_for(code), truncate=True)
 
     with ThreadPoolExecutor(8) as pool:
         found = list(pool.map(encode, asked))

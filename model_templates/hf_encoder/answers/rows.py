@@ -20,7 +20,7 @@ from ..texts.encoding import Encoding
 Array = npt.NDArray[Any]
 
 
-def of_rows(rows: Sequence[Array], *, batched: bool) -> Array:
+def stack_rows(rows: Sequence[Array], *, batched: bool) -> Array:
     """(rows, ...) where ``batched``; else the only row as it is."""
     if batched:
         return np.stack(rows)
@@ -33,14 +33,14 @@ def text_rows(rows: Sequence[Sequence[str]], *, batched: bool) -> Array:
     longest = max(map(len, rows))
     filled = [[*row, *([""] * (longest - len(row)))] for row in rows]
     encoded = [np.array([text.encode() for text in row], dtype=np.object_) for row in filled]
-    return of_rows(encoded, batched=batched)
+    return stack_rows(encoded, batched=batched)
 
 
 def number_rows(rows: Sequence[Array], *, batched: bool) -> Array:
     """Numbers as float32, (rows, longest row) where ``batched``; shorter rows end with zeros."""
     longest = max(map(len, rows))
     padded = [np.pad(row, (0, longest - len(row))).astype(np.float32) for row in rows]
-    return of_rows(padded, batched=batched)
+    return stack_rows(padded, batched=batched)
 
 
 @dataclass(frozen=True)

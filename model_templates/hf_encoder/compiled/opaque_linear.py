@@ -7,7 +7,7 @@ import itertools
 from weakref import WeakValueDictionary
 
 import torch
-from hf_runtime.devices.linear_forms import PrepackedLinear
+from hf_runtime.devices.linear_layouts import PrepackedLinear
 from torch import nn
 
 # The operator is given a number: its arguments can't be modules.

@@ -22,10 +22,10 @@ from ..runners.padded_runner import Forward, padded_runners
 from ..runners.runner import Runner, RunnerSetup, output_of, random_encodings, select_runner
 from .opaque_linear import make_opaque
 
-# One text and several are compiled apart, and a model's code may ask for a length once more: beyond
-# so many forms a batch is computed uncompiled.
+# torch.compile specializes for a batch of 1 and may do so for some lengths. Beyond so many compiled
+# versions a batch is computed uncompiled.
 MAX_FORMS = 8
-_SHORTEST = 2  # torch.compile takes a length of 1 for a rule, and would compile it apart
+_SHORTEST = 2  # torch.compile specializes sizes of 1: it would compile a version for that alone
 _LONGEST_WARM_UP = 512
 
 

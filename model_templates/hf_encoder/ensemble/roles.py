@@ -1,4 +1,4 @@
-"""What one of Triton's models holds of a served one: all of it, or one step of an ensemble."""
+"""The role of one Triton model: the whole served model, or one step of an ensemble."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ..task import EncoderTask, TaskSetup
 from .steps import PostprocessingStep, TokenizerStep, model_step
 
 
-def load_part(
+def load_role(
     served: ServedModel,
     options: EncoderOptions,
     task_class: type[EncoderTask],

@@ -1,8 +1,8 @@
-"""The three steps of an ensemble, each in the place of a task: a request's rows of tokens, what the
-model makes of them, and the answer.
+"""The three steps of an ensemble, each in the place of a task: texts to rows of tokens, rows to the
+model's output, output to the answer.
 
-The last step is given the request's own tensors too, and reads it a second time: so a task is the
-same in one model and in three, and no state of one process has to reach another.
+The last step is given the request's own tensors too and reads them a second time. So a task is the
+same code in one model and in three, and the steps' processes share no state.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .token_rows import RowLimits, encodings_of, padded_outputs, token_rows
 
 ROWS = ("input_ids", "attention_mask", "token_type_ids")
 MODEL_OUTPUT = "model_output"
-COMPUTED = "output"  # as exported models call theirs, see onnx_export.py
+COMPUTED = "output"  # the name that exported models have for it (OUTPUT of onnx/export.py)
 
 
 class TokenizerStep:

@@ -22,7 +22,7 @@ from ..runners.runner import RunnerSetup, output_of, random_encodings
 OUTPUT = "output"
 # The first with an operator for GELU.
 OPSET = 20
-# Neither may be 1, nor the two equal: the exporter would take that for a rule.
+# Neither may be 1, nor the two equal: torch.export would specialize a size of 1 and tie equal ones.
 _EXAMPLE_SHAPE = (3, 19)
 PACKAGES = ("onnx", "onnxscript", "onnxruntime")
 USE_TORCH = "use engine: torch"

@@ -52,7 +52,7 @@ class OnnxFiles:
             self._make()
             return False
 
-    def make_anew(self) -> None:
+    def rebuild(self) -> None:
         """Makes the file, whatever is there. Raises LoadError."""
         with self._writing():
             shutil.rmtree(self.folder, ignore_errors=True)
@@ -105,13 +105,13 @@ class OnnxFiles:
                 stack.enter_context(_locked(self.home))
             except OSError as error:
                 if not self.path.is_file():
-                    self._move_away(error)
+                    self._use_temporary_folder(error)
             try:
                 yield
             except OSError as error:
                 raise LoadError(f"writing the ONNX file failed: {reason(error)}") from error
 
-    def _move_away(self, error: OSError) -> None:
+    def _use_temporary_folder(self, error: OSError) -> None:
         log.warn(
             f"{self._served.public_name}: {self.home} can't be written ({error.strerror}): the "
             "model is exported anew at every load"

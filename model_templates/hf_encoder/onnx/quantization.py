@@ -1,7 +1,7 @@
 """Linear layers' weights as 8-bit integers: ONNX Runtime's dynamic quantisation.
 
-Activations are rounded as they come, by one scale for the whole batch: an answer depends a little
-on what it was computed beside. The runner's check is held to TOLERANCE for it.
+Activations are quantized at run time, by one scale for the whole batch: an answer depends a little
+on the other texts in its batch. So the runner is checked with a tolerance of its own.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from pathlib import Path
 
 from .export import quiet
 
-# The largest difference from the model's own output, as a share of that output's largest value.
+# The largest difference from the model's own output, as ``largest_difference`` counts it: rounding
+# to 8 bits is coarser than any float dtype.
 TOLERANCE = 0.1
 _CPU_INFO = Path("/proc/cpuinfo")
 
@@ -21,7 +22,7 @@ def quantize(source: Path, target: Path) -> None:
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
     model = onnx.load(source)
-    # The exporter notes shapes that onnxruntime's own inference then contradicts.
+    # The exporter writes shapes that onnxruntime's shape inference contradicts with an error.
     del model.graph.value_info[:]
     with quiet():
         quantize_dynamic(

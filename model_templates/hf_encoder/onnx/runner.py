@@ -35,14 +35,14 @@ def onnx_runner(setup: RunnerSetup, served: ServedModel, options: EncoderOptions
     files = OnnxFiles(setup, served, options.quantization)
     was_there = files.ensure()
     try:
-        return _agreeing(setup, files, options.quantization)
+        return _checked_runner(setup, files, options.quantization)
     except Exception as error:
         if not was_there:
             raise _refusal(error, options.quantization) from error
         log.warn(f"{served.public_name}: the ONNX file is made anew: {reason(error)}")
-    files.make_anew()
+    files.rebuild()
     try:
-        return _agreeing(setup, files, options.quantization)
+        return _checked_runner(setup, files, options.quantization)
     except Exception as error:
         raise _refusal(error, options.quantization) from error
 
@@ -52,7 +52,7 @@ def tolerance(setup: RunnerSetup, quantization: str) -> float:
     return INT8_TOLERANCE if quantization == "int8" else TOLERANCE[setup.model.dtype]
 
 
-def _agreeing(setup: RunnerSetup, files: OnnxFiles, quantization: str) -> Runner:
+def _checked_runner(setup: RunnerSetup, files: OnnxFiles, quantization: str) -> Runner:
     try:
         size = forward_alone(setup, random_encodings(setup)[0]).shape[-1]
         session = OnnxSession(files.path, setup.device, setup.model.dtype, size)

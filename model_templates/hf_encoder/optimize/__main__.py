@@ -29,7 +29,7 @@ from hf_runtime.weights.served_model import ServedModel, read_served_model
 from ..loading import load_setup
 from ..options import EncoderOptions
 from ..runners.runner import RunnerSetup
-from .engines import ENGINES, Contender, contenders
+from .engines import ENGINES, Candidate, candidates
 from .report import Report, to_json, to_text
 from .timing import Timing, timings
 
@@ -40,7 +40,7 @@ _LENGTHS, _BATCH_SIZES = (16, 128), (1, 8, 32)
 class Comparison:
     """What is known so far: an interrupt leaves it as it is."""
 
-    contenders: list[Contender] = field(default_factory=list)
+    candidates: list[Candidate] = field(default_factory=list)
     timings: list[Timing] = field(default_factory=list)
     complete: bool = False
 
@@ -99,11 +99,11 @@ def _fill(
 ) -> None:
     names = args.engines
     _say(f"{served.public_name}: making ready {', '.join(names)}")
-    for one in contenders(setup, served, options, names, args.tolerance, lengths):
-        found.contenders.append(one)
+    for one in candidates(setup, served, options, names, args.tolerance, lengths):
+        found.candidates.append(one)
         how = f"refused: {one.refusal}" if one.refusal else f"ready: {one.description}"
         _say(f"{one.name} {how}")
-    runners = {one.name: one.runner for one in found.contenders if one.runner is not None}
+    runners = {one.name: one.runner for one in found.candidates if one.runner is not None}
     shapes = [(length, size) for length in lengths for size in args.batch_sizes or _BATCH_SIZES]
     for number, shape in enumerate(shapes):
         _say(f"timing {shape[0]} tokens, batch size {shape[1]} ({number + 1} of {len(shapes)})")
@@ -162,7 +162,7 @@ def _report(
         named_engine=f"{options.engine}{int8}",
         hardware=_hardware(setup.device),
         versions=_versions(),
-        contenders=found.contenders,
+        candidates=found.candidates,
         timings=found.timings,
     )
 

@@ -40,7 +40,7 @@ _TRIAL_LENGTHS = (5, 17, 9, 17, 3, 30)
 
 
 @dataclass
-class Contender:
+class Candidate:
     """An engine that was tried. ``runner`` is None where it is refused, and ``refusal`` why."""
 
     name: str
@@ -57,25 +57,25 @@ class Contender:
         return "" if self.runner is None else self.runner.name
 
 
-def contenders(
+def candidates(
     setup: RunnerSetup,
     served: ServedModel,
     options: EncoderOptions,
     names: Sequence[str],
     tolerance: float | None,
     lengths: Sequence[int],
-) -> Iterator[Contender]:
+) -> Iterator[Candidate]:
     """Plain PyTorch, then each engine of ``names``, made ready when it is asked for.
 
     ``tolerance`` replaces each engine's own; ``lengths`` are looked at beside the usual scene.
     """
     plain = PaddedRunner(setup)
     plain.name = "the model as transformers loads it, padded batches"
-    yield Contender(PLAIN, plain, difference=0.0)
+    yield Candidate(PLAIN, plain, difference=0.0)
     scene = random_encodings(setup, [*_TRIAL_LENGTHS, *lengths])
     expected = [forward_alone(setup, encoding) for encoding in scene]
     for name in names:
-        one = Contender(name, options=ENGINES[name])
+        one = Candidate(name, options=ENGINES[name])
         one.tolerance = _tolerance(name, setup) if tolerance is None else tolerance
         began_s = time.monotonic()
         try:

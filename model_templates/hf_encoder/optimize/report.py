@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import groupby
 
-from .engines import PLAIN, Contender
+from .engines import PLAIN, Candidate
 from .timing import Timing
 
 SCHEMA_VERSION = 1
@@ -34,24 +34,24 @@ class Report:
     named_engine: str  # the one that models.yaml says
     hardware: Mapping[str, str | int]
     versions: Mapping[str, str]
-    contenders: Sequence[Contender]
+    candidates: Sequence[Candidate]
     timings: Sequence[Timing]
 
     @property
     def named_is_refused(self) -> bool:
         """Whether the model can't be served as models.yaml says."""
-        return any(one.name == self.named_engine and one.refusal for one in self.contenders)
+        return any(one.name == self.named_engine and one.refusal for one in self.candidates)
 
 
 def to_json(report: Report) -> str:
-    """The whole report; keys are the field names of Report, Contender and Timing."""
+    """The whole report; keys are the field names of Report, Candidate and Timing."""
     names = ("complete", "command", "model", "source", "task", "dtype", "device", "named_engine")
     value = {
         "schema_version": SCHEMA_VERSION,
         **{name: getattr(report, name) for name in names},
         "hardware": dict(report.hardware),
         "versions": dict(report.versions),
-        "engines": [_engine(one) for one in report.contenders],
+        "engines": [_engine(one) for one in report.candidates],
         "timings": [asdict(timing) for timing in report.timings],
         "choice": choice(report),
     }
@@ -73,7 +73,7 @@ def choice(report: Report) -> dict[str, object]:
     """
     speedups = {
         one.name: _speedup(report.timings, one.name)
-        for one in report.contenders
+        for one in report.candidates
         if one.options and not one.refusal
     }
     measured = {name: speedup for name, speedup in speedups.items() if speedup}
@@ -81,10 +81,10 @@ def choice(report: Report) -> dict[str, object]:
     if not exact:
         return {"engine": None, "options": None, "speedup": None, "text": ""}
     best = _best(exact)
-    options = next(one.options for one in report.contenders if one.name == best)
+    options = next(one.options for one in report.candidates if one.name == best)
     text = f"Choose {best}, {_times(exact[best])}: write {_yaml(options)} in models.yaml"
     # Of rounded weights: not what the model computes, so never chosen for the user.
-    rounded = next((one for one in report.contenders if one.name.endswith("int8")), None)
+    rounded = next((one for one in report.candidates if one.name.endswith("int8")), None)
     if rounded and measured.get(rounded.name, 0) > exact[best] * _MIN_GAIN:
         text += (
             f"; where a difference of {rounded.difference:.2g} does not matter, "
@@ -148,7 +148,7 @@ def _table(shape: tuple[int, int], rows: Sequence[Timing]) -> str:
 
 def _agreements(report: Report) -> Iterator[str]:
     """One line on each engine: how far its answers are from plain PyTorch's."""
-    for one in report.contenders:
+    for one in report.candidates:
         if one.name == PLAIN:
             continue
         if one.refusal:
@@ -161,7 +161,7 @@ def _agreements(report: Report) -> Iterator[str]:
             )
 
 
-def _engine(one: Contender) -> dict[str, object]:
+def _engine(one: Candidate) -> dict[str, object]:
     return {
         "name": one.name,
         "status": "refused" if one.refusal else "ok",

@@ -20,10 +20,12 @@ from ..texts.encoding import Encoding
 from .padded_runner import PaddedRunner
 from .runner import RunnerSetup
 
-# At most half as long again as what runs in it: attention's time grows with the square.
+# A bucket is at most half as long again as the texts in it: attention's time grows with the square
+# of the length.
 LENGTHS = (16, 32, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192)
 BATCH_SIZES = (1, 2, 4, 8, 16, 32)
-# Beyond so many tokens a layer takes longer than its launches do.
+# Beyond so many tokens the GPU computes a layer for longer than the CPU takes to launch it, so a
+# graph gains nothing.
 MAX_TOKENS = 8192
 _CAPTURED_AT_LOAD = ((1, 16), (1, 32), (1, 64), (1, 128), (8, 32), (8, 128))
 
@@ -54,7 +56,7 @@ class GraphRunner(PaddedRunner):
     def _replayed(self, inputs: Inputs) -> torch.Tensor:
         num_rows, length = inputs["input_ids"].shape
         captured = None
-        # Only buckets: every other shape would be a graph that is hardly ever used again.
+        # Only buckets are captured: a graph of any other shape would hardly ever be used again.
         if bucket_of(num_rows, length, self.setup.max_length) == (num_rows, length):
             captured = self._graph(num_rows, length)
         if captured is None:

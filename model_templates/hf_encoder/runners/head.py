@@ -1,8 +1,8 @@
-"""A model's head without its body: computed from hidden states that somebody else computed.
+"""A model's head without its base model: computed from given hidden states.
 
-Every ``XForY`` of transformers calls its base model and goes on from what that returns. Here the
-base model's place is taken by a stand-in that returns what it was given, so the head's code is the
-model's own, whatever it does.
+Every ``XForY`` of transformers calls its base model and applies its head to the result. Here a
+stand-in takes the base model's place and returns given hidden states, so the head's code is the
+model's own.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class Head:
     """The part of ``model`` beyond ``model.base_model``."""
 
     def __init__(self, model: Any) -> None:
-        self._body = _GivenStates(model.base_model)
+        self._body = _StandInBody(model.base_model)
         self._model = copy.copy(model)
         # A copy shares its modules' table: the stand-in must not reach the model itself.
         self._model._modules = {  # noqa: SLF001, nn.Module has no public way
@@ -36,7 +36,7 @@ class Head:
             self._body.hidden = None
 
 
-class _GivenStates(nn.Module):
+class _StandInBody(nn.Module):
     """Stands where the base model stood."""
 
     def __init__(self, body: Any) -> None:

@@ -1,7 +1,7 @@
-"""Batches cut by length and padded: for models whose attention can't be packed.
+"""Padded batches of similar lengths: for models whose attention can't be packed.
 
-Texts of similar length share a forward, so that little of it is padding. Some architectures let
-padding change the answer: those get batches of equal length.
+A batch is split so that texts of similar length share a forward and little of it is padding. In
+some architectures padding changes the output: those get batches of equal length.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ..texts.encoding import Encoding
 from .runner import Runner, RunnerFactory, RunnerSetup, output_of
 
 _MAX_PADDING = 0.1  # of a batch's tokens
-_MIN_ROOM = 8  # tokens a text: below that padding costs less than another forward
+_MIN_ROOM = 8  # tokens per text: so little padding costs less than another forward
 
 Forward = Callable[[dict[str, torch.Tensor]], torch.Tensor]
 
@@ -70,7 +70,8 @@ class PaddedRunner(Runner):
         rows = [encoding.input_ids for encoding in part] + empty
         inputs = {
             "input_ids": self._padded(rows, length, self._pad_id),
-            # A row of nothing but padding would be divided by zero: it looks at its first token.
+            # A row of padding alone attends to its first token: with no token at all, softmax
+            # would give NaN.
             "attention_mask": self._padded([[1] * max(1, len(row)) for row in rows], length, 0),
         }
         if self.setup.has_token_types:
@@ -105,8 +106,8 @@ class EqualLengthRunner(PaddedRunner):
 
 
 def padded_runners(make_forward: Callable[[], Forward], name: str) -> tuple[RunnerFactory, ...]:
-    """The ways to run another engine's forward, the first to fit is best: padded, or where padding
-    changes the answer of a text, in batches of equal length. ``make_forward`` is called once.
+    """Runners for another engine's forward, in the order of preference: padded batches; batches of
+    equal length, where padding changes outputs. ``make_forward`` is called once.
     """
     forward = cache(make_forward)
 

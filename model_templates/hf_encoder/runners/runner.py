@@ -1,7 +1,7 @@
-"""What a runner is, and how one is chosen: by trying it on a short scene.
+"""What a runner is, and how one is selected for a model: by trying each on random texts.
 
-No list of architectures: each runner computes texts of different lengths together, and what it
-makes of them is compared with the model's own forward of each text alone. The first one that agrees
+No list of architectures: each runner computes texts of different lengths in one batch, and its
+outputs are compared with the model's own forward of each text alone. The first runner that agrees
 is taken. Knows nothing of queues.
 """
 
@@ -20,16 +20,20 @@ from hf_runtime.errors import LoadError, reason
 from ..task import OutputKind
 from ..texts.encoding import Encoding
 
+# The largest difference from the model's own outputs, as ``largest_difference`` counts it. Another
+# order of sums rounds differently: float32 keeps 24 bits of a number, float16 11, bfloat16 8. Wrong
+# masks or positions differ by more.
 TOLERANCE = {torch.float32: 1e-4, torch.float16: 3e-2, torch.bfloat16: 8e-2}
 _TRIAL_LENGTHS = (5, 17, 9, 17, 3, 30)
 _WINDOWS = ("sliding_window", "local_attention")
-_LONGEST_WINDOW = 1024  # longer ones are taken on trust: the scene must stay short
+_LONGEST_WINDOW = 1024  # longer attention windows are not tried: loading would take too long
 
 
 @dataclass(frozen=True)
 class RunnerSetup:
-    """A loaded model: ``output`` is what of it is wanted, ``num_special`` special tokens stand
-    around a text, so that no scene is shorter.
+    """A loaded model, and how it is computed: ``output`` is the kind of output that the task takes,
+    ``max_length`` the longest input in tokens, ``has_token_types`` whether the model takes
+    ``token_type_ids``.
     """
 
     model: Any
@@ -116,7 +120,7 @@ def _difference(
 
 
 def _beyond_windows(config: Any) -> list[int]:
-    """A length at which attention that looks only so far shows, where the model has such."""
+    """A length beyond each attention window that the model has, so that the window is tried."""
     sizes = [getattr(config.get_text_config(), name, None) or 0 for name in _WINDOWS]
     return [size + 8 for size in sizes if 0 < size <= _LONGEST_WINDOW]
 

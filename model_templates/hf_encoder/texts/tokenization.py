@@ -11,8 +11,8 @@ from typing import Any
 
 from hf_runtime.errors import RequestError
 
-from .cutting import Cutter, Pieces
 from .encoding import Encoding
+from .truncation import Tokenized, Truncator
 
 _NO_LIMIT = 10**9  # tokens
 _MANY_CHARACTERS = 16  # a token: few texts have as many
@@ -38,7 +38,7 @@ class Tokenization:
         self.truncation = truncation
         self.has_token_types = has_token_types
         self.num_embeddings = num_embeddings
-        self.cutter = Cutter(tokenizer) if tokenizer.is_fast else None
+        self.truncator = Truncator(tokenizer) if tokenizer.is_fast else None
         self.longest_token = max((len(token) for token in tokenizer.get_vocab()), default=1)
 
     def shortened(self, max_length: int) -> Tokenization:
@@ -73,7 +73,7 @@ class Tokenization:
             RequestError: a pair is longer than ``max_length`` and not to be cut.
         """
         cuts = self.truncation if truncate is None else truncate
-        if self.cutter is None:
+        if self.truncator is None:
             found = [
                 self.tokens(field, text, second, truncate=truncate, truncation="only_first")
                 for second in seconds
@@ -83,7 +83,7 @@ class Tokenization:
             self._check_characters(field, text, max(seconds, key=len))
         longest = self.max_length if cuts else _NO_LIMIT
         try:
-            pairs = [*self.cutter.pairs(text, seconds, longest, "only_first")]
+            pairs = [*self.truncator.pairs(text, seconds, longest, "only_first")]
         except RequestError as error:
             raise RequestError(f"{field}: {error}") from None
         num_tokens = max(map(len, pairs))
@@ -111,9 +111,9 @@ class Tokenization:
         cuts = self.truncation if truncate is None else truncate
         if not cuts:
             self._check_characters(field, text, pair)
-        if cuts and self.cutter is not None and self._is_long(text, pair):
+        if cuts and self.truncator is not None and self._is_long(text, pair):
             return self._cut(field, text, pair, truncation)
-        if cuts and self.cutter is None:
+        if cuts and self.truncator is None:
             options = {"truncation": truncation, "max_length": self.max_length, **options}
         found = self.tokenizer(text, pair, verbose=False, **options)
         num_tokens = len(found["input_ids"])
@@ -142,7 +142,7 @@ class Tokenization:
             types = [0] * len(found["input_ids"])
         return Encoding(found["input_ids"], types, positions)
 
-    def as_found(self, pieces: Pieces) -> Any:
+    def as_found(self, pieces: Tokenized) -> Any:
         """What ``tokens`` returns, of tokens that were cut apart from the tokenizer's call."""
         from transformers import BatchEncoding
 
@@ -158,9 +158,9 @@ class Tokenization:
         return BatchEncoding(values, pieces)
 
     def _cut(self, field: str, text: str, pair: str | None, truncation: str) -> Any:
-        assert self.cutter is not None, "Python's tokenizers cut by themselves"
+        assert self.truncator is not None, "Python's tokenizers cut by themselves"
         try:
-            return self.as_found(self.cutter.cut(text, pair, self.max_length, truncation))
+            return self.as_found(self.truncator.cut(text, pair, self.max_length, truncation))
         except RequestError as error:
             raise RequestError(f"{field}: {error}") from None
 

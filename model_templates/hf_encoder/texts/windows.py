@@ -6,28 +6,29 @@ import math
 
 from hf_runtime.errors import RequestError
 
-from .cutting import Pieces
 from .encoding import Encoding
 from .tokenization import Tokenization
+from .truncation import Tokenized
 
-# A token of a real text has a fraction of the longest one's characters; white space none.
+# A text of this many times the characters that could fit is refused before it is tokenised. Its
+# tokens are much shorter than the longest one, but white space may become no token at all.
 _CHARACTERS = 4
 
 
-class WindowCutter:
-    """Cuts texts with a fast tokenizer. May be used by several threads at once."""
+class WindowSplitter:
+    """Splits texts of a fast tokenizer into windows. May be used by several threads at once."""
 
     def __init__(self, tokenization: Tokenization, *, max_num_windows: int) -> None:
         self._tokenization = tokenization
-        assert tokenization.cutter is not None, "needs a fast tokenizer"
-        self._cutter = tokenization.cutter
+        assert tokenization.truncator is not None, "needs a fast tokenizer"
+        self._truncator = tokenization.truncator
         self._max_num_windows = max_num_windows
 
     def room(self, max_length: int, *, pair: bool) -> int:
         """How many tokens of the texts a window of ``max_length`` holds beside special ones."""
-        return self._cutter.room(max_length, pair=pair)
+        return self._truncator.room(max_length, pair=pair)
 
-    def pieces(self, field: str, text: str, max_length: int) -> Pieces:
+    def pieces(self, field: str, text: str, max_length: int) -> Tokenized:
         """A text's tokens without special ones.
 
         Raises:
@@ -36,7 +37,7 @@ class WindowCutter:
         most = _CHARACTERS * self._max_num_windows * max_length * self._tokenization.longest_token
         if len(text) > most:
             raise self._too_long(field, f"{len(text)} characters, far more than fit in")
-        found = self._cutter.pieces(text)
+        found = self._truncator.pieces(text)
         if not len(found):
             raise RequestError(f"{field}: the tokenizer makes no token of it, a text is required")
         return found
@@ -44,13 +45,13 @@ class WindowCutter:
     def cut(
         self,
         field: str,
-        text: Pieces,
+        text: Tokenized,
         *,
         max_length: int,
         stride: int,
         cuts: bool,
-        before: Pieces | None = None,
-    ) -> list[Pieces]:
+        before: Tokenized | None = None,
+    ) -> list[Tokenized]:
         """Windows of at most ``max_length`` tokens with special ones, of which neighbours have
         ``stride`` of the text in common; each begins with all of ``before``, the pair's first text.
 
@@ -69,15 +70,15 @@ class WindowCutter:
         windows = [text]
         if len(text) > space:
             self._limit(field, text, space, stride, cuts=cuts)
-            windows = self._cutter.windows(text, space, stride)
+            windows = self._truncator.windows(text, space, stride)
         pairs = ((window, None) if before is None else (before, window) for window in windows)
-        return [self._cutter.joined(*pair) for pair in pairs]
+        return [self._truncator.joined(*pair) for pair in pairs]
 
-    def encoding(self, window: Pieces, positions: tuple[int, ...]) -> Encoding:
+    def encoding(self, window: Tokenized, positions: tuple[int, ...]) -> Encoding:
         """A window as the engine takes it."""
         return self._tokenization.as_encoding(self._tokenization.as_found(window), positions)
 
-    def _limit(self, field: str, text: Pieces, space: int, stride: int, *, cuts: bool) -> None:
+    def _limit(self, field: str, text: Tokenized, space: int, stride: int, *, cuts: bool) -> None:
         step = space - stride
         num_windows = 1 + math.ceil((len(text) - space) / step)
         if num_windows <= self._max_num_windows:

@@ -90,7 +90,7 @@ def cpu_threads(model_config: Mapping[str, Any]) -> int:
     return max(1, cores // instances)
 
 
-def check_computes(device: torch.device) -> None:
+def check_device_works(device: torch.device) -> None:
     """Asks a device to compute something trivial: after an illegal address or a failed assertion
     a GPU answers everything with the same error, until its process ends.
 
@@ -109,10 +109,10 @@ def check_computes(device: torch.device) -> None:
         ) from error
 
 
-def check_all_compute(model: torch.nn.Module) -> None:
-    """``check_computes`` of each device that holds some of a model's weights."""
+def check_devices_work(model: torch.nn.Module) -> None:
+    """``check_device_works`` of each device that holds some of a model's weights."""
     for device in devices_of(model):
-        check_computes(device)
+        check_device_works(device)
 
 
 def free_bytes(device: torch.device) -> int:
@@ -135,7 +135,7 @@ def free_bytes(device: torch.device) -> int:
     return min(available, max(0, int(limit) - int(used) + _reclaimable_bytes()))
 
 
-def give_back_freed_memory() -> None:
+def release_freed_memory() -> None:
     """Returns to the system what this process has let go of, but Python and glibc still keep."""
     gc.collect()
     with suppress(OSError, AttributeError, TypeError):

@@ -1,7 +1,7 @@
-"""Linear layers whose weights are laid out ahead for the CPU at hand, in whichever form is fastest.
+"""Linear layers with prepacked weights, in whichever layout is fastest on the CPU at hand.
 
-``F.linear`` in float32 goes to a general matrix product that lays the weight out at every call.
-Two forms lay it out once:
+``F.linear`` in float32 calls a general matrix product that packs the weight at every call. Two
+layouts pack it once:
 
 - oneDNN's: about half the time on processors with AVX-512 (less is saved in bfloat16);
 - FBGEMM's, for float32: the weight is stored in float16 and widened as it is read, computed in
@@ -9,13 +9,13 @@ Two forms lay it out once:
   oneDNN's time for one row, the same for 32. It is taken only where every value of the weight is
   a float16 exactly, as in a float16 checkpoint, so nothing is rounded.
 
-Which is faster differs by processor and shape, so each shape is timed, with its weight as far out
-of the processor's caches as the model's other weights push it, and the fastest form kept.
+Which is faster differs by processor and shape, so each shape is timed, with its weight out of the
+processor's caches as it is among the model's other weights, and the fastest layout is kept.
 Layers that share their input (query, key and value; gate and up) become one: fewer starts of the
 thread team, which take 10 % of a step where a weight is read for a single row.
 
-Weights that torchao has quantized to int8 have forms of their own, which the caller names. What the
-forms compute is linear_forms.py's.
+Weights that torchao has quantized to int8 have layouts of their own, which the caller names. The
+layouts are in linear_layouts.py.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from .linear_forms import HalfStoredLinear, PrepackedLinear, is_int8
+from .linear_layouts import Float16StoredLinear, PrepackedLinear, is_int8
 
 _ROWS = (1, 32)  # decode of one sequence, decode of many: the shapes that generation lives on
 _REPEATS = 4
 _MOST_OTHER_BYTES = 2**26  # more than a core keeps in its caches
-_MIN_GAIN = 1.05
+_MIN_GAIN = 1.05  # a smaller gain may be noise: the layer is left as it is
 # Children that transformers' models give the same tensor, one after the other.
 _SHARED_INPUT = (
     ("q_proj", "k_proj", "v_proj"),
@@ -41,7 +41,7 @@ _SHARED_INPUT = (
     ("query", "key", "value"),
     ("q_lin", "k_lin", "v_lin"),
 )
-_FORMS = (HalfStoredLinear, PrepackedLinear)
+_FORMS = (Float16StoredLinear, PrepackedLinear)
 
 
 class _SharedInput:
@@ -104,17 +104,17 @@ class _Layer:
 def prepack(
     model: nn.Module,
     rows: tuple[int, ...] = _ROWS,
-    int8_forms: tuple[type[PrepackedLinear], ...] = (),
+    int8_layouts: tuple[type[PrepackedLinear], ...] = (),
 ) -> int:
     """Replaces the linear layers of a CPU model by prepacked ones where that is faster; returns how
     many. Layers that share their input are computed as one. ``rows``: the numbers of rows that
-    matter. ``int8_forms``: what weights quantized to int8 may be laid out in.
+    matter. ``int8_layouts``: what weights quantized to int8 may be laid out in.
 
     Must run on the thread that will run the model, with its thread count: the choice is timed.
     """
     num_bytes = sum(weight.numel() * weight.element_size() for weight in model.parameters())
     others = torch.zeros(min(num_bytes, _MOST_OTHER_BYTES), dtype=torch.uint8)
-    choice = _Choice(rows, int8_forms, others)
+    choice = _Choice(rows, int8_layouts, others)
     replaced = 0
     joins = _SHARED_INPUT if _shares_inputs(model) else ()
     for parent in list(model.modules()):
@@ -150,10 +150,10 @@ class _Choice:
     def __init__(
         self,
         rows: tuple[int, ...],
-        int8_forms: tuple[type[PrepackedLinear], ...],
+        int8_layouts: tuple[type[PrepackedLinear], ...],
         others: torch.Tensor,
     ) -> None:
-        self._rows, self._int8_forms, self._others = rows, int8_forms, others
+        self._rows, self._int8_forms, self._others = rows, int8_layouts, others
         self._seconds: dict[tuple[object, ...], float] = {}
         self._joins: dict[tuple[object, ...], bool] = {}
 

@@ -110,7 +110,7 @@ class TritonModel(ABC):
                 tuple(tensor["name"] for tensor in config["input"]),
             )
         )
-        device.give_back_freed_memory()
+        device.release_freed_memory()
         is_whole = served.role == "whole"
         labels = instance_labels(served.public_name if is_whole else served.name, args)
         self.metrics = MetricsPublisher(pb_utils, labels, self.serving.families)

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 from hf_runtime import log
-from hf_runtime.devices.device import check_all_compute
+from hf_runtime.devices.device import check_devices_work
 from hf_runtime.engine.thread import UNLOADED, EngineThread
 from hf_runtime.errors import (
     EngineError,
@@ -60,7 +60,7 @@ class Engine(ABC):
 
     def __init__(self, setup: EngineSetup) -> None:
         self.setup = setup
-        self._check_device = partial(check_all_compute, setup.model)
+        self._check_device = partial(check_devices_work, setup.model)
         self.metrics = EngineMetrics()
         self.thread: EngineThread[Sequence] = EngineThread(
             self.name,

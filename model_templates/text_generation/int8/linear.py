@@ -11,7 +11,7 @@ from functools import cache
 from typing import Any
 
 import torch
-from hf_runtime.devices.linear_forms import PrepackedLinear, is_int8
+from hf_runtime.devices.linear_layouts import PrepackedLinear, is_int8
 from hf_runtime.devices.prepacked_linear import prepack
 from torch import nn
 
@@ -22,7 +22,7 @@ _MAX_INPUTS = 2**31 // (255 * 128)  # more products could overflow the int32 tha
 
 def prepack_all(model: nn.Module) -> int:
     """``prepack``, with Int8Linear for int8 weights."""
-    return prepack(model, int8_forms=(Int8Linear,))
+    return prepack(model, int8_layouts=(Int8Linear,))
 
 
 class Int8Linear(PrepackedLinear):

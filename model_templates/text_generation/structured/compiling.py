@@ -37,7 +37,7 @@ class Compiler:
     """Compiles constraints to functions that start a grammar.
 
     ``time_limit_s`` is how long a request waits for each constraint. ``prepare`` is called before
-    each, may take longer the first time, and does not count.
+    each; its time does not count.
     """
 
     def __init__(

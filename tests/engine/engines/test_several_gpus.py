@@ -98,9 +98,9 @@ def test_each_gpu_of_a_split_model_is_asked_whether_it_still_computes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     asked: list[torch.device] = []
-    monkeypatch.setattr(device, "check_computes", asked.append)
+    monkeypatch.setattr(device, "check_device_works", asked.append)
     with pretended_gpus():
-        device.check_all_compute(split())
+        device.check_devices_work(split())
     assert asked == [FIRST, SECOND]
 
 

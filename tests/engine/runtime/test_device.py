@@ -16,8 +16,8 @@ from hf_runtime.devices.device import (
     Placement,
     cpu_threads,
     free_bytes,
-    give_back_freed_memory,
     placement,
+    release_freed_memory,
 )
 from hf_runtime.errors import LoadError
 
@@ -146,5 +146,5 @@ def test_freed_memory_is_given_back() -> None:
     blocks = [torch.ones(100_000, dtype=torch.uint8) for _ in range(2_000)]
     held = psutil.Process().memory_info().rss
     del blocks[:-1]  # the last lies above the others, so glibc does not by itself
-    give_back_freed_memory()
+    release_freed_memory()
     assert held - psutil.Process().memory_info().rss > 100_000_000

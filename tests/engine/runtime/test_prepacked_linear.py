@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 from hf_runtime.devices import prepacked_linear
-from hf_runtime.devices.linear_forms import HalfStoredLinear, PrepackedLinear
+from hf_runtime.devices.linear_layouts import Float16StoredLinear, PrepackedLinear
 from hf_runtime.devices.prepacked_linear import LinearPart, prepack
 from text_generation.in_flight.engine import InFlightEngine
 from torch import nn
@@ -98,7 +98,7 @@ def test_weights_stored_in_half_give_the_same_numbers(bias: bool, num_rows: int)
     plain = half_exact(nn.Linear(48, 80, bias=bias))
     # Down to float16's smallest and up to its largest value.
     plain.weight[0, :3] = torch.tensor([2.0**-24, 65504.0, -(2.0**-15)])
-    stored = HalfStoredLinear(plain.weight, plain.bias)
+    stored = Float16StoredLinear(plain.weight, plain.bias)
     x = torch.randn(2, num_rows, 64)[..., 8:56]  # not contiguous, as a part of joined layers is
     torch.testing.assert_close(stored(x), plain(x), rtol=1e-5, atol=1e-3)
     one_hot = torch.eye(48).unsqueeze(0)
@@ -109,11 +109,11 @@ def test_weights_stored_in_half_give_the_same_numbers(bias: bool, num_rows: int)
 @pytest.mark.parametrize("value", [1.0 + 2.0**-12, 70000.0, 2.0**-26])
 def test_a_weight_that_float16_would_round_is_not_stored_in_half(value: float) -> None:
     layer = half_exact(nn.Linear(8, 8))
-    HalfStoredLinear(layer.weight, None)
+    Float16StoredLinear(layer.weight, None)
     with torch.no_grad():
         layer.weight[3, 3] = value
     with pytest.raises(RuntimeError, match="not exactly float16"):
-        HalfStoredLinear(layer.weight, None)
+        Float16StoredLinear(layer.weight, None)
 
 
 @needs_onednn
@@ -121,7 +121,11 @@ def test_a_weight_that_float16_would_round_is_not_stored_in_half(value: float) -
 def test_each_layer_takes_a_form_that_its_own_weight_allows() -> None:
     model = nn.Sequential(half_exact(nn.Linear(8, 8)), nn.Linear(8, 8), half_exact(nn.Linear(8, 8)))
     assert prepack(model) == 3
-    assert [type(layer) for layer in model] == [HalfStoredLinear, PrepackedLinear, HalfStoredLinear]
+    assert [type(layer) for layer in model] == [
+        Float16StoredLinear,
+        PrepackedLinear,
+        Float16StoredLinear,
+    ]
 
 
 @needs_onednn
@@ -139,7 +143,7 @@ def test_layers_stay_plain_where_the_operator_is_missing(
         raise failure
 
     monkeypatch.setattr(PrepackedLinear, "_pack", missing)
-    monkeypatch.setattr(HalfStoredLinear, "_pack", missing)
+    monkeypatch.setattr(Float16StoredLinear, "_pack", missing)
     model = layer("linear")
     assert prepack(model) == 0
     assert type(model[0]) is nn.Linear

@@ -13,7 +13,7 @@ import pytest
 import torch
 from hf_runtime.devices import prepacked_linear
 from hf_runtime.devices.device import Placement
-from hf_runtime.devices.linear_forms import PrepackedLinear
+from hf_runtime.devices.linear_layouts import PrepackedLinear
 from hf_runtime.errors import LoadError
 from hf_runtime.weights import quantization
 from hf_runtime.weights.loading import load_config, load_model

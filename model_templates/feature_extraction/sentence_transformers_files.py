@@ -30,7 +30,7 @@ _TRANSFORMER_FILES = tuple(
     f"sentence_{kind}_config.json"
     for kind in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
 )
-_LATER_STEPS = ("Dense", "LayerNorm", "Normalize")
+_POST_POOLING = ("Dense", "LayerNorm", "Normalize")
 _IGNORED_STEPS = ("Dropout",)  # nothing outside of training
 
 
@@ -79,7 +79,7 @@ def read_sentence_files(files: Path) -> SentenceFiles:
     return SentenceFiles(
         pooling=None if pooling is None else _modes(pooling),
         include_prompt=pooling is None or bool(pooling.config.get("include_prompt", True)),
-        steps=tuple(step for step in steps if step.kind in _LATER_STEPS),
+        steps=tuple(step for step in steps if step.kind in _POST_POOLING),
         max_seq_length=transformer.get("max_seq_length"),
         do_lower_case=bool(transformer.get("do_lower_case", False)),
         prompts=prompts,
@@ -91,7 +91,7 @@ def read_sentence_files(files: Path) -> SentenceFiles:
 def _step(files: Path, module: Mapping[str, Any]) -> Step:
     path, kind = str(module.get("path") or ""), str(module.get("type") or "")
     package, _, name = kind.rpartition(".")
-    known = ("Transformer", "Pooling", *_LATER_STEPS, *_IGNORED_STEPS)
+    known = ("Transformer", "Pooling", *_POST_POOLING, *_IGNORED_STEPS)
     if package.split(".")[0] != "sentence_transformers" or name not in known:
         allowed = ", ".join(known)
         raise LoadError(
@@ -101,7 +101,7 @@ def _step(files: Path, module: Mapping[str, Any]) -> Step:
         raise LoadError(f"modules.json: path {path} leads out of the model's folder")
     config = {} if name == "Transformer" else _object(files / path / "config.json")
     step = Step(name, files / path, config)
-    if name in _LATER_STEPS:
+    if name in _POST_POOLING:
         _check_tensor(step)
     return step
 

@@ -1,4 +1,4 @@
-"""Texts are framed by hand as their tokenizers frame them, in every source language."""
+"""Texts are framed by hand as their tokenizers special_tokens them, in every source language."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 from hf_runtime.errors import LoadError
-from text2text_generation.frame import Frame, frame_of
 from text2text_generation.source import SourceTokenizer
+from text2text_generation.special_tokens import SpecialTokens, special_tokens_of
 
 from tests.text2text.conftest import Folders, References
 from tests.text2text.reference import Reference
@@ -32,20 +32,23 @@ def test_framed_and_cut_texts_are_the_tokenizers_own(family: str, folders: Folde
     for language in languages:
         if language is not None:
             tokenizer.src_lang = language
-        frame = frame_of(tokenizer)
+        special_tokens = special_tokens_of(tokenizer)
         for text in texts():
             for length in (4, 9, 200):
                 expected = tokenizer(text, truncation=True, max_length=length).input_ids
-                assert source(tokenizer, length).encode(text, frame, truncate=True) == expected
+                assert (
+                    source(tokenizer, length).encode(text, special_tokens, truncate=True)
+                    == expected
+                )
 
 
 def test_a_tokenizer_that_cuts_on_the_left_keeps_the_end(references: References) -> None:
     tokenizer = references("bart").tokenizer
-    frame, own_side = frame_of(tokenizer), tokenizer.truncation_side
+    special_tokens, own_side = special_tokens_of(tokenizer), tokenizer.truncation_side
     tokenizer.truncation_side = "left"
     try:
         expected = tokenizer(texts()[3], truncation=True, max_length=8).input_ids
-        assert source(tokenizer, 8).encode(texts()[3], frame, truncate=True) == expected
+        assert source(tokenizer, 8).encode(texts()[3], special_tokens, truncate=True) == expected
     finally:
         tokenizer.truncation_side = own_side
 
@@ -56,5 +59,5 @@ def test_special_tokens_that_change_the_text_are_a_load_error() -> None:
             return type("Encoded", (), {"input_ids": [1, 9, 2] if add_special_tokens else [1, 2]})
 
     with pytest.raises(LoadError, match="can't be told from those of a text"):
-        frame_of(Odd())
-    assert Frame((1,), (2, 3)).around([7]) == [1, 7, 2, 3]
+        special_tokens_of(Odd())
+    assert SpecialTokens((1,), (2, 3)).around([7]) == [1, 7, 2, 3]

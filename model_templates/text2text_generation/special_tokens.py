@@ -1,8 +1,8 @@
 """The special tokens that a tokenizer puts around a text.
 
-They are taken apart once, so that a text can be tokenised without them and framed, or cut, by hand:
-setting a fast tokenizer's language or truncation for one request would change it for those that
-other threads tokenise just then.
+They are read once, so that a text can be tokenised without them, cut, and given them afterwards. A
+fast tokenizer keeps its language and truncation as state: setting them for one request would change
+them for requests that other threads tokenise at the same time.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _PROBE = "a b"
 
 
 @dataclass(frozen=True)
-class Frame:
+class SpecialTokens:
     """Token ids before and after a text's own."""
 
     before: tuple[int, ...]
@@ -24,24 +24,24 @@ class Frame:
 
     @property
     def size(self) -> int:
-        """How many tokens the frame has."""
+        """How many special tokens there are."""
         return len(self.before) + len(self.after)
 
     def around(self, token_ids: list[int]) -> list[int]:
-        """The text's tokens with the frame's."""
+        """The text's tokens with the special ones around them."""
         return [*self.before, *token_ids, *self.after]
 
 
-def frame_of(tokenizer: Any) -> Frame:
-    """What the tokenizer, as it is now, puts around a text.
+def special_tokens_of(tokenizer: Any) -> SpecialTokens:
+    """What the tokenizer, with its present source language, puts around a text.
 
     Raises:
-        LoadError: it changes the text's own tokens by it.
+        LoadError: special tokens change the text's own tokens.
     """
     plain = tokenizer(_PROBE, add_special_tokens=False).input_ids
     whole = tokenizer(_PROBE).input_ids
     for start in range(len(whole) - len(plain) + 1):
         end = start + len(plain)
         if whole[start:end] == plain:
-            return Frame(tuple(whole[:start]), tuple(whole[end:]))
+            return SpecialTokens(tuple(whole[:start]), tuple(whole[end:]))
     raise LoadError("the tokenizer's special tokens can't be told from those of a text")

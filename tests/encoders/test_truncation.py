@@ -8,8 +8,8 @@ import time
 from typing import Any
 
 import pytest
-from hf_encoder.texts.cutting import Cutter
 from hf_encoder.texts.tokenization import Tokenization
+from hf_encoder.texts.truncation import Truncator
 from hf_runtime.errors import RequestError
 
 from tests.encoders.other_tokenizers import KINDS, other_tokenizer
@@ -94,12 +94,12 @@ def test_a_text_that_may_not_be_cut_and_leaves_no_room_is_refused() -> None:
 
 
 def test_other_threads_go_on_while_a_long_text_is_tokenised() -> None:
-    cutter = Cutter(tiny_tokenizer("bert"))
+    truncator = Truncator(tiny_tokenizer("bert"))
     text = " ".join(texts(20_000, longest=10))
 
     def num_turns() -> int:
         """How often this thread runs while another one cuts the text."""
-        thread = threading.Thread(target=cutter.cut, args=(text, None, 64))
+        thread = threading.Thread(target=truncator.cut, args=(text, None, 64))
         thread.start()
         found = 0
         while thread.is_alive():
@@ -134,9 +134,9 @@ def test_a_text_paired_with_each_of_several_is_what_each_pair_alone_is(
 
 def test_a_text_is_tokenised_once_however_many_it_is_paired_with() -> None:
     tokens = tokenization("bert")
-    assert tokens.cutter is not None
-    pieces, asked = tokens.cutter.pieces, []
-    tokens.cutter.pieces = lambda text: (asked.append(text), pieces(text))[1]  # type: ignore[method-assign, func-returns-value]
+    assert tokens.truncator is not None
+    pieces, asked = tokens.truncator.pieces, []
+    tokens.truncator.pieces = lambda text: (asked.append(text), pieces(text))[1]  # type: ignore[method-assign, func-returns-value]
     tokens.pairs("a", "a long text", [f"label {number}" for number in range(50)])
     assert asked.count("a long text") == 1
 

@@ -1,8 +1,9 @@
-"""Linear layers whose weights are laid out ahead for the CPU: one class for each form.
+"""Linear layers with prepacked weights for the CPU: one class for each layout.
 
-Which form is the fastest is found out in prepacked_linear.py. The operators are private to torch
-(``mkldnn``: what inductor emits; ``quantized``: what its dynamic quantisation calls): where one is
-missing or fails, its form is not taken. A test holds all forms to the same numbers.
+prepacked_linear.py times which layout is the fastest. The operators are private to torch, which has
+no public way to prepack a weight (``mkldnn``: what inductor emits; ``quantized``: what dynamic
+quantization calls). Where one is missing or fails, its layout is not used. A test holds all layouts
+to the same numbers.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class PrepackedLinear(nn.Module):
         return torch.empty(0, dtype=self.dtype)
 
 
-class HalfStoredLinear(PrepackedLinear):
+class Float16StoredLinear(PrepackedLinear):
     """The same, stored in float16 by FBGEMM and computed in float32."""
 
     def _pack(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:

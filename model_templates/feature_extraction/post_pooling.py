@@ -1,4 +1,4 @@
-"""sentence-transformers' modules after pooling, as torch modules with their weights.
+"""sentence-transformers' modules after pooling (Dense, LayerNorm, Normalize), with their weights.
 
 Source: sentence-transformers, base/modules/dense.py and sentence_transformer/modules/layer_norm.py.
 """
@@ -13,7 +13,7 @@ import torch
 from hf_runtime.errors import LoadError, reason
 from torch import nn
 
-from .sentence_files import Step
+from .sentence_transformers_files import Step
 
 
 class Dense(nn.Module):
