@@ -19,8 +19,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from generator.apply.changes import FolderChange, GroupChange, Need
-from generator.apply.model_control import Control
+from generator.apply.changes import FolderAction, FolderChange, GroupChange
+from generator.apply.model_control import ModelControl
 from generator.errors import GeneratorError, ServerError
 from generator.render import model_config
 from generator.render.digest import CONFIG_FILE, DIGEST_PARAMETER
@@ -38,8 +38,8 @@ def is_needed(group: GroupChange) -> bool:
     whole, *parts = group.folders
     if not parts or not all(folder.served.ready for folder in group.folders):
         return False
-    replaced = [part for part in parts if part.need is Need.REPLACE]
-    several = len(replaced) > 1 or (replaced and whole.need is Need.REPLACE)
+    replaced = [part for part in parts if part.action is FolderAction.REPLACE]
+    several = len(replaced) > 1 or (replaced and whole.action is FolderAction.REPLACE)
     return bool(several) and (_is_ensemble(whole) or any(map(_changes_link, replaced)))
 
 
@@ -55,11 +55,11 @@ def _changes_link(part: FolderChange) -> bool:
 
 
 @dataclass(frozen=True)
-class Switch:
+class AtomicSwitch:
     """One model's. ``write`` writes what a folder is to be, as a new version."""
 
     group: GroupChange
-    control: Control
+    control: ModelControl
     write: _Write
 
     @property
@@ -70,9 +70,9 @@ class Switch:
     @property
     def steps(self) -> list[FolderChange]:
         """Those that change."""
-        return [step for step in self.group.folders[1:] if step.need is Need.REPLACE]
+        return [step for step in self.group.folders[1:] if step.action is FolderAction.REPLACE]
 
-    def go_over(self) -> None:
+    def switch_over(self) -> None:
         """The whole runs with the new parts; or everything is as it was, and ServerError or
         RepositoryError raised.
         """
@@ -84,14 +84,14 @@ class Switch:
                 self.write(step)
                 self._load_both(step)
             replace_config(self.whole.plan.folder, config)
-            if self.whole.need is Need.REPLACE:
+            if self.whole.action is FolderAction.REPLACE:
                 self.write(self.whole)
             self._load(self.whole, self.whole.number)
         except (GeneratorError, OSError):
-            self._go_back(config)
+            self._roll_back(config)
             raise
 
-    def leave_old(self, timeout_s: float) -> None:
+    def retire_old(self, timeout_s: float) -> None:
         """Each part keeps its new version alone, once the old whole has answered its requests.
         Raises ServerError, RepositoryError.
         """
@@ -118,11 +118,11 @@ class Switch:
         if failure is not None:
             raise ServerError(f"{folder.name}: {failure}")
 
-    def _go_back(self, config: bytes) -> None:
+    def _roll_back(self, config: bytes) -> None:
         """The steps first: the ensemble is pinned to their old versions so long."""
         for step in self.steps:
             drop_last_version(step.plan.folder, step.number)
-        if self.whole.need is Need.REPLACE:
+        if self.whole.action is FolderAction.REPLACE:
             drop_last_version(self.whole.plan.folder, self.whole.number)
         replace_config(self.whole.plan.folder, config)
         with contextlib.suppress(ServerError):  # it went away, and loads what is on disk

@@ -20,7 +20,7 @@ from generator.spec.triton_models import ENGINE_SUFFIX, STEP_SUFFIXES
 PART_SUFFIXES = (ENGINE_SUFFIX, *STEP_SUFFIXES)
 
 
-class Need(enum.Enum):
+class FolderAction(enum.Enum):
     """What is to be done about a folder."""
 
     NOTHING = "nothing"
@@ -35,7 +35,7 @@ class FolderChange:
 
     plan: ModelPlan
     served: ServedFolder
-    need: Need
+    action: FolderAction
     number: int
 
     @property
@@ -46,7 +46,7 @@ class FolderChange:
     @property
     def is_load(self) -> bool:
         """Whether the server is told to load it."""
-        return self.need in (Need.LOAD, Need.REPLACE)
+        return self.action in (FolderAction.LOAD, FolderAction.REPLACE)
 
     @property
     def config(self) -> bytes:
@@ -78,7 +78,7 @@ class GroupChange:
     @property
     def is_addition(self) -> bool:
         """Whether nobody could ask the model so far."""
-        return self.folders[0].need is Need.LOAD
+        return self.folders[0].action is FolderAction.LOAD
 
     @property
     def needs_server(self) -> bool:
@@ -88,7 +88,7 @@ class GroupChange:
     @property
     def is_nothing(self) -> bool:
         """Whether all is as it is wanted."""
-        nothing = all(folder.need is Need.NOTHING for folder in self.folders)
+        nothing = all(folder.action is FolderAction.NOTHING for folder in self.folders)
         return nothing and not self.obsolete and not self.refusal
 
 
@@ -131,7 +131,7 @@ def split_unwanted(
     obsolete: dict[str, list[str]] = {}
     removed: dict[str, list[str]] = {}
     for name in sorted(names):
-        whole = whole_of(name, {*names, *models})
+        whole = model_of_folder(name, {*names, *models})
         parts = obsolete if whole in models else removed
         parts.setdefault(whole, []).append(name)
     ordered = (_whole_first(whole, parts) for whole, parts in removed.items())
@@ -161,7 +161,7 @@ def changes_routing(plan: ModelPlan) -> bool:
     return any(change.action is not Action.IDENTICAL for change in found)
 
 
-def whole_of(name: str, others: Collection[str]) -> str:
+def model_of_folder(name: str, others: Collection[str]) -> str:
     """The model that a folder is a part of, by its name; itself where it is none."""
     bases = (name.removesuffix(suffix) for suffix in PART_SUFFIXES if name.endswith(suffix))
     return next((base for base in bases if base in others), name)
@@ -170,16 +170,16 @@ def whole_of(name: str, others: Collection[str]) -> str:
 def _decide(plan: ModelPlan, served: ServedFolder) -> FolderChange:
     wanted = digest_in(wanted_file(plan, CONFIG_FILE) or b"")
     if not served.ready:
-        return FolderChange(plan, served, Need.LOAD, plan.version)
+        return FolderChange(plan, served, FolderAction.LOAD, plan.version)
     if served.digest == wanted:
-        need = Need.NOTHING if plan.is_current else Need.WRITE
-        return FolderChange(plan, served, need, plan.version)
+        action = FolderAction.NOTHING if plan.is_current else FolderAction.WRITE
+        return FolderChange(plan, served, action, plan.version)
     number = max(next_version(plan.folder), 1 + max(served.active))
-    return FolderChange(plan, served, Need.REPLACE, number)
+    return FolderChange(plan, served, FolderAction.REPLACE, number)
 
 
 def _why_not_replaced(folder: FolderChange) -> str:
-    if folder.need is not Need.REPLACE:
+    if folder.action is not FolderAction.REPLACE:
         return ""
     reason = leaves_out(folder.config, folder.number)
     return reason and f"{folder.name}: {reason}"

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from generator.apply import model_update as models
 from generator.apply.changes import GroupChange, RemovedModel, rendered_files
-from generator.apply.model_control import Control
-from generator.apply.model_update import Outcome, Settings
+from generator.apply.model_control import ModelControl
+from generator.apply.model_update import Outcome, UpdateSettings
 from generator.apply.planning import ApplyPlan
 from generator.errors import GeneratorError
 from generator.render.digest import ROUTING_FILE
@@ -32,7 +32,7 @@ ROUTING_IS_READ_S = 2.0
 
 
 @dataclass
-class Applied:
+class ApplyResult:
     """What has come of a plan."""
 
     outcomes: list[Outcome] = field(default_factory=list)
@@ -61,34 +61,34 @@ class Applied:
         return LastChange(changed, dict(self.routing), tuple(sorted(added)), tuple(sorted(removed)))
 
 
-class Applying:
+class PlanExecution:
     """One apply. ``tell`` gets a line on each model that is done, ``warn`` on each that failed."""
 
     def __init__(
         self,
-        control: Control,
-        settings: Settings,
+        control: ModelControl,
+        settings: UpdateSettings,
         tell: Say,
         warn: Say,
     ) -> None:
         self._control, self._settings = control, settings
         self._tell, self._warn = tell, warn
         self._stopping = threading.Event()
-        self.applied = Applied()
+        self.applied = ApplyResult()
 
     def stop(self) -> None:
         """Begins with no further model; those under way end."""
         self._stopping.set()
 
     def run(
-        self, plan: ApplyPlan, repository: Path, before_removals: Callable[[Applied], None]
-    ) -> Applied:
+        self, plan: ApplyPlan, repository: Path, before_removals: Callable[[ApplyResult], None]
+    ) -> ApplyResult:
         """Does what the plan says; returns early, with models whole, where it is interrupted."""
         for group in plan.groups:
             if group.refusal:
                 self._fail(group.name, group.refusal)
         going = [group for group in plan.groups if not group.refusal]
-        self._each([_changer(group) for group in going if group.needs_server])
+        self._run_jobs([_change_job(group) for group in going if group.needs_server])
         for group in going:
             if not self._stopping.is_set() and group.name not in self.applied.failures:
                 self._write_rest(group)
@@ -96,10 +96,10 @@ class Applying:
             before_removals(self.applied)
             if self.applied.routing:  # nobody is to be sent to what goes
                 self._stopping.wait(ROUTING_IS_READ_S)
-            self._each([_remover(removed, repository) for removed in plan.removed])
+            self._run_jobs([_removal_job(removed, repository) for removed in plan.removed])
         return self.applied
 
-    def _each(self, jobs: Sequence[Job]) -> None:
+    def _run_jobs(self, jobs: Sequence[Job]) -> None:
         """Runs the jobs, several at once, and tells of each; the first interrupt lets those that
         are under way end, a second one goes through.
         """
@@ -108,7 +108,7 @@ class Applying:
         for job in jobs:
             waiting.put(job)
         threads = [
-            threading.Thread(target=self._work, args=(waiting, done), daemon=True)
+            threading.Thread(target=self._run_worker, args=(waiting, done), daemon=True)
             for _ in range(min(NUM_LOADERS, len(jobs)))
         ]
         for thread in threads:
@@ -133,9 +133,9 @@ class Applying:
                     remind_at = time.monotonic() + _REMIND_EVERY_S
                     self._warn("still at it: models load, or answer their last requests")
                 continue
-            self._note(job, outcome)
+            self._record(job, outcome)
 
-    def _work(
+    def _run_worker(
         self, waiting: queue.SimpleQueue[Job], done: queue.SimpleQueue[tuple[Job, Outcome]]
     ) -> None:
         while not self._stopping.is_set():
@@ -145,14 +145,14 @@ class Applying:
                 return
             done.put((job, job.run(self._control, self._settings)))
 
-    def _note(self, job: Job, outcome: Outcome) -> None:
+    def _record(self, job: Job, outcome: Outcome) -> None:
         self.applied.outcomes.append(outcome)
         if outcome.failure:
             self._fail(outcome.model, outcome.failure)
         else:
-            self._tell(_line(outcome, job))
-        for lasting in outcome.lasting:
-            self._tell(f"{lasting} still answers requests, and goes when they end")
+            self._tell(_result_line(outcome, job))
+        for draining in outcome.draining:
+            self._tell(f"{draining} still answers requests, and goes when they end")
 
     def _fail(self, model: str, reason: str) -> None:
         self.applied.failures[model] = reason
@@ -187,24 +187,26 @@ class Applying:
 class Job:
     """One model's change or removal."""
 
-    run: Callable[[Control, Settings], Outcome]
+    run: Callable[[ModelControl, UpdateSettings], Outcome]
     is_removal: bool = False
 
 
-def _changer(group: GroupChange) -> Job:
+def _change_job(group: GroupChange) -> Job:
     plans = [folder.plan for folder in group.folders]
-    return Job(lambda control, settings: models.carry_out(plans, group.obsolete, control, settings))
+    return Job(
+        lambda control, settings: models.update_model(plans, group.obsolete, control, settings)
+    )
 
 
-def _remover(removed: RemovedModel, repository: Path) -> Job:
-    def run(control: Control, settings: Settings) -> Outcome:
+def _removal_job(removed: RemovedModel, repository: Path) -> Job:
+    def run(control: ModelControl, settings: UpdateSettings) -> Outcome:
         return remove(removed.folders, repository, control, settings)
 
     return Job(run, is_removal=True)
 
 
 def remove(
-    folders: Sequence[str], repository: Path, control: Control, settings: Settings
+    folders: Sequence[str], repository: Path, control: ModelControl, settings: UpdateSettings
 ) -> Outcome:
     """Unloads a model's folders one after the other, each once its requests are answered."""
     outcome = Outcome(folders[0])
@@ -224,7 +226,7 @@ def _existing(repository: Path, folders: Iterable[str]) -> list[Path]:
     return [repository / name for name in folders if (repository / name).is_dir()]
 
 
-def _line(outcome: Outcome, job: Job) -> str:
+def _result_line(outcome: Outcome, job: Job) -> str:
     if job.is_removal:
         return f"{outcome.model}: unloaded after {outcome.drained_s:.1f} s"
     if not outcome.is_change:
@@ -234,5 +236,5 @@ def _line(outcome: Outcome, job: Job) -> str:
     if outcome.is_addition:
         return f"{outcome.model}: ready after {outcome.ready_s:.1f} s"
     versions = ", ".join(f"{name} version {number}" for name, number in outcome.loaded.items())
-    drained = "" if outcome.lasting else f", what ran before gone {outcome.drained_s:.1f} s later"
+    drained = "" if outcome.draining else f", what ran before gone {outcome.drained_s:.1f} s later"
     return f"{outcome.model}: {versions} ready after {outcome.ready_s:.1f} s{drained}"

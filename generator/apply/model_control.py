@@ -50,12 +50,12 @@ class ServedFolder:
         return "LOADING" in self.states.values()
 
 
-class Control:
+class ModelControl:
     """A server under change. Every call raises ServerError where the server can't be reached."""
 
     def __init__(self, api: ServerApi) -> None:
         self._api = api
-        self._next_to_start = threading.Lock()
+        self._load_lock = threading.Lock()
 
     def served(self, folders: Iterable[str]) -> dict[str, ServedFolder]:
         """What the server has of each of the folders."""
@@ -70,7 +70,7 @@ class Control:
         """Loads what lies in the folder; the reason in one line where ``version`` is not ready
         then. An ensemble's load succeeds where a step's new version has failed: hence the question.
         """
-        with self._next_to_start:
+        with self._load_lock:
             time.sleep(_LOADS_APART_S)
         try:
             failure = self._api.load(folder)
@@ -82,7 +82,7 @@ class Control:
 
     def why_not_ready(self, folder: str, version: int) -> str | None:
         """The reason in one line why a version does not answer; None where it does."""
-        if self._patiently(lambda: self._api.is_model_ready(folder, str(version))):
+        if self._retry_on_timeout(lambda: self._api.is_model_ready(folder, str(version))):
             return None
         found = self._states().get(folder, ServedFolder())
         reason = found.reasons.get(version, "")
@@ -91,7 +91,7 @@ class Control:
 
     def unload(self, folder: str) -> str | None:
         """Asks for a folder to be unloaded; the reason in one line where that is refused."""
-        return self._patiently(lambda: self._api.unload(folder))
+        return self._retry_on_timeout(lambda: self._api.unload(folder))
 
     def active_versions(self, folder: str) -> set[int]:
         """Those of a folder that answer, come up, or still have requests."""
@@ -120,20 +120,20 @@ class Control:
     def _with_digest(self, folder: str, found: ServedFolder | None) -> ServedFolder:
         if found is None or not found.ready:
             return found or ServedFolder()
-        config = self._patiently(lambda: self._api.model_config(folder))
+        config = self._retry_on_timeout(lambda: self._api.model_config(folder))
         return ServedFolder(found.states, found.reasons, digest_of_served(config))
 
     def _states(self) -> dict[str, ServedFolder]:
         """By folder, without digests."""
         states: dict[str, dict[int, str]] = {}
         reasons: dict[str, dict[int, str]] = {}
-        for entry in self._patiently(self._api.index):
+        for entry in self._retry_on_timeout(self._api.index):
             with contextlib.suppress(ValueError):
                 states.setdefault(entry.model, {})[int(entry.version)] = entry.state
                 reasons.setdefault(entry.model, {})[int(entry.version)] = entry.reason
         return {name: ServedFolder(found, reasons[name]) for name, found in states.items()}
 
-    def _patiently(self, ask: Callable[[], _Found]) -> _Found:
+    def _retry_on_timeout(self, ask: Callable[[], _Found]) -> _Found:
         """Asks again where no answer comes: a load keeps one of the server's HTTP threads busy, and
         a connection that lands on it waits as long.
         """

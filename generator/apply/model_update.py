@@ -15,13 +15,13 @@ from pathlib import Path
 
 from generator.apply import atomic_switch
 from generator.apply.changes import (
+    FolderAction,
     FolderChange,
     GroupChange,
-    Need,
     decide_group,
     rendered_files,
 )
-from generator.apply.model_control import Control
+from generator.apply.model_control import ModelControl
 from generator.errors import GeneratorError, RepositoryError, ServerError
 from generator.repository import writing as writer
 from generator.repository.compare import ModelPlan, compare
@@ -32,7 +32,7 @@ _LOAD_BY_OTHERS_TIMEOUT_S = 600.0
 
 
 @dataclass(frozen=True)
-class Settings:
+class UpdateSettings:
     """``place`` puts files that are not ours, such as exports, beside those just written."""
 
     drain_timeout_s: float
@@ -43,7 +43,7 @@ class Settings:
 @dataclass
 class Outcome:
     """How a model's change ended; ``failure`` is the reason in one line, ``before`` the version
-    that each replaced folder served, ``lasting`` what still has requests after the time for that.
+    that each replaced folder served, ``draining`` what still has requests after the time for that.
     """
 
     model: str
@@ -51,7 +51,7 @@ class Outcome:
     loaded: dict[str, int] = field(default_factory=dict)
     before: dict[str, int] = field(default_factory=dict)
     unloaded: list[str] = field(default_factory=list)
-    lasting: list[str] = field(default_factory=list)
+    draining: list[str] = field(default_factory=list)
     ready_s: float = 0.0
     drained_s: float = 0.0
     is_addition: bool = False
@@ -62,8 +62,11 @@ class Outcome:
         return bool(self.loaded or self.unloaded)
 
 
-def carry_out(
-    plans: Iterable[ModelPlan], obsolete: Iterable[str], control: Control, settings: Settings
+def update_model(
+    plans: Iterable[ModelPlan],
+    obsolete: Iterable[str],
+    control: ModelControl,
+    settings: UpdateSettings,
 ) -> Outcome:
     """Changes one model; never raises what is a failure of this model alone."""
     plans = tuple(plans)
@@ -88,8 +91,8 @@ def locked_folders(folders: Iterable[Path]) -> Iterator[None]:
 def _change(
     plans: tuple[ModelPlan, ...],
     obsolete: tuple[str, ...],
-    control: Control,
-    settings: Settings,
+    control: ModelControl,
+    settings: UpdateSettings,
     outcome: Outcome,
 ) -> None:
     names = [plan.name for plan in plans]
@@ -108,21 +111,25 @@ def _change(
     outcome.drained_s = time.monotonic() - began - outcome.ready_s
 
 
-def _bring_up(group: GroupChange, control: Control, settings: Settings, outcome: Outcome) -> None:
+def _bring_up(
+    group: GroupChange, control: ModelControl, settings: UpdateSettings, outcome: Outcome
+) -> None:
     """Writes and loads; raises after everything is as it was."""
-    replaced = [folder for folder in group.loads if folder.need is Need.REPLACE]
+    replaced = [folder for folder in group.loads if folder.action is FolderAction.REPLACE]
     try:
         if atomic_switch.is_needed(group):
             _switch(group, control, settings, outcome)
         else:
             _load_each(group, control, settings, outcome)
     except (GeneratorError, OSError) as error:
-        raise ServerError(_told(error, replaced)) from error
+        raise ServerError(_failure_text(error, replaced)) from error
     outcome.loaded = {folder.name: folder.number for folder in group.loads}
     outcome.before = {folder.name: max(folder.served.ready) for folder in replaced}
 
 
-def _load_each(group: GroupChange, control: Control, settings: Settings, outcome: Outcome) -> None:
+def _load_each(
+    group: GroupChange, control: ModelControl, settings: UpdateSettings, outcome: Outcome
+) -> None:
     try:
         for folder in group.loads:  # a front is not written before its engine is there
             write_folder(folder)
@@ -132,19 +139,21 @@ def _load_each(group: GroupChange, control: Control, settings: Settings, outcome
                 raise ServerError(failure)
             outcome.loaded[folder.name] = folder.number
     except (GeneratorError, OSError):
-        _take_back(group, control, outcome)
+        _restore(group, control, outcome)
         raise
 
 
-def _switch(group: GroupChange, control: Control, settings: Settings, outcome: Outcome) -> None:
+def _switch(
+    group: GroupChange, control: ModelControl, settings: UpdateSettings, outcome: Outcome
+) -> None:
     def write(folder: FolderChange) -> None:
         write_folder(folder)
         settings.place(group.name)
 
-    switch = atomic_switch.Switch(group, control, write)
-    switch.go_over()
+    switch = atomic_switch.AtomicSwitch(group, control, write)
+    switch.switch_over()
     try:
-        switch.leave_old(settings.drain_timeout_s)
+        switch.retire_old(settings.drain_timeout_s)
     except GeneratorError as error:  # not worth going back: what is wanted answers
         outcome.failure = f"its new parts answer, but the old ones stay loaded too: {error}"
 
@@ -152,7 +161,7 @@ def _switch(group: GroupChange, control: Control, settings: Settings, outcome: O
 def write_folder(folder: FolderChange) -> None:
     """Writes what is wanted as the version that it is going to be. Raises RepositoryError."""
     plan = folder.plan
-    if folder.need is not Need.REPLACE:
+    if folder.action is not FolderAction.REPLACE:
         if not plan.is_current:
             writer.apply(plan)
         return
@@ -171,13 +180,13 @@ def _has_older(plan: ModelPlan, served: set[int]) -> bool:
     return any(version in served for version in found if version < plan.version)
 
 
-def _take_back(group: GroupChange, control: Control, outcome: Outcome) -> None:
+def _restore(group: GroupChange, control: ModelControl, outcome: Outcome) -> None:
     """Puts disk and server back to what they were, as far as either still answers."""
     for folder in reversed(group.loads):
         loaded = outcome.loaded.pop(folder.name, None) is not None
         # A server that went away loads what is on disk; a disk that is full, the next apply mends.
         with contextlib.suppress(GeneratorError):
-            if folder.need is Need.REPLACE:
+            if folder.action is FolderAction.REPLACE:
                 drop_last_version(folder.plan.folder, folder.number)
                 if loaded:
                     control.load(folder.name, max(folder.served.ready))
@@ -185,7 +194,7 @@ def _take_back(group: GroupChange, control: Control, outcome: Outcome) -> None:
                 control.unload(folder.name)
 
 
-def _told(error: Exception, replaced: list[FolderChange]) -> str:
+def _failure_text(error: Exception, replaced: list[FolderChange]) -> str:
     if not replaced:
         return str(error)
     version = max(replaced[-1].served.ready)
@@ -193,7 +202,9 @@ def _told(error: Exception, replaced: list[FolderChange]) -> str:
     return f"{error}; version {version} {'is on disk again' if has_gone else 'goes on serving'}"
 
 
-def _drain(group: GroupChange, control: Control, settings: Settings, outcome: Outcome) -> None:
+def _drain(
+    group: GroupChange, control: ModelControl, settings: UpdateSettings, outcome: Outcome
+) -> None:
     """Waits for the versions that were replaced, then unloads the parts that are no more."""
     for folder in group.loads:
         # Requests of a process that died keep versions that were replaced before, for good.
@@ -201,22 +212,22 @@ def _drain(group: GroupChange, control: Control, settings: Settings, outcome: Ou
         known = {folder.number, *replaced}
         going = known - served_by(folder.config, known)
         left = control.wait_gone(folder.name, going, settings.drain_timeout_s)
-        outcome.lasting += [f"{folder.name} version {version}" for version in sorted(left)]
-    if outcome.lasting and group.obsolete:
+        outcome.draining += [f"{folder.name} version {version}" for version in sorted(left)]
+    if outcome.draining and group.obsolete:
         raise ServerError(
-            f"{outcome.lasting[0]} still has requests after {settings.drain_timeout_s:g} s, so "
+            f"{outcome.draining[0]} still has requests after {settings.drain_timeout_s:g} s, so "
             f"{', '.join(group.obsolete)} stays loaded: apply again later"
         )
     for name in group.obsolete:
         unload(name, control, settings.drain_timeout_s, outcome)
 
 
-def unload(name: str, control: Control, timeout_s: float, outcome: Outcome) -> None:
+def unload(name: str, control: ModelControl, timeout_s: float, outcome: Outcome) -> None:
     """Unloads a folder once its requests are answered. Raises ServerError where it is refused."""
     going = control.active_versions(name)
     refusal = control.unload(name)
     if refusal is not None:
         raise ServerError(f"{name} could not be unloaded: {refusal}")
     left = control.wait_gone(name, going, timeout_s)
-    outcome.lasting += [f"{name} version {version}" for version in sorted(left)]
+    outcome.draining += [f"{name} version {version}" for version in sorted(left)]
     outcome.unloaded.append(name)

@@ -9,15 +9,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from generator.apply.changes import (
+    FolderAction,
     FolderChange,
     GroupChange,
-    Need,
     RemovedModel,
     changes_routing,
     decide_group,
     split_unwanted,
 )
-from generator.apply.model_control import Control
+from generator.apply.model_control import ModelControl
 from generator.repository.compare import Action, ModelPlan, owned_folders
 from generator.repository.plan import Plan
 from generator.repository.versions import is_version
@@ -49,7 +49,7 @@ class ApplyPlan:
             yield f"unchanged  {same} model{'s' * (same != 1)}"
 
 
-def plan_apply(plan: Plan, repository: Path, control: Control, *, force: bool) -> ApplyPlan:
+def plan_apply(plan: Plan, repository: Path, control: ModelControl, *, force: bool) -> ApplyPlan:
     """Asks the server what it runs. Raises ServerError, RepositoryError."""
     wanted = [model.name for model in plan.models]
     active = control.active_folders()
@@ -77,24 +77,24 @@ def _group_lines(group: GroupChange) -> Iterator[str]:
         yield f"conflict   {group.refusal}"
         return
     for folder in group.folders:
-        if folder.need is not Need.NOTHING:
+        if folder.action is not FolderAction.NOTHING:
             yield f"{_verb(group, folder):<10} {folder.name}{_details(folder)}"
     if group.obsolete:
         yield f"unload     {', '.join(group.obsolete)}: {group.name} has it no more"
 
 
 def _verb(group: GroupChange, folder: FolderChange) -> str:
-    if folder.need is Need.LOAD:
+    if folder.action is FolderAction.LOAD:
         return "add" if group.is_addition else "load"
-    if folder.need is Need.WRITE and changes_routing(folder.plan):
+    if folder.action is FolderAction.WRITE and changes_routing(folder.plan):
         return "route"
-    return "write" if folder.need is Need.WRITE else "change"
+    return "write" if folder.action is FolderAction.WRITE else "change"
 
 
 def _details(folder: FolderChange) -> str:
     changed = _changed(folder.plan)
     listed = ", ".join(changed) if len(changed) <= _MAX_LISTED else f"{len(changed)} files"
-    if folder.need is Need.REPLACE:
+    if folder.action is FolderAction.REPLACE:
         versions = f": version {max(folder.served.ready)} -> {folder.number}"
         return f"{versions} ({listed})" if listed else f"{versions} (as it lies on disk)"
     return f": {listed}" if listed else ""

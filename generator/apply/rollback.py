@@ -7,8 +7,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from generator.apply.changes import decide_group, split_unwanted, whole_of
-from generator.apply.model_control import Control
+from generator.apply.changes import decide_group, model_of_folder, split_unwanted
+from generator.apply.model_control import ModelControl
 from generator.apply.planning import ApplyPlan
 from generator.errors import RepositoryError
 from generator.render.digest import ROUTING_FILE
@@ -18,7 +18,7 @@ from generator.repository.served_record import LastChange, ServedRecord
 from generator.repository.version_folders import current_files, files_of_version
 
 
-def plan_rollback(repository: Path, control: Control) -> ApplyPlan:
+def plan_rollback(repository: Path, control: ModelControl) -> ApplyPlan:
     """Raises RepositoryError where there is nothing to take back, or it is not there any more."""
     last = (served_record.read(repository) or ServedRecord()).last
     if last.is_empty:
@@ -41,11 +41,15 @@ def _groups(last: LastChange, active: set[str]) -> dict[str, list[str]]:
     """Every folder of the models that were changed or removed, the public one first."""
     touched = {*last.changed, *last.routing, *last.removed}
     folders = touched | active
-    models = sorted({whole_of(name, folders) for name in touched})
+    models = sorted({model_of_folder(name, folders) for name in touched})
     return {
         model: [
             model,
-            *sorted(name for name in folders if name != model and whole_of(name, folders) == model),
+            *sorted(
+                name
+                for name in folders
+                if name != model and model_of_folder(name, folders) == model
+            ),
         ]
         for model in models
     }

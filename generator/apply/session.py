@@ -9,9 +9,9 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
-from generator.apply.execution import Applied, Applying, Say
-from generator.apply.model_control import Control
-from generator.apply.model_update import Settings
+from generator.apply.execution import ApplyResult, PlanExecution, Say
+from generator.apply.model_control import ModelControl
+from generator.apply.model_update import UpdateSettings
 from generator.apply.planning import ApplyPlan, plan_apply
 from generator.apply.rollback import plan_rollback
 from generator.apply.target import Target
@@ -65,13 +65,13 @@ class Session:
     ) -> None:
         self._repository, self._target, self._options = repository, target, options
         self._tell, self._warn = tell, warn
-        self._control = Control(target.api)
-        self._applying: Applying | None = None
+        self._control = ModelControl(target.api)
+        self._applying: PlanExecution | None = None
 
     def apply(self, config: Path) -> int:
         """Brings the server to what models.yaml says."""
         options = self._options
-        if not (options.dry_run or self._target.is_distant):
+        if not (options.dry_run or self._target.is_remote):
             self._build_environments(config)  # takes minutes: others may generate meanwhile
         with _locked(self._repository, options):
             plan = make_plan(config, self._repository)
@@ -80,12 +80,14 @@ class Session:
             if options.dry_run:
                 return EXIT_OK if wanted.is_nothing else EXIT_INPUT
             if wanted.is_nothing:
-                Recorder(self._repository, wanted, is_whole=True).record(Applied(), LastChange())
+                Recorder(self._repository, wanted, is_whole=True).record(
+                    ApplyResult(), LastChange()
+                )
                 return EXIT_OK
-            place = _placer(plan, self._repository, self._warn)
-            settings = Settings(options.drain_timeout_s, options.force, place)
+            place = _export_placer(plan, self._repository, self._warn)
+            settings = UpdateSettings(options.drain_timeout_s, options.force, place)
             applied = self._carry_out(wanted, settings, is_whole=True)
-            self._tell_orphans(plan, applied)
+            self._report_orphans(plan, applied)
         return self._end(wanted, applied)
 
     def _build_environments(self, config: Path) -> None:
@@ -102,7 +104,7 @@ class Session:
             self._show(wanted)
             if options.dry_run:
                 return EXIT_INPUT
-            settings = Settings(options.drain_timeout_s, force=True)
+            settings = UpdateSettings(options.drain_timeout_s, force=True)
             applied = self._carry_out(wanted, settings, is_whole=False)
         self._warn(
             "models.yaml still asks for the newer state: change it too, or apply brings that back"
@@ -114,10 +116,12 @@ class Session:
         if self._applying is not None:
             self._applying.stop()
 
-    def _carry_out(self, plan: ApplyPlan, settings: Settings, *, is_whole: bool) -> Applied:
+    def _carry_out(
+        self, plan: ApplyPlan, settings: UpdateSettings, *, is_whole: bool
+    ) -> ApplyResult:
         recorder = Recorder(self._repository, plan, is_whole=is_whole)
 
-        def record(applied: Applied) -> None:
+        def record(applied: ApplyResult) -> None:
             try:
                 if is_whole:
                     recorder.record(applied, applied.last_change)
@@ -126,7 +130,7 @@ class Session:
             except GeneratorError as error:  # such as a full disk
                 self._warn(f"{error}: a rollback will know nothing of this")
 
-        self._applying = Applying(self._control, settings, self._tell, self._warn)
+        self._applying = PlanExecution(self._control, settings, self._tell, self._warn)
         # Before models are unloaded: nobody is to bring them back, or to miss them.
         applied = self._applying.run(plan, self._repository, record)
         record(applied)
@@ -138,7 +142,7 @@ class Session:
         if plan.is_nothing:
             self._tell(f"{self._target.name} runs what is wanted: nothing to do")
 
-    def _tell_orphans(self, plan: Plan, applied: Applied) -> None:
+    def _report_orphans(self, plan: Plan, applied: ApplyResult) -> None:
         """Folders on disk that no model needs any more."""
         for orphan in plan.orphans:
             if self._options.prune and not applied.failures and not applied.interrupted:
@@ -148,7 +152,7 @@ class Session:
                 message = "is no longer in models.yaml; hf-triton prune removes it"
                 self._warn(f"{orphan.folder}: {message}")
 
-    def _end(self, plan: ApplyPlan, applied: Applied) -> int:
+    def _end(self, plan: ApplyPlan, applied: ApplyResult) -> int:
         self._tell(f"{self._target.name}: {_summary(plan, applied)}")
         if applied.interrupted:
             return EXIT_INTERRUPTED
@@ -159,7 +163,7 @@ def _locked(repository: Path, options: ApplyOptions) -> AbstractContextManager[N
     return (writer.locked_when_free if options.wait else writer.locked)(repository)
 
 
-def _placer(plan: Plan, repository: Path, say: Say) -> Callable[[str], None]:
+def _export_placer(plan: Plan, repository: Path, say: Say) -> Callable[[str], None]:
     specs, tasks = {spec.name: spec for spec in plan.specs}, find_tasks()
 
     def place(model: str) -> None:
@@ -169,7 +173,7 @@ def _placer(plan: Plan, repository: Path, say: Say) -> Callable[[str], None]:
     return place
 
 
-def _summary(plan: ApplyPlan, applied: Applied) -> str:
+def _summary(plan: ApplyPlan, applied: ApplyResult) -> str:
     good = [one for one in applied.outcomes if one.is_change and not one.failure]
     removed = {removed.name for removed in plan.removed}
     counts = {
@@ -193,24 +197,24 @@ class Recorder:
         self._repository, self._plan, self._is_whole = repository, plan, is_whole
         self._before = served_record.read(repository) or ServedRecord()
 
-    def record(self, applied: Applied, change: LastChange) -> None:
+    def record(self, applied: ApplyResult, change: LastChange) -> None:
         """Says what is served from here on; ``change`` is what a rollback takes back. Raises
         RepositoryError.
         """
         self._write(applied, change if applied.has_changed else self._before.last)
 
-    def record_rollback(self, applied: Applied) -> None:
+    def record_rollback(self, applied: ApplyResult) -> None:
         """The same; what is taken back, all of it, can't be taken back again. Raises
         RepositoryError.
         """
         self._write(applied, LastChange() if applied.is_good else self._before.last)
 
-    def _write(self, applied: Applied, last: LastChange) -> None:
+    def _write(self, applied: ApplyResult, last: LastChange) -> None:
         ended = LastApply(applied.is_good, round(time.time(), 3))
         models = tuple(sorted(self._models(applied)))
         served_record.write(self._repository, ServedRecord(models, last, ended))
 
-    def _models(self, applied: Applied) -> set[str]:
+    def _models(self, applied: ApplyResult) -> set[str]:
         loaded = {name for outcome in applied.outcomes for name in outcome.loaded}
         before = set(self._before.models)
         groups = {group.name: group for group in self._plan.groups}

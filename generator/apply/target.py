@@ -22,13 +22,13 @@ _RESTRICTED = "restricted"
 @dataclass(frozen=True)
 class Target:
     """``name`` tells which server it is, in messages; ``config`` the models.yaml it began with;
-    ``is_distant`` where its machine may be another one.
+    ``is_remote`` where its machine may be another one.
     """
 
     api: ServerApi
     name: str
     config: str = ""
-    is_distant: bool = False
+    is_remote: bool = False
 
 
 def running_target(repository: Path, http_port: int | None) -> Target:
@@ -48,7 +48,7 @@ def running_target(repository: Path, http_port: int | None) -> Target:
             "reads the same files with --url HOST:PORT"
         )
     if len(chosen) != 1:
-        ports = ", ".join(_told(state) for state in found)
+        ports = ", ".join(_described(state) for state in found)
         what = "several servers run" if http_port is None else f"none with --http-port {http_port}"
         raise ServerError(f"{repository}: {what}; choose one with --http-port: {ports}")
     state = chosen[0]
@@ -56,11 +56,11 @@ def running_target(repository: Path, http_port: int | None) -> Target:
     return Target(api, f"{bracketed(state.host)}:{state.http_port}", state.config)
 
 
-def distant_target(address: str, grpc_port: int, admin_key: str) -> Target:
+def remote_target(address: str, grpc_port: int, admin_key: str) -> Target:
     """The server whose HTTP is at ``HOST:PORT``."""
     host, _, port = address.rpartition(":")
     api = ServerApi(host.strip("[]"), int(port), admin_key, grpc_port=grpc_port)
-    return Target(api, address, is_distant=True)
+    return Target(api, address, is_remote=True)
 
 
 def check(target: Target, repository: Path) -> None:
@@ -122,5 +122,5 @@ def _key_message(target: Target) -> str:
     )
 
 
-def _told(state: ServerState) -> str:
+def _described(state: ServerState) -> str:
     return f"{state.http_port} (process {state.pid})"

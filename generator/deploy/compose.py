@@ -79,18 +79,18 @@ def _port(address: str, variable: str, port: int) -> Markup:
 def _binds(server: Server, args: argparse.Namespace) -> Iterator[tuple[str, str]]:
     """(from the Compose file's folder, in the container) of each file and folder."""
     config, output = Path(args.config), Path(args.output)
-    yield _seen_from(output, config), f"{_FOLDER}/models.yaml"
+    yield _relative_to(output, config), f"{_FOLDER}/models.yaml"
     lock = models_lock.lock_path(config)
     if lock.exists():
-        yield _seen_from(output, lock), f"{_FOLDER}/models.lock"
+        yield _relative_to(output, lock), f"{_FOLDER}/models.lock"
     for spec in server.unit.specs:
-        for part in spec.parts:
+        for part in spec.model_and_adapters:
             if part.source.folder is not None:
                 written = str(part.places["model"].value)
-                yield _seen_from(output, part.source.folder), _inside(written, spec.name)
+                yield _relative_to(output, part.source.folder), _container_path(written, spec.name)
         if spec.hooks is not None:
             written = str(spec.places["hooks"].value)
-            yield _seen_from(output, spec.hooks.path), _inside(written, spec.name)
+            yield _relative_to(output, spec.hooks.path), _container_path(written, spec.name)
         yield from _environment_binds(spec, config, output)
 
 
@@ -100,15 +100,15 @@ def _environment_binds(spec: ModelSpec, config: Path, output: Path) -> Iterator[
     if env is None:
         return
     if env.folder is not None:
-        yield _seen_from(output, env.folder), _inside(env.written, spec.name)
+        yield _relative_to(output, env.folder), _container_path(env.written, spec.name)
     for file in env.files:
         written = os.path.relpath(file, config.resolve().parent)
         if any(Path(str(node.value)).expanduser().is_absolute() for node in written_files(spec)):
             written = str(file)
-        yield _seen_from(output, file), _inside(written, spec.name)
+        yield _relative_to(output, file), _container_path(written, spec.name)
 
 
-def _inside(written: str, model: str) -> str:
+def _container_path(written: str, model: str) -> str:
     """Where the container looks for a path of models.yaml."""
     if written.startswith("~"):
         home, _, rest = written.partition("/")
@@ -122,7 +122,7 @@ def _inside(written: str, model: str) -> str:
     return path if path.startswith("/") else f"{_FOLDER}/{path}"
 
 
-def _seen_from(output: Path, path: Path) -> str:
+def _relative_to(output: Path, path: Path) -> str:
     """Relative, so that the files are the same in every checkout; with a dot, as Compose wants."""
     relative = Path(os.path.relpath(path.absolute(), output.absolute())).as_posix()
     return relative if relative.startswith("..") else f"./{relative}"

@@ -20,7 +20,7 @@ def num_gpus(spec: ModelSpec) -> int:
     return vllm_arguments.num_gpus(spec.options)
 
 
-def most_gpus(unit: Unit) -> int:
+def max_gpus(unit: Unit) -> int:
     """The GPUs of the engine that computes on most of them, of the models of one server."""
     return max(map(num_gpus, unit.specs))
 

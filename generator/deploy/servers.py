@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from generator.deploy.models_file import Source
-from generator.deploy.nodes import most_gpus, nodes_and_gpus
+from generator.deploy.nodes import max_gpus, nodes_and_gpus
 from generator.deploy.units import Unit
 from generator.errors import UsageError
 from generator.spec.model_spec import ModelSpec
@@ -145,7 +145,7 @@ def _gpus(unit: Unit, device: str, asked: int | None) -> int:
         raise UsageError(
             f"got --gpus {asked}, but the instance groups of {_list(unit.names)} name {named} GPUs"
         )
-    spread = most_gpus(unit)
+    spread = max_gpus(unit)
     if asked is not None and asked < spread:
         raise UsageError(
             f"got --gpus {asked}, but options.vllm of {_list(unit.names)} asks for {spread} GPUs"
@@ -154,21 +154,23 @@ def _gpus(unit: Unit, device: str, asked: int | None) -> int:
 
 
 def _shared_memory(unit: Unit, gpus: int) -> int:
-    between_gpus = _SHM_PER_GPU_MIB * gpus if most_gpus(unit) > 1 else 0
+    between_gpus = _SHM_PER_GPU_MIB * gpus if max_gpus(unit) > 1 else 0
     return max(_LEAST_SHM_MIB, _SHM_PER_PROCESS_MIB * (1 + unit.num_processes)) + between_gpus
 
 
 def _memory(unit: Unit, shm_mib: int) -> int:
     """Shared memory counts as the container's."""
     weights = sum(
-        _weights_mib(part) * _num_copies(spec) for spec in unit.specs for part in spec.parts
+        _weights_mib(part) * _num_copies(spec)
+        for spec in unit.specs
+        for part in spec.model_and_adapters
     )
     wanted = _BASE_MEMORY_MIB + unit.num_processes * _MEMORY_PER_PROCESS_MIB + weights + shm_mib
     return math.ceil(wanted / _GIB) * _GIB
 
 
 def _storage(unit: Unit) -> int:
-    parts = (part for spec in unit.specs for part in spec.parts)
+    parts = (part for spec in unit.specs for part in spec.model_and_adapters)
     sizes = [_weights_mib(part) for part in parts if not part.source.is_local]
     if not sizes or not all(sizes):
         return _UNKNOWN_STORAGE_MIB

@@ -12,7 +12,7 @@ from threading import Event
 from generator.fetch import hub_client, hub_errors
 from generator.fetch.hub_client import HubFile, InterruptedFetchError, WrongContentError
 from generator.fetch.model_cache import ModelCache
-from generator.fetch.part import Part
+from generator.fetch.partial_file import PartialFile
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Download:
 
 
 @dataclass(frozen=True)
-class Watcher:
+class DownloadEvents:
     """Who hears of a download: bytes that came, bytes that had to be dropped, and waiting."""
 
     stop: Event
@@ -35,7 +35,7 @@ class Watcher:
     on_wait: Callable[[BaseException, float], None]
 
 
-def download(wanted: Download, watcher: Watcher) -> str:
+def download(wanted: Download, watcher: DownloadEvents) -> str:
     """The file's SHA-256, once it is whole, right and in every cache.
 
     Raises:
@@ -43,7 +43,7 @@ def download(wanted: Download, watcher: Watcher) -> str:
         Exception: whatever huggingface_hub raises of a Hub that refuses or stays out of reach.
     """
     first, *others = wanted.caches
-    with Part(first.part(wanted.file), wanted.file) as part:
+    with PartialFile(first.part(wanted.file), wanted.file) as part:
         watcher.on_bytes(part.size)
         is_whole = part.size == 0
         is_whole &= _complete(part, wanted, watcher)
@@ -59,8 +59,8 @@ def download(wanted: Download, watcher: Watcher) -> str:
     return found.sha256
 
 
-def _complete(part: Part, wanted: Download, watcher: Watcher) -> bool:
-    """Receives what is lacking; whether that came in one piece."""
+def _complete(part: PartialFile, wanted: Download, watcher: DownloadEvents) -> bool:
+    """Receives what is missing; whether that came in one piece."""
     waits = list(hub_client.WAITS_S)
     num_pieces = 0
     while not part.is_complete:
@@ -86,7 +86,7 @@ def _complete(part: Part, wanted: Download, watcher: Watcher) -> bool:
     return num_pieces < 2
 
 
-def _receive(part: Part, wanted: Download, watcher: Watcher) -> None:
+def _receive(part: PartialFile, wanted: Download, watcher: DownloadEvents) -> None:
     """One request: from where the part ends, as far as the connection lasts."""
     size = wanted.file.size
     with hub_client.open_file(wanted.repository, wanted.commit, wanted.path, part.size, size) as (
@@ -102,12 +102,12 @@ def _receive(part: Part, wanted: Download, watcher: Watcher) -> None:
             watcher.on_bytes(len(block))
 
 
-def _restart(part: Part, watcher: Watcher) -> None:
+def _restart(part: PartialFile, watcher: DownloadEvents) -> None:
     watcher.on_bytes(-part.size)
     part.restart()
 
 
-def _refuse(part: Part, wanted: Download) -> None:
+def _refuse(part: PartialFile, wanted: Download) -> None:
     part.discard()
     file = wanted.file
     kind, expected = ("SHA-256", file.sha256) if file.sha256 else ("git object", file.git_oid)

@@ -11,18 +11,18 @@ from pathlib import Path
 
 from generator.errors import FetchError
 from generator.fetch import hub_client, hub_errors
-from generator.fetch.download import Download, Watcher, download
+from generator.fetch.download import Download, DownloadEvents, download
 from generator.fetch.hub_client import HubFile, InterruptedFetchError, Listing
-from generator.fetch.model_cache import Found, caches_of
+from generator.fetch.model_cache import CachedFile, caches_of
 from generator.fetch.names import hub_models
 from generator.fetch.plan import (
     ModelFetch,
+    disk_spaces,
     downloads,
+    find_cached,
     locked_snapshot,
     resolve,
-    rooms,
     share,
-    survey,
 )
 from generator.fetch.progress import Progress, size
 from generator.fetch.threads import run_all
@@ -31,14 +31,16 @@ from generator.spec.model_spec import LockedSnapshot, ModelSpec
 from generator.spec.runtime_rules import LockedFile
 
 
-class Fetching:
+class FetchRun:
     """The models of one run; a model that fails has its ``error`` set, the others go on."""
 
     def __init__(
         self, repository: Path, specs: Sequence[ModelSpec], lock: Lock, num_workers: int
     ) -> None:
         self._repository = repository
-        self._local = [part for spec in specs for part in spec.parts if part.source.is_local]
+        self._local = [
+            part for spec in specs for part in spec.model_and_adapters if part.source.is_local
+        ]
         self._lock = lock
         self._num_workers = num_workers
         wanted = hub_models(specs)
@@ -72,7 +74,7 @@ class Fetching:
     def prepare(self, share_files: bool) -> None:
         """Finds each model's files, and which of them are here."""
         self._each(self._resolve)
-        self._each(self._survey)
+        self._each(self._find_cached)
         if share_files:
             share(self._good)
 
@@ -102,11 +104,11 @@ class Fetching:
                 self._listings[repository, revision] = found
         return self._listings[repository, revision]
 
-    def _survey(self, fetch: ModelFetch) -> None:
+    def _find_cached(self, fetch: ModelFetch) -> None:
         title = f"{fetch.spec.title}: checking"
         self._progress.begin(title, fetch.num_bytes)
         try:
-            survey(fetch, partial(self._progress.add, title), self._stop)
+            find_cached(fetch, partial(self._progress.add, title), self._stop)
         finally:
             self._progress.end(title)
 
@@ -117,25 +119,25 @@ class Fetching:
         for fetch in self._good:
             print(_described(fetch))
         crowded = []
-        for room in rooms(downloads(self._good)):
+        for room in disk_spaces(downloads(self._good)):
             print(f"{size(room.needed)} to fetch, {size(room.free)} free in {room.folder}")
             if not room.fits:
                 crowded.append(room)
         if crowded:
-            lacking = "; ".join(
+            missing = "; ".join(
                 f"{room.folder} needs {size(room.needed)} and has {size(room.free)} free, "
                 f"{size(room.needed - room.free)} too little"
                 for room in crowded
             )
             failures = "".join(f"\n{fetch.spec.title}: {fetch.error}" for fetch in self._failed)
-            raise FetchError(f"does not fit on the disk: {lacking}{failures}")
+            raise FetchError(f"does not fit on the disk: {missing}{failures}")
 
     def fetch(self) -> None:
         """Downloads what is not here, and completes each model as its last file comes."""
         for fetch in self._good:
-            if fetch.lacking:
+            if fetch.missing:
                 self._progress.begin(fetch.spec.title, fetch.num_bytes, _whole(fetch))
-        for fetch in [one for one in self._good if not one.lacking]:
+        for fetch in [one for one in self._good if not one.missing]:
             self._complete(fetch)
         self._began = time.monotonic()
         wanted = downloads(self._good)
@@ -147,7 +149,7 @@ class Fetching:
         takers = [
             fetch
             for fetch in self._good
-            if fetch.cache in wanted.caches and wanted.file in fetch.lacking.values()
+            if fetch.cache in wanted.caches and wanted.file in fetch.missing.values()
         ]
         if not takers:  # each has failed with another file
             return
@@ -162,18 +164,18 @@ class Fetching:
         for fetch in takers:
             self._take(fetch, wanted.file, sha256)
 
-    def _watcher(self, takers: Sequence[ModelFetch]) -> Watcher:
+    def _watcher(self, takers: Sequence[ModelFetch]) -> DownloadEvents:
         def on_bytes(num_bytes: int) -> None:
             for fetch in takers:
                 self._progress.add(fetch.spec.title, num_bytes)
 
-        return Watcher(self._stop, on_bytes, partial(self._on_wait, takers[0].spec.title))
+        return DownloadEvents(self._stop, on_bytes, partial(self._on_wait, takers[0].spec.title))
 
     def _take(self, fetch: ModelFetch, file: HubFile, sha256: str) -> None:
-        found = Found(sha256, fetch.cache.blob(file))
+        found = CachedFile(sha256, fetch.cache.blob(file))
         with self._progress.lock:  # two workers may bring the last two files at once
-            fetch.here.update({path: found for path, one in fetch.lacking.items() if one == file})
-            is_last = not fetch.lacking and not fetch.error
+            fetch.here.update({path: found for path, one in fetch.missing.items() if one == file})
+            is_last = not fetch.missing and not fetch.error
         if is_last:
             self._complete(fetch)
             self._progress.end(fetch.spec.title)
@@ -211,7 +213,7 @@ class Fetching:
     def locked(self) -> dict[Key, LockedSnapshot]:
         """What is all here, as it goes into the lock."""
         found: dict[Key, LockedSnapshot] = {}
-        for fetch in [one for one in self._good if one.files and not one.lacking]:
+        for fetch in [one for one in self._good if one.files and not one.missing]:
             key, snapshot = lock_key(fetch.spec), locked_snapshot(fetch)
             others = found[key].files if key in found else {}
             found[key] = LockedSnapshot(snapshot.commit, {**others, **snapshot.files})
@@ -227,7 +229,7 @@ class Fetching:
 
 def _described(fetch: ModelFetch) -> str:
     here, total = fetch.num_bytes_here, fetch.num_bytes
-    state = "all here" if not fetch.lacking else f"{size(here)} here, {size(total - here)} to fetch"
+    state = "all here" if not fetch.missing else f"{size(here)} here, {size(total - here)} to fetch"
     files = f"{len(fetch.files)} files, {size(total)}"
     return f"{fetch.spec.title}: {fetch.source} ({fetch.commit[:12]}), {files}: {state}"
 

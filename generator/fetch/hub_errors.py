@@ -86,7 +86,7 @@ def _refusal(status: int) -> str:
     return f"the Hub answers HTTP {status}"
 
 
-def disk_trouble(error: OSError, path: object) -> FetchError:
+def disk_error(error: OSError, path: object) -> FetchError:
     """What the operating system refused while writing."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         room = "make room and run again; what is here is kept"

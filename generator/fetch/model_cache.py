@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from generator.errors import RepositoryError
 from generator.fetch.hub_client import HubFile
-from generator.fetch.hub_errors import disk_trouble
+from generator.fetch.hub_errors import disk_error
 from generator.render.manifest import WEIGHTS_FOLDER
 from generator.spec.model_spec import ModelSpec
 from generator.spec.runtime_rules import (
@@ -31,7 +31,7 @@ from generator.spec.runtime_rules import (
 LOCK_FILE = ".hf-triton-fetch.lock"
 
 
-class Found(NamedTuple):
+class CachedFile(NamedTuple):
     """A file that is here and right."""
 
     sha256: str
@@ -64,14 +64,14 @@ class ModelCache:
 
     def find(
         self, commit: str, path: str, file: HubFile, on_bytes: Callable[[int], None]
-    ) -> Found | None:
+    ) -> CachedFile | None:
         """Where the file is here and right, else None."""
         for place in (self.snapshot(commit) / path, self.blob(file)):
             with contextlib.suppress(OSError):
                 if place.is_file() and place.stat().st_size == file.size:
                     sha256 = self.hashes.sha256(place, on_bytes)
                     if sha256 == file.sha256 or file.git_oid == _git_oid(place, file):
-                        return Found(sha256, place)
+                        return CachedFile(sha256, place)
         return None
 
     def forget(self, place: Path) -> None:
@@ -80,12 +80,12 @@ class ModelCache:
         with contextlib.suppress(ValueError):  # a link out of the cache
             self.hashes.forget(self.folder / place.resolve().relative_to(self.folder.resolve()))
 
-    def note(self, file: HubFile, sha256: str) -> Found:
+    def note(self, file: HubFile, sha256: str) -> CachedFile:
         """Remembers the hash of a file that has just come."""
         self.hashes.add(self.blob(file), sha256)
-        return Found(sha256, self.blob(file))
+        return CachedFile(sha256, self.blob(file))
 
-    def take(self, found: Found, file: HubFile) -> Found:
+    def take(self, found: CachedFile, file: HubFile) -> CachedFile:
         """A file that another cache has: a second name for it, or a copy. Raises FetchError."""
         target = self.blob(file)
         scratch = self.part(file)
@@ -99,7 +99,7 @@ class ModelCache:
             scratch.replace(target)
         except OSError as error:
             scratch.unlink(missing_ok=True)
-            raise disk_trouble(error, target) from error
+            raise disk_error(error, target) from error
         return self.note(file, found.sha256)
 
     def complete(
@@ -120,7 +120,7 @@ class ModelCache:
             for path, (_, locked) in files.items():
                 self.hashes.add(folder / path, locked.sha256)
         except OSError as error:
-            raise disk_trouble(error, folder) from error
+            raise disk_error(error, folder) from error
         self.hashes.save()
 
     def _make(self, folder: Path, files: Mapping[str, tuple[HubFile, LockedFile]]) -> None:

@@ -15,8 +15,8 @@ from generator.errors import FetchError
 from generator.fetch import hub_client
 from generator.fetch.download import Download
 from generator.fetch.hub_client import HubFile, Listing
-from generator.fetch.model_cache import Found, ModelCache
-from generator.fetch.part import part_size
+from generator.fetch.model_cache import CachedFile, ModelCache
+from generator.fetch.partial_file import part_size
 from generator.models_yaml.models_lock import Lock, chosen_files, is_commit, lock_key
 from generator.spec.model_spec import LockedSnapshot, ModelSpec
 from generator.spec.runtime_rules import LockedFile, NotServableError
@@ -34,7 +34,7 @@ class ModelFetch:
     commit: str = ""
     is_locked: bool = False
     files: Mapping[str, HubFile] = field(default_factory=dict)
-    here: dict[str, Found] = field(default_factory=dict)
+    here: dict[str, CachedFile] = field(default_factory=dict)
     error: str = ""
 
     @property
@@ -43,7 +43,7 @@ class ModelFetch:
         return "@".join(filter(None, (self.spec.source.text, self.spec.revision)))
 
     @property
-    def lacking(self) -> dict[str, HubFile]:
+    def missing(self) -> dict[str, HubFile]:
         """The files that are still to come, by path."""
         return {path: file for path, file in self.files.items() if path not in self.here}
 
@@ -55,7 +55,7 @@ class ModelFetch:
     @property
     def num_bytes_here(self) -> int:
         """Of those that are here, and what is here of the others."""
-        parts = (part_size(self.cache.part(file)) for file in self.lacking.values())
+        parts = (part_size(self.cache.part(file)) for file in self.missing.values())
         whole = sum(self.files[path].size for path in self.here)
         return min(whole + sum(parts), self.num_bytes)
 
@@ -82,7 +82,7 @@ def resolve(fetch: ModelFetch, lock: Lock, list_files: Callable[[str, str], List
     fetch.files = {name: known[name] for name in names}
 
 
-def survey(fetch: ModelFetch, on_bytes: Callable[[int], None], stop: Event) -> None:
+def find_cached(fetch: ModelFetch, on_bytes: Callable[[int], None], stop: Event) -> None:
     """Finds what is already here; hashes what is not known to be right."""
     for path, file in fetch.files.items():
         if stop.is_set():
@@ -96,7 +96,7 @@ def downloads(fetches: Iterable[ModelFetch]) -> list[Download]:
     """What has to come, each content of a repository once, the largest first."""
     wanted: dict[tuple[str, str], list[tuple[ModelFetch, str, HubFile]]] = defaultdict(list)
     for fetch in fetches:
-        for path, file in fetch.lacking.items():
+        for path, file in fetch.missing.items():
             wanted[fetch.cache.hub_id, file.name].append((fetch, path, file))
     found = []
     for (repository, _), places in wanted.items():
@@ -110,7 +110,7 @@ def share(fetches: Iterable[ModelFetch]) -> None:
     """Takes what one model lacks from another model's cache, where that has it."""
     having = list(fetches)
     for fetch in having:
-        for path, file in fetch.lacking.items():
+        for path, file in fetch.missing.items():
             for other in having:
                 same = other.cache.hub_id == fetch.cache.hub_id and other.files.get(path) == file
                 if same and path in other.here:
@@ -119,7 +119,7 @@ def share(fetches: Iterable[ModelFetch]) -> None:
 
 
 @dataclass(frozen=True)
-class Room:
+class DiskSpace:
     """Bytes that a fetch needs and that are free, on one file system."""
 
     folder: Path
@@ -132,7 +132,7 @@ class Room:
         return self.needed <= self.free
 
 
-def rooms(wanted: Iterable[Download]) -> list[Room]:
+def disk_spaces(wanted: Iterable[Download]) -> list[DiskSpace]:
     """What each file system has to hold: a file that two models share there is kept once."""
     folders: dict[int, Path] = {}
     needed: dict[int, int] = defaultdict(int)
@@ -144,7 +144,7 @@ def rooms(wanted: Iterable[Download]) -> list[Room]:
         for device, (folder, cache) in devices.items():
             folders.setdefault(device, folder)
             needed[device] += max(0, one.file.size - part_size(cache.part(one.file)))
-    return [Room(folders[device], needed[device], free(folders[device])) for device in folders]
+    return [DiskSpace(folders[device], needed[device], free(folders[device])) for device in folders]
 
 
 def existing(folder: Path) -> Path:

@@ -16,7 +16,7 @@ from generator.models_yaml.features import (
     metric_keys,
     quantization_keys,
 )
-from generator.models_yaml.features import python_env_keys as python_env_key
+from generator.models_yaml.features import python_env_keys as python_env_keys
 from generator.spec import model_source
 from generator.spec.model_spec import (
     DynamicBatching,
@@ -112,7 +112,7 @@ def _anything(node: Node, report: Report) -> Node:  # noqa: ARG001, a Check take
 
 
 @dataclass(frozen=True)
-class Entry:
+class KeyRule:
     """One key of a model: how it is checked and what it is when left out."""
 
     check: Check
@@ -120,37 +120,37 @@ class Entry:
     required: bool = False
 
 
-KEYS: dict[str, Entry] = {
-    "name": Entry(schema.name(MAX_NAME), required=True),
-    "task": Entry(schema.text("a task's name"), required=True),
-    "model": Entry(schema.text("a Hub id or a local path"), required=True),
-    "revision": Entry(model_source.REVISION),
-    "adapters": Entry(schema.nullable(adapter_keys.check), ()),
-    "dtype": Entry(schema.choice(*DTYPES), "auto"),
-    "quantization": Entry(quantization_keys.check),
-    "device_map": Entry(schema.nullable(schema.choice(*DEVICE_MAPS))),
-    "trust_remote_code": Entry(schema.boolean, False),
-    "allow_pickle": Entry(schema.boolean, False),
-    "max_batch_size": Entry(schema.integer(0, schema.INT32_MAX), 0),
-    "dynamic_batching": Entry(_dynamic_batching, DynamicBatching()),
-    "instance_group": Entry(
+KEYS: dict[str, KeyRule] = {
+    "name": KeyRule(schema.name(MAX_NAME), required=True),
+    "task": KeyRule(schema.text("a task's name"), required=True),
+    "model": KeyRule(schema.text("a Hub id or a local path"), required=True),
+    "revision": KeyRule(model_source.REVISION),
+    "adapters": KeyRule(schema.nullable(adapter_keys.check), ()),
+    "dtype": KeyRule(schema.choice(*DTYPES), "auto"),
+    "quantization": KeyRule(quantization_keys.check),
+    "device_map": KeyRule(schema.nullable(schema.choice(*DEVICE_MAPS))),
+    "trust_remote_code": KeyRule(schema.boolean, False),
+    "allow_pickle": KeyRule(schema.boolean, False),
+    "max_batch_size": KeyRule(schema.integer(0, schema.INT32_MAX), 0),
+    "dynamic_batching": KeyRule(_dynamic_batching, DynamicBatching()),
+    "instance_group": KeyRule(
         schema.nullable(schema.list_of(_instance_group, "a list of maps with count, kind, gpus"))
     ),
-    "version_policy": Entry(schema.nullable(_version_policy)),
-    "streaming": Entry(schema.boolean),  # left out: whether the task streams
-    "hooks": Entry(schema.nullable(schema.text("a Python file"))),
-    "python_env": Entry(python_env_key.check),
-    "metrics": Entry(metric_keys.check, ()),
-    "response_cache": Entry(_response_cache),
-    "layout": Entry(schema.choice(*LAYOUTS), "single"),
-    "ensemble": Entry(ensemble_keys.check, Ensemble()),
-    "canary": Entry(_anything),
-    "shadow": Entry(_anything),
-    "options": Entry(_anything),
+    "version_policy": KeyRule(schema.nullable(_version_policy)),
+    "streaming": KeyRule(schema.boolean),  # left out: whether the task streams
+    "hooks": KeyRule(schema.nullable(schema.text("a Python file"))),
+    "python_env": KeyRule(python_env_keys.check),
+    "metrics": KeyRule(metric_keys.check, ()),
+    "response_cache": KeyRule(_response_cache),
+    "layout": KeyRule(schema.choice(*LAYOUTS), "single"),
+    "ensemble": KeyRule(ensemble_keys.check, Ensemble()),
+    "canary": KeyRule(_anything),
+    "shadow": KeyRule(_anything),
+    "options": KeyRule(_anything),
 }
 
 
-def meant_task(tag: str, tasks: Collection[str]) -> str:
+def task_hint(tag: str, tasks: Collection[str]) -> str:
     """``; did you mean ...`` for another name of one of ``tasks``; empty where it is none."""
     other = _OTHER_NAMES.get(tag)
     if _TEXT_TO_TEXT.fullmatch(tag):

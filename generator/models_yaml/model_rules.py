@@ -15,7 +15,7 @@ from generator.yaml_file import schema
 from generator.yaml_file.nodes import Node
 
 
-class Limit(NamedTuple):
+class BatchLimit(NamedTuple):
     """The key that says how many rows Triton may put together, and what it says."""
 
     key: str
@@ -28,11 +28,11 @@ def broken_rules(
     """Each rule that a model breaks: where, and what is wrong. Refused values are None."""
     if "dynamic_batching" in given and values.get("max_batch_size") is not None:
         if values.get("layout") != "ensemble":
-            limit = Limit("max_batch_size", values["max_batch_size"])
+            limit = BatchLimit("max_batch_size", values["max_batch_size"])
             yield from _batching(given["dynamic_batching"], values, limit)
         elif values["ensemble"].is_native:
             rows = values["ensemble"].model_max_batch_size
-            limit = Limit("ensemble.model_max_batch_size", rows)
+            limit = BatchLimit("ensemble.model_max_batch_size", rows)
             yield from _batching(given["dynamic_batching"], values, limit)
     if "instance_group" in given and values.get("device_map") is not None:
         yield from _instances(given["instance_group"], values)
@@ -42,7 +42,9 @@ def broken_rules(
         yield from _response_cache(given["response_cache"], values, task)
 
 
-def _batching(node: Node, values: Mapping[str, Any], limit: Limit) -> Iterator[tuple[Node, str]]:
+def _batching(
+    node: Node, values: Mapping[str, Any], limit: BatchLimit
+) -> Iterator[tuple[Node, str]]:
     largest = limit.value
     sizes = node.get("preferred_batch_size")
     if largest == 0 and values["dynamic_batching"] not in (None, DynamicBatching()):

@@ -86,7 +86,7 @@ def update(config: Path, named: Iterable[Key], fetched: Lock) -> None:
         RepositoryError: it can't be written.
     """
     path = lock_path(config)
-    with _alone(path):
+    with _locked(path):
         old = read_lock(config) or {}
         entries = {key: old[key] for key in named if key in old}
         for key, snapshot in fetched.items():
@@ -100,7 +100,7 @@ def update(config: Path, named: Iterable[Key], fetched: Lock) -> None:
 
 
 @contextlib.contextmanager
-def _alone(path: Path) -> Iterator[None]:
+def _locked(path: Path) -> Iterator[None]:
     """Keeps other fetches from the lock meanwhile; without, where the folder has no locks."""
     with contextlib.ExitStack() as stack:
         with contextlib.suppress(OSError):
@@ -138,7 +138,8 @@ def pin(specs: Iterable[ModelSpec], lock: Lock | None, config: Path) -> list[Mod
 def _with_adapters(spec: ModelSpec, lock: Lock, config: Path, report: Report) -> ModelSpec:
     """The model with what is locked for it and for each of its adapters."""
     own, *adapters = (
-        part if part.source.is_local else _pinned(part, lock, config, report) for part in spec.parts
+        part if part.source.is_local else _pinned(part, lock, config, report)
+        for part in spec.model_and_adapters
     )
     locked = zip(spec.adapters, adapters, strict=True)
     return replace(own, adapters=tuple(replace(one, locked=part.locked) for one, part in locked))

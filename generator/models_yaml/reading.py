@@ -24,7 +24,7 @@ from generator.models_yaml.features.canary_keys import Branch
 from generator.models_yaml.features.canary_targets import Target, refuse_targets
 from generator.models_yaml.features.hooks_file import find_hooks
 from generator.models_yaml.features.python_env_keys import find_python_env
-from generator.models_yaml.model_keys import KEYS, meant_task, merge
+from generator.models_yaml.model_keys import KEYS, merge, task_hint
 from generator.models_yaml.model_names import NameClaim, refuse_clashes
 from generator.models_yaml.model_rules import broken_rules, engine_rules, vllm_rules
 from generator.models_yaml.server_settings import ServerSettings, read_settings
@@ -175,7 +175,7 @@ class _Loader:
         values["streaming"] = self.streaming(given, values, task, node)
         named = own.get("name")
         if named is not None and isinstance(named.value, str):
-            self.claims.append(NameClaim(named, named.value, parts(values)))
+            self.claims.append(NameClaim(named, named.value, folder_suffixes(values)))
         values["hooks"] = self.hooks(given, values)
         adapters = values["adapters"] or ()
         values["adapters"] = adapter_keys.find_adapters(adapters, self.base, self.report)
@@ -205,7 +205,7 @@ class _Loader:
             return None
         if tag not in self.tasks:
             node = given["task"]
-            hint = meant_task(tag, self.tasks) or schema.did_you_mean(tag, self.tasks, "tasks")
+            hint = task_hint(tag, self.tasks) or schema.did_you_mean(tag, self.tasks, "tasks")
             self.report.add(node, f"unknown task {schema.show(node)}{hint}")
         return self.tasks.get(tag)
 
@@ -266,7 +266,7 @@ class _Loader:
         self.report.add(place, f"{message} (in {model.where})" if inherited else message)
 
 
-def parts(values: Mapping[str, Any]) -> tuple[str, ...]:
+def folder_suffixes(values: Mapping[str, Any]) -> tuple[str, ...]:
     """What a model's name is followed by in the names of its further folders."""
     if values.get("layout") == "ensemble":
         return STEP_SUFFIXES

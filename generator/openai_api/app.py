@@ -20,14 +20,14 @@ from aiohttp import web
 
 from generator.openai_api.key import is_authorized
 from generator.openai_api.routes import embeddings
-from generator.openai_api.routes.answers import Answer, Chunks, events, sse, to_json, whole
+from generator.openai_api.routes.answers import Answer, Chunks, events, sse, to_json, whole_answer
 from generator.openai_api.routes.chat import CHAT
 from generator.openai_api.routes.completions import COMPLETIONS
-from generator.openai_api.routes.merging import merged, only
+from generator.openai_api.routes.merging import merged, single
 from generator.openai_api.schema.api import Api
 from generator.openai_api.schema.errors import ApiError
 from generator.openai_api.schema.json_body import read_object
-from generator.openai_api.schema.request import Asked
+from generator.openai_api.schema.request import GenerationRequest
 from generator.openai_api.triton.catalog import EMBEDDING_TASKS, Catalog, ServedModel
 from generator.openai_api.triton.client import Triton
 from generator.openai_api.triton.request_headers import Metadata, id_of, send_id, trace_context
@@ -108,11 +108,11 @@ class OpenAiApp:
             return _json(embeddings.write(asked, answers))
 
         try:
-            return await self._of_what_it_is_now(model, answer)
+            return await self._retry_if_changed(model, answer)
         except ApiError as error:
-            raise embeddings.in_openais_words(error) from None
+            raise embeddings.with_openai_names(error) from None
 
-    async def _of_what_it_is_now(
+    async def _retry_if_changed(
         self,
         model: ServedModel,
         answer: Callable[[ServedModel], Awaitable[web.StreamResponse]],
@@ -160,14 +160,14 @@ class OpenAiApp:
                 chunks = self._chunks(model, asked, request_id, trace_context(request))
                 if asked.stream:
                     return await _streamed(request, answer, chunks)
-                return _json(await whole(answer, chunks))
+                return _json(await whole_answer(answer, chunks))
 
-            return await self._of_what_it_is_now(model, answered)
+            return await self._retry_if_changed(model, answered)
 
         return generate
 
     def _chunks(
-        self, model: ServedModel, asked: Asked, request_id: str, metadata: Metadata
+        self, model: ServedModel, asked: GenerationRequest, request_id: str, metadata: Metadata
     ) -> Chunks:
         logprobs = asked.num_logprobs is not None
         adapter = {"lora_name": model.adapter} if model.adapter else {}
@@ -177,7 +177,7 @@ class OpenAiApp:
             )
             for inputs in asked.inputs
         ]
-        return merged(sources) if len(sources) > 1 else only(sources[0])
+        return merged(sources) if len(sources) > 1 else single(sources[0])
 
 
 async def _streamed(request: web.Request, answer: Answer, chunks: Chunks) -> web.StreamResponse:

@@ -18,7 +18,7 @@ from generator.openai_api.triton.client import Triton
 # As long as Triton itself waits for what is in flight.
 GRACE_S = 30.0
 _BACKLOG = 1024
-_LAST_COMERS_S = 0.1
+_LATE_CONNECTIONS_S = 0.1
 # aiohttp would log broken request lines as they came; what our handlers fail at, they tell.
 _SILENT = logging.getLogger("hf_triton.openai_api")
 _SILENT.setLevel(logging.CRITICAL + 1)
@@ -72,7 +72,7 @@ async def _accept_no_more(listening: socket.socket) -> None:
     last other one has ended. So those accepted already have a moment to be answered.
     """
     asyncio.get_running_loop().remove_reader(listening)
-    await asyncio.sleep(_LAST_COMERS_S)
+    await asyncio.sleep(_LATE_CONNECTIONS_S)
 
 
 async def _check(triton: Triton) -> None:

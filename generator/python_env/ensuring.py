@@ -30,9 +30,9 @@ def ensure_environments(specs: Iterable[ModelSpec], tasks: Mapping[str, Task]) -
             failures.update({spec.name: f"python_env: {error}" for spec in users})
             continue
         for spec in users:
-            lacking = _lacking(env, tasks[spec.task])
-            if lacking:
-                failures[spec.name] = f"python_env: {lacking}"
+            missing = _missing_packages(env, tasks[spec.task])
+            if missing:
+                failures[spec.name] = f"python_env: {missing}"
     return failures
 
 
@@ -56,18 +56,18 @@ def _users(specs: Iterable[ModelSpec]) -> dict[PythonEnv, list[ModelSpec]]:
 
 
 def _ensure(env: PythonEnv, names: list[str]) -> None:
-    news = _News(f"{', '.join(names)}: environment of {env.written}")
+    progress = _BuildProgress(f"{', '.join(names)}: environment of {env.written}")
     began = time.monotonic()
     try:
-        built = ensure(env, binary.numpy_below(), news.show, news.busy)
+        built = ensure(env, binary.numpy_below(), progress.show, progress.busy)
     finally:
-        news.end()
+        progress.end()
     if built:
         seconds = time.monotonic() - began
-        _say(f"{news.title}: built in {seconds:.0f} s, {folder_of(env)}")
+        _say(f"{progress.title}: built in {seconds:.0f} s, {folder_of(env)}")
 
 
-def _lacking(env: PythonEnv, task: Task) -> str:
+def _missing_packages(env: PythonEnv, task: Task) -> str:
     """What the environment has not and the task needs; empty where there is nothing."""
     if not any(f"/{SHARED_PACKAGE}/" in path for path in task.runtime_files):
         return ""
@@ -75,14 +75,14 @@ def _lacking(env: PythonEnv, task: Task) -> str:
         versions = look_inside(folder_of(env), *_PACKAGES).versions
     except BrokenEnvironmentError as error:
         return str(error)
-    lacking = [name for name in _PACKAGES if versions[name] is None]
-    if not lacking:
+    missing = [name for name in _PACKAGES if versions[name] is None]
+    if not missing:
         return ""
     hint = "" if env.folder else ", or say system_site_packages: true to take the server's"
-    return f"{env.written}: lacks {' and '.join(lacking)}, which {task.tag} needs: add that{hint}"
+    return f"{env.written}: lacks {' and '.join(missing)}, which {task.tag} needs: add that{hint}"
 
 
-class _News:
+class _BuildProgress:
     """What pip is at: one line on a terminal, elsewhere a line for what takes long."""
 
     def __init__(self, title: str) -> None:

@@ -77,17 +77,17 @@ class EnsembleTensors:
         return replace(tensor, dims=(-1, *tensor.dims)) if self.max_batch_size else tensor
 
 
-def ensemble_tensors(alone: Any, ensemble: Ensemble, output: str) -> EnsembleTensors:
-    """``alone`` is the ModelConfig of the task as a single model, ``output`` the task's OUTPUT."""
+def ensemble_tensors(single: Any, ensemble: Ensemble, output: str) -> EnsembleTensors:
+    """``single`` is the ModelConfig of the task as a single model, ``output`` the task's OUTPUT."""
     largest = ensemble.model_max_batch_size if ensemble.is_native else 0
     rows = () if largest else (-1,)
     names = ["input_ids", "attention_mask", *(["token_type_ids"] * ensemble.token_type_ids)]
     return EnsembleTensors(
-        inputs=tuple(_tensors(alone.input)),
-        outputs=tuple(_tensors(alone.output)),
+        inputs=tuple(_tensors(single.input)),
+        outputs=tuple(_tensors(single.output)),
         tokens=tuple(Tensor(name, "TYPE_INT64", (*rows, -1)) for name in names),
         computed=Tensor(_COMPUTED, "TYPE_FP32", (*rows, *_SIZES[output])),
-        max_batch_size=alone.max_batch_size,
+        max_batch_size=single.max_batch_size,
         model_max_batch_size=largest,
         native_file=NATIVE_FILES.get(ensemble.backend),
     )

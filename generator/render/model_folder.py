@@ -93,9 +93,11 @@ def render_config(model: TritonModel, task: Task) -> str:
 
 
 def _render_part(model: TritonModel, task: Task) -> str:
-    """The config of an ensemble or of its step: around the tensors that the task has alone."""
-    alone = TritonModel(model.spec.name, "whole", model.spec)
-    outer = model_config.parse(render_config(alone, task))
+    """The config of an ensemble or of its step: made of the tensors that the task has as a single
+    model.
+    """
+    single = TritonModel(model.spec.name, "whole", model.spec)
+    outer = model_config.parse(render_config(single, task))
     if model.spec.ensemble is None or task.output is None:
         raise TemplateError(f"{task.folder / 'options.py'}: has no OUTPUT, which an ensemble needs")
     tensors = ensemble_tensors(outer, model.spec.ensemble, task.output)
@@ -172,7 +174,9 @@ def _added_values(model: TritonModel, repository: Path) -> dict[str, object]:
     added |= _locked_values(spec)
     if spec.adapters:
         added["adapters"] = [
-            _adapter_values(model, part, repository) for part in spec.parts if part.adapter
+            _adapter_values(model, part, repository)
+            for part in spec.model_and_adapters
+            if part.adapter
         ]
     if spec.hooks is not None:
         added["hooks"] = spec.hooks.path.name

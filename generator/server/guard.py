@@ -36,7 +36,7 @@ def main(shared_memory_prefix: str, program: str, *arguments: str) -> None:
     if child == 0:
         prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # should this process be killed
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-        _become(program, [argument.replace(SECRET, secret) for argument in arguments])
+        _exec(program, [argument.replace(SECRET, secret) for argument in arguments])
 
     def pass_on(number: int, _frame: FrameType | None) -> None:
         os.kill(child, number)
@@ -49,7 +49,7 @@ def main(shared_memory_prefix: str, program: str, *arguments: str) -> None:
     watch.start()
     status = os.waitpid(child, 0)[1]
     _end_orphans()
-    _end_like(status)
+    _exit_like(status)
 
 
 def _first_line() -> str:
@@ -59,7 +59,7 @@ def _first_line() -> str:
     return line.decode()
 
 
-def _become(program: str, arguments: list[str]) -> None:
+def _exec(program: str, arguments: list[str]) -> None:
     try:
         os.execv(program, [program, *arguments])  # noqa: S606
     except OSError as error:
@@ -97,7 +97,7 @@ def _end_orphans() -> None:
                 os.kill(pid, signal.SIGKILL)
 
 
-def _end_like(status: int) -> None:
+def _exit_like(status: int) -> None:
     if os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)
         if number not in (signal.SIGKILL, signal.SIGSTOP):

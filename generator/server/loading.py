@@ -55,7 +55,7 @@ class ModelLoader:
         self._steps_of = steps_of
         self._engines: dict[str, str] = {}  # front -> engine
         self._parts: dict[str, str] = {}  # engine or step -> model
-        self._next_to_start = threading.Lock()
+        self._load_lock = threading.Lock()
         self._outcomes: queue.SimpleQueue[Loaded] = queue.SimpleQueue()
 
     def begin(self, models: Iterable[str]) -> None:
@@ -94,10 +94,10 @@ class ModelLoader:
             while True:
                 model = waiting.get_nowait()
                 began = time.monotonic()
-                failure = self._load_both(model)
+                failure = self._load_with_engine(model)
                 self._outcomes.put(Loaded(model, time.monotonic() - began, failure))
 
-    def _load_both(self, model: str) -> str | None:
+    def _load_with_engine(self, model: str) -> str | None:
         """Loads a model, after its engine where that is another one, and without it not at all."""
         engine = self._engines.get(model)
         failure = self._load(engine) if engine else None
@@ -106,7 +106,7 @@ class ModelLoader:
 
     def _load(self, model: str) -> str | None:
         """The reason in one line where it fails."""
-        with self._next_to_start:
+        with self._load_lock:
             time.sleep(_LOADS_APART_S)
         try:
             failure = self._api.load(model)

@@ -160,19 +160,19 @@ class TritonServer:
     def _wait_live(self, deadline: float) -> None:
         while True:
             if self.exit_code() is not None:
-                raise ServerError(self.last_words("tritonserver did not start"))
+                raise ServerError(self.exit_message("tritonserver did not start"))
             with contextlib.suppress(OSError):
                 if self.api.is_live():
                     return
             if time.monotonic() > deadline:
-                raise ServerError(self.last_words("tritonserver does not answer"))
+                raise ServerError(self.exit_message("tritonserver does not answer"))
             time.sleep(0.05)
 
     def next_outcome(self, timeout_s: float) -> Loaded | None:
         """As ModelLoader's. Raises ServerError when the server dies."""
         outcome = self.loader.next_outcome(timeout_s)
         if self.exit_code() is not None:
-            raise ServerError(self.last_words("tritonserver died"))
+            raise ServerError(self.exit_message("tritonserver died"))
         return outcome
 
     def wait_ready(self, models: Iterable[str], timeout_s: float = 600.0) -> None:
@@ -200,7 +200,7 @@ class TritonServer:
         """The last lines of its log that are worth a look, oldest first."""
         return self._log.tail()
 
-    def last_words(self, what: str) -> str:
+    def exit_message(self, what: str) -> str:
         """``what``, how the process ended, and the last lines of its log."""
         code = self.exit_code()
         if code is None:
@@ -212,9 +212,9 @@ class TritonServer:
         lines = "".join(f"\n    {line}" for line in self.log_tail())
         return f"{what}{how}{'; its last lines:' if lines else ''}{lines}"
 
-    def stop(self, is_hopeless: Callable[[], bool] = lambda: False) -> int:
+    def stop(self, is_stuck: Callable[[], bool] = lambda: False) -> int:
         """Ends the server after the requests in flight; forces it after a while, or as soon as
-        ``is_hopeless`` says that what it waits for never comes.
+        ``is_stuck`` says that what it waits for never comes.
 
         Triton also waits for loads: where there is nothing but those, it is soon forced.
         Returns the server's exit code, 0 after a graceful stop.
@@ -223,7 +223,7 @@ class TritonServer:
         only_loads = self.loader.num_loading and not self.loader.ready
         timeout_s = _STOP_TIMEOUT_ONLY_LOADS_S if only_loads else _STOP_TIMEOUT_S
         deadline = time.monotonic() + timeout_s
-        while self.exit_code() is None and time.monotonic() < deadline and not is_hopeless():
+        while self.exit_code() is None and time.monotonic() < deadline and not is_stuck():
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(_STOP_POLL_S)
         return self.kill()

@@ -200,7 +200,7 @@ class ModelSpec:
     adapter: str | None = None
 
     @property
-    def parts(self) -> tuple[ModelSpec, ...]:
+    def model_and_adapters(self) -> tuple[ModelSpec, ...]:
         """What has files of its own: the model, and each of its adapters as if it were one."""
         return self, *(
             replace(

@@ -110,7 +110,7 @@ class Healer:
         with self._lock:
             return bool(self._healing)
 
-    def notice_ready(self, folders: Iterable[str]) -> None:
+    def on_ready(self, folders: Iterable[str]) -> None:
         """Takes back that it gave up a model which somebody else has loaded."""
         with self._lock:
             revived = self._given_up.keys() & set(folders)
@@ -170,7 +170,7 @@ class Healer:
             failure = self._load(death, ended)
             if failure is None:
                 restarts.lives()
-                self._welcome(death.folder, time.monotonic() - began)
+                self._report_loaded(death.folder, time.monotonic() - began)
                 return
             if ended.is_set():
                 return
@@ -240,7 +240,7 @@ class Healer:
             self._healing[folder] = text
         self._say(f"model '{self._model_of(folder)}': {text}")
 
-    def _welcome(self, folder: str, seconds: float) -> None:
+    def _report_loaded(self, folder: str, seconds: float) -> None:
         model = self._model_of(folder)
         self._health.restarted(model)
         self._health.set_given_up(model, False)

@@ -24,10 +24,10 @@ from generator.server.stubs import find_stubs
 from generator.supervision.healing import Healer
 from generator.supervision.health import Health
 from generator.supervision.health_port import health_port
-from generator.supervision.loop import ServeOptions, Supervisor, impatient
+from generator.supervision.loop import ServeOptions, Supervisor, with_short_timeout
 from generator.supervision.messages import say
 from generator.supervision.served_models import ServedModels
-from generator.supervision.stopping import Hopelessness, Idleness
+from generator.supervision.stopping import IdleTime, StuckStop
 from generator.supervision.stub_deaths import StubDeaths
 
 __all__ = ["ServeOptions", "StopRequested", "serve", "stop_signals"]
@@ -63,7 +63,7 @@ def serve(
         with health_port(server.listen, health):
             server.start()
             health.set_server_up(True)
-            with _findable(server, options.config):
+            with _state_file(server, options.config):
                 return _serve_until_stopped(server, models, options, health, openai_api)
     finally:
         if openai_api:
@@ -73,7 +73,7 @@ def serve(
 
 
 @contextlib.contextmanager
-def _findable(server: TritonServer, config: Path) -> Iterator[None]:
+def _state_file(server: TritonServer, config: Path) -> Iterator[None]:
     """Leaves word in the repository of how to reach the server, for ``apply``."""
     listen = server.listen
     state = ServerState(
@@ -149,7 +149,7 @@ def _watching(
 def _healer(
     server: TritonServer, served: ServedModels, health: Health, options: ServeOptions
 ) -> Healer:
-    api = impatient(server.api)
+    api = with_short_timeout(server.api)
     deaths = StubDeaths(api, lambda: find_stubs(server.pid))
     return Healer(api, deaths, served, health, options.policy, say, server.log_tail)
 
@@ -169,7 +169,7 @@ def _stop(
         healer.end()
         if openai_api:
             openai_api.begin_stop()
-        hopeless = Hopelessness(server.listen, Idleness(server.pid), healer.has_deaths)
+        hopeless = StuckStop(server.listen, IdleTime(server.pid), healer.has_deaths)
         code = server.stop(hopeless)
         if openai_api:
             openai_api.end()

@@ -23,7 +23,7 @@ from generator.supervision.health import Health
 from generator.supervision.messages import counted, print_curl_lines, say, tell_loaded, tell_serving
 from generator.supervision.served_models import ServedModels
 from generator.supervision.server_restarts import ServerRestarts
-from generator.supervision.unready_models import Unready
+from generator.supervision.unready_models import UnreadyModels
 
 _LOOK_EVERY_S = 0.25
 _ASK_EVERY_S = 1.0
@@ -62,8 +62,8 @@ class Supervisor:
     ) -> None:
         self._server, self._served, self._health = server, served, health
         self._healer, self._options, self._openai_api = healer, options, openai_api
-        self._api = impatient(server.api)
-        self._unready = Unready(self._api)
+        self._api = with_short_timeout(server.api)
+        self._unready = UnreadyModels(self._api)
         self._restarts = ServerRestarts(server, options.policy)
         self._has_served = False  # whether the first load is over, with something to show for it
         self._were_ready: set[str] = set()  # of those that serve has loaded
@@ -96,9 +96,9 @@ class Supervisor:
                 self._revive(self._openai_api)
 
     def _revive(self, openai_api: OpenAiProcess) -> None:
-        news = openai_api.revive()
-        if news:
-            say(news)
+        message = openai_api.revive()
+        if message:
+            say(message)
             self._health.set_openai_api(openai_api.why_not_up)
 
     def _begin_to_load(self) -> None:
@@ -153,7 +153,7 @@ class Supervisor:
         self._health.set_server_up(True)
         self._states = _states(versions)
         ready = {name for name, reason in self._states.items() if not reason}
-        self._healer.notice_ready(ready)
+        self._healer.on_ready(ready)
         whole = {name for name in self._served.names() if self._parts(name) <= ready}
         self._seen_ready |= whole
         for model in whole & self._failures.keys():
@@ -164,7 +164,7 @@ class Supervisor:
         """Whether models that are loaded say so themselves."""
         parts = {part for name in self._served.names() for part in self._served.folders(name)}
         self._unready.ask(loaded & parts)
-        for folder in self._unready.hopeless():
+        for folder in self._unready.overdue():
             self._healer.end_processes(folder, "it said for a minute that it is not ready")
 
     def _tell_health(self) -> None:
@@ -244,7 +244,7 @@ class Supervisor:
         self._begin_to_load()
 
 
-def impatient(api: ServerApi) -> ServerApi:
+def with_short_timeout(api: ServerApi) -> ServerApi:
     """The same server, asked by one who looks four times a second."""
     return dataclasses.replace(api, answer_timeout_s=_ANSWER_TIMEOUT_S)
 

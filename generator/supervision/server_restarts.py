@@ -26,7 +26,7 @@ class ServerRestarts:
         """Clears away what the dead server left behind and starts it, with no model yet. Raises
         ServerError, with its last lines, where it dies too often.
         """
-        words = self._server.last_words("tritonserver died")
+        words = self._server.exit_message("tritonserver died")
         while True:
             self._server.kill()
             self._wait(words)

@@ -20,7 +20,7 @@ _BUSY_SHARE = 0.1
 _IDLE_S = 5.0
 
 
-class Idleness:
+class IdleTime:
     """How long no process of a group has used the processor."""
 
     def __init__(
@@ -46,10 +46,10 @@ class Idleness:
         return now - self._busy_at_s
 
 
-class Hopelessness:
+class StuckStop:
     """Of one server, from the moment on that it is asked to stop."""
 
-    def __init__(self, listen: Listen, idleness: Idleness, has_deaths: bool) -> None:
+    def __init__(self, listen: Listen, idleness: IdleTime, has_deaths: bool) -> None:
         """``has_deaths``: whether processes of it have died, and requests with them."""
         self._listen, self._idleness, self._has_deaths = listen, idleness, has_deaths
         self.came = False

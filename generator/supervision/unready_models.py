@@ -23,7 +23,7 @@ class Server(Protocol):
     def model_config(self, name: str, version: str = "") -> dict[str, Any] | None: ...  # noqa: D102
 
 
-class Unready:
+class UnreadyModels:
     """Which of a server's models say so, and since when."""
 
     def __init__(self, server: Server, clock: Callable[[], float] = time.monotonic) -> None:
@@ -50,7 +50,7 @@ class Unready:
             else:
                 self._since_s.setdefault(folder, self._clock())
 
-    def hopeless(self) -> list[str]:
+    def overdue(self) -> list[str]:
         """Those that have said so for too long and that loading again can help; each once a minute.
 
         A front waits for its engine, and an ensemble for its steps: neither helps itself.

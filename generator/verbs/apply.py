@@ -66,7 +66,7 @@ def run(args: argparse.Namespace) -> int:
     _check_usage(args)
     # Imported here: the other verbs, and --help, need no HTTP.
     from generator.apply.session import ApplyOptions, Session
-    from generator.apply.target import check, distant_target, running_target
+    from generator.apply.target import check, remote_target, running_target
     from generator.models_yaml.reading import load
     from generator.spec.task_folders import find_tasks
 
@@ -77,7 +77,7 @@ def run(args: argparse.Namespace) -> int:
         raise ServerError(f"{repository}: no such folder: start a server with hf-triton serve")
     if args.url:
         grpc_port = args.grpc_port or int(args.url.rpartition(":")[2]) + 1
-        target = distant_target(args.url, grpc_port, _admin_key(args))
+        target = remote_target(args.url, grpc_port, _admin_key(args))
     else:
         target = running_target(repository, args.http_port)
     check(target, repository)

@@ -17,7 +17,7 @@ from generator.spec.model_spec import ModelSpec
 from generator.spec.task_folders import find_tasks
 
 if TYPE_CHECKING:
-    from generator.fetch.fetching import Fetching
+    from generator.fetch.fetching import FetchRun
 
 HELP = "download what models.yaml names into each model's cache, and lock it in models.lock"
 NUM_WORKERS = 8
@@ -115,11 +115,11 @@ def _weights(
 ) -> None:
     """Raises GeneratorError where a model can't be had, after all others are here."""
     # Imported here: the other verbs need no Hub.
-    from generator.fetch.fetching import Fetching
+    from generator.fetch.fetching import FetchRun
 
     repository = Path(args.repository)
     lock = _lock_to_follow(config, chosen, args)
-    fetching = Fetching(repository, chosen, lock, args.max_workers)
+    fetching = FetchRun(repository, chosen, lock, args.max_workers)
     with contextlib.ExitStack() as stack:
         if not args.dry_run:
             fetching.lock_caches(stack, _wait if args.wait else _refuse)
@@ -137,7 +137,7 @@ def _weights(
         _report(config, specs, args.locked)
 
 
-def _fetch(fetching: Fetching) -> None:
+def _fetch(fetching: FetchRun) -> None:
     try:
         fetching.fetch()
     except KeyboardInterrupt:

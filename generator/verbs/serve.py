@@ -187,9 +187,9 @@ def run(args: argparse.Namespace) -> int:
     listen = Listen(args.host, *ports, health_port=args.health_port)
     key = take_key(args.openai_key_file, os.environ)
     if args.triton_url:
-        from generator.supervision.openai_alone import serve_alone
+        from generator.supervision.openai_only import serve_openai_only
 
-        return serve_alone(listen, args.triton_url, key, stop_signals())
+        return serve_openai_only(listen, args.triton_url, key, stop_signals())
     admin_key = _admin_key(args)
     listen.check()  # before anything is written
     repository = Path(args.repository)

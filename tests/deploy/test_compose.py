@@ -84,9 +84,9 @@ def test_paths_of_models_yaml_lead_to_what_is_mounted(deploy: Deploy) -> None:
 
 
 def test_paths_that_leave_the_folder_lead_to_what_is_mounted() -> None:
-    assert compose._inside("../demo/model", "m") == "/srv/hf-triton/demo/model"
-    assert compose._inside("/data/model", "m") == "/data/model"
-    assert compose._inside("~/model", "m") == "/tmp/model"
+    assert compose._container_path("../demo/model", "m") == "/srv/hf-triton/demo/model"
+    assert compose._container_path("/data/model", "m") == "/data/model"
+    assert compose._container_path("~/model", "m") == "/tmp/model"
 
 
 def test_the_command_is_one_that_the_command_line_takes(deploy: Deploy) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from generator.apply import execution
-from generator.apply.model_control import Control
+from generator.apply.model_control import ModelControl
 from generator.apply.model_update import write_folder
 from generator.apply.planning import plan_apply
 from generator.repository import served_record, version_folders, writing
@@ -190,7 +190,7 @@ def test_killed_after_a_version_was_written_the_next_apply_ends_it(
 ) -> None:
     made.say(CHANGED)
     plan = make_plan(Path("models.yaml"), made.repository)
-    found = plan_apply(plan, made.repository, Control(made.api), force=False)
+    found = plan_apply(plan, made.repository, ModelControl(made.api), force=False)
     write_folder(found.groups[0].folders[0])
     if was_loaded:
         made.api.load("a")
@@ -202,7 +202,7 @@ def test_killed_after_a_version_was_written_the_next_apply_ends_it(
 def test_killed_after_a_version_was_written_and_taken_out_of_the_yaml_it_goes(made: Bench) -> None:
     made.say(CHANGED)
     plan = make_plan(Path("models.yaml"), made.repository)
-    found = plan_apply(plan, made.repository, Control(made.api), force=False)
+    found = plan_apply(plan, made.repository, ModelControl(made.api), force=False)
     write_folder(found.groups[0].folders[0])
     made.say(BOTH)
     assert made.apply().code == 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from generator.models_yaml.model_keys import meant_task
+from generator.models_yaml.model_keys import task_hint
 from generator.spec.task_folders import find_tasks
 
 
@@ -23,12 +23,12 @@ from generator.spec.task_folders import find_tasks
     ],
 )
 def test_another_name_of_a_task_is_understood(tag: str, hint: str) -> None:
-    found = meant_task(tag, find_tasks())
+    found = task_hint(tag, find_tasks())
     assert found.startswith("; did you mean ")
     assert found.endswith(hint)
 
 
 def test_what_means_nothing_gets_no_hint_and_no_task_that_is_not_there() -> None:
-    assert meant_task("nonsense", find_tasks()) == ""
-    assert meant_task("ner", ["text-generation"]) == ""
-    assert meant_task("image-classification", ["text-generation"]) == ""
+    assert task_hint("nonsense", find_tasks()) == ""
+    assert task_hint("ner", ["text-generation"]) == ""
+    assert task_hint("image-classification", ["text-generation"]) == ""

@@ -170,7 +170,7 @@ def of_one(parameters: Any, name: str = "a b#%") -> dict[str, Any]:
 def test_arguments_are_an_object_whether_the_tool_says_so_or_not(parameters: Any) -> None:
     tools = read_tools(of_one(parameters))
     assert tools is not None
-    schema = json.loads(tools.held_to()["json_schema"])["items"]["anyOf"][0]
+    schema = json.loads(tools.constraint()["json_schema"])["items"]["anyOf"][0]
     arguments = schema["properties"]["arguments"]
     assert arguments == {**parameters, "$id": "tool:0", "type": "object"}
 
@@ -179,7 +179,7 @@ def test_arguments_that_are_to_be_no_object_are_refused() -> None:
     tools = read_tools(of_one({"type": "string"}))
     assert tools is not None
     with pytest.raises(ApiError, match=r"tools\[0\].function.parameters.type: got another type"):
-        tools.held_to()
+        tools.constraint()
 
 
 @pytest.mark.parametrize("stream", [False, True])

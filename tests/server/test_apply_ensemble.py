@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from generator.apply.model_control import Control
-from generator.apply.model_update import Outcome, Settings, carry_out
+from generator.apply.model_control import ModelControl
+from generator.apply.model_update import Outcome, UpdateSettings, update_model
 from generator.render.digest import with_digest
 from generator.repository import writing as writer
 from generator.repository.compare import ModelPlan, compare
@@ -107,7 +107,9 @@ def change(server: TritonServer, *says: str) -> tuple[Outcome, Counter[str]]:
     try:
         assert eventually(lambda: answers.total() >= 2)
         found = plans(server.repository, *says)
-        outcome = carry_out(found, (), Control(server.api), Settings(60.0, force=False))
+        outcome = update_model(
+            found, (), ModelControl(server.api), UpdateSettings(60.0, force=False)
+        )
         num_answers = answers.total()
         assert eventually(lambda: answers.total() >= num_answers + 3)  # one was asked for after it
     finally:

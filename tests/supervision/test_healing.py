@@ -136,7 +136,7 @@ def test_a_model_that_dies_too_often_is_given_up_until_somebody_loads_it(tmp_pat
     assert server.calls[-1] == "unload a", "it is left alone"
 
     server.load("a")
-    clinic.healer.notice_ready(["a", "b"])
+    clinic.healer.on_ready(["a", "b"])
     assert clinic.healer.given_up() == set()
     assert clinic.health.given_up() == []
     clinic.healer.look(sweep=True)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from generator.supervision.stopping import Idleness
+from generator.supervision.stopping import IdleTime
 
 
 def test_it_is_idle_since_no_process_used_a_tenth_of_a_core() -> None:
     now_s = 0.0
     used = {1: 5.0, 2: 0.0}
-    idleness = Idleness(7, lambda group: dict(used), lambda: now_s)
+    idleness = IdleTime(7, lambda group: dict(used), lambda: now_s)
     now_s = 4.0
     used[1] = 5.3
     assert idleness.seconds() == 4.0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from generator.supervision.unready_models import Unready
+from generator.supervision.unready_models import UnreadyModels
 from tests.supervision.fake_server import FakeServer
 
 ROLES = {"engine": "engine", "front": "front", "whole": "whole"}
@@ -15,11 +15,11 @@ class Clock:
         return self.now_s
 
 
-def clinic() -> tuple[FakeServer, Clock, Unready]:
+def clinic() -> tuple[FakeServer, Clock, UnreadyModels]:
     server, clock = FakeServer(*ROLES, "foreign"), Clock()
     for name, role in ROLES.items():
         server.configs[name] = {"parameters": {"hf_triton_role": {"string_value": role}}}
-    return server, clock, Unready(server, clock)
+    return server, clock, UnreadyModels(server, clock)
 
 
 def test_only_what_says_so_for_a_minute_and_computes_itself_is_hopeless() -> None:
@@ -29,10 +29,10 @@ def test_only_what_says_so_for_a_minute_and_computes_itself_is_hopeless() -> Non
     assert unready.folders == {"engine", "front", "foreign"}
     clock.now_s += 60
     unready.ask(server.states)
-    assert unready.hopeless() == []
+    assert unready.overdue() == []
     clock.now_s += 1
-    assert unready.hopeless() == ["engine"]
-    assert unready.hopeless() == [], "not at once again"
+    assert unready.overdue() == ["engine"]
+    assert unready.overdue() == [], "not at once again"
 
 
 def test_one_good_answer_in_between_begins_anew() -> None:
@@ -45,7 +45,7 @@ def test_one_good_answer_in_between_begins_anew() -> None:
     server.unready = {"whole"}
     unready.ask(server.states)
     clock.now_s += 50
-    assert unready.hopeless() == []
+    assert unready.overdue() == []
 
 
 def test_one_that_is_unloaded_or_does_not_answer_says_nothing() -> None:
@@ -57,4 +57,4 @@ def test_one_that_is_unloaded_or_does_not_answer_says_nothing() -> None:
     server.is_reachable = False
     unready.ask(["engine"])
     clock.now_s += 100
-    assert unready.hopeless() == []
+    assert unready.overdue() == []

@@ -190,7 +190,7 @@ def running(repository: Path) -> Iterator[Triton]:
     except BaseException:
         server.kill()
         raise
-    assert server.exit_code() is None, server.last_words("the server died during the tests")
+    assert server.exit_code() is None, server.exit_message("the server died during the tests")
     assert server.stop() == 0, "the server did not stop gracefully"
     assert not any("Segfault" in line for line in log), "a model's process crashed"
 

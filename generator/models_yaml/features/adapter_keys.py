@@ -23,16 +23,16 @@ _REQUIRED = ("name", "model")
 
 
 @dataclass(frozen=True)
-class Entry:
+class AdapterEntry:
     """One adapter as it is written, and where."""
 
     node: Node
     values: Mapping[str, Any]
 
 
-def check(node: Node, report: Report) -> tuple[Entry, ...] | None:
+def check(node: Node, report: Report) -> tuple[AdapterEntry, ...] | None:
     """The entries of a list of maps with name, model and revision; each mistake is reported."""
-    found: tuple[Entry, ...] | None = schema.list_of(
+    found: tuple[AdapterEntry, ...] | None = schema.list_of(
         _entry, "a list of maps with name, model and revision"
     )(node, report)
     if found is not None and len(found) > MAX_ADAPTERS:
@@ -48,7 +48,7 @@ def check(node: Node, report: Report) -> tuple[Entry, ...] | None:
     return found
 
 
-def _entry(node: Node, report: Report) -> Entry:
+def _entry(node: Node, report: Report) -> AdapterEntry:
     keys: dict[str, Check] = {
         "name": schema.name(64),
         "model": schema.text("a Hub id or a local path"),
@@ -59,15 +59,17 @@ def _entry(node: Node, report: Report) -> Entry:
         for name in _REQUIRED:
             if node.get(name) is None:
                 report.add(node, f"missing key '{name}'")
-    return Entry(node, values)
+    return AdapterEntry(node, values)
 
 
-def find_adapters(entries: Sequence[Entry], base: Path, report: Report) -> tuple[Adapter, ...]:
+def find_adapters(
+    entries: Sequence[AdapterEntry], base: Path, report: Report
+) -> tuple[Adapter, ...]:
     """Where each adapter comes from, paths relative to ``base``; reports those that are nowhere."""
     return tuple(adapter for entry in entries for adapter in _found(entry, base, report))
 
 
-def _found(entry: Entry, base: Path, report: Report) -> Iterator[Adapter]:
+def _found(entry: AdapterEntry, base: Path, report: Report) -> Iterator[Adapter]:
     place, values = entry.node.get("model"), entry.values
     if place is None or not set(_REQUIRED) <= set(values):
         return  # told of already

@@ -14,8 +14,8 @@ from typing import Any
 
 from generator.openai_api.schema.api import Api, Choice
 from generator.openai_api.schema.errors import ApiError
-from generator.openai_api.schema.logprobs import read_places
-from generator.openai_api.schema.request import Asked
+from generator.openai_api.schema.logprobs import read_positions
+from generator.openai_api.schema.request import GenerationRequest
 from generator.openai_api.schema.tool_calls import FoundCalls, NamedCall, reader
 from generator.openai_api.schema.tools import Tools
 from generator.openai_api.triton.tensors import Chunk
@@ -32,14 +32,14 @@ class Answer:
     """What a request has been answered so far. ``answer_id`` and ``created`` are in each chunk."""
 
     api: Api
-    asked: Asked
+    asked: GenerationRequest
     answer_id: str
     created: int = field(default_factory=lambda: int(time.time()))
     choices: dict[int, Choice] = field(default_factory=dict)
     prompt_tokens: dict[int, int] = field(default_factory=dict)
     readers: dict[int, NamedCall | FoundCalls] = field(default_factory=dict)
 
-    def news(self, prompt: int, chunk: Chunk) -> Iterator[Choice]:
+    def new_choices(self, prompt: int, chunk: Chunk) -> Iterator[Choice]:
         """Takes a chunk, and gives what it brings of each choice that it brings something of."""
         self.prompt_tokens[prompt] = chunk.num_input_tokens
         for position, text in enumerate(chunk.texts):
@@ -61,8 +61,8 @@ class Answer:
             num_tokens=chunk.num_output_tokens[position],
         )
         if self.asked.num_logprobs is not None:
-            new.places = read_places(chunk.logprobs[position])
-            known.offset += sum(len(place.sampled.text) for place in new.places)
+            new.positions = read_positions(chunk.logprobs[position])
+            known.offset += sum(len(position.sampled.text) for position in new.positions)
         if self.asked.tools is not None:
             self._find_calls(self.asked.tools, new)
         known.finish_reason = new.finish_reason
@@ -102,12 +102,12 @@ class Answer:
         }
 
 
-async def whole(answer: Answer, chunks: Chunks) -> dict[str, Any]:
+async def whole_answer(answer: Answer, chunks: Chunks) -> dict[str, Any]:
     """The answer as one object. Raises ApiError."""
     parts: dict[int, list[Choice]] = {}
     async with aclosing(chunks):
         async for prompt, chunk in chunks:
-            for new in answer.news(prompt, chunk):
+            for new in answer.new_choices(prompt, chunk):
                 parts.setdefault(new.index, []).append(new)
     answer.check_complete()
     choices = [answer.api.write(_joined(parts[index])) for index in sorted(parts)]
@@ -122,7 +122,7 @@ async def events(answer: Answer, chunks: Chunks) -> AsyncGenerator[bytes, None]:
     opening = answer.api.opening(answer.asked.n)
     async with aclosing(chunks):
         async for prompt, chunk in chunks:
-            written = [answer.api.write_chunk(new) for new in answer.news(prompt, chunk)]
+            written = [answer.api.write_chunk(new) for new in answer.new_choices(prompt, chunk)]
             if written:
                 yield b"".join(sse({**head, "choices": [new]}) for new in (*opening, *written))
                 opening = ()
@@ -146,14 +146,14 @@ def to_json(value: Mapping[str, Any]) -> bytes:
 def _joined(parts: list[Choice]) -> Choice:
     """One choice, from its parts in order."""
     first, last = parts[0], parts[-1]
-    places = None
-    if first.places is not None:
-        places = [place for part in parts for place in part.places or ()]
+    positions = None
+    if first.positions is not None:
+        positions = [position for part in parts for position in part.positions or ()]
     return Choice(
         first.index,
         first.num_alternatives,
         "".join(part.text for part in parts),
-        places,
+        positions,
         first.offset,
         last.finish_reason,
         [call for part in parts for call in part.calls],

@@ -16,7 +16,13 @@ from generator.openai_api.schema.api import Api, Choice
 from generator.openai_api.schema.errors import bad_field
 from generator.openai_api.schema.json_body import kind_of
 from generator.openai_api.schema.logprobs import for_chat
-from generator.openai_api.schema.request import Asked, TensorValue, asked, check_names, field
+from generator.openai_api.schema.request import (
+    GenerationRequest,
+    TensorValue,
+    asked,
+    check_names,
+    field,
+)
 from generator.openai_api.schema.tool_calls import whole_calls
 from generator.openai_api.schema.tools import Tools, read_tools
 from generator.openai_api.triton.catalog import CHAT_TASKS
@@ -27,7 +33,7 @@ _OWN_FIELDS = (
 )
 
 
-def read(body: Mapping[str, Any]) -> Asked:
+def read(body: Mapping[str, Any]) -> GenerationRequest:
     """What the request asks for. Raises ApiError, 400."""
     check_names(body, _OWN_FIELDS)
     messages = field(body, "messages", json_body.json_list)
@@ -38,13 +44,13 @@ def read(body: Mapping[str, Any]) -> Asked:
         "exclude_input_in_output": True,
     }
     tools = read_tools(body)
-    held = {} if tools is None else _held_to(tools, body)
+    constraint = {} if tools is None else _tool_constraint(tools, body)
     if tools is not None:
         prompt["tools"] = json.dumps(tools.listed)
     kwargs = field(body, "chat_template_kwargs", json_body.json_object)
     if kwargs:
         prompt["chat_template_kwargs"] = json.dumps(kwargs)
-    read = asked(body, [prompt], {**_lengths(body), **held}, _num_logprobs(body))
+    read = asked(body, [prompt], {**_lengths(body), **constraint}, _num_logprobs(body))
     return replace(read, tools=tools)
 
 
@@ -77,17 +83,17 @@ def opening(num_choices: int) -> list[dict[str, Any]]:
 
 def _rest(choice: Choice) -> dict[str, Any]:
     logprobs = None
-    if choice.places is not None:
-        logprobs = for_chat(choice.places, choice.num_alternatives)
+    if choice.positions is not None:
+        logprobs = for_chat(choice.positions, choice.num_alternatives)
     return {"logprobs": logprobs, "finish_reason": choice.finish_reason}
 
 
-def _held_to(tools: Tools, body: Mapping[str, Any]) -> dict[str, str]:
+def _tool_constraint(tools: Tools, body: Mapping[str, Any]) -> dict[str, str]:
     """What makes the model call, where it must. Raises ApiError where a format is asked for too."""
-    held = tools.held_to()
-    if held and body.get("response_format") not in (None, {"type": "text"}):
+    constraint = tools.constraint()
+    if constraint and body.get("response_format") not in (None, {"type": "text"}):
         raise bad_field("tool_choice", "a call that must be", "none or auto with response_format")
-    return held
+    return constraint
 
 
 def _lengths(body: Mapping[str, Any]) -> dict[str, int]:

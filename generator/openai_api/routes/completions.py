@@ -10,7 +10,13 @@ from generator.openai_api.schema.api import Api, Choice
 from generator.openai_api.schema.errors import bad_field
 from generator.openai_api.schema.json_body import kind_of
 from generator.openai_api.schema.logprobs import for_completion
-from generator.openai_api.schema.request import Asked, TensorValue, asked, check_names, field
+from generator.openai_api.schema.request import (
+    GenerationRequest,
+    TensorValue,
+    asked,
+    check_names,
+    field,
+)
 from generator.openai_api.triton.catalog import COMPLETION_TASKS
 
 DEFAULT_MAX_TOKENS = 16  # OpenAI's
@@ -19,7 +25,7 @@ _OWN_FIELDS = ("prompt", "echo", "logprobs")
 _PROMPT = "a text or a list of texts (token ids are not: a string is needed)"
 
 
-def read(body: Mapping[str, Any]) -> Asked:
+def read(body: Mapping[str, Any]) -> GenerationRequest:
     """What the request asks for. Raises ApiError, 400."""
     check_names(body, _OWN_FIELDS)
     echo = bool(field(body, "echo", json_body.boolean))
@@ -35,8 +41,8 @@ def read(body: Mapping[str, Any]) -> Asked:
 def write(choice: Choice) -> dict[str, Any]:
     """An element of ``choices``, whole or of a chunk."""
     logprobs = None
-    if choice.places is not None:
-        logprobs = for_completion(choice.places, choice.num_alternatives, choice.offset)
+    if choice.positions is not None:
+        logprobs = for_completion(choice.positions, choice.num_alternatives, choice.offset)
     return {
         "index": choice.index,
         "text": choice.text,

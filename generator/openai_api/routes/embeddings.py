@@ -41,7 +41,7 @@ _KNOWN = ("model", "input", "encoding_format", "user", *_OPTIONS)
 
 
 @dataclass(frozen=True)
-class EmbeddingsAsked:
+class EmbeddingsRequest:
     """``options`` are the model's inputs beside the texts; ``is_base64`` how vectors are sent;
     ``user`` is empty where the request does not say.
     """
@@ -61,7 +61,7 @@ class Vectors:
     num_tokens: int
 
 
-def read(body: Mapping[str, Any]) -> EmbeddingsAsked:
+def read(body: Mapping[str, Any]) -> EmbeddingsRequest:
     """What the request asks for. Raises ApiError, 400."""
     for name in body:
         if name not in _KNOWN:
@@ -72,7 +72,7 @@ def read(body: Mapping[str, Any]) -> EmbeddingsAsked:
     if encoding_format not in _FORMATS:
         raise bad_field("encoding_format", "another text", " or ".join(_FORMATS))
     options = {name: field(body, name, check) for name, check in _OPTIONS.items()}
-    return EmbeddingsAsked(
+    return EmbeddingsRequest(
         model=json_body.text("model", body.get("model")),
         texts=tuple(_texts(body.get("input"))),
         options={name: value for name, value in options.items() if value is not None},
@@ -81,7 +81,7 @@ def read(body: Mapping[str, Any]) -> EmbeddingsAsked:
     )
 
 
-def requests(model: ServedModel, asked: EmbeddingsAsked, request_id: str) -> Iterator[Any]:
+def requests(model: ServedModel, asked: EmbeddingsRequest, request_id: str) -> Iterator[Any]:
     """The ModelInferRequests that together have every text, in order."""
     size = model.max_batch_size or len(asked.texts)
     for first in range(0, len(asked.texts), size):
@@ -102,7 +102,7 @@ def read_vectors(response: Any) -> Vectors:
     return Vectors(rows, sum(counts(data["num_input_tokens"])))
 
 
-def write(asked: EmbeddingsAsked, answers: Sequence[Vectors]) -> dict[str, Any]:
+def write(asked: EmbeddingsRequest, answers: Sequence[Vectors]) -> dict[str, Any]:
     """OpenAI's object. Raises ApiError where a text has no vector."""
     rows = [row for answer in answers for row in answer.rows]
     if len(rows) != len(asked.texts):
@@ -120,7 +120,7 @@ def write(asked: EmbeddingsAsked, answers: Sequence[Vectors]) -> dict[str, Any]:
     }
 
 
-def in_openais_words(error: ApiError) -> ApiError:
+def with_openai_names(error: ApiError) -> ApiError:
     """The model's tensors are this API's ``input``."""
     if error.param not in ("prompt", "text_input", "input_text"):
         return error

@@ -45,7 +45,7 @@ async def merged(
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def only(source: AsyncGenerator[Item, None]) -> AsyncGenerator[tuple[int, Item], None]:
+async def single(source: AsyncGenerator[Item, None]) -> AsyncGenerator[tuple[int, Item], None]:
     """The same of a single source, without a task."""
     async with aclosing(source):
         async for item in source:

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from generator.openai_api.schema.logprobs import Place
-from generator.openai_api.schema.request import Asked
+from generator.openai_api.schema.logprobs import Position
+from generator.openai_api.schema.request import GenerationRequest
 from generator.openai_api.schema.tool_calls import Call
 
 
@@ -15,14 +15,14 @@ from generator.openai_api.schema.tool_calls import Call
 class Choice:
     """One choice's answer, or the part of it that a chunk brings.
 
-    ``places`` are None without log-probabilities; ``offset`` is where in the whole text they begin.
-    ``calls`` are calls of tools, or parts of them.
+    ``positions`` are None without log-probabilities; ``offset`` is where in the whole text they
+    begin. ``calls`` are calls of tools, or parts of them.
     """
 
     index: int
     num_alternatives: int = 0
     text: str = ""
-    places: list[Place] | None = None
+    positions: list[Position] | None = None
     offset: int = 0
     finish_reason: str | None = None
     calls: list[Call] = field(default_factory=list)
@@ -47,7 +47,7 @@ class Api:
     id_prefix: str
     object: str
     chunk_object: str
-    read: Callable[[Mapping[str, Any]], Asked]
+    read: Callable[[Mapping[str, Any]], GenerationRequest]
     write: WriteChoice
     write_chunk: WriteChoice
     opening: Callable[[int], Sequence[dict[str, Any]]]

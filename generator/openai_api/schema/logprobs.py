@@ -17,7 +17,7 @@ LEAST_LOGPROB = -9999.0
 
 @dataclass(frozen=True)
 class Entry:
-    """One token that could stand at a place; ``rank`` 1 is the likeliest."""
+    """One token that could stand at a position; ``rank`` 1 is the likeliest."""
 
     text: str
     logprob: float
@@ -25,27 +25,27 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class Place:
-    """One place of the output: the sampled token, and all that are known there by rank."""
+class Position:
+    """One position of the output: the sampled token, and all that are known there by rank."""
 
     sampled: Entry
     all: tuple[Entry, ...]
 
 
-def read_places(text: str) -> list[Place]:
-    """The places of one choice, from the model's JSON."""
-    places = []
+def read_positions(text: str) -> list[Position]:
+    """The positions of one choice, from the model's JSON."""
+    positions = []
     for tokens in json.loads(text):
         entries = [
             Entry(token["decoded_token"], max(token["logprob"], LEAST_LOGPROB), token["rank"])
             for token in tokens.values()
         ]
-        places.append(Place(entries[0], tuple(sorted(entries, key=lambda entry: entry.rank))))
-    return places
+        positions.append(Position(entries[0], tuple(sorted(entries, key=lambda entry: entry.rank))))
+    return positions
 
 
 def for_completion(
-    places: Sequence[Place], num_alternatives: int, first_offset: int
+    positions: Sequence[Position], num_alternatives: int, first_offset: int
 ) -> dict[str, Any]:
     """The form of /v1/completions: four lists, one element per token each.
 
@@ -53,30 +53,33 @@ def for_completion(
     alike, ``top_logprobs`` has the likeliest.
     """
     offsets, offset = [], first_offset
-    for place in places:
+    for position in positions:
         offsets.append(offset)
-        offset += len(place.sampled.text)
+        offset += len(position.sampled.text)
     top = None
     if num_alternatives:
-        top = [{entry.text: entry.logprob for entry in reversed(place.all)} for place in places]
+        top = [
+            {entry.text: entry.logprob for entry in reversed(position.all)}
+            for position in positions
+        ]
     return {
-        "tokens": [place.sampled.text for place in places],
-        "token_logprobs": [place.sampled.logprob for place in places],
+        "tokens": [position.sampled.text for position in positions],
+        "token_logprobs": [position.sampled.logprob for position in positions],
         "top_logprobs": top,
         "text_offset": offsets,
     }
 
 
-def for_chat(places: Sequence[Place], num_alternatives: int) -> dict[str, Any]:
+def for_chat(positions: Sequence[Position], num_alternatives: int) -> dict[str, Any]:
     """The form of /v1/chat/completions: an object per token, with the likeliest ones in it."""
     content = [
         {
-            **_chat_entry(place.sampled),
+            **_chat_entry(position.sampled),
             "top_logprobs": [
-                _chat_entry(entry) for entry in place.all if entry.rank <= num_alternatives
+                _chat_entry(entry) for entry in position.all if entry.rank <= num_alternatives
             ],
         }
-        for place in places
+        for position in positions
     ]
     return {"content": content, "refusal": None}
 

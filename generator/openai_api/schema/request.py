@@ -15,7 +15,7 @@ from typing import Any
 from generator.openai_api.schema import json_body
 from generator.openai_api.schema.errors import ApiError, bad_field
 from generator.openai_api.schema.json_body import kind_of, short
-from generator.openai_api.schema.response_format import held_to
+from generator.openai_api.schema.response_format import constraint
 from generator.openai_api.schema.tools import Tools
 
 TensorValue = str | bool | int
@@ -53,7 +53,7 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
 
 
 @dataclass(frozen=True)
-class Asked:
+class GenerationRequest:
     """``inputs`` has a request of Triton's for each prompt, each with ``n`` choices;
     ``num_logprobs`` is None where no log-probabilities are wanted, else how many alternatives;
     ``tools`` are those whose calls the answer may hold.
@@ -88,10 +88,10 @@ def asked(
     prompts: Iterable[Mapping[str, TensorValue]],
     sampling: Mapping[str, Any],
     num_logprobs: int | None,
-) -> Asked:
+) -> GenerationRequest:
     """What ``body`` asks of each of ``prompts``; ``sampling`` is the API's own part of it."""
     stream = bool(field(body, "stream", json_body.boolean))
-    parameters = {**_sampling(body), **held_to(body), **sampling}
+    parameters = {**_sampling(body), **constraint(body), **sampling}
     common: dict[str, TensorValue] = {"stream": stream}
     timeout_ms = field(body, "timeout_ms", json_body.integer)
     if timeout_ms is not None:
@@ -103,7 +103,7 @@ def asked(
     if user := user_of(body):
         common[USER] = user
     common["sampling_parameters"] = json.dumps(parameters)
-    return Asked(
+    return GenerationRequest(
         model=_model(body),
         inputs=tuple({**prompt, **common} for prompt in prompts),
         n=parameters.get("n", 1),

@@ -18,7 +18,7 @@ _NAME = "response_format"
 ANY_OBJECT = '{"type": "object"}'
 
 
-def held_to(body: Mapping[str, Any]) -> dict[str, str]:
+def constraint(body: Mapping[str, Any]) -> dict[str, str]:
     """The sampling parameters that hold an answer to its format; none without. Raises ApiError."""
     if body.get(_NAME) is None:
         return {}

@@ -31,7 +31,7 @@ class Tools:
     forced: str | None
     parallel: bool
 
-    def held_to(self) -> dict[str, str]:
+    def constraint(self) -> dict[str, str]:
         """The sampling parameters that make the model call; none where it decides by itself."""
         if self.forced is None:
             return {}

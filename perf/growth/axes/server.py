@@ -40,7 +40,7 @@ def served(repository: Path, models: Sequence[str]) -> Iterator[TritonServer]:
                 time.sleep(0.05)
             if server.exit_code() is None:
                 raise
-            raise PerfError(server.last_words("the server died")) from error
+            raise PerfError(server.exit_message("the server died")) from error
 
 
 def _load(server: TritonServer, models: Sequence[str]) -> None:

@@ -170,7 +170,7 @@ class _Served:
             return records_of(http_command(kind, port, self.target.model), level)
         except LevelError as error:
             if self.server.exit_code() is not None:
-                raise TrialError(_one_line(self.server.last_words("tritonserver died"))) from None
+                raise TrialError(_one_line(self.server.exit_message("tritonserver died"))) from None
             raise TrialError(str(error)) from None
 
 

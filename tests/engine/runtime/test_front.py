@@ -303,7 +303,7 @@ def test_a_request_that_went_again_can_still_be_cancelled(engine: Engine, front:
 
 def test_an_engine_that_hangs_holds_up_one_request_only(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hf_runtime.link.client._CONNECT_TIMEOUT_S", 0.2)
-    monkeypatch.setattr("hf_runtime.link.engines._REFUSED_FOR_S", 600.0)
+    monkeypatch.setattr("hf_runtime.link.engine_pool._REFUSED_FOR_S", 600.0)
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as hanging:
         hanging.bind(f"\0{protocol.new_address('m_stream')}")
         hanging.listen()

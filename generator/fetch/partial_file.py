@@ -11,12 +11,12 @@ import os
 from pathlib import Path
 
 from generator.fetch.hub_client import HubFile, WrongContentError
-from generator.fetch.hub_errors import disk_trouble
+from generator.fetch.hub_errors import disk_error
 
 _BLOCK = 1 << 20
 
 
-class Part:
+class PartialFile:
     """``size`` bytes of ``expected`` lie in ``path``. Raises FetchError where they can't."""
 
     def __init__(self, path: Path, expected: HubFile) -> None:
@@ -28,9 +28,9 @@ class Part:
             flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
             self._descriptor = os.open(path, flags, 0o666)
         except OSError as error:
-            raise disk_trouble(error, path) from error
+            raise disk_error(error, path) from error
         self._start_hashes()
-        self._take_up()
+        self._hash_existing()
         self.found = self.size
 
     def _start_hashes(self) -> None:
@@ -39,7 +39,7 @@ class Part:
         header = b"blob %d\0" % self.expected.size
         self._git_oid = hashlib.sha1(header, usedforsecurity=False)
 
-    def _take_up(self) -> None:
+    def _hash_existing(self) -> None:
         """Hashes what an earlier fetch left."""
         while block := os.pread(self._descriptor, _BLOCK, self.size):
             self._hash(block)
@@ -69,7 +69,7 @@ class Part:
                 self._hash(view[:written].tobytes())
                 view = view[written:]
         except OSError as error:
-            raise disk_trouble(error, self.path) from error
+            raise disk_error(error, self.path) from error
 
     @property
     def is_complete(self) -> bool:
@@ -97,7 +97,7 @@ class Part:
             os.fsync(self._descriptor)
             self.path.replace(target)
         except OSError as error:
-            raise disk_trouble(error, target) from error
+            raise disk_error(error, target) from error
 
     def discard(self) -> None:
         """Removes the file."""
@@ -109,7 +109,7 @@ class Part:
             os.close(self._descriptor)
             self._descriptor = -1
 
-    def __enter__(self) -> Part:
+    def __enter__(self) -> PartialFile:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -13,7 +13,7 @@ from generator.openai_api.process import Settings, serve
 from generator.server.listen import Listen
 
 
-def serve_alone(
+def serve_openai_only(
     listen: Listen, triton_address: str, key: str | None, stop_signals: Iterable[signal.Signals]
 ) -> int:
     """Serves until one of the signals; returns the exit code.
