@@ -1,14 +1,14 @@
-"""Changes several folders of a model at once where old and new must not meet in a request.
+"""Changes several Triton models of one entry at once, where no request may meet old and new ones.
 
-Of an ensemble Triton takes each step's highest version as soon as that is ready, and steps take
-different times to load: for that long, texts would be cut by one tokenizer and computed by
-another's model. So the ensemble is pinned to the old versions first; both versions of every changed
-step are loaded; the ensemble goes over to the new ones, which takes a moment; then the old ones are
-left out. A front and an engine whose link has changed its language are changed likewise: the old
-front has its engine until the new front has taken over.
+In an ensemble Triton uses each step's highest version as soon as it is ready, and steps take
+different times to load: meanwhile the new tokenizer could feed the old model. So the ensemble is
+first pinned to the old versions; both versions of every changed step are loaded; the ensemble
+switches to the new ones, which takes a moment; then the old versions are unloaded. A front and an
+engine that use different versions of the link's protocol are changed likewise: the old front keeps
+its engine until the new front is ready.
 
 Triton 24.10 reloads every version of a model whose config changes: for a while a step or an engine
-is there three times.
+is loaded three times.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _Write = Callable[[FolderChange], None]
 
 
 def is_needed(group: GroupChange) -> bool:
-    """Whether the model was and stays several folders, of which some that change may not meet."""
+    """Whether the entry has several folders, and some that change must change together."""
     whole, *parts = group.folders
     if not parts or not all(folder.served.ready for folder in group.folders):
         return False
@@ -48,7 +48,7 @@ def _is_ensemble(whole: FolderChange) -> bool:
 
 
 def _changes_link(part: FolderChange) -> bool:
-    """Whether fronts of its version so far can't talk to the new one."""
+    """Whether the fronts that run now can't connect to the new engine."""
     path = f"{part.plan.version}/{_LINK_FILE}"
     contents = ((c.old or b"", c.new or b"") for c in part.plan.changes if c.path == path)
     return any(_LINK_VERSION.findall(old) != _LINK_VERSION.findall(new) for old, new in contents)
@@ -56,7 +56,7 @@ def _changes_link(part: FolderChange) -> bool:
 
 @dataclass(frozen=True)
 class AtomicSwitch:
-    """One model's. ``write`` writes what a folder is to be, as a new version."""
+    """The switch of one entry's folders. ``write`` writes a folder's new version."""
 
     group: GroupChange
     control: ModelControl
@@ -69,12 +69,12 @@ class AtomicSwitch:
 
     @property
     def steps(self) -> list[FolderChange]:
-        """Those that change."""
+        """The steps, or the engine, that change."""
         return [step for step in self.group.folders[1:] if step.action is FolderAction.REPLACE]
 
     def switch_over(self) -> None:
-        """The whole runs with the new parts; or everything is as it was, and ServerError or
-        RepositoryError raised.
+        """Loads the new versions and switches to them. Raises ServerError or RepositoryError after
+        everything was put back.
         """
         config = _config_on_disk(self.whole)
         try:
@@ -92,7 +92,7 @@ class AtomicSwitch:
             raise
 
     def retire_old(self, timeout_s: float) -> None:
-        """Each part keeps its new version alone, once the old whole has answered its requests.
+        """Unloads the old versions, once the old ensemble or front has answered its requests.
         Raises ServerError, RepositoryError.
         """
         going = self.whole.served.active - {self.whole.number}
@@ -119,7 +119,9 @@ class AtomicSwitch:
             raise ServerError(f"{folder.name}: {failure}")
 
     def _roll_back(self, config: bytes) -> None:
-        """The steps first: the ensemble is pinned to their old versions so long."""
+        """Puts everything back; the steps first, while the ensemble is pinned to their old
+        versions.
+        """
         for step in self.steps:
             drop_last_version(step.plan.folder, step.number)
         if self.whole.action is FolderAction.REPLACE:
@@ -131,8 +133,8 @@ class AtomicSwitch:
 
 
 def pinned(config: bytes, versions: Mapping[str, int]) -> bytes:
-    """An ensemble's config.pbtxt with each step's version. It has no digest: a server that runs it
-    does not run what is wanted.
+    """An ensemble's config.pbtxt with each step's version fixed. It has no digest, so that an apply
+    that was interrupted here does not take it for the wanted state.
     """
     parsed: Any = model_config.parse(config.decode())
     for step in parsed.ensemble_scheduling.step:

@@ -1,7 +1,8 @@
-"""What has to be done for a server to run what is wanted: decided here, done elsewhere.
+"""Decides what has to be done so that a server runs what models.yaml says; others do it.
 
-A model of models.yaml is one folder, or several of use only together. Each folder's wanted digest
-is held against the one that the server runs, its wanted files against those on disk.
+An entry of models.yaml becomes one Triton model (a folder), or several that belong together. Each
+folder's wanted digest is compared with the one that the server runs, its wanted files with those on
+disk.
 """
 
 from __future__ import annotations
@@ -21,17 +22,17 @@ PART_SUFFIXES = (ENGINE_SUFFIX, *STEP_SUFFIXES)
 
 
 class FolderAction(enum.Enum):
-    """What is to be done about a folder."""
+    """What has to be done with a folder."""
 
     NOTHING = "nothing"
-    WRITE = "write"  # the server runs the like already
+    WRITE = "write"  # the server already runs the same
     LOAD = "load"  # none of its versions answers
     REPLACE = "replace"  # a new version beside the one that answers
 
 
 @dataclass(frozen=True)
 class FolderChange:
-    """One of Triton's models; ``number`` is the version that it is going to be."""
+    """The change of one Triton model; ``number`` is the version that will be written."""
 
     plan: ModelPlan
     served: ServedFolder
@@ -56,8 +57,8 @@ class FolderChange:
 
 @dataclass(frozen=True)
 class GroupChange:
-    """One model: its folders, the public one first; ``obsolete`` are those that it had before, and
-    has no more; ``refusal`` says why it is left alone.
+    """The change of one entry: its folders, the public one first. ``obsolete`` are folders that it
+    no longer has; ``refusal`` is the reason why nothing is done, or empty.
     """
 
     folders: tuple[FolderChange, ...]
@@ -71,13 +72,14 @@ class GroupChange:
 
     @property
     def loads(self) -> list[FolderChange]:
-        """The folders to load, in that order: the parts come before what needs them."""
+        """The folders to load, in order: an engine before its front, steps before their ensemble.
+        """
         parts = [folder for folder in self.folders[1:] if folder.is_load]
         return [*parts, *(folder for folder in self.folders[:1] if folder.is_load)]
 
     @property
     def is_addition(self) -> bool:
-        """Whether nobody could ask the model so far."""
+        """Whether the model was not served before."""
         return self.folders[0].action is FolderAction.LOAD
 
     @property
@@ -87,14 +89,14 @@ class GroupChange:
 
     @property
     def is_nothing(self) -> bool:
-        """Whether all is as it is wanted."""
+        """Whether there is nothing to do."""
         nothing = all(folder.action is FolderAction.NOTHING for folder in self.folders)
         return nothing and not self.obsolete and not self.refusal
 
 
 @dataclass(frozen=True)
 class RemovedModel:
-    """A model that is served and no longer wanted; its folders in the order to unload them."""
+    """A model that is served and no longer in models.yaml; its folders in the order to unload."""
 
     folders: tuple[str, ...]
 
@@ -111,7 +113,7 @@ def decide_group(
     *,
     force: bool,
 ) -> GroupChange:
-    """What has to be done about one model. With ``force`` edited files are overwritten."""
+    """What has to be done with one entry's folders. ``force`` overwrites edited files."""
     plans = tuple(plans)
     folders = tuple(_decide(plan, served.get(plan.name, ServedFolder())) for plan in plans)
     stands = [plan for plan in plans if plan.conflicts and not (force and plan.force_helps)]
@@ -124,8 +126,8 @@ def decide_group(
 def split_unwanted(
     unwanted: Iterable[str], models: Collection[str]
 ) -> tuple[dict[str, list[str]], list[RemovedModel]]:
-    """Of the folders that are served and not wanted: which were parts of each of ``models``, and
-    the models that go as a whole.
+    """Sorts folders that are served and not wanted: those that each of ``models`` no longer has,
+    and the models that are removed entirely.
     """
     names = set(unwanted)
     obsolete: dict[str, list[str]] = {}
@@ -139,7 +141,7 @@ def split_unwanted(
 
 
 def _whole_first(whole: str, parts: list[str]) -> tuple[str, ...]:
-    """What needs the others is unloaded before them."""
+    """The front or ensemble first: it is unloaded before the folders that it needs."""
     return tuple(sorted(parts, key=lambda part: part != whole))
 
 
@@ -150,7 +152,7 @@ def wanted_file(plan: ModelPlan, path: str) -> bytes | None:
 
 
 def rendered_files(plan: ModelPlan) -> dict[str, bytes]:
-    """What the plan wants under the paths of a rendering, whatever version it is for."""
+    """The plan's wanted files with the paths that rendering gives them (version 1)."""
     wanted = {change.path: change.new for change in plan.changes if change.new is not None}
     return renumbered(wanted, plan.version, RENDERED_VERSION)
 
@@ -162,7 +164,7 @@ def changes_routing(plan: ModelPlan) -> bool:
 
 
 def model_of_folder(name: str, others: Collection[str]) -> str:
-    """The model that a folder is a part of, by its name; itself where it is none."""
+    """The entry that a folder belongs to, by the folder's name; the folder itself otherwise."""
     bases = (name.removesuffix(suffix) for suffix in PART_SUFFIXES if name.endswith(suffix))
     return next((base for base in bases if base in others), name)
 

@@ -1,5 +1,5 @@
-"""Carries a whole plan out: several models at once, routing once all of them are there, removals
-last. One line on each; a failure of one leaves the others alone.
+"""Carries out a whole plan: changes several models at once, then writes routing, then unloads
+removed models. Prints a line for each model; a model that fails does not stop the others.
 """
 
 from __future__ import annotations
@@ -27,13 +27,14 @@ Say = Callable[[str], None]
 
 _POLL_S = 0.25
 _REMIND_EVERY_S = 10.0
-# Running models look at their routing once a second.
+# Long enough for running models to take up a new routing.json: they read it twice a second
+# (hf_runtime/routing/live_router.py).
 ROUTING_IS_READ_S = 2.0
 
 
 @dataclass
 class ApplyResult:
-    """What has come of a plan."""
+    """What was done of a plan."""
 
     outcomes: list[Outcome] = field(default_factory=list)
     routing: dict[str, str | None] = field(default_factory=dict)
@@ -43,17 +44,17 @@ class ApplyResult:
 
     @property
     def is_good(self) -> bool:
-        """Whether all was done that there was to do."""
+        """Whether everything was done."""
         return not self.failures and not self.interrupted
 
     @property
     def has_changed(self) -> bool:
-        """Whether there is anything that a rollback could take back."""
+        """Whether a rollback would have something to undo."""
         return not self.last_change.is_empty
 
     @property
     def last_change(self) -> LastChange:
-        """What a rollback would take back."""
+        """What a rollback would undo."""
         good = [outcome for outcome in self.outcomes if not outcome.failure]
         changed = {name: version for one in good for name, version in one.before.items()}
         added = {name for one in good for name in one.loaded} - set(changed)
@@ -62,7 +63,9 @@ class ApplyResult:
 
 
 class PlanExecution:
-    """One apply. ``tell`` gets a line on each model that is done, ``warn`` on each that failed."""
+    """Carries out one plan. ``tell`` gets a line for each model that is done, ``warn`` for each
+    that failed.
+    """
 
     def __init__(
         self,
@@ -77,13 +80,13 @@ class PlanExecution:
         self.applied = ApplyResult()
 
     def stop(self) -> None:
-        """Begins with no further model; those under way end."""
+        """Starts no further model; models that have been started are finished."""
         self._stopping.set()
 
     def run(
         self, plan: ApplyPlan, repository: Path, before_removals: Callable[[ApplyResult], None]
     ) -> ApplyResult:
-        """Does what the plan says; returns early, with models whole, where it is interrupted."""
+        """Carries out the plan. If interrupted, returns early, after the models under way."""
         for group in plan.groups:
             if group.refusal:
                 self._fail(group.name, group.refusal)
@@ -94,14 +97,14 @@ class PlanExecution:
                 self._write_rest(group)
         if plan.removed and not self._stopping.is_set():
             before_removals(self.applied)
-            if self.applied.routing:  # nobody is to be sent to what goes
+            if self.applied.routing:  # else requests would be routed to a model being unloaded
                 self._stopping.wait(ROUTING_IS_READ_S)
             self._run_jobs([_removal_job(removed, repository) for removed in plan.removed])
         return self.applied
 
     def _run_jobs(self, jobs: Sequence[Job]) -> None:
-        """Runs the jobs, several at once, and tells of each; the first interrupt lets those that
-        are under way end, a second one goes through.
+        """Runs the jobs, several at once, and reports each. After a first interrupt the jobs under
+        way are finished; a second one is raised.
         """
         waiting: queue.SimpleQueue[Job] = queue.SimpleQueue()
         done: queue.SimpleQueue[tuple[Job, Outcome]] = queue.SimpleQueue()
@@ -118,7 +121,7 @@ class PlanExecution:
         except KeyboardInterrupt:
             self._stopping.set()
             self.applied.interrupted = True
-            self._warn("interrupted: ending with the models under way; Ctrl-C again leaves them")
+            self._warn("interrupted: finishing the models under way; Ctrl-C again leaves them")
             self._collect(threads, done)
 
     def _collect(
@@ -131,7 +134,7 @@ class PlanExecution:
             except queue.Empty:
                 if time.monotonic() > remind_at:
                     remind_at = time.monotonic() + _REMIND_EVERY_S
-                    self._warn("still at it: models load, or answer their last requests")
+                    self._warn("still working: models load, or answer their last requests")
                 continue
             self._record(job, outcome)
 
@@ -159,8 +162,8 @@ class PlanExecution:
         self._warn(f"model '{model}' failed: {reason}")
 
     def _write_rest(self, group: GroupChange) -> None:
-        """What the running model reads by itself, such as its routing; and what only the disk
-        lacked.
+        """Writes files that need no load: a routing.json, which the running model reads itself, and
+        files that were missing on disk only.
         """
         try:
             with models.locked_folders([folder.plan.folder for folder in group.folders]):
@@ -222,7 +225,7 @@ def remove(
 
 
 def _existing(repository: Path, folders: Iterable[str]) -> list[Path]:
-    """Locking makes a folder; one that was pruned must not come back."""
+    """The folders that exist: locking would create one that was pruned."""
     return [repository / name for name in folders if (repository / name).is_dir()]
 
 

@@ -1,7 +1,7 @@
-"""``serve --watch``: applies whenever models.yaml is saved, or a file that it names.
+"""``serve --watch``: runs an apply whenever models.yaml, or a file that it names, is saved.
 
-Looks at contents, twice a second: editors write anew, rename, or touch without a change. What is
-wrong with a file is said once, changes nothing, and the next save is looked at all the same.
+Compares contents, twice a second, because editors rewrite, rename, or touch files without a change.
+A mistake in a file is reported once and changes nothing; the next save is tried again.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Say = Callable[[str], None]
 
 class WatchedFiles:
     """models.yaml, the lock beside it, and the hooks and requirements that it names; ``first`` is
-    their digest as they were at the beginning.
+    their digest at the start.
     """
 
     def __init__(self, config: Path) -> None:
@@ -41,7 +41,7 @@ class WatchedFiles:
         self.first = self.digest()
 
     def find_named(self) -> None:
-        """Looks again which files it names; as before where models.yaml is wrong."""
+        """Updates which files models.yaml names; keeps the old ones if it has mistakes."""
         with contextlib.suppress(GeneratorError):
             specs = load(self.config, find_tasks())
             hooks = {spec.hooks.path for spec in specs if spec.hooks is not None}
@@ -49,7 +49,7 @@ class WatchedFiles:
             self._named = sorted(hooks | required)
 
     def digest(self) -> str:
-        """One over the contents of all of them."""
+        """A digest of the contents of all files."""
         found = hashlib.sha256()
         for path in (self.config, lock_path(self.config), *self._named):
             content = b"missing"
@@ -67,7 +67,7 @@ class WatchedFiles:
 
 
 class Watch:
-    """A thread that watches files and applies them to one server, while that ``is_serving``."""
+    """A thread that watches files and applies them to one server, while ``is_serving()``."""
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ class Watch:
         is_serving: Callable[[], bool],
         say: Say,
     ) -> None:
-        """What has changed since ``files.first`` is applied."""
+        """The first apply is for what has changed since ``files.first``."""
         self._files, self._repository, self._target = files, repository, target
         self._is_serving, self._say = is_serving, say
         self._applied = files.first
@@ -89,11 +89,11 @@ class Watch:
         self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
 
     def start(self) -> None:
-        """Begins to look."""
+        """Starts the thread."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Ends with the models under way, unless that takes too long."""
+        """Ends the thread after the models under way, unless that takes too long."""
         self._ended.set()
         if self._session is not None:
             self._session.stop()
@@ -104,13 +104,13 @@ class Watch:
         seen = self._applied
         while not self._ended.wait(_LOOK_EVERY_S):
             before, seen = seen, self._files.digest()
-            # Twice the same: whoever writes it has ended.
+            # Twice the same digest: nobody is still writing.
             is_new = seen == before and (seen != self._applied or self._is_saved_again())
             if is_new and self._is_serving() and time.monotonic() >= self._try_at_s:
                 self._apply(seen)
 
     def _is_saved_again(self) -> bool:
-        """Whether what failed was saved without a change: what was wrong may lie elsewhere."""
+        """Whether a failed models.yaml was saved unchanged: the cause may have been elsewhere."""
         failed = self._failed_save_ns
         return failed is not None and self._files.saved_at_ns() not in (None, failed)
 
@@ -128,7 +128,7 @@ class Watch:
         try:
             if self._session.apply(config) != EXIT_OK:
                 self._failed_save_ns = saved_at_ns
-                self._say("not all of it is served: mend it and save it again")
+                self._say("not all of it is served: correct it and save it again")
         except GeneratorError as error:
             self._failed_save_ns = saved_at_ns
             self._refuse(error)
@@ -140,7 +140,7 @@ class Watch:
 
     def _refuse(self, error: GeneratorError) -> None:
         self._say(f"{error_text(error)}\nhf-triton: nothing was changed; still watching")
-        if isinstance(error, ServerError):  # it may be on its way up again
+        if isinstance(error, ServerError):  # the server may be restarting: try again later
             self._applied, self._try_at_s = "", time.monotonic() + _TRY_AGAIN_AFTER_S
         with contextlib.suppress(GeneratorError):  # such as a repository that can only be read
             served_record.note_apply(self._repository, is_good=False)
@@ -149,7 +149,7 @@ class Watch:
         settings = _settings(config)
         if settings not in (None, self._settings):
             self._settings = settings
-            self._say(f"{config}: what server: says has changed; start serve again for that")
+            self._say(f"{config}: the server: block has changed; restart serve to apply that")
 
 
 def _settings(config: Path) -> ServerSettings | None:

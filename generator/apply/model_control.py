@@ -1,5 +1,5 @@
-"""Loads and unloads the models of a running server and waits for what that brings; one for all
-threads of an apply. Knows no files.
+"""Loads and unloads models of a running server, and waits for the result; all threads of an apply
+share one. Knows no files.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from generator.server.http_api import ServerApi, one_line
 
 _POLL_S = 0.1
 _NUM_TRIES = 10
-# As server_loading.py: loads that arrive together can land on one of the server's HTTP threads.
+# As in server/loading.py: two loads that arrive together can block each other.
 _LOADS_APART_S = 0.1
 _BUSY = ("LOADING", "UNLOADING")
 _ACTIVE = ("READY", *_BUSY)
@@ -26,8 +26,8 @@ _Found = TypeVar("_Found")
 
 @dataclass(frozen=True)
 class ServedFolder:
-    """What a server has of one of Triton's models: each version's state, and the digest in the
-    configuration of the one that answers.
+    """The state of one Triton model in a server: of each version, and the digest in the
+    configuration of the version that answers.
     """
 
     states: Mapping[int, str] = field(default_factory=dict)
@@ -41,34 +41,34 @@ class ServedFolder:
 
     @property
     def active(self) -> set[int]:
-        """The versions that answer, come up, or still have requests."""
+        """The versions that answer, are loading, or still have requests."""
         return {version for version, state in self.states.items() if state in _ACTIVE}
 
     @property
     def is_loading(self) -> bool:
-        """Whether somebody loads it at the moment."""
+        """Whether a version is being loaded."""
         return "LOADING" in self.states.values()
 
 
 class ModelControl:
-    """A server under change. Every call raises ServerError where the server can't be reached."""
+    """Controls one server. Every call raises ServerError if the server can't be reached."""
 
     def __init__(self, api: ServerApi) -> None:
         self._api = api
         self._load_lock = threading.Lock()
 
     def served(self, folders: Iterable[str]) -> dict[str, ServedFolder]:
-        """What the server has of each of the folders."""
+        """The state of each folder in the server."""
         found = self._states()
         return {folder: self._with_digest(folder, found.get(folder)) for folder in folders}
 
     def active_folders(self) -> list[str]:
-        """Every one that has a version which answers, comes up, or still has requests."""
+        """The folders with a version that answers, is loading, or still has requests."""
         return sorted(folder for folder, found in self._states().items() if found.active)
 
     def load(self, folder: str, version: int) -> str | None:
-        """Loads what lies in the folder; the reason in one line where ``version`` is not ready
-        then. An ensemble's load succeeds where a step's new version has failed: hence the question.
+        """Loads a folder; returns None, or the reason in one line if ``version`` is not ready
+        afterwards. That is asked because Triton reports success for an ensemble whose step failed.
         """
         with self._load_lock:
             time.sleep(_LOADS_APART_S)
@@ -81,7 +81,7 @@ class ModelControl:
         return self.why_not_ready(folder, version)
 
     def why_not_ready(self, folder: str, version: int) -> str | None:
-        """The reason in one line why a version does not answer; None where it does."""
+        """Why a version is not ready, in one line; None if it is."""
         if self._retry_on_timeout(lambda: self._api.is_model_ready(folder, str(version))):
             return None
         found = self._states().get(folder, ServedFolder())
@@ -90,15 +90,15 @@ class ModelControl:
         return said or f"version {version} was loaded, but is not ready"
 
     def unload(self, folder: str) -> str | None:
-        """Asks for a folder to be unloaded; the reason in one line where that is refused."""
+        """Starts to unload a folder; returns None, or the reason in one line if it is refused."""
         return self._retry_on_timeout(lambda: self._api.unload(folder))
 
     def active_versions(self, folder: str) -> set[int]:
-        """Those of a folder that answer, come up, or still have requests."""
+        """The versions of a folder that answer, are loading, or still have requests."""
         return self._states().get(folder, ServedFolder()).active
 
     def wait_gone(self, folder: str, versions: Iterable[int], timeout_s: float) -> set[int]:
-        """Waits until none of the versions has requests any more; those that still have some."""
+        """Waits until the versions are unloaded; returns those that still have requests."""
         going = set(versions)
         deadline = time.monotonic() + timeout_s
         while left := self.active_versions(folder) & going:
@@ -108,7 +108,7 @@ class ModelControl:
         return left
 
     def wait_loaded(self, folders: Iterable[str], timeout_s: float) -> str:
-        """Waits until nobody loads any of the folders; the one that is still loading, or empty."""
+        """Waits until none of the folders is being loaded; returns one that still is, or empty."""
         deadline = time.monotonic() + timeout_s
         while True:
             found = self._states()
@@ -134,8 +134,8 @@ class ModelControl:
         return {name: ServedFolder(found, reasons[name]) for name, found in states.items()}
 
     def _retry_on_timeout(self, ask: Callable[[], _Found]) -> _Found:
-        """Asks again where no answer comes: a load keeps one of the server's HTTP threads busy, and
-        a connection that lands on it waits as long.
+        """Calls again after a timeout: a load over HTTP blocks one of Triton's HTTP threads, and a
+        connection that this thread serves waits for the load.
         """
         try:
             for _ in range(_NUM_TRIES - 1):

@@ -1,8 +1,8 @@
-"""Brings one model of a running server to what is wanted, or leaves it as it was.
+"""Updates one model of a running server, or leaves it as it was.
 
-A changed folder gets a new version beside the one that answers; that one drains once the new one is
-ready. Where a new version fails to load, all of the model's folders go back to what they were, on
-disk and in the server.
+A changed folder gets a new version beside the one that answers; the old version drains once the new
+one is ready. If a new version fails to load, all of the model's folders are restored, on disk and
+in the server.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ _LOAD_BY_OTHERS_TIMEOUT_S = 600.0
 
 @dataclass(frozen=True)
 class UpdateSettings:
-    """``place`` puts files that are not ours, such as exports, beside those just written."""
+    """``place`` puts files that are not generated, such as ONNX exports, beside the written ones.
+    """
 
     drain_timeout_s: float
     force: bool
@@ -42,8 +43,9 @@ class UpdateSettings:
 
 @dataclass
 class Outcome:
-    """How a model's change ended; ``failure`` is the reason in one line, ``before`` the version
-    that each replaced folder served, ``draining`` what still has requests after the time for that.
+    """How a model's update ended. ``failure`` is the reason in one line, ``before`` the version
+    that each replaced folder served, ``draining`` the versions that still had requests at the
+    timeout.
     """
 
     model: str
@@ -68,7 +70,7 @@ def update_model(
     control: ModelControl,
     settings: UpdateSettings,
 ) -> Outcome:
-    """Changes one model; never raises what is a failure of this model alone."""
+    """Updates one model; a failure is in the outcome, not raised."""
     plans = tuple(plans)
     outcome = Outcome(plans[0].name)
     try:
@@ -81,9 +83,9 @@ def update_model(
 
 @contextlib.contextmanager
 def locked_folders(folders: Iterable[Path]) -> Iterator[None]:
-    """Nobody else loads, unloads or changes them. Raises RepositoryError."""
+    """Keeps others from loading, unloading or changing the folders. Raises RepositoryError."""
     with contextlib.ExitStack() as stack:
-        for folder in sorted(folders):  # in one order for all, or two could wait for each other
+        for folder in sorted(folders):  # one order for all processes, against deadlocks
             stack.enter_context(writer.locked_model(folder))
         yield
 
@@ -99,7 +101,7 @@ def _change(
     busy = control.wait_loaded(names, _LOAD_BY_OTHERS_TIMEOUT_S)
     if busy:
         raise ServerError(f"{busy} is still being loaded by somebody else: try again later")
-    # What heals a model may have come first: look again.
+    # The supervisor may have reloaded it meanwhile, so the state is read again.
     group = decide_group(plans, control.served(names), obsolete, force=settings.force)
     if group.refusal:
         raise RepositoryError(group.refusal)
@@ -114,7 +116,7 @@ def _change(
 def _bring_up(
     group: GroupChange, control: ModelControl, settings: UpdateSettings, outcome: Outcome
 ) -> None:
-    """Writes and loads; raises after everything is as it was."""
+    """Writes and loads; if that fails, raises after everything was restored."""
     replaced = [folder for folder in group.loads if folder.action is FolderAction.REPLACE]
     try:
         if atomic_switch.is_needed(group):
@@ -154,12 +156,12 @@ def _switch(
     switch.switch_over()
     try:
         switch.retire_old(settings.drain_timeout_s)
-    except GeneratorError as error:  # not worth going back: what is wanted answers
+    except GeneratorError as error:  # no reason to go back: the new versions answer
         outcome.failure = f"its new parts answer, but the old ones stay loaded too: {error}"
 
 
 def write_folder(folder: FolderChange) -> None:
-    """Writes what is wanted as the version that it is going to be. Raises RepositoryError."""
+    """Writes the wanted files as the planned version. Raises RepositoryError."""
     plan = folder.plan
     if folder.action is not FolderAction.REPLACE:
         if not plan.is_current:
@@ -181,10 +183,11 @@ def _has_older(plan: ModelPlan, served: set[int]) -> bool:
 
 
 def _restore(group: GroupChange, control: ModelControl, outcome: Outcome) -> None:
-    """Puts disk and server back to what they were, as far as either still answers."""
+    """Restores disk and server, as far as possible."""
     for folder in reversed(group.loads):
         loaded = outcome.loaded.pop(folder.name, None) is not None
-        # A server that went away loads what is on disk; a disk that is full, the next apply mends.
+        # A server that went away loads what is on disk when it is back; after a full disk the next
+        # apply repairs the rest.
         with contextlib.suppress(GeneratorError):
             if folder.action is FolderAction.REPLACE:
                 drop_last_version(folder.plan.folder, folder.number)
@@ -205,7 +208,7 @@ def _failure_text(error: Exception, replaced: list[FolderChange]) -> str:
 def _drain(
     group: GroupChange, control: ModelControl, settings: UpdateSettings, outcome: Outcome
 ) -> None:
-    """Waits for the versions that were replaced, then unloads the parts that are no more."""
+    """Waits for the replaced versions to be unloaded, then unloads obsolete folders."""
     for folder in group.loads:
         # Requests of a process that died keep versions that were replaced before, for good.
         replaced = folder.served.active if group.obsolete else folder.served.ready
@@ -223,7 +226,7 @@ def _drain(
 
 
 def unload(name: str, control: ModelControl, timeout_s: float, outcome: Outcome) -> None:
-    """Unloads a folder once its requests are answered. Raises ServerError where it is refused."""
+    """Unloads a folder and waits for its last requests. Raises ServerError if it is refused."""
     going = control.active_versions(name)
     refusal = control.unload(name)
     if refusal is not None:

@@ -1,5 +1,4 @@
-"""models.yaml, the repository on disk and the running server, held against each other: what an
-apply would do. Reads only.
+"""Plans an apply: compares models.yaml, the repository on disk and the running server. Reads only.
 """
 
 from __future__ import annotations
@@ -27,18 +26,18 @@ _MAX_LISTED = 4
 
 @dataclass(frozen=True)
 class ApplyPlan:
-    """What has to be done about each model that is wanted, and those that are not any more."""
+    """What has to be done with each model of models.yaml, and the models to remove."""
 
     groups: tuple[GroupChange, ...]
     removed: tuple[RemovedModel, ...]
 
     @property
     def is_nothing(self) -> bool:
-        """Whether the server runs what is wanted, and so says the disk."""
+        """Whether server and disk already are as wanted."""
         return not self.removed and all(group.is_nothing for group in self.groups)
 
     def lines(self) -> Iterator[str]:
-        """One line on each model that something is to be done about, and one on all others."""
+        """A line for each folder that changes, and one that counts the unchanged models."""
         for group in self.groups:
             if not group.is_nothing:
                 yield from _group_lines(group)
@@ -60,7 +59,7 @@ def plan_apply(plan: Plan, repository: Path, control: ModelControl, *, force: bo
         name
         for name in active
         if name not in needed
-        # On disk with our manifest; or gone from it, where its own config says that we made it.
+        # Ours by the manifest on disk; or, if the folder is gone, by the digest in its config.
         and (name in ours or (served[name].digest and not (repository / name).exists()))
     ]
     models = [group[0].name for group in plan.groups]
@@ -101,7 +100,7 @@ def _details(folder: FolderChange) -> str:
 
 
 def _changed(plan: ModelPlan) -> list[str]:
-    """The files that differ, without the number of their version."""
+    """The files that differ, without the version folder in their paths."""
     paths = [change.path for change in plan.changes if change.action is not Action.IDENTICAL]
     parts = (path.partition("/") for path in paths)
     return sorted(

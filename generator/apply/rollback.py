@@ -1,5 +1,5 @@
-"""What takes back the last apply: the version before of what it changed comes up anew, what it
-added goes, what it removed comes back. Reads only.
+"""Plans the rollback of the last apply: folders that it changed get their previous version again,
+models that it added are removed, models that it removed are loaded again. Reads only.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from generator.repository.version_folders import current_files, files_of_version
 
 
 def plan_rollback(repository: Path, control: ModelControl) -> ApplyPlan:
-    """Raises RepositoryError where there is nothing to take back, or it is not there any more."""
+    """The plan. Raises RepositoryError if there is nothing to undo, or its files are gone."""
     last = (served_record.read(repository) or ServedRecord()).last
     if last.is_empty:
         raise RepositoryError(

@@ -1,4 +1,6 @@
-"""One apply from models.yaml to the record of what is served: locks, plans, carries out, tells."""
+"""One apply or rollback, from models.yaml to the record of what is served: locks the repository,
+plans, carries the plan out, reports.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,7 @@ DRAIN_TIMEOUT_S = 60.0
 
 @dataclass(frozen=True)
 class ApplyOptions:
-    """As the command line has them; ``wait`` for whoever else writes to the repository."""
+    """The command line's options; ``wait``: for another process that writes to the repository."""
 
     dry_run: bool = False
     force: bool = False
@@ -40,12 +42,12 @@ class ApplyOptions:
 
 
 def tell(line: str) -> None:
-    """A result."""
+    """Prints a result to stdout."""
     print(line, flush=True)
 
 
 def warn(line: str) -> None:
-    """A message."""
+    """Writes a message to stderr."""
     sys.stderr.write(f"hf-triton: {line}\n")  # in one piece: other threads write too
     sys.stderr.flush()
 
@@ -69,7 +71,7 @@ class Session:
         self._applying: PlanExecution | None = None
 
     def apply(self, config: Path) -> int:
-        """Brings the server to what models.yaml says."""
+        """Makes the server run what models.yaml says."""
         options = self._options
         if not (options.dry_run or self._target.is_remote):
             self._build_environments(config)  # takes minutes: others may generate meanwhile
@@ -91,13 +93,15 @@ class Session:
         return self._end(wanted, applied)
 
     def _build_environments(self, config: Path) -> None:
-        """A model that can't have its environment fails to load, and what it was goes on."""
+        """Builds missing Python environments. A model whose environment can't be built fails to
+        load later, and its old version goes on serving.
+        """
         tasks = find_tasks()
         for name, reason in ensure_environments(load(config, tasks), tasks).items():
             self._warn(f"{name}: {reason}")
 
     def roll_back(self) -> int:
-        """Takes back what the last apply did."""
+        """Undoes the last apply."""
         options = self._options
         with _locked(self._repository, options):
             wanted = plan_rollback(self._repository, self._control)
@@ -112,7 +116,7 @@ class Session:
         return self._end(wanted, applied)
 
     def stop(self) -> None:
-        """Begins with no further model."""
+        """Starts no further model."""
         if self._applying is not None:
             self._applying.stop()
 
@@ -131,7 +135,7 @@ class Session:
                 self._warn(f"{error}: a rollback will know nothing of this")
 
         self._applying = PlanExecution(self._control, settings, self._tell, self._warn)
-        # Before models are unloaded: nobody is to bring them back, or to miss them.
+        # Recorded before models are unloaded: else the supervisor would load them again.
         applied = self._applying.run(plan, self._repository, record)
         record(applied)
         return applied
@@ -143,7 +147,7 @@ class Session:
             self._tell(f"{self._target.name} runs what is wanted: nothing to do")
 
     def _report_orphans(self, plan: Plan, applied: ApplyResult) -> None:
-        """Folders on disk that no model needs any more."""
+        """Prunes or reports the folders on disk that no model needs any more."""
         for orphan in plan.orphans:
             if self._options.prune and not applied.failures and not applied.interrupted:
                 writer.remove(orphan)
@@ -189,8 +193,8 @@ def _summary(plan: ApplyPlan, applied: ApplyResult) -> str:
 
 
 class Recorder:
-    """Of one apply. ``is_whole`` says that the plan names every model that is wanted; one that does
-    not leaves those that it does not name as they are.
+    """Records what one apply did. ``is_whole``: the plan names every wanted model; otherwise models
+    that it does not name stay in the record.
     """
 
     def __init__(self, repository: Path, plan: ApplyPlan, *, is_whole: bool) -> None:
@@ -198,14 +202,14 @@ class Recorder:
         self._before = served_record.read(repository) or ServedRecord()
 
     def record(self, applied: ApplyResult, change: LastChange) -> None:
-        """Says what is served from here on; ``change`` is what a rollback takes back. Raises
+        """Records what is served from now on; ``change`` is what a rollback undoes. Raises
         RepositoryError.
         """
         self._write(applied, change if applied.has_changed else self._before.last)
 
     def record_rollback(self, applied: ApplyResult) -> None:
-        """The same; what is taken back, all of it, can't be taken back again. Raises
-        RepositoryError.
+        """Records what is served after a rollback. One that undid everything can't be undone
+        itself. Raises RepositoryError.
         """
         self._write(applied, LastChange() if applied.is_good else self._before.last)
 

@@ -1,6 +1,6 @@
-"""The running server that an apply is for: found, and seen to be one that we may change.
+"""The running server that an apply changes: finds it, and checks that we may change it.
 
-Nothing is changed before all of that is known.
+All checks come before any change.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ _RESTRICTED = "restricted"
 
 @dataclass(frozen=True)
 class Target:
-    """``name`` tells which server it is, in messages; ``config`` the models.yaml it began with;
-    ``is_remote`` where its machine may be another one.
+    """``name`` is the server in messages, ``config`` the models.yaml that it was started with;
+    ``is_remote``: it may run on another machine.
     """
 
     api: ServerApi
@@ -32,15 +32,15 @@ class Target:
 
 
 def running_target(repository: Path, http_port: int | None) -> Target:
-    """The server that runs on ``repository`` on this machine. Raises ServerError where there is
-    none, or several of which ``http_port`` chooses none.
+    """The server on this machine that serves ``repository``. Raises ServerError if there is none,
+    or several and ``http_port`` does not name one of them.
     """
     found = running_servers(repository)
     chosen = [state for state in found if http_port in (None, state.http_port)]
     for path in () if found else unreadable_states(repository):
         raise ServerError(
-            f"{path}: can't be read, for somebody else has started that server: run apply as they "
-            "do, or reach it with --url HOST:PORT and its admin key"
+            f"{path}: can't be read, because another user has started that server: run apply as "
+            "that user, or reach the server with --url HOST:PORT and its admin key"
         )
     if not found:
         raise ServerError(
@@ -64,8 +64,8 @@ def remote_target(address: str, grpc_port: int, admin_key: str) -> Target:
 
 
 def check(target: Target, repository: Path) -> None:
-    """Raises ServerError unless the server is a Triton that lets us load and unload models, and
-    reads them from ``repository``; RepositoryError where that can't be written.
+    """Raises ServerError unless the server is a Triton that lets us load and unload models and
+    reads them from ``repository``; RepositoryError if that can't be written.
     """
     try:
         _check_kind(target)
@@ -91,7 +91,7 @@ def _check_kind(target: Target) -> None:
 
 
 def _check_repository(target: Target, repository: Path) -> None:
-    """A folder that is there for a moment: the server's index lists it where both mean the same."""
+    """Makes a folder for a moment: if the server's index lists it, both use the same repository."""
     probe = repository / f".hf-triton-probe-{secrets.token_hex(8)}"
     try:
         probe.mkdir()

@@ -23,7 +23,7 @@ _LOAD_FAILED = re.compile(
     r"failed to load '|load failed for model|Failed to create instance"
     r"|Failed to initialize Python stub"
 )
-_PROGRESS_BAR = re.compile(r"\d%\|.*\|")  # tqdm's: FetchRun 4 files:  25%|##5       | 1/4
+_PROGRESS_BAR = re.compile(r"\d%\|.*\|")  # tqdm's: Fetching 4 files:  25%|##5       | 1/4
 _PROGRESS_EVERY_S = 10.0
 # Several lines for every batch of traces that the collector does not take.
 _NO_COLLECTOR = re.compile(r"\[OTLP \w+ Client\]")

@@ -1,1 +1,2 @@
-"""Keeps a tritonserver and its models alive: notices what dies, restarts it, and tells of it."""
+"""Keeps a tritonserver and its models alive: notices processes that die, restarts them, reports it.
+"""

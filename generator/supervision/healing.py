@@ -1,7 +1,7 @@
-"""Brings models back whose processes died: unloads, waits, loads, and gives up what dies too often.
+"""Reloads Triton models whose Python processes died, and gives up those that die too often.
 
-A thread for each of Triton's models that is being brought back, so that others are untouched.
-Changes a model only under its lock: whoever else changes it goes first, and may have healed it.
+Each model is reloaded on a thread of its own, so that others are not delayed. A model is changed
+only under its lock: an apply that holds it goes first, and may have reloaded the model.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from generator.supervision.health import Health
 from generator.supervision.served_models import ServedModels
 from generator.supervision.stub_deaths import Death, StubDeaths
 
-# An unloaded model's other processes end at once, unless they have requests to answer: they may, as
-# long as the new ones have room beside them.
+# The other processes of an unloaded model end at once, unless they still answer requests: they may,
+# as long as there is memory for the new processes beside them.
 _SURVIVORS_END_S = 3.0
 _SURVIVORS_MAY_ANSWER_S = 30.0
 _NUM_LOG_LINES = 8
 
 
 class Server(Protocol):
-    """What is done to a server. Every call raises OSError where it can't be reached."""
+    """The calls to a server. Each raises OSError if it can't be reached."""
 
     def index(self) -> list[ModelVersion]: ...  # noqa: D102
     def load(self, name: str) -> str | None: ...  # noqa: D102
@@ -40,8 +40,8 @@ class Server(Protocol):
 
 
 class Healer:
-    """Brings back the models of one server. ``say`` gets a line for the reader; ``log_tail`` gives
-    the last lines of the server's log.
+    """Reloads models of one server. ``say`` prints a line; ``log_tail`` returns the last lines of
+    the server's log.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class Healer:
         self.has_deaths = False
 
     def look(self, sweep: bool = False) -> None:
-        """Begins to bring back what has died since the last look."""
+        """Starts to reload the models whose processes have died since the last call."""
         for death in self._deaths.look(sweep):
             self.has_deaths = True
             with self._lock:
@@ -75,14 +75,14 @@ class Healer:
             self._begin(death, partial(self._bring_back, death))
 
     def end_processes(self, folder: str, reason: str) -> None:
-        """Ends what no longer answers, to be loaded again as what has died is."""
+        """Kills the processes of a model that no longer answers; ``look`` then reloads it."""
         with self._lock:
             self._reasons[folder] = reason
         living = self._deaths.living
         processes.kill(living, folder, living(folder))
 
     def bring_back(self, model: str, failure: str) -> None:
-        """Begins to load a model that failed to come back with a server that was started anew."""
+        """Starts to load a model that failed to load after the server was restarted."""
         lost = Death(model, "", f"failed to load: {failure}", frozenset())
         self._begin(lost, partial(self._load_again, lost))
 
@@ -96,22 +96,22 @@ class Healer:
         threading.Thread(target=self._heal, args=(death, work, ended), daemon=True).start()
 
     def reasons(self) -> dict[str, str]:
-        """Why a model of Triton's is not ready, of each that is being brought back or given up."""
+        """For each Triton model that is being reloaded or was given up: why it is not ready."""
         with self._lock:
             return {**self._given_up, **self._healing}
 
     def given_up(self) -> set[str]:
-        """The models of Triton's that nobody tries to bring back."""
+        """The Triton models that are not reloaded any more."""
         with self._lock:
             return set(self._given_up)
 
     def is_healing(self) -> bool:
-        """Whether any model is being brought back."""
+        """Whether any model is being reloaded."""
         with self._lock:
             return bool(self._healing)
 
     def on_ready(self, folders: Iterable[str]) -> None:
-        """Takes back that it gave up a model which somebody else has loaded."""
+        """Forgets that a model was given up, once somebody else has loaded it."""
         with self._lock:
             revived = self._given_up.keys() & set(folders)
             for folder in revived:
@@ -121,8 +121,8 @@ class Healer:
             self._health.set_given_up(self._model_of(folder), False)
 
     def end(self) -> None:
-        """Brings nothing back any more: the server is being stopped, or has died. Processes that
-        are loading have nobody to serve, and a server waits for them.
+        """Stops all reloads, because the server is being stopped or has died. Kills processes that
+        are loading: a stopping server would wait for them.
         """
         with self._lock:
             self._ended.set()
@@ -133,7 +133,7 @@ class Healer:
             processes.kill(living, folder, living(folder) - survivors)
 
     def begin(self) -> None:
-        """The server has been started anew, with all its models."""
+        """Starts again, after the server was restarted with all its models."""
         self._ended = threading.Event()
         self.has_deaths = False
 
@@ -178,8 +178,8 @@ class Healer:
         self._give_up(death.folder, reason, restarts)
 
     def _load(self, death: Death, ended: threading.Event) -> str | None:
-        """The reason in one line where it fails; None also where somebody else has loaded it, or
-        it is not to be served any more.
+        """Loads a model; returns None, or the reason in one line if it fails. None also if somebody
+        else has loaded it, or it is not to be served any more.
         """
         folder, survivors, living = death.folder, death.survivors, self._deaths.living
         with self._locked(folder):
@@ -190,15 +190,15 @@ class Healer:
         if failure is not None:
             processes.kill(living, folder, survivors)  # there may be no room beside them
         elif survivors:
-            # Requests of the process that died are never answered, and Triton does not let go of
-            # the model that they belong to, nor of its other processes.
+            # Triton never answers the requests of the process that died, and so keeps the old
+            # version and its other processes: they are killed later.
             arguments = (living, folder, survivors, _SURVIVORS_MAY_ANSWER_S)
             threading.Thread(target=processes.end_later, args=arguments, daemon=True).start()
         return failure
 
     def _load_parts(self, death: Death, ended: threading.Event) -> str | None:
-        """Loads a folder: before it the engine that it lacks where it is a front, and after it the
-        ensemble that it is a step of where Triton has not done that itself.
+        """Loads a folder: before a front its engine, if that is not ready; after a step its
+        ensemble, if Triton has not loaded that itself.
         """
         folder = death.folder
         model = self._model_of(folder)
@@ -255,7 +255,7 @@ class Healer:
         self._health.set_given_up(model, True)
         lines = [f"\n    {line}" for line in self._log_tail()[-_NUM_LOG_LINES:]]
         self._say(
-            f"model '{model}': {text}. The others are served on. Mend it (less to hold, more "
+            f"model '{model}': {text}. The others are served on. Correct it (smaller caches, more "
             "memory, another model) and run `hf-triton apply`, or start serve again. The log's "
             f"last lines:{''.join(lines)}"
         )

@@ -1,6 +1,6 @@
-"""A server from its start to its end: signals, what is left for others to find it, exit code.
+"""A server from its start to its end: signals, the state file by which others find it, exit code.
 
-What keeps it alive in between is in supervision/. Knows nothing of models.yaml.
+loop.py keeps it alive in between. Knows nothing of models.yaml.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ def serve(
     """Starts ``server``, loads ``models`` and keeps them alive until a signal; returns the exit
     code.
 
-    Raises ServerError when it does not start, nothing is left to serve, or it dies too often;
-    nothing is left behind.
+    Raises ServerError if it does not start, if no model is left to serve, or if it dies too often;
+    no process or file is left behind.
     """
     before = {number: signal.signal(number, _raise_stop) for number in stop_signals()}
     health = Health()
@@ -74,7 +74,7 @@ def serve(
 
 @contextlib.contextmanager
 def _state_file(server: TritonServer, config: Path) -> Iterator[None]:
-    """Leaves word in the repository of how to reach the server, for ``apply``."""
+    """Writes the state file in the repository, by which ``apply`` finds the server."""
     listen = server.listen
     state = ServerState(
         pid=os.getpid(),
@@ -104,7 +104,7 @@ def _serve_until_stopped(
     openai_api: OpenAiProcess | None,
 ) -> int:
     served = ServedModels(server.repository, models)
-    with contextlib.suppress(RepositoryError):  # said by who wrote the state
+    with contextlib.suppress(RepositoryError):  # reported when the state file was written
         served.record()
     healer = _healer(server, served, health, options)
     supervisor = Supervisor(server, served, health, healer, options, openai_api)
@@ -126,7 +126,7 @@ def _serve_until_stopped(
 def _watching(
     server: TritonServer, options: ServeOptions, supervisor: Supervisor
 ) -> Iterator[None]:
-    """Applies every change of what is watched meanwhile, if anything is."""
+    """Applies changes of the watched files while the block runs, if there are any."""
     if options.watched is None:
         yield
         return
@@ -165,7 +165,7 @@ def _stop(
     after = f", in {drain_s:g} s" if drain_s else ""
     say(f"stopping after the requests in flight{after}; Ctrl-C again forces it")
     try:
-        time.sleep(drain_s)  # who asks for our health stops sending
+        time.sleep(drain_s)  # load balancers see that we are not ready, and stop sending
         healer.end()
         if openai_api:
             openai_api.begin_stop()

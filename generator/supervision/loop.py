@@ -1,5 +1,5 @@
-"""A started server from its first model on: loads what is to be served, and looks four times a
-second for what has died. Never returns by itself; knows neither signals nor the end.
+"""Supervises a started server: loads its models, and checks four times a second whether a process
+has died. Never returns by itself; knows neither signals nor how the server is stopped.
 """
 
 from __future__ import annotations
@@ -30,15 +30,16 @@ _ASK_EVERY_S = 1.0
 _ANSWER_TIMEOUT_S = 2.0
 _SWEEP_EVERY_S = 1.0
 _REMIND_EVERY_S = 10.0
-# A load can keep the thread of the server's that a question landed on.
+# A load can block the server's HTTP thread that a request landed on: a few may go unanswered.
 _NUM_UNANSWERED = 3
 _LOADING = "is being loaded"
 
 
 @dataclass(frozen=True)
 class ServeOptions:
-    """How to serve: ``config`` is the models.yaml, of which only the path is told. ``drain_s`` lies
-    between the first sign of a stop and the stop. ``watched`` is applied whenever it changes.
+    """How to serve. ``config`` is the path of models.yaml, for the state file. ``drain_s`` is the
+    time from the signal to the stop, during which the server is not ready. ``watched`` files are
+    applied whenever they change.
     """
 
     config: Path
@@ -49,7 +50,7 @@ class ServeOptions:
 
 
 class Supervisor:
-    """One server and its models."""
+    """Supervises one server and its models."""
 
     def __init__(
         self,
@@ -81,7 +82,7 @@ class Supervisor:
         return self._has_served
 
     def run(self) -> NoReturn:
-        """Raises ServerError when nothing is left to serve, or the server dies too often."""
+        """Raises ServerError if no model is left to serve, or the server dies too often."""
         self._restarts.lives()
         self._begin_to_load()
         while True:
@@ -112,7 +113,7 @@ class Supervisor:
         self._tell_health()
 
     def _take(self, outcome: Loaded) -> None:
-        """A model has been loaded, or could not be."""
+        """Reports a model that was loaded or failed to load."""
         model = outcome.model
         if model in self._loading:
             self._loading.remove(model)
@@ -141,7 +142,7 @@ class Supervisor:
         self._end_where_nothing_is_left()
 
     def _ask(self) -> None:
-        """Which models are ready, by the server."""
+        """Asks the server which models are ready."""
         try:
             versions = self._api.index()
         except (OSError, ServerError):
@@ -157,11 +158,11 @@ class Supervisor:
         whole = {name for name in self._served.names() if self._parts(name) <= ready}
         self._seen_ready |= whole
         for model in whole & self._failures.keys():
-            del self._failures[model]  # somebody has mended it
+            del self._failures[model]  # somebody else has loaded it
         self._ask_models(ready)
 
     def _ask_models(self, loaded: set[str]) -> None:
-        """Whether models that are loaded say so themselves."""
+        """Asks loaded models whether they are ready themselves."""
         parts = {part for name in self._served.names() for part in self._served.folders(name)}
         self._unready.ask(loaded & parts)
         for folder in self._unready.overdue():
@@ -179,7 +180,7 @@ class Supervisor:
         self._health.set_models({name: self._reason(name, healing) for name in names})
 
     def _reason(self, model: str, healing: Mapping[str, str]) -> str:
-        """Why a model is not ready, "" where it is."""
+        """Why a model is not ready; empty if it is."""
         folders = self._served.folders(model)
         for folder in folders:
             if folder in healing:
@@ -196,7 +197,7 @@ class Supervisor:
         return ""
 
     def _follow_loads(self, now: float) -> None:
-        """Tells of slow models, and once of where to find those that are ready."""
+        """Reports models that load slowly, and once that all are loaded."""
         if not self._loading:
             self._loaded()
             return
@@ -231,7 +232,7 @@ class Supervisor:
         return set(self._served.folders(model))
 
     def _restart(self) -> None:
-        """Starts a server that has died once more. Raises ServerError where it dies too often."""
+        """Restarts a server that has died. Raises ServerError if it dies too often."""
         self._healer.end()
         self._health.enter("restarting")
         self._health.set_server_up(False)
@@ -245,12 +246,12 @@ class Supervisor:
 
 
 def with_short_timeout(api: ServerApi) -> ServerApi:
-    """The same server, asked by one who looks four times a second."""
+    """The same server's API with a short timeout, for calls four times a second."""
     return dataclasses.replace(api, answer_timeout_s=_ANSWER_TIMEOUT_S)
 
 
 def _states(versions: Sequence[ModelVersion]) -> dict[str, str]:
-    """Of each folder that the server knows: "" where a version is ready, or why none is."""
+    """For each folder that the server knows: empty if a version is ready, else why none is."""
     found: dict[str, str] = {}
     for entry in versions:
         reason = f"{entry.model} is {entry.state or 'not loaded'}"

@@ -1,4 +1,4 @@
-"""What ``serve`` says: curl lines, the results, on stdout; everything else on stderr."""
+"""What ``serve`` prints: curl lines, which are its result, on stdout; everything else on stderr."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def say(text: str) -> None:
 
 
 def tell_loaded(outcome: Loaded, loading: Sequence[str], again: bool) -> None:
-    """How loading a model ended, and which are ``loading`` still."""
+    """Reports how loading a model ended, and which are still ``loading``."""
     others = f"; still loading: {', '.join(loading)}" if loading else ""
     if outcome.failure:
         say(f"model '{outcome.model}' failed to load: {outcome.failure}{others}")
@@ -28,7 +28,7 @@ def tell_loaded(outcome: Loaded, loading: Sequence[str], again: bool) -> None:
 
 
 def print_curl_lines(server: TritonServer, model: str, openai_api: OpenAiProcess | None) -> None:
-    """Requests that work, on each endpoint of a model."""
+    """Prints a request that works for each endpoint of a model."""
     config_file = server.repository / model / "config.pbtxt"
     if model_config.arm_of(config_file):
         return  # asked through the model whose arm it is
@@ -40,7 +40,7 @@ def print_curl_lines(server: TritonServer, model: str, openai_api: OpenAiProcess
 
 
 def tell_serving(server: TritonServer, num_models: int, has_openai: bool) -> None:
-    """How many models are ready, and where."""
+    """Reports how many models are ready, and the server's addresses."""
     listen = server.listen
     where = f"http {listen.address(listen.http_port)}, grpc {listen.address(listen.grpc_port)}"
     if has_openai:

@@ -1,4 +1,6 @@
-"""``hf-triton serve --openai-port PORT --triton-url HOST:PORT``: the translator and no more."""
+"""``hf-triton serve --openai-port PORT --triton-url HOST:PORT``: only the OpenAI API, for a Triton
+that runs elsewhere.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""Ends processes of a model, and waits for their end. A number that another process has by now is
-left alone: only those that the model still has are touched. A process that has ended, but that
-Triton has not asked about, is gone: psutil's wait_procs would wait for it.
+"""Kills processes of a model, and waits for their end.
+
+Only processes that the model still has are killed: another process may have got the number of one
+that ended. A zombie counts as ended; psutil's wait_procs would wait until Triton reaps it.
 """
 
 from __future__ import annotations
@@ -17,14 +18,14 @@ Living = Callable[[str], frozenset[int]]  # the processes that one of Triton's m
 
 
 def kill(living: Living, folder: str, pids: frozenset[int]) -> None:
-    """Ends those of ``pids`` that the model still has, at once."""
+    """Kills those of ``pids`` that the model still has."""
     for pid in pids & living(folder):
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
 
 
 def wait_for_end(living: Living, folder: str, pids: frozenset[int], timeout_s: float) -> bool:
-    """Whether the model has none of ``pids`` any more, before ``timeout_s`` is over."""
+    """Waits until the model has none of ``pids`` any more; False after ``timeout_s``."""
     deadline = time.monotonic() + timeout_s
     while pids & living(folder):
         if time.monotonic() > deadline:
@@ -34,6 +35,6 @@ def wait_for_end(living: Living, folder: str, pids: frozenset[int], timeout_s: f
 
 
 def end_later(living: Living, folder: str, pids: frozenset[int], grace_s: float) -> None:
-    """Gives ``pids`` a while to end by themselves, then ends them."""
+    """Waits ``grace_s`` for ``pids`` to end by themselves, then kills them."""
     if not wait_for_end(living, folder, pids, grace_s):
         kill(living, folder, pids)

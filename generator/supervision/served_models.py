@@ -1,7 +1,7 @@
-"""Which models are to be served, and which of Triton's folders each is made of.
+"""The entries that are to be served, and the Triton models (folders) of each.
 
-As ``serve`` brought them up, or as the record in the repository says since an ``apply``. Reads
-files only; knows no server.
+First those that ``serve`` was started with; after an ``apply`` those in the repository's record.
+Reads files only; knows no server.
 """
 
 from __future__ import annotations
@@ -26,26 +26,26 @@ class ServedModels:
         self._folders: dict[str, tuple[int, list[str]]] = {}
 
     def record(self) -> None:
-        """Leaves word in the repository of what is served. Raises RepositoryError."""
+        """Records in the repository what is served. Raises RepositoryError."""
         served_record.write_models(self.repository, self._names)
         self._has_record = True
         self._recorded_at_s = time.time()
 
     def names(self) -> list[str]:
-        """The models, as the record has them where there is one of this server."""
+        """The entries' names: from the record, if this server has written one."""
         record = served_record.read(self.repository) if self._has_record else None
         if record is not None and set(record.models) != set(self._names):
             self._names = list(record.models)
         return list(self._names)
 
     def last_apply(self) -> LastApply | None:
-        """How the last apply ended, of those since this server has left word of itself."""
+        """How the last apply ended, if there was one since this server started."""
         record = served_record.read(self.repository) if self._has_record else None
         applied = record.applied if record else None
         return applied if applied and applied.at_s >= self._recorded_at_s else None
 
     def folders(self, model: str) -> list[str]:
-        """Its engine or steps first, where it has some, then its own."""
+        """An entry's folders: its engine or steps first, then the public one."""
         config = self.repository / model / "config.pbtxt"
         try:
             changed_at = config.stat().st_mtime_ns
@@ -59,5 +59,5 @@ class ServedModels:
         return known[1]
 
     def model_of(self, folder: str) -> str | None:
-        """The model that a folder is a part of; None of one that is not to be served."""
+        """The entry that a folder belongs to; None if it is not to be served."""
         return next((name for name in self.names() if folder in self.folders(name)), None)

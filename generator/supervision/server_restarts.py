@@ -1,4 +1,4 @@
-"""Starts a tritonserver that has died once more, later each time, until it dies too often."""
+"""Restarts a tritonserver that died, after a longer delay each time, until it dies too often."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from generator.supervision.messages import say
 
 
 class ServerRestarts:
-    """The restarts of one server, which has its ports, its key and its folder for good."""
+    """Restarts one server with the same ports, key and repository."""
 
     def __init__(self, server: TritonServer, policy: RestartPolicy) -> None:
         self._server = server
@@ -43,8 +43,8 @@ class ServerRestarts:
         if delay_s is None:
             often = f"{num} time{'s' * (num != 1)} within {self._policy.window_s / 60:g} minutes"
             raise ServerError(
-                f"{words}\ngiven up: tritonserver died {often}. Mend what the lines above tell of, "
-                "and start serve again"
+                f"{words}\ngiven up: tritonserver died {often}. Correct what the lines above "
+                "report, and start serve again"
             )
         when = f" in {delay_s:g} s" if delay_s else ""
         say(words)

@@ -1,4 +1,4 @@
-"""Tells when a server that is being stopped waits for what never comes.
+"""Detects that a server which is being stopped waits for connections that never end.
 
 Triton 24.10 stops accepting, and then waits for every connection to be closed: those of clients
 that keep them open without a request, and those of requests that a process took with it when it
@@ -15,13 +15,13 @@ from generator.server.stubs import cpu_seconds
 from generator.supervision.connections import connections_to
 
 _LOOK_EVERY_S = 1.0
-# A process that serves nothing looks around once a second; one that computes uses a core.
+# An idle process wakes up once a second; one that computes uses a core.
 _BUSY_SHARE = 0.1
 _IDLE_S = 5.0
 
 
 class IdleTime:
-    """How long no process of a group has used the processor."""
+    """Measures for how long no process of a group has used the processor."""
 
     def __init__(
         self,
@@ -34,7 +34,7 @@ class IdleTime:
         self._looked_at_s = self._busy_at_s = clock()
 
     def seconds(self) -> float:
-        """Since when nothing computes; to be asked often."""
+        """Seconds since a process last computed; to be called often."""
         now = self._clock()
         elapsed_s = now - self._looked_at_s
         if elapsed_s >= _LOOK_EVERY_S:
@@ -47,22 +47,22 @@ class IdleTime:
 
 
 class StuckStop:
-    """Of one server, from the moment on that it is asked to stop."""
+    """Whether the stop of one server is stuck: made when it is asked to stop, then called often."""
 
     def __init__(self, listen: Listen, idleness: IdleTime, has_deaths: bool) -> None:
-        """``has_deaths``: whether processes of it have died, and requests with them."""
+        """``has_deaths``: processes of the server have died, and left requests unanswered."""
         self._listen, self._idleness, self._has_deaths = listen, idleness, has_deaths
         self.came = False
 
     def __call__(self) -> bool:
-        """Whether nothing computes any more, and every request that can be answered is."""
+        """Whether nothing computes any more, and every request that can be answered has been."""
         is_idle = self._idleness.seconds() > _IDLE_S
         self.came = is_idle and (self._has_deaths or self._is_quiet())
         return self.came
 
     def _is_quiet(self) -> bool:
-        """Whether there are only HTTP connections on which the last word was the server's, a while
-        ago. A gRPC connection does not show whether a request is under way.
+        """Whether there are only HTTP connections, and the server sent the last data on each a
+        while ago. A gRPC connection does not show whether a request is under way.
         """
         try:
             over_http = connections_to(self._listen.http_port)

@@ -1,8 +1,8 @@
-"""Finds the Python processes that a server lacks: those of a version that it still calls ready.
+"""Finds model versions that Triton calls ready though one of their Python processes has died.
 
-Triton 24.10 does not tell: a model whose process was killed, by the kernel when memory runs out
-for one, still counts as ready. One that ends because its model is unloaded is none: Triton says
-that first. Restarts nothing.
+Triton 24.10 does not notice: a model whose process was killed, by the kernel when memory runs out
+for example, still counts as ready. A process that ends because its model is unloaded is no death:
+Triton reports the unload first. Restarts nothing.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Version = tuple[str, str]  # Triton's model, its version
 
 @dataclass(frozen=True)
 class Death:
-    """A version that lacks a process; ``survivors`` are those that it still has."""
+    """A model version that lost a process; ``survivors`` are the processes that it still has."""
 
     folder: str
     version: str
@@ -31,17 +31,17 @@ class Death:
 
 
 class Server(Protocol):
-    """What is asked of a server."""
+    """The calls to a server."""
 
     def index(self) -> list[ModelVersion]: ...  # noqa: D102
     def model_config(self, name: str, version: str = "") -> dict[str, Any] | None: ...  # noqa: D102
 
 
 class StubDeaths:
-    """The processes of one server, from one look to the next.
+    """Follows the Python processes of one server.
 
-    Most looks are at the processes known. A ``sweep`` finds new ones, and asks the server for all
-    its versions, for one may die before it is seen for the first time.
+    Most calls of ``look`` only check the known processes. A ``sweep`` also finds new ones, and asks
+    the server for all versions, because a process may die before it was ever seen.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class StubDeaths:
         alive: Callable[[Iterable[Stub]], Iterable[Stub]] = still_alive,
         how_ended: Callable[[int], str] = how_it_ended,
     ) -> None:
-        """``find`` gives every Python process that the server has now."""
+        """``find`` returns every Python process that the server has now."""
         self._server = server
         self._find = find
         self._alive = alive
@@ -61,8 +61,8 @@ class StubDeaths:
         self._asked: dict[Version, frozenset[int]] = {}
 
     def look(self, sweep: bool = False) -> list[Death]:
-        """The versions that lack a process; a sweep tells again of those that were told of. None
-        where the server does not answer.
+        """The versions that lost a process; a sweep reports known ones again. Empty if the server
+        does not answer.
         """
         if sweep or frozenset(self._alive(self._known)) != self._known:
             self._known = frozenset(self._find())
@@ -80,9 +80,9 @@ class StubDeaths:
         return deaths
 
     def is_dead(self, death: Death) -> bool:
-        """Whether nobody has brought the version back, or taken it away, since ``look`` told of it.
+        """Whether the version still lacks the process: nobody has reloaded or unloaded it.
 
-        Raises OSError or ServerError where the server does not answer.
+        Raises OSError or ServerError if the server does not answer.
         """
         found = _by_version(self._find())
         living = found.get((death.folder, death.version), frozenset())
@@ -124,7 +124,7 @@ class StubDeaths:
         return Death(*key, f"its Python process died{how and f' ({how})'}", survivors)
 
     def _num_expected(self, folder: str, version: str) -> int:
-        """How many processes the version has where all is well."""
+        """How many processes the version should have."""
         config = self._server.model_config(folder, version) or {}
         return num_instances(config) if config.get("backend") == "python" else 0
 
@@ -137,6 +137,6 @@ def _by_version(stubs: Iterable[Stub]) -> dict[Version, frozenset[int]]:
 
 
 def num_instances(config: Mapping[str, Any]) -> int:
-    """The instances of a model by the configuration it runs with: Triton has filled in the rest."""
+    """The number of instances in the configuration that Triton completed at load."""
     groups = config.get("instance_group") or [{}]
     return sum(int(group.get("count", 1)) * max(1, len(group.get("gpus", ()))) for group in groups)

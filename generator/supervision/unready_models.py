@@ -1,5 +1,5 @@
-"""Models that say themselves that they are not ready, though Triton has them loaded: an engine
-that is stuck in a step or whose thread died. Servers before 26.04 don't ask them.
+"""Finds loaded models that report themselves as not ready: an engine that is stuck in a step, or
+whose thread died. Triton asks them itself only from 26.04 on.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ _PATIENCE_S = 60.0
 
 
 class Server(Protocol):
-    """What is asked of a server."""
+    """The calls to a server."""
 
     def is_model_ready(self, name: str, version: str = "") -> bool: ...  # noqa: D102
     def model_config(self, name: str, version: str = "") -> dict[str, Any] | None: ...  # noqa: D102
 
 
 class UnreadyModels:
-    """Which of a server's models say so, and since when."""
+    """The models of a server that report as not ready, and since when."""
 
     def __init__(self, server: Server, clock: Callable[[], float] = time.monotonic) -> None:
         self._server = server
@@ -33,11 +33,11 @@ class UnreadyModels:
 
     @property
     def folders(self) -> set[str]:
-        """Those that said so when they were last asked."""
+        """The models that were not ready when they were last asked."""
         return set(self._since_s)
 
     def ask(self, folders: Iterable[str]) -> None:
-        """Asks models that are loaded. One that does not answer in time has said nothing new."""
+        """Asks loaded models. One that does not answer in time keeps its state."""
         folders = set(folders)
         self._since_s = {name: at for name, at in self._since_s.items() if name in folders}
         for folder in folders:
@@ -51,9 +51,9 @@ class UnreadyModels:
                 self._since_s.setdefault(folder, self._clock())
 
     def overdue(self) -> list[str]:
-        """Those that have said so for too long and that loading again can help; each once a minute.
+        """The models that were not ready for a minute and should be reloaded; each once a minute.
 
-        A front waits for its engine, and an ensemble for its steps: neither helps itself.
+        Never a front or an ensemble: they wait for their engine or steps, which are reloaded.
         """
         now = self._clock()
         late = [name for name, since_s in self._since_s.items() if now - since_s > _PATIENCE_S]

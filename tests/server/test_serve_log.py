@@ -64,7 +64,7 @@ def test_an_import_error_is_hidden_with_all_its_lines_but_not_what_follows() -> 
 def test_progress_bars_pass_now_and_then() -> None:
     now = iter(range(100, 126))
     log = LogFilter(clock=lambda: next(now))
-    bar = "FetchRun 4 files:  25%|##        | 1/4 [00:10<00:30, 10.0s/it]"
+    bar = "Fetching 4 files:  25%|##        | 1/4 [00:10<00:30, 10.0s/it]"
     assert [second for second in range(101, 126) if log.show(bar)] == [110, 120]
 
 
