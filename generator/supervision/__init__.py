@@ -1,2 +1,1 @@
-"""Keeps a tritonserver and its models alive: notices processes that die, restarts them, reports it.
-"""
+"""Keeps a tritonserver and its models alive: notices processes that die and restarts them."""

@@ -292,7 +292,7 @@ def test_a_server_of_somebody_else_is_told_of(made: Bench) -> None:
         path.unlink()
     ran = made.apply()
     assert ran.code == 1
-    assert ".hf-triton-server-1.json: can't be read, for another user has started" in ran.err
+    assert ".hf-triton-server-1.json: can't be read, because another user has started" in ran.err
 
 
 def test_of_several_servers_one_is_chosen_by_its_port(made: Bench) -> None:
