@@ -72,7 +72,7 @@ class GroupChange:
 
     @property
     def loads(self) -> list[FolderChange]:
-        """The folders to load, in order: an engine before its front, steps before their ensemble."""
+        """The folders to load, in order: engine before front, steps before ensemble."""
         parts = [folder for folder in self.folders[1:] if folder.is_load]
         return [*parts, *(folder for folder in self.folders[:1] if folder.is_load)]
 

@@ -33,7 +33,7 @@ _LOAD_BY_OTHERS_TIMEOUT_S = 600.0
 
 @dataclass(frozen=True)
 class UpdateSettings:
-    """``place`` puts files that are not generated, such as ONNX exports, beside the written ones."""
+    """``place`` puts files that are not generated, such as exports, beside the written ones."""
 
     drain_timeout_s: float
     force: bool

@@ -1,4 +1,4 @@
-"""Plans an apply: compares models.yaml, the repository on disk and the running server. Reads only."""
+"""Plans an apply: compares models.yaml, the repository and the running server. Reads only."""
 
 from __future__ import annotations
 
