@@ -15,8 +15,8 @@ from tqdm import tqdm  # type: ignore[import-untyped]
 from generator.errors import EXIT_INTERRUPTED, EXIT_OK, GeneratorError, PerfError
 from perf.growth.axes.axis import Axis, Cost, Measure, Place, Step, place_of
 from perf.growth.axes.server import KEPT_FREE_GIB
-from perf.growth.report.curves import Section
-from perf.growth.report.page import PAGE_FILE, write_growth
+from perf.growth.curves import Section
+from perf.growth.page import PAGE_FILE, write_growth
 from perf.in_use import in_use
 from perf.report.head import here, now
 from perf.report.schema import (
@@ -215,11 +215,10 @@ def _tell(folder: Path, sections: Sequence[Section]) -> None:
     for section in sections:
         print(f"{section.axis.title}")
         for drawn in section.charts:
-            for curve in drawn.curves:
-                mark = "!" if curve.is_worse else " "
-                print(f"{mark} {curve.target}, {curve.figure.words}: {curve.verdict()}")
-                if curve.is_worse:
-                    print(f"    {drawn.explanation(curve)}")
+            for curve, _, why in drawn.verdicts():
+                print(f"{'!' if why else ' '} {curve.target}, {curve.words}: {curve.verdict()}")
+                if why:
+                    print(f"    {why}")
     print(folder / PAGE_FILE)
 
 

@@ -13,14 +13,15 @@ import jinja2
 
 from perf.report.best import Bounds, best
 from perf.report.metrics import LATENCY, Metric
+from perf.report.plots.charts import NO_PLOTS, sections
 from perf.report.plots.panels import MAX_LINES, MAX_PANELS, panels
-from perf.report.plots.sections import drawn_sections
 from perf.report.points import Point, number_told, points
 from perf.report.results import Results
 from perf.report.run_markdown import sentence, title
 from perf.report.tables import Table, every_metric, load_words, table
 
 _UNITS = {"_gib": "GiB", "_gb_per_s": "GB/s", "_gflop_per_s": "GFLOP/s", "_mhz": "MHz"}
+_FOLDER = Path(__file__).parent
 _MAX_GROUPS = 6  # of what was best, before the rest is folded away
 
 
@@ -28,17 +29,16 @@ def to_html(results: Results, bounds: Bounds) -> str:
     """The whole page; the same results give the same text."""
     found = points(results.measurements)
     drawn = panels(results.run.kind, found)
-    sections, no_plots = drawn_sections(results.measurements, drawn[:MAX_PANELS])
     groups = best(results.run.kind, found, bounds)
     return render(
-        "page.html.j2",
+        _FOLDER / "page.html.j2",
         results=results,
         run=results.run,
         title=title(results),
         groups=groups[:_MAX_GROUPS],
         more_groups=groups[_MAX_GROUPS:],
-        sections=sections,
-        no_plots=no_plots,
+        sections=sections(results.measurements, drawn[:MAX_PANELS]),
+        no_plots=NO_PLOTS,
         panels_left_out=len(drawn[MAX_PANELS:]),
         max_lines=MAX_LINES,
         table=table(found, every_metric(results.measurements)),
@@ -49,10 +49,10 @@ def to_html(results: Results, bounds: Bounds) -> str:
     )
 
 
-def render(name: str, **values: Any) -> str:
-    """The text of a template beside this module; every text is escaped."""
+def render(template: Path, **values: Any) -> str:
+    """The text of a template, which may use those beside this module; every text is escaped."""
     environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(Path(__file__).parent),
+        loader=jinja2.FileSystemLoader([template.parent, _FOLDER]),
         undefined=jinja2.StrictUndefined,
         autoescape=True,
         trim_blocks=True,
@@ -61,7 +61,7 @@ def render(name: str, **values: Any) -> str:
     )
     environment.filters.update(sentence=sentence, told=number_told, named=_named)
     environment.globals.update(head_groups=head_groups)
-    return environment.get_template(name).render(**values)
+    return environment.get_template(template.name).render(**values)
 
 
 def head_groups(shown_table: Table) -> list[tuple[str, list[Metric]]]:

@@ -60,7 +60,7 @@ def _write(folder: Path, results: Results, args: argparse.Namespace) -> Sequence
     from perf.report.rendering import RENDERINGS, REPORT_FILE, write_results
 
     if results.run.kind == "growth":
-        from perf.growth.report import page as growth
+        from perf.growth import page as growth
 
         growth.write_growth(folder)
         return growth.PAGE_FILE, growth.MARKDOWN_FILE, growth.CSV_FILE, REPORT_FILE

@@ -12,8 +12,8 @@ from perf.report.comparison.loads import Compared, Comparison, Failure, Pair, lo
 from perf.report.markdown import escaped, table
 from perf.report.metrics import shown
 from perf.report.page import render
+from perf.report.plots.charts import NO_PLOTS, sections
 from perf.report.plots.panels import COMPARES_RUNS, MAX_PANELS, RUN, panels
-from perf.report.plots.sections import drawn_sections
 from perf.report.points import points
 from perf.report.results import Results
 from perf.report.run_markdown import title
@@ -48,15 +48,14 @@ def to_html(comparison: Comparison) -> str:
     """The whole page; the same runs give the same text."""
     both = [*_marked(comparison.a, "A"), *_marked(comparison.b, "B")]
     drawn = panels(COMPARES_RUNS, points(both))
-    sections, no_plots = drawn_sections(both, drawn[:MAX_PANELS], _CHARTS)
     return render(
-        "comparison.html.j2",
+        Path(__file__).parents[1] / "comparison.html.j2",
         comparison=comparison,
         names={"A": name_of(comparison.a), "B": name_of(comparison.b)},
         warnings=list(warnings(comparison)),
         rule=RULE if comparison.is_judged else NOT_JUDGED,
-        sections=sections,
-        no_plots=no_plots,
+        sections=sections(both, drawn[:MAX_PANELS], _CHARTS),
+        no_plots=NO_PLOTS,
         panels_left_out=len(drawn[MAX_PANELS:]),
         ratio_words=ratio_words,
         load_words=load_words,

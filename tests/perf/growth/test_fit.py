@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from perf.growth.report.fit import growth
+from perf.growth.fit import growth
 
 NS = tuple(2**i for i in range(11))
 

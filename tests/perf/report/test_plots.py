@@ -9,9 +9,7 @@ from pathlib import Path
 import pytest
 
 from perf.report.metrics import THROUGHPUT, plain, shown
-from perf.report.plots.labels import Spot, places
 from perf.report.plots.panels import RUN, panels
-from perf.report.plots.svg import inline
 from perf.report.points import points
 from perf.report.rendering import write_renderings
 from perf.report.schema import Load, Measurement
@@ -69,15 +67,6 @@ def test_repeats_are_one_point_in_whatever_order_settings_stand() -> None:
     assert spread.least <= spread.middle <= spread.most
 
 
-def test_no_label_covers_another_or_a_point() -> None:
-    drawn = random.Random(1)
-    spots = [Spot(drawn.uniform(0, 300), drawn.uniform(0, 200), "64") for _ in range(40)]
-    found = [place for place in places(spots, (0, 0, 300, 200)) if place]
-    assert len(found) > 20
-    for one, other in itertools.combinations(found, 2):
-        assert abs(one.x - other.x) >= 10.8 or abs(one.y - other.y) >= 9
-
-
 @pytest.mark.parametrize(
     "value, text",
     [
@@ -99,16 +88,10 @@ def test_ticks_have_no_needless_digits() -> None:
     assert [plain(value) for value in (0.5, 20.0, 1500.0, 2.5e6)] == ["0.5", "20", "1,500", "2.5M"]
 
 
-def test_what_is_not_matplotlibs_svg_is_refused() -> None:
-    with pytest.raises(ValueError, match="no viewBox"):
-        inline("<svg ></svg>", "x")
-
-
 def test_without_matplotlib_the_page_says_how_to_get_plots(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     example_runs.write(tmp_path, example_runs.sweep(("demo",), ("http-infer",), (1, 2), 1))
-    monkeypatch.delitem(sys.modules, "perf.report.plots.draw", raising=False)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     write_renderings(tmp_path)
     text = (tmp_path / "run.html").read_text()

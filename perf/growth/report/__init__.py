@@ -1,1 +1,0 @@
-"""How the measured curves grow, and how a run is shown."""
