@@ -1,10 +1,15 @@
-"""Has the kernel end a process that we started, should we be killed and no longer end it."""
+"""Ends processes that we started; the kernel does, should we be killed and no longer do it."""
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import os
+import signal
+import subprocess
 import sys
 from collections.abc import Callable
+from typing import Any
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
@@ -22,3 +27,16 @@ def ends_with_us(number: int) -> Callable[[], None] | None:
         libc.prctl(_PR_SET_PDEATHSIG, number)
 
     return ask
+
+
+def end(process: subprocess.Popen[Any], grace_s: float) -> None:
+    """Ends a process that leads a group, gently at first, and whatever it left of its group."""
+    process.terminate()
+    try:
+        process.wait(grace_s)
+    except subprocess.TimeoutExpired:
+        pass
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()

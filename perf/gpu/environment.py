@@ -96,19 +96,15 @@ def make(folder: Path, wheels: Iterable[Path], libpython: Path | None = None) ->
 def _unpack(path: Path, site: Path) -> None:
     """What pip would copy into site-packages; programs stay executable."""
     with zipfile.ZipFile(path) as wheel:
+        wheel.extractall(site)
         for entry in wheel.infolist():
-            parts = Path(entry.filename).parts
-            if parts[0].endswith(".data") and len(parts) > 2:
-                if parts[1] not in ("purelib", "platlib"):
-                    continue
-                parts = parts[2:]
-            if entry.is_dir() or ".." in parts:
-                continue
-            target = site.joinpath(*parts)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_bytes(wheel.read(entry))
-            if (entry.external_attr >> 16) & 0o111 or parts[-1] in _PROGRAMS:
+            target = site / entry.filename
+            if target.is_file() and (
+                (entry.external_attr >> 16) & 0o111 or target.name in _PROGRAMS
+            ):
                 target.chmod(0o755)
+    for libraries in site.glob("*.data/*lib"):  # purelib and platlib
+        shutil.copytree(libraries, site, dirs_exist_ok=True)
 
 
 def _closure(roots: Iterable[str], brought: set[str]) -> list[str]:

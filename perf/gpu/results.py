@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from perf.report.typed import made
 from perf.report.written import write_text
 
 SCHEMA_VERSION = 1
+NOT_FINISHED = "not finished"
 Row = dict[str, str | int | float | bool | None]
 
 
@@ -56,16 +57,16 @@ class Context:
     shape: str
     folder: Path
     seed: int
-    write: Callable[[dict[str, Any]], None]
+    take: Callable[[Figure], object]
 
     def emit(self, table: str, row: Row, target: Target | None = None) -> None:
         """Hands on one figure."""
-        self.write(asdict(Figure(table, row, target)))
+        self.take(Figure(table, row, target))
 
     @staticmethod
     def say(text: str) -> None:
         """Progress."""
-        print(f"  {text}", file=sys.stderr, flush=True)
+        say(f"  {text}")
 
 
 @dataclass
@@ -78,7 +79,7 @@ class Measured:
     commit: str
     device: dict[str, Any]  # the GPU, its driver, torch
     duration_s: float = 0.0
-    figures: list[Figure] = field(default_factory=list)
+    figures: Sequence[Figure] = ()
 
     @property
     def is_bad(self) -> bool:
@@ -86,50 +87,36 @@ class Measured:
         return self.state != "done" and not self.state.startswith("skipped")
 
 
+@dataclass
 class Results:
-    """The sections by name, on disk at ``path`` from ``put`` on."""
+    """The sections by name; keys of the file are the field names, and a target has ``met``, too."""
 
-    def __init__(self, path: Path, hardware: dict[str, Any], versions: dict[str, str]) -> None:
-        self.path, self.hardware, self.versions = path, hardware, versions
-        self.sections: dict[str, Measured] = {}
+    schema_version: int
+    hardware: dict[str, Any]
+    versions: dict[str, str]
+    sections: dict[str, Measured] = field(default_factory=dict)
 
-    def keep(self) -> None:
-        """Takes over what ``path`` has, if anything. Raises ValueError: it is something else."""
-        if not self.path.exists():
-            return
+    @classmethod
+    def read(cls, path: Path) -> Results:
+        """What was written. Raises ValueError where ``path`` is something else."""
         try:
-            values = json.loads(self.path.read_text(encoding="utf-8"))["sections"]
-            kept = {name: made(Measured, each, name) for name, each in values.items()}
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            return made(cls, json.loads(path.read_text(encoding="utf-8")))
+        except (OSError, ValueError) as error:
             raise ValueError(
-                f"{self.path} holds no results of perf.gpu ({type(error).__name__}: {error}): "
-                "choose another --output, or remove it"
+                f"{path} holds no results of perf.gpu ({error}): choose another --output, or "
+                "remove it"
             ) from error
-        self.sections = {
-            name: replace(each, figures=list(each.figures)) for name, each in kept.items()
-        }
 
-    def put(self, name: str, measured: Measured) -> None:
-        """Sets one section and writes all, whole or not at all. Raises OSError."""
-        self.sections[name] = measured
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        write_text(self.path, json.dumps(self.as_json(), indent=2) + "\n")
-
-    def as_json(self) -> dict[str, Any]:
-        """Keys are the field names of ``Measured`` and ``Figure``; a target has ``met``, too."""
-        sections = {name: asdict(measured) for name, measured in self.sections.items()}
-        for section in sections.values():
-            for target in (figure["target"] for figure in section["figures"]):
-                if target:
-                    target["met"] = Target(**target).is_met
-        return {
-            "schema_version": SCHEMA_VERSION,
-            "hardware": self.hardware,
-            "versions": self.versions,
-            "sections": sections,
-        }
+    def write(self, path: Path) -> None:
+        """Writes all, whole or not at all. Raises OSError."""
+        values = asdict(self)
+        for section in values["sections"].values():
+            for target in filter(None, (figure["target"] for figure in section["figures"])):
+                target["met"] = Target(**target).is_met
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_text(path, json.dumps(values, indent=2) + "\n")
 
 
-def figure_of(values: dict[str, Any]) -> Figure:
-    """A figure out of its JSON form."""
-    return made(Figure, values)
+def say(text: str) -> None:
+    """Progress."""
+    print(text, file=sys.stderr, flush=True)

@@ -1,8 +1,13 @@
-"""One run: the environment, the device, then section after section, kept as they are finished."""
+"""One run: the environment, the device, then section after section, each in a process of its own
+for as long as it may take, kept as they are finished. Standard library only.
+"""
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
+import subprocess
 import sys
 import time
 from collections.abc import Sequence
@@ -11,10 +16,13 @@ from pathlib import Path
 from typing import Any
 
 from perf import machine
-from perf.gpu import environment, report, supervise
+from perf.gpu import environment, report
 from perf.gpu.plan import Section
-from perf.gpu.results import Measured, Results, figure_of
+from perf.gpu.results import NOT_FINISHED, SCHEMA_VERSION, Measured, Results, say
+from perf.orphans import end, ends_with_us
 
+ROOT = Path(__file__).parents[2]
+_GRACE_S = 10.0  # for a server that the section started
 _MACHINE_LIMIT_S = 180.0  # the first import of torch from a cold disk
 _LEAST_S = 15.0  # with less left of the budget no section is begun
 _NUMPY_FOR_SERVER = 2  # the embedded server's stub crashes on arrays of numpy 2
@@ -40,25 +48,30 @@ class Run:
     found: dict[str, Any] = field(default_factory=dict)  # the device, torch, what is missing
     has_server: bool = False
 
+    @property
+    def path(self) -> Path:
+        """Of the results."""
+        return self.output.with_name(f"{self.output.name}.json")
+
     def prepare(self, wheels: Sequence[Path], libpython: Path | None) -> None:
         """Makes the environment where wheels are given, and looks at the device.
 
-        Raises NoDeviceError, WheelError, OSError.
+        Raises NoDeviceError, WheelError, OSError, ValueError.
         """
         self._begun_s = time.monotonic()
-        path = self.output.with_name(f"{self.output.name}.json")
-        self.results = Results(path, machine.hardware(), machine.versions())
-        self.results.keep()
+        self.results = Results(SCHEMA_VERSION, machine.hardware(), machine.versions())
+        if self.path.exists():
+            self.results.sections = Results.read(self.path).sections
         if wheels:
             self.python = str(environment.make(self.folder / "environment", wheels, libpython))
         names = map(environment.check_wheel, wheels)
         self.has_server = on_path() or environment.SERVER in names
         self.has_server = self.has_server or environment.is_installed(environment.SERVER)
-        taken: list[dict[str, Any]] = []
-        state, _ = supervise.run(self._command("machine"), _MACHINE_LIMIT_S, taken.append)
-        if state != "done":
-            raise NoDeviceError(state.partition(": ")[2] or state)
-        self.found = figure_of(taken[0]).row
+        looking = Results(SCHEMA_VERSION, {}, {})
+        looked = self._run(looking, self.folder / "machine.json", "machine", _MACHINE_LIMIT_S)
+        if looked.state != "done":
+            raise NoDeviceError(looked.state.partition(": ")[2] or looked.state)
+        self.found = looked.figures[0].row
 
     def measure(self, sections: Sequence[Section]) -> bool:
         """Measures them in turn and prints the report; returns whether none failed."""
@@ -73,34 +86,41 @@ class Run:
         return not any(self.results.sections[name].is_bad for name in names)
 
     def _measure(self, section: Section) -> None:
-        """One section; every figure is on the disk before the next is measured."""
-        device = {key: value for key, value in self.found.items() if key != "missing_for_serving"}
-        measured = Measured("not finished", self.created, self.command, machine.commit(), device)
         if reason := self._cannot(section):
-            measured.state = reason
-            self.results.put(section.name, measured)
+            self.results.sections[section.name] = self._begun(reason)
+            self.results.write(self.path)
             say(f"{section.name}: {reason}")
             return
-
-        def take(values: dict[str, Any]) -> None:
-            measured.figures.append(figure_of(values))
-            self.results.put(section.name, measured)
-            say(report.one_line(section.name, measured.figures[-1]))
-
         limit_s = min(section.limit_s, self._left_s())
-        folder = self.folder / section.name
+        say(f"{section.name}: {section.title}, at most {limit_s:.0f} s")
+        measured = self._run(self.results, self.path, section.name, limit_s)
+        say(f"{section.name}: {measured.state}, {measured.duration_s:.0f} s")
+
+    def _run(self, results: Results, path: Path, name: str, limit_s: float) -> Measured:
+        """Runs one section, which writes ``results`` to ``path``: its figures are on the disk,
+        however it ends.
+        """
+        folder, begun_s, ended = self.folder / name, time.monotonic(), NOT_FINISHED
+        results.sections[name] = self._begun(NOT_FINISHED)
+        results.write(path)
         try:
             folder.mkdir()
-            say(f"{section.name}: {section.title}, at most {limit_s:.0f} s")
-            command = self._command(section.name)
-            measured.state, measured.duration_s = supervise.run(command, limit_s, take)
+            ended = supervised(self._command(name, path), limit_s)
         except KeyboardInterrupt:
-            measured.state = "cut off: interrupted"
+            ended = "cut off: interrupted"
             raise
         finally:
             shutil.rmtree(folder, ignore_errors=True)
-            self.results.put(section.name, measured)
-        say(f"{section.name}: {measured.state}, {measured.duration_s:.0f} s")
+            measured = results.sections[name] = Results.read(path).sections[name]
+            if measured.state == NOT_FINISHED:
+                measured.state = ended
+            measured.duration_s = time.monotonic() - begun_s
+            results.write(path)
+        return measured
+
+    def _begun(self, state: str) -> Measured:
+        device = {key: value for key, value in self.found.items() if key != "missing_for_serving"}
+        return Measured(state, self.created, self.command, machine.commit(), device)
 
     def _cannot(self, section: Section) -> str:
         """Why a section is not begun; empty where it is."""
@@ -125,10 +145,15 @@ class Run:
             return float("inf")
         return self.budget_s - (time.monotonic() - self._begun_s)
 
-    def _command(self, name: str) -> list[str]:
-        folder = self.folder / name
-        words = [name, "--device", self.device, "--folder", str(folder), "--seed", str(self.seed)]
-        return [self.python, "-m", "perf.gpu.section", *words, *["--tiny"] * self.tiny]
+    def _command(self, name: str, path: Path) -> list[str]:
+        values = {
+            "--results": path,
+            "--device": self.device,
+            "--folder": self.folder / name,
+            "--seed": self.seed,
+        }
+        words = [str(word) for pair in values.items() for word in pair]
+        return [self.python, "-m", "perf.gpu.section", name, *words, *["--tiny"] * self.tiny]
 
     def _report(self, names: list[str]) -> None:
         text = report.to_markdown(self.results)
@@ -138,12 +163,37 @@ class Run:
         print(text)
         for line in report.summary(self.results, names):
             say(line)
-        say(f"written: {path} and {self.results.path.name}")
+        say(f"written: {path} and {self.path.name}")
 
 
-def say(text: str) -> None:
-    """Progress."""
-    print(text, file=sys.stderr, flush=True)
+def supervised(command: Sequence[str], limit_s: float) -> str:
+    """Runs a section's process for so many seconds at most; what it says goes to our stderr.
+    Returns how it ended, for where it could not say so itself.
+    """
+    path = [str(ROOT), str(ROOT / "model_templates"), os.environ.get("PYTHONPATH", "")]
+    variables = {
+        "PYTHONPATH": os.pathsep.join(filter(None, path)),
+        "PYTHONUNBUFFERED": "1",
+        "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+        "HF_HUB_OFFLINE": "1",  # there is no network, and nothing to fetch
+    }
+    process = subprocess.Popen(
+        command,
+        cwd=ROOT,
+        env={**os.environ, **variables},
+        stdin=subprocess.DEVNULL,
+        stdout=2,
+        start_new_session=True,
+        preexec_fn=ends_with_us(signal.SIGTERM),
+    )
+    try:
+        code = process.wait(limit_s)
+    except subprocess.TimeoutExpired:
+        return f"cut off: it took longer than {limit_s:.0f} s"
+    finally:
+        end(process, _GRACE_S)
+    how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+    return f"failed: its process ended: {how}"
 
 
 def on_path() -> bool:

@@ -1,46 +1,48 @@
 """The process of one section: ``python -m perf.gpu.section NAME``.
 
-Writes figures to stdout as lines of JSON and everything else to stderr; ends when its stdin closes.
+Adds each figure to the results as soon as it is measured, and at the end how it ended.
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib
-import json
 import logging
-import os
-import signal
 import sys
-import threading
 import traceback
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NoReturn
 
 from perf.gpu.plan import SECTIONS
-from perf.gpu.results import Context, SkippedError
+from perf.gpu.report import one_line
+from perf.gpu.results import Context, Figure, Results, SkippedError, say
 
 
-def main(argv: list[str]) -> int:
-    """Measure, and say how it ended."""
+def main(argv: list[str]) -> None:
+    """Measures ``name``, which ``--results`` has as not finished."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("name", choices=[*SECTIONS, "machine"])
-    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--results", type=Path, required=True)
+    parser.add_argument("--device", required=True)
     parser.add_argument("--tiny", action="store_true")
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args(argv)
-    write = _own_stdout()
-    _end_with_parent()
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="  %(message)s")
+    results = Results.read(args.results)
+    measured = results.sections[args.name]
+
+    def take(figure: Figure) -> None:
+        measured.figures = (*measured.figures, figure)
+        results.write(args.results)
+        if args.name in SECTIONS:
+            say(one_line(args.name, figure))
+
     section = SECTIONS.get(args.name)
-    module = f"perf.gpu.sections.{section.module}" if section else "perf.gpu.machine"
+    module = f"perf.gpu.sections.{section.module if section else 'machine'}"
     shape = "tiny" if args.tiny else section.shape if section else ""
-    context = Context(args.device, args.tiny, shape, args.folder, args.seed, write)
-    state = _measured(module, context)
-    write({"state": state})
-    return 0 if state == "done" or state.startswith("skipped") else 1
+    context = Context(args.device, args.tiny, shape, args.folder, args.seed, take)
+    measured.state = _measured(module, context)
+    results.write(args.results)
 
 
 def _measured(module: str, context: Context) -> str:
@@ -59,24 +61,5 @@ def _measured(module: str, context: Context) -> str:
     return "done"
 
 
-def _own_stdout() -> Callable[[dict[str, Any]], None]:
-    """Writes lines of JSON to what was stdout; what others print goes to stderr from now on."""
-    lines = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)
-    return lambda values: print(json.dumps(values), file=lines, flush=True)
-
-
-def _end_with_parent() -> None:
-    """Ends this process when its parent has closed its stdin, or died."""
-
-    def wait() -> NoReturn:
-        while os.read(0, 1024):
-            pass
-        os.kill(os.getpid(), signal.SIGTERM)
-        raise SystemExit
-
-    threading.Thread(target=wait, daemon=True).start()
-
-
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    main(sys.argv[1:])

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import signal
 import socket
 import subprocess
 import time
@@ -15,6 +13,7 @@ from pathlib import Path
 
 from generator.errors import PerfError
 from generator.server.listen import Listen
+from perf.orphans import end
 from perf.serving import free_listen
 
 HOST = "127.0.0.1"
@@ -62,19 +61,7 @@ def running(
             try:
                 yield process
             finally:
-                end(process)
-
-
-def end(process: subprocess.Popen[bytes]) -> None:
-    """Ends a process group, gently at first."""
-    process.terminate()
-    try:
-        process.wait(STOP_TIMEOUT_S)
-    except subprocess.TimeoutExpired:
-        pass
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
+                end(process, STOP_TIMEOUT_S)
 
 
 def wait_ready(process: subprocess.Popen[bytes], url: str, log: Path) -> None:

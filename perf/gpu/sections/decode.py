@@ -4,7 +4,9 @@ keys and values takes at the measured bandwidth.
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import torch
@@ -14,14 +16,16 @@ from text_generation.sequence.sampling_params import SamplingParams
 
 from perf.gpu.results import Context, Row, Target
 from perf.gpu.sections.ceilings import bandwidths, free_gib
-from perf.gpu.sections.engines import engine_on, generate, graphed_runner, timed
+from perf.gpu.sections.engines import Clients, engine_on, generate, graphed_runner, timed
 from perf.gpu.sections.kernels import kernels_of
-from perf.gpu.sections.mixed import mixed_row
 from perf.gpu.sections.shapes import bytes_per_step, make_llama
+from perf.load.requests import requests
 
 SHARE_TARGETS = {("llama-8b", 1): 0.70}  # of the limit, by shape and sequences
 GRAPHS, EAGER = "CUDA graphs", "eager"
 _SPARE_GIB = {"llama-8b": 24.0, "llama-1b": 12.0, "tiny": 0.1}  # cache, buffers, graphs
+
+_REQUESTS_PER_CLIENT, _MOST_REQUESTS = 8, 1024  # of the mixed load
 
 
 @dataclass(frozen=True)
@@ -139,3 +143,32 @@ def _emit(
         "limit_share": share,
     }
     context.emit("decoding", row, target)
+
+
+def mixed_row(engine: InFlightEngine, clients: int, seed: int) -> Row:
+    """Useful tokens/s of so many clients whose requests differ in length, and what share of the
+    steps and of the time had prompts in it: those run eagerly between steps that replay a graph.
+    """
+    number = min(_REQUESTS_PER_CLIENT * clients, _MOST_REQUESTS)
+    prompts = (
+        (request.num_prompt_tokens, SamplingParams(max_tokens=request.max_tokens))
+        for request in islice(requests(seed), number)
+    )
+    load = Clients(engine, prompts)
+    with timed(engine) as runner:
+        begun_s = time.perf_counter()
+        load.run(min(clients, number))
+        taken_s = time.perf_counter() - begun_s
+    begun = runner.begun
+    ends = [at for at, _ in begun[1:]] + [begun_s + taken_s]
+    with_prompts = [end - at for (at, decodes), end in zip(begun, ends, strict=True) if not decodes]
+    without = len(begun) - len(with_prompts)
+    return {
+        "clients": clients,
+        "requests": number,
+        "useful_tokens_per_s": load.num_tokens / taken_s,
+        "steps_with_prompts_share": len(with_prompts) / len(begun),
+        "time_with_prompts_share": sum(with_prompts) / taken_s,
+        "step_with_prompts_ms": sum(with_prompts) / len(with_prompts) * 1e3,
+        "other_step_ms": (taken_s - sum(with_prompts)) / without * 1e3 if without else None,
+    }

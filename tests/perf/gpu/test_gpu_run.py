@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,58 +10,36 @@ from typing import Any
 import pytest
 import torch
 
-from perf.gpu import supervise
 from perf.gpu.__main__ import main, parse_args
-from perf.gpu.machine import why_no_gpu
 from perf.gpu.plan import SECTIONS, Section, chosen
 from perf.gpu.report import cell, one_line, summary, to_markdown
 from perf.gpu.results import Figure, Measured, Results, Target
-from perf.gpu.run import NoDeviceError, Run
-from tests.support.triton import eventually
+from perf.gpu.run import NoDeviceError, Run, supervised
+from perf.gpu.sections.machine import why_no_gpu
 
-MACHINE = json.dumps({"table": "device", "row": {"device": "cpu", "numpy": "2.5.2"}})
-FIGURE = json.dumps({"table": "t", "row": {"a": 1}, "target": None})
-
-
-def child(code: str) -> list[str]:
-    return [sys.executable, "-c", f"import sys, time, os\n{code}"]
+FIGURE = {"table": "t", "row": {"a": 1}, "target": None}
 
 
-def test_figures_of_a_section_that_takes_too_long_are_kept(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    taken: list[dict[str, Any]] = []
-
-    class Section(subprocess.Popen[str]):
-        """Its time runs from its figure on, however long its start takes."""
-
-        def wait(self, timeout: float | None = None) -> int:
-            assert eventually(lambda: bool(taken))
-            return super().wait(timeout)
-
-    monkeypatch.setattr(subprocess, "Popen", Section)
-    code = f"print({FIGURE!r}, flush=True)\nsys.stdin.read()"
-    state, _ = supervise.run(child(code), 1.0, taken.append)
-    assert state == "cut off: it took longer than 1 s"
-    assert taken == [json.loads(FIGURE)]
+def child(
+    name: str, path: Path, row: str = "{'a': 1}", state: str = "", then: str = ""
+) -> list[str]:
+    """A section that writes a figure and how it ended, if it says so."""
+    code = f"""
+import os, sys, time
+from pathlib import Path
+from perf.gpu.results import Figure, Results
+path = Path({str(path)!r})
+results = Results.read(path)
+results.sections[{name!r}].figures = [Figure("t", {row})]
+results.sections[{name!r}].state = {state!r} or results.sections[{name!r}].state
+results.write(path)
+{then}"""
+    return [sys.executable, "-c", code]
 
 
-def test_a_section_that_dies_is_told() -> None:
-    state, _ = supervise.run(child("os.kill(os.getpid(), 9)"), 120, lambda _: None)
-    assert state == "failed: its process ended: killed by SIGKILL"
-    state, _ = supervise.run(child('print(\'{"state": "failed: why"}\')'), 120, lambda _: None)
-    assert state == "failed: why"
-
-
-def test_a_section_ends_when_its_stdin_closes() -> None:
-    watch = (
-        "from perf.gpu.section import _end_with_parent\n"
-        "_end_with_parent()\nprint('{}', flush=True)\ntime.sleep(600)"
-    )
-    process = subprocess.Popen(child(watch), env=supervise.environment(), stdin=subprocess.PIPE)
-    assert process.stdin
-    process.stdin.close()
-    assert process.wait(300) == -signal.SIGTERM
+def test_a_section_that_takes_too_long_is_cut_off() -> None:
+    ended = supervised([sys.executable, "-c", "import time; time.sleep(600)"], 1.0)
+    assert ended == "cut off: it took longer than 1 s"
 
 
 def test_what_a_machine_lacks_is_one_line(
@@ -85,13 +61,15 @@ def test_what_a_machine_lacks_is_one_line(
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     """A run whose sections are small scripts."""
     run = Run("cpu", True, 0, tmp_path / "gpu", tmp_path, None, "python -m perf.gpu", "now")
-    scripts = {
-        "ceilings": f'print({FIGURE!r})\nprint(\'{{"state": "done"}}\')',
-        "encoder": f"print({FIGURE!r}, flush=True)\nos.abort()",
-        "memory": 'print(\'{"state": "skipped: no room"}\')',
-        "machine": f'print({MACHINE!r})\nprint(\'{{"state": "done"}}\')',
+    children: dict[str, dict[str, str]] = {
+        "ceilings": {"state": "done"},
+        "encoder": {"then": "os.abort()"},
+        "memory": {"state": "skipped: no room"},
+        "machine": {"state": "done", "row": "{'device': 'cpu', 'numpy': '2.5.2'}"},
     }
-    monkeypatch.setattr(Run, "_command", lambda self, name: child(scripts[name]))
+    monkeypatch.setattr(
+        Run, "_command", lambda self, name, path: child(name, path, **children[name])
+    )
     return run
 
 
@@ -102,9 +80,9 @@ def sections(*names: str) -> list[Section]:
 def test_a_section_that_fails_does_not_stop_the_others(run: Run) -> None:
     run.prepare([], None)
     assert not run.measure(sections("encoder", "memory", "ceilings"))
-    kept = json.loads(run.results.path.read_text())["sections"]
+    kept = json.loads(run.path.read_text())["sections"]
     assert kept["encoder"]["state"].startswith("failed: its process ended: killed by SIGABRT")
-    assert kept["encoder"]["figures"] == [json.loads(FIGURE)]
+    assert kept["encoder"]["figures"] == [FIGURE]
     assert kept["memory"]["state"] == "skipped: no room"
     assert kept["ceilings"]["state"] == "done"
     assert run.measure(sections("ceilings", "memory")), "skipped, with the reason, is no failure"
@@ -148,12 +126,15 @@ def test_other_json_is_not_written_over(run: Run, tmp_path: Path) -> None:
 
 
 def test_the_report_has_targets_beside_their_figures(tmp_path: Path) -> None:
-    results = Results(tmp_path / "gpu.json", {"cpu": "x"}, {"python": "3"})
+    path = tmp_path / "gpu.json"
+    results = Results(1, {"cpu": "x"}, {"python": "3"})
     row: dict[str, Any] = {"sequences": 1, "tokens_per_s": 1234.5, "limit_share": 0.715}
     target = Target("at least 70% of the limit", 0.715, 0.70)
     missed = Target("at least 20 times", 19.0, 20.0)
     figures = [Figure("decoding", row, target), Figure("ratio", {"times": 19.0}, missed)]
-    results.put("decode-8b", Measured("done", "now", "c", "abc", {"device": "H200"}, 1.0, figures))
+    device = {"device": "H200"}
+    results.sections["decode-8b"] = Measured("done", "now", "c", "abc", device, 1.0, figures)
+    results.write(path)
     text = to_markdown(results)
     assert "| sequences | tokens/s | of the limit | target |" in text
     assert "| 1 | 1,234 | 72% | at least 70% of the limit: met |" in text
@@ -162,9 +143,7 @@ def test_the_report_has_targets_beside_their_figures(tmp_path: Path) -> None:
         "decode-8b: at least 70% of the limit: met (0.71)",
         "decode-8b: at least 20 times: not met (19.0)",
     ]
-    assert json.loads(results.path.read_text())["sections"]["decode-8b"]["figures"][0]["target"][
-        "met"
-    ]
+    assert json.loads(path.read_text())["sections"]["decode-8b"]["figures"][0]["target"]["met"]
     assert one_line("s", figures[0]).startswith("s: decoding: sequences 1, tokens/s 1,234, of")
     assert cell("x", None) == ""
 

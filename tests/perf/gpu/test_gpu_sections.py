@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,9 @@ pytestmark = pytest.mark.slow
 @pytest.fixture
 def measured(tmp_path: Path) -> tuple[Context, list[dict[str, Any]]]:
     figures: list[dict[str, Any]] = []
-    return Context("cpu", True, "tiny", tmp_path, 0, figures.append), figures
+    return Context(
+        "cpu", True, "tiny", tmp_path, 0, lambda each: figures.append(asdict(each))
+    ), figures
 
 
 Measured = tuple[Context, list[dict[str, Any]]]
@@ -54,7 +57,7 @@ def test_decoding_is_compared_with_its_limit_eager_and_with_graphs(measured: Mea
 
 def test_the_8_b_shape_with_one_sequence_has_a_target(measured: Measured) -> None:
     _, figures = measured
-    context = Context("cpu", True, "llama-8b", Path(), 0, figures.append)
+    context = Context("cpu", True, "llama-8b", Path(), 0, lambda each: figures.append(asdict(each)))
     limit = decode.Limit(weight_bytes=15_000, kv_bytes_per_token=10, bytes_per_s=1000.0)
     for sequences, run_as in ((1, "CUDA graphs"), (1, "eager"), (8, "CUDA graphs")):
         decode._emit(context, decode.SHORT, limit, sequences, run_as, step_s=20.0)
