@@ -14,8 +14,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from perf.load.measure import percentile
-from perf.report.schema import Percentiles
+from perf.load.figures import percentiles
 
 _COUNTED = "num_output_tokens"
 
@@ -87,12 +86,3 @@ def _num_tokens(output: Mapping[str, Any]) -> int:
     counted = output.get(_COUNTED, 0)
     values = counted if isinstance(counted, list) else [counted]
     return sum(int(value) for value in values)
-
-
-def percentiles(values_ms: Sequence[float]) -> Percentiles | None:
-    """None of nothing."""
-    if not values_ms:
-        return None
-    found = [sum(sorted(values_ms)) / len(values_ms)]
-    found += [percentile(values_ms, share) for share in (0.50, 0.90, 0.95, 0.99)]
-    return Percentiles(*(round(one, 4) for one in found))

@@ -66,9 +66,8 @@ class Goal:
     def rank(self, measurement: Measurement) -> tuple[float, float]:
         """Sorts the best first: all that meet the bounds, then the nearest to them."""
         value = self.value(measurement)
-        worse = math.inf if math.isnan(value) else value
-        order = worse if self.wanted == "latency" else (math.inf if math.isnan(value) else -value)
-        return self.total_excess(measurement), order
+        order = value if self.wanted == "latency" else -value
+        return self.total_excess(measurement), math.inf if math.isnan(value) else order
 
     def early_score(self, measurement: Measurement) -> float:
         """The value, in the goal's direction, for deciding whether to go on after a short look:

@@ -56,14 +56,13 @@ def write_configuration(request: Request, file: Path) -> int:
     tasks = find_tasks()
     spec = find_model(load(request.config, tasks), request.model, request.config)
     space = space_of(spec, tasks[spec.task], request)
-    file = file.absolute()
+    file, repository = file.absolute(), request.repository.resolve()
     data = file.with_suffix(".inputs.json")
     document = _document(request, spec, space, file.parent, data)
     try:
         with tempfile.TemporaryDirectory(prefix="hf-triton-tune-") as scratch:
-            private = PrivateRepository(
-                Path(scratch), spec, tasks, request.config, request.repository
-            )
+            places = request.config, request.repository
+            private = PrivateRepository(Path(scratch), spec, tasks, *places)
             private.generate({})
             content = _inputs(private, spec, request)
         data.write_text(content, encoding="utf-8")
@@ -72,36 +71,37 @@ def write_configuration(request: Request, file: Path) -> int:
     except OSError as error:
         raise PerfError(f"{error.filename or file}: {error.strerror}") from None
     print(f"wrote {file} and {data}\n")
-    print(_command(request.repository.resolve(), file))
+    named = {"repository": repository, "folder": file.parent, "file": file}
+    quoted = {name: shlex.quote(str(path)) for name, path in named.items()}
+    print(_COMMAND.format(image=SDK_IMAGE, **quoted))
     if not (request.repository / spec.name).is_dir():
         print(f"hf-triton generate first: {request.repository} lacks {spec.name}", file=sys.stderr)
     return EXIT_OK
 
 
-def _command(repository: Path, file: Path) -> str:
-    places = {"repository": repository, "folder": file.parent, "file": file}
-    quoted = {name: shlex.quote(str(path)) for name, path in places.items()}
-    return _COMMAND.format(image=SDK_IMAGE, **quoted)
-
-
 def _document(
     request: Request, spec: ModelSpec, space: Space, folder: Path, data: Path
 ) -> dict[str, Any]:
-    is_stream = endpoint_of(spec, request.endpoint, request.goal) == STREAM
-    flags: dict[str, Any] = {"input-data": str(data), "measurement-interval": _interval(request)}
-    if is_stream:
-        flags |= {"streaming": True, "async": True}
+    """Model Analyzer counts requests and whole answers; it knows no tokens."""
+    goal, is_throughput = request.goal, request.goal.wanted == "throughput"
+    is_stream = endpoint_of(spec, request.endpoint, goal) == STREAM
+    interval_ms = max(1, int(request.effort.seconds * 1000))
+    flags: dict[str, Any] = {"input-data": str(data), "measurement-interval": interval_ms}
+    constraints = {
+        name: {end: max(1, int(bound))}
+        for name, end, bound in (
+            ("perf_latency_p99", "max", goal.max_p99_ms),
+            ("perf_throughput", "min", goal.min_throughput),
+        )
+        if bound is not None
+    }
     model = {
         "parameters": {"concurrency": [request.concurrency], "batch_sizes": [1]},
         "model_config_parameters": _parameters(spec, space),
-        "objectives": [
-            "perf_throughput" if request.goal.wanted == "throughput" else "perf_latency_p99"
-        ],
-        "perf_analyzer_flags": flags,
+        "objectives": ["perf_throughput" if is_throughput else "perf_latency_p99"],
+        "perf_analyzer_flags": flags | ({"streaming": True, "async": True} if is_stream else {}),
+        **({"constraints": constraints} if constraints else {}),
     }
-    constraints = _constraints(request)
-    if constraints:
-        model["constraints"] = constraints
     return {
         "model_repository": str(request.repository.resolve()),
         "output_model_repository_path": str(folder / "model-analyzer-repository"),
@@ -113,20 +113,6 @@ def _document(
         "run_config_search_mode": "brute",
         "profile_models": {engine_name(spec.name) if is_stream else spec.name: model},
     }
-
-
-def _interval(request: Request) -> int:
-    return max(1, int(request.effort.seconds * 1000))
-
-
-def _constraints(request: Request) -> dict[str, Any]:
-    """Model Analyzer counts requests and whole answers; it knows no tokens."""
-    found: dict[str, Any] = {}
-    if request.goal.max_p99_ms is not None:
-        found["perf_latency_p99"] = {"max": max(1, int(request.goal.max_p99_ms))}
-    if request.goal.min_throughput is not None:
-        found["perf_throughput"] = {"min": max(1, int(request.goal.min_throughput))}
-    return found
 
 
 def _parameters(spec: ModelSpec, space: Space) -> dict[str, Any]:

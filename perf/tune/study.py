@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import cast
 
 import optuna
 from optuna.storages import JournalStorage
@@ -22,12 +21,11 @@ from optuna.trial import TrialState
 from perf.report.schema import Measurement, append, read_measurements
 from perf.tune.goal import Goal
 from perf.tune.settings.space import Frozen, Settings, Space, frozen
-from perf.tune.trials import Bench, Outcome, State, TrialError
+from perf.tune.trials import Bench, Outcome, State, TrialError, ranked
 
 JOURNAL_FILE = "optuna.journal"
 SHORT_SHARE = 1 / 3  # of a trial's seconds, for the first look
 MAX_FAILURES = 3  # in a row with nothing measured before: the model does not load at all
-_STUDY = "tune"
 _LINE, _STATE = "line", "state"  # attributes of a trial: its line in measurements.jsonl
 _CURRENT = "current"  # and, of the first, that it is what models.yaml says
 _NUM_STARTUP = 5  # trials drawn at random before the model of the space is trusted
@@ -62,10 +60,9 @@ class Search:
         optuna.logging.set_verbosity(logging.ERROR)
         journal = self.folder / JOURNAL_FILE
         _cut_to_whole_lines(journal)
-        storage = JournalStorage(JournalFileBackend(str(journal)))
         self._study = optuna.create_study(
-            study_name=_STUDY,
-            storage=storage,
+            study_name="tune",
+            storage=JournalStorage(JournalFileBackend(str(journal))),
             direction=self.goal.direction,
             load_if_exists=True,
             pruner=optuna.pruners.MedianPruner(n_startup_trials=_NUM_STARTUP),
@@ -78,50 +75,46 @@ class Search:
     def outcomes(self) -> list[Outcome]:
         """Those of trials that have ended, in their order."""
         lines = read_measurements(self.folder)
+        ended = (TrialState.COMPLETE, TrialState.PRUNED)
+        trials = self._study.get_trials(deepcopy=False, states=ended)
+        attributes = [trial.user_attrs for trial in trials if _LINE in trial.user_attrs]
         return [
-            Outcome(number, cast(State, trial.user_attrs[_STATE]), lines[trial.user_attrs[_LINE]])
-            for number, trial in enumerate(self._ended())
+            Outcome(number, each[_STATE], lines[each[_LINE]])
+            for number, each in enumerate(attributes)
         ]
 
     def run(self) -> str:
         """Goes on until the search ends; returns why it did. Raises OSError, KeyboardInterrupt."""
-        self._take_up()
         deadline = time.monotonic() + 60 * (self.effort.minutes or float("inf"))
-        while True:
-            reason = self._end(self.outcomes(), deadline)
-            if reason:
-                return reason
-            trial = self._next()
+        outcomes = self.outcomes()
+        if not outcomes:
+            now = self.space.params(self.space.current)
+            self._study.enqueue_trial(now, user_attrs={_CURRENT: True})
+        while not (reason := self._end(outcomes, deadline)):
+            trial = self._next({frozen(each.settings) for each in outcomes})
             if trial is None:
                 return "every combination was tried"
-            self.tell(self._try(trial))
-
-    def _take_up(self) -> None:
-        """What was interrupted is tried again; a search begins with what is current."""
-        for trial in self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
-            self._study.tell(trial.number, state=TrialState.FAIL)
-            if trial.params and _CURRENT not in trial.user_attrs:
-                self._study.enqueue_trial(trial.params)
-        waiting = self._study.get_trials(deepcopy=False, states=(TrialState.WAITING,))
-        if not self._ended() and not waiting:
-            params = self.space.params(self.space.current)
-            self._study.enqueue_trial(params, user_attrs={_CURRENT: True})
+            self._try(trial)
+            outcomes = self.outcomes()
+            self.tell(outcomes[-1])
+        return reason
 
     def _end(self, outcomes: list[Outcome], deadline: float) -> str | None:
-        effort = self.effort
-        if len(outcomes) >= effort.trials:
+        effort, number = self.effort, len(outcomes)
+        measured = [each for each in ranked(outcomes, self.goal) if each.state == "measured"]
+        since_best = outcomes[-1].number - measured[0].number if measured else 0
+        if number >= effort.trials:
             return f"{effort.trials} trials"
         if time.monotonic() >= deadline:
             return f"{effort.minutes:g} minutes"
-        if len(outcomes) >= MAX_FAILURES and all(each.state == "failed" for each in outcomes):
-            return f"{len(outcomes)} trials, all failed"
-        if effort.patience and _num_since_best(outcomes, self.goal) >= effort.patience:
+        if number >= MAX_FAILURES and all(each.state == "failed" for each in outcomes):
+            return f"{number} trials, all failed"
+        if effort.patience and since_best >= effort.patience:
             return f"{effort.patience} trials without a better one"
         return None
 
-    def _next(self) -> optuna.Trial | None:
+    def _next(self, known: set[Frozen]) -> optuna.Trial | None:
         """A trial of settings that are not known yet; None where there are none left."""
-        known = {frozen(each.settings) for each in self.outcomes()}
         for _ in range(_NUM_ASKED):
             trial = self._study.ask()
             if self._is_new(self._settings(trial), known):
@@ -136,11 +129,8 @@ class Search:
 
     def _drawn(self) -> Iterator[Settings]:
         """Combinations in random order: all of them, or many where there are too many."""
-        if len(self.space) > _NUM_DRAWN:
-            yield from (self.space.draw(self._draw) for _ in range(_NUM_DRAWN))
-        else:
-            every = list(self.space.all_settings())
-            yield from self._draw.sample(every, len(every))
+        size = len(self.space)
+        return map(self.space.at, self._draw.sample(range(size), min(size, _NUM_DRAWN)))
 
     def _settings(self, trial: optuna.Trial) -> Settings:
         suggested = self.space.suggest(trial)
@@ -155,20 +145,21 @@ class Search:
             self.refused[key] = reason
         return reason is None
 
-    def _try(self, trial: optuna.Trial) -> Outcome:
+    def _try(self, trial: optuna.Trial) -> None:
         settings = self._settings(trial)
+        state: State = "stopped early"
         try:
             with self.bench.serving(settings) as measure:
-                first = measure(self.effort.seconds * SHORT_SHARE)
-                trial.report(self.goal.early_score(first), step=1)
-                if trial.should_prune():
-                    return self._ended_with(trial, "stopped early", first)
-                return self._ended_with(trial, "measured", measure(self.effort.seconds))
+                measured = measure(self.effort.seconds * SHORT_SHARE)
+                trial.report(self.goal.early_score(measured), step=1)
+                if not trial.should_prune():
+                    measured, state = measure(self.effort.seconds), "measured"
         except TrialError as error:
-            return self._ended_with(trial, "failed", self.bench.failed(settings, str(error)))
+            measured, state = self.bench.failed(settings, str(error)), "failed"
+        self._record(trial, state, measured)
 
-    def _ended_with(self, trial: optuna.Trial, state: State, measurement: Measurement) -> Outcome:
-        """Records the measurement, then tells the optimiser."""
+    def _record(self, trial: optuna.Trial, state: State, measurement: Measurement) -> None:
+        """Keeps the measurement, then tells the optimiser."""
         line = len(read_measurements(self.folder))
         append(self.folder, measurement)
         trial.set_user_attr(_LINE, line)
@@ -180,26 +171,10 @@ class Search:
             self._study.tell(trial, value)
         else:
             self._study.tell(trial, state=TrialState.PRUNED)
-        return Outcome(len(self._ended()) - 1, state, measurement)
-
-    def _ended(self) -> list[optuna.trial.FrozenTrial]:
-        trials = self._study.get_trials(
-            deepcopy=False, states=(TrialState.COMPLETE, TrialState.PRUNED)
-        )
-        return [trial for trial in trials if _LINE in trial.user_attrs]
 
 
 def _cut_to_whole_lines(journal: Path) -> None:
     """Of a process that was killed, or whose disk was full, the last line may be half a one."""
-    if not journal.exists():
-        return
-    with journal.open("rb+") as file:
-        file.truncate(file.read().rfind(b"\n") + 1)
-
-
-def _num_since_best(outcomes: list[Outcome], goal: Goal) -> int:
-    measured = [each for each in outcomes if each.state == "measured"]
-    if not measured:
-        return 0
-    best = min(measured, key=lambda each: goal.rank(each.measurement))
-    return outcomes[-1].number - best.number
+    if journal.exists():
+        with journal.open("rb+") as file:
+            file.truncate(file.read().rfind(b"\n") + 1)

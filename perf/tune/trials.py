@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from perf.report.schema import Measurement
+from perf.tune.goal import Goal
 from perf.tune.settings.space import Settings
 
 Measure = Callable[[float], Measurement]
@@ -47,3 +48,11 @@ class Outcome:
     def settings(self) -> Settings:
         """What was tried."""
         return self.measurement.load.settings
+
+
+def ranked(outcomes: Iterable[Outcome], goal: Goal) -> list[Outcome]:
+    """Those with figures, the best first: all that were measured whole before those that were
+    stopped early.
+    """
+    kept = [each for each in outcomes if each.state != "failed"]
+    return sorted(kept, key=lambda each: (each.state != "measured", goal.rank(each.measurement)))

@@ -38,13 +38,13 @@ from perf.tune.question import (
     question_of,
     space_of,
 )
-from perf.tune.ranking import ranked, table
+from perf.tune.ranking import table
 from perf.tune.settings.keys import settings_text
 from perf.tune.settings.space import Space
 from perf.tune.settings.write_back import write_settings
 from perf.tune.study import Search
-from perf.tune.trials import Bench, Outcome, TrialError
-from perf.tune.verdict import Confirmation, Turns, Verdict, told
+from perf.tune.trials import Bench, Outcome, TrialError, ranked
+from perf.tune.verdict import Confirmation, Verdict, in_turns, told
 
 RESULTS_FOLDER = Path("perf-results")
 _NUM_CONFIRMED = 2  # winners that are measured again where the first misses the bounds then
@@ -61,7 +61,11 @@ def tune(request: Request) -> int:
     folder = folder_of(spec.name, question, request.output)
     files = files_of(spec, request.repository)
     room = Room.of(spec, files)
-    _warn_of_servers(request.repository)
+    for server in running_servers(request.repository):
+        _say(
+            f"a server runs on {request.repository} (port {server.http_port}): what it does now "
+            "meets what is measured"
+        )
     try:
         with (
             opened(folder, question, request.command),
@@ -91,10 +95,9 @@ class Tuning:
     tasks: Mapping[str, Task]
 
     def run(self) -> int:
-        request = self.request
-        search = Search(
-            self.space, request.goal, self.bench, self.folder, request.effort, request.seed
-        )
+        """Returns the exit code."""
+        request, goal = self.request, self.request.goal
+        search = Search(self.space, goal, self.bench, self.folder, request.effort, request.seed)
         try:
             _say(f"ended after {self._search(search)}")
             verdict = self._confirm(search.outcomes())
@@ -103,17 +106,19 @@ class Tuning:
             _say("interrupted; the same command goes on from here")
             return EXIT_INTERRUPTED
         finally:
-            self._render()
+            write_renderings(self.folder, Bounds(goal.max_p99_ms, goal.max_ttft_ms))
+            _say(f"results are in {self.folder}")
         self._print(search.outcomes())
-        for line in [*_refusals(search), *told(verdict, self.request.goal)]:
-            print(line)
-        if verdict.winner is None:
-            return EXIT_INPUT
-        return self._write(verdict)
+        for of, why in list(search.refused.items())[:1]:
+            text = f"such as {settings_text(dict(of))}: {why}"
+            print(f"{len(search.refused)} settings were left out, {text}")
+        print(*told(verdict, goal), sep="\n")
+        if request.write and verdict.winner is not None:
+            self._write(verdict, verdict.winner)
+        return EXIT_INPUT if verdict.winner is None else EXIT_OK
 
     def _search(self, search: Search) -> str:
-        done = search.outcomes()
-        total = self.request.effort.trials
+        done, total = search.outcomes(), self.request.effort.trials
         with tqdm(
             total=total, initial=len(done), bar_format=_BAR, mininterval=0.5, miniters=0
         ) as bar:
@@ -132,12 +137,11 @@ class Tuning:
 
     def _show_best(self, bar: tqdm, outcomes: list[Outcome]) -> None:
         goal = self.request.goal
-        best = next(iter(ranked(outcomes, goal)), None)
-        if best is not None:
+        for best in ranked(outcomes, goal)[:1]:
             unit = "ms p99" if goal.wanted == "latency" else "/s"
             met = "" if goal.is_met(best.measurement) else ", bounds missed"
             shown = f"{goal.value(best.measurement):,.0f} {unit}{met}"
-            bar.set_description_str(f"best {shown} ({settings_text(dict(best.settings))})")
+            bar.set_description_str(f"best {shown} ({settings_text(best.settings)})")
 
     def _confirm(self, outcomes: list[Outcome]) -> Verdict:
         """Measures what won and what is current again, in turns."""
@@ -148,13 +152,12 @@ class Tuning:
         nearest = measured[0] if measured else None
         missed: list[Outcome] = []
         for best in fitting[:_NUM_CONFIRMED]:
-            if current is None or best.number == 0 or current.state == "failed":
-                return Verdict(best, current, None, nearest, tuple(missed))
-            confirmation = self._turns(best, current)
+            is_alone = current is None or best.number == 0 or current.state == "failed"
+            confirmation = None if is_alone or current is None else self._turns(best, current)
             if confirmation is None or confirmation.meets(goal):
-                return Verdict(best, current, confirmation, nearest, tuple(missed))
+                return Verdict(best, current, confirmation, nearest, missed)
             missed.append(best)
-        return Verdict(None, current, None, nearest, tuple(missed))
+        return Verdict(None, current, None, nearest, missed)
 
     def _turns(self, best: Outcome, current: Outcome) -> Confirmation | None:
         repeats, seconds = self.request.repeats, self.request.effort.seconds
@@ -162,47 +165,29 @@ class Tuning:
             return None
         with tqdm(total=2 * repeats, bar_format=_REPEATS) as bar:
             self.bench.show_to(lambda what: _show(bar, what))
-            turns = Turns(self.bench, self.folder, seconds, repeats, bar.update)
+            both = (self.bench, self.folder, best, current)
             try:
-                return turns.run(best, current)
+                return in_turns(*both, repeats=repeats, seconds=seconds, advance=bar.update)
             except TrialError as error:
                 _say(f"could not be measured again: {error}")
                 return None
 
-    def _write(self, verdict: Verdict) -> int:
-        if not self.request.write or verdict.winner is None:
-            return EXIT_OK
+    def _write(self, verdict: Verdict, winner: Outcome) -> None:
+        config, name = self.request.config, self.request.model
         if not verdict.is_worth_writing(self.request.goal):
-            print(f"{self.request.config} stays as it is")
-            return EXIT_OK
-        wanted = verdict.winner.settings
-        config = self.request.config
-        changes = write_settings(config, self.request.model, self.space.current, wanted, self.tasks)
+            print(f"{config} stays as it is")
+            return
+        changes = write_settings(config, name, self.space.current, winner.settings, self.tasks)
         print(changes or f"{config} says so already", end="" if changes else "\n")
         print(f"hf-triton apply brings a running server to {config}")
-        return EXIT_OK
 
     def _print(self, outcomes: list[Outcome]) -> None:
         goal = self.request.goal
         print("\n".join([f"goal: {goal.describe()}", "", *table(outcomes, goal), ""]))
 
-    def _render(self) -> None:
-        goal = self.request.goal
-        write_renderings(self.folder, Bounds(goal.max_p99_ms, goal.max_ttft_ms))
-        _say(f"results are in {self.folder}")
-
 
 def _say(text: str) -> None:
     print(text, file=sys.stderr)
-
-
-def _refusals(search: Search) -> list[str]:
-    """How many settings were left out, and an example of why."""
-    reasons = list(search.refused.items())
-    if not reasons:
-        return []
-    of, why = reasons[0]
-    return [f"{len(reasons)} settings were left out, such as {settings_text(dict(of))}: {why}"]
 
 
 def _show(bar: tqdm, what: str) -> None:
@@ -220,16 +205,16 @@ def folder_of(model: str, question: Mapping[str, Any], chosen: Path | None) -> P
 def opened(folder: Path, question: Mapping[str, Any], command: str) -> Iterator[None]:
     """Makes the folder, or takes it up. Raises PerfError where it is another search's or in use."""
     with in_use(folder):
-        _take_up(folder, question, command)
+        if (folder / RUN_FILE).exists():
+            _check_alike(folder, question)
+        else:
+            title = f"Settings for {question['model']}: {question['goal']}"
+            origin = here(command).origin()
+            write_run(folder, Run(kind="tune", **origin, title=title, scenario=question))
         yield
 
 
-def _take_up(folder: Path, question: Mapping[str, Any], command: str) -> None:
-    if not (folder / RUN_FILE).exists():
-        title = f"Settings for {question['model']}: {question['goal']}"
-        origin = here(command).origin()
-        write_run(folder, Run(kind="tune", **origin, title=title, scenario=question))
-        return
+def _check_alike(folder: Path, question: Mapping[str, Any]) -> None:
     try:
         run = read_run(folder)
     except ValueError as error:
@@ -240,12 +225,4 @@ def _take_up(folder: Path, question: Mapping[str, Any], command: str) -> None:
         raise PerfError(
             f"{folder} holds another search (different: {', '.join(sorted(keys)) or 'its kind'}); "
             "choose another --output"
-        )
-
-
-def _warn_of_servers(repository: Path) -> None:
-    for server in running_servers(repository):
-        _say(
-            f"a server runs on {repository} (port {server.http_port}): what it does now meets what "
-            "is measured"
         )

@@ -45,18 +45,15 @@ class Room:
 
     def refusal(self, settings: Settings) -> str | None:
         """Why these settings can't be held, with the numbers."""
-        instances = settings.get(INSTANCES) or 1
-        need = float(instances) * (self.weights_gib + _PROCESS_GIB + self._cache_gib(settings))
+        cache = settings.get(f"{OPTIONS}kv_cache_gib")
+        if cache is None:
+            sequences = float(settings.get(f"{OPTIONS}max_num_seqs") or 0)
+            cache = sequences * self.longest * self.cache_bytes / _GIB
+        instances = float(settings.get(INSTANCES) or 1)
+        need = instances * (self.weights_gib + _PROCESS_GIB + float(cache))
         if need <= self.free_gib:
             return None
         return f"needs at least {need:.1f} GiB, and {self.free_gib:.1f} GiB are free"
-
-    def _cache_gib(self, settings: Settings) -> float:
-        budget = settings.get(f"{OPTIONS}kv_cache_gib")
-        if budget is not None:
-            return float(budget)
-        sequences = settings.get(f"{OPTIONS}max_num_seqs") or 0
-        return float(sequences) * self.longest * self.cache_bytes / _GIB
 
 
 def _config(files: Path | None) -> dict[str, Any]:

@@ -9,19 +9,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from generator.errors import GeneratorError, SpecError
 from generator.server.process import TritonServer
 from generator.spec.triton_models import engine_name
+from perf.load.figures import measurement_of
 from perf.load.levels import LevelArguments
-from perf.load.measure import Policy, Record, counted
+from perf.load.measure import Policy, Record
 from perf.load.process import LevelError, http_command, records_of
 from perf.load.targets import ANY_INFER, ANY_STREAM
 from perf.report.head import now
 from perf.report.schema import Load, Measurement, read_measurements
 from perf.serving import free_listen
-from perf.sweep.export import percentiles
 from perf.sweep.requests.bodies import Requests, requests_of
 from perf.sweep.requests.targets import Target, of_repository
 from perf.sweep.scenario.model import Inputs
@@ -36,6 +37,7 @@ from perf.tune.trials import Measure, TrialError
 _LONGEST = 4  # times the seconds of a level that it may last to reach its least requests
 _WARM_UP_S = 120.0
 _ANSWER_TIMEOUT_S = 120.0
+Send = Callable[[Policy], list[Record]]
 
 
 @dataclass
@@ -80,11 +82,46 @@ class ServedBench:
                 self.repository.path, free_listen(), write_log=self.show_log
             ) as server:
                 server.wait_ready([self.repository.name])
-                served = _Served(self, server, settings, target, bodies, self.limits())
-                served.warm_up()
-                yield served.measure
+                send, limits = partial(self._send, server, target.model, bodies), self.limits()
+                self._warm_up(send)
+                yield lambda seconds: self._measure(server, settings, send, limits, seconds)
         except GeneratorError as error:
             raise TrialError(_one_line(str(error))) from error
+
+    def _warm_up(self, send: Send) -> None:
+        """As many requests as there are callers, twice; their figures are thrown away.
+
+        Raises TrialError where none of them is answered.
+        """
+        self.show("warming up")
+        records = send(Policy(2 * self.concurrency, 0.0, _WARM_UP_S, _ANSWER_TIMEOUT_S))
+        problems = [record.problem for record in records if record.problem is not None]
+        if len(problems) == len(records):
+            told = problems[0] if problems else "none was sent"
+            raise TrialError(f"every request failed: {told}")
+
+    def _measure(
+        self, server: TritonServer, settings: Settings, send: Send, limits: Limits, seconds: float
+    ) -> Measurement:
+        """Raises TrialError where the server stops answering."""
+        self.show("measuring")
+        load, started = self.load(settings), now()
+        longest = _LONGEST * seconds
+        records = send(Policy(3 * self.concurrency, seconds, longest, _ANSWER_TIMEOUT_S))
+        found = measurement_of(records, load, self.num_measured(load), started)
+        return limits.with_share(replace(found, machine=server_memory(server.pid)))
+
+    def _send(
+        self, server: TritonServer, model: str, bodies: Sequence[str], policy: Policy
+    ) -> list[Record]:
+        level = LevelArguments(self.concurrency, self.seed, policy, bodies=bodies)
+        kind = ANY_STREAM if self.endpoint == STREAM else ANY_INFER
+        try:
+            return records_of(http_command(kind, server.listen.http_port, model), level)
+        except LevelError as error:
+            if server.exit_code() is not None:
+                raise TrialError(_one_line(server.exit_message("tritonserver died"))) from None
+            raise TrialError(str(error)) from None
 
     def requests(self, target: Target) -> Requests:
         """What is sent, the same for all settings. Raises PerfError."""
@@ -126,80 +163,6 @@ def target_in(repository: PrivateRepository, endpoint: str) -> Target:
     name = repository.name
     model = engine_name(name) if endpoint == STREAM else name
     return Target(name, endpoint, model, of_repository(repository.path)(model))
-
-
-@dataclass(frozen=True)
-class _Served:
-    """A model that is up."""
-
-    bench: ServedBench
-    server: TritonServer
-    settings: Settings
-    target: Target
-    bodies: Sequence[str]
-    limits: Limits
-
-    def warm_up(self) -> None:
-        """As many requests as there are callers, twice; their figures are thrown away.
-
-        Raises TrialError where none of them is answered.
-        """
-        self.bench.show("warming up")
-        records = self._records(2 * self.bench.concurrency, 0.0, _WARM_UP_S)
-        problems = [record.problem for record in records if record.problem is not None]
-        if len(problems) == len(records):
-            told = problems[0] if problems else "none was sent"
-            raise TrialError(f"every request failed: {told}")
-
-    def measure(self, seconds: float) -> Measurement:
-        """Raises TrialError where the server stops answering."""
-        bench = self.bench
-        bench.show("measuring")
-        load, started = bench.load(self.settings), now()
-        records = self._records(3 * bench.concurrency, seconds, _LONGEST * seconds)
-        found = summarize(records, load, bench.num_measured(load), started)
-        found = replace(found, machine=server_memory(self.server.pid))
-        return self.limits.with_share(found)
-
-    def _records(self, min_requests: int, min_s: float, max_s: float) -> list[Record]:
-        bench, port = self.bench, self.server.listen.http_port
-        policy = Policy(min_requests, min_s, max_s, _ANSWER_TIMEOUT_S)
-        level = LevelArguments(bench.concurrency, bench.seed, policy, bodies=self.bodies)
-        kind = ANY_STREAM if bench.endpoint == STREAM else ANY_INFER
-        try:
-            return records_of(http_command(kind, port, self.target.model), level)
-        except LevelError as error:
-            if self.server.exit_code() is not None:
-                raise TrialError(_one_line(self.server.exit_message("tritonserver died"))) from None
-            raise TrialError(str(error)) from None
-
-
-def summarize(records: Sequence[Record], load: Load, repeat: int, started: str) -> Measurement:
-    """Answers with a problem count as errors, wherever in the level they were."""
-    inside, seconds = counted(records, load.concurrency or 1)
-    good = [record for record in inside if record.problem is None]
-    problems = [record.problem for record in records if record.problem is not None]
-    tokens = sum(record.num_output_tokens for record in good)
-    first = [record.chunk_s[0] - record.sent_s for record in good if record.chunk_s]
-    between = [  # seconds a token after the first piece: a piece may hold several tokens
-        (record.chunk_s[-1] - record.chunk_s[0]) / (record.num_output_tokens - 1)
-        for record in good
-        if len(record.chunk_s) > 1 and record.num_output_tokens > 1
-    ]
-    return Measurement(
-        load=load,
-        repeat=repeat,
-        started=started,
-        duration_s=seconds,
-        num_requests=len(good),
-        num_errors=len(problems),
-        first_error=problems[0] if problems else None,
-        requests_per_s=len(good) / seconds if seconds else 0.0,
-        output_tokens_per_s=tokens / seconds if seconds and tokens else None,
-        latency=percentiles([1000 * record.latency_s for record in good]),
-        time_to_first_token=percentiles([1000 * each for each in first]),
-        inter_token_latency=percentiles([1000 * each for each in between]),
-    )
 
 
 def _one_line(text: str) -> str:

@@ -34,9 +34,26 @@ def make_space(
 
     Raises UsageError, naming the argument and the key, and what is allowed.
     """
-    reader = _Reader(spec, task)
-    wanted = reader.read("--search", searched)
-    fixes = {key: values[0] for key, values in reader.read("--fix", fixed).items()}
+    names = {settings.short(key): key for key in settings.tunable_keys(spec, task)}
+
+    def read(flag: str, arguments: Iterable[str]) -> dict[str, list[Value]]:
+        """Values by key."""
+        found: dict[str, list[Value]] = {}
+        for argument in arguments:
+            name, equals, text = argument.partition("=")
+            where, name = f"{flag} {name.strip()}", name.strip()
+            if not equals or not text.strip():
+                raise UsageError(f"{flag} {argument}: {_SYNTAX[flag]}")
+            if name not in names and name not in names.values():
+                raise UsageError(_unknown(flag, name, names, spec))
+            key = names.get(name, name)
+            if key in found:
+                raise UsageError(f"{where}: given twice")
+            found[key] = _values(where, key, text, task, may_be_many=flag == "--search")
+        return found
+
+    wanted = read("--search", searched)
+    fixes = {key: values[0] for key, values in read("--fix", fixed).items()}
     for key in wanted.keys() & fixes.keys():
         raise UsageError(f"--fix {settings.short(key)}: is also in --search; it can be one of them")
     tried = wanted or {key: [*values] for key, values in worth_trying.items()}
@@ -44,62 +61,34 @@ def make_space(
     dimensions = (Dimension.of(key, v, now[key]) for key, v in tried.items() if key not in fixes)
     varied = tuple(each for each in dimensions if len(each.values) > 1)
     if not varied:
-        keys = ", ".join(map(settings.short, settings.tunable_keys(spec, task)))
         raise UsageError(
             f"model '{spec.name}': there is one way to set this, and nothing to choose; "
-            f"--search takes {keys}"
+            f"--search takes {', '.join(names)}"
         )
     kept = [each.key for each in varied] + [*fixes]
     return Space(varied, {key: now[key] for key in kept}, fixes)
 
 
-class _Reader:
-    """Reads arguments for one model."""
+def _unknown(flag: str, name: str, names: Mapping[str, str], spec: ModelSpec) -> str:
+    if name == settings.INSTANCES:
+        return (
+            f"{flag} {name}: model '{spec.name}' has a device_map or several groups, so "
+            "its instances are not one number"
+        )
+    return f"{flag}: unknown key '{name}' for task {spec.task}{did_you_mean(name, names, 'keys')}"
 
-    def __init__(self, spec: ModelSpec, task: Task) -> None:
-        self.spec = spec
-        self.task = task
-        self.keys = {settings.short(key): key for key in settings.tunable_keys(spec, task)}
 
-    def read(self, flag: str, arguments: Iterable[str]) -> dict[str, list[Value]]:
-        """Values by key."""
-        found: dict[str, list[Value]] = {}
-        for argument in arguments:
-            name, equals, text = argument.partition("=")
-            if not equals or not text.strip():
-                raise UsageError(f"{flag} {argument}: {_SYNTAX[flag]}")
-            key = self.key(flag, name.strip())
-            if key in found:
-                raise UsageError(f"{flag} {name.strip()}: given twice")
-            found[key] = self.values(f"{flag} {name.strip()}", key, text, flag == "--search")
-        return found
-
-    def key(self, flag: str, name: str) -> str:
-        if name in self.keys:
-            return self.keys[name]
-        if name in self.keys.values():
-            return name
-        if name == settings.INSTANCES:
-            raise UsageError(
-                f"{flag} {name}: model '{self.spec.name}' has a device_map or several groups, so "
-                "its instances are not one number"
-            )
-        hint = did_you_mean(name, self.keys, "keys")
-        raise UsageError(f"{flag}: unknown key '{name}' for task {self.spec.task}{hint}")
-
-    def values(self, where: str, key: str, text: str, may_be_many: bool) -> list[Value]:
-        if may_be_many and ":" in text:
-            values = [*_range(where, text)]
-        else:
-            words = text.split(",") if may_be_many else [text]
-            values = [_value(where, word) for word in words]
-        if len(values) > MAX_VALUES:
-            raise UsageError(f"{where}: got more than {MAX_VALUES} values, expected fewer")
-        for value in values:
-            message = settings.problem(key, value, self.task)
-            if message:
-                raise UsageError(f"{where}: {message}")
-        return values
+def _values(where: str, key: str, text: str, task: Task, *, may_be_many: bool) -> list[Value]:
+    if may_be_many and ":" in text:
+        values = [*_range(where, text)]
+    else:
+        values = [_value(where, word) for word in (text.split(",") if may_be_many else [text])]
+    if len(values) > MAX_VALUES:
+        raise UsageError(f"{where}: got more than {MAX_VALUES} values, expected fewer")
+    for message in (settings.problem(key, value, task) for value in values):
+        if message:
+            raise UsageError(f"{where}: {message}")
+    return values
 
 
 def _value(where: str, text: str) -> Value:

@@ -60,10 +60,9 @@ def short(key: str) -> str:
     return key if key == INSTANCES else key.rpartition(".")[2]
 
 
-def settings_text(settings: object) -> str:
+def settings_text(settings: Settings) -> str:
     """Such as ``max_num_seqs=32, instance_group.count=1``."""
-    pairs = dict(settings) if isinstance(settings, dict) else {}
-    return ", ".join(f"{short(key)}={value_text(value)}" for key, value in pairs.items())
+    return ", ".join(f"{short(key)}={value_text(value)}" for key, value in settings.items())
 
 
 def value_text(value: Value) -> str:
@@ -138,35 +137,28 @@ def _up_to(values: Iterable[Value], callers: int) -> list[Value]:
 
 def entry_with(entry: Mapping[str, Any], settings: Settings) -> dict[str, Any]:
     """A model's entry of models.yaml, as plain values, with these settings in it."""
-    changed = dict(entry)
-    options = {
-        key.removeprefix(OPTIONS): value
-        for key, value in settings.items()
-        if key.startswith(OPTIONS)
-    }
-    if options:
-        changed["options"] = {**(entry.get("options") or {}), **options}
-    if BATCH in settings:
-        changed[BATCH] = settings[BATCH]
-    if DELAY in settings:
-        changed["dynamic_batching"] = _batching(entry, settings)
-    if INSTANCES in settings:
-        first = dict((entry.get("instance_group") or [{}])[0])
-        changed["instance_group"] = [{**first, "count": settings[INSTANCES]}]
-    return changed
+    changed = {**entry, "options": dict(entry.get("options") or {})}
+    for key, value in settings.items():
+        if key == DELAY:
+            changed["dynamic_batching"] = _batching(entry, value)
+        elif key == INSTANCES:
+            first = (entry.get("instance_group") or [{}])[0]
+            changed["instance_group"] = [{**first, "count": value}]
+        elif key == BATCH:
+            changed[BATCH] = value
+        else:
+            changed["options"][key.removeprefix(OPTIONS)] = value
+    return {key: value for key, value in changed.items() if key != "options" or value}
 
 
-def _batching(entry: Mapping[str, Any], settings: Settings) -> object:
+def _batching(entry: Mapping[str, Any], delay: Value) -> object:
     """A delay of 0 is Triton's own default, and the only one that goes without batches."""
-    given = entry.get("dynamic_batching", True)
-    delay = settings[DELAY]
     if delay is None:
         return False
+    given = entry.get("dynamic_batching", True)
     kept = dict(given) if isinstance(given, dict) else {}
     kept.pop("max_queue_delay_microseconds", None)
-    if delay:
-        kept["max_queue_delay_microseconds"] = delay
-    return kept or True
+    return kept | ({"max_queue_delay_microseconds": delay} if delay else {}) or True
 
 
 def plain(node: Node) -> Any:

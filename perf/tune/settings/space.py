@@ -7,10 +7,8 @@ optimiser by their place in the list, so that it sees their order. Knows no mode
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import product
-from random import Random
 
 import optuna
 
@@ -38,9 +36,8 @@ class Dimension:
     @property
     def is_ordered(self) -> bool:
         """Whether neighbours in the list are likely to behave alike."""
-        return any(map(_is_number, self.values)) and not any(
-            isinstance(each, str) for each in self.values
-        )
+        texts = [each for each in self.values if isinstance(each, str)]
+        return any(map(_is_number, self.values)) and not texts
 
     def suggest(self, trial: optuna.Trial) -> Value:
         """What the optimiser chooses."""
@@ -70,16 +67,13 @@ class Space:
         """What the optimiser calls these settings."""
         return {each.key: each.param(settings[each.key]) for each in self.dimensions}
 
-    def all_settings(self) -> Iterator[dict[str, Value]]:
-        """Every combination."""
-        keys = [each.key for each in self.dimensions]
-        for values in product(*(each.values for each in self.dimensions)):
-            yield {**self.fixed, **dict(zip(keys, values, strict=True))}
-
-    def draw(self, random: Random) -> dict[str, Value]:
-        """A combination at random."""
-        drawn = {each.key: random.choice(each.values) for each in self.dimensions}
-        return {**self.fixed, **drawn}
+    def at(self, index: int) -> dict[str, Value]:
+        """One of all combinations."""
+        settings = dict(self.fixed)
+        for each in self.dimensions:
+            index, place = divmod(index, len(each.values))
+            settings[each.key] = each.values[place]
+        return settings
 
     def __len__(self) -> int:
         return math.prod(len(each.values) for each in self.dimensions)

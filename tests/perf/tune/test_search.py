@@ -8,9 +8,10 @@ import pytest
 
 from perf.report.schema import read_measurements
 from perf.tune.goal import Goal
-from perf.tune.ranking import table, winner
+from perf.tune.ranking import table
 from perf.tune.settings.space import Dimension, Settings, Space
 from perf.tune.study import JOURNAL_FILE, Effort, Search
+from perf.tune.trials import ranked
 from tests.perf.tune.fake_bench import SEQS, TOKENS, FakeBench
 
 THROUGHPUT = Goal("throughput")
@@ -37,8 +38,8 @@ def make(
 
 
 def best(search: Search) -> Settings:
-    found = winner(search.outcomes(), search.goal)
-    assert found is not None
+    found = ranked(search.outcomes(), search.goal)[0]
+    assert found.state == "measured"
     return found.settings
 
 

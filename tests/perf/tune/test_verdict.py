@@ -8,9 +8,8 @@ import pytest
 
 from perf.report.schema import Measurement, append
 from perf.tune.goal import Goal
-from perf.tune.ranking import ranked
-from perf.tune.trials import Outcome
-from perf.tune.verdict import Confirmation, Turns, Verdict, told
+from perf.tune.trials import Outcome, ranked
+from perf.tune.verdict import Confirmation, Verdict, in_turns, told
 from tests.perf.tune.fake_bench import SEQS, FakeBench, measurement
 
 THROUGHPUT = Goal("throughput")
@@ -76,7 +75,7 @@ def test_both_are_measured_in_turns_and_never_twice(tmp_path: Path) -> None:
         append(tmp_path, each.measurement)
     append(tmp_path, measurement(CURRENT, 41, 10.0, repeat=1))
     bench = CountingBench(tmp_path)
-    confirmation = Turns(bench, tmp_path, seconds=1.0, repeats=2).run(winner, current)
+    confirmation = in_turns(bench, tmp_path, winner, current, repeats=2, seconds=1.0)
     assert bench.served == [WINNER, CURRENT, WINNER]
     assert [len(confirmation.winner), len(confirmation.current)] == [2, 2]
 
