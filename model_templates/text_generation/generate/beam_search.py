@@ -1,8 +1,8 @@
-"""Whole batches through transformers' own beam search.
+"""Generates whole batches by transformers' beam search.
 
-Everything but the beams is the model's generation config, changed by what the rows ask for, which
-must be the same in all rows of a batch. Knows no queue: the caller's ``on_step`` is called at every
-step, and a row that was ended from outside is given up when all are.
+Uses the model's generation config, changed by the rows' options, which must be equal in a batch.
+Knows no queue: ``on_step`` is called at every step, and the search ends early where all rows were
+ended from outside.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """The generate engine: padded batches through ``model.generate``.
 
-For what the in-flight engine can't hold: encoder-decoder models and architectures with other
-caches. A batch is held until its longest member is done, though each is answered when it is done
-itself. Tokens are chosen by the same Sampler as in flight, from inside ``generate`` as a logits
-processor, so options mean the same on both engines and requests with different ones share a batch.
-Those that ask for beams share one with their like and are answered when it is done. Some
-architectures let padding change the answer: that is tried at load, and they get batches of equal
-prompt lengths.
+For models that the in-flight engine does not support: encoder-decoders, and architectures with
+other caches. A batch runs until its longest sequence is finished, but each sequence is answered as
+soon as it is finished itself. The in-flight engine's Sampler chooses the tokens, as a logits
+processor within ``generate``, so options mean the same on both engines and requests with different
+options share a batch. Requests for beam search share a batch only with equal options and are
+answered when the batch ends. In some architectures padding changes the output: that is tried at
+load, and they get batches of equal prompt lengths.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ from .lengths import max_lengths
 from .logits_processor import Finished, SamplingProcessor, decoder_starts
 
 _DEFAULT_NUM_SEQS = 32
+# Of the logits' range. Another batch shape sums in another order and rounds differently, mostly in
+# bfloat16; an architecture that attends to padding differs by more.
 _PADDING_TOLERANCE = 2e-2
 
 
@@ -86,7 +88,8 @@ class GenerateEngine(Engine):
         own.max_length = own.max_new_tokens = own.min_length = own.min_new_tokens = None
         config = copy.deepcopy(own)
         config.do_sample, config.num_beams, config.num_return_sequences = False, 1, 1
-        # Neutral, not None, which generate would fill with the model's own: our sampler has these.
+        # Neutral values, not None, which generate replaces by the model's own: the sampler applies
+        # these options.
         config.temperature, config.top_k, config.top_p, config.repetition_penalty = (
             1.0,
             50,
@@ -102,7 +105,7 @@ class GenerateEngine(Engine):
         eos = min(self.setup.eos_token_ids, default=0)
         self._pad_token_id = pad if isinstance(pad, int) and pad >= 0 else eos
         config.pad_token_id = self._pad_token_id
-        # Sequences end by their own rules: generate must not end one that goes on (ignore_eos).
+        # Sequence.append decides when a sequence ends: generate must not end one that ignores eos.
         vocab_size = self.setup.model.config.get_text_config().vocab_size
         config.eos_token_id = vocab_size  # an id that never comes
         last = getattr(config, "forced_eos_token_id", None)

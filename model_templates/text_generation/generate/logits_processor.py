@@ -1,4 +1,4 @@
-"""What ``model.generate`` is given so that our sampler chooses its tokens, row by row."""
+"""The logits processor and stopping criteria by which ``model.generate`` uses our sampler."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..sequence.sequence import Sequence, Token, TokenLogprobs
 
 
 class SamplingProcessor(LogitsProcessor):
-    """Samples with our sampler and leaves ``generate`` one token to choose per row.
+    """Samples a token for each row, and forbids ``generate`` all others.
 
     ``last_token_id`` is forced as a row's last token where the model wants one (BART's
     ``forced_eos_token_id``, which ``generate`` would force at the end of the longest row only);
@@ -88,6 +88,6 @@ def decoder_starts(batch: list[Sequence]) -> dict[str, list[int]]:
 
 
 def _certain(token_id: int, sequence: Sequence) -> Token:
-    """A forced token: nothing else could have come."""
+    """A forced token, of probability 1."""
     wants_logprobs = sequence.params.num_logprobs is not None
     return Token(token_id, TokenLogprobs(0.0, 1) if wants_logprobs else None)

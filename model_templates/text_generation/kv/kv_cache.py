@@ -1,8 +1,8 @@
 """The preallocated cache of keys and values: its layout, its size from a stated budget, and copies
 between slots.
 
-One slot holds one sequence: per layer two tensors ``(slots, kv_heads, length, head_dim)``. With a
-slot's room reserved from the start nothing that runs is ever evicted. Knows no scheduler and no
+One slot holds one sequence: per layer two tensors ``(slots, kv_heads, length, head_dim)``. A slot's
+memory is reserved from the start, so a running sequence is never evicted. Knows no scheduler and no
 attention.
 """
 
@@ -21,9 +21,10 @@ from .slot_contents import SlotCopy
 
 _GIB = 2**30
 _DEFAULT_NUM_SEQS = 128
-# A context as long as the model's own is kept while this many sequences of it fit.
+# Without max_model_len: the model's own context length while 64 sequences of it fit, else 4,096.
 _LONG_CONTEXT_NUM_SEQS, _DEFAULT_LONG_CONTEXT = 64, 4096
 _LEN_WITHOUT_LIMIT = 2048
+# Of free memory. A CPU's is shared with other processes; a GPU's must leave room for activations.
 _FREE_SHARE = {"cpu": 0.5, "cuda": 0.9}
 
 
@@ -89,7 +90,7 @@ def layer_shapes(model: Any, device: torch.device) -> list[LayerShape]:
 
 
 def spread_free_bytes(shapes: list[LayerShape], free_bytes: Callable[[torch.device], int]) -> int:
-    """What a cache of these layers may count on: the device with the least room decides."""
+    """The free bytes for a cache of these layers; the device with the least room decides."""
     total = sum(shape.bytes_per_token for shape in shapes)
     usable = []
     for device in {shape.device for shape in shapes}:

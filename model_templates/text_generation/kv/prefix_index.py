@@ -1,6 +1,7 @@
-"""Finds what a prompt begins like, among the tokens that slots hold.
+"""Finds the longest prefix that a prompt shares with the tokens that slots hold.
 
-Hashes only narrow the search: what is found was compared token by token. Knows slots as numbers.
+Hashes only narrow the search; what is found was compared token by token, so two prompts of one hash
+never share. Knows slots as numbers.
 """
 
 from __future__ import annotations
@@ -22,8 +23,7 @@ MIN_TOKENS = 32  # copying fewer saves less than it costs
 @dataclass(eq=False)
 class Prefix:
     """``token_ids`` (tokens,) of one sequence; the keys and values of the first ``num_ready`` of
-    them lie in ``slot``, the others will. ``start`` is what those that can share with it have
-    alike.
+    them are in ``slot``, the others will be. ``start`` is equal for all that can share with it.
     """
 
     token_ids: TokenIds
@@ -38,8 +38,8 @@ class Prefix:
 
 @dataclass(frozen=True)
 class SharedPrefix:
-    """What a prompt begins like: ``num_ready`` of its tokens can be copied from ``source`` now,
-    ``num_coming`` when what is under way is computed.
+    """The prefix that a prompt shares: ``num_ready`` of its tokens can be copied from ``source``
+    now, ``num_coming`` when the prompts that are being computed are ready.
     """
 
     source: Prefix | None = None
@@ -121,5 +121,5 @@ class PrefixIndex:
 
 
 def _start(sequence: Sequence, token_ids: list[int]) -> tuple[object, ...]:
-    """What sequences that can share have alike: the adapter, and their first MIN_TOKENS."""
+    """What sequences that can share have in common: the adapter, and their first MIN_TOKENS."""
     return (sequence.lora_name, *token_ids[:MIN_TOKENS])

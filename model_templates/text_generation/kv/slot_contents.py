@@ -1,9 +1,9 @@
-"""Which slot holds the keys and values of which tokens, and what of that a new prompt can have.
+"""Which slot holds the keys and values of which tokens, and which of them a new prompt can reuse.
 
-Those of a sequence that ends stay where they lie, as a prefix, until the slot is wanted; then they
-move to a free one or take that of the least recently used. Prompts copy from prefixes and from
-sequences that run. Decides no order and computes nothing: it answers with copies to be made, in
-order. Without ``room`` nothing is kept and nothing shared.
+When a sequence ends, its keys and values stay in their slot as a prefix until the slot is needed;
+then they are copied to a free slot, or replace the least recently used prefix. Prompts copy from
+prefixes and from running sequences. Decides no order and computes nothing: it answers with copies
+to be made, in order. Without ``room`` nothing is kept and nothing is shared.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ class SlotCopy:
     num_tokens: int
 
 
-# A prefix copies for at least this share of tokens that no other slot holds; else it is dropped.
+# A prefix is copied to another slot where at least this share of its tokens is in no other slot;
+# else copying it costs more than it may save, and it is dropped.
 _LEAST_OWN_SHARE = 1 / 8
 
 
@@ -58,9 +59,7 @@ class SlotContents:
         return self._index.find(sequence)
 
     def place(self, sequence: Sequence, slot: int) -> list[SlotCopy]:
-        """Gives a sequence its slot, with as many tokens of its prompt computed as another slot
-        has.
-        """
+        """Gives a sequence its slot, and the keys and values shared with another slot."""
         shared = self._shared_in_place(sequence, slot)
         source = shared.source
         source_slot = slot if source is None else source.slot
@@ -75,13 +74,13 @@ class SlotContents:
         return copies
 
     def note_computed(self, sequence: Sequence, num_computed: int) -> None:
-        """Says that the step computes a prompt up to there."""
+        """Notes that the step computes a prompt up to ``num_computed`` tokens."""
         prefix = self._holding[sequence]
         if prefix is not None:
             self._noted.append((prefix, num_computed))
 
     def finish_step(self) -> None:
-        """What was booked is computed."""
+        """What was noted is computed now."""
         for prefix, num_computed in self._noted:
             prefix.num_ready = num_computed
         self._noted.clear()
@@ -119,7 +118,7 @@ class SlotContents:
         return self._clock
 
     def _shared_in_place(self, sequence: Sequence, slot: int) -> SharedPrefix:
-        """What a prompt begins like; what lies in its slot already, where that is as much."""
+        """The prefix that a prompt shares; the one in its own slot where that is as long."""
         shared = self._index.find(sequence)
         there = self._kept.get(slot)
         if shared.source is None or there is None or there.start != shared.source.start:
@@ -139,8 +138,8 @@ class SlotContents:
         self._holding[sequence] = prefix
 
     def _keep(self, prefix: Prefix) -> None:
-        """Adds a prefix where it lies, unless another says it all; drops those that it says all
-        of.
+        """Keeps a prefix in its slot, unless another contains all of it; drops those that it
+        contains.
         """
         for other, num_common in self._index.alike(prefix):
             if num_common == len(prefix) <= other.num_ready:
@@ -161,8 +160,8 @@ class SlotContents:
         return min(self._kept.values(), key=lambda prefix: prefix.last_used)
 
     def _vacate(self, slot: int, unless: SharedPrefix = NO_SHARED_PREFIX) -> list[SlotCopy]:
-        """Takes the prefix in a slot elsewhere, or drops it: where another one is of more use, or
-        where its slot's next sequence, which shares ``unless``, goes on with all of it.
+        """Copies the prefix in a slot to another, or drops it: where other slots have most of it,
+        or where the slot's next sequence, which shares ``unless``, continues all of it.
         """
         prefix = self._kept.get(slot)
         if prefix is None:
@@ -200,8 +199,9 @@ class SlotContents:
 
 
 def prefix_slot_order(num_slots: int, num_prefix_slots: int) -> list[int]:
-    """All slots, those first that the running sequences come to last: none of theirs, then from the
-    top; the last of theirs, where long prompts are computed, at the end.
+    """All slots in the order in which they take prefixes: those that sequences need last come
+    first. Prefix slots, then sequences' slots from the highest down; their last slot, where long
+    prompts are computed, comes at the end.
     """
     own = range(num_slots + num_prefix_slots - 1, num_slots - 1, -1)
     return [*own, *range(num_slots - 2, -1, -1), num_slots - 1]

@@ -1,9 +1,9 @@
-"""Linear layers with adapters beside them: each token gets its own adapter's low-rank change.
+"""Linear layers with LoRA adapters: each token gets its own adapter's low-rank change.
 
-The adapters' matrices of a layer lie one after the other. A step multiplies its tokens with the
-columns of the adapters that it has, sets to zero what is another adapter's, and multiplies back:
-two matrix products, however many adapters share the step. Steps without adapters compute what they
-would without this module.
+The adapters' matrices of a layer are concatenated by rank. A step multiplies its tokens with the
+columns of the adapters that it needs, sets the columns of other adapters to zero, and multiplies
+back: two matrix products, however many adapters share the step. Steps without adapters compute the
+base layers alone.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class LowRank:
 
 @dataclass(frozen=True)
 class Adapter:
-    """A name, and its changes by the names of the model's modules."""
+    """An adapter's name, and its low-rank changes by the names of the model's modules."""
 
     name: str
     parts: dict[str, LowRank]
@@ -101,7 +101,7 @@ class Adapters:
 
     @contextmanager
     def applied(self, step: StepAdapters) -> Iterator[None]:
-        """Makes the layers compute so. One engine thread a process: no lock."""
+        """Applies ``step`` to the forwards within. One engine thread a process: no lock."""
         self.step = step
         try:
             yield
@@ -173,7 +173,7 @@ def attach(model: Any, adapters: Adapters) -> None:
 
 
 def _device(layer: Any, model: Any) -> torch.device:
-    """Where a layer computes; quantised ones have their numbers under other names than weight."""
+    """The device of a layer; a quantized one may have no tensor called weight."""
     held = getattr(layer, "weight", None)
     if not isinstance(held, torch.Tensor):
         held = next(chain(layer.parameters(), layer.buffers()), model)
@@ -187,7 +187,7 @@ def without_adapters(part: Any) -> Any:
 
 
 def with_adapters(linear: Linear, parts: Sequence[Any]) -> Linear:
-    """``linear``, which computes the bases of all ``parts`` side by side, with their adapters."""
+    """``linear``, which computes the base layers of all ``parts`` as one, with their adapters."""
     ends = [0, *accumulate(part.out_features for part in parts)]
     adapted = [
         (part, slice(start, end))

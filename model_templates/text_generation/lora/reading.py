@@ -1,8 +1,8 @@
 """Reads adapters as PEFT saves them: which layers each changes, by which matrices.
 
-PEFT itself says which layers an adapter's configuration means and how much it scales: it is asked
-with the model's modules without their weights, so the model that serves is never touched. What PEFT
-has beyond plain LoRA is refused by name, never left out.
+PEFT decides which layers an adapter changes and by which scale. It is given the model's modules
+without weights, so the served model is never changed. Features of PEFT beyond plain LoRA are
+refused by name, never ignored.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""vLLM itself: its engine started from arguments, its requests and its numbers in our words.
+"""vLLM's AsyncLLM: starts it from arguments, sends it requests, and reads its statistics.
 
 The one module that imports vllm, and only where it is used. Its interface is ``AsyncLLM``'s; names
 that differ between releases are looked up.
@@ -19,7 +19,8 @@ from ..structured.constraint import Constraint
 from .engine import StepStats
 from .sampling import bad_words, sampling_arguments, structured_outputs
 
-# Tokens that an answer nobody watches is told of together: each telling costs this process time.
+# An answer that is not streamed gets its tokens in groups of so many: each output of vLLM's costs
+# this process time.
 _INTERVAL = 16
 _BAD_WORDS = "_bad_words_token_ids"
 
@@ -42,7 +43,7 @@ async def start(
         AsyncEngineArgs(**arguments), stat_loggers=[_stat_logger(count)]
     )
     loggers = getattr(getattr(llm, "logger_manager", None), "stat_loggers", [])
-    del loggers[1:]  # vLLM's own for Prometheus, which nobody reads here, stands behind ours
+    del loggers[1:]  # vLLM's own for Prometheus, which nothing reads here, comes after ours
     try:
         return AsyncVllm(llm, await _loaded(llm, adapters))
     except BaseException:

@@ -1,7 +1,7 @@
-"""The vllm engine: every sequence is a request of vLLM's, which batches and computes them.
+"""The vllm engine: every sequence is a request to vLLM, which batches and computes them.
 
-The engine's thread owns an event loop, which runs while there is work: a step lasts from one news
-of vLLM's to the next. Knows vLLM only as what client.py makes of it.
+The engine's thread runs an event loop while there is work: a step lasts from one output of vLLM's
+to the next. Knows vLLM only through client.py.
 """
 
 from __future__ import annotations
@@ -248,7 +248,7 @@ class VllmEngine(Engine):
         self._news_event.set()
 
     def _ended_early(self, sequence: Sequence, why: str | None) -> None:
-        """vLLM gives no more tokens though by our rules more would come."""
+        """vLLM ended the sequence, though by its options more tokens would follow."""
         if why == "length":
             sequence.finish_reason = "length"
             return

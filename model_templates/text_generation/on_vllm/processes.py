@@ -1,7 +1,7 @@
-"""What vLLM's processes find when they start: variables, and a program that dies with this one.
+"""How vLLM's processes start: environment variables, and a signal that ends them with this process.
 
-vLLM computes in processes of its own, and leaves them behind where the one that started them is
-killed. Linux can end them then (prctl(2), PR_SET_PDEATHSIG), if they ask for it when they start.
+vLLM computes in processes of its own, which keep running where their parent is killed. Linux ends
+them then (prctl(2), PR_SET_PDEATHSIG), if they ask for it when they start.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ VARIABLES = {
     "TOKENIZERS_PARALLELISM": "false",
     "PYTHONUTF8": "1",
 }
-# The parent may be gone before it can be asked for.
+# The parent may have ended before prctl is called: then the process exits.
 _DIE_WITH_PARENT = """\
 import ctypes, os, sys
 ctypes.CDLL(None).prctl(1, 9)

@@ -32,7 +32,7 @@ OUTPUTS = (
 
 @dataclass
 class Choice:
-    """What one sequence has generated since the last response, and in all."""
+    """What one sequence has generated since the last response, and since its start."""
 
     prefix: str  # the prompt, where the caller wants it repeated
     num_input_tokens: int

@@ -1,8 +1,8 @@
-"""Chats to prompts, through the model's own chat template.
+"""Renders chats to prompts, by the model's own chat template.
 
-Rendering is transformers' (and jinja2's, which it loads when it first renders). Here a chat is
-checked before, so that nothing a template does not take is silently left out, and what goes wrong
-within a template becomes the caller's error without a word of the chat.
+transformers renders (by jinja2, which it loads when it first renders). Here a chat is checked
+before, because a template silently ignores what it does not use; and a template's failure becomes
+the caller's error, without quoting the chat.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class ChatTemplate:
     """The chat template of one tokenizer, if it has one."""
 
     def __init__(self, tokenizer: Any) -> None:
-        """A template that does not even compile is told of now, and refuses every chat."""
+        """Warns of a template that does not compile; it then refuses every chat."""
         self._tokenizer = tokenizer
         self._problem: str | None = None
         if not getattr(tokenizer, "chat_template", None):

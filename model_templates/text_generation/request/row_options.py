@@ -57,7 +57,7 @@ _OPTIONS: dict[str, tuple[Convert, Any]] = {
     "return_num_output_tokens": (lenient_boolean, False),
 }
 _WORDS = ("stop_words", "bad_words")
-_CHOICE = "choice"  # a list as those, but an empty text among them may be a mistake
+_CHOICE = "choice"  # a list like those, but an empty text in it is refused
 _JSON_ONLY: dict[str, Any] = {"best_of": None, "stop_token_ids": (), "logit_bias": ()}
 
 

@@ -1,8 +1,8 @@
 """The ``sampling_parameters`` tensor: a JSON object with vLLM's names, as clients of Triton's vLLM
 backend send it.
 
-Numbers and booleans may come as texts, as genai-perf sends them; null means the default. Names of
-vLLM's that ask for nothing special are accepted with the value that changes nothing.
+Numbers and booleans may come as texts, as genai-perf sends them; null means the default. vLLM's
+names that are not implemented here are accepted with the value that changes nothing.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ def read_sampling_parameters(text: str) -> dict[str, Any]:
             vLLM has a name for and this does not do.
     """
     options: dict[str, Any] = {}
-    held_by: dict[str, str] = {}  # of what an output is held to, the name that asks for it
+    set_by: dict[str, str] = {}  # constraint option -> the name that set it
     for name, value in read_object(FIELD, text).items():
         if name in _STRUCTURED and value is not None:
             found = _structured(f"{FIELD}: {name}", value)
             for option in found:
-                _check_alone(held_by, option, name)
+                _check_given_once(set_by, option, name)
             options.update(found)
         elif name in _NEUTRAL:
             _check_neutral(name, value)
@@ -49,7 +49,7 @@ def read_sampling_parameters(text: str) -> dict[str, Any]:
         elif value is not None:
             option, convert = _OPTIONS[name]
             if option in KINDS:
-                _check_alone(held_by, option, name)
+                _check_given_once(set_by, option, name)
             options[option] = convert(f"{FIELD}: {name}", value)
     return options
 
@@ -139,7 +139,7 @@ def _structured(name: str, value: Any) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise RequestError(f"{name}: got {kind_of(value)}, allowed: an object")
     options: dict[str, Any] = {}
-    held_by: dict[str, str] = {}
+    set_by: dict[str, str] = {}
     for key, given in value.items():
         if given is None:
             continue
@@ -147,14 +147,14 @@ def _structured(name: str, value: Any) -> dict[str, Any]:
             allowed = ", ".join(_CONSTRAINTS)
             raise RequestError(f"{name}: {short(key)}: unknown name; allowed: {allowed}")
         option, convert = _CONSTRAINTS[key]
-        _check_alone(held_by, option, key, name)
+        _check_given_once(set_by, option, key, name)
         options[option] = convert(f"{name}.{key}", given)
     return options
 
 
-def _check_alone(held_by: dict[str, str], option: str, name: str, where: str = FIELD) -> None:
+def _check_given_once(set_by: dict[str, str], option: str, name: str, where: str = FIELD) -> None:
     """Raises RequestError where another name asks for the same option."""
-    other = held_by.setdefault(option, name)
+    other = set_by.setdefault(option, name)
     if other != name:
         raise RequestError(f"{where}: {other} and {name}: both given, send one of them")
 

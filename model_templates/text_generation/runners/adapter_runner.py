@@ -1,4 +1,4 @@
-"""Tells the layers which adapter computes which token of a step, and runs the step.
+"""Sets the adapter of each token of a step, and runs the step.
 
 Knows steps and runners; knows nothing of weights.
 """

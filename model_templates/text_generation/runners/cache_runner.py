@@ -1,9 +1,9 @@
-"""Runs a step through ``transformers.Cache``: the one way in that holds every decoder.
+"""Runs a step through ``transformers.Cache``, which supports the most decoders.
 
 A prompt chunk is a ``[1, chunk]`` forward into its slot; the decodes are one ``[num_seqs, 1]``
 forward over the running slots, with a 2-D attention mask and explicit positions. New keys and
-values are written at each row's own position, old ones are read as a view. Slower than the packed
-runner by 10 to 20 %, but it asks nothing of the model beyond the public ``Cache``.
+values are written at each row's own position, old ones are read as a view. It is 10 to 20 % slower
+than the packed runner, but the model only has to use the public ``Cache``.
 """
 
 from __future__ import annotations
@@ -69,9 +69,9 @@ class SlotCache(Cache):
         ]
         super().__init__(layers=list(self.slot_layers))
 
-    def aim(self, rows: slice, positions: torch.Tensor, num_past: int, length: int) -> None:
-        """Says which slots the next forward is for, where its tokens go, and how many columns it
-        sees.
+    def select(self, rows: slice, positions: torch.Tensor, num_past: int, length: int) -> None:
+        """Sets the slots of the next forward, the positions of its tokens, and how many columns
+        they attend to.
         """
         for layer in self.slot_layers:
             layer.rows, layer.positions = rows, positions
@@ -107,7 +107,7 @@ class CacheRunner:
             [[s.num_computed_tokens - 1] for s in sequences], device=self.device
         )
         length = max(s.num_computed_tokens for s in sequences)
-        self._slots.aim(slice(0, len(sequences)), positions, length - 1, length)
+        self._slots.select(slice(0, len(sequences)), positions, length - 1, length)
         return self._run(input_ids, positions, length)
 
     def _prefill(self, chunk: PrefillChunk) -> torch.Tensor:
@@ -115,7 +115,7 @@ class CacheRunner:
         input_ids = torch.tensor([tokens], device=self.device)
         positions = torch.arange(chunk.start, chunk.end, device=self.device).unsqueeze(0)
         slot = chunk.sequence.slot
-        self._slots.aim(slice(slot, slot + 1), positions, chunk.start, chunk.end)
+        self._slots.select(slice(slot, slot + 1), positions, chunk.start, chunk.end)
         return self._run(input_ids, positions, chunk.end)
 
     def _run(self, input_ids: torch.Tensor, positions: torch.Tensor, length: int) -> torch.Tensor:

@@ -1,10 +1,9 @@
 """Decode steps replayed as CUDA graphs: one launch a step instead of hundreds.
 
-A graph has fixed shapes, so it is captured for buckets of sequence count and of cache length, and a
-step runs in the smallest bucket that holds it. Rows that fill up a bucket compute nothing anyone
-reads; they write to a spare column of the cache. Steps with prompts in them run eagerly. What can't
-be captured (data-dependent shapes, a model spread over several GPUs) stays eager for good, and says
-so once.
+A graph has fixed shapes, so one is captured for each bucket of sequence count and cache length, and
+a step runs in the smallest bucket that is large enough. Padding rows write to a spare column of the
+cache, and their logits are dropped. Steps with prompts run eagerly. A model that can't be captured
+(data-dependent shapes, layers on several GPUs) always runs eagerly; the log says so once.
 
 See https://docs.pytorch.org/docs/stable/notes/cuda.html#cuda-graphs.
 """
@@ -26,7 +25,7 @@ from .packed_runner import PackedRunner
 
 _SMALLEST_LENGTH = 256
 _ROW_STEP = 16
-_TOLERANCE = 3e-2  # of the logits' range; the same kernels ran, so equal is what to expect
+_TOLERANCE = 3e-2  # of the logits' range; the same kernels run, so logits should be equal
 
 
 def with_cuda_graphs(runner: Any, device: torch.device) -> Any:
@@ -128,8 +127,8 @@ class GraphedRunner:
 
 
 def _check_replay(replay: Replay, run: Callable[[], torch.Tensor]) -> None:
-    """Raises RuntimeError where a replay gives other logits than running: what was launched
-    elsewhere than on the captured stream is not in the graph, and nothing else would tell.
+    """Raises RuntimeError where a replay gives other logits than running eagerly: what a model
+    launches on another stream is not in the graph, and CUDA reports no error for it.
     """
     expected = run().float()
     span = (expected.max() - expected.min()).clamp_min(1e-6)

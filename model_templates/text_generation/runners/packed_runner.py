@@ -16,11 +16,11 @@ from ..engine.scheduler import Step
 from ..kv.kv_cache import KVCache
 from .packed_attention import ATTENTION_NAME, PackedStep, PrefillSpan, attending, register
 
-_LEN_STEP = 32  # cache views end at multiples of this: fewer different shapes for the kernels
+_LEN_STEP = 32  # tokens; cache views end at multiples of it, so that kernels see fewer shapes
 
 
 class PackedRunner:
-    """Owns the model while the engine runs: its attention implementation is ours from here on."""
+    """Sets the model's attention implementation to packed attention, for as long as it runs."""
 
     name = "packed"
 

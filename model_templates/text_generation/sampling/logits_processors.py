@@ -42,9 +42,9 @@ class LogitsProcessors:
         _add_biases(logits, changes)
         _penalise(logits, changes)
         _forbid(logits, changes)
-        held = [(row, s.grammar) for row, s in enumerate(sequences) if s.grammar is not None]
-        if held:
-            mask_by_grammars(logits, held)
+        constrained = [(row, s.grammar) for row, s in enumerate(sequences) if s.grammar is not None]
+        if constrained:
+            mask_by_grammars(logits, constrained)
         return logits
 
     def forget(self, sequence: Sequence) -> None:
@@ -77,8 +77,8 @@ class _SequenceProcessors:
     def forbidden(self) -> list[int]:
         """The tokens that must not come next."""
         sequence = self._sequence
-        withheld = self._ends if len(sequence.token_ids) < self.params.min_tokens else []
-        return withheld + self._bad_words.completions(sequence)
+        forbidden_ends = self._ends if len(sequence.token_ids) < self.params.min_tokens else []
+        return forbidden_ends + self._bad_words.completions(sequence)
 
 
 class _Counts:
@@ -190,14 +190,16 @@ def _indices(
     return torch.from_numpy(rows).to(device), torch.from_numpy(columns).to(device)
 
 
-def mask_by_grammars(logits: torch.Tensor, held: Rows[tuple[int, Grammar]]) -> None:
+def mask_by_grammars(logits: torch.Tensor, constrained: Rows[tuple[int, Grammar]]) -> None:
     """Changes logits (rows, vocab) in place, in the rows that are named; no other is touched."""
-    words = torch.empty(len(held), max(grammar.num_words for _, grammar in held), dtype=torch.int32)
-    for row, (_, grammar) in zip(words, held, strict=True):
+    words = torch.empty(
+        len(constrained), max(grammar.num_words for _, grammar in constrained), dtype=torch.int32
+    )
+    for row, (_, grammar) in zip(words, constrained, strict=True):
         grammar.fill(row.data_ptr())
     device, vocab_size = logits.device, logits.shape[-1]
     shifts = torch.arange(_BITS, dtype=torch.int32, device=device)
-    bits = (words.to(device).unsqueeze(-1) >> shifts).bitwise_and_(1)  # (held, words, 32)
+    bits = (words.to(device).unsqueeze(-1) >> shifts).bitwise_and_(1)  # (constrained, words, 32)
     forbidden = bits.flatten(1)[:, :vocab_size] == 0
-    rows = torch.tensor([row for row, _ in held], device=device)
+    rows = torch.tensor([row for row, _ in constrained], device=device)
     logits[rows] = logits[rows].masked_fill_(forbidden, float("-inf"))

@@ -1,9 +1,9 @@
-"""Token ids to text, as they come, without ever splitting a character.
+"""Decodes token ids to text as they come, without splitting a character.
 
-A token may hold part of a character, and some tokenizers decode a token differently by what
-precedes it: so text is decoded together with a few tokens before it and the part that was known
-already is cut off. Text that ends in U+FFFD may be half a character and waits for the next token.
-Text that may become a stop word waits too: what was released is never taken back.
+A token may be part of a character, and some tokenizers decode a token differently by what precedes
+it. So new tokens are decoded together with a few tokens before them, and the text of those is cut
+off. Text that ends in U+FFFD may be half a character and waits for the next token. Text that may
+become a stop word waits too: released text is never taken back.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 _CONTEXT_TOKENS = 6
 _LONGEST_CHARACTER = 4  # bytes, which may be a token each
-_MOST_PENDING_TOKENS = 16
+_MOST_PENDING_TOKENS = 16  # longer than any character's bytes: these will never become one
 _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
 
@@ -86,7 +86,9 @@ class Detokenizer:
         return self._decode(context + token_ids)[len(known) :]
 
     def _accept(self, token_ids: list[int], new: str) -> None:
-        """Whole pieces leave the context: cut within a character, it would spoil those after it."""
+        """Drops whole pieces from the context: cut within a character, it would make a
+        byte-fallback tokenizer decode the next character as U+FFFD.
+        """
         self._text += new
         self._context.append(token_ids)
         self._pending = self._pending[len(token_ids) :]
@@ -94,8 +96,8 @@ class Detokenizer:
             del self._context[0]
 
     def _accept_what_no_token_changes(self) -> None:
-        """Bytes that are no text never complete a character: all but the last few are let go, up to
-        where the text of the tokens before is a beginning of the text of all.
+        """Accepts bytes that will never become a character, all but the last few, up to a token
+        where their text alone is the beginning of the text of all.
         """
         whole = self._decode_pending()
         newest = len(self._pending) - _LONGEST_CHARACTER

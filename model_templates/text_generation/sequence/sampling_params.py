@@ -29,7 +29,7 @@ class SamplingParams:
     ``num_logprobs`` is None where no log-probabilities are computed, 0 for those of the sampled
     token, k for those of the k likeliest too. ``num_beams`` above 1 asks for beam search, whose
     scores are divided by the length to the power of ``length_penalty``; None is the model's own.
-    ``constraint`` is what the output is held to.
+    ``constraint`` is the grammar that the output has to follow.
     """
 
     max_tokens: int

@@ -99,12 +99,12 @@ class DecoderStart:
 
 @dataclass(eq=False)
 class Sequence:
-    """A prompt, its output so far, and where its keys and values lie.
+    """A prompt, its output so far, and the slot of its keys and values.
 
-    ``continues_prompt`` is False where an encoder read the prompt and the output is a text of its
-    own, which begins as ``decoder_start`` says, else as the model does. ``lora_name`` is the
-    adapter that computes it; keys and values of one adapter are not another's. ``grammar`` is where
-    the output stands in what it is held to. ``deadline_s`` is on the monotonic clock.
+    ``continues_prompt`` is False where an encoder reads the prompt and the output is a text of its
+    own, which begins as ``decoder_start`` says, else as the model does. ``lora_name`` is its
+    adapter; sequences of different adapters share no keys and values. ``grammar`` is the state of
+    its constraint. ``deadline_s`` is on the monotonic clock.
     ``finish_reason`` is also ``cancelled`` or ``error``, which no caller sees.
     """
 
@@ -183,7 +183,7 @@ class Sequence:
             self.finish_reason = "length"
 
     def _follow(self, grammar: Grammar, token_id: int) -> None:
-        """A complete grammar ends the sequence; one that can't go on is its own failure."""
+        """A complete grammar ends the sequence; one that allows no token fails this one alone."""
         try:
             grammar.follow(token_id)
         except RequestError as error:
@@ -209,7 +209,7 @@ class Sequence:
         tokens, self._new_tokens = self._new_tokens, []
         finished = self.finish_reason is not None
         if finished:
-            self.grammar = None  # megabytes, which whoever still knows the sequence would keep
+            self.grammar = None  # frees megabytes, though others still refer to the sequence
         text = self.detokenizer.release(final=finished) if self.params.stop_words else None
         is_first = len(tokens) == len(self.token_ids)
         return Update(self, tokens, text, self.finish_reason, self.error, is_first)
