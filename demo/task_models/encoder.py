@@ -57,7 +57,7 @@ def padded(tokenizer: Any, texts: Sequence[Any], **options: Any) -> dict[str, to
 
 
 class BatchSampler:
-    """Draws batches from a list that was made ahead, by a generator of its own."""
+    """Samples batches from a list of examples, by a random generator of its own."""
 
     def __init__(self, examples: Sequence[Any], batch_size: int, seed: int) -> None:
         self._examples = examples

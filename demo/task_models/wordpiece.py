@@ -1,7 +1,7 @@
 """The tokenizer that all demo encoders share: a lower-casing WordPiece one, as BERT's.
 
-Its vocabulary is a file that `python -m demo.task_models.wordpiece` wrote: of pieces that are as
-frequent the trainer takes others each time, so they are not chosen again with each training.
+Its vocabulary is a file that `python -m demo.task_models.wordpiece` wrote. The trainer chooses
+differently among equally frequent pieces each time, so the file is kept and not made again.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""The best tokens for each mask, chosen where the model computes: rows as wide as the vocabulary
-never leave that device.
+"""Selects the best tokens for each mask on the model's device: logits of the whole vocabulary are
+never copied from it.
 
 Source: transformers, pipelines/fill_mask.py, ``postprocess``.
 """
@@ -49,7 +49,9 @@ def best_tokens(
 
 
 def _best(logits: torch.Tensor, choice: Choice) -> torch.Tensor:
-    """(rows, vocab) -> (rows, 2, top_k). A share of all tokens' scores, whichever are targets."""
+    """(rows, vocab) -> (rows, 2, top_k). Scores are probabilities over all tokens, also where only
+    targets are scored.
+    """
     logits = logits.float()
     total = logits.logsumexp(dim=-1, keepdim=True)
     if not choice.targets:

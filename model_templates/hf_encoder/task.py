@@ -1,7 +1,7 @@
-"""What a task is to the engine and to Triton's side of it: two small functions and two words.
+"""The interface of a task: it reads a request into encodings, and turns the model's outputs into
+the response's.
 
-A task reads a request into encodings, and turns what the model makes of them into outputs. It knows
-nothing of batches, threads or Triton.
+A task knows nothing of batches, threads or Triton.
 """
 
 from __future__ import annotations

@@ -16,9 +16,9 @@ from .items import ChatMessages
 
 # Raised by transformers' own checks of inputs and parameters.
 _CALLERS_FAULTS = (ValueError, TypeError, LookupError, AttributeError, AssertionError)
-# A list of one input is answered there without the list.
+# Given a list of one input, these pipelines return its result without the list.
 _UNWRAPS_ONE = ("fill-mask", "keypoint-matching", "table-question-answering")
-# A list of {"images", "text"} is taken for a chat there.
+# These pipelines take a list of {"images", "text"} for a chat, so they are called once per input.
 _ONE_BY_ONE = ("image-text-to-text", "any-to-any")
 _NO_LIMIT = 1_000_000  # tokenizers without one say 1e30
 _MAY_CUT = ("truncation", "tokenizer_kwargs", "tokenize_kwargs", "tokenizer_encode_kwargs")
@@ -101,7 +101,7 @@ class PipelineCall:
             )
 
     def _check_samples(self, samples: Any) -> None:
-        """A sound that is shorter than what one output frame is computed from."""
+        """Raises RequestError for a sound too short for one frame of the model's features."""
         count = getattr(self._pipe.model, "_get_feat_extract_output_lengths", None)
         if count is None:
             return
@@ -136,7 +136,9 @@ def _max_length(name: str, pipe: Any) -> int | None:
 
 
 def _num_unused_positions(model: Any) -> int:
-    """RoBERTa's kind counts positions from the padding token's id on."""
+    """How many positions at the start are never used: RoBERTa's models count positions from the
+    padding token's id + 1.
+    """
     padded = any(
         getattr(module, "padding_idx", None) is not None
         for name, module in model.named_modules()

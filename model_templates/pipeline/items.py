@@ -124,7 +124,7 @@ class ItemReader:
         return found
 
     def _decision(self, field: str, value: Any) -> Any:
-        """Never a text: the pipeline would read it as JSON, with addresses in it."""
+        """Refuses a text: the pipeline would parse it as JSON and open the addresses in it."""
         found = _only(field, _object(field, value, "state"), "state", "questions", "assets")
         assets = found.get("assets")
         if assets is None:
@@ -143,9 +143,12 @@ class ItemReader:
             content = [{"type": "text", "text": content}]
         if not isinstance(content, list):
             raise RequestError(f"{field}: content: got {kind_of(content)}, allowed: a text or list")
-        return {"role": message["role"], "content": [self._part(field, part) for part in content]}
+        return {
+            "role": message["role"],
+            "content": [self._content_part(field, part) for part in content],
+        }
 
-    def _part(self, field: str, part: Any) -> dict[str, Any]:
+    def _content_part(self, field: str, part: Any) -> dict[str, Any]:
         """A part of a message: {"type": "text" | "image" | "audio", ...}."""
         kind = part.get("type") if isinstance(part, dict) else None
         if kind == "text":

@@ -15,11 +15,12 @@ Main = Literal[
 
 @dataclass(frozen=True)
 class Kind:
-    """``main`` is what one input is. ``takes_chat``: a list of messages is one input too.
+    """What a pipeline takes. ``main`` is the kind of one input. ``takes_chat``: a list of messages
+    is one input too; ``takes_pair``: {"text", "text_pair"} is one input too.
 
-    ``takes_pair``: so is {"text", "text_pair"}. ``needs_labels``: a call without
-    ``candidate_labels`` has no answer. ``batches_safely``: neither padding nor a neighbour changes
-    an answer by more than float noise. ``package``: what must be installed besides.
+    ``needs_labels``: every call must have ``candidate_labels``. ``batches_safely``: padding and the
+    other inputs of a batch change an answer by no more than rounding. ``package``: the Python
+    package that the pipeline needs beside transformers.
     """
 
     main: Main = "text"

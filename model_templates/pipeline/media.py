@@ -1,7 +1,7 @@
-"""Images and sounds out of requests: bytes or base64 in, pixels or samples out.
+"""Decodes the images and sounds of requests: bytes or base64 in, pixels or samples out.
 
-Nothing that a request names is ever opened: no path and no address, neither here nor by
-transformers, which is handed what was decoded here.
+No path and no address that a request names is ever opened, neither here nor by transformers, which
+is given the decoded pixels and samples.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from hf_runtime.errors import RequestError
 
 from .resampling import can_resample, resample
 
-# Neither a format that runs programs (EPS) nor one whose files are texts (PPM, XPM).
+# Without EPS, which Pillow renders by running Ghostscript, and without formats whose files are text
+# (PPM, XPM).
 _IMAGE_FORMATS = ("AVIF", "BMP", "GIF", "JPEG", "JPEG2000", "PNG", "TIFF", "WEBP")
 _BASE64 = re.compile(rb"[A-Za-z0-9+/_-]+={0,2}")
 _DATA_URL = re.compile(rb"data:[\w.+-]*/?[\w.+-]*(;[\w=.+-]+)*;base64,", re.IGNORECASE)

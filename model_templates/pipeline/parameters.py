@@ -1,6 +1,6 @@
-"""What a request may pass on to the pipeline's call.
+"""The parameters that a request may pass to the pipeline's call.
 
-Only what is known to be harmless: transformers' calls also take code to download
+Only those that are known to be harmless: transformers' calls also take code to download
 (``custom_generate``), other models, templates, worker processes and a command line for Tesseract.
 Knows transformers' parameter names; knows no tensors.
 """
@@ -16,7 +16,7 @@ from hf_runtime.errors import RequestError
 from hf_runtime.request.json_text import short
 from hf_runtime.request.tensors import kind_of
 
-# Of pipelines whose signature hides them behind **kwargs.
+# The parameters of pipelines whose signature has only **kwargs for them.
 _HIDDEN: dict[str, tuple[str, ...]] = {
     "zero-shot-classification": ("candidate_labels", "hypothesis_template", "multi_label"),
     "zero-shot-image-classification": ("candidate_labels", "hypothesis_template"),
@@ -101,7 +101,7 @@ class CallParameters:
         )
 
     def _check_preset(self, field: str, name: str, value: object) -> None:
-        """Bark's processor would open a preset that is a file."""
+        """Refuses a voice preset that is a file's name: Bark's processor would open the file."""
         if name == "voice_preset" and (not isinstance(value, str) or value.endswith(".npz")):
             raise RequestError(f"{field}: voice_preset must be the name of a preset of the model")
 

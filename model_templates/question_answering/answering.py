@@ -104,7 +104,7 @@ class QuestionAnswering(EncoderTask):
         for window, one in zip(windows, logits, strict=True):
             scores = Scores.of(one, has_null=self._has_null(window))
             null = min(null, scores.null)
-            _gather(answers, row, window, scores)
+            _add_answers(answers, row, window, scores)
         found = list(answers.values())
         if row.handle_impossible_answer:
             found.append({"answer": "", "score": null, "start": 0, "end": 0})
@@ -112,11 +112,13 @@ class QuestionAnswering(EncoderTask):
         return best if row.top_k > 1 else best[0]
 
 
-def _gather(answers: dict[str, Answer], row: Question, window: Tokenized, scores: Scores) -> None:
-    """Adds a window's best stretches to the answers by their text; of equal ones the scores add
-    up, and the first one's place stays.
+def _add_answers(
+    answers: dict[str, Answer], row: Question, window: Tokenized, scores: Scores
+) -> None:
+    """Adds a window's best spans to the answers by their text. Scores of equal texts are added up,
+    and the first one's position is kept, as in transformers.
     """
-    # Some become the same words.
+    # More spans than answers, because several may become the same words.
     num_spans = row.top_k * 2 + 10 if row.align_to_words else row.top_k
     first = _context(window)[0]
     for span in best_spans(scores, num_spans, row.max_answer_len):

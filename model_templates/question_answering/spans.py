@@ -1,4 +1,4 @@
-"""Scores of tokens to the best stretches of one window.
+"""Finds the best answer spans of one window from its tokens' start and end logits.
 
 Source: transformers 4.57, pipelines/question_answering.py, ``select_starts_ends`` and
 ``decode_spans`` (5.x has no such pipeline); after Chen et al., "Reading Wikipedia to Answer
@@ -20,7 +20,7 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True)
 class Span:
-    """From one token of the context to another, which belongs to it; both count from its first."""
+    """The context's tokens from ``start`` to ``end``, both included, counted from its first."""
 
     start: int
     end: int
@@ -29,8 +29,8 @@ class Span:
 
 @dataclass(frozen=True)
 class Scores:
-    """Shares of a window's tokens: (context,) as start and as end; ``null``: that there is no
-    answer, as the window's first token says it.
+    """Probabilities of a window's tokens, (context,) each: of being the answer's start, and its
+    end. ``null`` is the probability of no answer, which the window's first token stands for.
     """
 
     start: Array

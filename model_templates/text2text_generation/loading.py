@@ -137,7 +137,7 @@ def _target_tokenizer(tokenizer: Any) -> Any:
 
 
 def _log_what_may_surprise(name: str, parts: ModelParts, options: Options) -> None:
-    """One line each for settings of the model's own that are not in force unless asked for."""
+    """Logs a line for each of the model's own settings that is ignored unless an option sets it."""
     own_beams = parts.model.generation_config.num_beams or 1
     if own_beams > 1 and options.num_beams == 1:
         log.info(

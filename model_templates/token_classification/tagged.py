@@ -1,4 +1,4 @@
-"""One window's tokens as entities are made of them: word, place in the text, scores of the labels.
+"""Tokens of one window with their labels' scores, from which entities are made.
 
 Source: transformers, pipelines/token_classification.py, ``gather_pre_entities``.
 """

@@ -19,9 +19,9 @@ from hf_encoder.loading import longest_input, takes_token_types
 from hf_encoder.runners.runner import (
     Runner,
     RunnerSetup,
-    forward_alone,
     largest_difference,
     random_encodings,
+    reference_forward,
 )
 from hf_runtime.errors import LoadError
 
@@ -53,7 +53,7 @@ def nothing_compiled() -> Iterator[None]:
 def test_every_shape_is_computed_as_the_model_does_without_compiling_again(tmp_path: Path) -> None:
     setup = small_setup(tmp_path)
     encodings = random_encodings(setup, (5, 17, 9, 17, 3, 60, 1, 100))
-    expected = [forward_alone(setup, one) for one in encodings]
+    expected = [reference_forward(setup, one) for one in encodings]
     runner: Runner = compiled_runner(setup)
     assert runner.name == "torch.compile, batches cut by length"
     with torch.compiler.set_stance("fail_on_recompile"):

@@ -10,9 +10,9 @@ import torch
 from hf_encoder.runners.graph_runner import GraphRunner, bucket_of
 from hf_encoder.runners.padded_runner import PaddedRunner
 from hf_encoder.runners.runner import (
-    forward_alone,
     largest_difference,
     random_encodings,
+    reference_forward,
     select_runner,
 )
 from hf_encoder.task import OutputKind
@@ -49,7 +49,7 @@ def test_replayed_batches_agree_with_the_model(
     capture = Capture()
     runner = select_runner(setup, [lambda setup: GraphRunner(setup, capture)])
     encodings = random_encodings(setup, (5, 17, 128, 3, 100, 3, 3))
-    expected = [forward_alone(setup, encoding) for encoding in encodings]
+    expected = [reference_forward(setup, encoding) for encoding in encodings]
     before = capture.num_captures
     for _ in range(2):
         assert largest_difference(runner.forward(encodings), expected) < 1e-4
@@ -67,7 +67,7 @@ def test_what_cannot_be_captured_runs_eagerly_and_says_so_once(
 
     runner = GraphRunner(setup, fails)
     encodings = random_encodings(setup, (5, 40))
-    expected = [forward_alone(setup, encoding) for encoding in encodings]
+    expected = [reference_forward(setup, encoding) for encoding in encodings]
     assert largest_difference(runner.forward(encodings), expected) < 1e-4
     [line] = log_lines
     assert "computing without CUDA graphs: RuntimeError: operation not permitted" in line

@@ -19,9 +19,9 @@ from hf_encoder.onnx.runner import onnx_runner
 from hf_encoder.options import EncoderOptions
 from hf_encoder.runners.runner import (
     RunnerSetup,
-    forward_alone,
     largest_difference,
     random_encodings,
+    reference_forward,
 )
 from hf_encoder.task import EncoderTask, OutputKind, Prepared
 from hf_encoder.texts.encoding import Encoding
@@ -74,7 +74,7 @@ def difference(setup: RunnerSetup, served: ServedModel, options: EncoderOptions 
     """Between ONNX Runtime's outputs and those of the model alone with each text."""
     encodings = scene(setup)
     outputs = onnx_runner(setup, served, options).forward(encodings)
-    return largest_difference(outputs, [forward_alone(setup, one) for one in encodings])
+    return largest_difference(outputs, [reference_forward(setup, one) for one in encodings])
 
 
 def onnx_files(served: ServedModel) -> list[Path]:
@@ -284,6 +284,6 @@ def test_the_engine_serves_without_the_models_own_weights(
     finally:
         loaded.engine.thread.stop()
     got = [torch.from_numpy(array) for array in answers[0]]  # type: ignore[union-attr]
-    assert largest_difference(got, [forward_alone(setup, one) for one in encodings]) < 1e-4
+    assert largest_difference(got, [reference_forward(setup, one) for one in encodings]) < 1e-4
     runner: Any = loaded.engine.runner
     assert {parameter.device.type for parameter in runner.setup.model.parameters()} == {"meta"}

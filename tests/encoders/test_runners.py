@@ -14,9 +14,9 @@ from hf_encoder.runners.padded_runner import EqualLengthRunner, PaddedRunner
 from hf_encoder.runners.runner import (
     Runner,
     RunnerSetup,
-    forward_alone,
     largest_difference,
     random_encodings,
+    reference_forward,
     select_runner,
 )
 from hf_encoder.task import OutputKind
@@ -57,7 +57,7 @@ def test_texts_of_mixed_lengths_and_pairs_are_each_computed_as_if_alone(
     encodings += [
         tokenization.encode("text_input", text, "Anna lives in Paris") for text in texts(3)
     ]
-    expected = [forward_alone(setup, encoding) for encoding in encodings]
+    expected = [reference_forward(setup, encoding) for encoding in encodings]
 
     runner = select_runner(setup, CANDIDATES)
     assert isinstance(runner, PackedRunner) == (architecture not in NOT_PACKED)
@@ -73,7 +73,7 @@ def test_only_wanted_tokens_go_through_the_head(architecture: str, tmp_path: Pat
     folder = tiny_encoder(architecture, "AutoModelForMaskedLM", tmp_path)
     setup, _ = loaded(folder, "tokens", "AutoModelForMaskedLM")
     encodings = random_encodings(setup, (7, 20, 3))
-    expected = [forward_alone(setup, encoding) for encoding in encodings]
+    expected = [reference_forward(setup, encoding) for encoding in encodings]
     runner: Runner = select_runner(setup, CANDIDATES)
     found = runner.forward(encodings)
     assert [output.shape for output in found] == [output.shape for output in expected]
@@ -107,7 +107,7 @@ def test_a_decoder_with_causal_attention_is_packed(tmp_path: Path) -> None:
     model = transformers.Qwen3Model(config).eval()
     setup = RunnerSetup(model, torch.device("cpu"), "hidden", CONTEXT, has_token_types=False)
     encodings = random_encodings(setup, (3, 50, 50, 9))
-    expected = [forward_alone(setup, encoding) for encoding in encodings]
+    expected = [reference_forward(setup, encoding) for encoding in encodings]
     runner = select_runner(setup, CANDIDATES)
     assert isinstance(runner, PackedRunner)
     assert largest_difference(runner.forward(encodings), expected) < 1e-4

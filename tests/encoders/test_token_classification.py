@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 import triton_python_backend_utils as pb_utils
-from hf_encoder.runners.runner import RunnerSetup, forward_alone
+from hf_encoder.runners.runner import RunnerSetup, reference_forward
 from hf_encoder.task import Prepared, TaskSetup
 from hf_encoder.texts.tokenization import Tokenization
 from hf_runtime.errors import LoadError, RequestError
@@ -296,7 +296,7 @@ class WithoutOffsets:
     def entities(self, prepared: Prepared) -> Any:
         device = torch.device("cpu")
         setup = RunnerSetup(self.model, device, "tokens", 128, has_token_types=True)
-        logits = [forward_alone(setup, encoding).numpy() for encoding in prepared.encodings]
+        logits = [reference_forward(setup, encoding).numpy() for encoding in prepared.encodings]
         return json.loads(prepared.answer(logits)["output"][0])
 
 

@@ -68,7 +68,7 @@ def json_text(value: object) -> str:
     """A value as JSON, characters as they are.
 
     Raises:
-        EngineError: a number in it is none, which is the model's fault.
+        EngineError: a number is NaN or infinite, which is the model's fault.
     """
     try:
         return json.dumps(value, ensure_ascii=False, allow_nan=False)

@@ -1,7 +1,7 @@
 """Where a model's ONNX files are kept, beside its weights: made once, whole or not at all.
 
-A folder's name says everything that the file depends on, so what has changed is found by no name
-and made anew.
+A folder's name has a hash of everything that the file depends on, so a change of any of it leads to
+a new folder and a new export.
 """
 
 from __future__ import annotations

@@ -12,8 +12,8 @@ from ..runners.runner import (
     TOLERANCE,
     Runner,
     RunnerSetup,
-    forward_alone,
     random_encodings,
+    reference_forward,
     select_runner,
 )
 from .export import USE_TORCH
@@ -54,7 +54,7 @@ def tolerance(setup: RunnerSetup, quantization: str) -> float:
 
 def _checked_runner(setup: RunnerSetup, files: OnnxFiles, quantization: str) -> Runner:
     try:
-        size = forward_alone(setup, random_encodings(setup)[0]).shape[-1]
+        size = reference_forward(setup, random_encodings(setup)[0]).shape[-1]
         session = OnnxSession(files.path, setup.device, setup.model.dtype, size)
     finally:
         files.close()

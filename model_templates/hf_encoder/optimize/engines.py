@@ -23,9 +23,9 @@ from ..runners.runner import (
     TOLERANCE,
     Runner,
     RunnerSetup,
-    forward_alone,
     largest_difference,
     random_encodings,
+    reference_forward,
 )
 
 PLAIN = "plain PyTorch"
@@ -73,13 +73,13 @@ def candidates(
     plain.name = "the model as transformers loads it, padded batches"
     yield Candidate(PLAIN, plain, difference=0.0)
     scene = random_encodings(setup, [*_TRIAL_LENGTHS, *lengths])
-    expected = [forward_alone(setup, encoding) for encoding in scene]
+    expected = [reference_forward(setup, encoding) for encoding in scene]
     for name in names:
         one = Candidate(name, options=ENGINES[name])
         one.tolerance = _tolerance(name, setup) if tolerance is None else tolerance
         began_s = time.monotonic()
         try:
-            runner = _made(name, setup, served, options)
+            runner = _make_runner(name, setup, served, options)
             one.difference = largest_difference(runner.forward(scene), expected)
             if one.difference <= one.tolerance:
                 one.runner = runner
@@ -96,7 +96,9 @@ def candidates(
         yield one
 
 
-def _made(name: str, setup: RunnerSetup, served: ServedModel, options: EncoderOptions) -> Runner:
+def _make_runner(
+    name: str, setup: RunnerSetup, served: ServedModel, options: EncoderOptions
+) -> Runner:
     """The engine's runner, on a model of its own where it changes it."""
     changes: dict[str, Any] = {"quantization": "none", **ENGINES[name]}
     chosen = dataclasses.replace(options, **changes)

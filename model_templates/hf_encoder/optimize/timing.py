@@ -1,5 +1,5 @@
-"""Times engines against each other: one after the other, round after round, so that whatever else
-the machine does meets all of them.
+"""Times engines in turns, one run each per round, so that whatever else the machine does slows all
+of them alike.
 """
 
 from __future__ import annotations

@@ -75,7 +75,7 @@ def select_runner(
             model's own outputs are no numbers.
     """
     scene = random_encodings(setup, [*_TRIAL_LENGTHS, *_beyond_windows(setup.model.config)])
-    expected = [forward_alone(setup, encoding) for encoding in scene]
+    expected = [reference_forward(setup, encoding) for encoding in scene]
     _check_numbers(expected)
     allowed = TOLERANCE.get(expected[0].dtype, 1e-4) if tolerance is None else tolerance
     whys = []
@@ -165,7 +165,7 @@ def _name(candidate: RunnerFactory) -> str:
 
 
 @torch.inference_mode()
-def forward_alone(setup: RunnerSetup, encoding: Encoding) -> torch.Tensor:
+def reference_forward(setup: RunnerSetup, encoding: Encoding) -> torch.Tensor:
     """The model's own forward, to which every runner is held: one encoding without any neighbour or
     padding -> (num_outputs, size), or (size,) for "sequences".
     """

@@ -95,7 +95,9 @@ def _adapter(name: str, folder: Path, modules: Any, served: ServedModel) -> Adap
     _check_fields(config)
     base = given.get("base_model_name_or_path") or "another model"
     weights = load_peft_weights(str(folder), device="cpu")
-    return Adapter(name, _parts(config, weights, modules, f"{base}, not for {served.source}"))
+    return Adapter(
+        name, _low_rank_layers(config, weights, modules, f"{base}, not for {served.source}")
+    )
 
 
 def _check_kind(given: Any) -> None:
@@ -125,7 +127,7 @@ def _check_fields(config: Any) -> None:
         )
 
 
-def _parts(
+def _low_rank_layers(
     config: Any, weights: dict[str, torch.Tensor], modules: Any, other: str
 ) -> dict[str, LowRank]:
     """Module name -> its change. ``other`` says what the adapter may have been made for."""
@@ -138,7 +140,7 @@ def _parts(
     left = dict(weights)
     try:
         layers = _lora_layers(wrapped.base_model.model)
-        parts = {name: _part(name, layer, left, other) for name, layer in layers.items()}
+        parts = {name: _low_rank(name, layer, left, other) for name, layer in layers.items()}
     finally:
         wrapped.unload()
     _refuse_rest(left, other)
@@ -156,7 +158,7 @@ def _lora_layers(model: Any) -> dict[str, Any]:
     return layers
 
 
-def _part(name: str, layer: Any, left: dict[str, torch.Tensor], other: str) -> LowRank:
+def _low_rank(name: str, layer: Any, left: dict[str, torch.Tensor], other: str) -> LowRank:
     """Takes a layer's matrices out of ``left``."""
     found = []
     for side, own in (("lora_A", layer.lora_A), ("lora_B", layer.lora_B)):

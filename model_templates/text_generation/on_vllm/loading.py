@@ -126,7 +126,7 @@ async def _start(
         raise
     except Exception as error:
         # vLLM raises many kinds; the operator gets one line for any of them.
-        raise LoadError(_why_not(error, config)) from error
+        raise LoadError(_start_failure(error, config)) from error
 
 
 def _installed() -> tuple[frozenset[str], str, str]:
@@ -147,7 +147,7 @@ def _installed() -> tuple[frozenset[str], str, str]:
     return names, f"vLLM {vllm.__version__}", str(current_platform.device_type)
 
 
-def _why_not(error: Exception, config: Any) -> str:
+def _start_failure(error: Exception, config: Any) -> str:
     text = str(error)
     names = getattr(config, "architectures", None) or [type(config).__name__]
     if re.search(r"architectures .* not supported|no vLLM implementation", text):

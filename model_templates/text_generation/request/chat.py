@@ -56,7 +56,7 @@ class ChatTemplate:
                 chat, tools=tools, tokenize=False, **prompt
             )
         except Exception as error:
-            raise RequestError(_what_went_wrong(error, chat, kwargs)) from None
+            raise RequestError(_describe_failure(error, chat, kwargs)) from None
         return str(rendered)
 
     def _variables(self, tools: list[Any] | None) -> frozenset[str]:
@@ -131,7 +131,7 @@ def _checked_message(where: str, message: Any) -> dict[str, Any]:
     if not isinstance(content, list):
         got = kind_of(content)
         raise RequestError(f"{where}.content: got {got}, allowed: a text or a list of text parts")
-    texts = [_part(f"{where}.content[{n}]", part) for n, part in enumerate(content)]
+    texts = [_text_part(f"{where}.content[{n}]", part) for n, part in enumerate(content)]
     return {**given, "content": "\n".join(texts)}
 
 
@@ -150,7 +150,7 @@ def _with_objects(where: str, calls: list[Any]) -> list[Any]:
     return found
 
 
-def _part(where: str, part: Any) -> str:
+def _text_part(where: str, part: Any) -> str:
     if not isinstance(part, dict):
         raise RequestError(f"{where}: got {kind_of(part)}, allowed: an object")
     text = part.get("text")
@@ -166,7 +166,7 @@ def _checked_tools(tools: list[Any] | None) -> list[Any] | None:
     return tools or None
 
 
-def _what_went_wrong(error: Exception, chat: list[dict[str, Any]], kwargs: dict[str, Any]) -> str:
+def _describe_failure(error: Exception, chat: list[dict[str, Any]], kwargs: dict[str, Any]) -> str:
     """What the template itself says with ``raise_exception``; of any other error its type."""
     text = reason(error)
     if type(error).__name__ == "TemplateError" and not any(part in text for part in _texts(chat)):

@@ -77,7 +77,7 @@ class Compiler:
         if all(future.done() for future in futures.values()):
             _tell(self._outcome(futures), start, fail)
         else:
-            self._wait_beside(futures, start, fail)
+            self._wait_in_thread(futures, start, fail)
 
     def close(self) -> None:
         """Refuses what waits for its turn; what is being compiled may end within its time limit."""
@@ -126,7 +126,7 @@ class Compiler:
         if not was_abandoned:
             self._turns.release()
 
-    def _wait_beside(self, futures: Futures, start: Take, fail: Fail) -> None:
+    def _wait_in_thread(self, futures: Futures, start: Take, fail: Fail) -> None:
         """Waits in another thread, one for all requests that wait for the same constraints."""
         key = tuple(futures.values())
 

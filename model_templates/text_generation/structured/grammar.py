@@ -46,7 +46,7 @@ class Grammar:
                 other options forbid those that it allows; or the grammar is too complex.
         """
         if not self._matcher.consume_token(token_id):
-            why = _why(self._matcher.stop_reason(), self._matcher.get_error())
+            why = _refusal_reason(self._matcher.stop_reason(), self._matcher.get_error())
             if token_id in self._special_tokens:
                 # llguidance allows the token where the constraint has its text, then refuses it.
                 why = (
@@ -56,7 +56,7 @@ class Grammar:
             raise RequestError(f"{self._option}: {why}")
 
 
-def _why(stop_reason: str, error: str) -> str:
+def _refusal_reason(stop_reason: str, error: str) -> str:
     """llguidance says InternalError for a token that does not fit and for a limit alike."""
     fits_nothing = "satisfy the grammar" in error or stop_reason.startswith(("NoExt", "NotStop"))
     if not fits_nothing:
