@@ -56,13 +56,13 @@ example: a models.yaml with one model
   hf-triton generate            # write model_repository/: smollm2/, and smollm2_stream/
   hf-triton fetch               # download the weights ahead, and lock their commits and hashes
   hf-triton serve               # do both, start Triton, print a curl line that works
-  hf-triton apply               # models.yaml has changed: bring the running server to it
-  hf-triton deploy kubernetes   # write what runs them elsewhere: compose, kubernetes, kserve
+  hf-triton apply               # after a change of models.yaml: update the running server
+  hf-triton deploy kubernetes   # write the files to run them elsewhere: compose, kubernetes, kserve
   hf-triton perf sweep          # measure what is served, by perf_analyzer; see also perf --help
-  hf-triton optimize NAME       # of an embedding model or classifier: which engine is fastest here
+  hf-triton optimize NAME       # find the fastest engine for an embedding model or classifier
 
-A model that streams is two of Triton's: /infer and /generate go to NAME, /generate_stream and gRPC
-streams to NAME_stream. `streaming: false` leaves the second one out.
+A model that streams becomes two Triton models: /infer and /generate go to NAME, /generate_stream
+and gRPC streams to NAME_stream. `streaming: false` leaves the second one out.
 
 `hf-triton tasks` lists what a model's `options:` can hold, and which tasks stream.
 exit codes: 0 fine, 1 your input or stale output, 2 usage, 3 a bug of ours, 130 interrupted

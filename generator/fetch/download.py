@@ -1,6 +1,6 @@
 """Downloads one file into a cache, however often the connection is cut.
 
-Goes on where it was: within a run, and where an earlier run was interrupted or killed.
+Resumes where it stopped: within a run, and after an earlier run that was interrupted or killed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Download:
 
 @dataclass(frozen=True)
 class DownloadEvents:
-    """Who hears of a download: bytes that came, bytes that had to be dropped, and waiting."""
+    """Callbacks of a download: for received bytes (negative: discarded), and for waits."""
 
     stop: Event
     on_bytes: Callable[[int], None]

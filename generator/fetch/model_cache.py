@@ -32,7 +32,7 @@ LOCK_FILE = ".hf-triton-fetch.lock"
 
 
 class CachedFile(NamedTuple):
-    """A file that is here and right."""
+    """A file in a cache whose hash is right."""
 
     sha256: str
     place: Path

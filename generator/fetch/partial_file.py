@@ -1,7 +1,7 @@
-"""A file on its way in: what is there of it, and the hashes of that.
+"""A file that is being downloaded: the bytes received so far, and their hashes.
 
-Every piece is on disk before the next is asked for, so that what a killed fetch leaves behind is
-where the next one goes on. Nothing takes its place in the cache before its hash is right.
+Every block is on disk before the next is requested, so that the next fetch resumes where a killed
+one stopped. A file is moved into the cache only if its hash is right.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _BLOCK = 1 << 20
 
 
 class PartialFile:
-    """``size`` bytes of ``expected`` lie in ``path``. Raises FetchError where they can't."""
+    """The first ``size`` bytes of ``expected``, in the file ``path``. Raises FetchError."""
 
     def __init__(self, path: Path, expected: HubFile) -> None:
         self.path = path

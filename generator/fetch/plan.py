@@ -120,7 +120,7 @@ def share(fetches: Iterable[ModelFetch]) -> None:
 
 @dataclass(frozen=True)
 class DiskSpace:
-    """Bytes that a fetch needs and that are free, on one file system."""
+    """The bytes that a fetch needs, and those that are free, on one file system."""
 
     folder: Path
     needed: int

@@ -1,6 +1,6 @@
 """The keys that a model in models.yaml can have, each with its check and its default.
 
-One table; whatever needs several keys at once is in models_yaml.py.
+One table; rules between several keys are in model_rules.py.
 """
 
 from __future__ import annotations

@@ -117,8 +117,8 @@ class OpenAiApp:
         model: ServedModel,
         answer: Callable[[ServedModel], Awaitable[web.StreamResponse]],
     ) -> web.StreamResponse:
-        """The answer; asked for once more where the model was changed since the catalog was read,
-        such as into one that streams, and Triton refused the request for that.
+        """The answer. If Triton refuses the request because the model has changed since the catalog
+        was read, for example into a streaming one, it is sent once more.
         """
         try:
             return await answer(model)

@@ -1,7 +1,7 @@
 """Builds the environment that requirements ask for, once on a machine, whoever asks.
 
-It is built where it stays, for scripts inside name that place. A marker is written last: what has
-none is half an environment, of a build that was killed, and is built anew. Knows no models.
+It is built in its final place, because scripts inside contain that path. A marker is written last:
+a folder without one is left from a build that was killed, and is built again. Knows no models.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""The digest of a model's rendered files. It stands in config.pbtxt, so that a running server says
-itself what it runs (``ServerApi.model_config``).
+"""The digest of a Triton model's rendered files. It is a parameter in config.pbtxt, so that a
+running server can be asked what it runs (``ServerApi.model_config``).
 
 Knows neither where files lie nor which version they are written as.
 """

@@ -1,7 +1,6 @@
 """Files put in place and taken away, each in one step that nobody sees half of.
 
-Knows no manifest: what may be written and removed is decided in repository.py and
-version_folders.py.
+Knows no manifest: writing.py and version_folders.py decide what may be written and removed.
 """
 
 from __future__ import annotations

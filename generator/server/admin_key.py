@@ -1,5 +1,5 @@
-"""The key to what changes a running server: loading models, shared memory, tracing, logging. Given
-by whoever starts ``serve``, else a new one for every start.
+"""The admin key, without which nobody may load models or change shared memory, tracing or logging
+of a running server. Given when ``serve`` is started, else new for every start.
 
 A key is taken from a file or the environment, never the command line, where everybody on the
 machine could read it. It is in no log and no error. Knows no server.

@@ -1,4 +1,4 @@
-"""The few calls of Triton's API that running a server needs, over HTTP, loads over gRPC; knows no
+"""The calls of Triton's API that running a server needs: over HTTP, but loads over gRPC. Knows no
 process.
 
 https://github.com/triton-inference-server/server/tree/main/docs/protocol
@@ -49,12 +49,11 @@ class ModelVersion:
 
 @dataclass(frozen=True)
 class ServerApi:
-    """A server's HTTP endpoint. Every call raises OSError where the server can't be reached.
+    """A server's HTTP endpoint. Every call raises OSError if the server can't be reached.
 
-    Loads go through ``grpc_port`` where it is known and answers: over gRPC a load keeps nobody
-    waiting. Over HTTP it keeps one of the server's HTTP threads to itself for as long as it takes,
-    and with it every client whose connection that thread serves: of 100 clients 33 got no answer
-    meanwhile (24.10).
+    Loads go over gRPC, through ``grpc_port``, if that is known and answers. Over HTTP a load blocks
+    one of Triton's HTTP threads until it ends, and with it every client whose connection that
+    thread serves: of 100 clients 33 got no answer meanwhile (24.10).
     """
 
     host: str

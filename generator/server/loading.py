@@ -1,9 +1,9 @@
-"""Loads models into a running server over HTTP, several at once.
+"""Loads models into a running server, several at once.
 
-Not by ``--load-model``: with that flag the server answers nobody until its slowest model is there,
-and one that hangs keeps all others away. A model that streams is two of Triton's, an engine and the
-front that has the model's name: they are loaded one after the other, and told of as one. An
-ensemble's steps are loaded by Triton itself, side by side, before the ensemble. Knows no process.
+Not by ``--load-model``: with that flag the server answers no request until its slowest model is
+loaded, and one that hangs blocks all others. A streaming entry is two Triton models, an engine and
+the front with the entry's name: they are loaded one after the other, and reported as one. Triton
+itself loads an ensemble's steps, in parallel, before the ensemble. Knows no process.
 """
 
 from __future__ import annotations
@@ -20,9 +20,8 @@ from generator.server.http_api import ServerApi
 # As many as Triton loads at once by default (--model-load-thread-count).
 NUM_LOADERS = 4
 _NUM_READY_TRIES = 10
-# Two loads that arrive at the same moment can land on one of the server's HTTP threads, and the
-# second then waits for the first, however long that takes: 1 of 25 pairs. A moment later the thread
-# is known to be busy.
+# Two loads that arrive at the same moment can get the same HTTP thread of the server, and the
+# second then waits until the first ends (1 of 25 pairs). A moment later the thread counts as busy.
 _LOADS_APART_S = 0.1
 
 

@@ -27,8 +27,8 @@ from generator.server.loading import NUM_LOADERS, Loaded, ModelLoader
 from generator.server.log import LogFilter, mask, secrets_of
 
 _START_TIMEOUT_S = 60.0
-# Triton waits so long for requests in flight and for models: ten of them, each a Python that has
-# torch to let go of, take half a minute on two busy cores.
+# Triton waits at most so long for requests in flight and for models to unload: ten models, each a
+# Python process with torch, take half a minute on two busy cores.
 _EXIT_TIMEOUT_S = 60
 _STOP_TIMEOUT_S = _EXIT_TIMEOUT_S + 5.0
 _STOP_TIMEOUT_ONLY_LOADS_S = 3.0
@@ -213,11 +213,10 @@ class TritonServer:
         return f"{what}{how}{'; its last lines:' if lines else ''}{lines}"
 
     def stop(self, is_stuck: Callable[[], bool] = lambda: False) -> int:
-        """Ends the server after the requests in flight; forces it after a while, or as soon as
-        ``is_stuck`` says that what it waits for never comes.
+        """Ends the server after the requests in flight; kills it after a timeout, or as soon as
+        ``is_stuck`` returns True. Returns the exit code, 0 after a graceful stop.
 
-        Triton also waits for loads: where there is nothing but those, it is soon forced.
-        Returns the server's exit code, 0 after a graceful stop.
+        Triton also waits for loads: if it has nothing else to wait for, the timeout is short.
         """
         self._process.terminate()
         only_loads = self.loader.num_loading and not self.loader.ready

@@ -1,7 +1,7 @@
-"""The Python stubs of a server, by their models: which of them are there.
+"""Finds the Python stubs (processes) of a server, by model.
 
-Triton 24.10 does not tell: a model whose stub was killed, by the kernel when memory runs out for
-one, still counts as ready. Linux only, as the server is.
+Triton 24.10 does not notice dead ones: a model whose stub was killed, by the kernel when memory
+runs out for example, still counts as ready. Linux only, as the server is.
 """
 
 from __future__ import annotations

@@ -164,10 +164,10 @@ class Shadow:
 class ModelSpec:
     """One entry of ``models:``, complete: defaults merged in, every value checked.
 
-    ``locked`` is what models.lock has of a Hub model; ``places`` are the keys that were given, each
-    where it stands, for errors that only show later. ``arm_of`` is the model that has this one as
-    an arm or a shadow of its own, where it is no entry by itself. ``adapter`` is the name of the
-    one of its adapters that this stands for, among its ``parts``.
+    ``locked`` is the snapshot that models.lock has for a Hub model; ``places`` are the given keys
+    with their lines, for errors found later. ``arm_of`` is the entry whose canary or shadow defines
+    this one, None for an entry of its own. ``adapter`` is the adapter's name if this stands for an
+    adapter (see ``model_and_adapters``).
     """
 
     name: str
@@ -201,7 +201,7 @@ class ModelSpec:
 
     @property
     def model_and_adapters(self) -> tuple[ModelSpec, ...]:
-        """What has files of its own: the model, and each of its adapters as if it were one."""
+        """Everything with files of its own: the model, and each adapter as if it were a model."""
         return self, *(
             replace(
                 self,

@@ -1,10 +1,10 @@
-"""The models of Triton's, each a folder of the repository, that a ModelSpec becomes.
+"""The Triton models, each a folder of the repository, that a ModelSpec becomes.
 
-Triton refuses /infer on a decoupled model and streams only from one. So a model that streams is
-two: ``<name>_stream`` is decoupled and holds the engine, ``<name>`` forwards to it and answers
-each request once. With ``layout: ensemble`` a model is four: three steps, and ``<name>``, through
-which Triton passes a request from one to the next. With ``layout: vllm-backend`` it is one, run by
-NVIDIA's vLLM backend, which is decoupled. Knows nothing of templates or files.
+Triton refuses /infer on a decoupled model and streams only from one. So a streaming entry becomes
+two: ``<name>_stream`` is decoupled and holds the engine, ``<name>`` forwards to it and answers each
+request once. With ``layout: ensemble`` an entry becomes four: three steps, and the ensemble
+``<name>``, in which Triton passes a request from step to step. With ``layout: vllm-backend`` it is
+one, run by NVIDIA's vLLM backend, which is decoupled. Knows nothing of templates or files.
 """
 
 from __future__ import annotations

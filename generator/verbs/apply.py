@@ -1,7 +1,7 @@
-"""``hf-triton apply``: brings a running server to what models.yaml says, without losing a request.
+"""``hf-triton apply``: makes a running server run what models.yaml says, without losing a request.
 
-Exit codes: 0 where the server runs what is wanted, 1 where something is wrong, a model failed, or
-``--dry-run`` has found something to do, 130 where it was interrupted.
+Exit codes: 0 if the server runs what is wanted, 1 if the input has a mistake, a model failed, or
+``--dry-run`` has found something to do, 130 if it was interrupted.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 
 from generator.errors import ServerError, UsageError
 
-HELP = "bring a running server to what models.yaml says; no request is lost"
+HELP = "make a running server run what models.yaml says; no request is lost"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -25,25 +25,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--rollback",
         action="store_true",
-        help="take back what the last apply did; models.yaml is not read",
+        help="undo the last apply; models.yaml is not read",
     )
     _add_server(parser)
     parser.add_argument(
-        "--wait", action="store_true", help="wait for another hf-triton that writes (default: end)"
+        "--wait",
+        action="store_true",
+        help="wait while another hf-triton writes to the repository (default: fail)",
     )
     parser.add_argument(
         "--force", action="store_true", help="overwrite files that were edited by hand"
     )
     parser.add_argument(
-        "--prune", action="store_true", help="also remove the folders of models that are no more"
+        "--prune",
+        action="store_true",
+        help="also remove the folders of models that models.yaml no longer names",
     )
     parser.add_argument(
         "--drain-timeout-s",
         type=_seconds,
         default=60.0,
         metavar="SECONDS",
-        help="how long to watch a replaced version answer its last requests; it goes when it has, "
-        "watched or not (default: 60)",
+        help="how long to wait for the last requests of a replaced version; it is unloaded after "
+        "them in any case (default: 60)",
     )
 
 
@@ -55,7 +59,7 @@ weights alone loads nothing.
 
   hf-triton apply --dry-run                 # what would be done?
   hf-triton apply                           # do it
-  hf-triton apply --rollback                # take it back
+  hf-triton apply --rollback                # undo it
   HF_TRITON_ADMIN_KEY=... hf-triton apply --url gpu-7:8000   # a server that reads the same folder
   hf-triton serve --watch                   # does it by itself whenever models.yaml is saved
 """
@@ -88,33 +92,33 @@ def run(args: argparse.Namespace) -> int:
 
 def _add_server(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group(
-        "which server", "The one that hf-triton serve runs on --repository, unless said otherwise."
+        "which server", "By default the server that hf-triton serve runs on --repository."
     )
     group.add_argument(
         "--http-port",
         type=_port,
         metavar="PORT",
-        help="the one with this HTTP port, where several run",
+        help="HTTP port of the server, if several run on the repository",
     )
     group.add_argument(
         "--url",
         type=_address,
         metavar="HOST:PORT",
-        help="the server whose HTTP is there, such as one in a container: it must read its models "
-        "from the same files as --repository, and its admin key is needed",
+        help="HTTP address of a server, such as one in a container: it must read its models from "
+        "the same files as --repository, and its admin key is needed",
     )
     group.add_argument(
         "--grpc-port",
         type=_port,
         metavar="PORT",
-        help="of --url, the port of its gRPC, through which models are loaded: over HTTP clients "
-        "would wait for that (default: the one after HTTP's)",
+        help="gRPC port of --url, through which models are loaded: over HTTP, clients would wait "
+        "for the load (default: the HTTP port plus 1)",
     )
     group.add_argument(
         "--admin-key-file",
         type=Path,
         metavar="FILE",
-        help="a file with the admin key of --url; without it, that in HF_TRITON_ADMIN_KEY",
+        help="a file with the admin key of --url (default: the key in HF_TRITON_ADMIN_KEY)",
     )
 
 

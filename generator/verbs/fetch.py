@@ -19,7 +19,7 @@ from generator.spec.task_folders import find_tasks
 if TYPE_CHECKING:
     from generator.fetch.fetching import FetchRun
 
-HELP = "download what models.yaml names into each model's cache, and lock it in models.lock"
+HELP = "download the models of models.yaml into their caches, and lock them in models.lock"
 NUM_WORKERS = 8
 EPILOG = """\
   hf-triton fetch --dry-run     # what would be downloaded, and does it fit on the disk?
@@ -32,8 +32,8 @@ EPILOG = """\
 Files go to model_repository/NAME/hf_cache/. models.lock, beside models.yaml, records the commit
 and the SHA-256 of every file: keep it under version control. Where it exists, `generate` pins the
 commit and the server loads nothing that differs; delete it to serve without. An interrupted fetch
-(Ctrl-C, kill, a lost connection) goes on where it was. Weights are safetensors; pickles, which can
-run code of their author, are fetched only for models with `allow_pickle: true`.
+(Ctrl-C, kill, a lost connection) resumes where it stopped. Weights are safetensors; pickles, which
+can run code of their author, are fetched only for models with `allow_pickle: true`.
 
 A private or gated model needs HF_TOKEN (or PRIVATE_REPO_TOKEN) in the environment; HF_ENDPOINT
 names another Hub, HF_HUB_DOWNLOAD_TIMEOUT the seconds until a silent connection is given up (10).
@@ -52,15 +52,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     how.add_argument(
         "--locked",
         action="store_true",
-        help="fetch exactly what models.lock has; an error where models.yaml asks for more",
+        help="fetch exactly the files of models.lock; an error if models.yaml asks for more",
     )
     how.add_argument(
         "--update",
         action="store_true",
-        help="look branches and tags up anew, instead of taking the commits in models.lock",
+        help="look up branches and tags again, instead of taking the commits in models.lock",
     )
     parser.add_argument(
-        "--dry-run", action="store_true", help="only say what would be fetched, and if it fits"
+        "--dry-run",
+        action="store_true",
+        help="only say what would be fetched, and whether it fits on the disk",
     )
     parser.add_argument(
         "--envs-only",

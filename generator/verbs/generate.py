@@ -1,4 +1,4 @@
-"""``hf-triton generate``: makes the model repository what models.yaml says."""
+"""``hf-triton generate``: writes the model repository that models.yaml describes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from generator.repository.progress import track
 from generator.spec.task_folders import find_tasks
 
 MAX_LISTED = 5
-HELP = "write the model repository; only what changed, never over your own edits"
+HELP = "write the model repository: only what has changed, and never over your own edits"
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _server_notes(repository: Path, outcome: Outcome) -> Iterator[str]:
-    """That servers go on with what they have loaded."""
+    """Notes that running servers keep serving what they have loaded."""
     from generator.server.state_file import running_servers
 
     for server in running_servers(repository) if outcome.written else ():
@@ -66,8 +66,8 @@ def _server_notes(repository: Path, outcome: Outcome) -> Iterator[str]:
 
 
 def generate(config: Path, repository: Path, force: bool = False) -> Outcome:
-    """Writes what changed. A model with a conflict is left as it is, whole, unless ``force``:
-    where it has two folders, both are.
+    """Writes what has changed. If a folder of an entry has a conflict, all folders of that entry
+    are left unchanged, unless ``force``.
     """
     plan = make_plan(config, repository)
     ready: list[ModelPlan] = []

@@ -1,8 +1,8 @@
-"""``hf-triton optimize MODEL``: which engine is fastest for a model on this machine, and whether it
-is right.
+"""``hf-triton optimize MODEL``: finds the fastest engine for a model on this machine, and checks
+its results.
 
 Generates the model, then starts the comparison that was generated with it, in the Python that
-serves: this side knows neither torch nor how anything is computed.
+serves it: this module imports no torch.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from generator.spec.task_folders import Task, find_tasks
 from generator.spec.triton_models import triton_models
 from generator.verbs.generate import generate, refuse_conflicts
 
-HELP = "compare a model's engines on this machine: check them, time them, say which to choose"
+HELP = "compare a model's engines on this machine: check and time them, recommend one"
 ENGINES = ("torch", "torch-compile", "onnxruntime", "onnxruntime-int8")
 _PACKAGE = "hf_encoder"
 
@@ -58,8 +58,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--seconds",
         type=_positive,
         default=10.0,
-        help="how long each length and batch size is timed, all engines in turns; each runs 5 "
-        "times at least (default: 10)",
+        help="how long each length and batch size is timed, with all engines in turns; each engine "
+        "runs at least 5 times (default: 10)",
     )
     parser.add_argument(
         "--tolerance",
@@ -73,7 +73,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--json",
         type=Path,
         metavar="FILE",
-        help="where the result goes (default: <repository>/MODEL/hf_cache/optimize.json)",
+        help="file for the result (default: <repository>/MODEL/hf_cache/optimize.json)",
     )
 
 

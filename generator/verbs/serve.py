@@ -1,8 +1,8 @@
-"""``hf-triton serve``: generates, starts Triton, loads every model, and stays until it is stopped.
+"""``hf-triton serve``: generates, starts Triton, loads every model, and serves until it is stopped.
 
-Exit codes: 0 after a graceful stop of a server that had models ready (Ctrl-C, SIGTERM or SIGHUP),
-130 when stopped before that or forced by a second signal, 1 when nothing could be served, when the
-server died too often, and after a stop where a model had.
+Exit codes: 0 after a graceful stop (Ctrl-C, SIGTERM or SIGHUP) of a server that had models ready;
+130 if it was stopped before, or forced by a second signal; 1 if nothing could be served, or if the
+server or a model died too often.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--host",
         default="127.0.0.1",
         metavar="ADDRESS",
-        help="address to listen on; 0.0.0.0 is every one of this machine (default: 127.0.0.1)",
+        help="address to listen on; 0.0.0.0: all of this machine (default: 127.0.0.1)",
     )
     for flag, port in (("--http-port", 8000), ("--grpc-port", 8001), ("--metrics-port", 8002)):
         parser.add_argument(flag, type=_port, default=port, metavar="PORT", help=f"default: {port}")
@@ -37,23 +37,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--load-timeout-s",
         type=_seconds,
         metavar="SECONDS",
-        help="serve without the models that take longer to load (default: wait for all)",
+        help="serve without models that take longer to load (default: wait for all)",
     )
     _add_supervision(parser)
     parser.add_argument(
         "--log-format",
         choices=LOG_FORMATS,
-        help="what stderr is written in; json: an object per line (default: log_format of "
-        "models.yaml's server:, else text)",
+        help="format of stderr; json: one object per line (default: log_format in the server: "
+        "block of models.yaml, else text)",
     )
     parser.add_argument(
         "--watch",
         action="store_true",
         help="apply models.yaml, without losing a request, whenever it is saved",
     )
-    parser.add_argument(
-        "--verbose", action="store_true", help="pass the whole of tritonserver's log through"
-    )
+    parser.add_argument("--verbose", action="store_true", help="show tritonserver's whole log")
     parser.add_argument(
         "arguments",
         nargs="*",
@@ -74,32 +72,32 @@ def _add_supervision(parser: argparse.ArgumentParser) -> None:
         type=_count,
         default=5,
         metavar="N",
-        help="give up a model that dies more often within ten minutes, and go on with the others; "
-        "end with exit code 1 where the server does (default: 5)",
+        help="give up a model that dies more often within ten minutes, and serve the others; if "
+        "the server itself does, end with exit code 1 (default: 5)",
     )
     group.add_argument(
         "--health-port",
         type=_port_or_none,
         default=8003,
         metavar="PORT",
-        help="where to tell of health; 0: nowhere (default: 8003)",
+        help="port of /live, /ready and /metrics; 0: none (default: 8003)",
     )
     group.add_argument(
         "--drain-s",
         type=_seconds_or_none,
         default=0.0,
         metavar="SECONDS",
-        help="when asked to stop, be not ready for so long before stopping, so that load balancers "
-        "send no more (default: 0)",
+        help="after a stop signal, report not ready for this long before stopping, so that load "
+        "balancers stop sending (default: 0)",
     )
 
 
 def _add_openai(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group(
         "OpenAI's API",
-        "/v1/models, /v1/completions and /v1/chat/completions, for the openai package and all that "
-        "speaks like it. Clients need a key where HF_TRITON_OPENAI_KEY or --openai-key-file sets "
-        "one.",
+        "/v1/models, /v1/completions, /v1/chat/completions and /v1/embeddings, for the openai "
+        "package and other clients of that API. Clients need a key if HF_TRITON_OPENAI_KEY or "
+        "--openai-key-file sets one.",
     )
     group.add_argument(
         "--openai-port",
@@ -111,23 +109,23 @@ def _add_openai(parser: argparse.ArgumentParser) -> None:
         "--openai-key-file",
         type=Path,
         metavar="FILE",
-        help="the key that clients must send; without it, that in HF_TRITON_OPENAI_KEY, if any",
+        help="a file with the key that clients must send (default: HF_TRITON_OPENAI_KEY, if set)",
     )
     group.add_argument(
         "--triton-url",
         type=_address,
         metavar="HOST:PORT",
-        help="serve only this API, for the Triton that runs there (its gRPC port): generate and "
-        "start nothing",
+        help="serve only this API, for the Triton with this gRPC address; generate and start "
+        "nothing else",
     )
 
 
 def _add_admin(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group(
         "changing the running server",
-        "Loading and unloading models, shared memory, tracing and logging are open only to who "
-        "sends the admin key: `hf-triton apply` does. It is the one in HF_TRITON_ADMIN_KEY or "
-        "--admin-key-file, else a new one for every start, which only this user can read.",
+        "Triton's APIs for loading models, shared memory, tracing and logging need the admin key, "
+        "which `hf-triton apply` sends. It comes from HF_TRITON_ADMIN_KEY or --admin-key-file; "
+        "otherwise every start makes a new one, which only this user can read.",
     ).add_mutually_exclusive_group()
     group.add_argument(
         "--admin-key-file", type=Path, metavar="FILE", help="a file that holds the admin key"
@@ -135,7 +133,7 @@ def _add_admin(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--open-admin-apis",
         action="store_true",
-        help="open all of that to every client, as a bare tritonserver does",
+        help="open these APIs to every client, as tritonserver itself does",
     )
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from generator.spec.task_folders import Option, Task, find_tasks
 
-HELP = "list the tasks, which stream, and their options, with units, ranges and defaults"
+HELP = "list the tasks, whether they stream, and their options with units, ranges and defaults"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

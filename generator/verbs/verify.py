@@ -1,4 +1,4 @@
-"""``hf-triton verify``: hashes the caches again and holds them against models.lock."""
+"""``hf-triton verify``: hashes the caches again and compares them with models.lock."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ EPILOG = """\
   hf-triton verify              # names each missing, short, altered or added file; exit code 1
   hf-triton verify --repair     # and fetches those files again, from the locked commit
 
-Reads every byte, unlike the server, which hashes a file once and knows it again by its size, time
+Reads every byte, unlike the server, which hashes a file once and recognizes it by its size, time
 and inode. Needs no network without --repair.
 """
 

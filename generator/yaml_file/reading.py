@@ -1,6 +1,6 @@
-"""Reads one YAML file: its bytes, its encoding, and the parser's complaints in a user's words.
+"""Reads one YAML file: decodes it, parses it, and words the parser's errors for a user.
 
-Knows nothing of models; what YAML itself means here is in yaml_nodes.py.
+Knows nothing of models; nodes.py decides what YAML's scalars mean.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ class Answer:
     readers: dict[int, NamedCall | FoundCalls] = field(default_factory=dict)
 
     def new_choices(self, prompt: int, chunk: Chunk) -> Iterator[Choice]:
-        """Takes a chunk, and gives what it brings of each choice that it brings something of."""
+        """Adds a chunk; yields for each choice what the chunk adds to it, if anything."""
         self.prompt_tokens[prompt] = chunk.num_input_tokens
         for position, text in enumerate(chunk.texts):
             index = prompt * self.asked.n + position
