@@ -6,10 +6,10 @@
     ├── UsageError          2  the command line asks for something that makes no sense
     ├── SpecError           1  models.yaml: every mistake in it, each with its place
     ├── RepositoryError     1  the model repository can't be read or written as asked
-    ├── ConflictError       1  files edited by hand stand where generated ones belong
-    ├── FetchError          1  weights could not be had from the Hub, or are not what was locked
-    ├── ModelError          1  the model that the command line names can't be used so
-    ├── PerfError           1  a measurement or its result can't be had as asked
+    ├── ConflictError       1  generated files were edited by hand
+    ├── FetchError          1  weights could not be fetched, or differ from models.lock
+    ├── ModelError          1  the model that the command line names is missing or unsuitable
+    ├── PerfError           1  a measurement or its result is not possible as asked
     ├── ServerError         1  tritonserver is missing, did not start, or a model failed to load
     └── TemplateError       3  a task folder of ours is broken: its options, template or config
 

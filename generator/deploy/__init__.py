@@ -1,1 +1,3 @@
-"""Writes what runs the models elsewhere: Docker Compose, Kubernetes, KServe, dashboard, alerts."""
+"""Writes the files that run the models on Docker Compose, Kubernetes or KServe, with a dashboard
+and alerts.
+"""

@@ -60,7 +60,10 @@ def _add_common(parser: argparse.ArgumentParser, target: str) -> None:
     )
     parser.add_argument("--force", action="store_true", help="overwrite files edited by hand")
     parser.add_argument(
-        "--name", type=values.name, default="hf-triton", help="of the whole (default: hf-triton)"
+        "--name",
+        type=values.name,
+        default="hf-triton",
+        help="name of the deployment (default: hf-triton)",
     )
     parser.add_argument(
         "--image",
@@ -104,8 +107,7 @@ def _add_compose(parser: argparse.ArgumentParser) -> None:
         type=values.address,
         default="127.0.0.1",
         metavar="ADDRESS",
-        help="address of this machine that ports are bound to; 0.0.0.0 is every one "
-        "(default: 127.0.0.1)",
+        help="address of this machine that ports are bound to; 0.0.0.0: all (default: 127.0.0.1)",
     )
     parser.add_argument(
         "--prometheus-image", type=values.image, default="prom/prometheus:v3.5.0", metavar="IMAGE"
@@ -122,14 +124,14 @@ def _add_cluster(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--per-model",
         action="store_true",
-        help="each model on servers of its own; models that share a canary stay together",
+        help="give each model its own servers; models that share a canary stay together",
     )
     parser.add_argument(
         "--gpus-per-node",
         type=values.positive,
         metavar="N",
-        help="a model that vLLM spreads over more (tensor_parallel_size x pipeline_parallel_size) "
-        "runs on several nodes, as a LeaderWorkerSet with Ray (default: 8)",
+        help="a model for which vLLM needs more GPUs (tensor_parallel_size x "
+        "pipeline_parallel_size) runs on several nodes, as a LeaderWorkerSet with Ray (default: 8)",
     )
     _add_scaling(parser)
     _add_storage(parser)
@@ -146,22 +148,22 @@ def _add_scaling(parser: argparse.ArgumentParser) -> None:
         "--max-replicas",
         type=values.positive,
         metavar="N",
-        help="scale up to so many by queue and slots, where prometheus-adapter runs with the rules "
-        "that are written for it; as many as --replicas: never (default: 4)",
+        help="scale up to N replicas by queue and slots, if prometheus-adapter runs with the rules "
+        "that are written for it; the same as --replicas: never scale (default: 4)",
     )
     group.add_argument(
         "--waiting-target",
         type=values.positive,
         default=4,
         metavar="N",
-        help="scale up beyond so many waiting requests in each server (default: 4)",
+        help="scale up beyond N waiting requests in each server (default: 4)",
     )
     group.add_argument(
         "--open-target",
         type=values.positive,
         default=32,
         metavar="N",
-        help="likewise of encoders, which count the requests that they work on (default: 32)",
+        help="scale encoders up beyond N open requests in each server (default: 32)",
     )
 
 
@@ -188,14 +190,14 @@ def _add_storage(parser: argparse.ArgumentParser) -> None:
         type=values.dns_name,
         default="hf-token",
         metavar="SECRET",
-        help="a Secret whose key `token` is the Hub's; it may be missing (default: hf-token)",
+        help="Secret with the Hub token as `token`; may be missing (default: hf-token)",
     )
     group.add_argument(
         "--local-models",
         type=values.folder,
         metavar="FOLDER",
-        help="folder in the image, or in --local-claim, from which relative `model:` paths start "
-        "there: what is a folder on this machine does not travel",
+        help="folder in the image, or in --local-claim, that relative `model:` paths start from: "
+        "folders of this machine are not copied",
     )
     group.add_argument(
         "--local-claim",
@@ -220,8 +222,8 @@ def _add_placing(parser: argparse.ArgumentParser) -> None:
         "--rollout",
         choices=("surge", "replace"),
         default="surge",
-        help="surge: a new pod is ready before an old one goes, which takes a place, and GPUs, for "
-        "one more; replace: an old one goes first (default: surge)",
+        help="surge: a new pod is ready before an old one ends, which needs room and GPUs for one "
+        "more; replace: an old one ends first (default: surge)",
     )
     group.add_argument(
         "--load-minutes",
@@ -233,7 +235,7 @@ def _add_placing(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_reaching(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("who reaches them")
+    group = parser.add_argument_group("access")
     group.add_argument(
         "--host", type=values.dns_name, help="make an Ingress for this host name (default: none)"
     )
@@ -244,7 +246,7 @@ def _add_reaching(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--network-policy",
         action="store_true",
-        help="let only this namespace in, others for metrics alone",
+        help="allow requests from this namespace only; others may read metrics",
     )
     group.add_argument(
         "--monitoring",

@@ -1,4 +1,4 @@
-"""What runs together: the models of one server, what it needs, and what its objects are called.
+"""Groups models into servers: the models of each, what it needs, and the names of its objects.
 
 Knows ModelSpecs; knows nothing of YAML, templates or flags.
 """

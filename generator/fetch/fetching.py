@@ -1,4 +1,6 @@
-"""One run of ``hf-triton fetch``: find out what is wanted, show it, get it, account for it."""
+"""One run of ``hf-triton fetch``: lists the files that models need, shows what is missing,
+downloads it, and returns what goes into models.lock.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,7 @@ from generator.spec.runtime_rules import LockedFile
 
 
 class FetchRun:
-    """The models of one run; a model that fails has its ``error`` set, the others go on."""
+    """Fetches models; one that fails has its ``error`` set, the others continue."""
 
     def __init__(
         self, repository: Path, specs: Sequence[ModelSpec], lock: Lock, num_workers: int
@@ -63,9 +65,8 @@ class FetchRun:
         return [fetch for fetch in self._fetches if fetch.error]
 
     def lock_caches(self, stack: contextlib.ExitStack, on_busy: Callable[[str], None]) -> None:
-        """Keeps other fetches out of the models' caches, in an order that is the same for all, so
-        that no two wait for each other; ``on_busy`` hears of one that is there. Raises
-        GeneratorError.
+        """Locks the models' caches against other fetches, in the same order in every process,
+        against deadlocks; ``on_busy`` is called for a cache that is locked. Raises GeneratorError.
         """
         caches = {fetch.cache.name: fetch.cache for fetch in self._fetches}
         for _, cache in sorted(caches.items()):
@@ -113,7 +114,7 @@ class FetchRun:
             self._progress.end(title)
 
     def preview(self) -> None:
-        """Says what is to come, and what room there is. Raises FetchError where it does not fit."""
+        """Prints sizes and free space. Raises FetchError if the download does not fit."""
         for spec in self._local:
             print(f"{spec.title}: {spec.source.text} is a local folder, nothing to fetch")
         for fetch in self._good:
@@ -133,7 +134,7 @@ class FetchRun:
             raise FetchError(f"does not fit on the disk: {missing}{failures}")
 
     def fetch(self) -> None:
-        """Downloads what is not here, and completes each model as its last file comes."""
+        """Downloads missing files, and completes each model after its last file."""
         for fetch in self._good:
             if fetch.missing:
                 self._progress.begin(fetch.spec.title, fetch.num_bytes, _whole(fetch))
@@ -211,7 +212,7 @@ class FetchRun:
             self._progress.say(line)
 
     def locked(self) -> dict[Key, LockedSnapshot]:
-        """What is all here, as it goes into the lock."""
+        """The complete models, as entries of models.lock."""
         found: dict[Key, LockedSnapshot] = {}
         for fetch in [one for one in self._good if one.files and not one.missing]:
             key, snapshot = lock_key(fetch.spec), locked_snapshot(fetch)
@@ -220,7 +221,7 @@ class FetchRun:
         return found
 
     def refuse_failures(self) -> None:
-        """Raises FetchError where a model could not be had."""
+        """Raises FetchError if a model failed."""
         failed = self._failed
         if failed:
             lines = [f"{fetch.spec.title}: {fetch.error}" for fetch in failed]

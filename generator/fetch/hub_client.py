@@ -1,9 +1,8 @@
 """Asks the Hub which commit and files a revision has, and for a file's bytes from an offset on.
 
-``huggingface_hub`` does the asking. Its own downloads, 2.4 included, check a file's size but not
-its hash, and throw away what they have when they fail; so bytes come by plain HTTP ranges here
-(never by xet, which can't go on where it was cut off), and others keep and check them. Knows no
-cache.
+``huggingface_hub`` lists files. Its own downloads (up to 2.4) check a file's size but not its hash,
+and delete what they have received when they fail. So bytes are requested here by plain HTTP ranges
+(not by xet, which can't resume), and partial_file.py keeps and checks them. Knows no cache.
 """
 
 from __future__ import annotations

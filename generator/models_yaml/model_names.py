@@ -16,7 +16,7 @@ from generator.yaml_file.schema import Report, show
 
 @dataclass(frozen=True)
 class NameClaim:
-    """A model's name, where it stands, and what follows it in the names of its other folders."""
+    """A model's name, its place in the file, and the suffixes of its other folders' names."""
 
     node: Node
     name: str

@@ -1,6 +1,6 @@
 """models.lock: which commit of each Hub model is served, and its files with their hashes.
 
-Lies beside models.yaml under the same name. Reads and writes it, and holds models.yaml against it;
+Lies beside models.yaml under the same name. Reads and writes it, and checks models.yaml against it;
 knows no Hub and no cache.
 """
 
@@ -47,7 +47,7 @@ def lock_path(config: Path) -> Path:
 
 
 def lock_key(spec: ModelSpec) -> Key:
-    """Under what a Hub model is locked."""
+    """The key of a Hub model in models.lock."""
     return spec.source.text, spec.revision or DEFAULT_REVISION
 
 

@@ -1,8 +1,7 @@
-"""The translator beside a Triton of ours: a child process that is started, watched and stopped.
+"""Starts, watches and stops the OpenAI API of ``hf-triton serve``, which is a child process.
 
-A process of its own, so that whatever happens to it (memory, a bug) leaves Triton and its
-supervisor alone, and so that many streams don't slow down who reads Triton's log. Knows no HTTP and
-no gRPC.
+A process of its own, so that a bug or a lack of memory there affects neither Triton nor its
+supervisor, and many streams don't delay the reading of Triton's log. Knows no HTTP and no gRPC.
 """
 
 from __future__ import annotations
@@ -69,8 +68,8 @@ class OpenAiProcess:
         return self._why_not_up
 
     def revive(self) -> str | None:
-        """Starts it again where it has died, later each time, until it died too often; what there
-        is to tell of that, in one line.
+        """Restarts it if it has died, after a longer delay each time, until it dies too often.
+        Returns a line to report, or None.
         """
         if self._start_at_s is not None:
             return self._start_again() if time.monotonic() >= self._start_at_s else None

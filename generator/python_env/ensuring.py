@@ -1,4 +1,4 @@
-"""The environments of several models: each is built once, and one that fails stops no other."""
+"""Builds the environments of several models, each once; one that fails does not stop the others."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Runs pip for an environment, tells what it is at, and says in one line why it failed.
+"""Runs pip for an environment, reports its progress, and says in one line why it failed.
 
-Its index is whichever pip is configured with; what could be a password in it is never repeated.
+The package index is the one that pip is configured with; a password in its URL is never printed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""config.pbtxt, parsed as Triton's own ModelConfig and held against the rules Triton has for it.
+"""Parses config.pbtxt as Triton's own ModelConfig, and checks Triton's rules for it.
 
 A config that parses can still be refused when its model loads; the rules here are those that Triton
 checks only then (core/src/model_config_utils.cc, ValidateModelConfig and ValidateInstanceGroup),

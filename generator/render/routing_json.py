@@ -1,4 +1,5 @@
-"""routing.json of a model: who shares its requests, under the names that arms have in Triton.
+"""Renders routing.json: the arms that share a model's requests, by the names of their Triton
+models.
 
 The running model reads it again and again (hf_runtime/routing/routing_json.py): a change needs no
 reload.

@@ -1,1 +1,1 @@
-"""The model repository on disk: what would change, and the writing of it."""
+"""The model repository on disk: compares it with what is rendered, and writes it."""

@@ -1,4 +1,4 @@
-"""Holds the rendered files of a model against what lies in its folder. Reads only.
+"""Compares the rendered files of a Triton model with those in its folder. Reads only.
 
 Never follows a symbolic link below the repository's root: what a link leads to is not ours.
 """

@@ -1,4 +1,4 @@
-"""models.yaml held against the model repository: what generating would do, not yet done."""
+"""Plans what generating would do: compares models.yaml with the model repository."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A further version of a model beside the one that is served, and back.
+"""Adds a new version of a Triton model beside the one that is served, and removes it again.
 
 The new version's files are written aside and appear all at once, under their number. The one before
 stays, with the config.pbtxt that belonged to it in its own folder, so that either can be loaded.

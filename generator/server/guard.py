@@ -1,4 +1,4 @@
-"""Runs a program and sees to it that nothing of it outlives whoever started this.
+"""Runs a program, and ensures that no process of it outlives the one that started the guard.
 
     python -IS guard.py SHARED_MEMORY_PREFIX PROGRAM [ARGUMENT ...]
 

@@ -1,7 +1,7 @@
 """``hf-triton deploy``: writes the files that run the models of models.yaml somewhere else.
 
-Knows how files get written and what is said about them; what stands in them is for the modules of
-the targets. Nothing is asked of a cluster, of Docker, or of the network.
+Writes the files and reports; the modules of the targets render them. Connects to no cluster, to no
+Docker and to no network.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 from generator.deploy.arguments import add_targets
 from generator.errors import EXIT_INPUT, EXIT_OK, ConflictError, UsageError
 
-HELP = "write what runs the models on Docker Compose, Kubernetes or KServe"
+HELP = "write the files to run the models on Docker Compose, Kubernetes or KServe"
 _HINT = "nothing was written: move your edits away, or use --force"
 
 

@@ -1,6 +1,7 @@
-"""The keys ``canary`` and ``shadow`` of a model: who shares its requests, and who gets copies.
+"""The keys ``canary`` and ``shadow`` of an entry: the arms that share its requests, and the shadow
+that gets copies.
 
-Knows one model's entry; what it says of other entries is held against them in canary_targets.py.
+Knows one entry; canary_targets.py checks what it says about other entries.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from generator.yaml_file import schema
 from generator.yaml_file.nodes import Key, Node
 from generator.yaml_file.schema import Report
 
-# What an arm may have otherwise than its model: what changes its answers and not how it is asked.
+# The keys that an arm may override: they may change its answers, but not how requests look.
 OVERRIDES = (
     "model",
     "revision",

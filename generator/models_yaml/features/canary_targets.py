@@ -1,4 +1,4 @@
-"""What arms and shadows say of other entries of models.yaml, held against those entries."""
+"""Checks the other entries of models.yaml that arms and shadows name."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
-"""``response_format``: OpenAI's way to hold an answer to a JSON schema.
+"""``response_format``: OpenAI's way to constrain an answer to a JSON schema.
 
-The schema itself is the model's to judge. An answer is always held to it: ``strict`` false asks for
-less, and gets it.
+The model checks the schema itself. Answers are always constrained, also with ``strict`` false.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Tools of a chat: which of them the model is told of, and what its answer is then held to.
+"""Tools of a chat: those that the model may call, and the JSON schema that its answer must match.
 
 A call that is asked for (``tool_choice`` required, or one by name) is written under a JSON schema
 made of the tools' own, whatever the model's way to write calls; where the model decides by itself,

@@ -1,7 +1,7 @@
-"""Which models there are, under the names that users see, as Triton's own index has them.
+"""The models that the API offers, under their names in models.yaml, as Triton reports them.
 
-Nothing is configured: a model's config.pbtxt says its task and role, and models may come and go at
-any time. What was read is good for a moment.
+Nothing is configured: a model's config.pbtxt names its task and role. Models may be loaded and
+unloaded at any time, so the list is read again after two seconds.
 """
 
 from __future__ import annotations
@@ -93,9 +93,7 @@ class Catalog:
         return found
 
     async def changed(self, model: ServedModel) -> ServedModel | None:
-        """What has become of a model, where it is not what it was: what Triton said of a request
-        was about another one. Raises ApiError.
-        """
+        """The model as it is now, if it has changed since; else None. Raises ApiError."""
         found = (await self.models(_MISSES_GOOD_FOR_S)).get(model.name)
         same = found == model or (found is not None and found.task != model.task)
         return None if same else found
