@@ -71,8 +71,8 @@ def _instances(node: Node, values: Mapping[str, Any]) -> Iterator[tuple[Node, st
 def engine_rules(
     own: Node | None, task: Task | None, options: Mapping[str, Any]
 ) -> Iterator[tuple[Node, str]]:
-    """Options that a model itself gives go to the engine that it has. Defaults are for all engines:
-    what one does not know of them is for others.
+    """Reports options that the model's engine does not know, if the entry itself gives them.
+    Options under ``defaults:`` are for all engines, so an engine may ignore some.
     """
     if own is None or task is None:
         return
@@ -86,8 +86,8 @@ def engine_rules(
 def vllm_rules(
     given: Mapping[str, Node], values: Mapping[str, Any], options: Mapping[str, Any]
 ) -> Iterator[tuple[Node, str]]:
-    """Arguments of vLLM's go to vLLM, and who has several GPUs for one copy of a model has them
-    from one instance. NVIDIA's vLLM backend has rules of its own.
+    """Reports ``options.vllm`` without engine vllm, and several instances of a model that vLLM
+    spreads over several GPUs. NVIDIA's vLLM backend has rules of its own.
     """
     if values.get("layout") == "vllm-backend":
         return
@@ -113,7 +113,7 @@ def vllm_rules(
 def _response_cache(
     node: Node, values: Mapping[str, Any], task: Task
 ) -> Iterator[tuple[Node, str]]:
-    """A kept answer must be the one that computing it again would give."""
+    """Reports a response cache for tasks whose answers to one request may differ."""
     if not task.is_deterministic:
         reason = f"two answers of {task.tag} to one request may differ"
         yield node, f"expected false: {reason}, and a kept one would be repeated"

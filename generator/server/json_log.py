@@ -1,7 +1,7 @@
 """Turns everything that this process and its children write to stderr into lines of JSON.
 
-By its file descriptor: what libraries and children write comes along, whoever they are. A line's
-record says who wrote it, how grave it is, and which model and request it is about.
+Replaces the file descriptor, so that the lines of libraries and children are included. A line's
+record names its writer and severity, and the model and request that it is about.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _REQUEST = re.compile(r"\[request id: ([^\]]*)\]")
 
 
 def start() -> None:
-    """From here to the end of the process."""
+    """Starts it, until the end of the process."""
     reading, writing = os.pipe()
     stderr = os.dup(_STDERR)
     os.set_inheritable(stderr, False)

@@ -1,9 +1,9 @@
-"""Chooses which lines of tritonserver's output are worth showing, and takes secrets out of them:
-the admin key, and tokens of the Hub. Knows nothing of the process.
+"""Chooses which lines of tritonserver's output to show, and masks secrets in them: the admin key,
+and tokens of the Hub. Knows nothing of the process.
 
-What passes: warnings, errors, whatever models log or print. What does not: the server's own info
-lines, its tables, complaints about a GPU that is not there, and the several copies of each load
-failure, which the caller reports itself in one line. Progress bars pass now and then.
+Shown: warnings, errors, and everything that models log or print. Hidden: the server's own info
+lines, its tables, warnings about a missing GPU, and the several copies of each load failure, which
+the caller reports itself in one line. Of progress bars, a line now and then.
 """
 
 from __future__ import annotations

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class RestartPolicy:
-    """More than ``max_restarts`` deaths within ``window_s`` are too many. The first restart is at
-    once, the next ones after 1, 2, 4 ... ``longest_delay_s`` seconds, and after a life of
-    ``settled_after_s`` it is the first again.
+    """More than ``max_restarts`` deaths within ``window_s`` are too many. The first restart is
+    immediate, the next ones wait 1, 2, 4 ... ``longest_delay_s`` seconds; after ``settled_after_s``
+    without a death, the delays start again.
     """
 
     max_restarts: int = 5
@@ -24,7 +24,7 @@ class RestartPolicy:
 
 
 class Restarts:
-    """The deaths of one thing, and of its attempts to come back."""
+    """Counts the deaths of one process or model, failed restarts included."""
 
     def __init__(self, policy: RestartPolicy, clock: Callable[[], float] = time.monotonic) -> None:
         self._policy = policy

@@ -1,4 +1,4 @@
-"""Which of Triton's APIs answer only who has the admin key, and the flags that say so.
+"""The APIs of Triton that need the admin key, and the flags that restrict them.
 
 What a client needs stays open: inference, health, metadata, configurations, statistics. Knows no
 process. https://github.com/triton-inference-server/server/blob/main/docs/customization_guide/

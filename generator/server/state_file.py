@@ -1,4 +1,4 @@
-"""Where a running ``serve`` can be reached, and the key to change it: a file in the repository.
+"""The state file of a running ``serve``, in the repository: its addresses and its admin key.
 
 ``.hf-triton-server-<http port>.json``, readable only by whoever started the server. Written once
 the server answers, removed at its end; one whose process is gone counts for nothing.

@@ -137,7 +137,7 @@ def _check_ascending(nodes: list[Node], report: Report) -> None:
 
 
 def _refuse_shared_names(node: Node, metrics: list[Metric], report: Report) -> None:
-    """A histogram is three families on /metrics, whose names nothing else may have."""
+    """Reports metrics named like one of the three families that a histogram has on /metrics."""
     taken = {
         f"{metric.name}{part}": metric.name
         for metric in metrics
