@@ -1,4 +1,6 @@
-"""Ends processes that we started; the kernel does, should we be killed and no longer do it."""
+"""Processes of our own modules: their environment, and their end, which the kernel sees to should
+we be killed.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +11,18 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
+_ROOT = Path(__file__).parents[1]
 _LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
+
+
+def our_environment() -> dict[str, str]:
+    """In which a Python finds our packages wherever it is started."""
+    path = os.pathsep.join(filter(None, [str(_ROOT), os.environ.get("PYTHONPATH", "")]))
+    return {**os.environ, "PYTHONPATH": path}
 
 
 def ends_with_us(number: int) -> Callable[[], None] | None:

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+from perf.orphans import our_environment
 from perf.roofline.step import Machine
 
 if TYPE_CHECKING:
@@ -26,7 +25,6 @@ _READ_BYTES = 2**29  # far beyond any cache
 _ROWS, _SIDE = 512, 2048
 _LEAST_RUNS, _LEAST_S = 3, 0.4
 _TIMEOUT_S = 300.0
-_ROOT = Path(__file__).parents[2]
 
 
 class NotMeasuredError(Exception):
@@ -39,11 +37,10 @@ def figures() -> dict[str, float]:
     """
     if importlib.util.find_spec("torch") is None:
         raise NotMeasuredError("torch is not installed here (pip install 'hf-triton[serve]')")
-    path = os.pathsep.join(filter(None, [str(_ROOT), os.environ.get("PYTHONPATH", "")]))
     try:
         done = subprocess.run(
             [sys.executable, "-m", __name__],
-            env={**os.environ, "PYTHONPATH": path},
+            env=our_environment(),
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,

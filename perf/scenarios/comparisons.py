@@ -9,12 +9,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 from perf.baselines.servers.repositories import generated
 from perf.load.http import Target
 from perf.load.levels import LevelArguments
-from perf.load.measure import Policy, streaming, summarize
+from perf.load.measure import Policy, Record, counted, percentile, summarize
 from perf.load.process import http_command, records_of
 from perf.load.targets import GRPC, IN_FLIGHT, SSE
 from perf.model import llama_config, make_model
@@ -149,7 +150,6 @@ def compare(comparison: Comparison, folder: Path, rounds: int, level_s: float) -
 def _measured(number: int, way: Way, arguments: LevelArguments, command: list[str]) -> Measured:
     records = records_of(command, arguments)
     level = summarize(records, arguments.clients)
-    waits = streaming(records, arguments.clients)
     print(
         f"round {number + 1}, {arguments.clients} clients, {way.label}: "
         f"{level.useful_tokens_per_s:.0f} tokens/s",
@@ -162,10 +162,22 @@ def _measured(number: int, way: Way, arguments: LevelArguments, command: list[st
         level.useful_tokens_per_s,
         level.p50_s,
         level.p99_s,
-        waits.first_p50_s if waits else None,
-        waits.between_p50_s if waits else None,
+        *waits_of(records, arguments.clients),
         level.num_problems,
         level.first_problem,
+    )
+
+
+def waits_of(records: Sequence[Record], clients: int) -> tuple[float | None, float | None]:
+    """Medians of the seconds from a request to its first chunk, and from a chunk to the next of the
+    same answer, in the counted time; None where nothing was streamed.
+    """
+    good = [record for record in counted(records, clients)[0] if record.problem is None]
+    first = [record.chunk_s[0] - record.sent_s for record in good if record.chunk_s]
+    between = [later - sooner for record in good for sooner, later in pairwise(record.chunk_s)]
+    return (
+        percentile(first, 0.5) if first else None,
+        percentile(between, 0.5) if between else None,
     )
 
 

@@ -16,11 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from generator.errors import mask_tokens
-from perf.orphans import ends_with_us
+from perf.orphans import end, ends_with_us, our_environment
 from perf.sweep.analyzer.finding import Analyzer
 from perf.sweep.commands import ANALYZER
 
-_ROOT = Path(__file__).parents[3]
 _POLL_S = 0.1
 _MOST_SAID = 400
 _UNSTABLE = "Failed to obtain stable measurement"
@@ -69,8 +68,7 @@ def run(
 
     Raises OSError where it can't be started.
     """
-    path = os.pathsep.join(filter(None, [str(_ROOT), os.environ.get("PYTHONPATH", "")]))
-    program, environment = sys.executable, {**os.environ, "PYTHONPATH": path}
+    program, environment = sys.executable, our_environment()
     if command[0] == ANALYZER:
         program, environment = analyzer.path, {**os.environ, **analyzer.environment}
     deadline = time.monotonic() + timeout_s
@@ -98,6 +96,4 @@ def run(
                 if why:
                     return Ended(-1, "", why)
         finally:
-            if process.poll() is None:
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)
+            end(process, 0.0)

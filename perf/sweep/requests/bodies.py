@@ -71,32 +71,30 @@ def requests_of(target: Target, inputs: Inputs, repository: Path, seed: int) -> 
         return [_of_file(Path(inputs.file), target)]
     _check_names(target, inputs)
     base = {**_sample(target, repository), **inputs.tensors}
-    generates = "max_tokens" in target.inputs
-    if inputs.output and not generates:
+    usual = (_USUAL,) if "max_tokens" in target.inputs else ()
+    if inputs.output and not usual:
         raise RequestError(f"model '{target.model}' has no input max_tokens for output_tokens")
-    prompts = inputs.prompt or inputs.words or ((_USUAL,) if generates else ())
-    outputs = inputs.output or ((_USUAL,) if generates else ())
+    prompts = inputs.prompt or inputs.words or usual
     if not prompts:
         return [Requests([_listed(base)])]
     tokenizer = None if inputs.words else _tokenizer(target, inputs, repository)
-    name = _text_input(target, base)
+    name, count = _text_input(target, base), counter(tokenizer) if tokenizer else None
     return [
-        _of_lengths(target, base, name, prompt, output, tokenizer, seed)
-        for prompt, output in product(prompts, outputs or (None,))
+        _of_lengths(target, prompt, output, random.Random(seed), Texts(seed, count), base, name)
+        for prompt, output in product(prompts, inputs.output or usual or (None,))
     ]
 
 
 def _of_lengths(
     target: Target,
-    base: Entry,
-    name: str,
     prompt: Lengths,
     output: Lengths | None,
-    tokenizer: Path | None,
-    seed: int,
+    chance: random.Random,
+    texts: Texts,
+    base: Entry,
+    name: str,
 ) -> Requests:
-    texts = Texts(seed, counter(tokenizer) if tokenizer else None)
-    chance = random.Random(seed)
+    """``base`` with texts of these lengths as the input ``name``."""
     most = _MOST_LENGTH_TOGETHER // prompt.longest
     count = next((one for one in _NUM_ENTRIES if one <= most), _NUM_ENTRIES[-1])
     prompts = prompt.draw(count, chance)
@@ -130,24 +128,19 @@ def _check_names(target: Target, inputs: Inputs) -> None:
 
 
 def _sample(target: Target, repository: Path) -> dict[str, Any]:
+    # The folder that knows the model's options: of a model that streams, the engine's.
+    engine = target.name.removesuffix(ENGINE_SUFFIX) + ENGINE_SUFFIX
+    home = engine if (repository / engine / VALUES_FILE).is_file() else target.model
     try:
-        return dict(sample_request(repository, _home(target, repository), target.config))
+        return dict(sample_request(repository, home, target.config))
     except (OSError, ValueError, KeyError):  # a model of this task that is not generated here
         return {}
 
 
-def _home(target: Target, repository: Path) -> str:
-    """The folder that knows the model's options: of a model that streams, the engine's."""
-    engine = target.name.removesuffix(ENGINE_SUFFIX) + ENGINE_SUFFIX
-    return engine if (repository / engine / VALUES_FILE).is_file() else target.model
-
-
 def _text_input(target: Target, base: Entry) -> str:
     declared = target.inputs
-    named = [name for name in _TEXT_INPUTS if name in declared]
-    strings = [name for name in base if declared[name].data_type == _TYPE_STRING]
-    for name in (*named, *strings):
-        if declared[name].data_type == _TYPE_STRING:
+    for name in (*_TEXT_INPUTS, *base):
+        if name in declared and declared[name].data_type == _TYPE_STRING:
             return name
     raise RequestError(
         f"model '{target.model}' takes no text, so prompts have no length; leave that out, or "
@@ -176,14 +169,8 @@ def _listed(entry: Entry) -> Entry:
 
 def _flat(entry: Entry) -> Entry:
     """As /generate takes it: single values without a list."""
-    plain = {name: _plain(value) for name, value in entry.items()}
-    return {name: one[0] if len(one) == 1 else one for name, one in plain.items()}
-
-
-def _plain(value: Any) -> list[Any]:
-    if isinstance(value, dict):
-        value = value["content"]
-    return value if isinstance(value, list) else [value]
+    plain = {name: one["content"] if isinstance(one, dict) else one for name, one in entry.items()}
+    return {name: one[0] if len(one) == 1 else one for name, one in _listed(plain).items()}
 
 
 def _of_file(file: Path, target: Target) -> Requests:

@@ -54,8 +54,8 @@ class Targets:
         """Every model with every endpoint of the scenario that it has."""
         found = []
         for position, name in enumerate(scenario.models):
-            place = _item(scenario.place("models"), position)
             if self._config(name) is None and self._config(name + ENGINE_SUFFIX) is None:
+                place = _item(scenario.place("models"), position)
                 self.add(place, scenario, self._missing(name))
                 continue
             for endpoint in scenario.endpoints or self._usual(name):
@@ -71,25 +71,22 @@ class Targets:
 
     def _usual(self, name: str) -> Sequence[str]:
         """Where a scenario says nothing: what answers at once, and streams where there are."""
-        stream = self._config(name + ENGINE_SUFFIX)
-        if self._config(name) is None or _is_decoupled(self._config(name)):
+        if not _answers_at_once(self._config(name)):
             return ("grpc-stream",)
-        return ("http-infer", "grpc-stream") if stream is not None else ("http-infer",)
+        streams = self._config(name + ENGINE_SUFFIX) is not None
+        return ("http-infer", "grpc-stream") if streams else ("http-infer",)
 
     def _target(self, scenario: Scenario, name: str, endpoint: str) -> Target | None:
-        place = _named(scenario.place("endpoints"), endpoint)
         streams = endpoint in STREAMS
         candidates = (name + ENGINE_SUFFIX, name) if streams else (name,)
-        model = next((one for one in candidates if self._config(one) is not None), None)
-        config = self._config(model) if model else None
-        if config is None or model is None or (_is_decoupled(config) and not streams):
-            self.add(place, scenario, f"model '{name}' answers only streams: {', '.join(STREAMS)}")
-            return None
-        if streams and not _is_decoupled(config):
-            why = (
-                f"model '{name}' does not stream; expected http-infer, http-generate or grpc-infer"
-            )
-            self.add(place, scenario, why)
+        model = next((one for one in candidates if self._config(one) is not None), name)
+        config = self._config(model)
+        if _answers_at_once(config) is streams:
+            told = f"answers only streams: {', '.join(STREAMS)}"
+            if streams:
+                told = "does not stream; expected http-infer, http-generate or grpc-infer"
+            place = _named(scenario.place("endpoints"), endpoint)
+            self.add(place, scenario, f"model '{name}' {told}")
             return None
         most = max(config.max_batch_size, 1)
         for position, size in enumerate(scenario.batch_sizes):
@@ -98,10 +95,10 @@ class Targets:
                 self.add(item, scenario, f"model '{model}' takes at most {most} in a batch")
         return Target(name, endpoint, model, config)
 
-    def _config(self, name: str | None) -> Any:
-        if name is not None and name not in self._configs:
+    def _config(self, name: str) -> Any:
+        if name not in self._configs:
             self._configs[name] = self._config_of(name)
-        return self._configs.get(name) if name is not None else None
+        return self._configs[name]
 
     def _missing(self, name: str) -> str:
         known = sorted(self._names())
@@ -122,8 +119,9 @@ def _named(node: Node | None, value: str) -> Node | None:
     return next((item for item in items if item.value == value), node)
 
 
-def _is_decoupled(config: Any) -> bool:
-    return bool(config.model_transaction_policy.decoupled)
+def _answers_at_once(config: Any) -> bool:
+    """Whether there is such a model, and it does not stream."""
+    return config is not None and not config.model_transaction_policy.decoupled
 
 
 def of_json(values: dict[str, Any] | None) -> Any:

@@ -5,6 +5,7 @@ follows from the seed.
 from __future__ import annotations
 
 import random
+from bisect import bisect_right
 from collections.abc import Callable
 from pathlib import Path
 
@@ -38,38 +39,23 @@ class Texts:
 
     def draw(self, length: int) -> str:
         """A text of ``length``, or where the tokenizer allows no such one, just below it."""
-        if self._count is None:
-            return self._words(length)
-        words = self._chance.choices(_WORDS, k=max(1, length))
-        text = " ".join(words[: self._most_words(words, length)])
-        return self._filled(text, length)
+        words, count = self._chance.choices(_WORDS, k=max(1, length)), self._count
+        if count is None:
+            return " ".join(words)
+        lengths = range(1, len(words))  # of texts that are longer by a word: one word is kept
+        fitting = bisect_right(lengths, length, key=lambda num: count(" ".join(words[: num + 1])))
+        return _filled(" ".join(words[: fitting + 1]), length, count)
 
-    def _words(self, num: int) -> str:
-        return " ".join(self._chance.choices(_WORDS, k=max(1, num)))
 
-    def _most_words(self, words: list[str], length: int) -> int:
-        """How many of them fit; one at least."""
-        assert self._count is not None
-        low, high = 1, len(words)
-        while low < high:
-            middle = (low + high + 1) // 2
-            if self._count(" ".join(words[:middle])) <= length:
-                low = middle
-            else:
-                high = middle - 1
-        return low
-
-    def _filled(self, text: str, length: int) -> str:
-        """Grown token by token with the shortest that there is."""
-        assert self._count is not None
-        while self._count(text) < length:
-            longer = (f"{text} {one}" for one in (*_FILLERS, *_WORDS))
-            fitting = (one for one in longer if self._count(text) < self._count(one) <= length)
-            grown = next(fitting, None)
-            if grown is None:
-                break
-            text = grown
-        return text
+def _filled(text: str, length: int, count: Count) -> str:
+    """Grown token by token with the shortest that there is."""
+    while (now := count(text)) < length:
+        longer = (f"{text} {one}" for one in (*_FILLERS, *_WORDS))
+        grown = next((one for one in longer if now < count(one) <= length), None)
+        if grown is None:
+            break
+        text = grown
+    return text
 
 
 def counter(tokenizer_file: Path) -> Count:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
 import subprocess
 import sys
@@ -16,7 +15,7 @@ from generator.models_yaml.reading import load_unpinned
 from generator.spec.task_folders import find_tasks
 from generator.spec.triton_models import triton_models
 from generator.yaml_file.schema import did_you_mean
-from perf.orphans import ends_with_us
+from perf.orphans import end, ends_with_us, our_environment
 from perf.serving import free_listen
 from perf.sweep.scenario.model import Addresses
 from perf.sweep.server.triton import TritonView, addresses_of
@@ -25,7 +24,6 @@ LOG_FILE = "serve.log"
 _LOAD_TIMEOUT_S = 1800.0
 _STOP_TIMEOUT_S = 90.0
 _NUM_LAST_LINES = 8  # of the log, in an error
-_ROOT = Path(__file__).parents[3]
 
 
 def models_to_load(config: Path, names: Sequence[str]) -> list[str]:
@@ -51,7 +49,6 @@ def own_server(
     command += ["--config", str(config), "--repository", str(repository)]
     for flag, port in listen.triton_ports().items():
         command += [flag, str(port)]
-    path = os.pathsep.join(filter(None, [str(_ROOT), os.environ.get("PYTHONPATH", "")]))
     with log.open("w", encoding="utf-8") as output:
         process = subprocess.Popen(
             command,
@@ -60,13 +57,13 @@ def own_server(
             stderr=subprocess.STDOUT,
             start_new_session=True,  # a Ctrl-C of the terminal is ours to pass on
             preexec_fn=ends_with_us(signal.SIGTERM),
-            env={**os.environ, "PYTHONPATH": path},
+            env=our_environment(),
         )
     try:
         _wait_ready(process, TritonView(addresses_of(listen)), models, log)
         yield addresses_of(listen)
     finally:
-        _stop(process)
+        end(process, _STOP_TIMEOUT_S)  # tritonserver ends when who started it does
 
 
 def _wait_ready(
@@ -81,14 +78,3 @@ def _wait_ready(
         if time.monotonic() > deadline:
             raise PerfError(f"the models were not ready after {_LOAD_TIMEOUT_S:.0f} s; see {log}")
         time.sleep(0.5)
-
-
-def _stop(process: subprocess.Popen[bytes]) -> None:
-    """Gracefully, else by force: tritonserver ends when who started it does."""
-    with contextlib.suppress(ProcessLookupError):
-        process.send_signal(signal.SIGINT)
-    try:
-        process.wait(_STOP_TIMEOUT_S)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()

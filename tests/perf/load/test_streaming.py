@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from perf.load.measure import Record, client_cores, streaming
+from perf.load.measure import Record, client_cores
+from perf.scenarios.comparisons import waits_of
 
 
 def record(number: int, *, first_s: float, between_s: float, problem: str | None = None) -> Record:
@@ -17,23 +18,19 @@ def record(number: int, *, first_s: float, between_s: float, problem: str | None
 
 def test_first_chunk_and_between_chunks_in_seconds() -> None:
     records = [record(i, first_s=0.1 * (i + 1), between_s=0.02) for i in range(10)]
-    found = streaming(records, clients=1)
-    assert found is not None
-    assert (found.num_answers, found.num_chunks, found.tokens_per_chunk) == (8, 32, 2.0)
-    assert (found.first_p50_s, found.first_p99_s) == pytest.approx((0.5, 0.9))
-    assert (found.between_p50_s, found.between_p99_s) == pytest.approx((0.02, 0.02))
+    assert waits_of(records, clients=1) == pytest.approx((0.5, 0.02))
 
 
 def test_bad_answers_have_no_waiting_times() -> None:
-    records = [record(i, first_s=0.1, between_s=0.02) for i in range(5)]
-    records.append(record(5, first_s=9.0, between_s=0.02, problem="cut off"))
-    found = streaming([*records, *(record(i, first_s=0.1, between_s=0.02) for i in (6, 7))], 1)
-    assert found is not None
-    assert found.first_p99_s == pytest.approx(0.1)
+    bad = [record(i, first_s=9.0, between_s=0.5, problem="cut off") for i in range(1, 7)]
+    records = [record(0, first_s=0.1, between_s=0.02), *bad]
+    records += [record(i, first_s=0.1, between_s=0.02) for i in (7, 8)]
+    assert waits_of(records, clients=1) == pytest.approx((0.1, 0.02))
 
 
 def test_what_is_not_streamed_has_none() -> None:
-    assert streaming([Record(i, float(i), i + 1.0, 8, 8) for i in range(9)], clients=1) is None
+    records = [Record(i, float(i), i + 1.0, 8, 8) for i in range(9)]
+    assert waits_of(records, clients=1) == (None, None)
 
 
 def test_the_load_generators_cores_are_its_cpu_time_by_the_clock() -> None:
