@@ -5,20 +5,21 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from tqdm import tqdm  # type: ignore[import-untyped]
 
 from perf.baselines.fleet import Fleet, LeftOutError
 from perf.baselines.plan import Plan, Step
-from perf.baselines.servers.start import RecordsOf, Service
+from perf.baselines.servers.start import Service
 from perf.baselines.targets import OURS_ON_TRITON
+from perf.load.figures import measurement_of, percentiles
 from perf.load.levels import LevelArguments
-from perf.load.measure import Record, client_cores, counted, percentile, summarize
+from perf.load.measure import Record, client_cores, counted
 from perf.machine import num_cores
 from perf.report.head import now
-from perf.report.schema import Measurement, Percentiles
+from perf.report.schema import Measurement
 from perf.usage import cpu_seconds, machine_cpu_seconds, memory_gib
 
 BAR_FORMAT = "{n}/{total} levels |{bar:20}| {elapsed} {desc}{postfix}"
@@ -54,8 +55,7 @@ class Rounds:
             self._tell(f"{step.variant}, {step.clients} clients")
             started, pid = now(), service.pid
             before_s = (time.perf_counter(), cpu_seconds(pid), machine_cpu_seconds())
-            run = how_to_run(service, streams=step.streams)
-            records = run(self.plan.arguments(step), self._show)
+            records = service.run(step.streams)(self.plan.arguments(step), self._show)
             after_s = (time.perf_counter(), cpu_seconds(pid), machine_cpu_seconds())
             elapsed_s, server_s, machine_s = (a - b for a, b in zip(after_s, before_s, strict=True))
             clients = client_cores(records, step.clients)
@@ -72,28 +72,20 @@ class Rounds:
         self, step: Step, records: Sequence[Record], started: str, machine: Mapping[str, float]
     ) -> Measurement:
         """The figures of a level; stable where as many requests were counted as were wanted."""
-        level = summarize(records, step.clients)
-        inside, _ = counted(records, step.clients)
+        inside, counted_s = counted(records, step.clients)
         good = [record for record in inside if record.problem is None]
-        between_s = [b - a for record in good for a, b in pairwise(record.chunk_s)]
-        return Measurement(
-            load=step.load,
-            repeat=step.round,
-            started=started,
-            duration_s=level.counted_s,
-            num_requests=level.num_requests,
-            num_errors=level.num_problems,
-            first_error=level.first_problem,
-            requests_per_s=level.num_requests / level.counted_s if level.counted_s else 0.0,
-            stable=level.num_requests >= self.plan.num_requests,
-            latency=percentiles([record.latency_s for record in good]),
-            time_to_first_token=percentiles([r.chunk_s[0] - r.sent_s for r in good if r.chunk_s]),
-            inter_token_latency=percentiles(between_s),
-            output_tokens_per_s=level.useful_tokens_per_s,
-            roofline_share=self.share_of(step, level.useful_tokens_per_s),
-            server=tokens_per_chunk(good),
+        useful = sum(record.max_tokens for record in good) / counted_s if counted_s else 0.0
+        between_ms = [1000 * (b - a) for record in good for a, b in pairwise(record.chunk_s)]
+        num_chunks = sum(len(record.chunk_s) for record in good)
+        tokens = sum(record.num_output_tokens for record in good)
+        return replace(
+            measurement_of(records, step.load, step.round, started, self.command),
+            stable=len(good) >= self.plan.num_requests,
+            inter_token_latency=percentiles(between_ms),
+            output_tokens_per_s=useful,
+            roofline_share=self.share_of(step, useful),
+            server={"tokens_per_chunk": tokens / num_chunks} if num_chunks else {},
             machine=machine,
-            command=self.command,
         )
 
     def _leave_out(self, step: Step, why: str) -> None:
@@ -114,27 +106,4 @@ class Rounds:
 
 def warm_up(service: Service, seed: int, *, streams: bool) -> None:
     """A few requests, other ones than are measured; their figures are thrown away."""
-    how_to_run(service, streams=streams)(LevelArguments.warm_up(seed), lambda _: None)
-
-
-def how_to_run(service: Service, *, streams: bool) -> RecordsOf:
-    """A level of whole answers, or of streams."""
-    run = service.streams_of if streams else service.records_of
-    assert run is not None
-    return run
-
-
-def percentiles(seconds: Sequence[float]) -> Percentiles | None:
-    """Of times in seconds; None where there are none."""
-    if not seconds:
-        return None
-    p50, p90, p95, p99 = (percentile(seconds, share) * 1000 for share in (0.5, 0.9, 0.95, 0.99))
-    return Percentiles(sum(seconds) / len(seconds) * 1000, p50, p90, p95, p99)
-
-
-def tokens_per_chunk(records: Sequence[Record]) -> Mapping[str, float]:
-    """How many tokens came in a piece of a streamed answer, in the mean."""
-    num_chunks = sum(len(record.chunk_s) for record in records)
-    if not num_chunks:
-        return {}
-    return {"tokens_per_chunk": sum(r.num_output_tokens for r in records) / num_chunks}
+    service.run(streams)(LevelArguments.warm_up(seed), lambda _: None)

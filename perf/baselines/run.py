@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from tqdm import tqdm  # type: ignore[import-untyped]
@@ -135,6 +135,7 @@ def measure(comparison: Comparison, run: Run, steps: Sequence[Step]) -> int:
         every_s = 0.5 if sys.stderr.isatty() else 30.0  # a file holds every line
         with tqdm(total=len(steps), bar_format=BAR_FORMAT, mininterval=every_s, miniters=0) as bar:
             rounds = made_rounds(comparison, Path(folder), bar, run.roofline)
+            fleet = rounds.fleet
             try:
                 make_model(Path(folder, MODEL_FOLDER), comparison.plan.seed)
                 rounds.measure(steps)
@@ -142,10 +143,10 @@ def measure(comparison: Comparison, run: Run, steps: Sequence[Step]) -> int:
                 tqdm.write("interrupted; the same command goes on where it was", file=sys.stderr)
                 return EXIT_INTERRUPTED
             finally:
-                rounds.fleet.close()
-                notes = [*run.notes, *rounds.notes, *fleet_notes(rounds.fleet)]
+                fleet.close()
+                notes = [*run.notes, *rounds.notes, *fleet_notes(fleet)]
                 write_run(comparison.output, replace(run, notes=notes))
-        return EXIT_INPUT if rounds.fleet.left_out else EXIT_OK
+        return EXIT_INPUT if fleet.left_out else EXIT_OK
 
 
 def made_rounds(
@@ -167,10 +168,10 @@ def made_rounds(
     return Rounds(
         plan=comparison.plan,
         fleet=Fleet(start, lambda service, streaming: warm_up(service, seed, streams=streaming)),
-        keep=lambda measurement: append(comparison.output, measurement),
+        keep=partial(append, comparison.output),
         command=comparison.command,
         bar=bar,
-        share_of=lambda step, tokens_per_s: share_of_limit(machine, step, tokens_per_s),
+        share_of=partial(share_of_limit, machine),
     )
 
 
@@ -210,15 +211,12 @@ def tell_length(comparison: Comparison, steps: Sequence[Step], num_measured: int
 
 @contextmanager
 def own_environment() -> Iterator[None]:
-    """Every service takes the threads it takes by itself, and ends with us when we are ended."""
+    """Every service takes the threads it takes by itself."""
     before = dict(os.environ)
-    handler = signal.signal(signal.SIGTERM, signal.default_int_handler)
     os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"  # of weights being loaded: ours is enough
     for name in NOT_INHERITED:
         os.environ.pop(name, None)
     try:
         yield
     finally:
-        os.environ.clear()
         os.environ.update(before)
-        signal.signal(signal.SIGTERM, handler)

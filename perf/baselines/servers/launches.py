@@ -7,14 +7,12 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from generator.server.listen import Listen
 from perf.baselines import targets
-from perf.baselines.servers.processes import HOST
 from perf.load import targets as asked
 from perf.load.http import Target
 from perf.load.process import ROOT
@@ -37,50 +35,34 @@ class Setting:
     listen: Listen
     settings: Path
 
-    @property
-    def port(self) -> str:
-        return str(self.listen.http_port)
+    def fill(self, text: str) -> str:
+        """``text`` with what it names in braces."""
+        cores = ",".join(map(str, sorted(os.sched_getaffinity(0))))
+        return text.format(port=self.listen.http_port, cores=cores, root=ROOT, **vars(self))
 
 
 @dataclass(frozen=True)
 class Launch:
-    """A peer's command line, where it says that it is up, what it is asked, and its variables."""
+    """A peer's command line, where it says that it is up, what it is asked, and its variables; the
+    words in braces are Setting's.
+    """
 
-    command: Callable[[Setting], Sequence[str]]
+    command: str
     health: str
     asked: Target
-    variables: Callable[[Setting], Mapping[str, object]] = lambda _: {}
+    variables: Mapping[str, str] = field(default_factory=dict)
+
+    def words(self, setting: Setting) -> Sequence[str]:
+        """Of the command line."""
+        return [setting.fill(word) for word in self.command.split(" ")]
+
+    def environment(self, setting: Setting) -> dict[str, str]:
+        """The variables."""
+        return {name: setting.fill(value) for name, value in self.variables.items()}
 
 
-def app_command(app: str, setting: Setting) -> Sequence[str]:
-    """An app of ours in uvicorn, one worker."""
-    options = ["--host", HOST, "--port", setting.port, "--no-access-log", "--log-level", "warning"]
-    return ["uvicorn", "--app-dir", str(ROOT), f"perf.baselines.servers.{app}:app", *options]
-
-
-def serve_command(setting: Setting) -> Sequence[str]:
-    """``transformers serve`` with a cache as large as ``batching_app``'s."""
-    return [
-        *("python", "-m", "transformers.cli.transformers", "serve", "--continuous-batching"),
-        *("--device", "cpu", "--dtype", setting.dtype),
-        *("--attn-implementation", "sdpa", "--cb-block-size", str(PAGE_SIZE)),
-        *("--cb-num-blocks", str(NUM_BLOCKS)),
-        *("--cb-max-batch-tokens", str(MAX_BATCH_TOKENS)),
-        *("--log-level", "error", "--host", HOST, "--port", setting.port, setting.model),
-    ]
-
-
-def vllm_command(setting: Setting) -> Sequence[str]:
-    """``vllm serve`` as its documentation has it, without a line of log per request."""
-    return [
-        *("vllm", "serve", setting.model, "--dtype", setting.dtype),
-        *("--max-model-len", str(MAX_MODEL_LEN)),
-        *("--host", HOST, "--port", setting.port, "--disable-uvicorn-access-log"),
-    ]
-
-
-def mlserver_command(setting: Setting) -> Sequence[str]:
-    """MLServer with its Hugging Face runtime, its settings as files."""
+def write_mlserver_settings(setting: Setting) -> None:
+    """MLServer with its Hugging Face runtime has its settings as files."""
     listen = setting.listen
     of_server = {
         "host": listen.host,
@@ -106,33 +88,45 @@ def mlserver_command(setting: Setting) -> Sequence[str]:
     for name, content in (("settings", of_server), ("model-settings", of_model)):
         file = setting.settings / f"{name}.json"
         file.write_text(json.dumps(content, indent=2), encoding="utf-8")
-    return ["mlserver", "start", str(setting.settings)]
 
 
-def vllm_variables(_: Setting) -> Mapping[str, object]:
-    """All cores: its default leaves one to others, and is slower from 32 clients on."""
-    cores = ",".join(map(str, sorted(os.sched_getaffinity(0))))
-    return {"VLLM_CPU_KVCACHE_SPACE": VLLM_CACHE_GIB, "VLLM_CPU_OMP_THREADS_BIND": cores}
-
-
-def batching_variables(setting: Setting) -> Mapping[str, object]:
-    """What ``batching_app.py`` reads."""
-    sizes = {"PAGE_SIZE": PAGE_SIZE, "NUM_BLOCKS": NUM_BLOCKS, "MAX_BATCH_TOKENS": MAX_BATCH_TOKENS}
-    return {"MODEL": setting.model, "DTYPE": setting.dtype, **sizes}
-
-
+_LISTEN = "--host 127.0.0.1 --port {port}"
+# An app of ours, one worker.
+_UVICORN = "uvicorn --app-dir {root} --no-access-log --log-level warning"
+_APP = f"{_UVICORN} {_LISTEN} perf.baselines.servers"
+_CACHE = {"PAGE_SIZE": PAGE_SIZE, "NUM_BLOCKS": NUM_BLOCKS, "MAX_BATCH_TOKENS": MAX_BATCH_TOKENS}
 LAUNCHES: Mapping[str, Launch] = {
     targets.FASTAPI: Launch(
-        partial(app_command, "pipeline_app"),
-        *("/openapi.json", asked.PROMPT),
-        lambda setting: {"MODEL": setting.model},
+        f"{_APP}.pipeline_app:app", "/openapi.json", asked.PROMPT, {"MODEL": "{model}"}
     ),
     targets.BATCHING: Launch(
-        *(partial(app_command, "batching_app"), "/openapi.json", asked.PROMPT, batching_variables)
+        f"{_APP}.batching_app:app",
+        "/openapi.json",
+        asked.PROMPT,
+        {
+            "MODEL": "{model}",
+            "DTYPE": "{dtype}",
+            **{name: str(size) for name, size in _CACHE.items()},
+        },
     ),
     targets.MLSERVER: Launch(
-        mlserver_command, f"/v2/models/{asked.MLSERVER.name}/ready", asked.MLSERVER
+        "mlserver start {settings}", f"/v2/models/{asked.MLSERVER.name}/ready", asked.MLSERVER
     ),
-    targets.SERVE: Launch(serve_command, "/health", asked.COMPLETIONS),
-    targets.VLLM: Launch(vllm_command, "/health", asked.VLLM, vllm_variables),
+    targets.SERVE: Launch(
+        "python -m transformers.cli.transformers serve --continuous-batching --device cpu"
+        f" --dtype {{dtype}} --attn-implementation sdpa --cb-block-size {PAGE_SIZE}"
+        f" --cb-num-blocks {NUM_BLOCKS} --cb-max-batch-tokens {MAX_BATCH_TOKENS}"
+        f" --log-level error {_LISTEN} {{model}}",
+        "/health",
+        asked.COMPLETIONS,
+    ),
+    # As its documentation has it, without a line of log per request, on all cores: its default
+    # leaves one to others, and is slower from 32 clients on.
+    targets.VLLM: Launch(
+        f"vllm serve {{model}} --dtype {{dtype}} --max-model-len {MAX_MODEL_LEN} {_LISTEN}"
+        " --disable-uvicorn-access-log",
+        "/health",
+        asked.VLLM,
+        {"VLLM_CPU_KVCACHE_SPACE": str(VLLM_CACHE_GIB), "VLLM_CPU_OMP_THREADS_BIND": "{cores}"},
+    ),
 }

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from perf.baselines import targets
 from perf.baselines.servers.environments import Environment
-from perf.baselines.servers.launches import LAUNCHES, Launch, Setting
+from perf.baselines.servers.launches import LAUNCHES, Launch, Setting, write_mlserver_settings
 from perf.baselines.servers.packages import environment_of
 from perf.baselines.servers.processes import HOST, Ports, running, tail, wait_ready
 from perf.baselines.servers.repositories import (
@@ -39,6 +39,12 @@ class Service:
     pid: int
     last_words: Callable[[], str] = str
     streams_of: RecordsOf | None = None  # the same with answers that come in pieces
+
+    def run(self, streams: bool) -> RecordsOf:
+        """What runs a level of whole answers, or of streams."""
+        found = self.streams_of if streams else self.records_of
+        assert found is not None
+        return found
 
 
 @dataclass(frozen=True)
@@ -114,12 +120,13 @@ def listening(places: Places, variant: Variant, launch: Launch) -> Iterator[Serv
     log = places.folder / f"{variant.name}-{variant.dtype}.log"
     model, listen = str(places.folder / MODEL_FOLDER), places.ports.listen()
     setting = Setting(model, variant.dtype, listen, log.with_suffix(".settings"))
-    program, *arguments = launch.command(setting)
+    if variant.name == targets.MLSERVER:
+        write_mlserver_settings(setting)
+    program, *arguments = launch.words(setting)
     command = [places.environment(variant).program(program), *arguments]
-    variables = {name: str(value) for name, value in launch.variables(setting).items()}
     port, streamed = listen.http_port, variant.target.streamed
     records = partial(records_of, http_command(launch.asked, port))
     streams = partial(records_of, http_command(streamed, port)) if streamed else None
-    with running(command, {**OFFLINE, **variables}, log) as process:
+    with running(command, {**OFFLINE, **launch.environment(setting)}, log) as process:
         wait_ready(process, f"http://{HOST}:{port}{launch.health}", log)
         yield Service(records, process.pid, lambda: tail(log), streams)
