@@ -13,7 +13,11 @@ import psutil
 import torch
 
 from generator.errors import ServerError
-from perf.baselines.servers.repositories import MODEL_FOLDER, generated, lay_out_tutorial
+from perf.baselines.servers.repositories import (
+    MODEL_FOLDER,
+    lay_out_in_flight,
+    lay_out_tutorial,
+)
 from perf.gpu.results import Context, SkippedError, Target
 from perf.gpu.sections.ceilings import GIB
 from perf.gpu.sections.shapes import llama_bytes, make_llama
@@ -21,7 +25,6 @@ from perf.load.http import Target as Served
 from perf.load.levels import LevelArguments
 from perf.load.measure import Level, Policy, summarize
 from perf.load.process import http_command, records_of
-from perf.load.requests import LONGEST_PROMPT, OUTPUT_LENGTHS
 from perf.load.targets import IN_FLIGHT, TUTORIAL
 from perf.model import write_tokenizer
 from perf.serving import serving
@@ -29,19 +32,6 @@ from perf.serving import serving
 CLIENTS, TINY_CLIENTS = (1, 8, 64), (1, 2)
 TIMES_TARGET = {64: 20.0}  # clients -> times the tutorial's useful tokens/s
 _SPARE_GIB = {"llama-8b": 8.0, "llama-1b": 4.0, "tiny": 0.1}
-MODELS_YAML = f"""\
-models:
-  - name: {IN_FLIGHT.name}
-    task: text-generation
-    model: ./{MODEL_FOLDER}
-    dtype: bfloat16
-    streaming: false
-    instance_group:
-      - kind: KIND_%s
-    options:
-      engine: in_flight
-      max_model_len: {LONGEST_PROMPT + OUTPUT_LENGTHS[-1]}
-"""
 
 
 def measure(context: Context) -> None:
@@ -90,7 +80,7 @@ def _in_flight_levels(
     """Ours; where the server can't tell which GPUs there are, the model finds its own."""
     kinds = ("CPU",) if device.type == "cpu" else ("GPU", "MODEL")
     for kind in kinds:
-        ours = generated(context.folder, f"kind_{kind.lower()}", MODELS_YAML % kind)
+        ours = lay_out_in_flight(context.folder, "bfloat16", kind=kind)
         try:
             return _levels(context, ours, IN_FLIGHT, "in-flight engine", clients)
         except ServerError as error:
