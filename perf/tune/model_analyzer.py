@@ -15,23 +15,12 @@ from typing import Any
 import yaml
 
 from generator.errors import EXIT_OK, ModelError, PerfError
-from generator.models_yaml.reading import load
 from generator.spec.model_spec import ModelSpec
-from generator.spec.task_folders import find_tasks
 from generator.spec.triton_models import engine_name
 from perf.sweep.requests.bodies import requests_of
 from perf.tune.bench.private_repository import PrivateRepository
 from perf.tune.bench.served import target_in
-from perf.tune.question import (
-    STREAM,
-    Request,
-    counted_by,
-    endpoint_of,
-    files_of,
-    find_model,
-    inputs_of,
-    space_of,
-)
+from perf.tune.question import STREAM, Question, Request, counted_by, files_of
 from perf.tune.settings.keys import BATCH, DELAY, INSTANCES, OPTIONS, short
 from perf.tune.settings.space import Space
 
@@ -53,20 +42,20 @@ def write_configuration(request: Request, file: Path) -> int:
 
     Raises GeneratorError; PerfError where Model Analyzer could not change anything of the model.
     """
-    tasks = find_tasks()
-    spec = find_model(load(request.config, tasks), request.model, request.config)
-    space = space_of(spec, tasks[spec.task], request)
+    question = Question.of(request)
+    name = question.spec.name
     file, repository = file.absolute(), request.repository.resolve()
     data = file.with_suffix(".inputs.json")
-    document = _document(request, spec, space, file.parent, data)
+    document = _document(question, file.parent, data)
     try:
         with tempfile.TemporaryDirectory(prefix="hf-triton-tune-") as scratch:
-            places = request.config, request.repository
-            private = PrivateRepository(Path(scratch), spec, tasks, *places)
+            private = question.repository(Path(scratch))
             private.generate({})
-            content = _inputs(private, spec, request)
+            content = _inputs(private, question)
         data.write_text(content, encoding="utf-8")
-        text = _HEAD.format(left_out=_left_out(space)) + yaml.safe_dump(document, sort_keys=False)
+        text = _HEAD.format(left_out=_left_out(question.space)) + yaml.safe_dump(
+            document, sort_keys=False
+        )
         file.write_text(text, encoding="utf-8")
     except OSError as error:
         raise PerfError(f"{error.filename or file}: {error.strerror}") from None
@@ -74,17 +63,15 @@ def write_configuration(request: Request, file: Path) -> int:
     named = {"repository": repository, "folder": file.parent, "file": file}
     quoted = {name: shlex.quote(str(path)) for name, path in named.items()}
     print(_COMMAND.format(image=SDK_IMAGE, **quoted))
-    if not (request.repository / spec.name).is_dir():
-        print(f"hf-triton generate first: {request.repository} lacks {spec.name}", file=sys.stderr)
+    if not (request.repository / name).is_dir():
+        print(f"hf-triton generate first: {request.repository} lacks {name}", file=sys.stderr)
     return EXIT_OK
 
 
-def _document(
-    request: Request, spec: ModelSpec, space: Space, folder: Path, data: Path
-) -> dict[str, Any]:
+def _document(question: Question, folder: Path, data: Path) -> dict[str, Any]:
     """Model Analyzer counts requests and whole answers; it knows no tokens."""
-    goal, is_throughput = request.goal, request.goal.wanted == "throughput"
-    is_stream = endpoint_of(spec, request.endpoint, goal) == STREAM
+    request, spec, goal = question.request, question.spec, question.request.goal
+    is_throughput, is_stream = goal.wanted == "throughput", question.endpoint == STREAM
     interval_ms = max(1, int(request.effort.seconds * 1000))
     flags: dict[str, Any] = {"input-data": str(data), "measurement-interval": interval_ms}
     constraints = {
@@ -97,7 +84,7 @@ def _document(
     }
     model = {
         "parameters": {"concurrency": [request.concurrency], "batch_sizes": [1]},
-        "model_config_parameters": _parameters(spec, space),
+        "model_config_parameters": _parameters(spec, question.space),
         "objectives": ["perf_throughput" if is_throughput else "perf_latency_p99"],
         "perf_analyzer_flags": flags | ({"streaming": True, "async": True} if is_stream else {}),
         **({"constraints": constraints} if constraints else {}),
@@ -140,13 +127,13 @@ def _left_out(space: Space) -> str:
     return f"options ({', '.join(names)})" if names else "options"
 
 
-def _inputs(private: PrivateRepository, spec: ModelSpec, request: Request) -> str:
+def _inputs(private: PrivateRepository, question: Question) -> str:
     """What perf_analyzer sends in turns, over gRPC where it streams."""
     try:
-        files = files_of(spec, request.repository)
+        files = files_of(question.spec, question.request.repository)
     except ModelError:  # nothing is fetched yet: then words are counted
         files = None
-    inputs = counted_by(inputs_of(spec, request.load), files)
-    endpoint = endpoint_of(spec, request.endpoint, request.goal)
-    target = target_in(private, endpoint)
-    return requests_of(target, inputs, private.path, request.seed)[0].content("grpc-stream")
+    inputs = counted_by(question.inputs, files)
+    target = target_in(private, question.endpoint)
+    seed = question.request.seed
+    return requests_of(target, inputs, private.path, seed)[0].content("grpc-stream")

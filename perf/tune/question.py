@@ -4,17 +4,18 @@ models.yaml and the repository's cache of weights; starts nothing.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 from generator.errors import ModelError, SpecError, UsageError
+from generator.models_yaml.reading import load
 from generator.render.manifest import WEIGHTS_FOLDER
 from generator.spec.model_spec import ModelSpec
 from generator.spec.runtime_rules import repository_folder, snapshot_folder
-from generator.spec.task_folders import Task
+from generator.spec.task_folders import Task, find_tasks
 from generator.yaml_file.nodes import Node
 from generator.yaml_file.schema import Report
 from perf.machine import num_cores
@@ -22,6 +23,7 @@ from perf.sweep.scenario import ranges
 from perf.sweep.scenario.file import read_sweep
 from perf.sweep.scenario.model import Inputs
 from perf.sweep.scenario.ranges import Lengths
+from perf.tune.bench.private_repository import PrivateRepository
 from perf.tune.goal import Goal
 from perf.tune.settings import keys
 from perf.tune.settings.arguments import make_space
@@ -61,29 +63,50 @@ class Request:
     command: str = ""
 
 
-def space_of(spec: ModelSpec, task: Task, request: Request) -> Space:
-    """What is tried of a model. Raises UsageError."""
-    usual = keys.worth_trying(spec, task, request.concurrency, num_cores())
-    return make_space(spec, task, request.search, request.fix, usual)
+@dataclass(frozen=True)
+class Question:
+    """The same once models.yaml is read: what is tried of which model, and how it is asked."""
 
+    request: Request
+    tasks: Mapping[str, Task]
+    spec: ModelSpec
+    space: Space
+    inputs: Inputs  # of --load, or what is usual
+    endpoint: str
 
-def question_of(spec: ModelSpec, space: Space, request: Request) -> dict[str, Any]:
-    """What a search is the answer to; searches that differ in it have folders of their own."""
-    inputs = inputs_of(spec, request.load)
-    return {
-        "model": spec.name,
-        "entry": {key: keys.plain(node) for key, node in spec.places.items()},
-        "goal": request.goal.describe(),
-        "endpoint": endpoint_of(spec, request.endpoint, request.goal),
-        "concurrency": request.concurrency,
-        "prompt_tokens": inputs.prompt[0].label if inputs.prompt else "",
-        "output_tokens": inputs.output[0].label if inputs.output else "",
-        "search": {each.key: list(each.values) for each in space.dimensions},
-        "fixed": dict(space.fixed),
-        "current": dict(space.current),
-        "seconds": request.effort.seconds,
-        "seed": request.seed,
-    }
+    @classmethod
+    def of(cls, request: Request) -> Question:
+        """Raises GeneratorError."""
+        tasks = find_tasks()
+        spec = find_model(load(request.config, tasks), request.model, request.config)
+        usual = keys.worth_trying(spec, tasks[spec.task], request.concurrency, num_cores())
+        space = make_space(spec, tasks[spec.task], request.search, request.fix, usual)
+        inputs = inputs_of(spec, request.load)
+        endpoint = endpoint_of(spec, request.endpoint, request.goal)
+        return cls(request, tasks, spec, space, inputs, endpoint)
+
+    def repository(self, folder: Path) -> PrivateRepository:
+        """One of the model alone, in a temporary folder."""
+        places = self.request.config, self.request.repository
+        return PrivateRepository(folder, self.spec, self.tasks, *places)
+
+    def scenario(self) -> dict[str, Any]:
+        """What a search is the answer to; searches that differ in it have folders of their own."""
+        request, space = self.request, self.space
+        return {
+            "model": self.spec.name,
+            "entry": {key: keys.plain(node) for key, node in self.spec.places.items()},
+            "goal": request.goal.describe(),
+            "endpoint": self.endpoint,
+            "concurrency": request.concurrency,
+            "prompt_tokens": self.inputs.prompt[0].label if self.inputs.prompt else "",
+            "output_tokens": self.inputs.output[0].label if self.inputs.output else "",
+            "search": {each.key: list(each.values) for each in space.dimensions},
+            "fixed": dict(space.fixed),
+            "current": dict(space.current),
+            "seconds": request.effort.seconds,
+            "seed": request.seed,
+        }
 
 
 def find_model(specs: Sequence[ModelSpec], name: str, config: Path) -> ModelSpec:
@@ -122,15 +145,15 @@ def endpoint_of(spec: ModelSpec, wanted: str | None, goal: Goal) -> str:
     return name
 
 
-def inputs_of(spec: ModelSpec, load: str | None) -> Inputs:
+def inputs_of(spec: ModelSpec, asked: str | None) -> Inputs:
     """What ``--load`` says, or what is usual for the task: one length of prompts and of answers at
     most. Raises UsageError, SpecError.
     """
-    if load is None:
+    if asked is None:
         usual = [(Lengths((length,)),) for length in _USUAL.get(spec.task, ())]
         return Inputs(**dict(zip(("prompt", "output"), usual, strict=False)))  # type: ignore[arg-type]
-    is_file = load.endswith((".yaml", ".yml"))
-    found = _of_scenario(Path(load), spec) if is_file else _parsed(load)
+    is_file = asked.endswith((".yaml", ".yml"))
+    found = _of_scenario(Path(asked), spec) if is_file else _parsed(asked)
     if found.output and spec.task not in _GENERATES:
         raise UsageError(f"--load output: model '{spec.name}' ({spec.task}) generates no text")
     if found.prompt and spec.task in _ONE_SAMPLE:

@@ -18,26 +18,16 @@ from typing import Any
 from tqdm import tqdm  # type: ignore[import-untyped]
 
 from generator.errors import EXIT_INPUT, EXIT_INTERRUPTED, EXIT_OK, PerfError
-from generator.models_yaml.reading import load
 from generator.server.state_file import running_servers
-from generator.spec.task_folders import Task, find_tasks
+from generator.spec.task_folders import Task
 from perf.in_use import in_use
 from perf.report.best import Bounds
 from perf.report.head import here
 from perf.report.rendering import write_renderings
 from perf.report.schema import RUN_FILE, Run, read_run, write_run
-from perf.tune.bench.private_repository import PrivateRepository
 from perf.tune.bench.room import Room
 from perf.tune.bench.served import ServedBench
-from perf.tune.question import (
-    Request,
-    counted_by,
-    files_of,
-    find_model,
-    inputs_of,
-    question_of,
-    space_of,
-)
+from perf.tune.question import Question, Request, counted_by, files_of
 from perf.tune.ranking import table
 from perf.tune.settings.keys import settings_text
 from perf.tune.settings.space import Space
@@ -54,11 +44,9 @@ _BAR = "{n}/{total} trials |{bar:20}| {elapsed} {desc}{postfix}"
 
 def tune(request: Request) -> int:
     """Returns the exit code. Raises GeneratorError where the search can't begin or be kept."""
-    tasks = find_tasks()
-    spec = find_model(load(request.config, tasks), request.model, request.config)
-    space = space_of(spec, tasks[spec.task], request)
-    question = question_of(spec, space, request)
-    folder = folder_of(spec.name, question, request.output)
+    question = Question.of(request)
+    spec, scenario = question.spec, question.scenario()
+    folder = folder_of(spec.name, scenario, request.output)
     files = files_of(spec, request.repository)
     room = Room.of(spec, files)
     for server in running_servers(request.repository):
@@ -68,15 +56,14 @@ def tune(request: Request) -> int:
         )
     try:
         with (
-            opened(folder, question, request.command),
+            opened(folder, scenario, request.command),
             tempfile.TemporaryDirectory(prefix="hf-triton-tune-") as scratch,
         ):
-            places = request.config, request.repository
-            repository = PrivateRepository(Path(scratch), spec, tasks, *places)
-            inputs = counted_by(inputs_of(spec, request.load), files)
-            sent = inputs, question["endpoint"], request.concurrency, request.seed
+            repository = question.repository(Path(scratch))
+            inputs = counted_by(question.inputs, files)
+            sent = inputs, question.endpoint, request.concurrency, request.seed
             bench = ServedBench(repository, room, *sent, folder, files)
-            return Tuning(request, space, bench, folder, tasks).run()
+            return Tuning(request, question.space, bench, folder, question.tasks).run()
     except OSError as error:
         raise PerfError(
             f"{error.filename or folder}: {error.strerror or error}; what was measured is in "
