@@ -13,14 +13,6 @@ from generator.errors import PerfError
 from generator.verbs.generate import generate
 from perf.growth.axes.cli_process import ROOT
 
-_MODEL = """\
-  - name: {name}
-    task: text-generation
-    model: {model}
-    dtype: float32
-    streaming: {streaming}
-    options: {{engine: in_flight, max_model_len: {max_model_len}, max_num_seqs: {max_num_seqs}}}
-"""
 # In a process of its own, so that what measures the memory of others holds no torch.
 _MAKE = """\
 import sys; from pathlib import Path; from perf.model import llama_config, make_model
@@ -47,17 +39,13 @@ def repository_of(folder: Path, names: Sequence[str], shape: Shape, seed: int) -
     model, config, repository = folder / "llama", folder / "models.yaml", folder / "repository"
     if not model.exists():
         _make(model, shape, seed)
+    options = f"max_model_len: {shape.max_model_len}, max_num_seqs: {shape.max_num_seqs}"
+    keys = f"task: text-generation, model: {model}, dtype: float32"
+    keys += f", streaming: {str(shape.streaming).lower()}"
     entries = (
-        _MODEL.format(
-            name=name,
-            model=model,
-            streaming=str(shape.streaming).lower(),
-            max_model_len=shape.max_model_len,
-            max_num_seqs=shape.max_num_seqs,
-        )
-        for name in names
+        f"  - {{name: {n}, {keys}, options: {{engine: in_flight, {options}}}}}" for n in names
     )
-    config.write_text("models:\n" + "".join(entries), encoding="utf-8")
+    config.write_text("\n".join(["models:", *entries, ""]), encoding="utf-8")
     generate(config, repository)
     return repository
 

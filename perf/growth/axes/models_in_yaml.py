@@ -7,16 +7,14 @@ that answers as tritonserver does and has none of the models, or all of them (st
 from __future__ import annotations
 
 import contextlib
-import shutil
-import subprocess
-import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from generator.errors import PerfError
 from generator.server.admin_key import VARIABLE
 from perf.growth.axes.axis import Axis, Chart, Cost, Measure, Place, Step, doubled
-from perf.growth.axes.cli_process import ROOT, run_cli
+from perf.growth.axes.cli_process import run_cli
+from perf.growth.axes.stand_in import stand_in
 
 TARGETS = (
     "validate",
@@ -67,14 +65,9 @@ def session(place: Place) -> Iterator[Measure]:
     """Needs nothing that points share."""
 
     def measure(step: Step) -> Iterator[Cost]:
-        folder = place.folder / "yaml"
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir()
-        try:
-            yield from _costs(folder, place, step.value)
-        finally:
+        with tempfile.TemporaryDirectory(dir=place.folder) as folder:
+            yield from _costs(Path(folder), place, step.value)
             place.say("clearing away")
-            shutil.rmtree(folder, ignore_errors=True)
 
     yield measure
 
@@ -103,21 +96,6 @@ def _costs(folder: Path, place: Place, num_models: int) -> Iterator[Cost]:
             yield cost(target, says, "--dry-run", "--url", f"127.0.0.1:{port}")
     config.write_text(_ANOTHER, encoding="utf-8")
     yield cost("prune", "remove ")
-
-
-@contextlib.contextmanager
-def stand_in(repository: Path, *, loaded: bool) -> Iterator[int]:
-    """The port of a server that has all models of the repository, or none of them."""
-    command = [sys.executable, "-m", "perf.growth.axes.stand_in", str(repository)]
-    command += ["--loaded"] if loaded else []
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            line = process.stdout.readline() if process.stdout else ""
-            if not line:
-                raise PerfError("the stand-in for a server did not start")
-            yield int(line)
-        finally:
-            process.terminate()
 
 
 AXIS = Axis(

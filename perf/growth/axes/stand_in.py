@@ -1,76 +1,64 @@
-"""A server as far as planning an apply asks it: ``python -m perf.growth.axes.stand_in REPOSITORY``.
-
-Answers what tritonserver would if it had loaded every model of the repository (``--loaded``), or
-none, so that planning for a thousand models can be measured where no machine could load them.
-Prints its port, and serves until it is terminated.
+"""A server as far as planning an apply asks it: it answers what tritonserver would if it had loaded
+every model of a repository, or none, so that planning for a thousand models can be measured where
+no machine could load them.
 """
 
 from __future__ import annotations
 
-import argparse
+import contextlib
 import json
+import threading
 import urllib.parse
+from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 from generator.render.digest import CONFIG_FILE, DIGEST_PARAMETER, digest_in
 
 
-class StandIn(ThreadingHTTPServer):
-    """Reads a folder's digest when it is asked for; listens on a free port of this machine."""
+@contextlib.contextmanager
+def stand_in(repository: Path, *, loaded: bool) -> Iterator[int]:
+    """Its port: one of this machine that was free."""
 
-    request_queue_size = 64
-    daemon_threads = True
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            answer = _answer(repository, self.path, loaded=loaded)
+            body = json.dumps({"error": "unknown"} if answer is None else answer).encode()
+            self.send_response(404 if answer is None else 200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
 
-    def __init__(self, repository: Path, *, loaded: bool) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
-        self.repository, self.loaded = repository, loaded
+        do_POST = do_GET  # noqa: N815, a name of http.server's
 
-    def answer(self, path: str) -> object | None:
-        """What is answered; None of what it does not have."""
-        match [urllib.parse.unquote(word) for word in path.removeprefix("/v2").split("/") if word]:
-            case []:
-                return {"name": "stand-in", "extensions": ["model_repository"]}
-            case ["models", name, *_, "config"]:  # as a loaded model has it
-                digest = digest_in((self.repository / name / CONFIG_FILE).read_bytes())
-                return {"name": name, "parameters": {DIGEST_PARAMETER: {"string_value": digest}}}
-            case [*_, "index"]:
-                return [self._entry(path.name) for path in sorted(self.repository.iterdir())]
-            case [*_, "load" | "unload"]:
-                return {}
-        return None
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002, http.server's name
+            """Says nothing."""
 
-    def _entry(self, name: str) -> dict[str, str]:
-        is_loaded = self.loaded and not name.startswith(".hf-triton")
-        return {"name": name, **({"version": "1", "state": "READY"} if is_loaded else {})}
-
-
-class _Handler(BaseHTTPRequestHandler):
-    server: StandIn
-
-    def do_GET(self) -> None:
-        answer = self.server.answer(self.path)
-        body = json.dumps({"error": "unknown"} if answer is None else answer).encode()
-        self.send_response(404 if answer is None else 200)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    do_POST = do_GET  # noqa: N815, a name of http.server's
-
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002, http.server's name
-        """Says nothing."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield server.server_address[1]
+        finally:
+            server.shutdown()
+            thread.join()
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("repository", type=Path)
-    parser.add_argument("--loaded", action="store_true")
-    args = parser.parse_args()
-    server = StandIn(args.repository, loaded=args.loaded)
-    print(server.server_address[1], flush=True)
-    server.serve_forever()
-
-
-if __name__ == "__main__":
-    main()
+def _answer(repository: Path, path: str, *, loaded: bool) -> object | None:
+    """None of what it does not have."""
+    match [urllib.parse.unquote(word) for word in path.removeprefix("/v2").split("/") if word]:
+        case []:
+            return {"name": "stand-in", "extensions": ["model_repository"]}
+        case ["models", name, *_, "config"]:  # as a loaded model has it
+            digest = digest_in((repository / name / CONFIG_FILE).read_bytes())
+            return {"name": name, "parameters": {DIGEST_PARAMETER: {"string_value": digest}}}
+        case [*_, "index"]:
+            names = sorted(each.name for each in repository.iterdir())
+            state = {"version": "1", "state": "READY"}
+            return [
+                {"name": name, **(state if loaded and not name.startswith(".hf-triton") else {})}
+                for name in names
+            ]
+        case [*_, "load" | "unload"]:
+            return {}
+    return None

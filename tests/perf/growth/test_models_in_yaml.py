@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import http.client
 import json
-import threading
 from pathlib import Path
 
 from generator.models_yaml.reading import load_unpinned
@@ -13,7 +12,7 @@ from generator.server.http_api import ServerApi
 from generator.spec.task_folders import find_tasks
 from perf.growth.axes.axis import Place, Step
 from perf.growth.axes.models_in_yaml import TARGETS, models_yaml, session
-from perf.growth.axes.stand_in import StandIn
+from perf.growth.axes.stand_in import stand_in
 
 
 def test_the_models_are_right_and_of_every_kind(tmp_path: Path) -> None:
@@ -41,25 +40,18 @@ def test_the_stand_in_has_every_model_or_none(tmp_path: Path) -> None:
     (tmp_path / "one/config.pbtxt").write_text(config)
     assert digest_in(config.encode()) == digest
     for loaded, states in ((True, ["READY"]), (False, [])):
-        server = StandIn(tmp_path, loaded=loaded)
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            api = ServerApi("127.0.0.1", server.server_address[1], answer_timeout_s=60)
+        with stand_in(tmp_path, loaded=loaded) as port:
+            api = ServerApi("127.0.0.1", port, answer_timeout_s=60)
             assert [version.state for version in api.index()] == states
             assert digest_of_served(api.model_config("one")) == digest
             assert api.lists_folder("one")
             assert api.unload("one") is None
             assert api.metadata()["extensions"] == ["model_repository"]
-            assert _status(server, "/v2/nothing") == 404
-        finally:
-            server.shutdown()
-            thread.join()
-            server.server_close()
+            assert _status(port, "/v2/nothing") == 404
 
 
-def _status(server: StandIn, path: str) -> int:
-    connection = http.client.HTTPConnection("127.0.0.1", server.server_address[1], timeout=60)
+def _status(port: int, path: str) -> int:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     connection.request("GET", path)
     response = connection.getresponse()
     assert json.loads(response.read())
