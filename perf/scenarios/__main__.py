@@ -15,11 +15,7 @@ from typing import Any
 from generator.errors import GeneratorError
 from perf.load.process import LevelError
 from perf.report.head import Head, here
-from perf.scenarios import comparisons, disturbances
-from perf.scenarios.comparisons import COMPARISONS, Comparison
-from perf.scenarios.disturbances import DISTURBANCES, Disturbance
-
-SCENARIOS: dict[str, Comparison | Disturbance] = {**COMPARISONS, **DISTURBANCES}
+from perf.scenarios.comparisons import COMPARISONS, lines_of, measure, problems_of
 
 DESCRIPTION = """\
 Answers one question each on this machine, prints a Markdown table, and writes it into PATH.md and
@@ -30,20 +26,7 @@ scenarios:
 EPILOG = """\
 example:
   python -m perf.scenarios forwarding --rounds 3
-exit codes: 0 measured; 1 an answer was wrong or lost that should not have been; 2 usage; 130
-interrupted"""
-
-
-def measured(args: argparse.Namespace, folder: Path) -> tuple[list[str], list[Any], list[str]]:
-    """Lines of Markdown, every figure, and what went wrong."""
-    if args.name in COMPARISONS:
-        comparison = COMPARISONS[args.name]
-        levels = comparisons.compare(comparison, folder, args.rounds, args.level_s)
-        lines = comparisons.lines_of(comparison, levels)
-        return lines, [asdict(each) for each in levels], comparisons.problems_of(levels)
-    noticed = disturbances.disturb(DISTURBANCES[args.name], folder, args.rounds)
-    lines = disturbances.lines_of(noticed)
-    return lines, [asdict(each) for each in noticed], disturbances.problems_of(noticed)
+exit codes: 0 measured; 1 an answer was wrong; 2 usage; 130 interrupted"""
 
 
 def write(output: Path, head: Head, question: str, lines: list[str], figures: list[Any]) -> None:
@@ -57,7 +40,7 @@ def write(output: Path, head: Head, question: str, lines: list[str], figures: li
 
 
 def parse_args(argv: list[str]) -> argparse.Namespace:
-    told = "\n".join(f"  {name:16} {each.question}" for name, each in SCENARIOS.items())
+    told = "\n".join(f"  {name:16} {each.question}" for name, each in COMPARISONS.items())
     parser = argparse.ArgumentParser(
         prog="python -m perf.scenarios",
         description=DESCRIPTION + told,
@@ -65,7 +48,7 @@ def parse_args(argv: list[str]) -> argparse.Namespace:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    add("name", choices=SCENARIOS, metavar="NAME")
+    add("name", choices=COMPARISONS, metavar="NAME")
     add("--rounds", type=int, default=3, metavar="N", help="how often each is measured: 3")
     add("--level-s", type=float, default=10.0, metavar="S", help="seconds of a level: 10")
     add("--output", type=Path, metavar="PATH", help="perf-results/NAME")
@@ -74,17 +57,20 @@ def parse_args(argv: list[str]) -> argparse.Namespace:
 
 def main(argv: list[str]) -> int:
     args = parse_args(argv)
-    question = SCENARIOS[args.name].question
+    comparison = COMPARISONS[args.name]
     head = here(shlex.join(["python", "-m", "perf.scenarios", *argv]))
     try:
         with tempfile.TemporaryDirectory(prefix="perf-") as folder:
-            lines, figures, problems = measured(args, Path(folder))
+            measured = measure(comparison, Path(folder), args.rounds, args.level_s)
     except KeyboardInterrupt:
         return 130
-    except (GeneratorError, LevelError, TimeoutError, subprocess.CalledProcessError) as error:
+    except (GeneratorError, LevelError, subprocess.CalledProcessError) as error:
         print(f"perf.scenarios: {error}", file=sys.stderr)
         return 1
-    write(args.output or Path("perf-results", args.name), head, question, lines, figures)
+    lines, figures = lines_of(comparison, measured), [asdict(each) for each in measured]
+    output = args.output or Path("perf-results", args.name)
+    write(output, head, comparison.question, lines, figures)
+    problems = problems_of(measured)
     for problem in problems:
         print(problem, file=sys.stderr)
     return 1 if problems else 0

@@ -7,11 +7,12 @@ all alike. A ratio is of two levels of one round.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
+from generator.server.listen import Listen
 from perf.baselines.servers.repositories import generated
 from perf.load.http import Target
 from perf.load.levels import LevelArguments
@@ -21,11 +22,6 @@ from perf.load.targets import GRPC, IN_FLIGHT, SSE
 from perf.model import llama_config, make_model
 from perf.report.markdown import spread, table
 from perf.serving import serving
-
-HEADS = (
-    *("clients", "way", "useful tokens/s", "times the first", "p50 s", "p99 s"),
-    *("first token ms", "between ms", "wrong answers"),
-)
 
 
 @dataclass(frozen=True)
@@ -124,7 +120,16 @@ class Measured:
     first_problem: str | None
 
 
-def compare(comparison: Comparison, folder: Path, rounds: int, level_s: float) -> list[Measured]:
+_COLUMNS = (  # head, figure, its unit in the table's, form
+    ("useful tokens/s", "useful_tokens_per_s", 1, ",.0f"),
+    ("p50 s", "p50_s", 1, ".2f"),
+    ("p99 s", "p99_s", 1, ".2f"),
+    ("first token ms", "first_s", 1e3, ".0f"),
+    ("between ms", "between_s", 1e3, ".0f"),
+)
+
+
+def measure(comparison: Comparison, folder: Path, rounds: int, level_s: float) -> list[Measured]:
     """Every level, in the order in which it was measured. Raises ``LevelError``, ``ServerError``,
     ``subprocess.CalledProcessError`` of the generator.
     """
@@ -134,27 +139,22 @@ def compare(comparison: Comparison, folder: Path, rounds: int, level_s: float) -
     found = list[Measured]()
     with serving(repository, *comparison.entries) as server:
         for number in range(-1, rounds):  # the first is thrown away
+            policy_s = (level_s if number >= 0 else 0, 10 * level_s)
             for clients in comparison.clients:
                 for way in comparison.ways if number % 2 == 0 else comparison.ways[::-1]:
-                    listen = server.listen
-                    port = listen.grpc_port if way.target == GRPC else listen.http_port
-                    policy = Policy(2 * clients, level_s if number >= 0 else 0, 10 * level_s)
-                    seed = 100 * (number + 1) + clients
+                    seed, policy = 100 * (number + 1) + clients, Policy(2 * clients, *policy_s)
                     arguments = LevelArguments(clients, seed, policy, comparison.load)
-                    command = http_command(way.target, port, way.model)
-                    level = _measured(number, way, arguments, command)
+                    level = _level(number, way, arguments, server.listen)
                     found += [level] * (number >= 0)
     return found
 
 
-def _measured(number: int, way: Way, arguments: LevelArguments, command: list[str]) -> Measured:
-    records = records_of(command, arguments)
+def _level(number: int, way: Way, arguments: LevelArguments, listen: Listen) -> Measured:
+    port = listen.grpc_port if way.target == GRPC else listen.http_port
+    records = records_of(http_command(way.target, port, way.model), arguments)
     level = summarize(records, arguments.clients)
-    print(
-        f"round {number + 1}, {arguments.clients} clients, {way.label}: "
-        f"{level.useful_tokens_per_s:.0f} tokens/s",
-        file=sys.stderr,
-    )
+    said = f"round {number + 1}, {arguments.clients} clients, {way.label}"
+    print(f"{said}: {level.useful_tokens_per_s:.0f} tokens/s", file=sys.stderr)
     return Measured(
         number,
         arguments.clients,
@@ -182,33 +182,24 @@ def waits_of(records: Sequence[Record], clients: int) -> tuple[float | None, flo
 
 
 def lines_of(comparison: Comparison, measured: Sequence[Measured]) -> list[str]:
-    """The table: medians over the rounds, in brackets the least and the most."""
-    rows = (
-        [clients, way.label, *_cells(comparison, measured, clients, way)]
-        for clients in comparison.clients
-        for way in comparison.ways
-    )
-    return table(HEADS, rows, ">" + "<")
-
-
-def _cells(
-    comparison: Comparison, measured: Sequence[Measured], clients: int, way: Way
-) -> Iterator[str]:
-    of_all = [each for each in measured if each.clients == clients]
-    own = [each for each in of_all if each.way == way.label]
-    base = {
-        each.round: each.useful_tokens_per_s
-        for each in of_all
-        if each.way == comparison.ways[0].label
-    }
-    yield spread([each.useful_tokens_per_s for each in own], ",.0f")
-    yield spread([each.useful_tokens_per_s / base[each.round] for each in own], ".2f")
-    yield spread([each.p50_s for each in own], ".2f")
-    yield spread([each.p99_s for each in own], ".2f")
-    for waits in ([each.first_s for each in own], [each.between_s for each in own]):
-        known = [1e3 * seconds for seconds in waits if seconds is not None]
-        yield spread(known, ".0f") if known else ""
-    yield str(sum(each.num_problems for each in own))
+    """The table: medians over the rounds, in brackets the least and the most; ``times the first``
+    are ratios of two levels of one round.
+    """
+    heads = ["clients", "way", *(head for head, *_ in _COLUMNS), "times the first", "wrong answers"]
+    rows = []
+    for clients in comparison.clients:
+        of_all = [each for each in measured if each.clients == clients]
+        rate = {(each.way, each.round): each.useful_tokens_per_s for each in of_all}
+        for way in comparison.ways:
+            own = [each for each in of_all if each.way == way.label]
+            first = [rate[comparison.ways[0].label, each.round] for each in own]
+            row: list[object] = [clients, way.label]
+            for _, name, unit, form in _COLUMNS:
+                known = [v * unit for each in own if (v := getattr(each, name)) is not None]
+                row.append(spread(known, form) if known else "")
+            times = [o.useful_tokens_per_s / base for o, base in zip(own, first, strict=True)]
+            rows.append([*row, spread(times, ".2f"), sum(each.num_problems for each in own)])
+    return table(heads, rows, ">" + "<")
 
 
 def problems_of(measured: Sequence[Measured]) -> list[str]:
