@@ -6,7 +6,6 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
 
 from tqdm import tqdm  # type: ignore[import-untyped]
 
@@ -14,7 +13,7 @@ from perf.baselines.fleet import Fleet, LeftOutError
 from perf.baselines.plan import Plan, Step
 from perf.baselines.servers.start import Service
 from perf.baselines.targets import OURS_ON_TRITON
-from perf.load.figures import measurement_of, percentiles
+from perf.load.figures import between_chunks, measurement_of
 from perf.load.levels import LevelArguments
 from perf.load.measure import Record, client_cores, counted
 from perf.machine import num_cores
@@ -72,16 +71,17 @@ class Rounds:
         self, step: Step, records: Sequence[Record], started: str, machine: Mapping[str, float]
     ) -> Measurement:
         """The figures of a level; stable where as many requests were counted as were wanted."""
-        inside, counted_s = counted(records, step.clients)
+        inside, _ = counted(records, step.clients)
         good = [record for record in inside if record.problem is None]
-        useful = sum(record.max_tokens for record in good) / counted_s if counted_s else 0.0
-        between_ms = [1000 * (b - a) for record in good for a, b in pairwise(record.chunk_s)]
         num_chunks = sum(len(record.chunk_s) for record in good)
         tokens = sum(record.num_output_tokens for record in good)
+        found = measurement_of(
+            records, step.load, step.round, started, self.command, between_chunks
+        )
+        useful = found.output_tokens_per_s or 0.0
         return replace(
-            measurement_of(records, step.load, step.round, started, self.command),
+            found,
             stable=len(good) >= self.plan.num_requests,
-            inter_token_latency=percentiles(between_ms),
             output_tokens_per_s=useful,
             roofline_share=self.share_of(step, useful),
             server={"tokens_per_chunk": tokens / num_chunks} if num_chunks else {},

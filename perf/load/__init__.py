@@ -5,7 +5,7 @@ callers that each send when their last request is answered, and to get a ``Recor
 
     arguments = LevelArguments(clients=8, seed=0, policy=Policy(512, min_s=10, max_s=300))
     records = records_of(http_command(IN_FLIGHT, port), arguments)
-    level = summarize(records, 8)
+    found = measurement_of(records, Load("in_flight", "http-infer", 8), 0, now())
 
 ``LevelArguments(rate=20.0)`` sends 20 requests a second instead, whatever is answered. Where a
 process should serve more than one level, ``generator(command)`` keeps it. Within a process:
@@ -20,6 +20,6 @@ process should serve more than one level, ``generator(command)`` keeps it. Withi
     in_process.py   the same with an engine and no server
     levels.py       how much to send, and the loop of a process that is told so
     process.py      starts such a process and reads its records
-    measure.py      from records to throughput and latency
+    measure.py      the record of a request, and which of them count
     figures.py      from records to a measurement of a run
 """

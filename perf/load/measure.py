@@ -52,22 +52,6 @@ class Policy:
         return num_sent >= self.min_requests and elapsed_s >= self.min_s
 
 
-@dataclass(frozen=True)
-class Level:
-    """The figures of one target at one number of clients; useful tokens are those asked for."""
-
-    clients: int
-    num_requests: int  # in the counted time, as all below but the problems
-    num_useful_tokens: int
-    counted_s: float
-    useful_tokens_per_s: float
-    p50_s: float
-    p90_s: float
-    p99_s: float
-    num_problems: int  # in all of the level
-    first_problem: str | None
-
-
 def percentile(values: Sequence[float], share: float) -> float:
     """The smallest value that at least ``share`` (0 to 1) of them do not exceed (nearest rank)."""
     ordered = sorted(values)
@@ -88,27 +72,6 @@ def counted(records: Sequence[Record], clients: int) -> tuple[list[Record], floa
     if len(inside) < clients:
         return ordered, ordered[-1].done_s - min(record.sent_s for record in ordered)
     return inside, end_s - start_s
-
-
-def summarize(records: Sequence[Record], clients: int) -> Level:
-    """The figures of a level; answers with a problem count for nothing."""
-    inside, counted_s = counted(records, clients)
-    good = [record for record in inside if record.problem is None]
-    problems = [record.problem for record in records if record.problem is not None]
-    num_useful_tokens = sum(record.max_tokens for record in good)
-    latencies = [record.latency_s for record in good]
-    return Level(
-        clients=clients,
-        num_requests=len(good),
-        num_useful_tokens=num_useful_tokens,
-        counted_s=counted_s,
-        useful_tokens_per_s=num_useful_tokens / counted_s if counted_s else 0.0,
-        p50_s=percentile(latencies, 0.50),
-        p90_s=percentile(latencies, 0.90),
-        p99_s=percentile(latencies, 0.99),
-        num_problems=len(problems),
-        first_problem=problems[0] if problems else None,
-    )
 
 
 def client_cores(records: Sequence[Record], clients: int) -> float:

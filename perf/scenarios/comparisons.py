@@ -6,21 +6,24 @@ all alike. A ratio is of two levels of one round.
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 
 from generator.server.listen import Listen
 from perf.baselines.servers.repositories import generated
+from perf.load.figures import between_chunks, measurement_of
 from perf.load.http import Target
 from perf.load.levels import LevelArguments
-from perf.load.measure import Policy, Record, counted, percentile, summarize
+from perf.load.measure import Policy
 from perf.load.process import http_command, records_of
 from perf.load.targets import GRPC, IN_FLIGHT, SSE
 from perf.model import llama_config, make_model
+from perf.report.head import now
 from perf.report.markdown import spread, table
+from perf.report.schema import Load
 from perf.serving import serving
 
 
@@ -152,32 +155,23 @@ def measure(comparison: Comparison, folder: Path, rounds: int, level_s: float) -
 def _level(number: int, way: Way, arguments: LevelArguments, listen: Listen) -> Measured:
     port = listen.grpc_port if way.target == GRPC else listen.http_port
     records = records_of(http_command(way.target, port, way.model), arguments)
-    level = summarize(records, arguments.clients)
+    load = Load(way.label, "", arguments.clients)
+    found = measurement_of(records, load, number, now(), waits=between_chunks)
+    tokens_per_s = found.output_tokens_per_s or 0.0
     said = f"round {number + 1}, {arguments.clients} clients, {way.label}"
-    print(f"{said}: {level.useful_tokens_per_s:.0f} tokens/s", file=sys.stderr)
+    print(f"{said}: {tokens_per_s:.0f} tokens/s", file=sys.stderr)
+    first, between = found.time_to_first_token, found.inter_token_latency
     return Measured(
         number,
         arguments.clients,
         way.label,
-        level.useful_tokens_per_s,
-        level.p50_s,
-        level.p99_s,
-        *waits_of(records, arguments.clients),
-        level.num_problems,
-        level.first_problem,
-    )
-
-
-def waits_of(records: Sequence[Record], clients: int) -> tuple[float | None, float | None]:
-    """Medians of the seconds from a request to its first chunk, and from a chunk to the next of the
-    same answer, in the counted time; None where nothing was streamed.
-    """
-    good = [record for record in counted(records, clients)[0] if record.problem is None]
-    first = [record.chunk_s[0] - record.sent_s for record in good if record.chunk_s]
-    between = [later - sooner for record in good for sooner, later in pairwise(record.chunk_s)]
-    return (
-        percentile(first, 0.5) if first else None,
-        percentile(between, 0.5) if between else None,
+        tokens_per_s,
+        found.latency.p50_ms / 1e3 if found.latency else math.nan,
+        found.latency.p99_ms / 1e3 if found.latency else math.nan,
+        first.p50_ms / 1e3 if first else None,
+        between.p50_ms / 1e3 if between else None,
+        found.num_errors,
+        found.first_error,
     )
 
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from perf.load.figures import percentiles
+from perf.load.figures import between_chunks, figures
+from perf.load.measure import Record
 
 _COUNTED = "num_output_tokens"
 
@@ -25,55 +25,55 @@ class ExportError(Exception):
 
 @dataclass(frozen=True)
 class Export:
-    """The requests, and the borders of the windows that were counted (nanoseconds)."""
+    """Who was answered, in seconds since the first window; the borders of the counted windows, in
+    nanoseconds.
+    """
 
-    requests: Sequence[Mapping[str, Any]]
+    records: Sequence[Record]
     windows: Sequence[int]
     stable: bool = True
 
-    def figures(self, streams: bool, counts_tokens: bool) -> dict[str, Any]:
-        """The fields of a Measurement that tell what clients saw. Of an answer without a response
-        nothing is counted.
-        """
+    def figures(self) -> dict[str, Any]:
+        """The fields of a Measurement that tell what clients saw."""
         seconds = (self.windows[-1] - self.windows[0]) / 1e9
-        answered = [(one, times) for one in self.requests if (times := _times(one))]
-        latencies = [times[-1] - one["timestamp"] for one, times in answered]
-        first = [times[0] - one["timestamp"] for one, times in answered if streams]
-        gaps = [b - a for _, times in answered if streams for a, b in pairwise(times)]
-        tokens = sum(
-            _num_tokens(output) for one, _ in answered for output in one.get("response_outputs", ())
-        )
-        return {
-            "duration_s": round(seconds, 3),
-            "num_requests": len(answered),
-            "requests_per_s": round(len(answered) / seconds, 4) if seconds else 0.0,
-            "latency": percentiles([one / 1e6 for one in latencies]),
-            "time_to_first_token": percentiles([one / 1e6 for one in first]),
-            "inter_token_latency": percentiles([one / 1e6 for one in gaps]),
-            "output_tokens_per_s": tokens / seconds if counts_tokens and tokens else None,
-        }
+        found = figures(self.records, seconds, between_chunks)
+        found["duration_s"] = round(seconds, 3)
+        return {**found, "requests_per_s": round(found["requests_per_s"], 4)}
 
 
-def read_export(file: Path) -> Export:
+def read_export(file: Path, streams: bool, counts_tokens: bool) -> Export:
     """The only experiment in ``file``. Raises ExportError."""
     try:
         (experiment,) = json.loads(file.read_text("utf-8", "replace"))["experiments"]
-        stable = experiment.get("stable", True)
-        found = Export(experiment["requests"], experiment["window_boundaries"], stable)
+        windows, requests = experiment["window_boundaries"], experiment["requests"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ExportError(f"perf_analyzer left no whole export: {error}") from error
-    if len(found.windows) < 2:
+    if len(windows) < 2:
         raise ExportError("perf_analyzer's export has no counted time")
-    return found
+    records = [_record(one, windows[0], streams, counts_tokens) for one in requests]
+    answered = [record for record in records if record]
+    return Export(answered, windows, experiment.get("stable", True))
 
 
-def _times(request: Mapping[str, Any]) -> Sequence[int]:
-    """Of its responses. A last one without content only says that the answer ends."""
+def _record(
+    request: Mapping[str, Any], start_ns: int, streams: bool, counts_tokens: bool
+) -> Record | None:
+    """None where it was never answered. A last response without content only says that it ends."""
     times = list(request["response_timestamps"])
     outputs = list(request.get("response_outputs", []))
     while len(times) > 1 and len(outputs) == len(times) and not outputs[-1]:
         times, outputs = times[:-1], outputs[:-1]
-    return times
+    if not times:
+        return None
+    sent_s, *times_s = ((each - start_ns) / 1e9 for each in (request["timestamp"], *times))
+    return Record(
+        index=0,
+        sent_s=sent_s,
+        done_s=times_s[-1],
+        max_tokens=0,
+        num_output_tokens=sum(map(_num_tokens, outputs)) if counts_tokens else 0,
+        chunk_s=times_s if streams else (),
+    )
 
 
 def _num_tokens(output: Mapping[str, Any]) -> int:

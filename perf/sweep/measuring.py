@@ -73,7 +73,8 @@ class Measurer:
         try:
             if ended.code:
                 return _failed(blank, planned, ended)
-            return _measured(blank, planned, read_export(export), watch)
+            found = read_export(export, planned.streams, planned.counts_tokens)
+            return _measured(blank, planned, found, watch)
         except ExportError as error:
             if shutil.disk_usage(self.folder).free < _FULL_BYTES:
                 raise OSError(errno.ENOSPC, "no space left on device") from None
@@ -111,7 +112,7 @@ class Measurer:
 
 def _measured(blank: Measurement, planned: Planned, export: Export, watch: Watch) -> Measurement:
     start_ns, end_ns = export.windows[0], export.windows[-1]
-    found = export.figures(planned.streams, planned.counts_tokens)
+    found = export.figures()
     latency_ms = found["latency"].mean_ms if found["latency"] else None
     looks = between(watch.looks, start_ns, end_ns)
     answered = between([look for look in watch.looks if look.samples], start_ns, end_ns)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import math
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,12 +22,15 @@ from perf.baselines.servers.repositories import (
 from perf.gpu.results import Context, SkippedError, Target
 from perf.gpu.sections.ceilings import GIB
 from perf.gpu.sections.shapes import llama_bytes, make_llama
+from perf.load.figures import measurement_of
 from perf.load.http import Target as Served
 from perf.load.levels import LevelArguments
-from perf.load.measure import Level, Policy, summarize
+from perf.load.measure import Policy
 from perf.load.process import http_command, records_of
 from perf.load.targets import IN_FLIGHT, TUTORIAL
 from perf.model import write_tokenizer
+from perf.report.head import now
+from perf.report.schema import Load, Measurement
 from perf.serving import serving
 
 CLIENTS, TINY_CLIENTS = (1, 8, 64), (1, 2)
@@ -76,7 +80,7 @@ def _save(context: Context, device: torch.device) -> None:
 
 def _in_flight_levels(
     context: Context, device: torch.device, clients: Sequence[int]
-) -> list[Level]:
+) -> list[Measurement]:
     """Ours; where the server can't tell which GPUs there are, the model finds its own."""
     kinds = ("CPU",) if device.type == "cpu" else ("GPU", "MODEL")
     for kind in kinds:
@@ -92,7 +96,7 @@ def _in_flight_levels(
 
 def _levels(
     context: Context, repository: Path, served: Served, label: str, clients: Sequence[int]
-) -> list[Level]:
+) -> list[Measurement]:
     """One level for each number of clients."""
     context.say(f"{label}: starting")
     levels = []
@@ -100,7 +104,8 @@ def _levels(
         command = http_command(served, server.listen.http_port)
         for number in (0, *clients):
             arguments = _arguments(context, number)
-            level = summarize(records_of(command, arguments), arguments.clients)
+            load, records = Load(label, "", arguments.clients), records_of(command, arguments)
+            level = measurement_of(records, load, 0, now())
             if number:
                 levels.append(level)
                 _emit_level(context, label, level)
@@ -115,30 +120,31 @@ def _arguments(context: Context, clients: int) -> LevelArguments:
     return LevelArguments(clients, context.seed, policy)
 
 
-def _emit_level(context: Context, label: str, level: Level) -> None:
+def _emit_level(context: Context, label: str, level: Measurement) -> None:
     context.emit(
         "mixed load",
         {
-            "clients": level.clients,
+            "clients": level.load.concurrency,
             "served_by": label,
-            "useful_tokens_per_s": level.useful_tokens_per_s,
-            "p50_s": level.p50_s,
-            "p99_s": level.p99_s,
+            "useful_tokens_per_s": level.output_tokens_per_s or 0.0,
+            "p50_s": level.latency.p50_ms / 1e3 if level.latency else math.nan,
+            "p99_s": level.latency.p99_ms / 1e3 if level.latency else math.nan,
             "requests": level.num_requests,
-            "wrong_answers": level.num_problems,
+            "wrong_answers": level.num_errors,
         },
     )
-    if level.num_problems:
-        problem = json.dumps(level.first_problem)
-        raise RuntimeError(f"{label}: {level.num_problems} wrong answers, the first: {problem}")
+    if level.num_errors:
+        problem = json.dumps(level.first_error)
+        raise RuntimeError(f"{label}: {level.num_errors} wrong answers, the first: {problem}")
 
 
-def _emit_ratio(context: Context, theirs: Level, ours: Level) -> None:
-    times = ours.useful_tokens_per_s / theirs.useful_tokens_per_s
-    least = TIMES_TARGET.get(ours.clients)
+def _emit_ratio(context: Context, theirs: Measurement, ours: Measurement) -> None:
+    clients = ours.load.concurrency or 0
+    times = (ours.output_tokens_per_s or 0.0) / (theirs.output_tokens_per_s or math.nan)
+    least = TIMES_TARGET.get(clients)
     what = f"at least {least:g} times the tutorial model's tokens/s" if least else ""
     context.emit(
         "ratio",
-        {"clients": ours.clients, "times_the_tutorial": times},
+        {"clients": clients, "times_the_tutorial": times},
         Target(what, times, least) if least else None,
     )

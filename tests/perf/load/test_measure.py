@@ -6,7 +6,9 @@ import math
 
 import pytest
 
-from perf.load.measure import Policy, Record, percentile, summarize
+from perf.load.figures import measurement_of
+from perf.load.measure import Policy, Record, percentile
+from perf.report.schema import Load, Measurement
 
 
 def closed_loop_records(clients: int, num_requests: int, latency_s: float) -> list[Record]:
@@ -22,6 +24,10 @@ def closed_loop_records(clients: int, num_requests: int, latency_s: float) -> li
     ]
 
 
+def summarize(records: list[Record], clients: int) -> Measurement:
+    return measurement_of(records, Load("", "", clients), 0, "")
+
+
 @pytest.mark.parametrize("share,expected", [(0.5, 5), (0.9, 9), (0.99, 10), (0.0, 1), (1.0, 10)])
 def test_percentile_is_the_nearest_rank(share: float, expected: int) -> None:
     assert percentile([10, 9, 8, 7, 6, 5, 4, 3, 2, 1], share) == expected
@@ -34,8 +40,9 @@ def test_percentile_of_nothing_is_not_a_number() -> None:
 @pytest.mark.parametrize("clients", [1, 4, 16])
 def test_a_steady_loop_gives_its_rate_whatever_the_clients(clients: int) -> None:
     level = summarize(closed_loop_records(clients, 10 * clients, latency_s=2.0), clients)
-    assert level.useful_tokens_per_s == pytest.approx(clients * 10 / 2.0)
-    assert (level.p50_s, level.p99_s) == (2.0, 2.0)
+    assert level.output_tokens_per_s == pytest.approx(clients * 10 / 2.0)
+    assert level.latency
+    assert (level.latency.p50_ms, level.latency.p99_ms) == (2000, 2000)
 
 
 def test_a_slow_start_and_the_emptying_loop_are_not_counted() -> None:
@@ -43,12 +50,12 @@ def test_a_slow_start_and_the_emptying_loop_are_not_counted() -> None:
     slow_start = [Record(i, -9.0, 0.0, 10) for i in range(4)]
     last_one_straggles = [Record(99, 9.0, 50.0, 10)]
     level = summarize([*slow_start, *steady, *last_one_straggles], clients=4)
-    assert level.useful_tokens_per_s == pytest.approx(40.0)
+    assert level.output_tokens_per_s == pytest.approx(40.0)
 
 
 def test_a_run_too_short_to_be_steady_is_counted_whole() -> None:
     level = summarize(closed_loop_records(4, 4, latency_s=2.0), clients=4)
-    assert (level.num_requests, level.counted_s) == (4, 2.0)
+    assert (level.num_requests, level.duration_s) == (4, 2.0)
 
 
 def test_bad_answers_are_not_useful_and_are_told() -> None:
@@ -56,12 +63,13 @@ def test_bad_answers_are_not_useful_and_are_told() -> None:
     records[4] = Record(4, 4.0, 5.0, 10, 3, problem="got 3 output tokens, expected 10")
     level = summarize(records, clients=1)
     assert level.num_requests == 7
-    assert level.num_useful_tokens == 70
-    assert (level.num_problems, level.first_problem) == (1, "got 3 output tokens, expected 10")
+    assert level.output_tokens_per_s == pytest.approx(70 / level.duration_s)
+    assert (level.num_errors, level.first_error) == (1, "got 3 output tokens, expected 10")
 
 
 def test_a_level_with_no_answers_has_no_rate() -> None:
-    assert summarize([], clients=8).useful_tokens_per_s == 0.0
+    level = summarize([], clients=8)
+    assert (level.requests_per_s, level.output_tokens_per_s) == (0.0, None)
 
 
 @pytest.mark.parametrize(

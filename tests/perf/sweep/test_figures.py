@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from perf.sweep.export import Export, ExportError, read_export
+from perf.sweep.export import ExportError, read_export
 from perf.sweep.server.machine_use import Look, between, machine_figures
 from perf.sweep.server.metrics import Difference, parse_metrics, server_figures
 
 MS = 1_000_000
+Figures = Callable[..., dict[str, Any]]
 
 
 def request(sent_ms: int, *responses_ms: int, outputs: list[Any] | None = None) -> dict[str, Any]:
@@ -23,14 +25,23 @@ def request(sent_ms: int, *responses_ms: int, outputs: list[Any] | None = None) 
     }
 
 
-def figures(
-    requests: list[dict[str, Any]], *, streams: bool = True, counts_tokens: bool = True
-) -> dict[str, Any]:
-    """Of two windows of half a second."""
-    return Export(requests, [0, 500 * MS, 1000 * MS]).figures(streams, counts_tokens)
+@pytest.fixture
+def figures(tmp_path: Path) -> Figures:
+    """Of an export with two windows of half a second."""
+
+    def read(
+        requests: list[dict[str, Any]], *, streams: bool = True, counts_tokens: bool = True
+    ) -> dict[str, Any]:
+        windows = [0, 500 * MS, 1000 * MS]
+        experiment = {"requests": requests, "window_boundaries": windows}
+        file = tmp_path / "e.json"
+        file.write_text(json.dumps({"experiments": [experiment]}))
+        return read_export(file, streams, counts_tokens).figures()
+
+    return read
 
 
-def test_a_streams_times_and_tokens() -> None:
+def test_a_streams_times_and_tokens(figures: Figures) -> None:
     found = figures([request(0, 100, 150, 250), request(100, 300, 350, 400)])
     assert (found["num_requests"], found["duration_s"], found["requests_per_s"]) == (2, 1.0, 2.0)
     assert found["output_tokens_per_s"] == 12
@@ -40,18 +51,18 @@ def test_a_streams_times_and_tokens() -> None:
     assert (between.p50_ms, between.p99_ms) == (50, 100)
 
 
-def test_a_last_response_without_content_only_ends_the_stream() -> None:
+def test_a_last_response_without_content_only_ends_the_stream(figures: Figures) -> None:
     outputs = [{"num_output_tokens": 2}, {}]
     assert figures([request(0, 100, 900, outputs=outputs)])["latency"].p50_ms == 100
 
 
-def test_a_request_that_was_never_answered_does_not_count() -> None:
+def test_a_request_that_was_never_answered_does_not_count(figures: Figures) -> None:
     found = figures([request(0), request(0, 5)], streams=False, counts_tokens=False)
     assert found["num_requests"] == 1
     assert found["output_tokens_per_s"] is found["time_to_first_token"] is None
 
 
-def test_tokens_are_counted_in_flat_json_too() -> None:
+def test_tokens_are_counted_in_flat_json_too(figures: Figures) -> None:
     body = [{"response": json.dumps({"num_output_tokens": 7, "text_output": "x"})}]
     assert figures([request(0, 5, outputs=body)], streams=False)["output_tokens_per_s"] == 7
 
@@ -60,7 +71,7 @@ def test_tokens_are_counted_in_flat_json_too() -> None:
 def test_an_export_that_is_not_whole_is_an_error(tmp_path: Path, text: str) -> None:
     (tmp_path / "e.json").write_text(text)
     with pytest.raises(ExportError):
-        read_export(tmp_path / "e.json")
+        read_export(tmp_path / "e.json", False, False)
 
 
 def test_an_engines_own_times_come_before_tritons() -> None:
