@@ -19,7 +19,7 @@ from perf import machine
 from perf.gpu import environment, report
 from perf.gpu.plan import Section
 from perf.gpu.results import NOT_FINISHED, SCHEMA_VERSION, Measured, Results, say
-from perf.orphans import end, ends_with_us
+from perf.orphans import end, ends_with_us, our_environment
 
 ROOT = Path(__file__).parents[2]
 _GRACE_S = 10.0  # for a server that the section started
@@ -170,9 +170,9 @@ def supervised(command: Sequence[str], limit_s: float) -> str:
     """Runs a section's process for so many seconds at most; what it says goes to our stderr.
     Returns how it ended, for where it could not say so itself.
     """
-    path = [str(ROOT), str(ROOT / "model_templates"), os.environ.get("PYTHONPATH", "")]
+    found = our_environment()
     variables = {
-        "PYTHONPATH": os.pathsep.join(filter(None, path)),
+        "PYTHONPATH": os.pathsep.join([str(ROOT / "model_templates"), found["PYTHONPATH"]]),
         "PYTHONUNBUFFERED": "1",
         "HF_HUB_DISABLE_PROGRESS_BARS": "1",
         "HF_HUB_OFFLINE": "1",  # there is no network, and nothing to fetch
@@ -180,7 +180,7 @@ def supervised(command: Sequence[str], limit_s: float) -> str:
     process = subprocess.Popen(
         command,
         cwd=ROOT,
-        env={**os.environ, **variables},
+        env={**found, **variables},
         stdin=subprocess.DEVNULL,
         stdout=2,
         start_new_session=True,

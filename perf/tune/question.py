@@ -54,8 +54,8 @@ class Request:
     concurrency: int
     repeats: int
     seed: int
-    search: tuple[str, ...] = ()
-    fix: tuple[str, ...] = ()
+    search: Sequence[str] = ()
+    fix: Sequence[str] = ()
     load: str | None = None
     endpoint: str | None = None
     output: Path | None = None

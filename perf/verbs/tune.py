@@ -22,6 +22,10 @@ The best is measured again in turns with that, to tell it from noise.
   hf-triton perf tune demo --goal latency --concurrency 4 --search max_num_seqs=1:16 --write
 """
 _MOST = 10_000
+_AS_GIVEN = (  # arguments that a Request has by the same names
+    *("model", "concurrency", "repeats", "seed", "search", "fix"),
+    *("load", "endpoint", "output", "write"),
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -127,38 +131,25 @@ def _add_search(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Returns 1 where nothing meets the bounds. Raises GeneratorError."""
-    _check(args)
+    if args.min_throughput is not None and args.goal == "throughput":
+        raise UsageError("--min-throughput is for --goal latency; --goal throughput looks for it")
+    if args.model_analyzer is not None and args.write:
+        raise UsageError("--write needs a search, and --model-analyzer only writes a file")
     from perf.tune.goal import Goal
     from perf.tune.question import Request
     from perf.tune.study import Effort
     from perf.tune.tuning import tune
 
     request = Request(
-        model=args.model,
         config=Path(args.config),
         repository=Path(args.repository),
         goal=Goal(args.goal, args.max_p99_ms, args.max_ttft_ms, args.min_throughput),
         effort=Effort(args.trials, args.seconds, args.minutes, args.patience),
-        concurrency=args.concurrency,
-        repeats=args.repeats,
-        seed=args.seed,
-        search=tuple(args.search),
-        fix=tuple(args.fix),
-        load=args.load,
-        endpoint=args.endpoint,
-        output=args.output,
-        write=args.write,
         command=shlex.join(["hf-triton", *sys.argv[1:]]),
+        **{name: getattr(args, name) for name in _AS_GIVEN},
     )
     if args.model_analyzer is not None:
         from perf.tune.model_analyzer import write_configuration
 
         return write_configuration(request, args.model_analyzer)
     return tune(request)
-
-
-def _check(args: argparse.Namespace) -> None:
-    if args.min_throughput is not None and args.goal == "throughput":
-        raise UsageError("--min-throughput is for --goal latency; --goal throughput looks for it")
-    if args.model_analyzer is not None and args.write:
-        raise UsageError("--write needs a search, and --model-analyzer only writes a file")
