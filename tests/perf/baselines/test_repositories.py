@@ -7,6 +7,8 @@ from pathlib import Path
 from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
+from generator.server.listen import Listen
+from perf.baselines.servers.launches import LAUNCHES, Setting
 from perf.baselines.servers.repositories import (
     MODEL_FOLDER,
     lay_out_in_flight,
@@ -49,3 +51,15 @@ def test_the_one_on_vllm_is_the_same_in_vllms_environment(tmp_path: Path) -> Non
     engine = config_of(repository / "in_flight_stream")
     assert engine.parameters["EXECUTION_ENV_PATH"].string_value == "/env"
     assert "EXECUTION_ENV_PATH" not in config_of(repository / "in_flight").parameters
+
+
+def test_a_path_with_spaces_and_braces_is_one_word_of_a_command_line(tmp_path: Path) -> None:
+    folder = str(tmp_path / "my {models}")
+    setting = Setting(folder, "bfloat16", Listen("127.0.0.1", 81, 82, 83), tmp_path / "s")
+    for name in ("vllm", "transformers-serve"):
+        words = LAUNCHES[name].words(setting)
+        assert folder in words
+        assert [words[words.index(flag) + 1] for flag in ("--port", "--dtype")] == [
+            *("81", "bfloat16")
+        ]
+    assert LAUNCHES["fastapi"].environment(setting) == {"MODEL": folder}
