@@ -37,8 +37,7 @@ MAX_LOADS = 10_000  # days, with the shortest windows that are of use
 def read_sweep(path: Path) -> Sweep:
     """The sweep of a scenario file. Raises SpecError with every mistake in it."""
     report, root = Report(), reading.read(path, "scenarios:")
-    checks = {**_TOP, "scenarios": _scenarios(path.parent)}
-    top = schema.mapping(checks, "a map with 'scenarios:'")(root, report)
+    top = schema.mapping(_keys_of_sweep(path.parent), "a map with 'scenarios:'")(root, report)
     _take_addresses(root, report, top)
     if isinstance(root.value, dict) and root.get("scenarios") is None:
         report.add(root, "missing key 'scenarios': the list of what to measure")
@@ -165,27 +164,34 @@ _MEASUREMENT = _one_of(
     "window_s",
     "window_requests",
 )
-_SCENARIO: Mapping[str, Check] = {
-    "name": schema.text(_NAME, r"[A-Za-z0-9._-]{1,64}"),
-    "models": ranges.one_or_more(
-        schema.text("the name of a model", r"[A-Za-z0-9._-]{1,255}"),
-        "a model's name or a list of names",
-    ),
-    "endpoints": ranges.one_or_more(schema.choice(*ENDPOINTS), f"some of {', '.join(ENDPOINTS)}"),
-    "concurrency": ranges.counts(4096),
-    "request_rate": ranges.rates(100_000),
-    "request_distribution": schema.choice("constant", "poisson"),
-    "batch_sizes": ranges.counts(4096),
-    "measurement": _MEASUREMENT,
-    **_URLS,
-}
-_TOP: Mapping[str, Check] = {
-    "title": schema.text("a title", may_be_empty=True),
-    "serve": schema.boolean,
-    "seed": schema.integer(0, schema.INT32_MAX),
-    "measurement": _MEASUREMENT,
-    **_URLS,
-}
+
+
+def _keys_of_sweep(base: Path) -> Mapping[str, Check]:
+    return {
+        "title": schema.text("a title", may_be_empty=True),
+        "serve": schema.boolean,
+        "seed": schema.integer(0, schema.INT32_MAX),
+        "measurement": _MEASUREMENT,
+        "scenarios": _scenarios(base),
+        **_URLS,
+    }
+
+
+def _keys_of_scenario(base: Path) -> Mapping[str, Check]:
+    model = schema.text("the name of a model", r"[A-Za-z0-9._-]{1,255}")
+    endpoint = schema.choice(*ENDPOINTS)
+    return {
+        "name": schema.text(_NAME, r"[A-Za-z0-9._-]{1,64}"),
+        "models": ranges.one_or_more(model, "a model's name or a list of names"),
+        "endpoints": ranges.one_or_more(endpoint, f"some of {', '.join(ENDPOINTS)}"),
+        "concurrency": ranges.counts(4096),
+        "request_rate": ranges.rates(100_000),
+        "request_distribution": schema.choice("constant", "poisson"),
+        "batch_sizes": ranges.counts(4096),
+        "input": _inputs(base),
+        "measurement": _MEASUREMENT,
+        **_URLS,
+    }
 
 
 def _inputs(base: Path) -> Check:
@@ -215,11 +221,11 @@ def _scenarios(base: Path) -> Check:
     """A check of the list: the fields of each Scenario that is right; its measurement is a map of
     what differs from the usual.
     """
-    checks = {**_SCENARIO, "input": _inputs(base)}
+    checked = schema.mapping(_keys_of_scenario(base), "a map with name and models")
 
     def scenario(node: Node, report: Report) -> dict[str, Any] | None:
         before = len(report.problems)
-        values = schema.mapping(checks, "a map with name and models")(node, report)
+        values = checked(node, report)
         for required in ("name", "models"):
             if isinstance(node.value, dict) and node.get(required) is None:
                 report.add(node, f"missing key '{required}'")
