@@ -20,17 +20,13 @@ def main() -> None:
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--target", choices=[*TARGETS, GRPC], required=True)
     parser.add_argument("--model", default="", help="its name on the server")
-    parser.add_argument(
-        "--reconnect", action="store_true", help="go on after connections that break"
-    )
     args = parser.parse_args()
     if args.target == GRPC:
         from perf.load import grpc_stream
 
         serve_levels(partial(grpc_stream.connect, args.host, args.port, args.model))
     else:
-        connect = http.connect_again if args.reconnect else http.connect
-        serve_levels(partial(connect, args.host, args.port, TARGETS[args.target], args.model))
+        serve_levels(partial(http.connect, args.host, args.port, TARGETS[args.target], args.model))
 
 
 if __name__ == "__main__":

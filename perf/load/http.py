@@ -10,16 +10,15 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
-from perf.load.loop import Answer, AnswerError, Ask
+from perf.load.loop import Answer, Ask
 from perf.load.requests import Request
 
 _END_OF_HEAD = b"\r\n\r\n"
 _END_OF_CHUNKS = b"\r\n0\r\n\r\n"
 _DATA = b"data:"
-_PAUSE_AFTER_FAILURE_S, _PATIENCE_S = 0.02, 20.0  # of connect_again
 
 
 @dataclass
@@ -147,31 +146,6 @@ async def connect(host: str, port: int, target: Target, model: str = "") -> Asyn
         yield ask
     finally:
         transport.close()
-
-
-@asynccontextmanager
-async def connect_again(
-    host: str, port: int, target: Target, model: str = ""
-) -> AsyncIterator[Ask]:
-    """The same for servers that come and go: where the connection breaks or nothing comes for 20 s,
-    the answer is an ``AnswerError``, and the next request opens another.
-    """
-    async with AsyncExitStack() as connected:
-        asks = list[Ask]()
-
-        async def ask(request: Request) -> Answer:
-            try:
-                if not asks:
-                    opening = connect(host, port, target, model)
-                    asks.append(await connected.enter_async_context(opening))
-                return await asyncio.wait_for(asks[0](request), _PATIENCE_S)
-            except (OSError, asyncio.TimeoutError, AnswerError) as error:
-                if not isinstance(error, AnswerError):
-                    asks.clear()
-                await asyncio.sleep(_PAUSE_AFTER_FAILURE_S)
-                raise AnswerError(str(error) or "no answer in time") from error
-
-        yield ask
 
 
 def head_of_post(path: str, host: str) -> str:

@@ -24,16 +24,12 @@ class LevelError(Exception):
     """A load generator that failed; its text is the last line that it printed."""
 
 
-def http_command(
-    target: Target | str, port: int, model: str = "", *, reconnect: bool = False
-) -> list[str]:
+def http_command(target: Target | str, port: int, model: str = "") -> list[str]:
     """The load generator against a server on ``port`` of this machine, over one of
-    ``targets.TARGETS`` or ``GRPC``; ``model`` is its name there, the target's where empty. With
-    ``reconnect`` a connection that breaks is a wrong answer, and does not end the level.
+    ``targets.TARGETS`` or ``GRPC``; ``model`` is its name there, the target's where empty.
     """
     name = target if isinstance(target, str) else target.name
     named = ["--target", name, "--model", model or name, "--port", str(port)]
-    named += ["--reconnect"] * reconnect
     return ["nice", "-n", LOAD_NICENESS, sys.executable, "-m", "perf.load", *named]
 
 

@@ -64,8 +64,11 @@ def generate_body(request: Request) -> dict[str, Any]:
 
 def read_generate_stream(request: Request, response: Response) -> Answer:
     """The tokens and times of ``/generate_stream``. Raises ``AnswerError``."""
-    text, times = streamed_text(response)
-    return Answer(expect(num_words(text), request.max_tokens), times)
+    texts, times = [], []
+    for chunk, seconds in chunks(response):
+        texts.append(chunk["text_output"])
+        times.append(seconds)
+    return Answer(expect(num_words("".join(texts)), request.max_tokens), times)
 
 
 def streamed_completions_body(request: Request) -> dict[str, Any]:
@@ -224,38 +227,9 @@ def completions_num_output_tokens(request: Request, outputs: Outputs) -> int:
     return expect(usage["completion_tokens"], request.max_tokens)
 
 
-def unchanging(text_of: Callable[[Response], tuple[str, list[float]]]) -> ReadAnswer:
-    """Greedy answers: each must be the text that its prompt was first answered with."""
-    first: dict[str, str] = {}
-
-    def read(request: Request, response: Response) -> Answer:
-        text, times = text_of(response)
-        if text != first.setdefault(request.prompt, text):
-            raise AnswerError(f"another answer: {text[:_SHOWN]}")
-        return Answer(0, times)
-
-    return read
-
-
-def generated_text(response: Response) -> tuple[str, list[float]]:
-    """The text of ``/generate``. Raises ``AnswerError``."""
-    return json.loads(good_body(response))["text_output"], []
-
-
-def streamed_text(response: Response) -> tuple[str, list[float]]:
-    """The text and times of ``/generate_stream``. Raises ``AnswerError``."""
-    texts, times = [], []
-    for chunk, seconds in chunks(response):
-        texts.append(chunk["text_output"])
-        times.append(seconds)
-    return "".join(texts), times
-
-
 TUTORIAL = Target("tutorial", INFER, tutorial_body, whole(tutorial_num_output_tokens))
 IN_FLIGHT = Target("in_flight", INFER, in_flight_body, whole(in_flight_num_output_tokens))
 SSE = Target("sse", GENERATE_STREAM, generate_body, read_generate_stream)
-GREEDY = Target("greedy", "/v2/models/{model}/generate", ready_body, unchanging(generated_text))
-GREEDY_STREAM = Target("greedy-stream", GENERATE_STREAM, ready_body, unchanging(streamed_text))
 MLSERVER = Target("mlserver", INFER, mlserver_body, whole(mlserver_num_output_tokens))
 PROMPT = Target("prompt", "/generate", prompt_body, whole(prompt_num_output_tokens, json.loads))
 COMPLETIONS = Target(
@@ -274,7 +248,7 @@ ANY_STREAM = Target("any-stream", GENERATE_STREAM, ready_body, read_any_stream)
 TARGETS = {
     target.name: target
     for target in (
-        *(TUTORIAL, IN_FLIGHT, SSE, GREEDY, GREEDY_STREAM, MLSERVER, PROMPT, COMPLETIONS, VLLM),
+        *(TUTORIAL, IN_FLIGHT, SSE, MLSERVER, PROMPT, COMPLETIONS, VLLM),
         *(COMPLETIONS_STREAM, VLLM_STREAM, ANY_INFER, ANY_STREAM),
     )
 }

@@ -9,8 +9,7 @@ from typing import Any
 
 from perf import machine
 from perf.report.markdown import code, escaped, joined
-
-Value = str | int | float | bool | None
+from perf.report.schema import Run, Value
 
 
 @dataclass(frozen=True)
@@ -27,22 +26,26 @@ class Head:
 
     def lines(self, more: Mapping[str, str] | None = None) -> Iterator[str]:
         """A line of Markdown for each, and for ``more``, which is Markdown already."""
-        told = {
-            "command": code(self.command) if self.command else "",
-            "commit": escaped(self.commit),
-            "measured": escaped(self.created),
-            "hardware": escaped(joined(self.hardware)),
-            "versions": escaped(joined(self.versions)),
-            "model": escaped(self.model),
-            "load": escaped(joined(self.load)),
-            **(more or {}),
-        }
-        return (f"- {name}: {value}" for name, value in told.items() if value)
+        yield from circumstances(self)
+        told = {"model": escaped(self.model), "load": escaped(joined(self.load)), **(more or {})}
+        yield from (f"- {name}: {value}" for name, value in told.items() if value)
 
     def origin(self) -> dict[str, Any]:
         """The first five, by name: those that a run (schema.Run) has, too."""
         values = asdict(self)
         return {name: values[name] for name in tuple(values)[:5]}
+
+
+def circumstances(of: Head | Run) -> Iterator[str]:
+    """A line of Markdown for each of those five that there is."""
+    told = {
+        "measured": escaped(of.created),
+        "command": code(of.command) if of.command else "",
+        "commit": escaped(of.commit),
+        "hardware": escaped(joined(of.hardware)),
+        "versions": escaped(joined(of.versions)),
+    }
+    return (f"- {name}: {value}" for name, value in told.items() if value)
 
 
 def here(

@@ -102,6 +102,9 @@ _KNOWN = {
 }
 _SUFFIXES = {
     "_share": ("%", 100),
+    "_gb_per_s": ("GB/s", 1),
+    "_gflop_per_s": ("GFLOP/s", 1),
+    "_mhz": ("MHz", 1),
     "_ms": ("ms", 1),
     "_s": ("s", 1),
     "_us": ("µs", 1),

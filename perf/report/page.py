@@ -12,15 +12,14 @@ from typing import Any
 import jinja2
 
 from perf.report.best import Bounds, best
-from perf.report.metrics import LATENCY, Metric
+from perf.report.metrics import LATENCY, Metric, listed
 from perf.report.plots.charts import NO_PLOTS, sections
 from perf.report.plots.panels import MAX_LINES, MAX_PANELS, panels
 from perf.report.points import Point, number_told, points
 from perf.report.results import Results
-from perf.report.run_markdown import sentence, title
+from perf.report.run_markdown import title
 from perf.report.tables import Table, every_metric, load_words, table
 
-_UNITS = {"_gib": "GiB", "_gb_per_s": "GB/s", "_gflop_per_s": "GFLOP/s", "_mhz": "MHz"}
 _FOLDER = Path(__file__).parent
 _MAX_GROUPS = 6  # of what was best, before the rest is folded away
 
@@ -59,7 +58,7 @@ def render(template: Path, **values: Any) -> str:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.filters.update(sentence=sentence, told=number_told, named=_named)
+    environment.filters.update(told=number_told, named=lambda name: listed("machine", name).heading)
     environment.globals.update(head_groups=head_groups)
     return environment.get_template(template.name).render(**values)
 
@@ -75,14 +74,6 @@ def head_groups(shown_table: Table) -> list[tuple[str, list[Metric]]]:
         else:
             groups.append((head, [metric]))
     return groups
-
-
-def _named(name: str) -> str:
-    """A key as words: ``memory_gib`` as ``memory (GiB)``."""
-    for suffix, unit in _UNITS.items():
-        if name.endswith(suffix):
-            return f"{name.removesuffix(suffix)} ({unit})".replace("_", " ")
-    return name.replace("_", " ")
 
 
 def _errors(found: Sequence[Point]) -> list[tuple[str, str]]:

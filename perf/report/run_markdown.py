@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from perf.report.best import Best, Bounds, Winner, best
-from perf.report.markdown import code, escaped, joined
+from perf.report.head import circumstances
+from perf.report.markdown import escaped, joined
 from perf.report.markdown import table as markdown_table
 from perf.report.points import Point, points
 from perf.report.results import Results
@@ -22,7 +23,8 @@ def to_markdown(results: Results, bounds: Bounds) -> str:
         lines += [*table_lines(table(found, metrics)), ""]
     else:
         lines += ["No measurements.", ""]
-    lines += [f"- {line}" for line in (*_doubts(results, found), *_circumstances(results))]
+    lines += [f"- {line}" for line in _doubts(results, found)]
+    lines += [*circumstances(results.run), *(f"- {line}" for line in _notes(results))]
     return "\n".join(lines) + "\n"
 
 
@@ -74,17 +76,9 @@ def _doubts(results: Results, found: Sequence[Point]) -> Iterator[str]:
     yield from (f"**problem**: {escaped(problem)}" for problem in results.problems)
 
 
-def _circumstances(results: Results) -> Iterator[str]:
-    run = results.run
-    told = {
-        "measured": escaped(run.created),
-        "command": code(run.command),
-        "commit": escaped(run.commit),
-        "hardware": escaped(joined(run.hardware)),
-        "versions": escaped(joined(run.versions)),
-        "roofline": escaped(joined(run.roofline)),
-    }
-    yield from (f"{name}: {value}" for name, value in told.items() if value not in ("", "``"))
-    yield from (escaped(note) for note in run.notes)
+def _notes(results: Results) -> Iterator[str]:
+    if results.run.roofline:
+        yield f"roofline: {escaped(joined(results.run.roofline))}"
+    yield from map(escaped, results.run.notes)
     if any(len(point.repeats) > 1 for point in points(results.measurements)):
         yield "figures: median of the repeats, and in brackets the least and the most"

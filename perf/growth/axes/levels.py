@@ -6,14 +6,12 @@ import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from generator.errors import PerfError
 from generator.server.process import TritonServer
 from perf.growth.axes.axis import Axis, Chart, Cost, Measure, Place, Session, Step, doubled
 from perf.growth.axes.llama import Shape, repository_of
-from perf.growth.axes.server import served
+from perf.growth.axes.server import sent, served
 from perf.load.levels import LevelArguments
-from perf.load.measure import Policy, Record, counted, percentile
-from perf.load.process import LevelError, http_command, records_of
+from perf.load.measure import Policy, counted, percentile
 from perf.load.requests import LONGEST_PROMPT, OUTPUT_LENGTHS
 from perf.load.targets import IN_FLIGHT
 from perf.usage import cpu_seconds, peak_memory
@@ -37,7 +35,7 @@ def session_of(load: Callable[[int], tuple[int, int]], figures: tuple[str, ...])
         repository = repository_of(place.folder, [IN_FLIGHT.name], _SHAPE, place.seed)
         place.say("starting the server")
         with served(repository, [IN_FLIGHT.name]) as server:
-            _records(server, LevelArguments.warm_up(place.seed), place)
+            sent(server, IN_FLIGHT, IN_FLIGHT.name, LevelArguments.warm_up(place.seed))
 
             def measure(step: Step) -> Iterator[Cost]:
                 found = _cost(server, place, *load(step.value))
@@ -53,7 +51,10 @@ def _cost(server: TritonServer, place: Place, clients: int, num_requests: int) -
     before_s = cpu_seconds(server.pid)
     with peak_memory(server.pid) as peak:
         arguments = LevelArguments(clients, place.seed, Policy(num_requests, 0, _MAX_S))
-        records = _records(server, arguments, place)
+        records = sent(
+            *(server, IN_FLIGHT, IN_FLIGHT.name, arguments),
+            lambda count: place.say(f"{count} answers"),
+        )
     server_cpu_s = cpu_seconds(server.pid) - before_s
     inside, counted_s = counted(records, clients)
     latencies = [record.latency_s for record in inside]  # while all clients were busy
@@ -70,15 +71,6 @@ def _cost(server: TritonServer, place: Place, clients: int, num_requests: int) -
     problems = [record.problem for record in records if record.problem]
     num_good, first = len(records) - len(problems), problems[0] if problems else None
     return Cost("in-flight engine", figures, wall_s, num_good, len(problems), first)
-
-
-def _records(server: TritonServer, arguments: LevelArguments, place: Place) -> list[Record]:
-    """Raises PerfError where the load generator fails."""
-    command = http_command(IN_FLIGHT, server.listen.http_port)
-    try:
-        return records_of(command, arguments, lambda count: place.say(f"{count} answers"))
-    except LevelError as error:
-        raise PerfError(f"the load generator failed: {error}") from error
 
 
 REQUESTS = Axis(

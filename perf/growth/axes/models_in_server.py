@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
+import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -15,7 +16,8 @@ from pathlib import Path
 
 from perf.growth.axes.axis import Axis, Chart, Cost, Measure, Place, Session, Step, doubled
 from perf.growth.axes.llama import Shape, repository_of
-from perf.growth.axes.server import body, latency_s, served
+from perf.growth.axes.server import asked, body, served
+from perf.load.targets import ANY_INFER
 from perf.usage import cpu_seconds, memory_gib
 
 _IDLE_MODEL = Path(__file__).with_name("idle_model")
@@ -76,9 +78,9 @@ def _cost(target: str, lay_out: LayOut, request: str, place: Place, step: Step) 
             "idle_cores": (cpu_seconds(server.pid) - before_s) / _IDLE_S,
             "memory_mib": memory_gib(server.pid) * 1024,
         }
-        for _ in range(2):  # the first ones warm it up
-            asked = [request] * _NUM_ASKED
-            figures["latency_p50_s"] = latency_s(server.listen.http_port, names[0], asked)
+        records = asked(server, ANY_INFER, names[0], 2 * _NUM_ASKED * [request])
+        warm = [each.latency_s for each in records[_NUM_ASKED:]]
+        figures["latency_p50_s"] = statistics.median(warm)
         place.say("stopping the server")
     return Cost(target, figures, time.perf_counter() - begin, _NUM_ASKED)
 

@@ -5,6 +5,7 @@ that follows. One request at a time.
 from __future__ import annotations
 
 import contextlib
+import json
 import random
 import statistics
 import time
@@ -14,8 +15,9 @@ from generator.server.process import TritonServer
 from generator.spec.triton_models import engine_name
 from perf.growth.axes.axis import Axis, Chart, Cost, Measure, Place, Step, doubled
 from perf.growth.axes.llama import Shape, repository_of
-from perf.growth.axes.server import served, streamed
+from perf.growth.axes.server import asked, served
 from perf.load.requests import prompt
+from perf.load.targets import ANY_STREAM
 from perf.usage import cpu_seconds, peak_memory
 
 NUM_OUTPUT_TOKENS = 33  # of the longer answers; the others have 1
@@ -57,8 +59,11 @@ def _ask(
     server: TritonServer, draw: random.Random, length: int, max_tokens: int
 ) -> list[tuple[float, float]]:
     """When the first and the last piece of each answer came."""
-    port, model = server.listen.http_port, engine_name(_MODEL)
-    return [streamed(port, model, prompt(draw, length), max_tokens) for _ in range(_NUM_ASKED)]
+    prompts = [prompt(draw, length) for _ in range(_NUM_ASKED)]
+    more = {"max_tokens": max_tokens, "stream": True}
+    bodies = [json.dumps({"text_input": text, **more}) for text in prompts]
+    records = asked(server, ANY_STREAM, engine_name(_MODEL), bodies)
+    return [(r.chunk_s[0] - r.sent_s, r.chunk_s[-1] - r.sent_s) for r in records]
 
 
 AXIS = Axis(

@@ -1,19 +1,21 @@
-"""A tritonserver whose models are loaded while the machine's memory is watched, and single requests
-to it, one after the other.
+"""A tritonserver whose models are loaded while the machine's memory is watched, and loads on
+it.
 """
 
 from __future__ import annotations
 
-import http.client
 import json
-import statistics
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from generator.errors import PerfError
 from generator.server.process import TritonServer
+from perf.load.http import Target
+from perf.load.levels import LevelArguments
+from perf.load.measure import Policy, Record
+from perf.load.process import LevelError, http_command, records_of
 from perf.load.targets import tensor
 from perf.serving import free_listen
 from perf.usage import available_gib
@@ -67,47 +69,28 @@ def body(text: str, max_tokens: int = 0) -> str:
     return json.dumps({"inputs": inputs})
 
 
-def latency_s(port: int, model: str, bodies: Sequence[str]) -> float:
-    """The median over requests with these bodies, on one kept-open connection. Raises PerfError."""
-    with _connected(port) as connection:
-        return statistics.median(
-            _asked(connection, f"{model}/infer", body)[-1][0] for body in bodies
-        )
-
-
-def streamed(port: int, model: str, text: str, max_tokens: int) -> tuple[float, float]:
-    """When the first and the last piece of one prompt's answer came over ``/generate_stream``, in
-    seconds from when it was asked for. Raises PerfError.
+def asked(server: TritonServer, target: Target, model: str, bodies: Sequence[str]) -> list[Record]:
+    """Each body once, one after the other on one kept-open connection. Raises PerfError where one
+    is not answered well.
     """
-    body = json.dumps({"text_input": text, "max_tokens": max_tokens, "stream": True})
-    with _connected(port) as connection:
-        pieces = _asked(connection, f"{model}/generate_stream", body)
-    return pieces[0][0], pieces[-1][0]
+    policy = Policy(len(bodies), 0, _ANSWER_TIMEOUT_S * len(bodies), _ANSWER_TIMEOUT_S)
+    records = sent(server, target, model, LevelArguments(1, 0, policy, bodies=bodies))
+    for record in records:
+        if record.problem:
+            raise PerfError(f"{model} answered {record.problem.removeprefix('HTTP ')}")
+    return records
 
 
-@contextmanager
-def _connected(port: int) -> Iterator[http.client.HTTPConnection]:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=_ANSWER_TIMEOUT_S)
+def sent(
+    server: TritonServer,
+    target: Target,
+    model: str,
+    arguments: LevelArguments,
+    on_answer: Callable[[int], object] = lambda _: None,
+) -> list[Record]:
+    """One level of a load. Raises PerfError where the load generator fails."""
     try:
-        yield connection
-    except (http.client.HTTPException, OSError) as error:
-        why = str(error) or type(error).__name__
-        raise PerfError(f"the server does not answer: {why}") from error
-    finally:
-        connection.close()
-
-
-def _asked(
-    connection: http.client.HTTPConnection, path: str, body: str
-) -> list[tuple[float, bytes]]:
-    """The lines of an answer, each with the seconds after which it came."""
-    begin = time.perf_counter()
-    connection.request("POST", f"/v2/models/{path}", body)
-    response = connection.getresponse()
-    lines = [(time.perf_counter() - begin, line) for line in response if line.strip()]
-    response.read()  # its end, without which the connection takes no other request
-    last = lines[-1][1] if lines else b""
-    if response.status != 200 or not lines or b'"error"' in last:
-        model, said = path.partition("/")[0], last[:200].decode(errors="replace")
-        raise PerfError(f"{model} answered {response.status}: {said}")
-    return lines
+        command = http_command(target, server.listen.http_port, model)
+        return records_of(command, arguments, on_answer)
+    except LevelError as error:
+        raise PerfError(f"the load generator failed: {error}") from error

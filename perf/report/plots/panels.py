@@ -58,46 +58,46 @@ def panels(kind: str, points: Sequence[Point]) -> list[Panel]:
     """One for each target, or, where targets are compared, for each kind of work; open and closed
     loops apart. Where that leaves one line in each, they stand together.
     """
-    made: list[Panel] = []
-    closed, opened = _closed(points), _open(points)
-    both = bool(closed and opened)
-    for loop, words in ((closed, "closed loop" * both), (opened, "open loop" * both)):
-        parts = [_panel(kind, title, part) for title, part in _parts(kind, loop)]
-        alone = all(len(part.lines) == 1 for part in parts)
-        if (
-            len(parts) > 1
-            and alone
-            and kind != COMPARES_RUNS
-            and len({part.axis for part in parts}) == 1
-        ):
-            parts = [_panel(kind, "", loop)]
-        titles = (", ".join(filter(None, (part.title, words))) for part in parts)
-        made += [replace(part, title=title) for part, title in zip(parts, titles, strict=True)]
-    return made
+    closed = [point for point in points if point.load.request_rate is None]
+    opened = [point for point in points if point.load.request_rate is not None]
+    if not closed or not opened:
+        return _of_loop(kind, points)
+    return [
+        replace(panel, title=", ".join(filter(None, (panel.title, words))))
+        for words, loop in (("closed loop", closed), ("open loop", opened))
+        for panel in _of_loop(kind, loop)
+    ]
 
 
 def number_at(load: Load, axis: Key) -> float | None:
     """Where a load stands on the axis; None where it has no number there."""
-    return _number(dimensions(load).get(axis))
+    value = dimensions(load).get(axis)
+    try:
+        number = math.nan if value is None or isinstance(value, bool) else float(value)
+    except ValueError:
+        return None
+    return number if math.isfinite(number) else None
 
 
-def _closed(points: Iterable[Point]) -> list[Point]:
-    return [point for point in points if point.load.request_rate is None]
-
-
-def _open(points: Iterable[Point]) -> list[Point]:
-    return [point for point in points if point.load.request_rate is not None]
+def _of_loop(kind: str, points: Sequence[Point]) -> list[Panel]:
+    parts = [_panel(kind, title, part) for title, part in _parts(kind, points)]
+    are_alike = all(len(part.lines) == 1 and part.axis == parts[0].axis for part in parts)
+    if len(parts) > 1 and are_alike and kind != COMPARES_RUNS:
+        return [_panel(kind, "", points)]
+    return parts
 
 
 def _parts(kind: str, points: Sequence[Point]) -> list[tuple[str, list[Point]]]:
     """What is drawn apart, each with the words for what it is."""
     differing = varying([point.load for point in points])
-    keys = [TARGET] if TARGET in differing else []
-    if kind in COMPARES_TARGETS:
-        rest = [key for key in differing if key not in (TARGET, CONCURRENCY, REQUEST_RATE)]
-        keys = [key for key in rest if _is_shared(key, points)]
+    loops = (CONCURRENCY, REQUEST_RATE)
     if kind == COMPARES_RUNS:
-        keys = [key for key in differing if key not in (RUN, CONCURRENCY, REQUEST_RATE)]
+        keys = [key for key in differing if key not in (RUN, *loops)]
+    elif kind in COMPARES_TARGETS:
+        rest = [key for key in differing if key not in (TARGET, *loops)]
+        keys = [key for key in rest if _is_shared(key, points)]
+    else:
+        keys = [key for key in differing if key == TARGET]
     groups = grouped(points, lambda point: values_at(point.load, keys))
     return [(words_for(keys, values), part) for values, part in groups.items()]
 
@@ -144,11 +144,3 @@ def _best(lines: Sequence[Line]) -> Sequence[Line]:
         return max(point.middle(metric) or 0.0 for point in line.points)
 
     return sorted(lines, key=highest, reverse=True)[:MAX_LINES]
-
-
-def _number(value: Value) -> float | None:
-    try:
-        number = None if value is None or isinstance(value, bool) else float(value)
-    except ValueError:
-        return None
-    return number if number is not None and math.isfinite(number) else None

@@ -11,7 +11,8 @@ import pytest
 from generator.errors import PerfError
 from perf.growth.axes.axis import Place
 from perf.growth.axes.models_in_server import plain_repository
-from perf.growth.axes.server import body, latency_s, served
+from perf.growth.axes.server import asked, body, served
+from perf.load.targets import ANY_INFER
 from perf.usage import memory_gib
 from tests.support.triton import eventually
 
@@ -21,10 +22,10 @@ pytestmark = [pytest.mark.server, pytest.mark.slow]
 def test_plain_models_answer(tmp_path: Path) -> None:
     names = ["model-0000", "model-0001"]
     with served(plain_repository(Place(tmp_path, seed=0), names), names) as server:
-        assert latency_s(server.listen.http_port, names[1], [body("a text")] * 3) > 0
+        assert len(asked(server, ANY_INFER, names[1], [body("a text")] * 3)) == 3
         assert memory_gib(server.pid) > 0.01
         with pytest.raises(PerfError, match="none answered 4"):
-            latency_s(server.listen.http_port, "none", [body("a text")])
+            asked(server, ANY_INFER, "none", [body("a text")])
 
 
 def test_a_server_that_dies_is_told(tmp_path: Path) -> None:
@@ -34,7 +35,7 @@ def test_a_server_that_dies_is_told(tmp_path: Path) -> None:
         with served(repository, ["model"]) as server:
             os.killpg(server.pid, signal.SIGKILL)
             assert eventually(lambda: server.exit_code() is not None)
-            latency_s(server.listen.http_port, "model", [body("a text")] * 1000)
+            asked(server, ANY_INFER, "model", [body("a text")] * 1000)
 
     with pytest.raises(PerfError, match="the server died"):
         lose_the_server()

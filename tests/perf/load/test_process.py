@@ -60,12 +60,3 @@ def test_a_lost_server_is_told_in_one_line() -> None:
             LevelError, match=r"^the load generator lost the server: .* call failed"
         ):
             records_of(http_command(ANY_INFER, taken.getsockname()[1]), LevelArguments(1, 0, SIX))
-
-
-def test_broken_connections_are_wrong_answers_where_servers_come_and_go() -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        command = http_command(ANY_INFER, taken.getsockname()[1], "demo", reconnect=True)
-        records = records_of(command, LevelArguments(1, 0, SIX, bodies=["{}"]))
-    assert len(records) == 6
-    assert all("call failed" in (record.problem or "") for record in records)
