@@ -106,7 +106,7 @@ def begin(comparison: Comparison) -> tuple[Run, list[Measurement]]:
         kind=KIND,
         title="Useful tokens/s of ours and of what people use instead",
         scenario=scenario,
-        **here(comparison.command).origin(),
+        **here(comparison.command),
     )
     if (output / RUN_FILE).is_file():
         before = read_run(output)

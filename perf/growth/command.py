@@ -96,7 +96,7 @@ def _begin(asked: Asked) -> None:
             "repeats": {axis.name: asked.repeats_of(axis) for axis in asked.axes},
             "seed": asked.seed,
         },
-        **here(shlex.join(["hf-triton", *asked.arguments])).origin(),
+        **here(shlex.join(["hf-triton", *asked.arguments])),
     )
     if not (asked.folder / RUN_FILE).exists():
         write_run(asked.folder, new)

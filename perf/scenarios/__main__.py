@@ -14,7 +14,8 @@ from typing import Any
 
 from generator.errors import GeneratorError
 from perf.load.process import LevelError
-from perf.report.head import Head, here
+from perf.report.head import circumstances, here
+from perf.report.schema import Run
 from perf.scenarios.comparisons import COMPARISONS, lines_of, measure, problems_of
 
 DESCRIPTION = """\
@@ -29,11 +30,11 @@ example:
 exit codes: 0 measured; 1 an answer was wrong; 2 usage; 130 interrupted"""
 
 
-def write(output: Path, head: Head, question: str, lines: list[str], figures: list[Any]) -> None:
+def write(output: Path, run: Run, lines: list[str], figures: list[dict[str, Any]]) -> None:
     """Writes ``output``.json and ``output``.md, and prints the latter."""
     output.parent.mkdir(parents=True, exist_ok=True)
-    page = "\n".join([f"# {question}", "", *lines, "", *head.lines(), ""])
-    values = json.dumps({**asdict(head), "measured": figures}, indent=1) + "\n"
+    page = "\n".join([f"# {run.title}", "", *lines, "", *circumstances(run), ""])
+    values = json.dumps({**asdict(run), "measured": figures}, indent=1) + "\n"
     Path(f"{output}.json").write_text(values, encoding="utf-8")
     Path(f"{output}.md").write_text(page, encoding="utf-8")
     print(page)
@@ -58,7 +59,8 @@ def parse_args(argv: list[str]) -> argparse.Namespace:
 def main(argv: list[str]) -> int:
     args = parse_args(argv)
     comparison = COMPARISONS[args.name]
-    head = here(shlex.join(["python", "-m", "perf.scenarios", *argv]))
+    command = shlex.join(["python", "-m", "perf.scenarios", *argv])
+    run = Run(kind=args.name, title=comparison.question, **here(command))
     try:
         with tempfile.TemporaryDirectory(prefix="perf-") as folder:
             measured = measure(comparison, Path(folder), args.rounds, args.level_s)
@@ -69,7 +71,7 @@ def main(argv: list[str]) -> int:
         return 1
     lines, figures = lines_of(comparison, measured), [asdict(each) for each in measured]
     output = args.output or Path("perf-results", args.name)
-    write(output, head, comparison.question, lines, figures)
+    write(output, run, lines, figures)
     problems = problems_of(measured)
     for problem in problems:
         print(problem, file=sys.stderr)

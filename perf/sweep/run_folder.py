@@ -47,7 +47,7 @@ def described(
     models = ", ".join(dict.fromkeys(one.load.target for one in found))
     return Run(
         kind=KIND,
-        **here(command, versions=versions, hardware=hardware).origin(),
+        **here(command, versions=versions, hardware=hardware),
         title=sweep.title or f"sweep of {models}",
         scenario={**as_values(sweep), "inputs": inputs},
         notes=_notes(analyzer, found),

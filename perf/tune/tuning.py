@@ -196,7 +196,7 @@ def opened(folder: Path, question: Mapping[str, Any], command: str) -> Iterator[
             _check_alike(folder, question)
         else:
             title = f"Settings for {question['model']}: {question['goal']}"
-            origin = here(command).origin()
+            origin = here(command)
             write_run(folder, Run(kind="tune", **origin, title=title, scenario=question))
         yield
 
