@@ -44,7 +44,7 @@ _LEFT_OUT = re.compile(  # the style would hold for the whole page; nothing refe
     r'<metadata>.*?</metadata>|<!--.*?-->|<defs>\s*<style.*?</style>\s*</defs>|(?<=<g) id="[^"]*"',
     re.DOTALL,
 )
-_AROUND = ((0, 9), (0, -9), (-12, 0), (12, 0))  # where a label may stand, in points
+_AROUND = ((-9, 7), (9, -8), (9, 7), (-9, -8))  # where a label may stand, in points: off the bars
 
 
 class Mark(NamedTuple):
@@ -81,9 +81,12 @@ class Scale(NamedTuple):
 
 
 def draw(name: str, strokes: Sequence[Stroke], x: Scale, y: Scale, linear: str = "") -> Markup:
-    """The plot, its ids like those of no plot with another ``name``; with ``linear``, a dash, also
-    a line on which twice as much takes twice as much, through the highest end of a stroke.
+    """The plot, empty without strokes; its ids like those of no plot with another ``name``. With
+    ``linear``, a dash, also a line on which twice as much takes twice as much, through the highest
+    end of a stroke.
     """
+    if not strokes:
+        return Markup()
     with mpl.rc_context({**_STYLE, "svg.hashsalt": name}):
         figure = Figure(figsize=_SIZE_IN, layout="constrained")
         FigureCanvasSVG(figure)

@@ -35,6 +35,7 @@ class FakeAxis:
     name: str = "clients"
     fails_at: int = 0
     interrupted_at: int = 0
+    memory_mib: float = 10.0
     needs_gib: dict[int, float] = field(default_factory=dict)
     measured: list[tuple[int, int]] = field(default_factory=list)
     opened: int = 0
@@ -72,7 +73,10 @@ class FakeAxis:
         if step.value == self.interrupted_at:
             raise KeyboardInterrupt
         self.measured.append((step.value, step.repeat))
-        figures = {"latency_p50_s": 0.1 * step.value, "peak_memory_mib": 10.0 * step.value**2}
+        figures = {
+            "latency_p50_s": 0.1 * step.value,
+            "peak_memory_mib": self.memory_mib * step.value**2,
+        }
         yield Cost(AXES[self.name].targets[0], figures, 1.0, 10)
 
 
@@ -195,6 +199,14 @@ def test_the_page_needs_no_other_file_and_no_script(tmp_path: Path) -> None:
     assert "<script" not in page
     assert "http" not in page.replace("http-equiv", "").replace("http://www.w3.org", "")
     assert json.loads((tmp_path / "report.json").read_text())["kind"] == "growth"
+
+
+def test_what_is_too_little_to_measure_is_told_without_a_plot(tmp_path: Path) -> None:
+    fake = FakeAxis(memory_mib=0.0)
+    assert run(asked(tmp_path, [fake])) == 0
+    page = (tmp_path / "growth.html").read_text()
+    assert page.count('<svg class="plot"') == 1
+    assert "peak memory: too little to measure" in page
 
 
 def test_one_run_at_a_time_writes_in_a_folder(tmp_path: Path) -> None:
