@@ -44,7 +44,12 @@ _LEFT_OUT = re.compile(  # the style would hold for the whole page; nothing refe
     r'<metadata>.*?</metadata>|<!--.*?-->|<defs>\s*<style.*?</style>\s*</defs>|(?<=<g) id="[^"]*"',
     re.DOTALL,
 )
-_AROUND = ((-9, 7), (9, -8), (9, 7), (-9, -8))  # where a label may stand, in points: off the bars
+_AROUND = (
+    (-10, 9),
+    (10, -9),
+    (10, 9),
+    (-10, -9),
+)  # where a label may stand, in points: off the bars
 
 
 class Mark(NamedTuple):
