@@ -18,9 +18,9 @@ from generator.errors import EXIT_OK, ModelError, PerfError
 from generator.spec.model_spec import ModelSpec
 from generator.spec.triton_models import engine_name
 from perf.sweep.requests.bodies import requests_of
-from perf.tune.bench.private_repository import PrivateRepository
-from perf.tune.bench.served import target_in
+from perf.tune.private_repository import PrivateRepository
 from perf.tune.question import STREAM, Question, Request, counted_by, files_of
+from perf.tune.served import target_in
 from perf.tune.settings.keys import BATCH, DELAY, INSTANCES, OPTIONS, short
 from perf.tune.settings.space import Space
 

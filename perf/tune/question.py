@@ -23,8 +23,8 @@ from perf.sweep.scenario import ranges
 from perf.sweep.scenario.file import read_sweep
 from perf.sweep.scenario.model import Inputs
 from perf.sweep.scenario.ranges import Lengths
-from perf.tune.bench.private_repository import PrivateRepository
 from perf.tune.goal import Goal
+from perf.tune.private_repository import PrivateRepository
 from perf.tune.settings import keys
 from perf.tune.settings.arguments import make_space
 from perf.tune.settings.space import Space

@@ -25,10 +25,10 @@ from perf.report.best import Bounds
 from perf.report.head import here
 from perf.report.rendering import write_renderings
 from perf.report.schema import RUN_FILE, Run, read_run, write_run
-from perf.tune.bench.room import Room
-from perf.tune.bench.served import ServedBench
 from perf.tune.question import Question, Request, counted_by, files_of
 from perf.tune.ranking import table
+from perf.tune.room import Room
+from perf.tune.served import ServedBench
 from perf.tune.settings.keys import settings_text
 from perf.tune.settings.space import Space
 from perf.tune.settings.write_back import write_settings

@@ -13,10 +13,8 @@ from generator.spec.model_spec import ModelSpec
 from generator.spec.task_folders import Task, find_tasks
 from perf.sweep.requests.bodies import Requests, requests_of
 from perf.sweep.requests.texts import counter
-from perf.tune.bench.private_repository import PrivateRepository
-from perf.tune.bench.room import Room
-from perf.tune.bench.served import target_in
 from perf.tune.goal import Goal
+from perf.tune.private_repository import PrivateRepository
 from perf.tune.question import (
     INFER,
     STREAM,
@@ -26,6 +24,8 @@ from perf.tune.question import (
     find_model,
     inputs_of,
 )
+from perf.tune.room import Room
+from perf.tune.served import target_in
 from tests.support.triton import DEMO_MODEL, ROOT
 
 EMBEDDING = ROOT / "demo" / "embedding"

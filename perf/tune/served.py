@@ -28,9 +28,9 @@ from perf.sweep.requests.targets import Target, of_repository
 from perf.sweep.scenario.model import Inputs
 from perf.sweep.server.limits import Limits, decoders_of, limits_in
 from perf.sweep.server.machine_use import server_memory
-from perf.tune.bench.private_repository import PrivateRepository
-from perf.tune.bench.room import Room
+from perf.tune.private_repository import PrivateRepository
 from perf.tune.question import STREAM
+from perf.tune.room import Room
 from perf.tune.settings.space import Settings
 from perf.tune.trials import Measure, TrialError
 
