@@ -169,14 +169,14 @@ def _stop(
         healer.end()
         if openai_api:
             openai_api.begin_stop()
-        hopeless = StuckStop(server.listen, IdleTime(server.pid), healer.has_deaths)
-        code = server.stop(hopeless)
+        stuck_stop = StuckStop(server.listen, IdleTime(server.pid), healer.has_deaths)
+        code = server.stop(stuck_stop)
         if openai_api:
             openai_api.end()
     except StopRequested:
         server.kill()
         return EXIT_INTERRUPTED
-    is_graceful = code == 0 or hopeless.came
+    is_graceful = code == 0 or stuck_stop.came
     left = healer.has_deaths and code != 0 and is_graceful
     if left:
         say("stopped; requests of the processes that died were never answered")
