@@ -15,11 +15,18 @@ ROOT = Path(__file__).parents[2]
 SETUP = ROOT / "tools" / "setup"
 
 
+# What `make` exports to what it runs, these tests too, and what its own calls read.
+OF_MAKE = {"PYTHON", "VENV", "TORCH", "TORCH_INDEX_URL", "MAKEFLAGS", "MAKELEVEL", "MFLAGS"}
+
+
+def _environment() -> dict[str, str]:
+    return {key: value for key, value in os.environ.items() if key not in OF_MAKE}
+
+
 def _bash(script: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    environment = {key: value for key, value in os.environ.items() if key not in {"PYTHON", "VENV"}}
     return subprocess.run(
         ["bash", "-c", f"source {shlex.quote(str(SETUP))}; {script}"],
-        env={**environment, **variables},
+        env={**_environment(), **variables},
         capture_output=True,
         text=True,
         check=False,
@@ -43,7 +50,9 @@ def test_make_alone_lists_the_targets() -> None:
 def test_tests_of_the_default_are_those_that_are_not_slow() -> None:
     def command(target: str) -> str:
         asked = ["make", "--dry-run", target, "ARGS=--exitfirst"]
-        printed = subprocess.run(asked, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+        printed = subprocess.run(
+            asked, cwd=ROOT, env=_environment(), capture_output=True, text=True, check=True
+        ).stdout
         return printed.splitlines()[-1].partition(" -m ")[2]
 
     assert command("test-all") == "pytest -n 2 --dist loadfile --exitfirst"

@@ -8,6 +8,7 @@ loaded, or the engine that models.yaml names is refused; in 3 for a bug; in 130 
 from __future__ import annotations
 
 import argparse
+import gc
 import importlib
 import json
 import logging
@@ -105,6 +106,9 @@ def _fill(
         _say(f"{one.name} {how}")
     runners = {one.name: one.runner for one in found.candidates if one.runner is not None}
     shapes = [(length, size) for length in lengths for size in args.batch_sizes or _BATCH_SIZES]
+    # What imports left is collected now: Python drops a Ctrl-C that meets a destructor, and a
+    # collection during a round would count as its engine's.
+    gc.collect()
     for number, shape in enumerate(shapes):
         _say(f"timing {shape[0]} tokens, batch size {shape[1]} ({number + 1} of {len(shapes)})")
         found.timings += timings(setup, runners, shape, args.seconds)
