@@ -6,14 +6,13 @@ Knows loads; of what was measured only that a metric takes a figure of it.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from perf.report.metrics import Metric, plain
 from perf.report.schema import Load, Measurement, Value
 
 Key = tuple[str, str]  # kind (load or setting) and name of a dimension
-Dimensions = Mapping[Key, Value]
 
 _LOAD_WORDS = {
     "target": "target",

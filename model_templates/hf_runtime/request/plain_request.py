@@ -38,14 +38,6 @@ class RequestLike(Protocol):
         """The id that the client gave the request; empty where it gave none."""
 
 
-class SizedRequest(RequestLike, Protocol):
-    """A request that stays valid after ``execute``, and knows how long its texts are."""
-
-    @property
-    def num_bytes(self) -> int:
-        """The length of all texts, in bytes."""
-
-
 def tensor_of(request: RequestLike, name: str) -> TensorLike | None:
     """The ``get_tensor`` of RequestFields, for any RequestLike."""
     return request.tensor(name)
