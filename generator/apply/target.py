@@ -12,7 +12,7 @@ from pathlib import Path
 from generator.errors import RepositoryError, ServerError
 from generator.server.admin_key import FLAG, VARIABLE
 from generator.server.http_api import ServerApi
-from generator.server.listen import bracketed
+from generator.server.listen import Listen, bracketed
 from generator.server.state_file import ServerState, running_servers, unreadable_states
 
 _EXTENSION = "model_repository"
@@ -52,14 +52,16 @@ def running_target(repository: Path, http_port: int | None) -> Target:
         what = "several servers run" if http_port is None else f"none with --http-port {http_port}"
         raise ServerError(f"{repository}: {what}; choose one with --http-port: {ports}")
     state = chosen[0]
-    api = ServerApi(state.host, state.http_port, state.admin_key, grpc_port=state.grpc_port)
+    sockets = state.sockets if Path(state.sockets).is_dir() else ""  # a container has its own
+    listen = Listen(state.host, state.http_port, state.grpc_port, sockets=sockets)
+    api = ServerApi(listen, state.admin_key)
     return Target(api, f"{bracketed(state.host)}:{state.http_port}", state.config)
 
 
 def remote_target(address: str, grpc_port: int, admin_key: str) -> Target:
     """The server whose HTTP is at ``HOST:PORT``."""
     host, _, port = address.rpartition(":")
-    api = ServerApi(host.strip("[]"), int(port), admin_key, grpc_port=grpc_port)
+    api = ServerApi(Listen(host.strip("[]"), int(port), grpc_port), admin_key)
     return Target(api, address, is_remote=True)
 
 

@@ -10,12 +10,13 @@ import contextlib
 import http.client
 import json
 import re
+import socket
 import urllib.parse
 from dataclasses import dataclass, field
 from typing import Any
 
 from generator.errors import ServerError
-from generator.server.listen import bracketed
+from generator.server.listen import Listen
 
 # The header that opens the calls which `serve` closes to everybody else.
 ADMIN_KEY_HEADER = "hf-triton-admin-key"
@@ -49,18 +50,17 @@ class ModelVersion:
 
 @dataclass(frozen=True)
 class ServerApi:
-    """A server's HTTP endpoint. Every call raises OSError if the server can't be reached.
+    """A server's API, at its Unix sockets where it has some. Every call raises OSError if it can't
+    be reached.
 
-    Loads go over gRPC, through ``grpc_port``, if that is known and answers. Over HTTP a load blocks
+    Loads go over gRPC, where that port is known (not 0) and answers. Over HTTP a load blocks
     one of Triton's HTTP threads until it ends, and with it every client whose connection that
     thread serves: of 100 clients 33 got no answer meanwhile (24.10).
     """
 
-    host: str
-    port: int
+    listen: Listen
     admin_key: str = field(default="", repr=False)
     answer_timeout_s: float = 10.0
-    grpc_port: int = 0
 
     def is_live(self) -> bool:
         """Whether the server answers at all."""
@@ -73,10 +73,9 @@ class ServerApi:
 
     def load(self, name: str) -> str | None:
         """Loads a model, however long it takes; the reason in one line where that fails."""
-        if self.grpc_port:
-            address = f"{bracketed(self.host)}:{self.grpc_port}"
+        if self.listen.grpc_port:
             with contextlib.suppress(NoGrpcError):
-                error = load_over_grpc(address, name, self.admin_key)
+                error = load_over_grpc(self.listen.triton_grpc, name, self.admin_key)
                 return None if error is None else one_line(error)
         return self._control(name, "load")
 
@@ -133,8 +132,14 @@ class ServerApi:
             raise ServerError(f"{path}: {one_line(_error(body) or f'HTTP status {status}')}")
         return _parsed(body)
 
+    def _connection(self, timeout_s: float | None) -> http.client.HTTPConnection:
+        listen = self.listen
+        if listen.sockets:
+            return _UnixConnection(listen.http_socket, timeout_s)
+        return http.client.HTTPConnection(listen.client_host(), listen.http_port, timeout=timeout_s)
+
     def _call(self, method: str, path: str, timeout_s: float | None) -> tuple[int, bytes]:
-        connection = http.client.HTTPConnection(self.host, self.port, timeout=timeout_s)
+        connection = self._connection(timeout_s)
         headers = {ADMIN_KEY_HEADER: self.admin_key} if self.admin_key else {}
         try:
             connection.request(method, path, headers=headers)
@@ -144,6 +149,20 @@ class ServerApi:
             raise ConnectionError(str(error)) from error
         finally:
             connection.close()
+
+
+class _UnixConnection(http.client.HTTPConnection):
+    """HTTP over a Unix socket."""
+
+    def __init__(self, path: str, timeout_s: float | None) -> None:
+        super().__init__("localhost", timeout=timeout_s)
+        self._path = path
+
+    def connect(self) -> None:
+        """Connects to the socket. Raises OSError."""
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(self._path)
 
 
 def _parsed(body: bytes) -> Any:

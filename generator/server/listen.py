@@ -2,11 +2,41 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import os
+import shutil
 import socket
+import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 from generator.errors import ServerError
+
+_LONGEST_SOCKETS = 80  # of the 107 bytes that a Unix socket's path may have
+
+
+@contextlib.contextmanager
+def socket_folder() -> Iterator[str]:
+    """A folder for tritonserver's Unix sockets, which is its owner's alone, while the block runs.
+
+    Raises ServerError where none can be made.
+    """
+    try:
+        folder = tempfile.mkdtemp(prefix="hf-triton-")  # with mode 0700
+        if len(os.fsencode(folder)) > _LONGEST_SOCKETS:
+            Path(folder).rmdir()
+            folder = tempfile.mkdtemp(prefix="hf-triton-", dir="/tmp")
+    except OSError as error:
+        raise ServerError(
+            f"no folder for tritonserver's sockets can be made ({error.filename}: "
+            f"{error.strerror}); set TMPDIR to a folder that can be written"
+        ) from None
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def bracketed(host: str) -> str:
@@ -18,6 +48,9 @@ def bracketed(host: str) -> str:
 class Listen:
     """One address and its ports; ``openai_port`` and ``health_port`` are 0 where OpenAI's API and
     the supervisor's health are not served.
+
+    ``sockets`` is a folder that only its owner may enter: there tritonserver listens, on a Unix
+    socket for each of its ports, and a proxy listens on the ports. Empty: it has the ports itself.
     """
 
     host: str = "127.0.0.1"
@@ -26,6 +59,39 @@ class Listen:
     metrics_port: int = 8002
     openai_port: int = 0
     health_port: int = 0
+    sockets: str = ""
+
+    @property
+    def triton_grpc(self) -> str:
+        """The gRPC target at which this machine reaches tritonserver itself."""
+        return f"unix:{self.grpc_socket}" if self.sockets else self.address(self.grpc_port)
+
+    @property
+    def http_socket(self) -> str:
+        """The Unix socket of tritonserver's HTTP."""
+        return f"{self.sockets}/http"
+
+    @property
+    def grpc_socket(self) -> str:
+        """That of its gRPC, to whose name Triton adds the port."""
+        return f"{self.sockets}/grpc:{self.grpc_port}"
+
+    @property
+    def metrics_socket(self) -> str:
+        """That of its metrics."""
+        return f"{self.sockets}/metrics"
+
+    def triton_flags(self) -> list[str]:
+        """The addresses and ports for tritonserver's command line."""
+        flags = []
+        for kind, port in (
+            ("http", self.http_port),
+            ("grpc", self.grpc_port),
+            ("metrics", self.metrics_port),
+        ):
+            address = f"unix:{self.sockets}/{kind}" if self.sockets else self.host
+            flags += [f"--{kind}-address={address}", f"--{kind}-port={port}"]
+        return flags
 
     def ports(self) -> dict[str, int]:
         """The ports by the flag that sets each."""
@@ -60,6 +126,8 @@ class Listen:
 
     def check_triton(self) -> None:
         """The same for tritonserver's ports alone, while what runs beside it may have its own."""
+        if self.sockets:
+            return  # it has none
         for flag, port in self.triton_ports().items():
             self._check_port(port, flag)
 

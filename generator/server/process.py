@@ -64,12 +64,7 @@ class TritonServer:
         self.arguments = arguments
         self.verbose = verbose
         self.write_log = write_log or _write_to_stderr
-        self.api = ServerApi(
-            self.listen.client_host(),
-            self.listen.http_port,
-            admin_key,
-            grpc_port=self.listen.grpc_port,
-        )
+        self.api = ServerApi(self.listen, admin_key)
         self.loader = ModelLoader(self.api, self._engine_of, self._steps_of)
         self._log = LogFilter()
         self._secrets = [admin_key, *secrets_of(os.environ)]
@@ -137,7 +132,6 @@ class TritonServer:
                 pipe.flush()
 
     def _flags(self) -> list[str]:
-        listen = self.listen
         return [
             f"--model-repository={self.repository.resolve()}",
             "--model-control-mode=explicit",
@@ -145,13 +139,8 @@ class TritonServer:
             # torch twice, and a process that dies while loading hangs the load for ever (24.10).
             "--disable-auto-complete-config",
             f"--exit-timeout-secs={_EXIT_TIMEOUT_S}",
-            f"--http-address={listen.host}",
-            f"--http-port={listen.http_port}",
+            *self.listen.triton_flags(),
             f"--http-thread-count={_NUM_HTTP_THREADS}",
-            f"--grpc-address={listen.host}",
-            f"--grpc-port={listen.grpc_port}",
-            f"--metrics-address={listen.host}",
-            f"--metrics-port={listen.metrics_port}",
             f"--backend-config=python,shm-region-prefix-name={self._shared_memory_prefix}",
             *(restrictions.flags(server_guard.SECRET) if self.api.admin_key else ()),
             *self.arguments,

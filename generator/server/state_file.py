@@ -21,7 +21,8 @@ STATE_PREFIX = ".hf-triton-server-"
 @dataclass(frozen=True)
 class ServerState:
     """``pid`` is that of ``hf-triton serve``; ``host`` one that a client on this machine can use;
-    ``config`` the absolute path of the models.yaml that it was started with.
+    ``config`` the absolute path of the models.yaml that it was started with; ``sockets`` the folder
+    of tritonserver's Unix sockets.
     """
 
     pid: int
@@ -31,6 +32,7 @@ class ServerState:
     metrics_port: int
     health_port: int
     config: str
+    sockets: str = ""
     admin_key: str = field(default="", repr=False)
 
     @property

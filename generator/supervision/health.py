@@ -52,7 +52,7 @@ class Health:
     _models: dict[str, ModelHealth] = field(default_factory=dict)
     _is_server_up: bool = False
     _answered_at_s: float | None = None
-    _why_no_openai_api: str = ""
+    _why_no_child: dict[str, str] = field(default_factory=dict)
     _num_server_restarts: int = 0
     _last_apply: tuple[bool, float] | None = None
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -97,10 +97,10 @@ class Health:
             if is_up or self._answered_at_s is None:
                 self._answered_at_s = self.clock()
 
-    def set_openai_api(self, why_not_up: str) -> None:
-        """Why nobody listens at the OpenAI port, "" where somebody does, or nobody should."""
+    def set_child(self, name: str, why_not_up: str) -> None:
+        """Why a process beside tritonserver does not listen, "" where it does."""
         with self._lock:
-            self._why_no_openai_api = why_not_up
+            self._why_no_child[name] = why_not_up
 
     def server_restarted(self) -> None:
         """The tritonserver was started anew."""
@@ -130,7 +130,7 @@ class Health:
             reason = _PHASE_REASONS.get(self._phase, "")
             if not reason and not self._is_server_up:
                 reason = "tritonserver does not answer"
-            reason = reason or self._why_no_openai_api
+            reason = reason or next(filter(None, self._why_no_child.values()), "")
             found: dict[str, Any] = {"ready": not (reason or not_ready), "phase": self._phase}
             if reason:
                 found["reason"] = reason

@@ -17,10 +17,10 @@ from typing import NoReturn
 from generator.apply.file_watch import Watch
 from generator.apply.target import Target
 from generator.errors import EXIT_INPUT, EXIT_INTERRUPTED, EXIT_OK, RepositoryError
-from generator.openai_api.child_process import OpenAiProcess
 from generator.server.process import TritonServer
 from generator.server.state_file import ServerState, remove_state, write_state
 from generator.server.stubs import find_stubs
+from generator.supervision.children import Children
 from generator.supervision.healing import Healer
 from generator.supervision.health import Health
 from generator.supervision.health_port import health_port
@@ -49,7 +49,7 @@ def serve(
     server: TritonServer,
     models: Sequence[str],
     options: ServeOptions,
-    openai_api: OpenAiProcess | None = None,
+    children: Children | None = None,
 ) -> int:
     """Starts ``server``, loads ``models`` and keeps them alive until a signal; returns the exit
     code.
@@ -59,15 +59,16 @@ def serve(
     """
     before = {number: signal.signal(number, _raise_stop) for number in stop_signals()}
     health = Health()
+    children = children or Children()
     try:
         with health_port(server.listen, health):
+            children.begin_start()  # they import meanwhile
             server.start()
             health.set_server_up(True)
             with _state_file(server, options.config):
-                return _serve_until_stopped(server, models, options, health, openai_api)
+                return _serve_until_stopped(server, models, options, health, children)
     finally:
-        if openai_api:
-            openai_api.kill()
+        children.kill()
         for number, handler in before.items():
             signal.signal(number, handler)
 
@@ -84,6 +85,7 @@ def _state_file(server: TritonServer, config: Path) -> Iterator[None]:
         metrics_port=listen.metrics_port,
         health_port=listen.health_port,
         config=str(config.resolve()),
+        sockets=listen.sockets,
         admin_key=server.api.admin_key,
     )
     try:
@@ -101,20 +103,19 @@ def _serve_until_stopped(
     models: Sequence[str],
     options: ServeOptions,
     health: Health,
-    openai_api: OpenAiProcess | None,
+    children: Children,
 ) -> int:
     served = ServedModels(server.repository, models)
     with contextlib.suppress(RepositoryError):  # reported when the state file was written
         served.record()
     healer = _healer(server, served, health, options)
-    supervisor = Supervisor(server, served, health, healer, options, openai_api)
+    supervisor = Supervisor(server, served, health, healer, options, children)
     try:
-        if openai_api:
-            openai_api.start()
+        children.wait_until_they_listen()
         with _watching(server, options, supervisor):
             supervisor.run()
     except StopRequested:
-        code = _stop(server, health, healer, options.drain_s, openai_api)
+        code = _stop(server, health, healer, options.drain_s, children)
         return code if supervisor.has_served else EXIT_INTERRUPTED
     except BaseException:
         healer.end()
@@ -159,7 +160,7 @@ def _stop(
     health: Health,
     healer: Healer,
     drain_s: float,
-    openai_api: OpenAiProcess | None,
+    children: Children,
 ) -> int:
     health.enter("stopping")
     after = f", in {drain_s:g} s" if drain_s else ""
@@ -167,12 +168,10 @@ def _stop(
     try:
         time.sleep(drain_s)  # load balancers see that we are not ready, and stop sending
         healer.end()
-        if openai_api:
-            openai_api.begin_stop()
+        children.begin_stop()
         stuck_stop = StuckStop(server.listen, IdleTime(server.pid), healer.has_deaths)
         code = server.stop(stuck_stop)
-        if openai_api:
-            openai_api.end()
+        children.end()
     except StopRequested:
         server.kill()
         return EXIT_INTERRUPTED

@@ -13,11 +13,12 @@ from typing import NoReturn
 
 from generator.apply.file_watch import WatchedFiles
 from generator.errors import ServerError
-from generator.openai_api.child_process import OpenAiProcess
+from generator.server.child_process import ChildProcess
 from generator.server.http_api import ModelVersion, ServerApi
 from generator.server.loading import Loaded
 from generator.server.process import TritonServer
 from generator.server.restart_policy import RestartPolicy
+from generator.supervision.children import Children
 from generator.supervision.healing import Healer
 from generator.supervision.health import Health
 from generator.supervision.messages import counted, print_curl_lines, say, tell_loaded, tell_serving
@@ -59,10 +60,10 @@ class Supervisor:
         health: Health,
         healer: Healer,
         options: ServeOptions,
-        openai_api: OpenAiProcess | None,
+        children: Children,
     ) -> None:
         self._server, self._served, self._health = server, served, health
-        self._healer, self._options, self._openai_api = healer, options, openai_api
+        self._healer, self._options, self._children = healer, options, children
         self._api = with_short_timeout(server.api)
         self._unready = UnreadyModels(self._api)
         self._restarts = ServerRestarts(server, options.policy)
@@ -93,14 +94,14 @@ class Supervisor:
             if outcome:
                 self._take(outcome)
             self._look()
-            if self._openai_api:
-                self._revive(self._openai_api)
+            for child in self._children.all:
+                self._revive(child)
 
-    def _revive(self, openai_api: OpenAiProcess) -> None:
-        message = openai_api.revive()
+    def _revive(self, child: ChildProcess) -> None:
+        message = child.revive()
         if message:
             say(message)
-            self._health.set_openai_api(openai_api.why_not_up)
+            self._health.set_child(child.name, child.why_not_up)
 
     def _begin_to_load(self) -> None:
         models = self._served.names()
@@ -121,7 +122,7 @@ class Supervisor:
         if outcome.failure is None:
             self._failures.pop(model, None)
             if model not in self._were_ready:
-                print_curl_lines(self._server, model, self._openai_api)
+                print_curl_lines(self._server, model, self._children.openai_api)
             self._were_ready.add(model)
         elif model in self._were_ready | self._seen_ready:
             self._healer.bring_back(model, outcome.failure)
@@ -218,7 +219,7 @@ class Supervisor:
             raise ServerError("no model is ready, so there is nothing to serve")
         self._has_served = True
         self._health.enter("serving")
-        tell_serving(self._server, len(self._served.names()), self._openai_api is not None)
+        tell_serving(self._server, len(self._served.names()), self._children.openai_api is not None)
 
     def _end_where_nothing_is_left(self) -> None:
         given_up, names = self._healer.given_up(), self._served.names()

@@ -177,6 +177,7 @@ def run(args: argparse.Namespace) -> int:
     from generator.server.listen import Listen
     from generator.server.process import TritonServer
     from generator.server.restart_policy import RestartPolicy
+    from generator.supervision.children import Children
     from generator.supervision.lifecycle import ServeOptions, serve, stop_signals
 
     if args.log_format == "json":
@@ -207,10 +208,10 @@ def run(args: argparse.Namespace) -> int:
         admin_key=admin_key,
     )
     policy = RestartPolicy(max_restarts=args.max_restarts)
-    openai_api = OpenAiProcess(listen, key, policy) if args.openai_port else None
+    children = Children((), OpenAiProcess(listen, key, policy) if args.openai_port else None)
     models = [spec.name for spec in outcome.plan.specs]
     options = ServeOptions(Path(args.config), args.load_timeout_s, policy, args.drain_s, watched)
-    return serve(server, models, options, openai_api)
+    return serve(server, models, options, children)
 
 
 def _report(outcome: Outcome, repository: str) -> None:

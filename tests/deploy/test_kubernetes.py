@@ -10,8 +10,7 @@ import pytest
 
 from generator.cli import make_parser
 from generator.deploy import kubernetes
-from generator.openai_api import child_process
-from generator.server import process
+from generator.server import child_process, process
 from tests.deploy.conftest import Deploy
 from tests.deploy.workspace import Rendered, read_yaml, write_lock
 
@@ -111,7 +110,7 @@ def test_live_is_asked_apart_from_ready(deploy: Deploy) -> None:
 def test_a_pod_has_time_to_drain_and_to_stop(deploy: Deploy) -> None:
     rendered = deploy("kubernetes")
     (drain_s,) = rendered.server()["lifecycle"]["preStop"]["exec"]["command"][1:]
-    longest_stop_s = process._STOP_TIMEOUT_S + child_process._STOP_TIMEOUT_S
+    longest_stop_s = process._STOP_TIMEOUT_S + child_process.STOP_TIMEOUT_S
     assert rendered.pod()["terminationGracePeriodSeconds"] > int(drain_s) + longest_stop_s
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -46,7 +47,7 @@ def url(triton: Triton) -> Iterator[str]:
     process.start()
     yield f"http://{listen.address(listen.openai_port)}/v1"
     process.begin_stop()
-    process.end()
+    process.end(time.monotonic() + 5)
 
 
 @pytest.fixture(scope="module")

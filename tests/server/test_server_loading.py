@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from generator.server.http_api import ServerApi
+from generator.server.listen import Listen
 from generator.server.loading import ModelLoader
 
 
@@ -14,7 +15,7 @@ class BusyServer(ServerApi):
     num_late = 3
 
     def __init__(self) -> None:
-        super().__init__("127.0.0.1", 0)
+        super().__init__(Listen("127.0.0.1", 0))
         self.asked = iter(range(1000))
 
     def load(self, name: str) -> str | None:

@@ -15,6 +15,7 @@ import pytest
 from generator import cli
 from generator.repository import served_record
 from generator.server.http_api import ServerApi
+from generator.server.listen import Listen
 from generator.server.process import TritonServer
 from generator.server.state_file import ServerState, write_state
 from generator.spec import task_folders
@@ -108,7 +109,7 @@ def bench(kind: str, folder: Path, patch: pytest.MonkeyPatch) -> Iterator[Bench]
 def _fake() -> Iterator[Bench]:
     with listening(FakeTriton(Bench.repository, KEY)) as fake:
         _tell_state(fake.port)
-        yield Bench(ServerApi("127.0.0.1", fake.port, KEY), fake)
+        yield Bench(ServerApi(Listen("127.0.0.1", fake.port, grpc_port=0), KEY), fake)
 
 
 @contextlib.contextmanager

@@ -111,7 +111,8 @@ class Ports:
                 f"--ports {first}-{last}: {len(free)} of them are free, expected {NUM_PORTS} for a "
                 "server; end what listens there, or name a longer range"
             )
-        return Listen(HOST, *free)
+        http, grpc, metrics = free
+        return Listen(HOST, http, grpc, metrics)
 
 
 def is_free(port: int) -> bool:

@@ -9,6 +9,7 @@ from pathlib import Path
 from generator.models_yaml.reading import load_unpinned
 from generator.render.digest import digest_in, digest_of_served
 from generator.server.http_api import ServerApi
+from generator.server.listen import Listen
 from generator.spec.task_folders import find_tasks
 from perf.growth.axes.axis import Place, Step
 from perf.growth.axes.models_in_yaml import TARGETS, models_yaml, session
@@ -41,7 +42,7 @@ def test_the_stand_in_has_every_model_or_none(tmp_path: Path) -> None:
     assert digest_in(config.encode()) == digest
     for loaded, states in ((True, ["READY"]), (False, [])):
         with stand_in(tmp_path, loaded=loaded) as port:
-            api = ServerApi("127.0.0.1", port, answer_timeout_s=60)
+            api = ServerApi(Listen("127.0.0.1", port, grpc_port=0), answer_timeout_s=60)
             assert [version.state for version in api.index()] == states
             assert digest_of_served(api.model_config("one")) == digest
             assert api.lists_folder("one")

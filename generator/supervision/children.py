@@ -1,0 +1,52 @@
+"""The processes that one ``serve`` runs beside tritonserver: its proxies and the OpenAI API."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from generator.openai_api.child_process import OpenAiProcess
+from generator.server.child_process import STOP_TIMEOUT_S, ChildProcess
+
+
+@dataclass(frozen=True)
+class Children:
+    """``proxies`` listen while tritonserver starts, and answer that it does; the OpenAI API asks it
+    first.
+    """
+
+    proxies: tuple[ChildProcess, ...] = ()
+    openai_api: OpenAiProcess | None = None
+
+    @property
+    def all(self) -> tuple[ChildProcess, ...]:
+        """Every one of them."""
+        return (*self.proxies, *((self.openai_api,) if self.openai_api else ()))
+
+    def begin_start(self) -> None:
+        """Starts those that need not wait for tritonserver."""
+        for child in self.proxies:
+            child.begin_start()
+
+    def wait_until_they_listen(self) -> None:
+        """Starts the others too, and waits for all. Raises ServerError where one does not start."""
+        if self.openai_api:
+            self.openai_api.begin_start()
+        for child in self.all:
+            child.wait_until_it_listens()
+
+    def begin_stop(self) -> None:
+        """They accept nothing more; what is in flight goes on while Triton answers it."""
+        for child in self.all:
+            child.begin_stop()
+
+    def end(self) -> None:
+        """Ends them, once Triton has ended."""
+        deadline = time.monotonic() + STOP_TIMEOUT_S
+        for child in self.all:
+            child.end(deadline)
+
+    def kill(self) -> None:
+        """Ends them at once."""
+        for child in self.all:
+            child.kill()
