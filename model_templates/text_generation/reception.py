@@ -20,7 +20,8 @@ from hf_runtime.request.tensors import RequestFields
 
 from .loading import LoadedModel
 from .request.answer import Answer, Choice, wanted_outputs
-from .request.parsing import Generation, GenerationRequest, parse_request
+from .request.parsing import CheckedRequest, Generation, GenerationRequest, check_request
+from .request.reading_threads import ReadingThreads
 from .sampling.sampler import choice_seed
 from .sequence.detokenizer import Detokenizer
 from .sequence.sequence import Sequence
@@ -38,6 +39,7 @@ class Reception:
         self.description, self.unload_grace_s = loaded.description, loaded.unload_grace_s
         self._engine = loaded.engine
         self._batched = batched
+        self._reading = ReadingThreads()
         self._open: dict[Answer, None] = {}  # changed one key at a time, which is atomic
         self._watch = CancellationWatch(self._ask_all, lambda: self._engine.thread.last_step_s)
 
@@ -61,39 +63,47 @@ class Reception:
         arrived_s = time.monotonic()
         try:
             fields = RequestFields(request, tensor_of, batched=self._batched)
-            read = parse_request(fields, self.loaded.reader)
-            start = partial(
-                self._start,
-                read,
-                listed,
-                responder,
-                arrived_s=arrived_s,
-                streams=read.stream and may_stream,
-                # Clients of TensorRT-LLM, which alone know this input, read its flat outputs.
-                batched=self._batched and not fields.has_tensor("beam_width"),
-            )
-            if read.constraints:
-                fail = partial(answer_failure, responder)
-                begin = partial(_guarded, responder, start)
-                self.loaded.compiler.when_ready(read.constraints, begin, fail)
-            else:
-                start({})
+            checked = check_request(fields, self.loaded.reader)
+            # Clients of TensorRT-LLM, which alone know this input, read its flat outputs.
+            batched = self._batched and not fields.has_tensor("beam_width")
+            start = partial(self._start, listed, responder, arrived_s=arrived_s, batched=batched)
+            read = partial(self._read, checked, responder, start, may_stream=may_stream)
+            self._reading.run(checked.num_characters, read, partial(answer_failure, responder))
         except Exception as error:
             answer_failure(responder, error)
+
+    def _read(
+        self,
+        checked: CheckedRequest,
+        responder: Responder,
+        start: Callable[..., None],
+        *,
+        may_stream: bool,
+    ) -> None:
+        """Makes tokens of texts, then grammars of constraints, then starts."""
+        request = checked.tokenised()
+        start = partial(start, request, streams=request.stream and may_stream)
+        if request.constraints:
+            fail = partial(answer_failure, responder)
+            begin = partial(_guarded, responder, start)
+            self.loaded.compiler.when_ready(request.constraints, begin, fail)
+        else:
+            start({})
 
     def stop(self, grace_s: float) -> None:
         """Takes no more, finishes what is here within ``grace_s``, answers the rest, and ends every
         thread.
         """
         self._engine.stop(grace_s)
+        self._reading.close()
         self._watch.close()
         self.loaded.compiler.close()
 
     def _start(
         self,
-        request: GenerationRequest,
         listed: Iterable[str],
         responder: Responder,
+        request: GenerationRequest,
         grammars: Started,
         *,
         arrived_s: float,

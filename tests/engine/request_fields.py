@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from hf_runtime.request.tensors import RequestFields
+from text_generation.request.parsing import GenerationRequest, PromptReader, check_request
 
 _TYPES: dict[str, Any] = {
     **dict.fromkeys(
@@ -64,3 +65,8 @@ def fields(
 
 def _get_tensor(request: _Request, name: str) -> _Tensor | None:
     return _Tensor(request.tensors[name]) if name in request.tensors else None
+
+
+def parse_request(given: RequestFields, reader: PromptReader) -> GenerationRequest:
+    """Reads a whole request at once."""
+    return check_request(given, reader).tokenised()

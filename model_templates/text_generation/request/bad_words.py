@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+NUM_SPELLINGS = 4  # of each word: that often it is tokenised
 _BEFORE = "\n"
 
 
@@ -17,9 +18,10 @@ def word_tokenizer(tokenizer: Any) -> Callable[[str], list[tuple[int, ...]]]:
     def tokens(text: str) -> tuple[int, ...]:
         return tuple(tokenizer(text, add_special_tokens=False).input_ids)
 
+    before = tokens(_BEFORE)
+
     def spellings(word: str) -> list[tuple[int, ...]]:
         bare = word.lstrip(" ") or word
-        before = tokens(_BEFORE)
         found = []
         for text in (bare, f" {bare}"):
             found.append(tokens(text))

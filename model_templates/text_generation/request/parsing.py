@@ -5,7 +5,7 @@ Knows what a row's options mean together; knows no engine.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Protocol
 
@@ -16,6 +16,7 @@ from hf_runtime.request.tensors import RequestFields, shown
 from ..sequence.sampling_params import SamplingParams
 from ..sequence.sequence import DecoderStart
 from ..structured.constraint import Constraint
+from .bad_words import NUM_SPELLINGS
 from .row_options import CHAT_FIELDS, RowFields, read_rows
 
 _RETURN = "return_"
@@ -134,25 +135,62 @@ class PromptReader:
         return 1
 
 
-def parse_request(fields: RequestFields, reader: PromptReader) -> GenerationRequest:
-    """Reads one request; the cheap things of all rows first: a bad number is found before a long
-    prompt is tokenised.
+@dataclass(frozen=True)
+class CheckedRequest:
+    """A request of which everything is checked but its prompts and words, which are texts still."""
+
+    rows: list[dict[str, Any]]
+    params: list[SamplingParams]
+    timeouts_ms: list[int | None]
+    outputs: frozenset[str]
+    reader: PromptReader
+
+    @property
+    def num_characters(self) -> int:
+        """How much text is still to be read; each of ``bad_words`` is tokenised several times."""
+        return sum(
+            NUM_SPELLINGS * len(text) if name == "bad_words" else len(text)
+            for row in self.rows
+            for name, value in row.items()
+            for text in _texts_of(value)
+        )
+
+    def tokenised(self) -> GenerationRequest:
+        """Makes the tokens of its texts; may be called from any thread.
+
+        Raises:
+            RequestError: names the field, what was got and what is allowed.
+        """
+        generations = [
+            _generation(row, params, timeout_ms, self.reader)
+            for row, params, timeout_ms in zip(
+                self.rows, self.params, self.timeouts_ms, strict=True
+            )
+        ]
+        return GenerationRequest(generations, self.outputs, any(row["stream"] for row in self.rows))
+
+
+def check_request(fields: RequestFields, reader: PromptReader) -> CheckedRequest:
+    """Reads the cheap things of a request: a bad number is found before a long prompt is tokenised.
 
     Raises:
         RequestError: names the field, what was got and what is allowed.
     """
     rows = read_rows(fields, reader.fields)
     outputs = _outputs(rows)
-    checked = [(_params(row, reader, outputs), _timeout_ms(row, reader)) for row in rows]
     numbers = sorted({row["n"] for row in rows})
+    params = [_params(row, reader, outputs) for row in rows]
+    timeouts_ms = [_timeout_ms(row, reader) for row in rows]
     if len(numbers) > 1:
         got = " and ".join(map(str, numbers[:2]))
         raise RequestError(f"n: got {got} in one batch, allowed: the same in every row")
-    generations = [
-        _generation(row, params, timeout_ms, reader)
-        for row, (params, timeout_ms) in zip(rows, checked, strict=True)
-    ]
-    return GenerationRequest(generations, outputs, any(row["stream"] for row in rows))
+    return CheckedRequest(rows, params, timeouts_ms, outputs, reader)
+
+
+def _texts_of(value: Any) -> Iterable[str]:
+    if isinstance(value, str):
+        return (value,)
+    return (one for one in value if isinstance(one, str)) if isinstance(value, tuple) else ()
 
 
 def _outputs(rows: list[dict[str, Any]]) -> frozenset[str]:

@@ -14,6 +14,7 @@ from hf_runtime.errors import RequestError
 from hf_runtime.request.tensors import RequestFields, shown, text
 
 from ..structured.constraint import constraint_of
+from .limits import check_lists
 from .sampling_json import (
     FIELD,
     lenient_boolean,
@@ -101,6 +102,7 @@ def read_rows(fields: RequestFields, known: RowFields = CHAT_FIELDS) -> list[dic
         row["seed"] = _one_seed(row["seed"], row["random_seed"])
         row.update(read_sampling_parameters(row["sampling_parameters"] or "{}"))
         _check_choices(row)
+        check_lists(row)
         row["constraint"] = constraint_of(row, may_be_empty=num_rows > 1)
         rows.append(row)
     return rows

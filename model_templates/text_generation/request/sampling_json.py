@@ -19,10 +19,15 @@ from hf_runtime.request.tensors import boolean, integer, kind_of, number, text
 from ..structured.constraint import ANY_OBJECT, KINDS, choice_texts, schema_text
 
 FIELD = "sampling_parameters"
+MAX_CHARACTERS = 2**20  # a schema of 256 KiB fits, though its quotes are escaped
 
 
 def names_in(text: str) -> frozenset[str]:
-    """The names that a JSON text sets. Raises RequestError for broken JSON."""
+    """The names that a JSON text sets. Raises RequestError for broken JSON, or too much of it."""
+    if len(text) > MAX_CHARACTERS:
+        raise RequestError(
+            f"{FIELD}: got {len(text)} characters, allowed: at most {MAX_CHARACTERS}"
+        )
     return frozenset(read_object(FIELD, text))
 
 

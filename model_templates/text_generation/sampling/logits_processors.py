@@ -116,30 +116,28 @@ class _BadWords:
         would keep the text from ending.
         """
         self._single: list[int] = []
-        self._longer: dict[int, list[tuple[int, ...]]] = {}
-        self._num_before = 0
+        self._longer: dict[tuple[int, ...], list[int]] = {}  # all but the last token -> the last
+        self._lengths: dict[int, set[int]] = {}  # of those before it, by the last but one
         for word in words:
             if not word or max(word) >= vocab_size or (len(word) == 1 and word[0] in eos_token_ids):
                 continue
             if len(word) == 1:
                 self._single.append(word[0])
             else:
-                self._longer.setdefault(word[-2], []).append(word)
-                self._num_before = max(self._num_before, len(word) - 1)
+                self._longer.setdefault(word[:-1], []).append(word[-1])
+                self._lengths.setdefault(word[-2], set()).add(len(word) - 1)
+        self._most_before = max(map(len, self._longer), default=0)
 
     def completions(self, sequence: Sequence) -> list[int]:
         """The tokens that would complete a word after what a sequence has."""
         if not self._longer:
             return self._single
-        before = sequence.token_ids[-self._num_before :]
-        if len(before) < self._num_before and sequence.continues_prompt:
-            before = sequence.prompt_token_ids[len(before) - self._num_before :] + before
-        found = [
-            word[-1]
-            for word in self._longer.get(before[-1] if before else -1, ())
-            if tuple(before[1 - len(word) :]) == word[:-1]
-        ]
-        return self._single + found
+        before = sequence.token_ids[-self._most_before :]
+        if len(before) < self._most_before and sequence.continues_prompt:
+            before = sequence.prompt_token_ids[len(before) - self._most_before :] + before
+        lengths = self._lengths.get(before[-1], ()) if before else ()
+        found = [self._longer.get(tuple(before[-length:]), ()) for length in lengths]
+        return self._single + [token for tokens in found for token in tokens]
 
 
 def _add_biases(logits: torch.Tensor, changes: list[tuple[int, _SequenceProcessors]]) -> None:

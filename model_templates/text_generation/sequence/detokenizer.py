@@ -8,6 +8,7 @@ become a stop word waits too: released text is never taken back.
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Sequence as Tokens
 from typing import Any
 
@@ -31,7 +32,7 @@ class Detokenizer:
         self._tokenizer = tokenizer
         self._prompt_token_ids = prompt_token_ids
         self._context: list[list[int]] = []  # pieces of whole characters
-        self._stop_words = tuple(stop_words)
+        self._stop_words = sorted(stop_words)
         self._include_stop_word = include_stop_word
         self._pending: list[int] = []  # tokens whose text is not complete yet
         self._text = ""
@@ -71,7 +72,9 @@ class Detokenizer:
         """How many characters come before the first that may begin a stop word."""
         longest = max(map(len, self._stop_words), default=1) - 1
         for start in range(max(0, len(self._text) - longest), len(self._text)):
-            if any(word.startswith(self._text[start:]) for word in self._stop_words):
+            end = self._text[start:]
+            first = bisect.bisect_left(self._stop_words, end)  # words that begin so come from here
+            if first < len(self._stop_words) and self._stop_words[first].startswith(end):
                 return start
         return len(self._text)
 

@@ -12,11 +12,10 @@ from text_generation.request.parsing import (
     Generation,
     GenerationRequest,
     PromptReader,
-    parse_request,
 )
 from text_generation.sequence.sampling_params import MAX_SEED, SamplingParams
 
-from tests.engine.request_fields import fields
+from tests.engine.request_fields import fields, parse_request
 
 CONTEXT = 50
 BIG = 2**31 - 1

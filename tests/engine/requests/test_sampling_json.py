@@ -9,11 +9,10 @@ import pytest
 from hf_runtime.errors import RequestError
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from text_generation.request.parsing import parse_request
 from text_generation.request.sampling_json import read_sampling_parameters
 from text_generation.sequence.sampling_params import SamplingParams
 
-from tests.engine.request_fields import fields
+from tests.engine.request_fields import fields, parse_request
 from tests.engine.requests.test_request import READER
 
 SECRET = "a prompt that no log may show, and a very long one at that"

@@ -1,0 +1,199 @@
+"""What a request lists is bounded before anything is tokenised, and long texts are read beside."""
+
+from __future__ import annotations
+
+import gc
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import pytest
+from hf_runtime.errors import OverloadedError, RequestError
+from hf_runtime.request.json_text import read_json
+from text_generation.request import reading_threads
+from text_generation.request.parsing import check_request
+from text_generation.request.reading_threads import READ_AT_ONCE, ReadingThreads
+from text_generation.sampling.logits_processors import _BadWords
+from text_generation.sequence.detokenizer import Detokenizer
+
+from tests.engine.driving import NumberTokenizer
+from tests.engine.request_fields import fields
+from tests.engine.requests.test_request import READER
+from tests.support.triton import eventually
+
+
+def never(*_: Any, **__: Any) -> Any:
+    raise AssertionError("tokenised")
+
+
+UNREAD = replace(READER, tokenize=never, tokenize_word=never, vocab_size=10**6)
+
+
+@pytest.mark.parametrize(
+    "name, value, said",
+    [
+        ("bad_words", ["a"] * 1001, "bad_words: got 1001 texts, allowed: at most 1000"),
+        ("bad_words", ["a" * 257], "bad_words: got a text of 257 bytes, allowed: at most 256 each"),
+        (
+            "bad_words",
+            ["\N{EURO SIGN}" * 85] * 300,
+            "bad_words: got texts of 76500 bytes, allowed: at most 65536 together",
+        ),
+        ("stop", ["a"] * 129, "stop_words: got 129 texts, allowed: at most 128"),
+        ("stop", "a" * 1000, "stop_words: got a text of 1000 bytes, allowed: at most 256 each"),
+        (
+            "stop_token_ids",
+            list(range(1001)),
+            "stop_token_ids: got 1001 tokens, allowed: at most 1000",
+        ),
+        (
+            "logit_bias",
+            {str(token): 1 for token in range(10_001)},
+            "logit_bias: got 10001 tokens, allowed: at most 10000",
+        ),
+        (
+            "stop",
+            ["a" * 2**20],
+            "sampling_parameters: got 1048590 characters, allowed: at most 1048576",
+        ),
+    ],
+    ids=lambda value: str(value)[:30],
+)
+def test_too_long_a_list_is_refused_before_anything_is_tokenised(
+    name: str, value: Any, said: str
+) -> None:
+    given = {"text_input": [b"abc"], "sampling_parameters": [json.dumps({name: value}).encode()]}
+    with pytest.raises(RequestError) as raised:
+        check_request(fields(given, {}), UNREAD)
+    assert str(raised.value) == said
+
+
+@pytest.mark.parametrize("name", ["stop_words", "bad_words"])
+def test_tensors_are_bounded_alike(name: str) -> None:
+    given = {"text_input": [b"abc"], name: [b"a" * 10_000_000]}
+    with pytest.raises(RequestError, match=f"^{name}: got a text of 10000000 bytes, allowed: at"):
+        check_request(fields(given, {}), UNREAD)
+
+
+def test_the_longest_lists_are_taken() -> None:
+    most = {
+        "stop": [f"{n:0256}" for n in range(128)],
+        "bad_words": [f"{n:065}" for n in range(1000)],
+        "stop_token_ids": list(range(1000)),
+        "logit_bias": {str(token): 1 for token in range(10_000)},
+    }
+    given = {"text_input": [b"abc"], "sampling_parameters": [json.dumps(most).encode()]}
+    checked = check_request(fields(given, {}), UNREAD)
+    assert checked.num_characters > 4 * 65_000  # each word is tokenised four times
+
+
+def test_json_of_a_chat_is_bounded_and_parsed_without_garbage_collections() -> None:
+    with pytest.raises(RequestError, match=r"^messages: got 16777217 characters, allowed: at most"):
+        read_json("messages", "[" * (2**24 + 1))
+    before = gc.get_stats()[2]["collections"]
+    read_json("messages", "[" + "[]," * 300_000 + "[]]")
+    assert gc.get_stats()[2]["collections"] == before
+    assert gc.isenabled()
+
+
+@pytest.fixture
+def threads() -> Iterator[ReadingThreads]:
+    threads = ReadingThreads()
+    yield threads
+    threads.close()
+
+
+def test_short_texts_are_read_at_once_and_long_ones_beside(threads: ReadingThreads) -> None:
+    read_by: list[threading.Thread] = []
+    told = threading.Event()
+
+    def read_long() -> None:
+        assert told.wait(60)
+        read_by.append(threading.current_thread())
+
+    threads.run(READ_AT_ONCE + 1, read_long, never)
+    threads.run(READ_AT_ONCE, lambda: read_by.append(threading.current_thread()), never)
+    assert read_by == [threading.current_thread()]
+    told.set()
+    assert eventually(lambda: len(read_by) == 2)
+    assert read_by[1] is not threading.current_thread()
+
+
+def test_what_fails_beside_is_told(threads: ReadingThreads) -> None:
+    failed: list[Exception] = []
+
+    def refuse() -> None:
+        raise RequestError("text_input: no")
+
+    threads.run(READ_AT_ONCE + 1, refuse, failed.append)
+    assert eventually(lambda: [str(error) for error in failed] == ["text_input: no"])
+
+
+def test_more_text_than_may_wait_is_refused_and_taken_again_later(
+    threads: ReadingThreads, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading_threads, "_MAX_WAITING", 100_000)
+    told = threading.Event()
+    done: list[int] = []
+
+    def read(number: int) -> None:
+        assert told.wait(60)
+        done.append(number)
+
+    for number in range(3):
+        threads.run(30_000, partial(read, number), never)
+    with pytest.raises(OverloadedError, match="too many long prompts wait to be read"):
+        threads.run(30_000, never, never)
+    told.set()
+    assert eventually(lambda: sorted(done) == [0, 1, 2])
+    assert eventually(lambda: not threads._num_waiting)
+    threads.run(500_000, lambda: done.append(3), never)  # alone, however long
+    assert eventually(lambda: done[-1] == 3)
+
+
+def test_at_the_unload_what_waits_is_refused() -> None:
+    threads, told = ReadingThreads(), threading.Event()
+    failed: list[Exception] = []
+
+    def wait() -> None:
+        assert told.wait(60)
+
+    for _ in range(2):
+        threads.run(10_000, wait, failed.append)
+    threads.run(10_000, never, failed.append)
+    closing = threading.Thread(target=threads.close)
+    closing.start()
+    assert eventually(lambda: threads._closed)
+    told.set()
+    closing.join(60)
+    assert [type(error) for error in failed] == [OverloadedError]
+    with pytest.raises(OverloadedError, match="the model is being unloaded"):
+        threads.run(10_000, never, never)
+
+
+def fastest_s(call: Callable[[], object]) -> float:
+    found = []
+    for _ in range(20):
+        began_s = time.perf_counter()
+        call()
+        found.append(time.perf_counter() - began_s)
+    return min(found)
+
+
+def test_the_most_stop_words_cost_each_token_little() -> None:
+    tokenizer: Any = NumberTokenizer()
+    words = [f"{'9 ' * 126}{n:03}" for n in range(128)]
+    detokenizer = Detokenizer(tokenizer, [], words)
+    detokenizer._text = "9 " * 5000 + "8"
+    assert fastest_s(detokenizer._num_safe) < 0.001
+
+
+def test_the_most_bad_words_cost_each_token_little() -> None:
+    words = [(*range(n % 250), *[7] * 30, 8, n) for n in range(4000)]
+    bad_words = _BadWords(words, (), 5000)
+    sequence: Any = type("Written", (), {"token_ids": [7] * 1000 + [8], "continues_prompt": False})
+    assert fastest_s(lambda: bad_words.completions(sequence)) < 0.003
