@@ -1,7 +1,8 @@
 """The translator as the child of ``hf-triton serve``.
 
-    python -m generator.openai_api HOST PORT TRITON_ADDRESS    the key is in the environment
+    python -m generator.openai_api HOST PORT TRITON_ADDRESS [REPOSITORY]
 
+The key is in the environment; the repository's record says which models are to be served.
 Writes a line to stdout when it listens. Stops at SIGTERM, and at once when stdin closes: then
 whoever started it is gone. Its errors are on stderr, and end in 1.
 """
@@ -13,6 +14,7 @@ import os
 import signal
 import sys
 import threading
+from pathlib import Path
 
 from generator.errors import EXIT_OK, GeneratorError
 from generator.openai_api.key import take_key
@@ -21,11 +23,13 @@ from generator.openai_api.process import Settings, serve
 READY = "ready"
 
 
-def main(host: str, port: str, triton_address: str) -> int:
+def main(host: str, port: str, triton_address: str, repository: str = "") -> int:
     """Serves until told to stop; returns the exit code."""
     threading.Thread(target=_end_with_input, daemon=True).start()
     try:
-        settings = Settings(host, int(port), triton_address, take_key(None, os.environ))
+        key = take_key(None, os.environ)
+        record = Path(repository) if repository else None
+        settings = Settings(host, int(port), triton_address, key, record)
         asyncio.run(_serve(settings))
     except GeneratorError as error:
         sys.stderr.write(f"hf-triton: the OpenAI API: {error}\n")

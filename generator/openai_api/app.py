@@ -18,6 +18,8 @@ from typing import Any
 
 from aiohttp import web
 
+from generator.openai_api.bodies import Bodies, check_encoding
+from generator.openai_api.connections import Connections
 from generator.openai_api.key import is_authorized
 from generator.openai_api.routes import embeddings
 from generator.openai_api.routes.answers import Answer, Chunks, events, sse, to_json, whole_answer
@@ -34,8 +36,6 @@ from generator.openai_api.triton.request_headers import Metadata, id_of, send_id
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
-_MAX_BODY_BYTES = 16 * 2**20
-_BODY_TIMEOUT_S = 60.0
 _SSE_HEADERS = {
     "Content-Type": "text/event-stream; charset=utf-8",
     "Cache-Control": "no-cache",
@@ -46,16 +46,19 @@ _SSE_HEADERS = {
 class OpenAiApp:
     """The handlers of one translator."""
 
-    def __init__(self, triton: Triton, key: str | None) -> None:
+    def __init__(
+        self, triton: Triton, key: str | None, connections: Connections, catalog: Catalog
+    ) -> None:
         self._triton = triton
-        self._catalog = Catalog(triton)
+        self._catalog = catalog
         self._key = key
+        self._connections = connections
+        self._bodies = Bodies()
         self._started = int(time.time())
 
     def application(self) -> web.Application:
         """Everything under its path."""
-        middlewares = [_errors_in_openais_format, self._check_key]
-        app = web.Application(client_max_size=_MAX_BODY_BYTES, middlewares=middlewares)
+        app = web.Application(middlewares=[_errors_in_openais_format, self._check_headers])
         app.on_response_prepare.append(send_id)
         app.router.add_get("/health", self._health)
         app.router.add_get("/v1/models", self._models)
@@ -66,13 +69,24 @@ class OpenAiApp:
         return app
 
     @web.middleware
-    async def _check_key(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+    async def _check_headers(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """The key first: nothing of a body is read before."""
         header = request.headers.get("Authorization")
         if request.path != "/health" and not is_authorized(header, self._key):
             found = "this is not the key" if header else "a key is needed"
             message = f"Authorization: {found}; send 'Authorization: Bearer KEY'"
             raise ApiError(401, message, code="invalid_api_key")
-        return await handler(request)
+        check_encoding(request)
+        try:
+            return await handler(request)
+        finally:
+            self._connections.waits(request.protocol)
+
+    async def _object(self, request: web.Request) -> dict[str, Any]:
+        """The body's JSON object. Raises ApiError."""
+        data = await self._bodies.read(request)
+        self._connections.is_answered(request.protocol)
+        return read_object(data)
 
     async def _health(self, _request: web.Request) -> web.Response:
         if await self._triton.why_unreachable():
@@ -98,7 +112,7 @@ class OpenAiApp:
         }
 
     async def _embeddings(self, request: web.Request) -> web.StreamResponse:
-        asked = embeddings.read(read_object(await _body(request)))
+        asked = embeddings.read(await self._object(request))
         model = await self._catalog.find(asked.model, EMBEDDING_TASKS)
         request_id = id_of(request, f"embd-{uuid.uuid4().hex}")
 
@@ -130,6 +144,8 @@ class OpenAiApp:
             changed = None
             with contextlib.suppress(ApiError):
                 changed = await self._catalog.changed(model)
+            if changed is None and error.status == 404:
+                await self._catalog.find(model.name)  # raises, or says that it is being loaded
             if changed is None:
                 raise
         return await answer(changed)
@@ -151,7 +167,7 @@ class OpenAiApp:
 
     def _generating(self, api: Api) -> Handler:
         async def generate(request: web.Request) -> web.StreamResponse:
-            asked = api.read(read_object(await _body(request)))
+            asked = api.read(await self._object(request))
             model = await self._catalog.find(asked.model, api.tasks)
 
             async def answered(model: ServedModel) -> web.StreamResponse:
@@ -200,17 +216,6 @@ async def _streamed(request: web.Request, answer: Answer, chunks: Chunks) -> web
     return response
 
 
-async def _body(request: web.Request) -> bytes:
-    try:
-        return await asyncio.wait_for(request.read(), _BODY_TIMEOUT_S)
-    except asyncio.TimeoutError:
-        text = f"the body did not come within {_BODY_TIMEOUT_S:g} seconds"
-        raise ApiError(408, text) from None
-    except web.HTTPRequestEntityTooLarge:
-        allowed = f"{_MAX_BODY_BYTES} bytes"
-        raise ApiError(413, f"the body: got more, allowed: {allowed}") from None
-
-
 @web.middleware
 async def _errors_in_openais_format(request: web.Request, handler: Handler) -> web.StreamResponse:
     try:
@@ -228,6 +233,8 @@ def _as_api_error(error: Exception, request_id: str) -> ApiError:
     """The error itself, or for a bug of ours one that says no more than its type."""
     if isinstance(error, ApiError):
         return error
+    if isinstance(error, RecursionError):
+        return ApiError(400, "the body: nested too deeply")
     # Only the place: the text could quote a prompt.
     frame = traceback.extract_tb(error.__traceback__)[-1]
     place = f"{type(error).__name__} at {frame.filename}:{frame.lineno}"

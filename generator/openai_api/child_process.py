@@ -21,10 +21,15 @@ class OpenAiProcess(ChildProcess):
     """The translator of one server."""
 
     def __init__(
-        self, listen: Listen, key: str | None, policy: RestartPolicy | None = None
+        self,
+        listen: Listen,
+        key: str | None,
+        policy: RestartPolicy | None = None,
+        repository: Path | None = None,
     ) -> None:
         where = (listen.host, str(listen.openai_port), listen.triton_grpc)
-        command = (sys.executable, "-m", "generator.openai_api", *where)
+        record = (str(repository),) if repository else ()
+        command = (sys.executable, "-m", "generator.openai_api", *where, *record)
         super().__init__("the OpenAI API", command, self._variables, policy)
         self._listen = listen
         self._key = key

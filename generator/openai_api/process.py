@@ -4,34 +4,37 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import logging
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from pathlib import Path
 
 from aiohttp import web
 
 from generator.errors import ServerError
 from generator.openai_api.app import OpenAiApp
+from generator.openai_api.connections import Connections, most_connections, protocol
+from generator.openai_api.triton.catalog import Catalog
 from generator.openai_api.triton.client import Triton
+from generator.repository import served_record
 
 # As long as Triton itself waits for what is in flight.
 GRACE_S = 30.0
 _BACKLOG = 1024
 _LATE_CONNECTIONS_S = 0.1
-# aiohttp would log broken request lines as they came; what our handlers fail at, they tell.
-_SILENT = logging.getLogger("hf_triton.openai_api")
-_SILENT.setLevel(logging.CRITICAL + 1)
+# A client that takes nothing of its answer for so long is gone.
+_UNREAD_MS = 60_000
 
 
 @dataclass(frozen=True)
 class Settings:
-    """Where to listen, and the gRPC ``host:port`` of Triton."""
+    """Where to listen, and the gRPC ``host:port`` of Triton; its repository, where it is here."""
 
     host: str
     port: int
     triton_address: str
     key: str | None = None
+    repository: Path | None = None
 
 
 async def serve(settings: Settings, stop: asyncio.Event, on_ready: Callable[[], None]) -> None:
@@ -42,26 +45,30 @@ async def serve(settings: Settings, stop: asyncio.Event, on_ready: Callable[[], 
     triton = Triton(settings.triton_address)
     try:
         await _check(triton)
-        app = OpenAiApp(triton, settings.key).application()
-        runner = web.AppRunner(
-            app,
-            access_log=None,
-            logger=_SILENT,
-            handler_cancellation=True,
-            shutdown_timeout=GRACE_S,
-        )
+        connections = Connections(most_connections())
+        catalog = Catalog(triton, lambda: _to_be_served(settings.repository))
+        app = OpenAiApp(triton, settings.key, connections, catalog).application()
+        runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=GRACE_S)
         listening = _bind(settings)
         await runner.setup()
+        new = protocol(runner.server, connections)
+        loop = asyncio.get_running_loop()
+        server = await loop.create_server(new, sock=listening, backlog=_BACKLOG)
         try:
-            await web.SockSite(runner, listening, backlog=_BACKLOG).start()
             on_ready()
             await stop.wait()
             await _accept_no_more(listening)
         finally:
+            server.close()
             await runner.cleanup()
             listening.close()
     finally:
         await triton.close()
+
+
+def _to_be_served(repository: Path | None) -> Collection[str] | None:
+    record = served_record.read(repository) if repository else None
+    return record.models if record else None
 
 
 async def _accept_no_more(listening: socket.socket) -> None:
@@ -96,6 +103,7 @@ def _bind(settings: Settings) -> socket.socket:
         raise ServerError(f"'{host}' is not an address; see --host") from None
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _UNREAD_MS)
         listening.bind(address)
         listening.listen(_BACKLOG)
     except OSError as error:

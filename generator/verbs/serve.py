@@ -208,7 +208,8 @@ def run(args: argparse.Namespace) -> int:
         admin_key=admin_key,
     )
     policy = RestartPolicy(max_restarts=args.max_restarts)
-    children = Children((), OpenAiProcess(listen, key, policy) if args.openai_port else None)
+    openai_api = OpenAiProcess(listen, key, policy, repository) if args.openai_port else None
+    children = Children((), openai_api)
     models = [spec.name for spec in outcome.plan.specs]
     options = ServeOptions(Path(args.config), args.load_timeout_s, policy, args.drain_s, watched)
     return serve(server, models, options, children)

@@ -9,6 +9,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Coroutine, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, TypeVar
 
 import grpc
@@ -126,8 +127,14 @@ class Starter:
     def triton(self, port: int = 0) -> tuple[FakeTriton, int]:
         return self.loop.run(self._triton(port))
 
-    def translator(self, triton: FakeTriton, address: str, key: str | None = None) -> Translator:
-        return self.loop.run(self._translator(triton, address, key))
+    def translator(
+        self,
+        triton: FakeTriton,
+        address: str,
+        key: str | None = None,
+        repository: Path | None = None,
+    ) -> Translator:
+        return self.loop.run(self._translator(triton, address, key, repository))
 
     def end(self) -> None:
         while self._endings:
@@ -145,9 +152,11 @@ class Starter:
         self._endings.append(server.stop(0))
         return fake, port
 
-    async def _translator(self, triton: FakeTriton, address: str, key: str | None) -> Translator:
+    async def _translator(
+        self, triton: FakeTriton, address: str, key: str | None, repository: Path | None
+    ) -> Translator:
         port, stop, ready = free_ports().http_port, asyncio.Event(), asyncio.Event()
-        settings = Settings("127.0.0.1", port, address, key)
+        settings = Settings("127.0.0.1", port, address, key, repository)
         serving = asyncio.create_task(serve(settings, stop, ready.set))
         waiting = asyncio.create_task(ready.wait())
         await asyncio.wait({serving, waiting}, return_when=asyncio.FIRST_COMPLETED)

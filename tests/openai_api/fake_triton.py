@@ -77,6 +77,7 @@ class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
     num_waiting_at_errors: int = 0
     num_waiting: int = 0
     num_indexed: int = 0
+    loading: set[str] = field(default_factory=set)
 
     async def ServerLive(self, request: Any, context: Any) -> Any:  # noqa: N802
         return service_pb2.ServerLiveResponse(live=True)
@@ -90,8 +91,11 @@ class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
         return answer
 
     async def ModelConfig(self, request: Any, context: Any) -> Any:  # noqa: N802
+        if request.name in self.loading:
+            await context.abort(grpc.StatusCode.NOT_FOUND, _unknown(request.name))
         if request.name not in self.models:
-            await context.abort(grpc.StatusCode.NOT_FOUND, "Request for unknown model")
+            text = f"Request for unknown model: '{request.name}' is not found"
+            await context.abort(grpc.StatusCode.NOT_FOUND, text)
         return service_pb2.ModelConfigResponse(config=self.models[request.name].config())
 
     def _trace(self, context: Any) -> None:

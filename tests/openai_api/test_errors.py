@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hmac
 import types
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +12,7 @@ from generator.errors import ServerError
 from generator.openai_api import key as key_module
 from generator.openai_api.key import VARIABLE, is_authorized, take_key
 from generator.openai_api.triton.catalog import Catalog
+from generator.repository import served_record
 from tests.openai_api.conftest import Starter, Translator
 from tests.openai_api.fake_triton import Model
 from tests.support.triton import eventually
@@ -50,6 +52,36 @@ def test_models_come_and_go(api: Translator) -> None:
     assert eventually(lambda: api.completion(model="late").status == 200)
     del api.triton.models["late"]
     assert eventually(lambda: api.completion(model="late").status == 404)
+
+
+@pytest.mark.parametrize("name,folder", [("whole", "whole"), ("echo", "echo_stream")])
+def test_a_model_that_is_loaded_again_is_a_503_meanwhile(
+    name: str, folder: str, api: Translator
+) -> None:
+    gone = api.triton.models.pop(folder)
+    api.triton.loading.add(folder)
+    assert eventually(lambda: api.completion(model=name).status == 503)
+    reply = api.completion(model=name)
+    assert reply.error["message"] == f"model: '{name}' is being loaded; try again"
+    assert reply.headers["Retry-After"] == "1"
+    assert api.get(f"/v1/models/{name}").status == 503
+    assert api.completion(model=f"{name}:adapter").status == 503
+    api.triton.models[folder] = gone
+    api.triton.loading.clear()
+    assert eventually(lambda: api.completion(model=name).status == 200)
+
+
+def test_what_is_to_be_served_is_known_by_the_repositorys_record(
+    starter: Starter, tmp_path: Path
+) -> None:
+    fake, port = starter.triton()
+    fake.loading.add("unloaded")
+    served_record.write_models(tmp_path, ["echo", "labels", "late"])
+    api = starter.translator(fake, f"127.0.0.1:{port}", repository=tmp_path)
+    assert api.completion(model="late").status == 503, "Triton is still to be told of it"
+    assert api.completion(model="labels").status == 404, "is of another task"
+    assert api.completion(model="unloaded").status == 404, "Triton remembers it"
+    assert api.completion(model="l" * 10_000).status == 404
 
 
 def test_many_requests_read_the_models_once(

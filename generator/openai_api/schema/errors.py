@@ -42,6 +42,12 @@ def model_not_found(name: str, served: list[str]) -> ApiError:
     return ApiError(404, message, param="model", code="model_not_found")
 
 
+def model_is_loading(name: str) -> ApiError:
+    """It is to be served, and is not ready."""
+    message = f"model: '{name[:100]}' is being loaded; try again"
+    return ApiError(503, message, param="model", code="unavailable")
+
+
 def wrong_task(name: str, task: str, served: list[str]) -> ApiError:
     """The model is there, but this path is not for it."""
     allowed = ", ".join(served) or "none, no model of this path's task is ready"

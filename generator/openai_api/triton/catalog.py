@@ -8,11 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from generator.openai_api.schema.errors import ApiError, model_not_found, wrong_task
+from generator.openai_api.schema.errors import (
+    ApiError,
+    model_is_loading,
+    model_not_found,
+    wrong_task,
+)
 from generator.spec.triton_models import (
     ADAPTERS_PARAMETER,
     ENGINE_SUFFIX,
@@ -29,6 +34,8 @@ ALL_TASKS = (*COMPLETION_TASKS, *EMBEDDING_TASKS)
 _GOOD_FOR_S = 2.0
 # A name that is not there may have come since, but not every such request asks Triton.
 _MISSES_GOOD_FOR_S = 0.2
+_LONGEST_NAME = 255  # of a folder
+ToBeServed = Callable[[], Collection[str] | None]
 
 
 @dataclass(frozen=True)
@@ -53,7 +60,7 @@ class ServedModel:
 
 
 class Source(Protocol):
-    """Where the catalog reads; both raise ApiError."""
+    """Where the catalog reads; all raise ApiError."""
 
     async def ready_models(self) -> list[str]:
         """The names of Triton's models that are ready."""
@@ -61,12 +68,18 @@ class Source(Protocol):
     async def config(self, model: str) -> Any:
         """A ModelConfig, None where the model is gone."""
 
+    async def is_ready(self, model: str) -> bool | None:
+        """Whether a version of it is ready; None where Triton knows no such model."""
+
 
 class Catalog:
-    """The models of one Triton."""
+    """The models of one Triton. ``to_be_served`` are the names in models.yaml, None where nobody
+    knows them.
+    """
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: Source, to_be_served: ToBeServed = lambda: None) -> None:
         self._source = source
+        self._to_be_served = to_be_served
         self._models: dict[str, ServedModel] = {}
         self._read_at_s: float | None = None
         self._reading = asyncio.Lock()
@@ -80,17 +93,29 @@ class Catalog:
         return self._models
 
     async def find(self, name: str, tasks: Sequence[str] = ()) -> ServedModel:
-        """The model of that name. Raises ApiError, 404 where there is none, or it is of none of
-        ``tasks``.
+        """The model of that name. Raises ApiError: 404 where there is none, or it is of none of
+        ``tasks``; 503 while it is being loaded.
         """
         found = _of_name(name, await self.models())
         if found is None:
             found = _of_name(name, await self.models(_MISSES_GOOD_FOR_S))
+        if found is None and await self._is_being_loaded(name.partition(":")[0]):
+            raise model_is_loading(name)
         if found is None:
             raise model_not_found(name, self._named(tasks))
         if tasks and found.task not in tasks:
             raise wrong_task(name, found.task, self._named(tasks))
         return found
+
+    async def _is_being_loaded(self, name: str) -> bool:
+        """Whether it will be there: Triton knows it and has no version of it that is ready, as
+        while a model is loaded again; or is still to be told of it, as after a restart.
+        """
+        served = self._to_be_served()
+        if len(name) > _LONGEST_NAME or (served is not None and name not in served):
+            return False
+        ready = [await self._source.is_ready(one) for one in (name, name + ENGINE_SUFFIX)]
+        return False in ready or (served is not None and ready[0] is None)
 
     async def changed(self, model: ServedModel) -> ServedModel | None:
         """The model as it is now, if it has changed since; else None. Raises ApiError."""

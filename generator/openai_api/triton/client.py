@@ -17,7 +17,12 @@ from generator.openai_api.schema.errors import ApiError
 from generator.openai_api.schema.request import TensorValue
 from generator.openai_api.triton.catalog import ServedModel
 from generator.openai_api.triton.request_headers import Metadata
-from generator.openai_api.triton.statuses import UNREACHABLE, of_status, of_text
+from generator.openai_api.triton.statuses import (
+    NO_VERSION_IS_READY,
+    UNREACHABLE,
+    of_status,
+    of_text,
+)
 from generator.openai_api.triton.tensors import Chunk, infer_request, read_chunk
 
 _CHANNEL_OPTIONS = [
@@ -68,6 +73,20 @@ class Triton:
 
     async def config(self, model: str) -> Any:
         """A model's ModelConfig; None where it is gone meanwhile. Raises ApiError."""
+        found = await self._config(model)
+        return None if isinstance(found, str) else found
+
+    async def is_ready(self, model: str) -> bool | None:
+        """Whether a version of it is ready; None where Triton knows no such model. Raises
+        ApiError.
+        """
+        found = await self._config(model)
+        if isinstance(found, str):
+            return False if NO_VERSION_IS_READY in found else None
+        return True
+
+    async def _config(self, model: str) -> Any:
+        """The ModelConfig, or what Triton says where it has none. Raises ApiError."""
         request = service_pb2.ModelConfigRequest(name=model)
         try:
             with _errors_translated():
@@ -75,7 +94,7 @@ class Triton:
         except ApiError as error:
             if error.status == 504 or error.message == UNREACHABLE:
                 raise
-            return None
+            return error.message
         return answer.config
 
     def generate(

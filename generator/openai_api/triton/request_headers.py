@@ -6,13 +6,11 @@ from __future__ import annotations
 
 import re
 import uuid
-from typing import Any
 
 from aiohttp import web
 
 HEADER = "X-Request-Id"
-# aiohttp from 3.14 on warns of a key that is a mere text; those before know no other.
-_KEY: Any = getattr(web, "RequestKey", lambda name, _type: name)("hf_triton_request_id", str)
+_KEY = web.RequestKey("hf_triton_request_id", str)
 # One word that can stand in a log line and in a label; any other is as if none had been sent.
 _WORD = re.compile(r"[!#-Z^-~]{1,128}")
 _LABEL = re.compile(r"\[request id: [^\]]*\] ")
@@ -27,8 +25,7 @@ def id_of(request: web.Request, own: str = "") -> str:
         given = request.headers.get(HEADER, "")
         is_word = _WORD.fullmatch(given) is not None
         request[_KEY] = given if is_word else own or f"req-{uuid.uuid4().hex}"
-    found: str = request[_KEY]
-    return found
+    return request[_KEY]
 
 
 async def send_id(request: web.Request, response: web.StreamResponse) -> None:

@@ -13,6 +13,8 @@ import grpc
 from generator.openai_api.schema.errors import ApiError
 from generator.openai_api.triton.request_headers import without_label
 
+# What Triton says of a model that it knows; of others, that they are not found.
+NO_VERSION_IS_READY = "has no available versions"
 UNREACHABLE = "no connection to Triton; try again"
 
 _STATUSES = {

@@ -1,0 +1,199 @@
+"""Clients that mean harm, or send slowly: they are refused, and others are answered."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from generator.openai_api import bodies, connections, process
+from tests.openai_api.conftest import Starter, Translator
+from tests.support.triton import eventually
+
+HEAD = b"POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
+SOON_S = 20.0
+
+
+@pytest.fixture
+def closing() -> Iterator[contextlib.ExitStack]:
+    with contextlib.ExitStack() as stack:
+        yield stack
+
+
+def opened(api: Translator, closing: contextlib.ExitStack, data: bytes) -> socket.socket:
+    port = int(api.url.rpartition(":")[2])
+    client = closing.enter_context(socket.create_connection(("127.0.0.1", port), SOON_S))
+    client.sendall(data)
+    return client
+
+
+def status_of(client: socket.socket) -> int:
+    return int(client.recv(4096).split(b" ")[1])
+
+
+def is_closed(client: socket.socket) -> bool:
+    client.setblocking(False)
+    try:
+        return client.recv(4096) == b""
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+
+
+def with_key(starter: Starter) -> Translator:
+    fake, port = starter.triton()
+    return starter.translator(fake, f"127.0.0.1:{port}", key="secret-key")
+
+
+@pytest.mark.parametrize(
+    "encoding", ["gzip", "deflate", "br", "zstd", "identity, gzip", "nonsense"]
+)
+def test_an_encoded_body_is_refused_before_it_is_read(
+    encoding: str, api: Translator, closing: contextlib.ExitStack
+) -> None:
+    head = HEAD + f"Content-Encoding: {encoding}\r\nContent-Length: 1000\r\n\r\n".encode()
+    client = opened(api, closing, head)
+    answer = client.recv(4096)
+    assert answer.startswith(b"HTTP/1.1 415 ")
+    error = json.loads(answer.partition(b"\r\n\r\n")[2])["error"]
+    assert error["type"] == "invalid_request_error"
+    assert "Content-Encoding" in error["message"]
+
+
+def test_an_encoding_that_changes_nothing_is_allowed(api: Translator) -> None:
+    api.headers = {"Content-Encoding": "Identity"}
+    assert api.completion().status == 200
+
+
+def test_the_key_is_asked_for_before_a_body_is_read(
+    starter: Starter, closing: contextlib.ExitStack
+) -> None:
+    api = with_key(starter)
+    for more in (b"", b"Content-Encoding: gzip\r\n", b"Expect: 100-continue\r\n"):
+        client = opened(api, closing, HEAD + more + b"Content-Length: 1000\r\n\r\n")
+        answer = client.recv(4096).removeprefix(b"HTTP/1.1 100 Continue\r\n\r\n")
+        assert (answer or client.recv(4096)).startswith(b"HTTP/1.1 401 ")
+
+
+def test_a_length_beyond_the_limit_is_refused_before_it_is_sent(
+    api: Translator, closing: contextlib.ExitStack
+) -> None:
+    assert status_of(opened(api, closing, HEAD + b"Content-Length: 99999999999\r\n\r\n")) == 413
+
+
+def test_a_body_without_a_length_is_bounded_too(
+    api: Translator, closing: contextlib.ExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bodies, "_MOST_BYTES", 100_000)
+    client = opened(api, closing, HEAD + b"Transfer-Encoding: chunked\r\n\r\n")
+    client.sendall(b"10000\r\n" + b" " * 0x10000 + b"\r\n")
+    client.sendall(b"10000\r\n" + b" " * 0x10000 + b"\r\n")
+    assert status_of(client) == 413
+
+
+def test_who_goes_in_the_middle_of_a_body_leaves_no_line_in_the_log(
+    api: Translator, closing: contextlib.ExitStack, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for _ in range(5):
+        opened(api, closing, HEAD + b"Content-Length: 9\r\n\r\n{").close()
+    assert api.completion().status == 200
+    assert capfd.readouterr().err == ""
+
+
+@pytest.mark.parametrize("sent", [b"", b"POST /v1/comple", HEAD, b"GET /health HTTP/1.1\r\n\r\n"])
+def test_who_sends_no_whole_request_is_hung_up_on(
+    sent: bytes,
+    api: Translator,
+    closing: contextlib.ExitStack,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(connections, "_IDLE_S", 0.3)
+    client = opened(api, closing, sent)
+    if sent.startswith(b"GET"):
+        assert status_of(client) == 400  # no Host; then it is as idle as after any other answer
+    assert eventually(lambda: is_closed(client), SOON_S)
+
+
+def test_headers_that_drip_do_not_keep_a_connection(
+    api: Translator, closing: contextlib.ExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "_IDLE_S", 0.5)
+    client = opened(api, closing, HEAD)
+
+    def drip_until_closed() -> bool:
+        with contextlib.suppress(OSError):
+            client.sendall(b"X: y\r\n")
+        return is_closed(client)
+
+    assert eventually(drip_until_closed, SOON_S)
+
+
+def test_slow_senders_keep_nobody_out(
+    starter: Starter, closing: contextlib.ExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process, "most_connections", lambda: 8)
+    fake, port = starter.triton()
+    api = starter.translator(fake, f"127.0.0.1:{port}")
+    body = b'{"model": "whole", "prompt": "a !waits"}'
+    request = HEAD + b"Content-Length: %d\r\n\r\n" % len(body) + body
+    answered = opened(api, closing, request)
+    assert eventually(lambda: fake.num_waiting == 1)
+    slow = [opened(api, closing, HEAD + b"Content-Length: 9\r\n\r\n{") for _ in range(20)]
+    assert api.completion().status == 200
+    assert eventually(lambda: sum(map(is_closed, slow)) >= 12)
+    assert not is_closed(answered), "who waits for an answer stays"
+
+
+def test_large_bodies_together_are_bounded_and_small_ones_are_read(
+    api: Translator, closing: contextlib.ExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bodies, "_ALL_BYTES", 300_000)
+    part = HEAD + b"Content-Length: 1000000\r\n\r\n" + b" " * 140_000
+    held = [opened(api, closing, part) for _ in range(2)]
+    refused = opened(api, closing, part)
+    assert eventually(lambda: api.completion(prompt="a" * 200_000).status == 503)
+    assert status_of(refused) == 503
+    assert api.completion().status == 200
+    for client in held:
+        client.close()
+    assert eventually(lambda: api.completion(prompt="a" * 200_000).status == 200)
+
+
+def test_a_stack_that_is_too_deep_is_the_clients_mistake(
+    api: Translator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def too_deep(_data: bytes) -> dict[str, object]:
+        raise RecursionError
+
+    monkeypatch.setattr("generator.openai_api.app.read_object", too_deep)
+    assert api.completion().status == 400
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        b"[" + b"[]," * 400_000 + b"0]",
+        b"{" + b",".join(b'"%x":0' % name for name in range(300_000)) + b"}",
+        b"{" + b",".join(b'"%x":0' % name for name in range(100_000)) + b',"1869f":0}',
+        b"[" + b"7," * 3_000_000 + b"0]",
+    ],
+    ids=["lists", "names", "a name given twice", "numbers"],
+)
+def test_a_body_that_is_all_structure_holds_nobody_up(value: bytes, api: Translator) -> None:
+    began = time.process_time()
+    reply = api.send("POST", "/v1/completions", b'{"model": "echo", "prompt": ' + value + b"}")
+    assert reply.status == 400
+    assert len(reply.text) < 500
+    assert time.process_time() - began < 3, "the translator is in this process"
+    assert api.completion().status == 200
+
+
+def test_an_integer_that_no_tensor_holds_is_not_shown(api: Translator) -> None:
+    reply = api.send("POST", "/v1/completions", b'{"prompt": "a", "seed": ' + b"9" * 4000 + b"}")
+    assert reply.status == 400
+    assert "64 bits" in reply.error["message"]
