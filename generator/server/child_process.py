@@ -66,8 +66,8 @@ class ChildProcess:
         return self._why_not_up
 
     def revive(self) -> str | None:
-        """Restarts it if it has died, after a longer delay each time, until it dies too often.
-        Returns a line to report, or None.
+        """Restarts it if it has died, after a longer delay each time, for ever. Returns a line to
+        report, or None.
         """
         if self._start_at_s is not None:
             return self._start_again() if time.monotonic() >= self._start_at_s else None
@@ -88,13 +88,9 @@ class ChildProcess:
 
     def _note_death(self, what: str) -> str:
         delay_s = self._restarts.died()
-        if delay_s is None:
-            num = self._restarts.num_recent
-            self._why_not_up = f"{what} {num} time{'s' * (num != 1)} and is off"
-            return f"{self._why_not_up}; start serve again"
         self._start_at_s = time.monotonic() + delay_s
         when = f" in {delay_s:g} s" if delay_s else ""
-        self._why_not_up = f"{what} and is started again{when}"
+        self._why_not_up = f"{what} and is started again{when} ({self._restarts.count})"
         return self._why_not_up
 
     def begin_stop(self) -> None:

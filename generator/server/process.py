@@ -34,7 +34,7 @@ _STOP_TIMEOUT_S = _EXIT_TIMEOUT_S + 5.0
 _STOP_TIMEOUT_ONLY_LOADS_S = 3.0
 _STOP_POLL_S = 0.25
 _REAP_TIMEOUT_S = 2.0
-_LAST_LINES_TIMEOUT_S = 10.0  # a process that left the group may hold the log open
+_LAST_LINES_TIMEOUT_S = 3.0  # a process that left the group may hold the log open
 _NUM_HTTP_THREADS = 8 + NUM_LOADERS  # 8 is Triton's default; a load keeps one to itself
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108
 
@@ -195,6 +195,7 @@ class TritonServer:
         if code is None:
             how = ""
         else:
+            self._kill_group()  # stubs that compute outlive a killed guard, and hold the log open
             self._reader.join(_LAST_LINES_TIMEOUT_S)  # its last lines may still be on their way
             killer = signal.Signals(-code).name if code < 0 else ""
             how = f" (killed by {killer})" if killer else f" (exit code {code})"
@@ -218,8 +219,7 @@ class TritonServer:
 
     def kill(self) -> int:
         """Ends the server and its stubs at once, clears away what they leave, returns its code."""
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.pid, signal.SIGKILL)
+        self._kill_group()
         code = self._process.wait()
         _reap_group(self.pid)
         self._reader.join(_LAST_LINES_TIMEOUT_S)
@@ -228,6 +228,10 @@ class TritonServer:
         for region in _SHARED_MEMORY.glob(f"{self._shared_memory_prefix}*"):
             region.unlink(missing_ok=True)
         return code
+
+    def _kill_group(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
 
     def _pass_log_on(self, process: subprocess.Popen[str]) -> None:
         pipe = process.stdout

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class RestartPolicy:
-    """More than ``max_restarts`` deaths within ``window_s`` are too many. The first restart is
-    immediate, the next ones wait 1, 2, 4 ... ``longest_delay_s`` seconds; after ``settled_after_s``
-    without a death, the delays start again.
+    """What died after it was ready is started again for ever: a client may have caused that. More
+    than ``max_restarts`` failed starts in a row are too many. The first restart is immediate, the
+    next ones wait 1, 2, 4 ... ``longest_delay_s`` seconds; after ``settled_after_s`` without a
+    death, the delays start again.
     """
 
     max_restarts: int = 5
@@ -24,34 +25,58 @@ class RestartPolicy:
 
 
 class Restarts:
-    """Counts the deaths of one process or model, failed restarts included."""
+    """Counts the deaths and failed starts of one process or model."""
 
     def __init__(self, policy: RestartPolicy, clock: Callable[[], float] = time.monotonic) -> None:
         self._policy = policy
         self._clock = clock
         self._deaths_s: list[float] = []
         self._num_in_a_row = 0
+        self._num_failed = 0
         self._living_since_s: float | None = None
 
     @property
-    def num_recent(self) -> int:
-        """How often it died within the window that ended with its last death."""
-        return len(self._deaths_s)
+    def count(self) -> str:
+        """How often it failed in a row to start, else how often it died lately; for messages."""
+        if self._num_failed:
+            return f"{self._num_failed} of at most {self._policy.max_restarts}"
+        minutes = self._policy.window_s / 60
+        return f"{times(len(self._deaths_s), 'death')} within {minutes:g} minutes"
+
+    @property
+    def num_failed(self) -> int:
+        """How often in a row it failed to start."""
+        return self._num_failed
 
     def lives(self) -> None:
-        """It is up again."""
-        self._living_since_s = self._clock()
+        """It is ready, and may have been for a while."""
+        if self._living_since_s is None:
+            self._living_since_s = self._clock()
+        self._num_failed = 0
 
-    def died(self) -> float | None:
-        """Seconds to wait before it is started again; None where it died too often for that."""
-        now, since = self._clock(), self._living_since_s
-        policy = self._policy
+    def died(self) -> float:
+        """It was ready, and died: the seconds to wait before it is started again."""
+        self._num_failed = 0
+        return self._delay_s()
+
+    def failed(self) -> float | None:
+        """It did not get ready: seconds to wait, None where it failed too often in a row."""
+        self._num_failed += 1
+        delay_s = self._delay_s()
+        return None if self._num_failed > self._policy.max_restarts else delay_s
+
+    def _delay_s(self) -> float:
+        now, since, policy = self._clock(), self._living_since_s, self._policy
         if since is not None and now - since >= policy.settled_after_s:
             self._num_in_a_row = 0
         self._living_since_s = None
         self._deaths_s = [at for at in self._deaths_s if now - at < policy.window_s] + [now]
-        if self.num_recent > policy.max_restarts:
-            return None
-        delay_s = 2.0 ** (self._num_in_a_row - 1) if self._num_in_a_row else 0.0
+        longest_s, num = policy.longest_delay_s, self._num_in_a_row
         self._num_in_a_row += 1
-        return min(delay_s, policy.longest_delay_s)
+        # 2 ** 1024 is no float.
+        return min(2.0 ** min(num - 1, 64), longest_s) if num else 0.0
+
+
+def times(num: int, what: str) -> str:
+    """Such as ``2 deaths``."""
+    return f"{num} {what}{'s' * (num != 1)}"

@@ -1,4 +1,4 @@
-"""Reloads Triton models whose Python processes died, and gives up those that die too often.
+"""Reloads Triton models whose Python processes died, and gives up those that don't load any more.
 
 Each model is reloaded on a thread of its own, so that others are not delayed. A model is changed
 only under its lock: an apply that holds it goes first, and may have reloaded the model.
@@ -18,7 +18,7 @@ from typing import Protocol
 from generator.errors import GeneratorError
 from generator.repository.writing import locked_model
 from generator.server.http_api import ModelVersion
-from generator.server.restart_policy import RestartPolicy, Restarts
+from generator.server.restart_policy import RestartPolicy, Restarts, times
 from generator.supervision import processes
 from generator.supervision.health import Health
 from generator.supervision.served_models import ServedModels
@@ -84,7 +84,7 @@ class Healer:
     def bring_back(self, model: str, failure: str) -> None:
         """Starts to load a model that failed to load after the server was restarted."""
         lost = Death(model, "", f"failed to load: {failure}", frozenset())
-        self._begin(lost, partial(self._load_again, lost))
+        self._begin(lost, partial(self._load_after_failure, lost))
 
     def _begin(self, death: Death, work: Callable[[threading.Event], None]) -> None:
         with self._lock:
@@ -157,12 +157,21 @@ class Healer:
                 return
             self._health.died(self._model_of(death.folder))
             self._server.unload(death.folder)
-        self._load_again(death, ended)
+        restarts = self._restarts_of(death.folder)
+        self._load_again(death, restarts, restarts.died(), ended)
 
-    def _load_again(self, death: Death, ended: threading.Event) -> None:
-        restarts = self._restarts.setdefault(death.folder, Restarts(self._policy))
+    def _load_after_failure(self, lost: Death, ended: threading.Event) -> None:
+        restarts = self._restarts_of(lost.folder)
+        self._load_again(lost, restarts, restarts.failed(), ended)
+
+    def _restarts_of(self, folder: str) -> Restarts:
+        return self._restarts.setdefault(folder, Restarts(self._policy))
+
+    def _load_again(
+        self, death: Death, restarts: Restarts, delay_s: float | None, ended: threading.Event
+    ) -> None:
         reason = death.reason
-        while (delay_s := restarts.died()) is not None:
+        while delay_s is not None:
             self._tell(death.folder, reason, delay_s, restarts, ended)
             if ended.wait(delay_s):
                 return
@@ -175,6 +184,7 @@ class Healer:
             if ended.is_set():
                 return
             reason = f"failed to load: {failure}"
+            delay_s = restarts.failed()
         self._give_up(death.folder, reason, restarts)
 
     def _load(self, death: Death, ended: threading.Event) -> str | None:
@@ -232,8 +242,7 @@ class Healer:
         self, folder: str, reason: str, delay_s: float, restarts: Restarts, ended: threading.Event
     ) -> None:
         when = f" in {delay_s:g} s" if delay_s else ""
-        count = f"{restarts.num_recent} of at most {self._policy.max_restarts}"
-        text = f"{reason}; it is loaded again{when} ({count})"
+        text = f"{reason}; it is loaded again{when} ({restarts.count})"
         with self._lock:
             if ended.is_set():
                 return  # what is written here now nobody takes back
@@ -248,8 +257,7 @@ class Healer:
 
     def _give_up(self, folder: str, reason: str, restarts: Restarts) -> None:
         model = self._model_of(folder)
-        minutes = self._policy.window_s / 60
-        text = f"{reason}; given up after {restarts.num_recent} deaths within {minutes:g} minutes"
+        text = f"{reason}; given up after {times(restarts.num_failed, 'failed load')} in a row"
         with self._lock:
             self._given_up[folder] = text
         self._health.set_given_up(model, True)

@@ -25,7 +25,7 @@ _METRICS = {
     "hf_triton_model_up": ("gauge", "Whether the model is ready and all its processes live."),
     "hf_triton_model_deaths_total": ("counter", "Processes of the model that died."),
     "hf_triton_model_restarts_total": ("counter", "Times the model was loaded after a death."),
-    "hf_triton_model_given_up": ("gauge", "Whether it died too often to be loaded again."),
+    "hf_triton_model_given_up": ("gauge", "Whether it failed to load too often to be tried again."),
     "hf_triton_server_up": ("gauge", "Whether tritonserver runs and answers."),
     "hf_triton_server_restarts_total": ("counter", "Times tritonserver was started anew."),
     "hf_triton_last_apply_success": ("gauge", "Whether the last apply changed all it had to."),
@@ -49,6 +49,7 @@ class Health:
 
     clock: Callable[[], float] = time.monotonic
     _phase: Phase = "starting"
+    _phase_reason: str = _PHASE_REASONS["starting"]
     _models: dict[str, ModelHealth] = field(default_factory=dict)
     _is_server_up: bool = False
     _answered_at_s: float | None = None
@@ -57,11 +58,13 @@ class Health:
     _last_apply: tuple[bool, float] | None = None
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def enter(self, phase: Phase) -> None:
-        """Tells which phase of its life the server is in; there is none after stopping."""
+    def enter(self, phase: Phase, reason: str = "") -> None:
+        """Tells which phase of its life the server is in, and where there is more to say than
+        usual, why it is not ready then. There is no phase after stopping.
+        """
         with self._lock:
             if self._phase != "stopping":
-                self._phase = phase
+                self._phase, self._phase_reason = phase, reason or _PHASE_REASONS.get(phase, "")
             self._answered_at_s = None if phase == "restarting" else self._answered_at_s
 
     def set_models(self, reasons: Mapping[str, str]) -> None:
@@ -127,7 +130,7 @@ class Health:
         """``ready``, ``phase``, ``reason`` where it is the server's, ``not_ready`` by model."""
         with self._lock:
             not_ready = {name: model.reason for name, model in self._models.items() if model.reason}
-            reason = _PHASE_REASONS.get(self._phase, "")
+            reason = self._phase_reason
             if not reason and not self._is_server_up:
                 reason = "tritonserver does not answer"
             reason = reason or next(filter(None, self._why_no_child.values()), "")

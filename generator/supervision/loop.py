@@ -66,7 +66,9 @@ class Supervisor:
         self._healer, self._options, self._children = healer, options, children
         self._api = with_short_timeout(server.api)
         self._unready = UnreadyModels(self._api)
-        self._restarts = ServerRestarts(server, options.policy)
+        self._restarts = ServerRestarts(
+            server, options.policy, lambda why: health.enter("restarting", why)
+        )
         self._has_served = False  # whether the first load is over, with something to show for it
         self._were_ready: set[str] = set()  # of those that serve has loaded
         self._seen_ready: set[str] = set()  # whoever has loaded them
@@ -83,8 +85,9 @@ class Supervisor:
         return self._has_served
 
     def run(self) -> NoReturn:
-        """Raises ServerError if no model is left to serve, or the server dies too often."""
-        self._restarts.lives()
+        """Raises ServerError if no model is left to serve, or a server that has never served dies
+        too often.
+        """
         self._begin_to_load()
         while True:
             outcome = self._server.loader.next_outcome(_LOOK_EVERY_S)
@@ -213,10 +216,12 @@ class Supervisor:
     def _loaded(self) -> None:
         """Every model is ready, has failed, or is no longer waited for."""
         if self._has_served:
+            self._restarts.serves()
             self._health.enter("serving")
             return
         if not self._server.loader.ready:
             raise ServerError("no model is ready, so there is nothing to serve")
+        self._restarts.serves()
         self._has_served = True
         self._health.enter("serving")
         tell_serving(self._server, len(self._served.names()), self._children.openai_api is not None)
@@ -233,13 +238,14 @@ class Supervisor:
         return set(self._served.folders(model))
 
     def _restart(self) -> None:
-        """Restarts a server that has died. Raises ServerError if it dies too often."""
+        """Restarts a server that has died. Raises ServerError where it is given up."""
         self._healer.end()
         self._health.enter("restarting")
         self._health.set_server_up(False)
         self._states = None
         self._tell_health()
         self._restarts.restart()
+        self._health.enter("restarting")
         self._health.server_restarted()
         self._health.set_server_up(True)
         self._healer.begin()

@@ -1,30 +1,40 @@
-"""Restarts a tritonserver that died, after a longer delay each time, until it dies too often."""
+"""Restarts a tritonserver that died, after a longer delay each time.
+
+For ever once it has served, for what ends it then may come from clients; one that has never served
+is given up.
+"""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 from generator.errors import ServerError
 from generator.server.process import TritonServer
-from generator.server.restart_policy import RestartPolicy, Restarts
+from generator.server.restart_policy import RestartPolicy, Restarts, times
 from generator.supervision.messages import say
 
 
 class ServerRestarts:
-    """Restarts one server with the same ports, key and repository."""
+    """Restarts one server with the same ports, key and repository. ``tell`` is told why it is not
+    up.
+    """
 
-    def __init__(self, server: TritonServer, policy: RestartPolicy) -> None:
-        self._server = server
-        self._policy = policy
+    def __init__(
+        self, server: TritonServer, policy: RestartPolicy, tell: Callable[[str], None]
+    ) -> None:
+        self._server, self._tell = server, tell
         self._restarts = Restarts(policy)
+        self._has_served = False
 
-    def lives(self) -> None:
-        """The server is up."""
+    def serves(self) -> None:
+        """The server has loaded all models that can be loaded."""
+        self._has_served = True
         self._restarts.lives()
 
     def restart(self) -> None:
         """Clears away what the dead server left behind and starts it, with no model yet. Raises
-        ServerError, with its last lines, where it dies too often.
+        ServerError, with its last lines, where it dies too often before it has ever served.
         """
         words = self._server.exit_message("tritonserver died")
         while True:
@@ -32,21 +42,21 @@ class ServerRestarts:
             self._wait(words)
             try:
                 self._server.start()
-                self.lives()
                 return
             except ServerError as error:
                 words = str(error)
 
     def _wait(self, words: str) -> None:
-        delay_s = self._restarts.died()
-        num = self._restarts.num_recent
+        delay_s = self._restarts.died() if self._has_served else self._restarts.failed()
         if delay_s is None:
-            often = f"{num} time{'s' * (num != 1)} within {self._policy.window_s / 60:g} minutes"
+            tried = times(self._restarts.num_failed, "time")
             raise ServerError(
-                f"{words}\ngiven up: tritonserver died {often}. Correct what the lines above "
-                "report, and start serve again"
+                f"{words}\ngiven up: tritonserver died {tried} in a row before it had loaded all "
+                "models. Correct what the lines above report, and start serve again"
             )
         when = f" in {delay_s:g} s" if delay_s else ""
+        again = f"is started again{when} ({self._restarts.count})"
         say(words)
-        say(f"tritonserver is started again{when} ({num} of at most {self._policy.max_restarts})")
+        say(f"tritonserver {again}")
+        self._tell(f"{words.partition(';')[0]} and {again}")
         time.sleep(delay_s)

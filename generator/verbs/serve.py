@@ -2,7 +2,7 @@
 
 Exit codes: 0 after a graceful stop (Ctrl-C, SIGTERM or SIGHUP) of a server that had models ready;
 130 if it was stopped before, or forced by a second signal; 1 if nothing could be served, or if the
-server or a model died too often.
+server or a model failed too often to start.
 """
 
 from __future__ import annotations
@@ -64,16 +64,17 @@ def _add_supervision(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group(
         "staying alive",
         "A model whose Python process dies is loaded again, and a tritonserver that dies is "
-        "started again: at once, then after 1, 2, 4 ... 60 seconds. The health port has /live and "
-        "/ready for probes, and /metrics for Prometheus.",
+        "started again, for ever: at once, then after 1, 2, 4 ... 60 seconds. The health port has "
+        "/live and /ready for probes, and /metrics for Prometheus.",
     )
     group.add_argument(
         "--max-restarts",
         type=_count,
         default=5,
         metavar="N",
-        help="give up a model that dies more often within ten minutes, and serve the others; if "
-        "the server itself does, end with exit code 1 (default: 5)",
+        help="give up a model that fails to load more often in a row, and serve the others; deaths "
+        "of what was ready don't count. A tritonserver that dies more often in a row before it has "
+        "loaded all models for the first time ends serve with exit code 1 (default: 5)",
     )
     group.add_argument(
         "--health-port",

@@ -65,7 +65,7 @@ CASES = {
         {'hf_triton_model_given_up{model="a",instance="h:1"}': "0x3 1x9"},
         "2m",
         "5m",
-        "Model a died too often on h:1",
+        "Model a failed to load too often on h:1",
         ONE,
     ),
     "HfTritonModelDies": Case(

@@ -142,13 +142,33 @@ def test_a_server_that_dies_is_started_again_with_the_same_models_and_key(tmp_pa
         assert served.leaves_nothing()
 
 
-def test_a_model_that_dies_too_often_is_given_up_and_the_exit_code_says_so(tmp_path: Path) -> None:
+def test_a_model_that_dies_again_and_again_is_brought_back_each_time(tmp_path: Path) -> None:
+    with serve(tmp_path, "- name: doomed\n- name: other\n", "--max-restarts=0") as served:
+        served.wait_for("Ctrl-C stops")
+        for times in (1, 2, 3):
+            kill_stub(served, "doomed")
+            assert eventually(lambda: f"({times} death" in str(ready(served).body))  # noqa: B023
+            sample = 'hf_triton_model_restarts_total{model="doomed"}'
+            assert eventually(lambda: metric(served, sample) == times, HEALED_S)  # noqa: B023
+        assert answers(served, "doomed")
+        assert metric(served, 'hf_triton_model_given_up{model="doomed"}') == 0
+        served.signal(signal.SIGTERM)
+        assert served.exit_code() == 0
+
+
+def break_model(folder: Path, model: str) -> None:
+    """From now on it fails to load."""
+    options = folder / "repository" / model / "1/model.json"
+    options.write_text(options.read_text().replace('"fail": null', '"fail": "no weights"'))
+
+
+def test_a_model_that_no_longer_loads_is_given_up_and_the_exit_code_says_so(tmp_path: Path) -> None:
     with serve(tmp_path, "- name: doomed\n- name: other\n", "--max-restarts=1") as served:
         served.wait_for("Ctrl-C stops")
+        break_model(tmp_path, "doomed")
         kill_stub(served, "doomed")
-        served.wait_for("model 'doomed' is back")
-        kill_stub(served, "doomed")
-        served.wait_for("given up after 2 deaths within 10 minutes")
+        served.wait_for("failed to load: RuntimeError: no weights; it is loaded again")
+        served.wait_for("given up after 2 failed loads in a row")
         assert eventually(lambda: "given up" in str(ready(served).body), HEALED_S)
         assert metric(served, 'hf_triton_model_given_up{model="doomed"}') == 1
         assert answers(served, "other")
@@ -160,6 +180,7 @@ def test_a_model_that_dies_too_often_is_given_up_and_the_exit_code_says_so(tmp_p
 def test_nothing_left_to_serve_ends_serve(tmp_path: Path) -> None:
     with serve(tmp_path, "- name: doomed\n", "--max-restarts=0") as served:
         served.wait_for("Ctrl-C stops")
+        break_model(tmp_path, "doomed")
         kill_stub(served, "doomed")
         assert served.exit_code() == 1
         assert served.err.endswith("no model is left to serve; given up: doomed (see above)\n")
@@ -175,8 +196,9 @@ def test_a_model_that_was_mended_is_left_to_serve(tmp_path: Path) -> None:
         url = f"http://127.0.0.1:{served.listen.http_port}/v2/repository/models/late/load"
         assert post(url, {}).status == 200
         assert eventually(lambda: is_ready(served), HEALED_S)
+        break_model(tmp_path, "doomed")
         kill_stub(served, "doomed")
-        served.wait_for("given up after 1 death")
+        served.wait_for("given up after 1 failed load in a row")
         assert eventually(lambda: "given up" in str(ready(served).body), HEALED_S)
         assert answers(served, "late")
         served.signal(signal.SIGTERM)

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.served import serve
-from tests.support.triton import Answer, eventually, free_ports
+from tests.support.triton import Answer, eventually, free_ports, get
 
 pytestmark = pytest.mark.server
 
@@ -154,15 +154,32 @@ def test_no_process_outlives_serve_when_it_is_killed(tmp_path: Path, held: str) 
         assert served.leaves_nothing()
 
 
-def test_a_server_that_dies_too_often_ends_serve_with_its_last_lines(tmp_path: Path) -> None:
-    with serve(tmp_path, "- name: plain\n", "--max-restarts=0") as served:
-        served.wait_for("Ctrl-C stops")
+def test_a_server_that_dies_before_it_has_ever_served_ends_serve_with_its_last_lines(
+    tmp_path: Path,
+) -> None:
+    models = "- {name: plain, options: {load_s: 600}}\n"
+    with serve(tmp_path, models, "--max-restarts=0") as served:
+        served.wait_for("loading plain")
         os.kill(served.tritonserver_pid(), signal.SIGKILL)
         assert served.exit_code() == 1
         assert "hf-triton: tritonserver died (killed by SIGKILL); its last lines:" in served.err
         assert "loading plain" in served.err.split("last lines:")[1]
-        assert "given up: tritonserver died 1 time within 10 minutes" in served.err
+        assert "given up: tritonserver died 1 time in a row before it had" in served.err
         assert served.leaves_nothing()
+
+
+@pytest.mark.slow
+def test_a_server_that_has_served_is_started_again_however_often_it_dies(tmp_path: Path) -> None:
+    with serve(tmp_path, "- name: plain\n", "--max-restarts=0") as served:
+        served.wait_for("Ctrl-C stops")
+        health = f"http://127.0.0.1:{served.listen.health_port}/ready"
+        for deaths in ("1 death", "2 deaths", "3 deaths"):
+            assert eventually(lambda: get(health).status == 200)
+            os.kill(served.tritonserver_pid(), signal.SIGKILL)
+            assert eventually(lambda: deaths in get(health).body.get("reason", ""))  # noqa: B023
+        served.wait_for("tritonserver is started again in 2 s (3 deaths within 10 minutes)")
+        assert eventually(lambda: get(health).status == 200)
+        assert served.generate("plain", "x").status == 200
 
 
 def test_a_model_whose_process_dies_is_named(tmp_path: Path) -> None:

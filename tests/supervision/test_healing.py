@@ -61,15 +61,21 @@ class Clinic:
 def no_waiting(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """Restarts without delays; the delays that would have been."""
     delays: list[float] = []
-    died = Restarts.died
+    died, failed = Restarts.died, Restarts.failed
 
-    def at_once(restarts: Restarts) -> float | None:
-        delay_s = died(restarts)
-        if delay_s is not None:
-            delays.append(delay_s)
-        return None if delay_s is None else 0.0
+    def died_at_once(restarts: Restarts) -> float:
+        delays.append(died(restarts))
+        return 0.0
 
-    monkeypatch.setattr(Restarts, "died", at_once)
+    def failed_at_once(restarts: Restarts) -> float | None:
+        delay_s = failed(restarts)
+        if delay_s is None:
+            return None
+        delays.append(delay_s)
+        return 0.0
+
+    monkeypatch.setattr(Restarts, "died", died_at_once)
+    monkeypatch.setattr(Restarts, "failed", failed_at_once)
     monkeypatch.setattr(healing, "_SURVIVORS_END_S", 0.0)
     return delays
 
@@ -83,7 +89,9 @@ def test_what_died_is_unloaded_and_loaded_and_nothing_else_is_touched(tmp_path: 
     assert len(server.pids("a")) == 1
     assert clinic.metric('hf_triton_model_deaths_total{model="a"}') == 1
     assert clinic.metric('hf_triton_model_restarts_total{model="a"}') == 1
-    assert clinic.said[0].startswith("model 'a': its Python process died; it is loaded again (1 of")
+    assert clinic.said[0].startswith(
+        "model 'a': its Python process died; it is loaded again (1 death"
+    )
     assert clinic.said[1].startswith("model 'a' is back after")
 
 
@@ -121,28 +129,44 @@ def test_a_failed_load_is_tried_again_later_each_time(
     assert clinic.metric('hf_triton_model_deaths_total{model="a"}') == 1
 
 
-def test_a_model_that_dies_too_often_is_given_up_until_somebody_loads_it(tmp_path: Path) -> None:
+def test_deaths_of_what_was_ready_are_never_too_many(
+    tmp_path: Path, no_waiting: list[float]
+) -> None:
     server = FakeServer("a", "b")
-    clinic = Clinic(tmp_path, server, "a", "b", restarts=1)
-    for _ in range(2):
+    clinic = Clinic(tmp_path, server, "a", "b", restarts=0)
+    for _ in range(8):
         server.kill("a")
         clinic.heal()
-    assert server.calls == ["unload a", "load a", "unload a"]
+    assert server.states["a"] == "READY"
+    assert no_waiting == [0, 1, 2, 4, 8, 16, 32, 60]
+    assert clinic.said[-2].endswith("died; it is loaded again (8 deaths within 10 minutes)")
+    assert clinic.health.given_up() == []
+
+
+def test_a_model_that_no_longer_loads_is_given_up_until_somebody_loads_it(tmp_path: Path) -> None:
+    server = FakeServer("a", "b")
+    clinic = Clinic(tmp_path, server, "a", "b", restarts=1)
+    server.refusals["a"] = ["no weights"] * 2
+    server.kill("a")
+    clinic.heal()
+    assert server.calls == ["unload a", "load a", "load a"]
     assert clinic.healer.given_up() == {"a"}
     assert clinic.health.given_up() == ["a"]
-    assert "given up after 2 deaths within 10 minutes" in clinic.said[-1]
+    assert "no weights; given up after 2 failed loads in a row" in clinic.said[-1]
     assert "\n    the last line" in clinic.said[-1]
     clinic.heal()
-    assert server.calls[-1] == "unload a", "it is left alone"
+    assert server.calls[-1] == "load a", "it is left alone"
+    assert len(server.calls) == 3
 
     server.load("a")
     clinic.healer.on_ready(["a", "b"])
     assert clinic.healer.given_up() == set()
     assert clinic.health.given_up() == []
     clinic.healer.look(sweep=True)
+    server.refusals["a"] = ["no weights"]
     server.kill("a")
     clinic.heal()
-    assert server.calls[-1] == "load a", "old deaths are forgiven"
+    assert server.states["a"] == "READY", "old failures are forgiven"
 
 
 def test_who_changes_the_model_goes_first_and_what_is_healed_then_is_left_alone(

@@ -12,9 +12,10 @@ class Clock:
         return self.now_s
 
 
-def test_restarts_come_later_each_time_up_to_a_minute() -> None:
-    restarts = Restarts(RestartPolicy(max_restarts=20), Clock())
+def test_restarts_come_later_each_time_up_to_a_minute_and_for_ever() -> None:
+    restarts = Restarts(RestartPolicy(max_restarts=0), Clock())
     assert [restarts.died() for _ in range(9)] == [0, 1, 2, 4, 8, 16, 32, 60, 60]
+    assert {restarts.died() for _ in range(2000)} == {60}
 
 
 def test_one_that_lived_for_a_while_is_started_at_once_again() -> None:
@@ -23,20 +24,43 @@ def test_one_that_lived_for_a_while_is_started_at_once_again() -> None:
     assert [restarts.died(), restarts.died()] == [0, 1]
     restarts.lives()
     clock.now_s += 29
+    restarts.lives()
     assert restarts.died() == 2
     restarts.lives()
     clock.now_s += 30
+    restarts.lives()
     assert restarts.died() == 0
 
 
-def test_too_many_deaths_within_the_window_are_the_end() -> None:
+def test_too_many_failed_starts_in_a_row_are_the_end() -> None:
+    restarts = Restarts(RestartPolicy(max_restarts=2), Clock())
+    assert [restarts.died(), restarts.failed(), restarts.failed()] == [0, 1, 2]
+    assert restarts.count == "2 of at most 2"
+    assert restarts.failed() is None
+    assert restarts.num_failed == 3
+
+
+def test_what_was_ready_once_may_fail_as_often_again() -> None:
+    restarts = Restarts(RestartPolicy(max_restarts=1), Clock())
+    assert restarts.failed() is not None
+    restarts.lives()
+    restarts.died()
+    assert restarts.failed() is not None
+    assert restarts.failed() is None
+
+
+def test_messages_tell_of_the_deaths_of_ten_minutes() -> None:
     clock = Clock()
-    restarts = Restarts(RestartPolicy(max_restarts=2), clock)
-    assert [restarts.died(), restarts.died(), restarts.died()] == [0, 1, None]
-    assert restarts.num_recent == 3
-    clock.now_s += 600
-    assert restarts.died() is not None, "old deaths are forgotten"
+    restarts = Restarts(RestartPolicy(), clock)
+    restarts.died()
+    assert restarts.count == "1 death within 10 minutes"
+    clock.now_s += 599
+    restarts.died()
+    assert restarts.count == "2 deaths within 10 minutes"
+    clock.now_s += 1
+    restarts.died()
+    assert restarts.count == "2 deaths within 10 minutes"
 
 
-def test_without_restarts_the_first_death_is_the_end() -> None:
-    assert Restarts(RestartPolicy(max_restarts=0)).died() is None
+def test_without_restarts_the_first_failed_start_is_the_end() -> None:
+    assert Restarts(RestartPolicy(max_restarts=0)).failed() is None
