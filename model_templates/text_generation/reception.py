@@ -171,6 +171,7 @@ class Reception:
             continues_prompt=continues,
             decoder_start=row.decoder_start,
             lora_name=row.lora_name,
+            cache_salt=row.cache_salt,
             deadline_s=None if row.timeout_ms is None else arrived_s + row.timeout_ms / 1000,
             fails_on_timeout=row.on_timeout == "error",
             grammar=None if held is None else held(),

@@ -14,6 +14,8 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from .cache_salt import read_parameters
+
 Array = npt.NDArray[Any]
 
 
@@ -109,5 +111,5 @@ def read_plain(request: RequestLike, names: Iterable[str]) -> PlainRequest:
         return request
     tensors = ((name, request.tensor(name)) for name in names)
     inputs = {name: tensor.as_numpy().copy() for name, tensor in tensors if tensor is not None}
-    parameter_values = json.loads(request.parameters() or "{}")
+    parameter_values = read_parameters(request.parameters())
     return PlainRequest(inputs, parameter_values, request.request_id)

@@ -3,7 +3,8 @@
 Not Triton's own response cache, which gives wrong answers (24.10, and no model can prevent it): it
 also keeps errors, and gives them to the next caller as an empty answer with status 200; and it
 answers a request for some outputs with those that the first caller asked for. This one keeps
-answers only, under all that they depend on: input tensors, parameters and requested outputs.
+answers only, under all that they depend on: input tensors, parameters and requested outputs; and
+under the request's salt, so that no caller finds out what another one asked.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..metrics.publishing import Family, Sample
+from .cache_salt import salt_of
 from .plain_request import PlainRequest
 from .responder import Responder
 from .tensors import is_server_parameter
@@ -122,12 +124,20 @@ class _CachingResponder:
 
 
 def request_key(request: PlainRequest, requested_outputs: Iterable[str]) -> bytes:
-    """A digest of all that an answer depends on; each element is hashed with its length."""
+    """A digest of all that an answer depends on, and of the salt; each element is hashed with its
+    length. Raises RequestError for a salt that can't be one.
+    """
     parameter_values = {
         name: v for name, v in request.parameter_values.items() if not is_server_parameter(name)
     }
     head = json.dumps(
-        [parameter_values, sorted(requested_outputs), sorted(request.inputs)], sort_keys=True
+        [
+            salt_of(request.parameter_values),
+            parameter_values,
+            sorted(requested_outputs),
+            sorted(request.inputs),
+        ],
+        sort_keys=True,
     )
     digest = hashlib.blake2b(head.encode(), digest_size=32)
     for name in sorted(request.inputs):

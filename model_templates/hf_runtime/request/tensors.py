@@ -8,18 +8,19 @@ would be ignored.
 from __future__ import annotations
 
 import difflib
-import json
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 from ..errors import RequestError
+from .cache_salt import CACHE_SALT, CALLER, read_parameters, salt_of
 
 Row = TypeVar("Row")
 Read = TypeVar("Read")
 
 # Parameters that Triton itself adds or reads; and ``user``, which OpenAI's clients send: it changes
-# no answer, but a canary can be sticky by it.
+# no answer, but a canary can be sticky by it. Nor does what separates callers from each other.
 _SERVER_PARAMETERS = {
+    *(CACHE_SALT, CALLER),
     *("id", "timeout", "priority", "sequence_id", "sequence_start", "sequence_end", "user"),
     *(
         "binary_data_output",
@@ -42,8 +43,13 @@ class RequestFields:
         self._request = request
         self._get_tensor = get_tensor
         self._batched = batched
-        self.parameters: dict[str, Any] = json.loads(request.parameters() or "{}")
+        self.parameters: dict[str, Any] = read_parameters(request.parameters())
         self.num_rows = 1
+
+    @property
+    def cache_salt(self) -> str | None:
+        """Who may share what is computed for this request. Raises RequestError."""
+        return salt_of(self.parameters)
 
     def count_rows(self, *names: str) -> int:
         """Sets ``num_rows`` from the first of these tensors that the request has; 1 without any."""
@@ -88,7 +94,10 @@ class RequestFields:
             self.parameters.pop(name, None)
 
     def check_parameters(self, known: Iterable[str]) -> None:
-        """Raises RequestError for a parameter that is none of ``known``, with the nearest one."""
+        """Raises RequestError for a parameter that is none of ``known``, with the nearest one, and
+        for a ``cache_salt`` that can't be one.
+        """
+        salt_of(self.parameters)
         names = sorted(known)
         for name in self.parameters:
             if name not in names and not is_server_parameter(name):

@@ -18,8 +18,10 @@ from .. import log
 from ..errors import OverloadedError, RequestError, RuntimeModelError
 from ..link.forwarder import Forwarder
 from ..link.link_request import LinkRequest
+from ..request.cache_salt import read_parameters
 from ..request.plain_request import PlainRequest, RequestLike, read_plain
 from ..request.responder import Responder
+from ..request.tensors import is_server_parameter
 from .arm_metrics import ArmMetrics, CountedResponder
 from .routing_json import REQUEST_ID, Arm, Routing
 from .shadow import ShadowSender
@@ -214,11 +216,11 @@ class Router:
         if tensor is not None:
             values = tensor.as_numpy().reshape(-1)[:1].tolist()
             return request, _text(values[0]) if values else None
-        parameters: dict[str, Any] = json.loads(request.read.parameters() or "{}")
+        parameters = read_parameters(request.read.parameters())
         if sticky not in parameters:
             return request, None
         value = _text(parameters[sticky])
-        if sticky in self._inputs:
+        if sticky in self._inputs or is_server_parameter(sticky):
             return request, value
         del parameters[sticky]
         plain = read_plain(request.read, self._inputs)

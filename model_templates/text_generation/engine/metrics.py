@@ -10,7 +10,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 
 from hf_runtime.metrics.histogram import SECONDS, Histogram, histogram_families
-from hf_runtime.metrics.publishing import Family, Sample
+from hf_runtime.metrics.publishing import Family, Sample, one_number
+from hf_runtime.metrics.rounded_total import RoundedTotal
 
 from ..sequence.sequence import Sequence
 
@@ -21,17 +22,20 @@ _GAUGES = {
     "num_waiting": "Sequences that wait to be started",
     "kv_slots": "Sequences that the cache of keys and values holds",
     "kv_slots_used": "Sequences in the cache of keys and values",
-    "kv_slots_kept": "Ended sequences whose keys and values prompts can begin with",
     "kv_tokens": "Tokens that the cache of keys and values holds",
     "kv_tokens_used": "Tokens in the cache of keys and values",
 }
 _COUNTERS = {
     "num_prompt_tokens": "Prompt tokens of started sequences",
-    "num_reused_prompt_tokens": "Of these, tokens whose keys and values were there already",
     "num_generated_tokens": "Generated tokens",
     "num_unknown_tokens": "Prompt tokens that the tokenizer does not know",
     "num_refused": "Requests refused because the queue was full or the engine could not take them",
 }
+_REUSED_HELP = "Prompt tokens whose keys and values were there already, rounded at random"
+# How many reused tokens a request is counted by. Exact ones would tell everybody who reads metrics
+# how many tokens of a prompt somebody else has sent before; so would the number of kept prefixes,
+# which does not grow by a prompt that was there.
+_REUSED_STEP = 1024
 _HISTOGRAMS = {
     "batch_size": "Sequences that got a token in a step",
     "time_to_first_token_s": "Time from a sequence's arrival to its first token",
@@ -47,7 +51,8 @@ class EngineMetrics:
 
     def __init__(self) -> None:
         self.num_prompt_tokens = 0
-        self.num_reused_prompt_tokens = 0
+        self.num_reused_prompt_tokens = 0  # not published
+        self.reused_prompt_tokens = RoundedTotal(_REUSED_STEP)
         self.num_generated_tokens = 0
         self.num_unknown_tokens = 0
         self.num_refused = 0
@@ -61,7 +66,8 @@ class EngineMetrics:
     def computed(self, num_sequences: int, started: Iterable[Sequence]) -> None:
         """A step gave ``num_sequences`` a token and began with the prompts of ``started``."""
         self.num_generated_tokens += num_sequences
-        self.batch_size.observe(num_sequences)
+        if num_sequences:  # else the number of steps tells how much of a prompt was not computed
+            self.batch_size.observe(num_sequences)
         now = time.monotonic()
         for sequence in started:
             self.began(sequence, now - sequence.submitted_s)
@@ -72,6 +78,7 @@ class EngineMetrics:
         if sequence.lora_name is not None:
             self.adapters[sequence.lora_name] += 1
         self.num_reused_prompt_tokens += sequence.num_reused_tokens
+        self.reused_prompt_tokens.add(sequence.num_reused_tokens)
         self.queue_time_s.observe(queue_time_s)
 
     def published(self, sequences: Iterable[Sequence]) -> None:
@@ -110,6 +117,8 @@ def families(
     for name, help_text in _COUNTERS.items():
         sample = Sample({}, float(getattr(metrics, name)))
         yield Family(f"{_PREFIX}{name.removeprefix('num_')}_total", help_text, True, (sample,))
+    name = f"{_PREFIX}reused_prompt_tokens_total"
+    yield one_number(name, _REUSED_HELP, metrics.reused_prompt_tokens.value, counter=True)
     reasons = [
         Sample({"finish_reason": reason}, float(metrics.finish_reasons[reason]))
         for reason in FINISH_REASONS

@@ -128,6 +128,11 @@ class InFlightEngine(Engine):
         return SlotContents(prefix_slot_order(num_slots, num_own), max_kept)
 
     @property
+    def num_kept(self) -> int:
+        """How many ended sequences can be shared with; not published."""
+        return self._contents.num_kept
+
+    @property
     def gauges(self) -> dict[str, int]:
         holding = self._scheduler.holding_slots
         return {
@@ -135,7 +140,6 @@ class InFlightEngine(Engine):
             "num_waiting": max(0, self.num_unfinished - len(holding)),
             "kv_slots": self.size.num_slots,
             "kv_slots_used": len(holding),
-            "kv_slots_kept": self._contents.num_kept,
             "kv_tokens": self.size.num_slots * self.size.max_model_len,
             "kv_tokens_used": sum(sequence.num_computed_tokens for sequence in holding),
         }

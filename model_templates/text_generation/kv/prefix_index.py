@@ -121,5 +121,7 @@ class PrefixIndex:
 
 
 def _start(sequence: Sequence, token_ids: list[int]) -> tuple[object, ...]:
-    """What sequences that can share have in common: the adapter, and their first MIN_TOKENS."""
-    return (sequence.lora_name, *token_ids[:MIN_TOKENS])
+    """What sequences that can share have in common: the adapter, the salt, and their first
+    MIN_TOKENS.
+    """
+    return (sequence.lora_name, sequence.cache_salt, *token_ids[:MIN_TOKENS])

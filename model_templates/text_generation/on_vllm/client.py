@@ -115,7 +115,8 @@ class AsyncVllm:
             # vLLM's own spelling of words has fewer ways than ours (bad_words.py).
             assert self._has_bad_words
             setattr(params, _BAD_WORDS, words)
-        prompt, number = self._prompt(sequence.prompt_token_ids), next(self._numbers)
+        number = next(self._numbers)
+        prompt = self._prompt(sequence.prompt_token_ids, sequence.cache_salt)
         outputs: AsyncGenerator[Any, None] = self._llm.generate(
             prompt, params, str(number), lora_request=self._adapters.get(sequence.lora_name or "")
         )
@@ -152,14 +153,19 @@ class _StoppedLLM:
         self.vllm_config = llm.vllm_config
 
 
-def _prompt_maker() -> Callable[[list[int]], Any]:
+def _prompt_maker() -> Callable[[list[int], str | None], Any]:
+    """Makes vLLM's prompt of token ids and the salt of those who may share its keys and values."""
     try:
         from vllm.inputs.engine import tokens_input
     except ImportError:
         from vllm import TokensPrompt
 
-        return lambda token_ids: TokensPrompt(prompt_token_ids=token_ids)
-    return lambda token_ids: tokens_input(token_ids)
+        def tokens_prompt(token_ids: list[int], cache_salt: str | None) -> Any:
+            salted = {} if cache_salt is None else {"cache_salt": cache_salt}
+            return TokensPrompt(prompt_token_ids=token_ids, **salted)
+
+        return tokens_prompt
+    return lambda token_ids, cache_salt: tokens_input(token_ids, cache_salt=cache_salt)
 
 
 def _stat_logger(count: Callable[[StepStats], None]) -> Callable[..., Any]:

@@ -40,6 +40,7 @@ class Prompt:
 class Generation:
     """One row of a request: what to continue and how. ``on_timeout`` is ``partial`` or ``error``;
     text, tokens and start are those of its Prompt. ``lora_name`` is None for the model alone.
+    ``cache_salt`` is that of whoever may share its keys and values, None for everybody without.
     """
 
     text: str
@@ -51,6 +52,7 @@ class Generation:
     on_timeout: str = "partial"
     decoder_start: DecoderStart | None = None
     lora_name: str | None = None
+    cache_salt: str | None = None
 
 
 @dataclass(frozen=True)
@@ -293,6 +295,7 @@ def _generation(
         on_timeout=row["on_timeout"],
         decoder_start=prompt.decoder_start,
         lora_name=lora_name,
+        cache_salt=row["cache_salt"],
     )
 
 

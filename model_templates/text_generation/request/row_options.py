@@ -95,10 +95,12 @@ def read_rows(fields: RequestFields, known: RowFields = CHAT_FIELDS) -> list[dic
         **{name: fields.text_lists(name) for name in _WORDS},
         _CHOICE: fields.lists(_CHOICE, text),
     }
+    cache_salt = fields.cache_salt
     rows = []
     for index in range(num_rows):
         row = {**_JSON_ONLY, **{name: column[index] for name, column in columns.items()}}
         _check_prompt(row, known, f" in row {index} of the batch" if num_rows > 1 else "")
+        row["cache_salt"] = cache_salt
         row["seed"] = _one_seed(row["seed"], row["random_seed"])
         row.update(read_sampling_parameters(row["sampling_parameters"] or "{}"))
         _check_choices(row)

@@ -103,8 +103,8 @@ class Sequence:
 
     ``continues_prompt`` is False where an encoder reads the prompt and the output is a text of its
     own, which begins as ``decoder_start`` says, else as the model does. ``lora_name`` is its
-    adapter; sequences of different adapters share no keys and values. ``grammar`` is the state of
-    its constraint. ``deadline_s`` is on the monotonic clock.
+    adapter; sequences of different adapters, or of different ``cache_salt``, share no keys and
+    values. ``grammar`` is the state of its constraint. ``deadline_s`` is on the monotonic clock.
     ``finish_reason`` is also ``cancelled`` or ``error``, which no caller sees.
     """
 
@@ -115,6 +115,7 @@ class Sequence:
     continues_prompt: bool = True
     decoder_start: DecoderStart | None = None
     lora_name: str | None = None
+    cache_salt: str | None = None
     deadline_s: float | None = None
     fails_on_timeout: bool = False
     grammar: Grammar | None = None

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hf_runtime.errors import OverloadedError
+from hf_runtime.errors import OverloadedError, RequestError
 from hf_runtime.request.plain_request import PlainRequest
 from hf_runtime.request.responder import Responder
 from hf_runtime.request.response_cache import ResponseCache, request_key
@@ -57,6 +57,28 @@ def test_what_says_nothing_to_the_model_does_not_count() -> None:
     plain = request_key(PlainRequest(inputs, {}), ALL)
     assert plain == request_key(PlainRequest(backwards, {"id": "7"}), reversed(ALL))
     assert plain == request_key(PlainRequest(inputs, {"triton_final_response": True}), ALL)
+
+
+def test_answers_of_another_salt_are_not_given(tmp_path: Path) -> None:
+    parameters: list[dict[str, Any]] = [
+        {},
+        {"cache_salt": "a"},
+        {"cache_salt": "b"},
+        {"hf-triton-caller": "a"},
+        {"hf-triton-caller": "a", "cache_salt": "a"},
+    ]
+    with driving(tmp_path, cache_mib=1) as driver:
+        for _ in range(2):
+            for given in parameters:
+                assert driver.ask("the same", parameters=given).text == "the same"
+        assert len(driver.taken) == len(parameters)
+
+
+def test_a_salt_that_can_not_be_one_is_the_requests_own_error(tmp_path: Path) -> None:
+    with driving(tmp_path, cache_mib=1) as driver:
+        error = driver.ask("the same", parameters={"cache_salt": 7}).error
+        assert isinstance(error, RequestError)
+        assert driver.taken == []
 
 
 def test_a_caller_gets_the_outputs_that_it_lists(tmp_path: Path) -> None:

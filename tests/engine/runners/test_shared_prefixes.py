@@ -172,6 +172,17 @@ def test_adapters_share_with_themselves_alone() -> None:
     assert slots.run(again) == [20]
 
 
+def test_requests_of_one_salt_share_with_each_other_alone() -> None:
+    slots, prompt = Slots(), list(range(20))
+    slots.run(sequence(prompt))
+    salted, again, other = (sequence([*prompt, last]) for last in (5, 6, 7))
+    salted.cache_salt = again.cache_salt = "a"
+    other.cache_salt = "b"
+    assert slots.run(salted) == slots.run(other) == [0]
+    assert slots.run(again) == [20]
+    assert slots.run(sequence([*prompt, 8])) == [20]
+
+
 def test_few_tokens_alike_are_not_copied() -> None:
     slots = Slots()
     slots.run(sequence([5, 6, 7, 8]))

@@ -1,0 +1,63 @@
+"""Which requests may share what was computed for one of them: those of one salt.
+
+A salt is made of the caller, which the server names in a header that Triton passes on as a
+parameter, and of ``cache_salt``, which a request may give itself, as in vLLM. Knows no cache.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from ..errors import RequestError
+
+CACHE_SALT = "cache_salt"
+CALLER = "hf-triton-caller"
+MAX_CHARACTERS = 256
+
+
+def read_parameters(text: str) -> dict[str, Any]:
+    """A request's parameters from their JSON object; empty where there are none."""
+    found: dict[str, Any] = json.loads(text or "{}", object_pairs_hook=_with_one_caller)
+    return found
+
+
+def salt_of(parameter_values: Mapping[str, Any]) -> str | None:
+    """The salt of a request with these parameters; None where it has neither part.
+
+    Raises:
+        RequestError: ``cache_salt`` is no text or has a length that is not allowed.
+    """
+    caller, given = parameter_values.get(CALLER), parameter_values.get(CACHE_SALT)
+    if given is not None:
+        _check(given)
+    if caller is None and given is None:
+        return None
+    parts = json.dumps([caller, given])
+    return hashlib.blake2b(parts.encode(), digest_size=16).hexdigest()
+
+
+def _check(given: object) -> None:
+    """Shows nothing of what was given: who knows a salt can find out who else uses it."""
+    if not isinstance(given, str):
+        got = "a value of another type"
+    elif not given:
+        got = "an empty text"
+    elif len(given) > MAX_CHARACTERS:
+        got = f"{len(given)} characters"
+    else:
+        return
+    raise RequestError(
+        f"{CACHE_SALT}: got {got}, allowed: a text of 1 to {MAX_CHARACTERS} characters"
+    )
+
+
+def _with_one_caller(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """The caller is all values that stand under its name, in any case: a client that adds one of
+    its own becomes no other caller by it. HTTP headers arrive spelt as they were sent.
+    """
+    callers = [str(value) for name, value in pairs if name.lower() == CALLER]
+    values = {name: value for name, value in pairs if name.lower() != CALLER}
+    return {**values, CALLER: ",".join(callers)} if callers else values
