@@ -1,13 +1,23 @@
-"""Scenarios: prompts that begin alike, as the turns of a chat do, answer as they would alone."""
+"""Scenarios: prompts that begin alike, as the turns of a chat do, answer as they would alone, and
+share what was computed with those of their own salt alone.
+"""
 
 from __future__ import annotations
 
+import json
+
 from tests.scenarios.endpoint import Model
-from tests.scenarios.metrics import ReadMetric, wait_for
+from tests.scenarios.metrics import ReadMetric, settled
 from tests.scenarios.reference import Reference
+from tests.support.triton import eventually
 
 SYSTEM = "You answer questions about towns in one short sentence, and say so when you don't know. "
 QUESTIONS = ("What is the capital of Germany?", "Where is Rome?", "Where is Rome?")
+REUSED = "hf_triton_reused_prompt_tokens_total"
+LONG = SYSTEM * 12
+# Of so many prompts that share LONG, 289 tokens, each adds 1,024 to REUSED with a chance of 28 %.
+ENOUGH = 60
+FEW = 12
 
 
 class SharedPrefixes:
@@ -16,15 +26,48 @@ class SharedPrefixes:
     def test_a_shared_beginning_is_computed_once_and_changes_no_answer(
         self, model: Model, reference: Reference, read_metric: ReadMetric
     ) -> None:
-        before = read_metric("hf_triton_reused_prompt_tokens_total")
-        prompts = [SYSTEM * 3 + question for question in QUESTIONS]
-        for prompt in prompts:
+        before = read_metric(REUSED)
+        for question in QUESTIONS:
+            prompt = SYSTEM * 3 + question
             reply = model.ask("tensors", prompt, max_tokens=12)
             assert reply.ok, reply.error
             assert reply.text() == reference.text(prompt, 12)
 
-        least = reference.num_tokens(SYSTEM * 3) - 2 + reference.num_tokens(prompts[2]) - 1
-        wait_for(
-            lambda: [read_metric("hf_triton_reused_prompt_tokens_total") - before >= least], [True]
+        for number in range(ENOUGH):
+            assert model.ask("tensors", f"{LONG}{number}?", max_tokens=1).ok
+        assert eventually(lambda: read_metric(REUSED) > before)
+
+    def test_a_shared_beginning_of_another_salt_is_computed_anew(
+        self, model: Model, reference: Reference, read_metric: ReadMetric
+    ) -> None:
+        before = settled(lambda: read_metric(REUSED), model.settled_s)
+        prompt = LONG + QUESTIONS[0]
+        salts = [{"cache_salt": f"salt {number}"} for number in range(FEW)]
+        callers = [{"hf-triton-caller": salt["cache_salt"], **salt} for salt in salts]
+        for salt in (*salts, *callers):
+            reply = model.ask("parameters", prompt, **{"max_tokens": 1, **salt})
+            assert reply.ok, reply.error
+            assert reply.text() == reference.text(prompt, 1)
+        assert settled(lambda: read_metric(REUSED), model.settled_s) == before
+
+        for _ in range(ENOUGH):
+            assert model.ask("parameters", prompt, **{"max_tokens": 1, **salts[-1]}).ok
+        assert eventually(lambda: read_metric(REUSED) > before)
+
+    def test_a_chat_and_a_stream_take_a_salt(self, model: Model) -> None:
+        messages = json.dumps([{"role": "user", "content": QUESTIONS[0]}])
+        status, body = model.generate(
+            {"messages": messages, "max_tokens": 3, "cache_salt": "a salt"}
         )
-        wait_for(lambda: [read_metric("hf_triton_kv_slots_kept") > 0], [True])
+        assert status == 200, body
+        body = {"text_input": QUESTIONS[0], "stream": True, "max_tokens": 3, "cache_salt": "a salt"}
+        status, events = model.engine.generate_stream(body)
+        assert status == 200, events
+
+    def test_what_is_no_salt_is_refused(self, model: Model) -> None:
+        for wrong in ("", "x" * 257, 7):
+            reply = model.ask("parameters", QUESTIONS[0], cache_salt=wrong)
+            assert not reply.ok
+            assert reply.error is not None
+            assert "cache_salt: got" in str(reply.error)
+            assert "allowed: a text of 1 to 256 characters" in str(reply.error)
