@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import socket
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from generator.openai_api.connections import Connections, most_connections, prot
 from generator.openai_api.triton.catalog import Catalog
 from generator.openai_api.triton.client import Triton
 from generator.repository import served_record
+from generator.server.listen import listening_socket
 
 # As long as Triton itself waits for what is in flight.
 GRACE_S = 30.0
@@ -49,7 +49,7 @@ async def serve(settings: Settings, stop: asyncio.Event, on_ready: Callable[[], 
         catalog = Catalog(triton, lambda: _to_be_served(settings.repository))
         app = OpenAiApp(triton, settings.key, connections, catalog).application()
         runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=GRACE_S)
-        listening = _bind(settings)
+        listening = listening_socket(settings.host, settings.port, "--openai-port")
         await runner.setup()
         new = protocol(runner.server, connections)
         loop = asyncio.get_running_loop()
@@ -89,28 +89,3 @@ async def _check(triton: Triton) -> None:
     if "HTTP" in reason.upper() or "protocol" in reason.lower():
         reason += "; is it Triton's gRPC port, by default 8001?"
     raise ServerError(f"no Triton answers at {triton.address}: {reason}")
-
-
-def _bind(settings: Settings) -> socket.socket:
-    """A socket on the port. Raises ServerError that names the flag to change."""
-    host, port = settings.host, settings.port
-    try:
-        [(family, kind, _, _, address), *_] = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM
-        )
-        listening = socket.socket(family, kind)
-    except (socket.gaierror, UnicodeError):
-        raise ServerError(f"'{host}' is not an address; see --host") from None
-    try:
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _UNREAD_MS)
-        listening.bind(address)
-        listening.listen(_BACKLOG)
-    except OSError as error:
-        listening.close()
-        if error.errno == errno.EADDRINUSE:
-            what = f"port {port} is in use; choose another with --openai-port"
-            raise ServerError(what) from None
-        what = f"can't listen on port {port} of '{host}' ({error.strerror}); see --openai-port"
-        raise ServerError(what) from None
-    return listening

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from generator.errors import GeneratorError
 from generator.server import binary as server_binary
+from generator.server.guard import give_deep_stacks, keep_files_private
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -17,6 +18,8 @@ def main(arguments: Sequence[str]) -> int:
     except GeneratorError as error:
         print(f"tritonserver: {error}", file=sys.stderr)
         return error.exit_code
+    give_deep_stacks()
+    keep_files_private()
     command = [*binary.command, *arguments]
     return os.execve(command[0], command, binary.full_environment())  # noqa: S606
 

@@ -16,6 +16,7 @@ with -S, no psutil.
 import contextlib
 import ctypes
 import os
+import resource
 import signal
 import sys
 import threading
@@ -24,6 +25,8 @@ from types import FrameType
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _NOT_RUN = 127
+_STACK_BYTES = 1 << 30
+UMASK_VARIABLE = "HF_TRITON_UMASK"  # read by model_templates/hf_runtime
 SECRET = "@secret@"  # noqa: S105, what stands for it
 _ARGUMENTS_START, _ARGUMENTS_END = 48 - 3, 49 - 3  # man 5 proc_pid_stat, after the name
 
@@ -36,6 +39,8 @@ def main(shared_memory_prefix: str, program: str, *arguments: str) -> None:
     if child == 0:
         prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # should this process be killed
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        give_deep_stacks()
+        keep_files_private()
         _exec(program, [argument.replace(SECRET, secret) for argument in arguments])
 
     def pass_on(number: int, _frame: FrameType | None) -> None:
@@ -50,6 +55,23 @@ def main(shared_memory_prefix: str, program: str, *arguments: str) -> None:
     status = os.waitpid(child, 0)[1]
     _end_orphans()
     _exit_like(status)
+
+
+def give_deep_stacks() -> None:
+    """Lets each thread of the program that comes have 1 GiB of stack, or as much as is allowed;
+    memory is used for what is touched alone. Where it is unlimited, glibc would give them 2 MiB.
+    """
+    _, hard = resource.getrlimit(resource.RLIMIT_STACK)
+    soft = _STACK_BYTES if hard == resource.RLIM_INFINITY else min(hard, _STACK_BYTES)
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_STACK, (soft, hard))
+
+
+def keep_files_private() -> None:
+    """Makes the shared memory through which prompts pass readable to nobody else. The variable
+    tells models which mask their own files are to have.
+    """
+    os.environ[UMASK_VARIABLE] = f"{os.umask(0o077):o}"
 
 
 def _first_line() -> str:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from generator.errors import ServerError
 
+_BACKLOG = 1024
 _LONGEST_SOCKETS = 80  # of the 107 bytes that a Unix socket's path may have
 
 
@@ -132,21 +133,32 @@ class Listen:
             self._check_port(port, flag)
 
     def _check_port(self, port: int, flag: str) -> None:
-        try:
-            found = socket.getaddrinfo(self.host, port, type=socket.SOCK_STREAM)
-            family, kind, _, _, address = found[0]
-            with socket.socket(family, kind) as probe:
-                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                probe.bind(address)
-                probe.listen()
-        except (socket.gaierror, UnicodeError):
-            raise ServerError(f"'{self.host}' is not an address; see --host") from None
-        except OSError as error:
-            raise ServerError(self._reason(error, port, flag)) from None
+        listening_socket(self.host, port, flag).close()
 
-    def _reason(self, error: OSError, port: int, flag: str) -> str:
-        if error.errno == errno.EADDRINUSE:
-            return f"port {port} is in use; choose another with {flag}"
-        if error.errno == errno.EADDRNOTAVAIL:
-            return f"'{self.host}' is not an address of this machine; see --host"
-        return f"can't listen on port {port} of '{self.host}' ({error.strerror}); see {flag}"
+
+def listening_socket(host: str, port: int, flag: str) -> socket.socket:
+    """One that listens on the port. Raises ServerError, which names the ``flag`` to change."""
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        family, kind, _, _, address = found[0]
+        listening = socket.socket(family, kind)
+    except (socket.gaierror, UnicodeError):
+        raise ServerError(f"'{host}' is not an address; see --host") from None
+    except OSError as error:
+        raise ServerError(_reason(error, host, port, flag)) from None
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind(address)
+        listening.listen(_BACKLOG)
+    except OSError as error:
+        listening.close()
+        raise ServerError(_reason(error, host, port, flag)) from None
+    return listening
+
+
+def _reason(error: OSError, host: str, port: int, flag: str) -> str:
+    if error.errno == errno.EADDRINUSE:
+        return f"port {port} is in use; choose another with {flag}"
+    if error.errno == errno.EADDRNOTAVAIL:
+        return f"'{host}' is not an address of this machine; see --host"
+    return f"can't listen on port {port} of '{host}' ({error.strerror}); see {flag}"

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from generator.server.json_log import TRITON_LINE
 
+_UNIX_SOCKET = re.compile(r"evhtp\.c:.*NODELAY NOT SUPPORTED")  # nor is it needed there
 _NO_GPU = re.compile(
     r"DCGM unable to start|NVML|CudaDriverHelper has not been initialized"
     r"|Unable to allocate pinned system memory|CUDA memory pool disabled"
@@ -72,6 +73,8 @@ class LogFilter:
         if self._inside_traceback:
             return False
         if not line.strip() or line.startswith(("+-", "|", "Signal (")):
+            return False
+        if _UNIX_SOCKET.search(line):
             return False
         if _PROGRESS_BAR.search(line):
             return self._is_progress_due()

@@ -20,6 +20,11 @@ import os
 if "OMP_WAIT_POLICY" not in os.environ:
     os.environ.setdefault("GOMP_SPINCOUNT", "5000")
 
+# `hf-triton serve` starts tritonserver with a mask that keeps its shared memory from others; the
+# files of a model, such as weights that it downloads, are as they would be without.
+if "HF_TRITON_UMASK" in os.environ:
+    os.umask(int(os.environ["HF_TRITON_UMASK"], 8))
+
 # Where torchao is installed, transformers imports it for every model, and without a GPU it warns of
 # kernels for one; bitsandbytes warns of every layer's input at every step.
 for _name in ("bitsandbytes", "torchao", "torch.utils._pytree"):

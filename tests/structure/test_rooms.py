@@ -21,6 +21,7 @@ GENERATOR_FLOORS = (
     "render",
     "repository",
     "server",
+    "proxy",
     "fetch",
     "python_env",
     "apply",

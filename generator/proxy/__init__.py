@@ -1,0 +1,1 @@
+"""The processes on Triton's public ports: they check requests and pass them on to tritonserver."""

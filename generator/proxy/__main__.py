@@ -1,0 +1,67 @@
+"""A proxy as the child of ``hf-triton serve``.
+
+    python -m generator.proxy http|grpc    its settings are in the environment
+
+Writes a line to stdout when it listens. Stops at SIGTERM, and at once when stdin closes: then
+whoever started it is gone. Its errors are on stderr, and end in 1.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import resource
+import signal
+import sys
+import threading
+
+import uvloop
+
+from generator.errors import EXIT_OK, GeneratorError
+from generator.proxy.settings import VARIABLE, ProxySettings
+
+READY = "ready"
+
+
+def main(kind: str) -> int:
+    """Serves until told to stop; returns the exit code."""
+    threading.Thread(target=_end_with_input, daemon=True).start()
+    _raise_descriptor_limit()
+    settings = ProxySettings.from_text(os.environ.pop(VARIABLE))
+    try:
+        uvloop.run(_serve(kind, settings))
+    except GeneratorError as error:
+        sys.stderr.write(f"hf-triton: the proxy of Triton's {kind} port: {error}\n")
+        return error.exit_code
+    return EXIT_OK
+
+
+async def _serve(kind: str, settings: ProxySettings) -> None:
+    # Imported here: one needs no gRPC, the other no HTTP.
+    stop = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+    if kind == "http":
+        from generator.proxy.http_proxy import serve_http
+
+        await serve_http(settings, stop, _tell_ready)
+
+
+def _tell_ready() -> None:
+    print(READY, flush=True)
+
+
+def _raise_descriptor_limit() -> None:
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def _end_with_input() -> None:
+    while os.read(0, 1):
+        pass
+    os._exit(EXIT_OK)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

@@ -1,0 +1,36 @@
+"""The proxies of ``hf-triton serve``: child processes."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from generator.proxy.settings import VARIABLE, Access, ProxySettings
+from generator.server.child_process import ChildProcess
+from generator.server.listen import Listen
+from generator.server.restart_policy import RestartPolicy
+
+_KINDS = {"http": "HTTP"}
+
+
+def proxies(listen: Listen, access: Access, policy: RestartPolicy) -> tuple[ChildProcess, ...]:
+    """One for HTTP and metrics, one for gRPC: in front of the sockets in ``listen.sockets``."""
+    settings = ProxySettings(
+        host=listen.host,
+        http_port=listen.http_port,
+        metrics_port=listen.metrics_port,
+        grpc_port=listen.grpc_port,
+        http_socket=listen.http_socket,
+        metrics_socket=listen.metrics_socket,
+        grpc_socket=listen.grpc_socket,
+        access=access,
+    )
+
+    def environment() -> dict[str, str]:
+        return {**os.environ, VARIABLE: settings.to_text()}
+
+    command = (sys.executable, "-m", "generator.proxy")
+    return tuple(
+        ChildProcess(f"the proxy of Triton's {name} port", (*command, kind), environment, policy)
+        for kind, name in _KINDS.items()
+    )

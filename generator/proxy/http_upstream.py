@@ -1,0 +1,170 @@
+"""Connections to tritonserver's Unix socket, kept for the next request."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any, Protocol
+
+import httptools
+
+
+class Asker(Protocol):
+    """Who asked, and gets the answer as it comes."""
+
+    def take_answer(self, data: bytes) -> None:
+        """The next bytes of the answer, head and body alike."""
+
+    def end_answer(self, upstream: Upstream) -> None:
+        """The answer is complete."""
+
+    def lose_answer(self, upstream: Upstream) -> None:
+        """The connection was closed before."""
+
+
+class Upstream(asyncio.Protocol):
+    """One connection, with at most one request on it. ``status`` is the last answer's, and
+    ``keeps_alive`` whether the connection goes on after it.
+    """
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+        self._transport: Any = None
+        self._asker: Asker | None = None
+        self.has_begun = self._is_complete = self.keeps_alive = False
+        self.status = 0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Of asyncio."""
+        self._transport = transport
+
+    def ask(self, asker: Asker, request: bytes) -> None:
+        """Sends a whole request; the answer goes to ``asker``."""
+        self._asker = asker
+        self.has_begun = self._is_complete = False
+        self._parser = httptools.HttpResponseParser(self)
+        self._transport.write(request)
+
+    def forget(self) -> None:
+        """Nobody waits for the answer any more: Triton sees it, and cancels."""
+        self._asker = None
+        self._transport.abort()
+
+    def pause(self) -> None:
+        """The asker can't take more."""
+        self._transport.pause_reading()
+
+    def resume(self) -> None:
+        """It can again."""
+        self._transport.resume_reading()
+
+    def data_received(self, data: bytes) -> None:
+        """Of asyncio."""
+        asker = self._asker
+        if asker is None:  # nothing was asked
+            self._transport.abort()
+            return
+        self.has_begun = True
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserError:
+            self._transport.abort()
+            return
+        asker.take_answer(data)
+        if self._is_complete:
+            self._asker = None
+            if self.keeps_alive:
+                self._pool.give_back(self)
+            else:
+                self._transport.close()
+            asker.end_answer(self)
+
+    def on_headers_complete(self) -> None:
+        """Of httptools."""
+        self.status = self._parser.get_status_code()
+        self.keeps_alive = self._parser.should_keep_alive()
+
+    def on_message_complete(self) -> None:
+        """Of httptools."""
+        self._is_complete = True
+
+    def connection_lost(self, _error: Exception | None) -> None:
+        """Of asyncio."""
+        self._pool.remove(self)
+        asker, self._asker = self._asker, None
+        if asker:
+            asker.lose_answer(self)
+
+    def close(self) -> None:
+        """Of an idle connection."""
+        self._transport.close()
+
+
+class Pool:
+    """The connections to one socket. As many as requests are under way at a time: an idle one is
+    taken before another is made, the last one first.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._idle: list[Upstream] = []
+        self._is_closed = False
+
+    def take(self) -> Upstream | None:
+        """An idle connection, if there is one."""
+        return self._idle.pop() if self._idle else None
+
+    async def connect(self) -> Upstream:
+        """A new one. Raises OSError where tritonserver does not listen."""
+        loop = asyncio.get_running_loop()
+        _, upstream = await loop.create_unix_connection(lambda: Upstream(self), self._path)
+        return upstream
+
+    def give_back(self, upstream: Upstream) -> None:
+        """Its answer is complete."""
+        if self._is_closed:
+            upstream.close()
+        else:
+            self._idle.append(upstream)
+
+    def remove(self, upstream: Upstream) -> None:
+        """It is closed."""
+        if upstream in self._idle:
+            self._idle.remove(upstream)
+
+    def close(self) -> None:
+        """Closes idle connections, and the others after their answers: tritonserver waits for all
+        before it ends.
+        """
+        self._is_closed = True
+        for upstream in self._idle:
+            upstream.close()
+        self._idle.clear()
+
+
+class Question:
+    """A GET of the proxy's own."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+        self._data = bytearray()
+        self._answer: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+    async def get(self, path: str) -> Any:
+        """The parsed answer, None of anything but a 200. Raises OSError."""
+        upstream = self._pool.take() or await self._pool.connect()
+        upstream.ask(self, f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+        status = await self._answer
+        return json.loads(self._data.partition(b"\r\n\r\n")[2]) if status == 200 else None
+
+    def take_answer(self, data: bytes) -> None:
+        """Of Asker."""
+        self._data += data
+
+    def end_answer(self, upstream: Upstream) -> None:
+        """Of Asker."""
+        self._answer.set_result(upstream.status)
+
+    def lose_answer(self, _upstream: Upstream) -> None:
+        """Of Asker."""
+        self._answer.set_exception(ConnectionError("tritonserver has gone"))

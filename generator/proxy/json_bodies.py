@@ -1,0 +1,141 @@
+"""JSON bodies as tritonserver gets them: read whole, within bounds, and written anew.
+
+What Triton parses is what was checked here: a key that comes twice, or is written with escapes,
+means one thing to one parser and another to the next. Data of tensors is copied as it came.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Any
+from urllib.parse import unquote
+
+import msgspec
+
+from generator.proxy.refusal import RefusedError
+
+# Triton looks keys up one by one: 60,000 kept its HTTP port busy for minutes.
+MAX_KEYS = 256
+# Each takes 16 bytes of Triton's parser; more is better sent as binary data.
+MAX_VALUES = 8_388_608
+# Triton makes room for a tensor before it looks for its data; shared memory has its own bounds.
+_MAX_SHARED_ELEMENTS = 2**40
+_SHARED_MEMORY = "shared_memory_region"
+_MODEL_PATH = re.compile(r"/v2/models/[^/]+(?:/versions/[^/]+)?/([a-z_]+)/?")
+
+Raw = msgspec.Raw
+Unset = msgspec.UnsetType
+_UNSET = msgspec.UNSET
+Parameters = dict[str, Any]
+
+
+class Input(msgspec.Struct, omit_defaults=True):
+    """An input tensor of /infer: ``data`` as it came, none where it is binary."""
+
+    name: str
+    datatype: str
+    shape: list[int]
+    parameters: Parameters | Unset | None = _UNSET
+    data: Raw | Unset = _UNSET
+
+
+class Output(msgspec.Struct, omit_defaults=True):
+    """An output tensor that /infer asks for."""
+
+    name: str
+    parameters: Parameters | Unset | None = _UNSET
+
+
+class InferRequest(msgspec.Struct, omit_defaults=True):
+    """The body of /infer, up to its binary data.
+
+    https://github.com/kserve/open-inference-protocol/blob/main/specification/protocol/
+    inference_rest.md#inference-request-json-object
+    """
+
+    inputs: list[Input]
+    id: Raw | Unset = _UNSET
+    parameters: Parameters | Unset | None = _UNSET
+    outputs: list[Output] | Unset | None = _UNSET
+
+
+_INFER = msgspec.json.Decoder(InferRequest)
+_OBJECT = msgspec.json.Decoder(dict[str, Raw])
+_ENCODER = msgspec.json.Encoder()
+
+
+def endpoint_of(path: str) -> str:
+    """What is asked of a model, such as ``infer``; "" where nothing is."""
+    match = _MODEL_PATH.fullmatch(unquote(path))
+    return match[1] if match else ""
+
+
+def checked_infer(head: bytes, num_bytes: int) -> tuple[bytes, list[str]]:
+    """The JSON of /infer, written anew, and the outputs to be classified. ``num_bytes`` is the size
+    of the whole body, binary data included. Raises RefusedError.
+    """
+    _check_size(head)
+    request = _decoded(_INFER, head)
+    inputs, outputs = request.inputs, request.outputs or []
+    _check_count(len(inputs), "inputs")
+    _check_count(len(outputs), "outputs")
+    _check_count(len(request.parameters or ()), "parameters")
+    for index, tensor in enumerate(inputs):
+        _check_count(len(tensor.parameters or ()), f"inputs[{index}].parameters")
+        _check_shape(tensor, num_bytes)
+    classified = []
+    for index, output in enumerate(outputs):
+        _check_count(len(output.parameters or ()), f"outputs[{index}].parameters")
+        if output.parameters and "classification" in output.parameters:
+            classified.append(output.name)
+    return _ENCODER.encode(request), classified
+
+
+def checked_object(body: bytes) -> bytes:
+    """A flat JSON object, such as the body of /generate, written anew. Raises RefusedError."""
+    _check_size(body)
+    fields = _decoded(_OBJECT, body)
+    _check_count(len(fields), "the body")
+    if "parameters" in fields and bytes(fields["parameters"]).lstrip()[:1] == b"{":
+        parameters = _decoded(_OBJECT, bytes(fields["parameters"]))
+        _check_count(len(parameters), "parameters")
+        fields["parameters"] = Raw(_ENCODER.encode(parameters))
+    return _ENCODER.encode(fields)
+
+
+def _check_size(body: bytes) -> None:
+    num_values = body.count(b",") + 1
+    if num_values > MAX_VALUES:
+        raise RefusedError(
+            400,
+            f"the body: got {num_values} values in JSON, allowed: {MAX_VALUES}; send large "
+            "tensors as binary data",
+        )
+
+
+def _check_count(count: int, where: str) -> None:
+    if count > MAX_KEYS:
+        raise RefusedError(400, f"{where}: got {count} entries, allowed: {MAX_KEYS}")
+
+
+def _check_shape(tensor: Input, num_bytes: int) -> None:
+    shape, name = tensor.shape, tensor.name[:64]
+    if len(shape) > MAX_KEYS or any(size < 0 for size in shape):
+        raise RefusedError(400, f"input '{name}': got a shape that no tensor has")
+    shared = tensor.parameters and _SHARED_MEMORY in tensor.parameters
+    allowed = _MAX_SHARED_ELEMENTS if shared else num_bytes
+    if math.prod(size or 1 for size in shape) > allowed:
+        shown = str(shape)[:100]
+        raise RefusedError(400, f"input '{name}': got shape {shown}, but not data of that size")
+
+
+def _decoded(decoder: msgspec.json.Decoder[Any], body: bytes) -> Any:
+    try:
+        return decoder.decode(body)
+    except msgspec.MsgspecError as error:
+        raise RefusedError(400, f"the body: {error}") from None
+    except RecursionError:
+        raise RefusedError(400, "the body: got JSON that is nested too deep") from None
+    except UnicodeDecodeError:
+        raise RefusedError(400, "the body: got JSON that is not UTF-8") from None
