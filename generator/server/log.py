@@ -3,7 +3,8 @@ and tokens of the Hub. Knows nothing of the process.
 
 Shown: warnings, errors, and everything that models log or print. Hidden: the server's own info
 lines, its tables, warnings about a missing GPU, and the several copies of each load failure, which
-the caller reports itself in one line. Of progress bars, a line now and then.
+the caller reports itself in one line. Of progress bars, a line now and then; of lines that come
+again and again, the first ones and their number.
 """
 
 from __future__ import annotations
@@ -30,6 +31,11 @@ _PROGRESS_EVERY_S = 10.0
 _NO_COLLECTOR = re.compile(r"\[OTLP \w+ Client\]")
 _NO_COLLECTOR_EVERY_S = 60.0
 _NUM_TAIL_LINES = 20
+# Clients can make a server repeat itself: 44 MB of "Error from accept()" in 5 s.
+_MOST_ALIKE, _ALIKE_WITHIN_S = 20, 10.0
+_MOST_KINDS = 1000
+_LONGEST_EXAMPLE = 120
+_DIGITS = re.compile(r"\d+")
 MASK = "***"
 _VARIABLES = ("HF_TOKEN", "PRIVATE_REPO_TOKEN", "HUGGING_FACE_HUB_TOKEN")
 # A whole one: what only begins like it may be a module of ours, hf_runtime.
@@ -46,13 +52,19 @@ class LogFilter:
         self._inside_traceback = False
         self._progress_at = clock() + _PROGRESS_EVERY_S
         self._no_collector_at = 0.0
+        self._alike = AlikeLines(clock)
 
     def show(self, line: str) -> bool:
         """Whether ``line`` is for the reader."""
         shown = self._is_shown(line)
-        if shown or line.startswith(("W", "E", "F")):
+        if (shown or line.startswith(("W", "E", "F"))) and not self._alike.is_one_too_many(line):
             self._tail.append(line)
-        return shown
+            return shown
+        return False
+
+    def left_out(self, is_over: bool = False) -> list[str]:
+        """A line about each kind of which too many came; now and then, and where all is over."""
+        return self._alike.left_out(is_over)
 
     def tail(self) -> list[str]:
         """The last lines of weight, oldest first: what to look at when the server has died."""
@@ -95,6 +107,41 @@ class LogFilter:
             return False
         self._progress_at = now + _PROGRESS_EVERY_S
         return True
+
+
+class AlikeLines:
+    """Counts lines that are the same; of those of Triton's logger all digits may differ."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._over_at_s = 0.0
+        self._counts: dict[str, int] = {}
+        self._finished: list[str] = []
+
+    def is_one_too_many(self, line: str) -> bool:
+        """Whether enough lines like this one have come within the last seconds."""
+        now = self._clock()
+        if now >= self._over_at_s or len(self._counts) > _MOST_KINDS:
+            self._finish()
+            self._over_at_s = now + _ALIKE_WITHIN_S
+        match = TRITON_LINE.match(line)
+        kind = _DIGITS.sub("0", match["message"]) if match else line
+        count = self._counts[kind] = self._counts.get(kind, 0) + 1
+        return count > _MOST_ALIKE
+
+    def left_out(self, is_over: bool) -> list[str]:
+        """What there is to tell of lines that were too many."""
+        if is_over or self._clock() >= self._over_at_s:
+            self._finish()
+        told, self._finished = self._finished, []
+        return told
+
+    def _finish(self) -> None:
+        for kind, count in self._counts.items():
+            if count > _MOST_ALIKE:
+                num = f"{count - _MOST_ALIKE:,} more lines like this"
+                self._finished.append(f"hf-triton: left out {num}: {kind[:_LONGEST_EXAMPLE]}")
+        self._counts = {}
 
 
 def secrets_of(environment: Mapping[str, str]) -> list[str]:

@@ -70,6 +70,7 @@ class TritonServer:
         self._secrets = [admin_key, *secrets_of(os.environ)]
         self._shared_memory_prefix = f"hf_triton_{os.getpid()}_{self.listen.http_port}_"
         self._started: tuple[subprocess.Popen[str], threading.Thread] | None = None
+        self._is_cleared_away = False  # and its number may be another process' by now
 
     def __enter__(self) -> TritonServer:
         """Starts the server."""
@@ -114,7 +115,7 @@ class TritonServer:
             cwd=self.repository if vllm_model_json.is_used_in(self.repository) else None,
         )
         reader = threading.Thread(target=self._pass_log_on, args=(process,), daemon=True)
-        self._started = (process, reader)
+        self._started, self._is_cleared_away = (process, reader), False
         reader.start()
         try:
             self._tell_guard(f"{self.api.admin_key}\n")
@@ -227,11 +228,13 @@ class TritonServer:
             self._process.stdin.close()
         for region in _SHARED_MEMORY.glob(f"{self._shared_memory_prefix}*"):
             region.unlink(missing_ok=True)
+        self._is_cleared_away = True
         return code
 
     def _kill_group(self) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.pid, signal.SIGKILL)
+        if not self._is_cleared_away:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.pid, signal.SIGKILL)
 
     def _pass_log_on(self, process: subprocess.Popen[str]) -> None:
         pipe = process.stdout
@@ -241,8 +244,14 @@ class TritonServer:
             for line in pipe:
                 text = mask(line.rstrip("\n"), self._secrets)
                 if self._log.show(text) or self.verbose:
-                    with contextlib.suppress(OSError):  # nobody reads it; the server must not block
-                        self.write_log(text)
+                    self._write(text)
+                self._write(*self._log.left_out())
+            self._write(*self._log.left_out(is_over=True))
+
+    def _write(self, *lines: str) -> None:
+        for line in lines:
+            with contextlib.suppress(OSError):  # nobody reads it; the server must not block
+                self.write_log(line)
 
     @property
     def _process(self) -> subprocess.Popen[str]:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from generator.errors import GeneratorError
 from generator.repository.writing import locked_model
@@ -29,6 +29,9 @@ from generator.supervision.stub_deaths import Death, StubDeaths
 _SURVIVORS_END_S = 3.0
 _SURVIVORS_MAY_ANSWER_S = 30.0
 _NUM_LOG_LINES = 8
+_TRIED_AGAIN_S = 1.0
+
+T = TypeVar("T")
 
 
 class Server(Protocol):
@@ -93,7 +96,12 @@ class Healer:
             self._healing[death.folder] = death.reason
             self._given_up.pop(death.folder, None)
             ended = self._ended
-        threading.Thread(target=self._heal, args=(death, work, ended), daemon=True).start()
+        thread = threading.Thread(target=self._heal, args=(death, work, ended), daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:  # there are too many on this machine: the next sweep tries again
+            with self._lock:
+                self._healing.pop(death.folder, None)
 
     def reasons(self) -> dict[str, str]:
         """For each Triton model that is being reloaded or was given up: why it is not ready."""
@@ -142,23 +150,41 @@ class Healer:
     ) -> None:
         try:
             work(ended)
-        except OSError:
-            pass  # the server went away, which is noticed elsewhere
-        except GeneratorError as error:
-            self._say(f"model '{self._model_of(death.folder)}': {error}")
         finally:
             with self._lock:
                 if not ended.is_set():  # else it may be another thread's by now
                     self._healing.pop(death.folder, None)
 
     def _bring_back(self, death: Death, ended: threading.Event) -> None:
+        if self._tried(partial(self._unload, death, ended), death, ended):
+            restarts = self._restarts_of(death.folder)
+            self._load_again(death, restarts, restarts.died(), ended)
+
+    def _unload(self, death: Death, ended: threading.Event) -> bool:
+        """Whether the model is still dead, and was unloaded."""
         with self._locked(death.folder):
             if ended.is_set() or not self._deaths.is_dead(death):
-                return
-            self._health.died(self._model_of(death.folder))
+                return False
             self._server.unload(death.folder)
-        restarts = self._restarts_of(death.folder)
-        self._load_again(death, restarts, restarts.died(), ended)
+            self._health.died(self._model_of(death.folder))
+            return True
+
+    def _tried(self, step: Callable[[], T], death: Death, ended: threading.Event) -> T | None:
+        """What ``step`` returns; None where the server ends first. Tried again where it fails for
+        something else than the model: the server is too busy to answer, no file can be opened.
+        """
+        said = ""
+        while not ended.is_set():
+            try:
+                return step()
+            except OSError:
+                pass  # where the server went away, that is noticed elsewhere
+            except GeneratorError as error:
+                if str(error) != said:
+                    said = str(error)
+                    self._say(f"model '{self._model_of(death.folder)}': {error}")
+            ended.wait(_TRIED_AGAIN_S)
+        return None
 
     def _load_after_failure(self, lost: Death, ended: threading.Event) -> None:
         restarts = self._restarts_of(lost.folder)
@@ -176,12 +202,12 @@ class Healer:
             if ended.wait(delay_s):
                 return
             began = time.monotonic()
-            failure = self._load(death, ended)
+            failure = self._tried(partial(self._load, death, ended), death, ended)
+            if ended.is_set():
+                return
             if failure is None:
                 restarts.lives()
                 self._report_loaded(death.folder, time.monotonic() - began)
-                return
-            if ended.is_set():
                 return
             reason = f"failed to load: {failure}"
             delay_s = restarts.failed()

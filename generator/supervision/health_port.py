@@ -1,4 +1,8 @@
-"""Serves a server's health over HTTP: ``/live``, ``/ready`` and ``/metrics``. Changes nothing."""
+"""Serves a server's health over HTTP: ``/live``, ``/ready`` and ``/metrics``. Changes nothing.
+
+Clients can't keep others out: of more than 64 connections the oldest is closed, and each after
+5 s.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,7 @@ import contextlib
 import json
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -18,6 +23,8 @@ from generator.supervision.health import Health
 _TEXT = "text/plain; version=0.0.4; charset=utf-8"
 _JSON = "application/json"
 _SLOWEST_CLIENT_S = 5.0
+_MOST_CONNECTIONS = 64
+_LOOK_EVERY_S = 0.1
 
 
 @contextlib.contextmanager
@@ -34,7 +41,7 @@ def health_port(listen: Listen, health: Health) -> Iterator[None]:
     except OSError as error:
         message = f"can't listen on port {listen.health_port} ({error.strerror}); see --health-port"
         raise ServerError(message) from None
-    thread = threading.Thread(target=server.serve_forever, args=(0.1,), daemon=True)
+    thread = threading.Thread(target=server.serve_forever, args=(_LOOK_EVERY_S,), daemon=True)
     thread.start()
     try:
         yield
@@ -49,21 +56,60 @@ def _server(listen: Listen, health: Health) -> ThreadingHTTPServer:
     class Handler(_Handler):
         answers = Answers(health)
 
-    class Server(ThreadingHTTPServer):
+    class Server(_Server):
         address_family = found[0][0]
-        daemon_threads = True
-        request_queue_size = 128
-        block_on_close = False
-
-        def server_bind(self) -> None:  # without the look-up of our own name, which can take long
-            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            self.socket.bind(self.server_address)
-
-        def handle_error(self, request: object, client_address: object) -> None:
-            """A client that went away is not worth a traceback."""
 
     address: Any = found[0][4]
     return Server(address, Handler)
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 128
+    block_on_close = False
+
+    def __init__(self, *args: Any) -> None:
+        self._open: dict[socket.socket, float] = {}  # since when, oldest first
+        self._lock = threading.Lock()
+        super().__init__(*args)
+
+    def server_bind(self) -> None:  # without the look-up of our own name, which can take long
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self.socket.bind(self.server_address)
+
+    def get_request(self) -> tuple[socket.socket, Any]:
+        try:
+            connection, address = self.socket.accept()
+        except OSError:  # out of file descriptors: it would be tried again at once, for ever
+            time.sleep(_LOOK_EVERY_S)
+            raise
+        with self._lock:
+            self._open[connection] = time.monotonic()
+        return connection, address
+
+    def service_actions(self) -> None:
+        """Hangs up on connections that are too many or too old."""
+        now = time.monotonic()
+        with self._lock:
+            num_spare = len(self._open) - _MOST_CONNECTIONS
+            for number, (connection, since) in enumerate(list(self._open.items())):
+                if number < num_spare or now - since > _SLOWEST_CLIENT_S:
+                    _hang_up(connection)
+                    del self._open[connection]
+
+    def shutdown_request(self, request: Any) -> None:
+        with self._lock:
+            self._open.pop(request, None)
+        super().shutdown_request(request)
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """A client that went away is not worth a traceback."""
+
+
+def _hang_up(connection: socket.socket) -> None:
+    """Its thread reads the end, and closes it."""
+    with contextlib.suppress(OSError):
+        connection.shutdown(socket.SHUT_RDWR)
 
 
 class Answers:

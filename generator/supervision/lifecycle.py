@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import signal
 import time
 from collections.abc import Iterator, Sequence
@@ -32,6 +33,8 @@ from generator.supervision.stub_deaths import StubDeaths
 
 __all__ = ["ServeOptions", "StopRequested", "serve", "stop_signals"]
 
+# Some programs go through all that they may have.
+_MOST_DESCRIPTORS = 1 << 20
 # What ends a program in the foreground: Ctrl-C, `docker stop`, a closed terminal.
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -57,6 +60,7 @@ def serve(
     Raises ServerError if it does not start, if no model is left to serve, or if it dies too often;
     no process or file is left behind.
     """
+    _raise_descriptor_limit()
     before = {number: signal.signal(number, _raise_stop) for number in stop_signals()}
     health = Health()
     children = children or Children()
@@ -71,6 +75,16 @@ def serve(
         children.kill()
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _raise_descriptor_limit() -> None:
+    """As many file descriptors as this process may have, for itself and the server: each connection
+    takes one, and the usual limit of 1,024 is there for programs that call select().
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = _MOST_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _MOST_DESCRIPTORS)
+    if soft < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
 @contextlib.contextmanager

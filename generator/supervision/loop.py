@@ -77,7 +77,7 @@ class Supervisor:
         self._folders: dict[str, list[str]] = {}
         self._states: dict[str, str] | None = None  # folder -> "" where it is ready, or why not
         self._num_unanswered = 0
-        self._ask_at_s = self._sweep_at_s = 0.0
+        self._ask_at_s = self._sweep_at_s = self._tell_lack_at_s = 0.0
 
     @property
     def has_served(self) -> bool:
@@ -91,14 +91,27 @@ class Supervisor:
         self._begin_to_load()
         while True:
             outcome = self._server.loader.next_outcome(_LOOK_EVERY_S)
-            if self._server.exit_code() is not None:
-                self._restart()
-                continue
-            if outcome:
-                self._take(outcome)
-            self._look()
-            for child in self._children.all:
-                self._revive(child)
+            try:
+                self._supervise(outcome)
+            except OSError as error:
+                self._note_lack(error)
+
+    def _supervise(self, outcome: Loaded | None) -> None:
+        if self._server.exit_code() is not None:
+            self._restart()
+            return
+        if outcome:
+            self._take(outcome)
+        self._look()
+        for child in self._children.all:
+            self._revive(child)
+
+    def _note_lack(self, error: OSError) -> None:
+        """The machine lacks something, such as file descriptors: all is tried again, soon."""
+        now = time.monotonic()
+        if now >= self._tell_lack_at_s:
+            self._tell_lack_at_s = now + _REMIND_EVERY_S
+            say(f"can't look after the models: {error.strerror or error}; trying again")
 
     def _revive(self, child: ChildProcess) -> None:
         message = child.revive()

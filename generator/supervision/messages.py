@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Sequence
 
@@ -13,9 +14,12 @@ from generator.server.process import TritonServer
 
 
 def say(text: str) -> None:
-    """One message, in one piece: others are written from other threads."""
-    sys.stderr.write(f"hf-triton: {text}\n")
-    sys.stderr.flush()
+    """One message, in one piece: others are written from other threads. Where nobody reads it, or
+    the disk that it goes to is full, models are served on.
+    """
+    with contextlib.suppress(OSError):
+        sys.stderr.write(f"hf-triton: {text}\n")
+        sys.stderr.flush()
 
 
 def tell_loaded(outcome: Loaded, loading: Sequence[str], again: bool) -> None:
@@ -36,7 +40,8 @@ def print_curl_lines(server: TritonServer, model: str, openai_api: OpenAiProcess
     lines = curl_lines(server.repository, model, url)
     if openai_api:
         lines += openai_api.curl_lines(model, config_file)
-    print("\n".join([f"# {model}", *lines]), flush=True)
+    with contextlib.suppress(OSError):
+        print("\n".join([f"# {model}", *lines]), flush=True)
 
 
 def tell_serving(server: TritonServer, num_models: int, has_openai: bool) -> None:

@@ -45,6 +45,8 @@ class ServerRestarts:
                 return
             except ServerError as error:
                 words = str(error)
+            except OSError as error:  # the machine lacks memory, processes, file descriptors
+                words = f"tritonserver did not start: {error.strerror or error}"
 
     def _wait(self, words: str) -> None:
         delay_s = self._restarts.died() if self._has_served else self._restarts.failed()

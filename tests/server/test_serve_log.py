@@ -62,10 +62,15 @@ def test_an_import_error_is_hidden_with_all_its_lines_but_not_what_follows() -> 
 
 
 def test_progress_bars_pass_now_and_then() -> None:
-    now = iter(range(100, 126))
-    log = LogFilter(clock=lambda: next(now))
+    now = [100]
+    log = LogFilter(clock=lambda: now[0])
     bar = "Fetching 4 files:  25%|##        | 1/4 [00:10<00:30, 10.0s/it]"
-    assert [second for second in range(101, 126) if log.show(bar)] == [110, 120]
+
+    def is_shown_at(second: int) -> bool:
+        now[0] = second
+        return log.show(bar)
+
+    assert [second for second in range(101, 126) if is_shown_at(second)] == [110, 120]
 
 
 def test_the_tail_keeps_what_was_shown_and_the_hidden_errors() -> None:
@@ -76,6 +81,32 @@ def test_the_tail_keeps_what_was_shown_and_the_hidden_errors() -> None:
     tail = log.tail()
     assert tail[-2:] == ["line 29", HIDDEN[9]]
     assert len(tail) == 20
+
+
+def test_what_is_repeated_is_shown_a_few_times_and_counted() -> None:
+    now = [0.0]
+    log = LogFilter(clock=lambda: now[0])
+    line = "[warn] Error from accept() call: Too many open files"
+    assert sum(log.show(line) for _ in range(10_000)) == 20
+    assert log.left_out() == []
+    assert log.show("another line")
+    now[0] = 10.0
+    assert log.left_out() == [f"hf-triton: left out 9,980 more lines like this: {line}"]
+    assert log.left_out() == []
+    assert log.show(line)
+
+
+def test_lines_that_differ_in_digits_alone_are_repetitions() -> None:
+    log = LogFilter()
+    lines = [f'E1120 11:04:{n:02}.9 {n} x.cc:1] "request {n} failed"' for n in range(60)]
+    assert sum(map(log.show, lines)) == 20
+    assert log.tail() == lines[:20]
+
+
+def test_the_count_of_many_kinds_of_lines_takes_no_memory_for_ever() -> None:
+    log = LogFilter(clock=lambda: 0.0)
+    assert all(log.show("x" * number) for number in range(1, 2000))
+    assert len(log._alike._counts) <= 1001
 
 
 UNAVAILABLE = "load failed for model 'demo': version 1 is at UNAVAILABLE state: Internal: "

@@ -205,8 +205,32 @@ def test_a_server_that_goes_away_ends_it_without_a_word(tmp_path: Path) -> None:
         server.kill("a")
         clinic.healer.look()
         server.is_reachable = False
-    assert eventually(lambda: not clinic.healer.is_healing())
+    threads = threading.active_count()
+    clinic.healer.end()
+    assert eventually(lambda: threading.active_count() < threads)
+    assert not clinic.healer.is_healing()
     assert clinic.said == []
+
+
+def test_a_model_is_brought_back_by_a_server_that_did_not_answer_for_a_while(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(healing, "_TRIED_AGAIN_S", 0.01)
+    server = FakeServer("a")
+    clinic = Clinic(tmp_path, server, "a")
+    unload = server.unload
+
+    def unload_and_fall_silent(name: str) -> str | None:
+        failure = unload(name)
+        server.is_reachable = False
+        threading.Timer(0.1, lambda: setattr(server, "is_reachable", True)).start()
+        return failure
+
+    monkeypatch.setattr(server, "unload", unload_and_fall_silent)
+    server.kill("a")
+    clinic.heal()
+    assert server.states["a"] == "READY"
+    assert clinic.metric('hf_triton_model_restarts_total{model="a"}') == 1
 
 
 def test_nothing_is_loaded_after_the_end(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from generator.server.listen import Listen
 from generator.supervision import health_port as served_over_http
 from generator.supervision.health import Health
 from generator.supervision.health_port import health_port
-from tests.support.triton import free_ports, get
+from tests.support.triton import eventually, free_ports, get
 
 
 class Clock:
@@ -39,6 +39,7 @@ class Told:
 def told(monkeypatch: pytest.MonkeyPatch) -> Iterator[Told]:
     """Hangs up on nobody who is slow because the machine is."""
     monkeypatch.setattr(served_over_http._Handler, "timeout", 60.0)
+    monkeypatch.setattr(served_over_http, "_SLOWEST_CLIENT_S", 60.0)
     listen, clock = free_ports(), Clock()
     health = Health(clock)
     with health_port(listen, health):
@@ -155,6 +156,35 @@ def test_clients_that_send_nothing_keep_nobody_waiting(told: Told) -> None:
     finally:
         for client in idle:
             client.close()
+
+
+def test_of_too_many_connections_the_oldest_is_closed(told: Told) -> None:
+    port = int(told.url.rpartition(":")[2])
+    idle = [socket.create_connection(("127.0.0.1", port), timeout=20) for _ in range(100)]
+    try:
+        assert told.status("/live") == 200
+        assert idle[0].recv(1) == b""
+        idle[-1].settimeout(0)
+        with pytest.raises(BlockingIOError):
+            idle[-1].recv(1)
+    finally:
+        for client in idle:
+            client.close()
+
+
+def test_a_client_that_drips_is_hung_up_on(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(served_over_http, "_SLOWEST_CLIENT_S", 0.5)
+    port = int(told.url.rpartition(":")[2])
+    with socket.create_connection(("127.0.0.1", port), timeout=0.1) as client:
+
+        def is_hung_up_on() -> bool:
+            client.sendall(b"x")
+            with contextlib.suppress(TimeoutError):
+                return client.recv(1) == b""
+            return False
+
+        with contextlib.suppress(ConnectionError):  # it may be reset
+            assert eventually(is_hung_up_on, 20)
 
 
 def test_a_port_that_is_taken_is_named_with_its_flag() -> None:

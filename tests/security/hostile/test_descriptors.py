@@ -1,0 +1,77 @@
+"""``hf-triton serve`` where file descriptors run out."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import signal
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.served import Served, serve
+from tests.support.triton import eventually, get
+
+pytestmark = [pytest.mark.server, pytest.mark.slow]
+
+
+def limits(pid: int) -> tuple[int, int]:
+    return resource.prlimit(pid, resource.RLIMIT_NOFILE)
+
+
+@contextlib.contextmanager
+def no_more_descriptors(served: Served) -> Iterator[None]:
+    """Nothing can be opened by the supervisor while the block runs."""
+    pid = served.process.pid
+    before = limits(pid)
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, (3, before[1]))
+    try:
+        yield
+    finally:
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, before)
+
+
+def is_ready(served: Served) -> bool:
+    return get(f"http://127.0.0.1:{served.listen.health_port}/ready").status == 200
+
+
+def test_the_supervisor_survives_that_it_can_open_nothing_and_heals_afterwards(
+    tmp_path: Path,
+) -> None:
+    with serve(tmp_path, "- name: plain\n") as served:
+        served.wait_for("Ctrl-C stops")
+        assert eventually(lambda: is_ready(served))
+        soft, hard = limits(served.tritonserver_pid())
+        assert soft == hard
+        before = served.stub_pid("plain")
+        with no_more_descriptors(served):
+            assert served.generate("plain", "x").status == 200
+            os.kill(before, signal.SIGKILL)
+            served.wait_for("can't look after the models: Too many open files; trying again")
+            time.sleep(2)
+            assert served.process.poll() is None
+        served.wait_for("model 'plain' is back")
+        assert eventually(lambda: is_ready(served))
+        assert served.generate("plain", "x").status == 200
+        served.signal(signal.SIGTERM)
+        assert served.exit_code() == 0
+
+
+def test_slow_connections_to_the_health_port_keep_no_probe_waiting(tmp_path: Path) -> None:
+    with serve(tmp_path, "- name: plain\n") as served, contextlib.ExitStack() as slow:
+        served.wait_for("Ctrl-C stops")
+        assert eventually(lambda: is_ready(served))
+        address = ("127.0.0.1", served.listen.health_port)
+        for number in range(1016):
+            client = slow.enter_context(socket.create_connection(address, timeout=20))
+            with contextlib.suppress(ConnectionError):
+                client.sendall(b"G")
+            if number % 100 == 0:
+                assert get(f"http://{address[0]}:{address[1]}/ready", timeout_s=5).status == 200
+        num_open = len(list(Path(f"/proc/{served.process.pid}/fd").iterdir()))
+        assert num_open < 128, "64 and its own"
+        assert is_ready(served)
