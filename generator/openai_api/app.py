@@ -20,7 +20,7 @@ from aiohttp import web
 
 from generator.openai_api.bodies import Bodies, check_encoding
 from generator.openai_api.connections import Connections
-from generator.openai_api.key import is_authorized
+from generator.openai_api.key import caller_of, is_authorized
 from generator.openai_api.routes import embeddings
 from generator.openai_api.routes.answers import Answer, Chunks, events, sse, to_json, whole_answer
 from generator.openai_api.routes.chat import CHAT
@@ -33,6 +33,7 @@ from generator.openai_api.schema.request import GenerationRequest
 from generator.openai_api.triton.catalog import EMBEDDING_TASKS, Catalog, ServedModel
 from generator.openai_api.triton.client import Triton
 from generator.openai_api.triton.request_headers import Metadata, id_of, send_id, trace_context
+from generator.spec.runtime_rules import CALLER
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -52,6 +53,7 @@ class OpenAiApp:
         self._triton = triton
         self._catalog = catalog
         self._key = key
+        self._caller = {CALLER: caller_of(key)} if key else {}
         self._connections = connections
         self._bodies = Bodies()
         self._started = int(time.time())
@@ -117,7 +119,7 @@ class OpenAiApp:
         request_id = id_of(request, f"embd-{uuid.uuid4().hex}")
 
         async def answer(model: ServedModel) -> web.Response:
-            requests = embeddings.requests(model, asked, request_id)
+            requests = embeddings.requests(model, asked, request_id, self._caller)
             answers = await self._vectors(requests, trace_context(request))
             return _json(embeddings.write(asked, answers))
 
@@ -189,7 +191,11 @@ class OpenAiApp:
         adapter = {"lora_name": model.adapter} if model.adapter else {}
         sources = [
             self._triton.generate(
-                model, request_id, {**inputs, **adapter}, logprobs=logprobs, metadata=metadata
+                model,
+                request_id,
+                {**inputs, **adapter, **self._caller},
+                logprobs=logprobs,
+                metadata=metadata,
             )
             for inputs in asked.inputs
         ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import hmac
 import re
 from collections.abc import MutableMapping
@@ -22,6 +23,13 @@ _SOURCE = KeySource(
 def take_key(file: Path | None, environment: MutableMapping[str, str]) -> str | None:
     """The key in ``file``, else in the environment, which loses it. Raises ServerError."""
     return _SOURCE.take(file, environment)
+
+
+def caller_of(key: str) -> str:
+    """The name by which a model keeps those who have this key apart from others; it does not tell
+    the key.
+    """
+    return hashlib.sha256(b"caller " + key.encode()).hexdigest()[:32]
 
 
 def is_authorized(header: str | None, key: str | None) -> bool:

@@ -144,7 +144,7 @@ class TritonServer:
             f"--http-thread-count={_NUM_HTTP_THREADS}",
             f"--backend-config=python,shm-region-prefix-name={self._shared_memory_prefix}",
             *(restrictions.flags(server_guard.SECRET) if self.api.admin_key else ()),
-            *self.arguments,
+            *restrictions.forwarding(self.arguments),
         ]
 
     def _wait_live(self, deadline: float) -> None:

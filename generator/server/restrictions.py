@@ -1,4 +1,5 @@
-"""The APIs of Triton that need the admin key, and the flags that restrict them.
+"""Who asks: the APIs of Triton that need the admin key, the header that names a caller to a model,
+and the flags for both.
 
 What a client needs stays open: inference, health, metadata, configurations, statistics. Knows no
 process. https://github.com/triton-inference-server/server/blob/main/docs/customization_guide/
@@ -11,18 +12,45 @@ from collections.abc import Sequence
 
 from generator.errors import UsageError
 from generator.server.http_api import ADMIN_KEY_HEADER
+from generator.spec.runtime_rules import CALLER
 
 # What changes a server or reaches into its memory.
 ADMIN_APIS = ("model-repository", "shared-memory", "trace", "logging")
 _HTTP_FLAG = "--http-restricted-api"
 _GRPC_FLAG = "--grpc-restricted-protocol"
 _SHORTEST = len("--http-r")  # Triton takes a flag's beginning for the whole
+# Which headers of a request become parameters of it, with the shortest beginning of each flag.
+_FORWARDING = {
+    "--http-header-forward-pattern": len("--http-h"),
+    "--grpc-header-forward-pattern": len("--grpc-he"),
+}
+_CALLER_PATTERN = f"(?i:^{CALLER}$)"
 
 
 def flags(key: str) -> list[str]:
     """The flags for tritonserver that close ADMIN_APIS to whoever lacks ``key``."""
     rule = f"{','.join(ADMIN_APIS)}:{ADMIN_KEY_HEADER}={key}"
     return [f"{_HTTP_FLAG}={rule}", f"{_GRPC_FLAG}={rule}"]
+
+
+def forwarding(arguments: Sequence[str]) -> list[str]:
+    """The user's own arguments for tritonserver, with those by which a request's caller reaches its
+    model: Triton holds each to one pattern, so a user's own gets an alternative.
+    """
+    widened = []
+    for argument in arguments:
+        flag, _, pattern = argument.partition("=")
+        is_pattern = any(_stands_for(flag, name) for name in _FORWARDING)
+        widened.append(f"{flag}={_or_caller(pattern)}" if is_pattern else argument)
+    return [*(f"{name}={_CALLER_PATTERN}" for name in _FORWARDING), *widened]  # the last one counts
+
+
+def _stands_for(flag: str, name: str) -> bool:
+    return len(flag) >= _FORWARDING[name] and name.startswith(flag)
+
+
+def _or_caller(pattern: str) -> str:
+    return f"(?:{pattern})|{_CALLER_PATTERN}" if pattern else _CALLER_PATTERN
 
 
 def refuse_clashes(arguments: Sequence[str], *, has_key: bool) -> None:

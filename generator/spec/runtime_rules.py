@@ -1,5 +1,5 @@
-"""What the server and the generator must agree on: files and tokens of the Hub, and Python
-environments.
+"""What the server and the generator must agree on: files and tokens of the Hub, Python
+environments, and the parameters by which requests are kept apart.
 
 The runtime's own modules for it, which need neither torch nor Triton. In the server they lie
 beside model.py; here they are imported from model_templates/.
@@ -14,6 +14,7 @@ _TEMPLATES = Path(__file__).resolve().parents[2] / "model_templates"
 if str(_TEMPLATES) not in sys.path:
     sys.path.append(str(_TEMPLATES))  # last: its folders' names are no names for others to find
 
+from hf_runtime.request.cache_salt import CACHE_SALT, CALLER  # noqa: E402
 from hf_runtime.weights.file_hashes import RECORD_FILE, FileHashes, hash_file  # noqa: E402
 from hf_runtime.weights.hub_files import (  # noqa: E402
     NotServableError,
@@ -43,6 +44,8 @@ from python_env.find_environment import (  # noqa: E402
 )
 
 __all__ = [
+    "CACHE_SALT",
+    "CALLER",
     "ENVIRONMENT_CODE",
     "FOLDER_VARIABLE",
     "MARKER",

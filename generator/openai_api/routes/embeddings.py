@@ -16,7 +16,7 @@ from typing import Any
 from generator.openai_api.schema import json_body
 from generator.openai_api.schema.errors import ApiError, bad_field
 from generator.openai_api.schema.json_body import kind_of, short
-from generator.openai_api.schema.request import USER, field, user_of
+from generator.openai_api.schema.request import field, parameters_of
 from generator.openai_api.triton.catalog import ServedModel
 from generator.openai_api.triton.tensors import (
     counts,
@@ -25,6 +25,7 @@ from generator.openai_api.triton.tensors import (
     pack_texts,
     pack_value,
 )
+from generator.spec.runtime_rules import CACHE_SALT
 
 PATH = "/v1/embeddings"
 MAX_INPUTS = 2048  # OpenAI's
@@ -37,20 +38,20 @@ _OPTIONS = {
     "truncate": json_body.boolean,
     "prompt_name": json_body.text,
 }
-_KNOWN = ("model", "input", "encoding_format", "user", *_OPTIONS)
+_KNOWN = ("model", "input", "encoding_format", "user", CACHE_SALT, *_OPTIONS)
 
 
 @dataclass(frozen=True)
 class EmbeddingsRequest:
     """``options`` are the model's inputs beside the texts; ``is_base64`` how vectors are sent;
-    ``user`` is empty where the request does not say.
+    ``parameters`` are those of Triton's requests, which change no answer.
     """
 
     model: str
     texts: tuple[str, ...]
     options: Mapping[str, Any]
     is_base64: bool
-    user: str = ""
+    parameters: Mapping[str, str]
 
 
 @dataclass(frozen=True)
@@ -77,18 +78,22 @@ def read(body: Mapping[str, Any]) -> EmbeddingsRequest:
         texts=tuple(_texts(body.get("input"))),
         options={name: value for name, value in options.items() if value is not None},
         is_base64=encoding_format == "base64",
-        user=user_of(body),
+        parameters=parameters_of(body),
     )
 
 
-def requests(model: ServedModel, asked: EmbeddingsRequest, request_id: str) -> Iterator[Any]:
-    """The ModelInferRequests that together have every text, in order."""
+def requests(
+    model: ServedModel, asked: EmbeddingsRequest, request_id: str, caller: Mapping[str, str]
+) -> Iterator[Any]:
+    """The ModelInferRequests that together have every text, in order; ``caller`` are parameters of
+    theirs too.
+    """
     size = model.max_batch_size or len(asked.texts)
     for first in range(0, len(asked.texts), size):
         texts = asked.texts[first : first + size]
         request = _request(model, request_id, texts, asked.options)
-        if asked.user:
-            request.parameters[USER].string_param = asked.user
+        for name, value in {**asked.parameters, **caller}.items():
+            request.parameters[name].string_param = value
         yield request
 
 

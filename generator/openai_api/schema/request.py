@@ -17,6 +17,7 @@ from generator.openai_api.schema.errors import ApiError, bad_field
 from generator.openai_api.schema.json_body import kind_of, short
 from generator.openai_api.schema.response_format import constraint
 from generator.openai_api.schema.tools import Tools
+from generator.spec.runtime_rules import CACHE_SALT
 
 TensorValue = str | bool | int
 Check = Callable[[str, Any], Any]
@@ -37,7 +38,7 @@ SAMPLING: dict[str, Check] = {
     **dict.fromkeys(("structured_outputs", "guided_json"), json_body.anything),
     **dict.fromkeys(("guided_regex", "guided_choice"), json_body.anything),
 }
-_READ_HERE = ("model", "stream", "stream_options", "timeout_ms", "response_format")
+_READ_HERE = ("model", "stream", "stream_options", "timeout_ms", "response_format", CACHE_SALT)
 # OpenAI's own bookkeeping: it changes no answer. Whoever asks is passed on all the same, as USER:
 # a canary can be sticky by it.
 _BOOKKEEPING = ("user", "metadata", "store", "safety_identifier", "prompt_cache_key")
@@ -100,8 +101,7 @@ def asked(
         common["timeout_ms"] = timeout_ms
     if num_logprobs is not None:
         parameters["logprobs"] = num_logprobs
-    if user := user_of(body):
-        common[USER] = user
+    common.update(parameters_of(body))
     common["sampling_parameters"] = json.dumps(parameters)
     return GenerationRequest(
         model=_model(body),
@@ -113,7 +113,13 @@ def asked(
     )
 
 
-def user_of(body: Mapping[str, Any]) -> str:
+def parameters_of(body: Mapping[str, Any]) -> dict[str, str]:
+    """What changes no answer, as parameters of Triton's request. Raises ApiError."""
+    user, salt = _user_of(body), field(body, CACHE_SALT, json_body.text)
+    return {**({USER: user} if user else {}), **({} if salt is None else {CACHE_SALT: salt})}
+
+
+def _user_of(body: Mapping[str, Any]) -> str:
     """Whom the request is for, under OpenAI's old or new name of it; empty where it doesn't say."""
     given = (body.get("user"), body.get("safety_identifier"))
     return next((value for value in given if isinstance(value, str) and value), "")

@@ -15,7 +15,9 @@ from typing import Any
 from tritonclient.grpc import service_pb2
 
 from generator.openai_api.schema.request import USER, TensorValue
+from generator.spec.runtime_rules import CACHE_SALT, CALLER
 
+_PARAMETERS = (USER, CACHE_SALT, CALLER)
 _OUTPUTS = ("text_output", "finish_reason", "num_input_tokens", "num_output_tokens")
 
 
@@ -37,13 +39,15 @@ class Chunk:
 def infer_request(
     model: str, request_id: str, inputs: Mapping[str, TensorValue], *, batched: bool, logprobs: bool
 ) -> Any:
-    """A ModelInferRequest: one row, each input of one element; USER is a parameter."""
+    """A ModelInferRequest: one row, each input of one element; those of ``_PARAMETERS``
+    are parameters.
+    """
     shape = [1, 1] if batched else [1]
     outputs = (*_OUTPUTS, "logprobs") if logprobs else _OUTPUTS
     request = new_request(model, request_id, outputs)
     for name, value in inputs.items():
-        if name == USER:
-            request.parameters[USER].string_param = str(value)
+        if name in _PARAMETERS:
+            request.parameters[name].string_param = str(value)
             continue
         datatype, data = pack_value(value)
         request.inputs.add(name=name, datatype=datatype, shape=shape)

@@ -1,0 +1,84 @@
+"""What keeps callers of OpenAI's API apart from each other, and from Triton's own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from generator.openai_api.key import caller_of
+from tests.openai_api.conftest import Starter, Translator
+
+KEY = "secret-key"
+
+
+def parameters(api: Translator) -> dict[str, str]:
+    """Those of the last request for vectors."""
+    last = api.triton.embedding_requests[-1]
+    return {name: value.string_param for name, value in last.parameters.items()}
+
+
+def test_a_salt_goes_on_to_the_model(api: Translator) -> None:
+    for reply in (api.completion(cache_salt="a salt"), api.chat(cache_salt="a salt")):
+        assert reply.status == 200
+        assert api.triton.seen[-1]["cache_salt"] == "a salt"
+    for prompts in (["a", "b"], ["c"]):
+        assert api.completion(prompt=prompts, cache_salt="another").status == 200
+        last = api.triton.seen[-len(prompts) :]
+        assert {inputs["cache_salt"] for inputs in last} == {"another"}
+    for absent in ({}, {"cache_salt": None}):
+        assert api.completion(**absent).status == 200
+        assert "cache_salt" not in api.triton.seen[-1]
+
+
+def test_vectors_take_one_too(api: Translator) -> None:
+    reply = api.post("/v1/embeddings", model="vectors", input="a", cache_salt="a salt", user="ann")
+    assert reply.status == 200
+    assert parameters(api) == {"cache_salt": "a salt", "user": "ann"}
+
+
+@pytest.mark.parametrize("wrong", [7, True, ["a"], {"a": "b"}])
+def test_what_is_no_text_is_no_salt(api: Translator, wrong: Any) -> None:
+    for path, body in (
+        ("/v1/completions", {"model": "echo", "prompt": "a"}),
+        ("/v1/embeddings", {"model": "vectors", "input": "a"}),
+    ):
+        reply = api.post(path, cache_salt=wrong, **body)
+        assert reply.status == 400
+        assert reply.error["param"] == "cache_salt"
+
+
+def test_who_has_the_key_is_a_caller_of_his_own(starter: Starter) -> None:
+    fake, port = starter.triton()
+    api = starter.translator(fake, f"127.0.0.1:{port}", key=KEY)
+    api.headers = {"Authorization": f"Bearer {KEY}"}
+    for reply in (api.completion(), api.completion(stream=True), api.chat(cache_salt="a salt")):
+        assert reply.status == 200
+        assert fake.seen[-1]["hf-triton-caller"] == caller_of(KEY)
+    assert api.post("/v1/embeddings", model="vectors", input="a").status == 200
+    assert parameters(api) == {"hf-triton-caller": caller_of(KEY)}
+
+
+def test_without_a_key_everybody_is_the_same(api: Translator) -> None:
+    assert api.completion().status == 200
+    assert "hf-triton-caller" not in api.triton.seen[-1]
+
+
+def test_nobody_names_another_caller(api: Translator) -> None:
+    reply = api.completion(**{"hf-triton-caller": caller_of(KEY)})
+    assert reply.status == 400
+    assert "unknown or unsupported field" in reply.error["message"]
+
+
+def test_a_callers_name_tells_neither_the_key_nor_another_name() -> None:
+    assert KEY not in caller_of(KEY)
+    assert caller_of(KEY) == caller_of(KEY) != caller_of(f"{KEY}2")
+    assert len(caller_of(KEY)) == 32
+
+
+def test_no_usage_tells_how_much_of_a_prompt_was_known(api: Translator) -> None:
+    for reply in (api.completion(), api.chat()):
+        assert set(reply.body["usage"]) == {"prompt_tokens", "completion_tokens", "total_tokens"}
+    reply = api.chat(stream=True, stream_options={"include_usage": True})
+    usage = reply.events[-2]["usage"]
+    assert set(usage) == {"prompt_tokens", "completion_tokens", "total_tokens"}
