@@ -102,6 +102,7 @@ class HttpProxy:
         self.free(request)
         classified: list[str] = []
         endpoint = endpoint_of(request.path)
+        alias = request.account.alias if request.account else ""
         if request.method == b"GET":
             body = b""
         elif endpoint == "infer":
@@ -110,15 +111,16 @@ class HttpProxy:
             body = head + body[end:]
             head_length = None if head_length is None else len(head)
         elif body:
-            body, head_length = self._checked_other(request.path, endpoint, body), None
+            body, head_length = self._checked_other(request.path, endpoint, body, alias), None
         with_key = not self.callers.have_keys
-        alias = request.account.alias if request.account else ""
         ready = request.bytes_for_triton(body, head_length, alias, with_key)
         return self._classifying(request, classified, ready) if classified else ready
 
-    def _checked_other(self, path: str, endpoint: str, body: bytes) -> bytes:
+    def _checked_other(self, path: str, endpoint: str, body: bytes, alias: str) -> bytes:
         is_ours = endpoint in (*_GENERATE, *_ADMIN_ENDPOINTS) or path.startswith(_ADMIN_PREFIXES)
-        return checked_object(body) if is_ours else b""  # others have no body to be read
+        if not is_ours:
+            return b""  # there is no body to be read
+        return checked_object(body, alias if endpoint in _GENERATE else "")
 
     async def _classifying(self, request: Request, names: list[str], ready: bytes) -> bytes:
         """Triton divides by the size of an element, which a string has not, and dies (24.10)."""

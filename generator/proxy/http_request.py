@@ -6,11 +6,12 @@ import math
 
 from generator.proxy.callers import Account
 from generator.proxy.refusal import RefusedError
+from generator.spec.runtime_rules import CALLER
 
 MAX_HEAD_BYTES = 65_536
 _MAX_TARGET_BYTES = 8_192
 _MAX_HEADERS = 256
-CALLER_HEADER = b"hf-triton-caller"
+CALLER_HEADER = CALLER.encode()
 _METHODS = (b"GET", b"POST")
 _IDENTITY = (b"", b"identity")
 # What a connection has for itself, and what is written anew.

@@ -14,6 +14,7 @@ from urllib.parse import unquote
 import msgspec
 
 from generator.proxy.refusal import RefusedError
+from generator.spec.runtime_rules import CALLER
 
 # Triton looks keys up one by one: 60,000 kept its HTTP port busy for minutes.
 MAX_KEYS = 256
@@ -92,8 +93,11 @@ def checked_infer(head: bytes, num_bytes: int) -> tuple[bytes, list[str]]:
     return _ENCODER.encode(request), classified
 
 
-def checked_object(body: bytes) -> bytes:
-    """A flat JSON object, such as the body of /generate, written anew. Raises RefusedError."""
+def checked_object(body: bytes, caller: str = "") -> bytes:
+    """A flat JSON object, such as the body of /generate, written anew. Raises RefusedError.
+
+    ``caller`` is added as a field: with /generate Triton passes no header on to the model (24.10).
+    """
     _check_size(body)
     fields = _decoded(_OBJECT, body)
     _check_count(len(fields), "the body")
@@ -101,6 +105,8 @@ def checked_object(body: bytes) -> bytes:
         parameters = _decoded(_OBJECT, bytes(fields["parameters"]))
         _check_count(len(parameters), "parameters")
         fields["parameters"] = Raw(_ENCODER.encode(parameters))
+    if caller:
+        fields[CALLER] = Raw(_ENCODER.encode(caller))
     return _ENCODER.encode(fields)
 
 

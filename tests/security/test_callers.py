@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Any
 
@@ -10,12 +11,13 @@ import pytest
 import tritonclient.grpc as grpc_client
 import tritonclient.http as http_client
 
+from generator.proxy.json_bodies import checked_object
 from generator.server.restrictions import forwarding
+from generator.spec.runtime_rules import CALLER
 from tests.scenarios.metrics import settled
 from tests.support.one_server import OneServer
 from tests.support.triton import Triton, eventually
 
-CALLER = "hf-triton-caller"
 OURS = [f"--{protocol}-header-forward-pattern=(?i:^{CALLER}$)" for protocol in ("http", "grpc")]
 REUSED = "hf_triton_reused_prompt_tokens_total"
 PROMPT = "Tell me about the rivers, the hills and the towns of this country. " * 15
@@ -47,6 +49,18 @@ def test_a_pattern_of_ones_own_holds_beside_it(flag: str) -> None:
 
 def test_an_empty_pattern_is_none() -> None:
     assert forwarding(["--http-header-forward-pattern="])[-1] == OURS[0]
+
+
+def test_the_caller_is_a_field_of_generate_whatever_a_client_writes_there() -> None:
+    """With /generate Triton passes no header on. A name in another case is read beside it, see
+    tests/engine/requests/test_cache_salt.py.
+    """
+    bodies = (b'{"a": "b"}', b'{"a": "b", "hf-triton-caller": "x"}')
+    for body in bodies:
+        assert json.loads(checked_object(body, "alias")) == {"a": "b", CALLER: "alias"}
+    nested = json.loads(checked_object(b'{"parameters": {"hf-triton-caller": "x"}}', "alias"))
+    assert nested[CALLER] == "alias"
+    assert CALLER not in json.loads(checked_object(bodies[0]))
 
 
 @pytest.fixture(scope="module")
