@@ -28,6 +28,7 @@ EXIT_USAGE = 2
 EXIT_BUG = 3
 EXIT_INTERRUPTED = 130
 
+_MOST_SHOWN = 100  # of the mistakes of one file
 # Hugging Face user tokens (hf_ and 34 letters) and organisation tokens (api_org_ and 34 letters).
 _TOKEN = re.compile(r"(hf|api_org)_[A-Za-z0-9]{30,}")
 _PERHAPS_TOKEN = re.compile(r"(?<![A-Za-z0-9])(hf|api_org)_[A-Za-z0-9][A-Za-z0-9_.\-]{7,}")
@@ -82,7 +83,10 @@ class SpecError(GeneratorError):
     def __init__(self, file: str, problems: Iterable[Problem]) -> None:
         self.file = file
         self.problems = sorted(set(problems))
-        super().__init__("\n".join(problem.text(file) for problem in self.problems))
+        lines = [problem.text(file) for problem in self.problems[:_MOST_SHOWN]]
+        if len(self.problems) > _MOST_SHOWN:
+            lines.append(f"{file}: and {len(self.problems) - _MOST_SHOWN} more")
+        super().__init__("\n".join(lines))
 
 
 class RepositoryError(GeneratorError):

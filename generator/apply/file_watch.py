@@ -22,6 +22,8 @@ from generator.models_yaml.reading import load, load_settings
 from generator.models_yaml.server_settings import ServerSettings
 from generator.repository import served_record
 from generator.spec.task_folders import find_tasks
+from generator.yaml_file.reading import MOST_BYTES
+from generator.yaml_file.regular_file import read_regular
 
 _LOOK_EVERY_S = 0.5
 _TRY_AGAIN_AFTER_S = 5.0
@@ -52,11 +54,7 @@ class WatchedFiles:
         """A digest of the contents of all files."""
         found = hashlib.sha256()
         for path in (self.config, lock_path(self.config), *self._named):
-            content = b"missing"
-            with contextlib.suppress(OSError):
-                if path.is_file():  # a pipe would be waited for
-                    content = path.read_bytes()
-            found.update(hashlib.sha256(content).digest())
+            found.update(hashlib.sha256(_content(path)).digest())
         return found.hexdigest()
 
     def saved_at_ns(self) -> int | None:
@@ -64,6 +62,17 @@ class WatchedFiles:
         with contextlib.suppress(OSError):
             return self.config.stat().st_mtime_ns
         return None
+
+
+def _content(path: Path) -> bytes:
+    """What tells whether it was changed: of a wheel, which may be large, when and how large."""
+    try:
+        return read_regular(path, MOST_BYTES)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            found = path.stat()
+            return f"{error.strerror} {found.st_mtime_ns} {found.st_size}".encode()
+        return b"missing"
 
 
 class Watch:
@@ -118,7 +127,7 @@ class Watch:
         config = self._files.config
         self._applied = digest
         saved_at_ns, self._failed_save_ns = self._files.saved_at_ns(), None
-        if not (config.is_file() or config.is_dir()):
+        if not config.exists():
             self._say(f"{config} is gone: nothing is changed until it is back")
             return
         self._say(f"{config} was saved: applying it")

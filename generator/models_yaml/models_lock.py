@@ -32,6 +32,7 @@ from generator.yaml_file.schema import Report
 DEFAULT_REVISION = "main"
 COMMIT_PATTERN = r"[0-9a-f]{40}"
 _VERSION = 1
+_MOST_BYTES = 4 * reading.MOST_BYTES
 _SHA256_PATTERN = r"[0-9a-f]{64}"
 
 
@@ -58,7 +59,7 @@ def read_lock(config: Path) -> Lock | None:
         return None
     report = Report()
     try:
-        lock = _lock(reading.read(path), report)
+        lock = _lock(reading.read(path, most_bytes=_MOST_BYTES), report)
     except SpecError as error:
         report.problems += error.problems
     if report.problems:

@@ -38,6 +38,7 @@ from generator.yaml_file import reading, schema
 from generator.yaml_file.nodes import Node
 from generator.yaml_file.schema import Report
 
+_TOP = ("models", "defaults", "server")
 _ONE_MODEL_ONLY = ("name", "canary", "shadow")
 
 
@@ -74,6 +75,17 @@ def load_settings(path: Path) -> ServerSettings:
     return settings
 
 
+def _is_something_else(root: Node) -> str:
+    """What a file is that is no models.yaml at all, "" for one. Nothing of it is shown: it may be
+    a file of secrets.
+    """
+    if not isinstance(root.value, dict):
+        return "a list" if isinstance(root.value, list) else "a text"
+    names = [key.name for key in root.value]
+    is_ours = not names or any(name in _TOP or schema.nearest(name, _TOP) for name in names)
+    return "" if is_ours else "a map without any of these"
+
+
 @dataclass
 class _Loader:
     """Reads the models of one file; ``base`` is the folder that relative paths start from."""
@@ -87,7 +99,11 @@ class _Loader:
 
     def models(self, root: Node) -> list[ModelSpec]:
         expected = "a map with 'models:' and, if you like, 'defaults:' and 'server:'"
-        top = schema.keys_of(root, ("models", "defaults", "server"), self.report, expected)
+        what_else = _is_something_else(root)
+        if what_else:
+            self.report.add(root, f"got {what_else}, expected {expected}")
+            return []
+        top = schema.keys_of(root, _TOP, self.report, expected)
         defaults = self.defaults(top["defaults"]) if "defaults" in top else {}
         entries = top.get("models")
         if entries is None:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from generator.errors import ServerError
+from generator.yaml_file.regular_file import read_regular
 
 
 @dataclass(frozen=True)
@@ -46,12 +47,13 @@ class KeySource:
 
 def _content(file: Path, where: str) -> str:
     try:
-        return file.read_text(encoding="utf-8")
+        return read_regular(file, _MOST_BYTES).decode("utf-8")
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not a text"
         raise ServerError(f"{where}: can't be read: {reason}") from None
 
 
+_MOST_BYTES = 2**16
 VARIABLE = "HF_TRITON_ADMIN_KEY"
 FLAG = "--admin-key-file"
 _NUM_RANDOM_BYTES = 32

@@ -12,18 +12,20 @@ import yaml
 
 from generator.errors import Problem, SpecError
 from generator.yaml_file.nodes import Node, build
+from generator.yaml_file.regular_file import read_regular
 
+MOST_BYTES = 4 * 2**20  # some seconds to read; 5,000 models take 0.7 MB
 # libyaml's own parser where PyYAML was built with it: ten times faster, the same events.
 _Parser = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
-def read(path: Path, needs: str = "models:") -> Node:
-    """The file's only document. Raises SpecError for anything but one readable YAML document;
-    an empty one is told that it ``needs`` a key.
+def read(path: Path, needs: str = "models:", most_bytes: int = MOST_BYTES) -> Node:
+    """The file's only document. Raises SpecError for anything but one readable YAML document of at
+    most ``most_bytes``; an empty one is told that it ``needs`` a key.
     """
     shown = str(path)
     try:
-        raw = path.read_bytes()
+        raw = read_regular(path, most_bytes)
     except OSError as error:
         raise SpecError(shown, [Problem(0, 0, "", _unreadable(error))]) from None
     return parse(raw, shown, needs)

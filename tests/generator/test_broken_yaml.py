@@ -74,10 +74,10 @@ def test_a_folder_is_no_file(work: Path, run: Run) -> None:
 
 
 def test_an_unreadable_file_is_named(work: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refused(self: Path) -> bytes:  # a mode of 0 would not stop root
-        raise PermissionError(13, "Permission denied", str(self))
+    def refused(path: Path, _most_bytes: int) -> bytes:  # a mode of 0 would not stop root
+        raise PermissionError(13, "Permission denied", str(path))
 
-    monkeypatch.setattr(Path, "read_bytes", refused)
+    monkeypatch.setattr("generator.yaml_file.reading.read_regular", refused)
     _, _, err = run("validate")
     assert err.splitlines()[-1] == "models.yaml: can't be read: permission denied"
 

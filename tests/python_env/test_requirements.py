@@ -71,8 +71,8 @@ def test_a_local_wheel_counts_by_its_bytes(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "text, problem",
     [
-        ("einops==\n", "requirements.txt:1: 'einops=='"),
-        ("\n{not: yaml}\n", "requirements.txt:2: '{not: yaml}' names no package"),
+        ("einops==\n", "requirements.txt:1: is no requirement: Expected "),
+        ("\n{not: yaml}\n", "requirements.txt:2: names no package"),
         ("-e .\n", "requirements.txt:1: an editable package can change"),
         ("--target /tmp\n", "requirements.txt:1: --target is no option of a requirements file"),
         ("-r no.txt\n", "no.txt is no such file"),
@@ -92,19 +92,30 @@ def test_a_mistake_is_named_with_its_line(tmp_path: Path, text: str, problem: st
 
 
 @pytest.mark.parametrize("length", [8, 80])
-def test_a_line_is_quoted_without_its_password(tmp_path: Path, length: int) -> None:
+def test_no_line_is_quoted_for_it_may_hold_a_password(tmp_path: Path, length: int) -> None:
     line = f"einops @@ https://user:{'secret' * length}@example.org/einops.whl\n"
     found = Requirements.read(write(tmp_path, "requirements.txt", line))
     assert found.problems
     assert "secret" not in found.problems[0]
 
 
+SHADOW = "root:$y$j9T$hunter2$secret:19000:0:99999:7:::\ndaemon:*:hunter2:0:99999:7:::\n"
+PRIVATE_KEY = "-----BEGIN hunter2 KEY-----\nMIIhunter2\n/hunter2abc\n./hunter2 x\nhunter2==\n"
+
+
+@pytest.mark.parametrize("text", [SHADOW, PRIVATE_KEY, PRIVATE_KEY.partition("\n")[2]])
+def test_a_file_that_is_something_else_is_never_shown(tmp_path: Path, text: str) -> None:
+    found = Requirements.read(write(tmp_path, "requirements.txt", text))
+    assert found.problems
+    assert "hunter2" not in "\n".join(found.problems)
+
+
 def test_what_is_no_file_is_refused_unread(tmp_path: Path) -> None:
     pipe = tmp_path / "requirements.txt"
     os.mkfifo(pipe)
-    for path in (pipe, Path("/dev/zero")):
+    for path, kind in ((pipe, "a pipe"), (Path("/dev/zero"), "a device")):
         assert Requirements.read(path).problems == [
-            f"{path}: is no requirements file of at most 1 MiB"
+            f"{path}: can't be read: it is {kind}, expected a regular file"
         ]
 
 

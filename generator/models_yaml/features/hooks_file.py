@@ -13,6 +13,7 @@ from pathlib import Path
 
 from generator.spec.model_spec import HooksFile
 from generator.yaml_file.nodes import Node
+from generator.yaml_file.regular_file import read_regular
 from generator.yaml_file.schema import Report, show
 
 FUNCTIONS = ("preprocess", "postprocess")
@@ -53,14 +54,11 @@ def problems_of(content: bytes, path: Path) -> Iterator[str]:
 
 def _read(node: Node, path: Path, report: Report) -> bytes | None:
     try:
-        if path.is_dir():
-            report.add(node, f"got {show(node)}, but {path} is a folder, expected a Python file")
-        elif not path.exists():
-            report.add(node, f"got {show(node)}, but {path} is no such file")
-        elif not path.is_file() or path.stat().st_size > _MAX_BYTES:
-            report.add(node, f"got {show(node)}, but {path} is no Python file of at most 1 MiB")
-        else:
-            return path.read_bytes()
+        return read_regular(path, _MAX_BYTES)
+    except FileNotFoundError:
+        report.add(node, f"got {show(node)}, but {path} is no such file")
+    except IsADirectoryError:
+        report.add(node, f"got {show(node)}, but {path} is a folder, expected a Python file")
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or error
         report.add(node, f"got {show(node)}, but {path} can't be read: {why}")

@@ -1,5 +1,6 @@
 """A requirements file with all that it includes: is it one, and what does it say?
 
+No message quotes a line: a path that was meant otherwise may lead to a file of secrets.
 Knows pip's format (https://pip.pypa.io/en/stable/reference/requirements-file-format/) as far as to
 find mistakes before anything is downloaded, and to tell two files that differ.
 """
@@ -12,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from generator.errors import mask_tokens
+from generator.yaml_file.regular_file import read_regular
 
 _MAX_BYTES = 2**20
 _INCLUDES = ("-r", "--requirement", "-c", "--constraint")
@@ -24,6 +25,7 @@ _EDITABLE = ("-e", "--editable")
 _COMMENT = re.compile(r"(^|\s)#.*$")
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?\s*(\[|[<>=!~;@(]|$)")
 _OF_REQUIREMENT = re.compile(r"\s--(hash|config-settings|global-option)\b.*$")
+_OPTION = re.compile(r"--?[a-z][a-z-]{0,30}")
 _ARCHIVES = (".whl", ".tar.gz", ".zip")
 
 
@@ -51,13 +53,11 @@ class Requirements:
             return
         self.files.append(path)
         try:
-            if not path.is_file() or path.stat().st_size > _MAX_BYTES:
-                raise OSError(0, "is no requirements file of at most 1 MiB")
-            text = path.read_text(encoding="utf-8-sig")
+            text = read_regular(path, _MAX_BYTES).decode("utf-8-sig")
         except UnicodeDecodeError:
             text = "\0"
         except OSError as error:
-            self.problems.append(f"{path}: {error.strerror}")
+            self.problems.append(f"{path}: can't be read: {error.strerror}")
             return
         if "\0" in text:
             self.problems.append(f"{path.name} is no text in UTF-8")
@@ -67,7 +67,6 @@ class Requirements:
                 problem = self._take(line, path, root)
             except (OSError, RuntimeError) as error:  # RuntimeError: a loop of links, until 3.12
                 problem = getattr(error, "strerror", None) or "a loop of symbolic links"
-                problem = f"{_shown(line)}: {problem}"
             if problem:
                 self.problems.append(f"{path.name}:{number}: {problem}")
 
@@ -80,7 +79,8 @@ class Requirements:
             return "an editable package can change under its environment: build a wheel of it"
         if line.startswith("-"):
             self.content.append(line)
-            return "" if option in _PLAIN else f"{option} is no option of a requirements file"
+            shown = option if _OPTION.fullmatch(option) else "what begins with -"
+            return "" if option in _PLAIN else f"{shown} is no option of a requirements file"
         return self._package(line, root)
 
     def _include(self, option: str, value: str, path: Path, root: Path) -> str:
@@ -112,12 +112,21 @@ class Requirements:
         """A wheel on this machine, which pip looks for from its working folder."""
         file = root / written.partition(";")[0].strip()
         if not file.is_file():
-            what = "a folder; build a wheel of it" if file.is_dir() else "no such file"
-            return f"{written}: {file} is {what}"
+            if file.is_dir():
+                return f"{written}: {file} is a folder; build a wheel of it"
+            shown = f"{file.name}: " if file.name.endswith(_ARCHIVES) else ""
+            return f"{shown}no such file in {file.parent if shown else root}"
         self.files.append(file)
-        digest = hashlib.sha256(file.read_bytes()).hexdigest()
-        self.content.append(f"{file.name} sha256:{digest}")
+        self.content.append(f"{file.name} sha256:{_sha256(file)}")
         return ""
+
+
+def _sha256(file: Path) -> str:
+    digest = hashlib.sha256()
+    with file.open("rb") as opened:
+        while piece := opened.read(2**20):
+            digest.update(piece)
+    return digest.hexdigest()
 
 
 def _is_package(line: str) -> bool:
@@ -133,19 +142,15 @@ def _requirement_problem(line: str) -> str:
     from packaging.requirements import InvalidRequirement, Requirement
 
     if not _NAME.match(line):
-        return f"{_shown(line)} names no package"
+        return "names no package"
     if "${" in line:  # pip puts variables of the environment in
         return ""
     try:
         Requirement(line)
     except InvalidRequirement as error:
-        return f"{_shown(line)}: {str(error).splitlines()[0]}"
+        reason = str(error).partition("\n")[0]
+        return f"is no requirement{f': {reason}' if reason.startswith('Expected ') else ''}"
     return ""
-
-
-def _shown(line: str) -> str:
-    """A line as a message quotes it; cut off only after passwords are out."""
-    return repr(mask_tokens(line)[:60])
 
 
 def _lines(text: str) -> Iterator[tuple[int, str]]:

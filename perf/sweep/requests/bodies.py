@@ -17,6 +17,7 @@ from generator.render.curl_lines import infer_input
 from generator.render.model_folder import VALUES_FILE
 from generator.render.sample_requests import sample_request, tokenizer_files
 from generator.spec.triton_models import ENGINE_SUFFIX
+from generator.yaml_file.regular_file import read_regular
 from perf.sweep.requests.targets import Target
 from perf.sweep.requests.texts import Texts, counter
 from perf.sweep.scenario.model import FLAT_JSON, STREAMS, Inputs
@@ -26,6 +27,7 @@ from perf.sweep.scenario.ranges import Lengths
 # number of entries that has no factor in common with theirs, each sees all of them.
 _NUM_ENTRIES = (127, 61, 31, 13)
 _MOST_LENGTH_TOGETHER = 100_000  # tokens or words in one file
+_MOST_BYTES = 256 * 2**20
 _USUAL = Lengths((32,))
 _TEXT_INPUTS = ("text_input", "context", "inputs", "text")
 _LENGTH_INPUTS = ("max_tokens", "min_tokens")
@@ -177,8 +179,10 @@ def _of_file(file: Path, target: Target) -> Requests:
     """The user's own entries. Raises PerfError for a file that is not of perf_analyzer's form."""
     form = 'expected perf_analyzer\'s form, such as {"data": [{"INPUT": [1, 2]}]}'
     try:
-        entries = json.loads(file.read_text(encoding="utf-8"))["data"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        entries = json.loads(read_regular(file, _MOST_BYTES).decode("utf-8"))["data"]
+    except OSError as error:
+        raise PerfError(f"{file}: can't be read: {error.strerror}") from None
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise PerfError(f"{file}: {error}; {form}") from None
     if not isinstance(entries, list) or not entries:
         raise PerfError(f"{file}: holds no entries; {form}")

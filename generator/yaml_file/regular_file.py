@@ -1,0 +1,40 @@
+"""Reads a file that a user names, whatever stands under that name.
+
+A pipe or a device could be waited for, or read, for ever: only regular files are read.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from pathlib import Path
+
+_KINDS = (
+    (stat.S_ISDIR, "a folder"),
+    (stat.S_ISFIFO, "a pipe"),
+    (stat.S_ISSOCK, "a socket"),
+)
+
+
+def read_regular(path: Path, most_bytes: int) -> bytes:
+    """The content. Raises OSError, whose ``strerror`` says why there is none: also for what is no
+    regular file, and for more than ``most_bytes``.
+    """
+    found = path.stat()
+    mode = found.st_mode
+    if not stat.S_ISREG(mode):
+        kind = next((words for is_kind, words in _KINDS if is_kind(mode)), "a device")
+        number = errno.EISDIR if stat.S_ISDIR(mode) else errno.EINVAL
+        raise OSError(number, f"it is {kind}, expected a regular file", str(path))
+    # A pipe that has come since is not waited for.
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(descriptor, "rb") as file:
+        content = file.read(most_bytes + 1) if found.st_size <= most_bytes else b""
+    if max(found.st_size, len(content)) > most_bytes:
+        raise OSError(errno.EFBIG, f"it is larger than {_size(most_bytes)}", str(path))
+    return content
+
+
+def _size(num_bytes: int) -> str:
+    return f"{num_bytes >> 20} MiB" if num_bytes >= 2**20 else f"{num_bytes >> 10} KiB"
