@@ -54,6 +54,17 @@ class SharedPrefixes:
             assert model.ask("parameters", prompt, **{"max_tokens": 1, **salts[-1]}).ok
         assert eventually(lambda: read_metric(REUSED) > before)
 
+
+class CacheSalts:
+    """``cache_salt``, on every engine."""
+
+    def test_it_changes_no_answer(self, model: Model, reference: Reference) -> None:
+        prompt = SYSTEM * 2 + QUESTIONS[0]
+        for salt in ("one", "another", "one"):
+            reply = model.ask("parameters", prompt, max_tokens=4, cache_salt=salt)
+            assert reply.ok, reply.error
+            assert reply.text() == reference.text(prompt, 4)
+
     def test_a_chat_and_a_stream_take_a_salt(self, model: Model) -> None:
         messages = json.dumps([{"role": "user", "content": QUESTIONS[0]}])
         status, body = model.generate(

@@ -21,7 +21,7 @@ from tests.scenarios.flat_json_requests import FlatJson
 from tests.scenarios.metrics import Metrics
 from tests.scenarios.options import MoreOptions, SamplingParameters
 from tests.scenarios.served_models import is_batched
-from tests.scenarios.shared_prefixes import SharedPrefixes
+from tests.scenarios.shared_prefixes import CacheSalts, SharedPrefixes
 from tests.scenarios.stop_words import StopWords
 from tests.scenarios.streaming import StreamEndpoints, Streams
 from tests.scenarios.structured import (
@@ -129,7 +129,13 @@ TABLE = (
         server="http demo; grpc padded",
         vllm="http demo, grpc batched",
     ),
-    Row(SharedPrefixes, stub="demo", server="http demo, grpc batched", vllm=""),
+    Row(SharedPrefixes, stub="demo", server="http demo; grpc batched", vllm=""),
+    Row(
+        CacheSalts,
+        stub="demo, padded",
+        server="http demo, grpc batched",
+        vllm="http demo, grpc batched",
+    ),
 )
 
 
