@@ -227,6 +227,18 @@ def test_a_parameter_that_only_keeps_callers_together_is_taken_out(
             shout(taken)
 
 
+@pytest.mark.parametrize("name", ["cache_salt", "hf-triton-caller"])
+def test_a_parameter_that_keeps_callers_apart_stays_in(
+    driver: Driver, tmp_path: Path, name: str
+) -> None:
+    with Other() as other:
+        route(driver, tmp_path, sticky=name, stable=0, new=100)
+        driver.start("x", parameters={name: "mine"})
+        [taken] = other.wait_for(1)
+        assert json.loads(taken.parameters()) == {name: "mine"}
+        shout(taken)
+
+
 def test_values_of_a_tensor_and_of_a_request_id_are_sticky_too(
     driver: Driver, tmp_path: Path
 ) -> None:
