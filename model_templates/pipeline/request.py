@@ -13,7 +13,7 @@ from typing import Any
 
 from hf_runtime.errors import RequestError
 from hf_runtime.request.json_text import read_json, read_object
-from hf_runtime.request.tensors import RequestFields, text
+from hf_runtime.request.tensors import RequestFields, is_server_parameter, text
 
 from .items import ItemReader, is_chat
 from .parameters import CallParameters
@@ -64,7 +64,11 @@ def take(fields: RequestFields) -> Taken:
         {name: lists[index] for name, lists in found.items() if lists[index]}
         for index in range(fields.num_rows)
     ]
-    parameters = {name: v for name, v in fields.parameters.items() if name not in INPUTS}
+    parameters = {
+        name: value
+        for name, value in fields.parameters.items()
+        if name not in INPUTS and not is_server_parameter(name)
+    }
     num_bytes = sum(len(v) for row in rows for values in row.values() for v in values)
     return Taken(rows, parameters, num_bytes)
 

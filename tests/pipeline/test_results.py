@@ -219,6 +219,17 @@ def test_a_client_batch_is_answered_row_by_row(serve: Serve, own_pipeline: Own) 
     assert [json.loads(text) for text in reply.texts("output")] == near(own(texts))
 
 
+def test_what_a_request_tells_the_server_is_no_parameter_of_the_call(
+    serve: Serve, own_pipeline: Own
+) -> None:
+    expected = near(own_pipeline("image-classification")(picture(), top_k=2))
+    server = serve("image-classification")
+    told = {"id": "r-7", "user": "ann", "cache_salt": "a salt", "hf-triton-caller": "a caller"}
+    status, body = server.generate({"inputs": base64_text(png()), "top_k": 2, **told})
+    assert status == 200, body
+    assert json.loads(body["output"]) == expected
+
+
 def test_flat_json_asks_as_hugging_faces_own_api_is_asked(serve: Serve, own_pipeline: Own) -> None:
     server = serve("text-classification")
     status, body = server.generate({"inputs": "the cat sat", "parameters": {"top_k": 2}})
