@@ -3,8 +3,8 @@
     python -m generator.openai_api HOST PORT TRITON_ADDRESS [REPOSITORY]
 
 The key is in the environment; the repository's record says which models are to be served.
-Writes a line to stdout when it listens. Stops at SIGTERM, and at once when stdin closes: then
-whoever started it is gone. Its errors are on stderr, and end in 1.
+Writes a line to stdout when it listens, then a byte a second. Stops at SIGTERM, and at once when
+stdin closes: then whoever started it is gone. Its errors are on stderr, and end in 1.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ from pathlib import Path
 from generator.errors import EXIT_OK, GeneratorError
 from generator.openai_api.key import take_key
 from generator.openai_api.process import Settings, serve
-
-READY = "ready"
+from generator.server.child_process import tell_ready
 
 
 def main(host: str, port: str, triton_address: str, repository: str = "") -> int:
@@ -40,7 +39,7 @@ def main(host: str, port: str, triton_address: str, repository: str = "") -> int
 async def _serve(settings: Settings) -> None:
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
-    await serve(settings, stop, lambda: print(READY, flush=True))
+    await serve(settings, stop, tell_ready)
 
 
 def _end_with_input() -> None:

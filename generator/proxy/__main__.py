@@ -2,8 +2,8 @@
 
     python -m generator.proxy http|grpc    its settings are in the environment
 
-Writes a line to stdout when it listens. Stops at SIGTERM, and at once when stdin closes: then
-whoever started it is gone. Its errors are on stderr, and end in 1.
+Writes a line to stdout when it listens, then a byte a second. Stops at SIGTERM, and at once when
+stdin closes: then whoever started it is gone. Its errors are on stderr, and end in 1.
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ import uvloop
 
 from generator.errors import EXIT_OK, GeneratorError
 from generator.proxy.settings import VARIABLE, ProxySettings
-
-READY = "ready"
+from generator.server.child_process import tell_ready
 
 
 def main(kind: str) -> int:
@@ -44,11 +43,7 @@ async def _serve(kind: str, settings: ProxySettings) -> None:
     if kind == "http":
         from generator.proxy.http_proxy import serve_http
 
-        await serve_http(settings, stop, _tell_ready)
-
-
-def _tell_ready() -> None:
-    print(READY, flush=True)
+        await serve_http(settings, stop, tell_ready)
 
 
 def _raise_descriptor_limit() -> None:

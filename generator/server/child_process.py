@@ -1,15 +1,19 @@
 """A process that ``serve`` starts beside tritonserver, restarts when it dies, and ends.
 
 What it does is a process of its own so that a bug or a lack of memory there affects neither Triton
-nor its supervisor. It writes a line to stdout when it listens, stops at SIGTERM after what is in
-flight, and ends at once when its stdin closes: then whoever started it is gone. Knows no HTTP.
+nor its supervisor. It writes a line to stdout when it listens, and from then on a byte a second. It
+stops at SIGTERM after what is in flight, and ends at once when its stdin closes: then whoever
+started it is gone. Knows no HTTP.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import os
+import select
 import subprocess
-import threading
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 
@@ -18,6 +22,7 @@ from generator.server.restart_policy import RestartPolicy, Restarts
 
 _START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 5.0  # after Triton has ended, nothing is left to wait for
+_BEAT_EVERY_S = 1.0
 
 
 class ChildProcess:
@@ -32,9 +37,11 @@ class ChildProcess:
     ) -> None:
         self.name = name
         self._command, self._environment = command, environment
-        self._process: subprocess.Popen[str] | None = None
+        self._process: subprocess.Popen[bytes] | None = None
         self._restarts = Restarts(policy or RestartPolicy())
         self._start_at_s: float | None = None  # where it has died
+        self._is_starting = False
+        self._heard_at_s = 0.0
         self._why_not_up = ""
 
     def start(self) -> None:
@@ -49,16 +56,37 @@ class ChildProcess:
             env=dict(self._environment()),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            text=True,
+            bufsize=0,
             start_new_session=True,  # the terminal's Ctrl-C is for us
         )
+        self._heard_at_s, self._is_starting = time.monotonic(), True
 
     def wait_until_it_listens(self) -> None:
         """Raises ServerError where it ends before, or takes too long."""
-        if self._process is None or not _first_line(self._process, _START_TIMEOUT_S):
+        process = self._process
+        if process is None or not _says_something(process, _START_TIMEOUT_S):
             self.kill()
             raise ServerError(f"{self.name} did not start (see above)")
+        self._listens()
+
+    def _listens(self) -> None:
+        self._heard_at_s, self._is_starting = time.monotonic(), False
         self._restarts.lives()
+        self._why_not_up = ""
+
+    @property
+    def pid(self) -> int | None:
+        """None where it does not run."""
+        return self._process.pid if self._process else None
+
+    @property
+    def silent_s(self) -> float:
+        """Seconds since it last said that it gets on; 0 where it has not begun to."""
+        if self._process is None or self._is_starting:
+            return 0.0
+        if _says_something(self._process, 0.0):
+            self._heard_at_s = time.monotonic()
+        return time.monotonic() - self._heard_at_s
 
     @property
     def why_not_up(self) -> str:
@@ -70,21 +98,29 @@ class ChildProcess:
         report, or None.
         """
         if self._start_at_s is not None:
-            return self._start_again() if time.monotonic() >= self._start_at_s else None
-        if self._process is None or self._process.poll() is None:
-            return None
-        code = self._process.returncode
-        self.kill()
-        return self._note_death(f"{self.name} died (exit code {code})")
+            if time.monotonic() >= self._start_at_s:
+                self.begin_start()
+                self._start_at_s = None
+        elif self._process and self._process.poll() is not None:
+            code = self._process.returncode
+            died = "did not start (see above)" if self._is_starting else f"died (exit code {code})"
+            return self.end_now(died)
+        elif self._process and self._is_starting:
+            return self._follow_start(self._process)
+        return None
 
-    def _start_again(self) -> str:
-        self._start_at_s = None
-        try:
-            self.start()
-        except ServerError as error:
-            return self._note_death(str(error))
-        self._why_not_up = ""
-        return f"{self.name} is back"
+    def _follow_start(self, process: subprocess.Popen[bytes]) -> str | None:
+        if _says_something(process, 0.0):
+            self._listens()
+            return f"{self.name} is back"
+        if time.monotonic() - self._heard_at_s > _START_TIMEOUT_S:
+            return self.end_now("did not start in time")
+        return None
+
+    def end_now(self, why: str) -> str:
+        """Ends it at once, to be started again by ``revive``. Returns a line to report."""
+        self.kill()
+        return self._note_death(f"{self.name} {why}")
 
     def _note_death(self, what: str) -> str:
         delay_s = self._restarts.died()
@@ -119,11 +155,25 @@ class ChildProcess:
                 stream.close()
 
 
-def _first_line(process: subprocess.Popen[str], timeout_s: float) -> str:
-    """What it says first; "" where it ends without, or takes too long."""
-    watch = threading.Timer(timeout_s, process.kill)
-    watch.start()
-    try:
-        return process.stdout.readline() if process.stdout else ""
-    finally:
-        watch.cancel()
+def _says_something(process: subprocess.Popen[bytes], timeout_s: float) -> bool:
+    """Whether it writes to stdout before it ends, or ``timeout_s`` is over; takes all there is."""
+    if process.stdout is None:
+        return False
+    ready = select.poll()
+    ready.register(process.stdout, select.POLLIN)
+    return bool(ready.poll(timeout_s * 1000)) and process.stdout.read(1 << 16) != b""
+
+
+def tell_ready() -> None:
+    """In the child, on its event loop, once it listens: says so, and from then on that it gets on,
+    for as long as the loop does.
+    """
+    print("ready", flush=True)
+    os.set_blocking(sys.stdout.fileno(), False)  # nobody may read for a while
+    _beat()
+
+
+def _beat() -> None:
+    with contextlib.suppress(OSError):
+        os.write(sys.stdout.fileno(), b".")
+    asyncio.get_running_loop().call_later(_BEAT_EVERY_S, _beat)

@@ -64,6 +64,13 @@ def cpu_seconds(group: int) -> dict[int, float]:
     return found
 
 
+def server_process(guard: int) -> int | None:
+    """The tritonserver that a guard has started; None where one of them has ended."""
+    with contextlib.suppress(psutil.Error):
+        return next((child.pid for child in psutil.Process(guard).children()), None)
+    return None
+
+
 def _processes(group: int) -> Iterator[psutil.Process]:
     for pid in psutil.pids():
         with contextlib.suppress(OSError, psutil.Error):

@@ -19,6 +19,7 @@ from generator.errors import GeneratorError
 from generator.repository.writing import locked_model
 from generator.server.http_api import ModelVersion
 from generator.server.restart_policy import RestartPolicy, Restarts, times
+from generator.server.stubs import Stub
 from generator.supervision import processes
 from generator.supervision.health import Health
 from generator.supervision.served_models import ServedModels
@@ -76,6 +77,11 @@ class Healer:
                 reason = self._reasons.pop(death.folder, death.reason)
             death = replace(death, reason=reason)
             self._begin(death, partial(self._bring_back, death))
+
+    @property
+    def stubs(self) -> frozenset[Stub]:
+        """The models' processes, as of about a second ago."""
+        return self._deaths.known
 
     def end_processes(self, folder: str, reason: str) -> None:
         """Kills the processes of a model that no longer answers; ``look`` then reloads it."""

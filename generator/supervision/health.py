@@ -18,8 +18,8 @@ _PHASE_REASONS: Mapping[Phase, str] = {
     "restarting": "tritonserver died and is being restarted",
     "stopping": "the server is being stopped",
 }
-# So long may a server that should run leave us without an answer until it counts as hung. A load
-# can keep one of its HTTP threads, and a question that lands there, waiting for seconds.
+# So long may a server that should run leave us without an answer until it counts as hung: longer
+# than the supervisor waits before it ends one.
 _HUNG_AFTER_S = 60.0
 _METRICS = {
     "hf_triton_model_up": ("gauge", "Whether the model is ready and all its processes live."),

@@ -19,20 +19,20 @@ from generator.server.loading import Loaded
 from generator.server.process import TritonServer
 from generator.server.restart_policy import RestartPolicy
 from generator.supervision.children import Children
+from generator.supervision.hang_watch import HangWatch
+from generator.supervision.hanging.server_answers import ServerAnswers
+from generator.supervision.hanging.unready_models import UnreadyModels
 from generator.supervision.healing import Healer
 from generator.supervision.health import Health
 from generator.supervision.messages import counted, print_curl_lines, say, tell_loaded, tell_serving
 from generator.supervision.served_models import ServedModels
 from generator.supervision.server_restarts import ServerRestarts
-from generator.supervision.unready_models import UnreadyModels
 
 _LOOK_EVERY_S = 0.25
 _ASK_EVERY_S = 1.0
 _ANSWER_TIMEOUT_S = 2.0
 _SWEEP_EVERY_S = 1.0
 _REMIND_EVERY_S = 10.0
-# A load can block the server's HTTP thread that a request landed on: a few may go unanswered.
-_NUM_UNANSWERED = 3
 _LOADING = "is being loaded"
 
 
@@ -66,6 +66,8 @@ class Supervisor:
         self._healer, self._options, self._children = healer, options, children
         self._api = with_short_timeout(server.api)
         self._unready = UnreadyModels(self._api)
+        self._answers = ServerAnswers(self._api)
+        self._hangs = HangWatch(server, self._answers, healer, children, health, say)
         self._restarts = ServerRestarts(
             server, options.policy, lambda why: health.enter("restarting", why)
         )
@@ -76,7 +78,6 @@ class Supervisor:
         self._loading: list[str] = []
         self._folders: dict[str, list[str]] = {}
         self._states: dict[str, str] | None = None  # folder -> "" where it is ready, or why not
-        self._num_unanswered = 0
         self._ask_at_s = self._sweep_at_s = self._tell_lack_at_s = 0.0
 
     @property
@@ -148,26 +149,24 @@ class Supervisor:
 
     def _look(self) -> None:
         now = time.monotonic()
-        self._healer.look(sweep=now >= self._sweep_at_s)
-        if now >= self._sweep_at_s:
-            self._sweep_at_s = now + _SWEEP_EVERY_S
-        if now >= self._ask_at_s:
+        is_ask_due, is_sweep_due = now >= self._ask_at_s, now >= self._sweep_at_s
+        if is_ask_due:
             self._ask_at_s = now + _ASK_EVERY_S
+            self._hangs.look(self._is_loading())
             self._ask()
+        self._healer.look(sweep=is_sweep_due and self._answers.answered_last)
+        if is_sweep_due:
+            self._sweep_at_s = now + _SWEEP_EVERY_S
         self._tell_health()
         self._follow_loads(now)
         self._end_where_nothing_is_left()
 
     def _ask(self) -> None:
         """Asks the server which models are ready."""
-        try:
-            versions = self._api.index()
-        except (OSError, ServerError):
-            self._num_unanswered += 1
-            if self._num_unanswered >= _NUM_UNANSWERED:
-                self._health.set_server_up(False)
+        versions = self._answers.index()
+        if versions is None:
+            self._health.set_server_up(self._answers.is_up)
             return
-        self._num_unanswered = 0
         self._health.set_server_up(True)
         self._states = _states(versions)
         ready = {name for name, reason in self._states.items() if not reason}
@@ -177,6 +176,12 @@ class Supervisor:
         for model in whole & self._failures.keys():
             del self._failures[model]  # somebody else has loaded it
         self._ask_models(ready)
+
+    def _is_loading(self) -> bool:
+        states = (self._states or {}).values()
+        return (
+            bool(self._loading) or self._healer.is_healing() or any("LOADING" in s for s in states)
+        )
 
     def _ask_models(self, loaded: set[str]) -> None:
         """Asks loaded models whether they are ready themselves."""
@@ -258,6 +263,7 @@ class Supervisor:
         self._states = None
         self._tell_health()
         self._restarts.restart()
+        self._answers.starts_anew()
         self._health.enter("restarting")
         self._health.server_restarted()
         self._health.set_server_up(True)

@@ -60,6 +60,11 @@ class StubDeaths:
         self._complete: dict[Version, frozenset[int]] = {}
         self._asked: dict[Version, frozenset[int]] = {}
 
+    @property
+    def known(self) -> frozenset[Stub]:
+        """The processes that the last sweep found."""
+        return self._known
+
     def look(self, sweep: bool = False) -> list[Death]:
         """The versions that lost a process; a sweep reports known ones again. Empty if the server
         does not answer.

@@ -174,6 +174,20 @@ def test_an_api_that_does_not_start_again_is_told_of_by_ready_until_it_does(
 
 @pytest.mark.server
 @pytest.mark.slow
+def test_an_api_that_was_stopped_is_started_again(tmp_path: Path) -> None:
+    port = free_ports().http_port
+    with serve(tmp_path, "- name: plain\n", f"--openai-port={port}") as served:
+        served.wait_for("Ctrl-C stops")
+        [child] = children(served)
+        os.kill(child, signal.SIGSTOP)
+        served.wait_for("the OpenAI API was stopped and is started again (1 death")
+        served.wait_for("the OpenAI API is back")
+        assert get(f"http://127.0.0.1:{port}/health").status == 200
+        assert child not in children(served)
+
+
+@pytest.mark.server
+@pytest.mark.slow
 def test_the_api_ends_with_a_killed_serve(tmp_path: Path) -> None:
     port = free_ports().http_port
     with serve(tmp_path, "- name: plain\n", f"--openai-port={port}") as served:

@@ -156,6 +156,23 @@ def test_a_model_that_dies_again_and_again_is_brought_back_each_time(tmp_path: P
         assert served.exit_code() == 0
 
 
+def test_a_process_that_was_stopped_is_told_of_and_replaced_within_seconds(tmp_path: Path) -> None:
+    with serve(tmp_path, "- name: plain\n- name: other\n") as served:
+        served.wait_for("Ctrl-C stops")
+        assert eventually(lambda: is_ready(served), HEALED_S)
+        os.kill(served.stub_pid("plain"), signal.SIGSTOP)
+        assert eventually(lambda: "process was stopped" in str(ready(served).body), 15)
+        assert answers(served, "other")
+        assert eventually(lambda: is_ready(served), HEALED_S), served.err
+        assert answers(served, "plain")
+
+        os.kill(served.tritonserver_pid(), signal.SIGSTOP)
+        assert eventually(lambda: not is_ready(served), 15)
+        served.wait_for("tritonserver was stopped and is killed")
+        assert eventually(lambda: is_ready(served), HEALED_S), served.err
+        assert answers(served, "plain")
+
+
 def break_model(folder: Path, model: str) -> None:
     """From now on it fails to load."""
     options = folder / "repository" / model / "1/model.json"

@@ -11,8 +11,8 @@ from typing import Any, Protocol
 from generator.errors import ServerError
 from generator.spec.triton_models import ROLE_PARAMETER
 
-# Longer than a compilation or a garbage collection keeps a process from answering. Before this, the
-# engine's own watchdog has waited (watchdog_s).
+# Before this, the engine's own watchdog has waited (watchdog_s). What it waits for may still end: a
+# step on a GPU leaves the processor idle, so nobody can tell it from one that never does.
 _PATIENCE_S = 60.0
 
 

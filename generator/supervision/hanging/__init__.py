@@ -1,0 +1,1 @@
+"""What hangs: does not end by itself, and does not get on either."""

@@ -1,0 +1,114 @@
+"""A process beside tritonserver: whether it gets on, and what becomes of it where it does not."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from generator.errors import ServerError
+from generator.server import child_process
+from generator.server.child_process import ChildProcess
+from tests.support.triton import eventually
+
+GETS_ON = """
+import asyncio
+from generator.server.child_process import tell_ready
+
+async def serve():
+    tell_ready()
+    await asyncio.sleep(600)
+
+asyncio.run(serve())
+"""
+HANGS = "print('ready', flush=True); input()"
+
+
+@pytest.fixture
+def started() -> Iterator[list[ChildProcess]]:
+    children: list[ChildProcess] = []
+    yield children
+    for child in children:
+        child.kill()
+
+
+def child_of(started: list[ChildProcess], program: str) -> ChildProcess:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    child = ChildProcess("the child", (sys.executable, "-c", program), lambda: environment)
+    started.append(child)
+    return child
+
+
+def has_told(child: ChildProcess, told: list[str], num: int) -> bool:
+    """Whether ``told`` has so many lines, with what it tells now."""
+    line = child.revive()
+    if line:
+        told.append(line)
+    return len(told) >= num
+
+
+def test_one_that_gets_on_is_never_silent_for_long(started: list[ChildProcess]) -> None:
+    child = child_of(started, GETS_ON)
+    child.start()
+    child._heard_at_s -= 1000
+    assert eventually(lambda: child.silent_s < 1000)
+    assert child.revive() is None
+
+
+def test_one_that_hangs_is_silent_and_started_again(started: list[ChildProcess]) -> None:
+    child = child_of(started, HANGS)
+    child.start()
+    before = child.pid
+    child._heard_at_s -= 1000
+    assert child.silent_s >= 1000
+    assert (
+        child.end_now("hangs") == "the child hangs and is started again (1 death within 10 minutes)"
+    )
+    assert child.silent_s == 0
+    assert child.why_not_up.startswith("the child hangs")
+    told: list[str] = []
+    assert eventually(lambda: has_told(child, told, 1))
+    assert told == ["the child is back"]
+    assert child.why_not_up == ""
+    assert child.pid != before
+
+
+def test_one_that_dies_is_started_again_later_each_time(started: list[ChildProcess]) -> None:
+    child = child_of(started, HANGS)
+    child.start()
+    assert child.pid
+    os.kill(child.pid, signal.SIGKILL)
+    told: list[str] = []
+    assert eventually(lambda: has_told(child, told, 2))
+    os.kill(child.pid, signal.SIGKILL)
+    assert eventually(lambda: has_told(child, told, 4))
+    assert told == [
+        "the child died (exit code -9) and is started again (1 death within 10 minutes)",
+        "the child is back",
+        "the child died (exit code -9) and is started again in 1 s (2 deaths within 10 minutes)",
+        "the child is back",
+    ]
+
+
+def test_one_that_says_nothing_keeps_nobody_waiting_and_is_started_again(
+    started: list[ChildProcess], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    child = child_of(started, HANGS)
+    child.start()
+    child._command = (sys.executable, "-c", "input()")
+    child.end_now("hangs")
+    assert child.revive() is None
+    assert child.revive() is None
+    assert child.silent_s == 0, "it has not begun to"
+    monkeypatch.setattr(child_process, "_START_TIMEOUT_S", 0.0)
+    line = child.revive()
+    assert line is not None
+    assert line.startswith("the child did not start in time and is started again in 1 s")
+
+
+def test_one_that_does_not_start_at_first_is_an_error(started: list[ChildProcess]) -> None:
+    with pytest.raises(ServerError, match="the child did not start"):
+        child_of(started, "raise SystemExit(1)").start()

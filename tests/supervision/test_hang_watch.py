@@ -1,0 +1,111 @@
+"""What is done about processes that hang."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import cast
+
+import pytest
+
+from generator.server.process import TritonServer
+from generator.server.stubs import Stub
+from generator.supervision import hang_watch
+from generator.supervision.children import Children
+from generator.supervision.hang_watch import HangWatch
+from generator.supervision.hanging.processes import Activity, HangingProcesses
+from generator.supervision.hanging.server_answers import ServerAnswers
+from generator.supervision.healing import Healer
+from generator.supervision.health import Health
+
+GUARD, TRITONSERVER, STUB = 1, 2, 3
+
+
+@dataclass
+class Server:
+    pid: int = GUARD
+    was_killed: bool = False
+
+    def kill(self) -> None:
+        self.was_killed = True
+
+
+@dataclass
+class Models:
+    stubs: frozenset[Stub] = frozenset({Stub("a", "1", STUB)})
+    ended: list[tuple[str, str]] = field(default_factory=list)
+
+    def end_processes(self, folder: str, reason: str) -> None:
+        self.ended.append((folder, reason))
+
+
+@dataclass
+class Answers:
+    silent_s: float = 0.0
+
+
+class Ward:
+    """A server whose processes do nothing, looked at once a second."""
+
+    def __init__(self) -> None:
+        self.server, self.models, self.answers = Server(), Models(), Answers()
+        self.said: list[str] = []
+        self.stopped: set[int] = set()
+        self.now_s = 0.0
+        self.watch = HangWatch(
+            cast(TritonServer, self.server),
+            cast(ServerAnswers, self.answers),
+            cast(Healer, self.models),
+            Children(),
+            Health(),
+            self.said.append,
+        )
+        self.watch._hanging = HangingProcesses(
+            lambda pid: Activity(pid in self.stopped, True, 1.0), lambda: self.now_s
+        )
+
+    def look(self, seconds: int, is_silent: bool = False, is_loading: bool = False) -> None:
+        for _ in range(seconds):
+            self.now_s += 1
+            self.answers.silent_s = self.answers.silent_s + 1 if is_silent else 0.0
+            self.watch.look(is_loading)
+
+
+@pytest.fixture
+def ward(monkeypatch: pytest.MonkeyPatch) -> Ward:
+    monkeypatch.setattr(hang_watch, "server_process", lambda guard: TRITONSERVER)
+    return Ward()
+
+
+def test_a_server_that_answers_and_models_that_wait_are_left_alone(ward: Ward) -> None:
+    ward.look(100)
+    assert not ward.server.was_killed
+    assert ward.models.ended == []
+
+
+def test_a_server_that_is_silent_and_idle_is_killed_within_ten_seconds(ward: Ward) -> None:
+    ward.look(10, is_silent=True)
+    assert ward.server.was_killed
+    assert ward.said[0] == "tritonserver has not answered for 8 s and is killed"
+    assert ward.models.ended == []
+
+
+def test_while_models_load_a_server_may_be_silent_for_longer(ward: Ward) -> None:
+    ward.look(44, is_silent=True, is_loading=True)
+    assert not ward.server.was_killed
+    ward.look(1, is_silent=True, is_loading=True)
+    assert ward.server.was_killed
+
+
+@pytest.mark.parametrize("pid", [GUARD, TRITONSERVER])
+def test_a_server_that_was_stopped_is_killed(ward: Ward, pid: int) -> None:
+    ward.stopped = {pid}
+    ward.look(8)
+    assert ward.said[0] == "tritonserver was stopped and is killed"
+    assert ward.server.was_killed
+
+
+def test_a_models_process_that_was_stopped_is_ended(ward: Ward) -> None:
+    ward.stopped = {STUB}
+    ward.look(6)
+    assert ward.models.ended == [("a", "its Python process was stopped")]
+    assert not ward.server.was_killed

@@ -1,0 +1,154 @@
+"""What counts as hanging, and what is only slow."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from generator.errors import ServerError
+from generator.server.http_api import ModelVersion
+from generator.supervision.hanging.processes import Activity, HangingProcesses, activity
+from generator.supervision.hanging.server_answers import ServerAnswers
+from tests.support.triton import eventually
+
+PID = 7
+ASLEEP = Activity(is_stopped=False, sleeps=True, cpu_s=10.0)
+
+
+class Machine:
+    """One process, looked at once a second; ``busy`` is its share of a core."""
+
+    def __init__(self, now: Activity = ASLEEP, busy: float = 0.0) -> None:
+        self.now, self.busy, self.now_s = now, busy, 0.0
+        self._hanging = HangingProcesses(lambda pid: self.now, lambda: self.now_s)
+
+    def hangs_after(self, silent: Callable[[float], float], at_most_s: int = 120) -> float | None:
+        """When it first counts as hanging, where ``silent`` is how silent it is at a time."""
+        for _ in range(at_most_s):
+            self.now_s += 1
+            self.now = replace(self.now, cpu_s=self.now.cpu_s + self.busy)
+            if self._hanging.among({PID: silent(self.now_s)}):
+                return self.now_s
+        return None
+
+
+def always(now_s: float) -> float:
+    return now_s
+
+
+def never(now_s: float) -> float:
+    return 0.0
+
+
+def test_what_is_silent_and_does_nothing_hangs_within_ten_seconds() -> None:
+    assert Machine().hangs_after(always) == 8
+
+
+def test_what_computes_is_given_longer() -> None:
+    assert Machine(busy=0.5).hangs_after(always) == 45
+
+
+def test_what_waits_for_a_core_or_a_disk_is_given_longer() -> None:
+    assert Machine(replace(ASLEEP, sleeps=False)).hangs_after(always) == 45
+
+
+def test_what_is_heard_of_never_hangs() -> None:
+    assert Machine().hangs_after(never) is None
+    assert Machine().hangs_after(lambda now_s: now_s % 7) is None
+
+
+def test_what_is_stopped_hangs_though_it_was_heard_of_just_before() -> None:
+    assert Machine(replace(ASLEEP, is_stopped=True)).hangs_after(never) == 6
+
+
+def test_what_is_stopped_and_goes_on_again_and_again_does_not_hang() -> None:
+    throttled = Machine(replace(ASLEEP, is_stopped=True), busy=0.1)
+    assert throttled.hangs_after(never) is None, "as cpulimit does it"
+
+
+def test_one_that_has_ended_is_left_alone() -> None:
+    hanging = HangingProcesses(lambda pid: None)
+    assert hanging.among({PID: 100.0}) == {}
+
+
+def test_the_kernel_tells_what_a_process_does() -> None:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        assert eventually(lambda: (now := activity(process.pid)) is not None and now.sleeps)
+        process.send_signal(signal.SIGSTOP)
+        assert eventually(lambda: (now := activity(process.pid)) is not None and now.is_stopped)
+        process.kill()
+    assert activity(process.pid) is None
+    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as process:
+        assert eventually(lambda: (now := activity(process.pid)) is not None and now.cpu_s > 0.1)
+        assert not getattr(activity(process.pid), "sleeps", True)
+        process.kill()
+
+
+class Server:
+    """Answers, or raises."""
+
+    def __init__(self) -> None:
+        self.error: Exception | None = None
+        self.is_alive = True
+        self.asked: list[str] = []
+
+    def index(self) -> list[ModelVersion]:
+        self.asked.append("index")
+        if self.error:
+            raise self.error
+        return []
+
+    def is_live(self) -> bool:
+        self.asked.append("live")
+        if not self.is_alive:
+            raise TimeoutError
+        return True
+
+
+class Answers:
+    def __init__(self) -> None:
+        self.server, self.now_s = Server(), 0.0
+        self.answers = ServerAnswers(self.server, lambda: self.now_s)
+
+    def ask_at(self, now_s: float) -> None:
+        self.now_s = now_s
+        self.answers.index()
+
+
+def test_a_server_that_answers_is_asked_for_its_index_alone() -> None:
+    asked = Answers()
+    asked.ask_at(9)
+    assert asked.server.asked == ["index"]
+    assert asked.answers.silent_s == 0
+    assert asked.answers.is_up
+
+
+def test_a_server_without_answers_is_not_up_after_five_seconds_and_silent() -> None:
+    asked = Answers()
+    asked.server.error, asked.server.is_alive = TimeoutError(), False
+    for now_s in (1, 4):
+        asked.ask_at(now_s)
+    assert asked.answers.is_up
+    asked.ask_at(6)
+    assert not asked.answers.is_up
+    assert asked.answers.silent_s == 6
+    assert asked.server.asked == ["index", "live", "live"], "each takes two seconds"
+    asked.server.error, asked.server.is_alive = None, True
+    asked.ask_at(7)
+    assert asked.answers.is_up
+    assert asked.answers.silent_s == 0
+
+
+@pytest.mark.parametrize("error", [TimeoutError(), OSError(24, "no more"), ServerError("no")])
+def test_a_server_that_shows_that_it_lives_is_not_silent(error: Exception) -> None:
+    asked = Answers()
+    asked.server.error = error
+    for now_s in (1, 4, 8):
+        asked.ask_at(now_s)
+    assert not asked.answers.is_up
+    assert asked.answers.silent_s <= 0
