@@ -4,9 +4,13 @@ do. Never quotes a token, or the credentials in an address.
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import shutil
+from pathlib import Path
 
 from generator.errors import FetchError, mask_tokens
+from generator.fetch.progress import size
 from generator.spec.runtime_rules import UnusableTokenError, error_line
 
 _TEMPORARY = (408, 429, 500, 502, 503, 504)
@@ -86,11 +90,22 @@ def _refusal(status: int) -> str:
     return f"the Hub answers HTTP {status}"
 
 
-def disk_error(error: OSError, path: object) -> FetchError:
-    """What the operating system refused while writing."""
+def _lack(path: Path, num_bytes: int | None) -> str:
+    """What the rest of a file needs, and what there is, where that is known."""
+    with contextlib.suppress(OSError):
+        if num_bytes is not None:
+            free = shutil.disk_usage(path.parent).free
+            return f" ({size(num_bytes)} more of it are to come, {size(free)} are free)"
+    return ""
+
+
+def disk_error(error: OSError, path: Path, num_bytes: int | None = None) -> FetchError:
+    """What the operating system refused while writing; ``num_bytes`` were still to be written."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         room = "make room and run again; what is here is kept"
-        return FetchError(f"{path} can't be written: {error.strerror}: {room}")
+        return FetchError(
+            f"{path} can't be written: {error.strerror}{_lack(path, num_bytes)}: {room}"
+        )
     place = error.filename2 or error.filename or path
     if error.errno in (errno.EEXIST, errno.EISDIR, errno.ENOTDIR, errno.ELOOP):
         return FetchError(f"{place} is in the way ({error.strerror}): remove it and run again")

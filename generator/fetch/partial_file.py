@@ -69,7 +69,8 @@ class PartialFile:
                 self._hash(view[:written].tobytes())
                 view = view[written:]
         except OSError as error:
-            raise disk_error(error, self.path) from error
+            missing = self.expected.size - self.size
+            raise disk_error(error, self.path, missing) from error
 
     @property
     def is_complete(self) -> bool:

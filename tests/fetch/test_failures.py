@@ -226,7 +226,8 @@ def test_a_full_disk_is_one_line_and_what_came_is_kept(
     with files_of_at_most(3_000):
         text = work.refused("fetch")
     assert "model.safetensors" not in text  # the part is named
-    assert text.endswith(": make room and run again; what is here is kept\n")
+    assert text.endswith(" are free): make room and run again; what is here is kept\n")
+    assert "4.0 kB more of it are to come, " in text
     assert not work.snapshots()
     (part,) = work.cache().rglob("*.incomplete")
     kept = part.stat().st_size
