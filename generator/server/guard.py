@@ -25,7 +25,8 @@ from types import FrameType
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _NOT_RUN = 127
-_STACK_BYTES = 1 << 30
+_STACK_BYTES, _LEAST_STACK_BYTES = 1 << 30, 8 << 20
+_STACK_PARTS = 1024  # of the addresses where they are limited: a server has a hundred threads
 UMASK_VARIABLE = "HF_TRITON_UMASK"  # read by model_templates/hf_runtime
 SECRET = "@secret@"  # noqa: S105, what stands for it
 _ARGUMENTS_START, _ARGUMENTS_END = 48 - 3, 49 - 3  # man 5 proc_pid_stat, after the name
@@ -60,11 +61,26 @@ def main(shared_memory_prefix: str, program: str, *arguments: str) -> None:
 def give_deep_stacks() -> None:
     """Lets each thread of the program that comes have 1 GiB of stack, or as much as is allowed;
     memory is used for what is touched alone. Where it is unlimited, glibc would give them 2 MiB.
+    Where addresses are limited, all stacks together have a part of them.
     """
     _, hard = resource.getrlimit(resource.RLIMIT_STACK)
     soft = _STACK_BYTES if hard == resource.RLIM_INFINITY else min(hard, _STACK_BYTES)
+    addresses = _most_addresses()
+    if addresses is not None:
+        soft = min(soft, max(_LEAST_STACK_BYTES, addresses // _STACK_PARTS))
     with contextlib.suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_STACK, (soft, hard))
+
+
+def _most_addresses() -> int | None:
+    """The bytes that may be mapped, used or not; None where nothing limits them."""
+    limits = [resource.getrlimit(one)[0] for one in (resource.RLIMIT_AS, resource.RLIMIT_DATA)]
+    found = [limit for limit in limits if limit != resource.RLIM_INFINITY]
+    with contextlib.suppress(OSError, ValueError):
+        if Path("/proc/sys/vm/overcommit_memory").read_text().strip() == "2":
+            lines = Path("/proc/meminfo").read_text().splitlines()
+            found += [int(one.split()[1]) << 10 for one in lines if one.startswith("CommitLimit:")]
+    return min(found, default=None)
 
 
 def keep_files_private() -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import resource
 import signal
 import time
 from collections.abc import Iterator, Sequence
@@ -17,7 +16,7 @@ from typing import NoReturn
 
 from generator.apply.file_watch import Watch
 from generator.apply.target import Target
-from generator.errors import EXIT_INPUT, EXIT_INTERRUPTED, EXIT_OK, RepositoryError
+from generator.errors import EXIT_INPUT, EXIT_INTERRUPTED, EXIT_OK, RepositoryError, ServerError
 from generator.server.process import TritonServer
 from generator.server.state_file import ServerState, remove_state, write_state
 from generator.server.stubs import find_stubs
@@ -26,6 +25,7 @@ from generator.supervision.healing import Healer
 from generator.supervision.health import Health
 from generator.supervision.health_port import health_port
 from generator.supervision.loop import ServeOptions, Supervisor, with_short_timeout
+from generator.supervision.machine import limits
 from generator.supervision.messages import say
 from generator.supervision.served_models import ServedModels
 from generator.supervision.stopping import IdleTime, StuckStop
@@ -33,8 +33,6 @@ from generator.supervision.stub_deaths import StubDeaths
 
 __all__ = ["ServeOptions", "StopRequested", "serve", "stop_signals"]
 
-# Some programs go through all that they may have.
-_MOST_DESCRIPTORS = 1 << 20
 # What ends a program in the foreground: Ctrl-C, `docker stop`, a closed terminal.
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -60,7 +58,10 @@ def serve(
     Raises ServerError if it does not start, if no model is left to serve, or if it dies too often;
     no process or file is left behind.
     """
-    _raise_descriptor_limit()
+    limits.raise_all()
+    shortage = limits.shortage_of_memory()
+    if shortage:
+        say(f"warning: {shortage}")
     before = {number: signal.signal(number, _raise_stop) for number in stop_signals()}
     health = Health()
     children = children or Children()
@@ -71,20 +72,13 @@ def serve(
             health.set_server_up(True)
             with _state_file(server, options.config):
                 return _serve_until_stopped(server, models, options, health, children)
+    except ServerError as error:
+        why = f"\n  perhaps for lack of memory: {shortage}" if shortage else ""
+        raise ServerError(f"{error}{why}") from None
     finally:
         children.kill()
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def _raise_descriptor_limit() -> None:
-    """As many file descriptors as this process may have, for itself and the server: each connection
-    takes one, and the usual limit of 1,024 is there for programs that call select().
-    """
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    most = _MOST_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _MOST_DESCRIPTORS)
-    if soft < most:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
 @contextlib.contextmanager

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 
 from generator.server.listen import Listen
 from generator.server.stubs import cpu_seconds
-from generator.supervision.connections import connections_to
+from generator.supervision.machine.connections import connections_to
 
 _LOOK_EVERY_S = 1.0
 # An idle process wakes up once a second; one that computes uses a core.

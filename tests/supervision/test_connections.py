@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import time
 
-from generator.supervision.connections import connections_to
+from generator.supervision.machine.connections import connections_to
 from tests.support.triton import eventually
 
 

@@ -1,0 +1,70 @@
+"""The limits that a server is started with; what keeps it from memory that the machine has.
+
+Where a limit on addresses, or strict overcommit, refuses some, libraries abort with "Resource
+temporarily unavailable" and no reason. Threads' stacks and libraries take tens of GiB of addresses
+of which little is ever used; with a GPU, CUDA takes hundreds.
+"""
+
+from __future__ import annotations
+
+import resource
+from pathlib import Path
+
+_MEMORY_LIMITS = (
+    (resource.RLIMIT_AS, "addresses are", "v"),
+    (resource.RLIMIT_DATA, "data are", "d"),
+)
+# Some programs go through all that they may have.
+_MOST_DESCRIPTORS = 1 << 20
+_OVERCOMMIT = Path("/proc/sys/vm/overcommit_memory")
+_MEMORY = Path("/proc/meminfo")
+_STRICT = "2"  # Linux' Documentation/mm/overcommit-accounting.rst
+
+
+def raise_all() -> None:
+    """Raises this process' limits, which are its children's too, as far as it may: on addresses,
+    and on file descriptors, of which each connection takes one (the usual 1,024 are there for
+    programs that call select()).
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = _MOST_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _MOST_DESCRIPTORS)
+    if soft < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+    for limit, _, _ in _MEMORY_LIMITS:
+        resource.setrlimit(limit, (resource.getrlimit(limit)[1],) * 2)
+
+
+def shortage_of_memory() -> str:
+    """What may refuse memory here, and what to do; "" where nothing does."""
+    found = [_limit(*one) for one in _MEMORY_LIMITS] + [_overcommit()]
+    return "; ".join(filter(None, found))
+
+
+def _limit(limit: int, what: str, letter: str) -> str:
+    soft, _ = resource.getrlimit(limit)
+    if soft == resource.RLIM_INFINITY:
+        return ""
+    return (
+        f"{what} limited to {_gib(soft)} for each process (ulimit -{letter}), used or not: "
+        "lift that limit, and limit memory by a container or systemd's MemoryMax= instead"
+    )
+
+
+def _overcommit() -> str:
+    try:
+        if _OVERCOMMIT.read_text(encoding="ascii").strip() != _STRICT:
+            return ""
+        lines = dict(line.split(":", 1) for line in _MEMORY.read_text("ascii").splitlines())
+        most, taken = (
+            int(lines[name].split()[0]) << 10 for name in ("CommitLimit", "Committed_AS")
+        )
+    except (OSError, ValueError, KeyError):
+        return ""
+    return (
+        f"this machine promises {_gib(most)} of memory at most (vm.overcommit_memory is 2), of "
+        f"which {_gib(taken)} are promised, used or not: set it to 0, or add swap"
+    )
+
+
+def _gib(num_bytes: int) -> str:
+    return f"{num_bytes / 2**30:.1f} GiB"
