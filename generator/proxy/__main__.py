@@ -44,6 +44,10 @@ async def _serve(kind: str, settings: ProxySettings) -> None:
         from generator.proxy.http_proxy import serve_http
 
         await serve_http(settings, stop, tell_ready)
+    else:
+        from generator.proxy.grpc_port.server import serve_grpc
+
+        await serve_grpc(settings, stop, tell_ready)
 
 
 def _raise_descriptor_limit() -> None:

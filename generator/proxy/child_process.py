@@ -10,7 +10,7 @@ from generator.server.child_process import ChildProcess
 from generator.server.listen import Listen
 from generator.server.restart_policy import RestartPolicy
 
-_KINDS = {"http": "HTTP"}
+_KINDS = {"http": "HTTP", "grpc": "gRPC"}
 
 
 def proxies(listen: Listen, access: Access, policy: RestartPolicy) -> tuple[ChildProcess, ...]:

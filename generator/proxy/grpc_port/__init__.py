@@ -1,0 +1,1 @@
+"""The public gRPC port: what stands between its clients and tritonserver."""

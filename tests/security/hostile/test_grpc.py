@@ -1,0 +1,277 @@
+"""Hostile gRPC: what a client may send, and the server and its neighbours after it."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import psutil
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tritonclient.grpc import service_pb2
+
+from generator.proxy.settings import Access, Caller, Limits
+from tests.support.grpc_door import METHODS, Door, door, numbers, texts
+from tests.support.triton import eventually
+
+pytestmark = pytest.mark.server
+
+MIB = 1 << 20
+INVALID = grpc.StatusCode.INVALID_ARGUMENT
+EXHAUSTED = grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Door]:
+    with door(tmp_path_factory.mktemp("door")) as started:
+        yield started
+
+
+@pytest.fixture
+def checked(server: Door) -> Iterator[Door]:
+    """The same, which must be well after the test."""
+    yield server
+    server.check()
+
+
+def refusal(call: Callable[..., object]) -> tuple[grpc.StatusCode, str]:
+    with pytest.raises(grpc.RpcError) as caught:
+        call()
+    error: Any = caught.value
+    return error.code(), error.details()
+
+
+def classified(request: Any, name: str = "output") -> Any:
+    request.outputs.add(name=name).parameters["classification"].int64_param = 2
+    return request
+
+
+def test_what_is_not_hostile_is_answered_as_by_triton(checked: Door) -> None:
+    assert checked.stub.ServerReady(service_pb2.ServerReadyRequest()).ready
+    assert checked.stub.ModelMetadata(service_pb2.ModelMetadataRequest(name="text")).name == "text"
+    answer = checked.stub.ModelInfer(texts(b"a", b"bc"))
+    assert answer.raw_output_contents[0] == b"\1\0\0\0a\2\0\0\0bc"
+    code, details = refusal(lambda: checked.stub.ModelInfer(texts(b"a", model="none")))
+    assert code == grpc.StatusCode.NOT_FOUND
+    assert "unknown model" in details
+    answers = list(checked.stub.ModelStreamInfer(iter([texts(b"x", model="stream")])))
+    assert len(answers) == 3
+
+
+def test_classifying_texts_is_refused_and_numbers_are_classified(checked: Door) -> None:
+    code, details = refusal(lambda: checked.stub.ModelInfer(classified(texts(b"a"))))
+    assert code == INVALID
+    assert details == "classification: got output 'output' of type BYTES; allowed: numbers"
+    for name in ("output\0", "none"):
+        request = classified(texts(b"a"), name).SerializeToString()
+        assert refusal(lambda r=request: checked.send("ModelInfer", r))[0] == INVALID
+    answer = checked.stub.ModelInfer(classified(numbers(1, 7, 5)))
+    assert answer.raw_output_contents[0] == b"\3\0\0\x007:1\3\0\0\x005:2"
+
+
+def test_a_request_that_is_refused_in_a_stream_leaves_the_stream_as_it_is(checked: Door) -> None:
+    bad = classified(texts(b"a", model="stream"))
+    answers = list(checked.stub.ModelStreamInfer(iter([bad, texts(b"b", model="stream")])))
+    errors = [answer.error_message for answer in answers if answer.error_message]
+    assert errors == ["classification: got output 'output' of type BYTES; allowed: numbers"]
+    assert len(answers) == 4
+
+
+@pytest.mark.parametrize(
+    "shape", [[2**62 + 4], [2**61], [2**32, 2**32], [-1], [-2, -2], [-(2**63)], [0, 2**62]]
+)
+def test_a_shape_that_no_tensor_has_is_refused(checked: Door, shape: list[int]) -> None:
+    code, details = refusal(lambda: checked.stub.ModelInfer(numbers(1, 2, 3, 4, shape=shape)))
+    assert code == INVALID
+    assert details == f"inputs[0].shape: got {shape}, no tensor's shape"
+    assert checked.stub.ModelInfer(numbers(1, 2)).outputs[0].shape == [2], "its process lives"
+
+
+@pytest.mark.parametrize("tag", [b"\x22\x00", b"\x2a\x00", b"\x32\x00", b"\x3a\x00", b"\x7a\x00"])
+def test_a_message_of_millions_of_parts_is_refused_unread(checked: Door, tag: bytes) -> None:
+    start, rss = time.monotonic(), memory(checked)
+    message = texts(b"a").SerializeToString() + tag * 5_000_000
+    code, details = refusal(lambda: checked.send("ModelInfer", message))
+    assert (code, details) == (INVALID, "the message: got more than 1024 fields")
+    assert time.monotonic() - start < 5
+    assert memory(checked) - rss < 50 * MIB
+
+
+def memory(server: Door) -> int:
+    """Of tritonserver, in bytes."""
+    group = psutil.Process(server.server.pid).children(recursive=True)
+    return sum(each.memory_info().rss for each in group if each.name() == "tritonserver")
+
+
+def test_requests_of_more_than_64_mib_are_refused_and_leave_nothing(checked: Door) -> None:
+    before, shared = memory(checked), shared_memory(checked)
+    code, details = refusal(lambda: checked.stub.ModelInfer(texts(bytes(400 * MIB))))
+    assert code == EXHAUSTED
+    assert "larger than max" in details
+    assert memory(checked) - before < 50 * MIB
+    assert shared_memory(checked) == shared
+
+
+def test_a_small_message_that_expands_to_gigabytes_is_refused(checked: Door) -> None:
+    before, shared = memory(checked), shared_memory(checked)
+    message = texts(bytes(400 * MIB)).SerializeToString()
+    gzip = grpc.Compression.Gzip
+    code, _ = refusal(lambda: checked.send("ModelInfer", message, compression=gzip))
+    assert code == EXHAUSTED
+    assert memory(checked) - before < 50 * MIB
+    assert shared_memory(checked) == shared
+
+
+def test_a_compressed_request_is_answered(checked: Door) -> None:
+    message = texts(b"a" * 100_000).SerializeToString()
+    assert len(checked.send("ModelInfer", message, compression=grpc.Compression.Gzip)) > 100_000
+
+
+def shared_memory(server: Door) -> int:
+    port = server.server.listen.http_port
+    regions = Path("/dev/shm").glob(f"hf_triton_*_{port}_*")
+    return sum(region.stat().st_size for region in regions)
+
+
+@pytest.mark.parametrize("method", ["ModelMetadata", "ModelConfig", "ModelReady", "LogSettings"])
+def test_other_methods_take_small_requests_only(checked: Door, method: str) -> None:
+    code, details = refusal(lambda: checked.send(method, b"\x0a\x80\x80\x04" + b"x" * 65_536))
+    assert (code, details) == (INVALID, "got 65540 bytes, allowed: 65536")
+    for garbage in (b"\xff" * 50, b"\x0a\x7f", b"\x7b" * 60_000):
+        with contextlib.suppress(grpc.RpcError):
+            checked.send(method, garbage)
+
+
+def test_the_headers_that_end_a_server_are_not_passed_on(checked: Door) -> None:
+    metadata = (("triton_grpc_error", "true"),)
+    (answer,) = checked.stub.ModelStreamInfer(iter([texts(b"a", model="none")]), metadata=metadata)
+    assert "unknown model" in answer.error_message, "in the stream, not its status"
+
+
+def test_calls_that_end_as_they_are_left_end_no_server(checked: Door) -> None:
+    """Directly, a Triton of 24.10 dies within seconds of these."""
+
+    def leave(seed: int) -> None:
+        draw = random.Random(seed)
+        with grpc.insecure_channel(checked.target) as channel:
+            infer = channel.unary_unary(f"{METHODS}ModelInfer")
+            stream = channel.stream_stream(f"{METHODS}ModelStreamInfer")
+            text = texts(b"a").SerializeToString()
+            streamed = texts(b"a", model="stream").SerializeToString()
+            while time.monotonic() < end:
+                with contextlib.suppress(grpc.RpcError):
+                    infer(text, timeout=draw.uniform(0.001, 0.005))
+                call = stream(iter([streamed] * draw.randint(1, 5)))
+                with contextlib.suppress(grpc.RpcError, StopIteration):
+                    for _ in range(draw.randint(0, 3)):
+                        next(call)
+                time.sleep(draw.uniform(0, 0.002))
+                call.cancel()
+
+    end = time.monotonic() + 6
+    threads = [threading.Thread(target=leave, args=(seed,)) for seed in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    time.sleep(0.5)
+    assert checked.server.exit_code() is None, checked.server.exit_message("the server died")
+
+
+FIELDS = st.binary(max_size=40)
+NUMBERS = st.integers(-(2**63), 2**63 - 1)
+
+
+@given(
+    shape=st.lists(NUMBERS | st.integers(0, 8), max_size=4),
+    data=st.lists(FIELDS, max_size=3),
+    datatype=st.sampled_from(["INT32", "BYTES", "FP32", "", "x"]),
+    output=st.sampled_from(["output", "", "output\0", "none"]),
+    names=st.lists(st.text(max_size=8), max_size=3),
+    value=NUMBERS,
+    tail=FIELDS,
+    model=st.sampled_from(["text", "number", "stream", "", "none"]),
+)
+@settings(max_examples=150)
+def test_whatever_is_sent_the_server_answers(
+    server: Door,
+    shape: list[int],
+    data: list[bytes],
+    datatype: str,
+    output: str,
+    names: list[str],
+    value: int,
+    tail: bytes,
+    model: str,
+) -> None:
+    request = service_pb2.ModelInferRequest(model_name=model)
+    request.inputs.add(name="input", datatype=datatype, shape=shape)
+    request.raw_input_contents.extend(data)
+    for name in [*names, "classification"]:
+        request.outputs.add(name=output).parameters[name].int64_param = value
+        request.parameters[name].int64_param = value
+    for message in (request.SerializeToString(), request.SerializeToString() + tail):
+        with contextlib.suppress(grpc.RpcError):
+            server.channel.unary_unary(f"{METHODS}ModelInfer")(message, timeout=10)
+    server.check()
+
+
+def test_keys_are_asked_for_and_a_callers_name_is_not_taken(tmp_path: Path) -> None:
+    key, few = "k" * 20, Limits(requests_per_minute=3)
+    callers = (Caller("one", key), Caller("two", "l" * 20, few))
+    with door(tmp_path, Access(callers=callers)) as server:
+        assert server.stub.ServerLive(service_pb2.ServerLiveRequest()).live, "health is open"
+        for given_key in (None, "", "wrong", f"{key}x"):
+            metadata = () if given_key is None else (("authorization", f"Bearer {given_key}"),)
+            code, details = refusal(
+                lambda m=metadata: server.stub.ModelInfer(texts(b"a"), metadata=m)
+            )
+            assert code == grpc.StatusCode.UNAUTHENTICATED
+            assert key not in details
+            stream = server.stub.ModelStreamInfer(iter([texts(b"a")]), metadata=metadata)
+            assert refusal(lambda s=stream: list(s))[0] == grpc.StatusCode.UNAUTHENTICATED
+        right = (("authorization", f"Bearer {key}"),)
+        assert server.stub.ModelInfer(texts(b"a"), metadata=right).outputs
+        limited = (("authorization", f"bearer {'l' * 20}"),)
+        for _ in range(3):
+            server.stub.ModelInfer(texts(b"a"), metadata=limited)
+        code, _ = refusal(lambda: server.stub.ModelInfer(texts(b"a"), metadata=limited))
+        assert code == EXHAUSTED
+        named = texts(b"a")
+        named.parameters["hf-triton-caller"].string_param = "another"
+        assert refusal(lambda: server.stub.ModelInfer(named, metadata=right))[0] == INVALID
+
+
+def test_a_stopped_proxy_takes_no_call_and_finishes_those_in_flight(tmp_path: Path) -> None:
+    with door(tmp_path) as server:
+        held = threading.Event()
+
+        def requests() -> Iterator[Any]:
+            yield texts(b"a", model="stream")
+            held.wait(20)
+            yield texts(b"b", model="stream")
+
+        call = server.stub.ModelStreamInfer(requests())
+        for _ in range(3):
+            next(call)
+        server.proxy.begin_stop()
+        with grpc.insecure_channel(server.target) as channel:
+            other = channel.unary_unary(f"{METHODS}ServerLive")
+            assert eventually(lambda: _fails(other), 10)
+        held.set()
+        assert len(list(call)) == 3
+
+
+def _fails(ask: Any) -> bool:
+    try:
+        ask(b"", timeout=1)
+    except grpc.RpcError:
+        return True
+    return False
