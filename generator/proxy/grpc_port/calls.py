@@ -90,7 +90,8 @@ class GrpcCalls(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no ty
             async def check(message: bytes) -> None:
                 await self._check(_INFER, message)
 
-            await pass_stream_on(context, call, check)
+            may_cancel = self._triton.bears_cancels
+            await pass_stream_on(context, call, check, may_cancel=may_cancel)
             await _pass_metadata_on(call, context)
         except RefusedError as refusal:
             await _abort(context, refusal)

@@ -18,14 +18,15 @@ _running: set[asyncio.Task[None]] = set()
 
 
 async def pass_stream_on(
-    context: Any, call: Any, check: Callable[[bytes], Awaitable[None]]
+    context: Any, call: Any, check: Callable[[bytes], Awaitable[None]], *, may_cancel: bool
 ) -> None:
-    """Passes the client's requests to tritonserver's ``call``, and its responses to the client.
+    """Passes the client's requests to tritonserver's ``call``, and its responses to the client. One
+    that the client leaves is cancelled where it may be; else it ends by itself.
 
     A request that ``check`` refuses gets its error in the stream, as Triton does it. Raises
     AioRpcError where tritonserver ends the stream with an error.
     """
-    stream = _Stream(context, call, check)
+    stream = _Stream(context, call, check, may_cancel=may_cancel)
     sending, receiving = _run(stream.send()), _run(stream.receive())
     try:
         # Neither is ever cancelled as it reads or writes: gRPC would cancel the call.
@@ -43,8 +44,16 @@ async def pass_stream_on(
 
 
 class _Stream:
-    def __init__(self, context: Any, call: Any, check: Callable[[bytes], Awaitable[None]]) -> None:
+    def __init__(
+        self,
+        context: Any,
+        call: Any,
+        check: Callable[[bytes], Awaitable[None]],
+        *,
+        may_cancel: bool,
+    ) -> None:
         self._context, self._call, self._check = context, call, check
+        self._may_cancel = may_cancel
         self._writing = asyncio.Lock()
         self._num_sent = 0
         self._has_answer = False
@@ -87,13 +96,14 @@ class _Stream:
         self._cancel()
 
     def _cancel(self) -> None:
-        """Cancels the stream where tritonserver bears it.
+        """Cancels the stream while one request is being answered.
 
-        Cancelled before it is read, a stream is the last one that Triton ever takes; among the
-        answers of several requests, Triton dies; between an error and its end, the stream is never
-        forgotten. So it is, at 24.10, only while one request is being answered.
+        Cancelled before it is read, a stream is the last one that Triton ever takes; between an
+        error and its end it is never forgotten; and a state of several requests is looked at once
+        it is freed.
         """
-        if self._num_sent == 1 and self._has_answer and not self._is_ending:
+        is_answering = self._num_sent == 1 and self._has_answer and not self._is_ending
+        if self._may_cancel and is_answering:
             self._call.cancel()
 
 

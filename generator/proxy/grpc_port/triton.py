@@ -29,9 +29,9 @@ _OPTIONS = [
 _QUESTION_TIMEOUT_S = 5.0
 _UNAVAILABLE = "tritonserver does not answer: it is being started; try again"
 _TEXT = "BYTES"
-# 25.06: before it, a call that is cancelled while it ends is freed twice, and Triton dies.
+# 25.06: before it, Triton dies of calls that are cancelled, or whose deadline comes, as they end.
 # https://github.com/triton-inference-server/server/pull/7840 and /8078 and /8220
-_CANCELS_UNARY_FROM = (2, 59)
+_BEARS_CANCELS_FROM = (2, 59)
 
 
 class GrpcTriton:
@@ -42,7 +42,7 @@ class GrpcTriton:
         self._channel = grpc.aio.insecure_channel(f"unix:{socket}", options=_OPTIONS)
         self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
 
-        self._cancels_unary = False
+        self.bears_cancels = False
         self._left: set[Any] = set()
 
     async def learn_version(self) -> None:
@@ -51,7 +51,7 @@ class GrpcTriton:
             request = service_pb2.ServerMetadataRequest()
             found = await self._stub.ServerMetadata(request, timeout=_QUESTION_TIMEOUT_S)
             version = tuple(int(part) for part in found.version.split(".")[:2])
-            self._cancels_unary = version >= _CANCELS_UNARY_FROM
+            self.bears_cancels = version >= _BEARS_CANCELS_FROM
 
     async def wait_for(self, call: Any) -> None:
         """Returns when a unary call has ended. Where this is cancelled, so is the call, or left."""
@@ -60,7 +60,7 @@ class GrpcTriton:
         try:
             await ended.wait()
         except asyncio.CancelledError:
-            if self._cancels_unary:
+            if self.bears_cancels:
                 call.cancel()
             else:
                 self._left.add(call)  # whoever forgets a call cancels it
