@@ -28,7 +28,7 @@ from .request.chat import ChatTemplate
 from .request.parsing import PromptReader, Tokenize
 from .sequence.sequence import DecoderStart
 from .structured.compiling import Compiler
-from .structured.llguidance_grammars import Grammars
+from .structured.grammar_processes import GrammarProcesses
 
 
 @dataclass(frozen=True)
@@ -157,7 +157,12 @@ def loaded_model(
     """All that serving needs, with its line for the log."""
     dtype = str(parts.model.dtype).removeprefix("torch.")
     options = engine.setup.options
-    grammars = Grammars(parts.tokenizer, vocab_size(parts.model), engine.setup.eos_token_ids)
+    grammars = GrammarProcesses(
+        parts.tokenizer,
+        vocab_size(parts.model),
+        engine.setup.eos_token_ids,
+        masks=options.engine != "vllm",  # which has its own
+    )
     return LoadedModel(
         engine=engine,
         tokenizer=parts.tokenizer,
@@ -165,7 +170,7 @@ def loaded_model(
         is_encoder_decoder=bool(parts.config.is_encoder_decoder),
         description=f"{served.source} ({dtype}) on {placement.device}, {engine.description}",
         unload_grace_s=options.unload_grace_s,
-        compiler=Compiler(grammars.prepare, grammars.compile, options.max_grammar_s),
+        compiler=Compiler(grammars, options.max_grammar_s),
     )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import torch
 from hf_runtime.errors import LoadError, reason
 
 from ..engine.engine import Engine
@@ -28,10 +29,13 @@ from ..runners.adapter_runner import AdaptedRunner
 from ..runners.cuda_graphs import with_cuda_graphs
 from ..sampling.sampler import Sampler, argmax
 from ..sequence.sequence import Sequence
+from ..structured.following import wait_for_masks
+from ..structured.grammar import tell_all
 from .runner_selection import Runner, UnsupportedModelError, select_runner
 from .warm_up import warm_up
 
 _FEWEST_KEPT = 4  # prefixes
+_LONGEST_WAIT_S = 0.05  # for grammars, which mostly take less than the step
 
 
 class InFlightEngine(Engine):
@@ -155,15 +159,31 @@ class InFlightEngine(Engine):
         step = self._scheduler.schedule()
         self._cache.copy_slots(step.copies)
         logits = self.runner.forward(step)
-        sampled = step.sampled
+        logits, sampled = self._without_late(logits, step.sampled)
         started = [chunk.sequence for chunk in step.prefills if chunk.is_first]
         self.metrics.computed(len(sampled), started)
         if not sampled:
             return
-        for sequence, token in zip(sampled, self._sampler.sample(logits, sampled), strict=True):
+        tokens = self._sampler.sample(logits, sampled)
+        tell_all((s.grammar, token.id) for s, token in zip(sampled, tokens, strict=True))
+        for sequence, token in zip(sampled, tokens, strict=True):
             sequence.append(token, self.setup.eos_token_ids)
         self._publish(sampled)
         self._remove([sequence for sequence in sampled if sequence.finish_reason is not None])
+
+    def _without_late(
+        self, logits: torch.Tensor, sampled: list[Sequence]
+    ) -> tuple[torch.Tensor, list[Sequence]]:
+        """Leaves out those whose grammar takes long to say what may come next. Their last token is
+        computed again in the next step, so that nobody waits for them.
+        """
+        grammars = [s.grammar for s in sampled if s.grammar is not None]
+        if not grammars or wait_for_masks(grammars, _LONGEST_WAIT_S):
+            return logits, sampled
+        kept = [row for row, s in enumerate(sampled) if s.grammar is None or s.grammar.is_ready]
+        for sequence in set(sampled).difference(sampled[row] for row in kept):
+            sequence.num_computed_tokens -= 1
+        return logits[kept], [sampled[row] for row in kept]
 
     def _remove(self, sequences: list[Sequence]) -> None:
         copies = self._scheduler.retire(self._forgotten(sequences))

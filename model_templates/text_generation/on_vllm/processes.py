@@ -11,12 +11,12 @@ import locale
 import multiprocessing.spawn
 import os
 import shlex
-import sys
-import sysconfig
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+
+from hf_runtime.python_program import python_program
 
 VARIABLES = {
     "VLLM_LOGGING_LEVEL": "ERROR",  # why a load failed; never a request
@@ -86,19 +86,6 @@ def children_die_with_parent() -> Iterator[None]:
             yield
         finally:
             multiprocessing.spawn.set_executable(before)
-
-
-def python_program() -> str:
-    """The interpreter of the environment that this process runs in; within Triton's stub
-    ``sys.executable`` may be something else.
-    """
-    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
-    folders = [Path(sys.prefix, "bin"), Path(sysconfig.get_path("scripts"))]
-    for folder in folders:
-        for name in (version, "python3", "python"):
-            if (folder / name).is_file():
-                return str(folder / name)
-    return sys.executable
 
 
 def _script(program: str) -> str:

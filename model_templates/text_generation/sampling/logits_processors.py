@@ -190,11 +190,8 @@ def _indices(
 
 def mask_by_grammars(logits: torch.Tensor, constrained: Rows[tuple[int, Grammar]]) -> None:
     """Changes logits (rows, vocab) in place, in the rows that are named; no other is touched."""
-    words = torch.empty(
-        len(constrained), max(grammar.num_words for _, grammar in constrained), dtype=torch.int32
-    )
-    for row, (_, grammar) in zip(words, constrained, strict=True):
-        grammar.fill(row.data_ptr())
+    masks = b"".join(grammar.mask() for _, grammar in constrained)
+    words = torch.frombuffer(bytearray(masks), dtype=torch.int32).view(len(constrained), -1)
     device, vocab_size = logits.device, logits.shape[-1]
     shifts = torch.arange(_BITS, dtype=torch.int32, device=device)
     bits = (words.to(device).unsqueeze(-1) >> shifts).bitwise_and_(1)  # (constrained, words, 32)

@@ -210,7 +210,7 @@ class Sequence:
         tokens, self._new_tokens = self._new_tokens, []
         finished = self.finish_reason is not None
         if finished:
-            self.grammar = None  # frees megabytes, though others still refer to the sequence
+            self.grammar = None  # frees memory, though others still refer to the sequence
         text = self.detokenizer.release(final=finished) if self.params.stop_words else None
         is_first = len(tokens) == len(self.token_ids)
         return Update(self, tokens, text, self.finish_reason, self.error, is_first)

@@ -1,69 +1,88 @@
-"""Compiles constraints in threads of their own, so that a large one delays its own caller only.
+"""Has constraints compiled, so that a large one delays its own caller only.
 
-Two are compiled at a time, in threads of low priority; the results last used are cached by content.
-Python can't stop a thread: one that takes too long is abandoned, and another one takes its turn, as
-long as few are abandoned. Knows no grammar library and no request.
+Each is compiled in a process of its own, which ends when it takes too long. Three are compiled at a
+time; of those only one may take long, so that others get their turn. The results last used are kept
+by content. Knows no grammar library and no request.
 """
 
 from __future__ import annotations
 
-import contextlib
-import os
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
-from concurrent.futures import CancelledError, Future
-from concurrent.futures import TimeoutError as FutureTimeoutError
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from functools import partial
+from typing import Protocol
 
 from hf_runtime.errors import OverloadedError, RequestError
 
 from .constraint import Constraint
 from .grammar import Grammar
 
-Start = Callable[[], Grammar]
-Started = dict[Constraint, Start]
-Futures = dict[Constraint, Future[Start]]
+_MAX_CONCURRENT = 3
+_MAX_LONG = 1
+_TURN_S = 0.25  # most take a few milliseconds
+_MAX_KEPT = 32
+_MAX_KEPT_BYTES = 256 * 2**20
+_MAX_WAITING = 64
+_SLACK_S = 1.0  # beyond the limit, in which the kernel ends the process
+
+
+class Compiled(Protocol):
+    """A constraint's process: called, it gives the grammar of one more output."""
+
+    num_bytes: int
+    has_ended: bool
+
+    def __call__(self) -> Grammar:
+        """The grammar of one more output."""
+
+    def wait(self, timeout_s: float) -> bool:
+        """Whether it is made or has ended; raises RequestError where it can't be made."""
+
+    def close(self) -> None:
+        """Ends it at once."""
+
+
+class Processes(Protocol):
+    """Where constraints are compiled."""
+
+    def prepare(self) -> None:
+        """All that is done once before the first."""
+
+    def begin(self, constraint: Constraint, time_limit_s: float) -> Compiled:
+        """Begins with a constraint; what it gives ends when nothing refers to it."""
+
+    def close(self) -> None:
+        """Ends them all."""
+
+
+Started = dict[Constraint, Compiled]
+Futures = dict[Constraint, Future[Compiled]]
 Take = Callable[[Started], None]
 Fail = Callable[[Exception], None]
 
-_MAX_CONCURRENT = 2
-_MAX_ABANDONED = 4
-_NICENESS = 10
-_MAX_CACHED = 32  # each may grow to about 20 MB of automaton
-_MAX_WAITING = 64
+
+class _TookTooLongError(RequestError):
+    """Not kept: the machine may have been busy."""
 
 
 class Compiler:
-    """Compiles constraints to functions that start a grammar.
-
-    ``time_limit_s`` is how long a request waits for each constraint. ``prepare`` is called before
-    each; its time does not count.
+    """Compiles constraints to what starts a grammar; each within ``time_limit_s``, for which the
+    time of ``prepare`` does not count.
     """
 
-    def __init__(
-        self,
-        prepare: Callable[[], object],
-        compile_: Callable[[Constraint], Start],
-        time_limit_s: float,
-    ) -> None:
-        self._prepare, self._compile = prepare, compile_
-        self._time_limit_s = time_limit_s
-        self._prepared = threading.Event()
-        self._turns = threading.Semaphore(_MAX_CONCURRENT)
+    def __init__(self, processes: Processes, time_limit_s: float) -> None:
+        self._processes, self._time_limit_s = processes, time_limit_s
+        self._threads = ThreadPoolExecutor(_MAX_CONCURRENT, thread_name_prefix="grammar")
+        self._long = threading.Semaphore(_MAX_LONG)
         self._lock = threading.Lock()  # guards the rest
-        self._kept: OrderedDict[Constraint, Future[Start]] = OrderedDict()
-        self._unfinished: set[Future[Start]] = set()
-        self._abandoned: set[Future[Start]] = set()
-        self._waiting: set[threading.Thread] = set()
-        self._asking: dict[tuple[Future[Start], ...], list[tuple[Take, Fail]]] = {}
+        self._kept: OrderedDict[Constraint, Future[Compiled]] = OrderedDict()
+        self._unfinished: set[Future[Compiled]] = set()
         self._closed = False
 
-    def when_ready(
-        self,
-        constraints: Iterable[Constraint],
-        start: Take,
-        fail: Fail,
-    ) -> None:
+    def when_ready(self, constraints: Iterable[Constraint], start: Take, fail: Fail) -> None:
         """Calls ``start`` with all of the constraints, or ``fail``: at once where they are known,
         else from another thread.
 
@@ -74,133 +93,114 @@ class Compiler:
         except OverloadedError as error:
             fail(error)
             return
-        if all(future.done() for future in futures.values()):
-            _tell(self._outcome(futures), start, fail)
-        else:
-            self._wait_in_thread(futures, start, fail)
+        _when_all_done(futures, partial(_tell, futures, start, fail))
 
     def close(self) -> None:
-        """Refuses what waits for its turn; what is being compiled may end within its time limit."""
+        """Refuses what waits for its turn, and ends the processes."""
         with self._lock:
             self._closed = True
-            unfinished, waiting = list(self._unfinished), list(self._waiting)
-        for future in unfinished:
-            future.cancel()
-            self._turns.release()
-        for thread in waiting:
-            thread.join()
+        self._processes.close()
+        self._threads.shutdown(cancel_futures=True)
+        self._kept.clear()
 
-    def _future(self, constraint: Constraint) -> Future[Start]:
+    def _future(self, constraint: Constraint) -> Future[Compiled]:
         with self._lock:
             if self._closed:
                 raise OverloadedError("the model is being unloaded: try again later")
             future = self._kept.get(constraint)
-            if future is None or future.cancelled():
+            if future is None or not _is_worth_keeping(future):
                 if len(self._unfinished) >= _MAX_WAITING:
                     raise _busy(constraint)
-                future = self._kept[constraint] = Future()
+                future = self._kept[constraint] = self._threads.submit(self._make, constraint)
                 self._unfinished.add(future)
-                threading.Thread(
-                    target=self._run, args=(constraint, future), name="grammar", daemon=True
-                ).start()
+                future.add_done_callback(self._unfinished.discard)
             self._kept.move_to_end(constraint)
-            while len(self._kept) > _MAX_CACHED:
-                self._kept.popitem(last=False)
+            self._forget()
             return future
 
-    def _run(self, constraint: Constraint, future: Future[Start]) -> None:
-        _lower_priority()
-        self._prepare()
-        self._prepared.set()
-        self._turns.acquire()
-        if future.set_running_or_notify_cancel():
-            try:
-                future.set_result(self._compile(constraint))
-            except BaseException as error:  # PyO3's PanicException is not an Exception
-                failed = error if isinstance(error, Exception) else _broken(constraint)
-                future.set_exception(failed)
-        with self._lock:
-            self._unfinished.discard(future)
-            was_abandoned = future in self._abandoned
-            self._abandoned.discard(future)
-        if not was_abandoned:
-            self._turns.release()
+    def _forget(self) -> None:
+        """Of those kept, the least used where they are too many or too large."""
+        sizes = {constraint: _num_bytes(future) for constraint, future in self._kept.items()}
+        while len(sizes) > 1 and (len(sizes) > _MAX_KEPT or sum(sizes.values()) > _MAX_KEPT_BYTES):
+            constraint, _ = self._kept.popitem(last=False)
+            del sizes[constraint]
 
-    def _wait_in_thread(self, futures: Futures, start: Take, fail: Fail) -> None:
-        """Waits in another thread, one for all requests that wait for the same constraints."""
-        key = tuple(futures.values())
+    def _make(self, constraint: Constraint) -> Compiled:
+        self._processes.prepare()
+        compiled = self._processes.begin(constraint, self._time_limit_s)
+        try:
+            self._wait(constraint, compiled)
+        except BaseException:
+            compiled.close()  # the error's traceback refers to it
+            raise
+        return compiled
 
-        def wait() -> None:
-            outcome = self._outcome(futures)
-            with self._lock:
-                asking = self._asking.pop(key)
+    def _wait(self, constraint: Constraint, compiled: Compiled) -> None:
+        limit_s, began_s = self._time_limit_s, time.monotonic()
+        if not compiled.wait(min(limit_s, _TURN_S)):
+            if not self._long.acquire(blocking=False):
+                raise _busy(constraint)
             try:
-                for one in asking:
-                    _tell(outcome, *one)
+                compiled.wait(limit_s + _SLACK_S)
             finally:
-                with self._lock:
-                    self._waiting.discard(thread)
+                self._long.release()
+        if time.monotonic() - began_s >= limit_s:
+            raise _TookTooLongError(
+                f"{constraint.kind}: takes more than {limit_s:g} s to prepare (max_grammar_s), "
+                "allowed: a simpler one"
+            )
+        if compiled.has_ended:
+            if self._closed:
+                raise _busy(constraint)
+            raise RequestError(f"{constraint.kind}: too large to prepare, allowed: a smaller one")
 
-        thread = threading.Thread(target=wait, name="grammar-wait", daemon=True)
-        with self._lock:
-            is_first = key not in self._asking
-            is_full = is_first and len(self._waiting) >= _MAX_WAITING
-            if not is_full:
-                self._asking.setdefault(key, []).append((start, fail))
-                if is_first:
-                    self._waiting.add(thread)
-                    thread.start()
-        if is_full:
-            fail(_busy(next(iter(futures))))
 
-    def _outcome(self, futures: Futures) -> Started | Exception:
+def _when_all_done(futures: Futures, tell: Callable[[], None]) -> None:
+    """Calls ``tell`` once, when the last of them is done."""
+    left = set(futures.values())
+    lock = threading.Lock()
+
+    def done(future: Future[Compiled]) -> None:
+        with lock:
+            left.discard(future)
+            is_last = not left
+        if is_last:
+            tell()
+
+    for future in list(left):
+        future.add_done_callback(done)
+
+
+def _tell(futures: Futures, start: Take, fail: Fail) -> None:
+    compiled: Started = {}
+    for constraint, future in futures.items():
         try:
-            return {constraint: self._result(constraint, f) for constraint, f in futures.items()}
-        except Exception as error:  # told to whoever asks
-            return error
-
-    def _result(self, constraint: Constraint, future: Future[Start]) -> Start:
-        self._prepared.wait()
-        try:
-            return future.result(self._time_limit_s)
-        except CancelledError:  # by another that waited for the same, or by close()
-            raise _busy(constraint) from None
-        except FutureTimeoutError:
-            if future.cancel():  # it was not even begun
-                raise _busy(constraint) from None
-            self._abandon(future)
-            raise RequestError(
-                f"{constraint.kind}: takes more than {self._time_limit_s:g} s to prepare "
-                "(max_grammar_s), allowed: a simpler one"
-            ) from None
-
-    def _abandon(self, future: Future[Start]) -> None:
-        """Gives the turn of one that takes too long to another."""
-        with self._lock:
-            abandons = future in self._unfinished and future not in self._abandoned
-            abandons = abandons and len(self._abandoned) < _MAX_ABANDONED
-            if abandons:
-                self._abandoned.add(future)
-        if abandons:
-            self._turns.release()
+            compiled[constraint] = future.result()
+        except CancelledError:
+            fail(_busy(constraint))
+            return
+        except Exception as error:
+            fail(error)
+            return
+    start(compiled)
 
 
-def _tell(outcome: Started | Exception, start: Take, fail: Fail) -> None:
-    if isinstance(outcome, Exception):
-        fail(outcome)
-    else:
-        start(outcome)
+def _is_worth_keeping(future: Future[Compiled]) -> bool:
+    if not future.done():
+        return True
+    if future.cancelled():
+        return False
+    error = future.exception()
+    if error is not None:
+        return isinstance(error, RequestError) and not isinstance(error, _TookTooLongError)
+    return not future.result().has_ended
+
+
+def _num_bytes(future: Future[Compiled]) -> int:
+    if not future.done() or future.cancelled() or future.exception() is not None:
+        return 0
+    return future.result().num_bytes
 
 
 def _busy(constraint: Constraint) -> OverloadedError:
     return OverloadedError(f"too many of {constraint.kind} are being prepared: try again later")
-
-
-def _broken(constraint: Constraint) -> RequestError:
-    return RequestError(f"{constraint.kind}: can't be prepared, allowed: another one")
-
-
-def _lower_priority() -> None:
-    """Lets the engine's thread run first: on Linux each thread has a niceness of its own."""
-    with contextlib.suppress(OSError, AttributeError):
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)

@@ -1,42 +1,74 @@
-"""The grammar state of one output. Only this module and llguidance_grammars.py call llguidance."""
+"""The grammar of one output, as the engine's thread follows it: its state is in another process."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from types import MappingProxyType
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Protocol
 
-from hf_runtime.errors import RequestError
+
+class FollowingProcess(Protocol):
+    """What follows outputs by one constraint."""
+
+    first_mask: bytes
+
+    def follow(self, number: int, token_id: int) -> None:
+        """Orders a token to be taken; does not wait."""
+
+    def state(self, number: int) -> bool:
+        """Waits for what the last token has led to: whether nothing can follow but the end. Raises
+        RequestError where it does not fit.
+        """
+
+    def mask(self, number: int) -> bytes | None:
+        """Waits for what may come next; None where the process has ended."""
+
+    def has_mask(self, number: int) -> bool:
+        """Whether ``mask`` would not wait."""
+
+    def drop(self, number: int) -> None:
+        """The output goes on no longer; may be called from any thread."""
+
+    def fileno(self) -> int:
+        """That of the connection with it."""
 
 
 class Grammar:
     """Follows one output token by token; used by the engine's thread alone.
 
-    ``option`` is the request's option, which errors name; ``special_tokens`` are those whose text
-    stands in the constraint. With n above 1 each choice has a grammar of its own.
+    With n above 1 each choice has a grammar of its own. ``number`` is its own in the process.
     """
 
-    def __init__(
-        self,
-        matcher: Any,
-        option: str,
-        num_words: int,
-        special_tokens: Mapping[int, str] = MappingProxyType({}),
-    ) -> None:
-        self._matcher, self._option = matcher, option
-        self._special_tokens = special_tokens
-        self.num_words = num_words
+    def __init__(self, process: FollowingProcess, number: int) -> None:
+        self._process, self._number = process, number
+        self._told: int | None = None
+        self._began = False
+        self.is_complete = False
+
+    def __del__(self) -> None:
+        if self._began:
+            self._process.drop(self._number)
 
     @property
-    def is_complete(self) -> bool:
-        """Whether nothing can follow but the end."""
-        return bool(self._matcher.is_stopped())
+    def is_ready(self) -> bool:
+        """Whether ``mask`` would not wait."""
+        return not self._began or self._process.has_mask(self._number)
 
-    def fill(self, address: int) -> None:
-        """Writes a bit for each token, 1 where it may come next, into ``num_words`` 32-bit words at
-        ``address``, the lowest bit first. An end-of-text token may come where the text may end.
+    def fileno(self) -> int:
+        """The descriptor that has something to read when the mask comes."""
+        return self._process.fileno()
+
+    def mask(self) -> bytes:
+        """A bit for each token, 1 where it may come next, the lowest bit first, in whole 32-bit
+        words. An end-of-text token may come where the text may end. Where the grammar has become
+        too complex it allows what came first: ``follow`` then says it.
         """
-        self._matcher.unsafe_compute_mask_ptr(address, 4 * self.num_words)
+        found = self._process.mask(self._number) if self._began else None
+        return self._process.first_mask if found is None else found
+
+    def tell(self, token_id: int) -> None:
+        """Begins with ``follow`` of the same token, so that others may begin before it ends."""
+        self._process.follow(self._number, token_id)
+        self._told, self._began = token_id, True
 
     def follow(self, token_id: int) -> None:
         """Takes the next token.
@@ -45,23 +77,28 @@ class Grammar:
             RequestError: the grammar does not allow the token, because it allows none or because
                 other options forbid those that it allows; or the grammar is too complex.
         """
-        if not self._matcher.consume_token(token_id):
-            why = _refusal_reason(self._matcher.stop_reason(), self._matcher.get_error())
-            if token_id in self._special_tokens:
-                # llguidance allows the token where the constraint has its text, then refuses it.
-                why = (
-                    f"has {self._special_tokens[token_id]!r}, a special token of this model, which "
-                    "can't be written as a text, allowed: other texts"
-                )
-            raise RequestError(f"{self._option}: {why}")
+        if self._told is None:
+            self.tell(token_id)
+        assert self._told == token_id
+        self._told = None
+        self.is_complete = self._process.state(self._number)
 
 
-def _refusal_reason(stop_reason: str, error: str) -> str:
-    """llguidance says InternalError for a token that does not fit and for a limit alike."""
-    fits_nothing = "satisfy the grammar" in error or stop_reason.startswith(("NoExt", "NotStop"))
-    if not fits_nothing:
-        return "too complex to follow any further, allowed: a simpler one"
+def special_token_reason(token_id: int, special_tokens: Mapping[int, str]) -> str:
+    """Why a token that is allowed is then refused; empty where its text is no special token's.
+
+    llguidance allows such a token where the constraint has its text, then refuses it.
+    """
+    if token_id not in special_tokens:
+        return ""
     return (
-        "no token of this model can go on; allowed: what its tokens can write, without bad_words "
-        "or other options that forbid them"
+        f"has {special_tokens[token_id]!r}, a special token of this model, which can't be written "
+        "as a text, allowed: other texts"
     )
+
+
+def tell_all(tokens: Iterable[tuple[Grammar | None, int]]) -> None:
+    """Begins with the next token of each, in all their processes at once."""
+    for grammar, token_id in tokens:
+        if grammar is not None:
+            grammar.tell(token_id)

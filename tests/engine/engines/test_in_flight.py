@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -12,6 +13,8 @@ from hf_runtime.errors import DeviceLostError, EngineError, LoadError, Overloade
 from text_generation.engine.scheduler import Step
 from text_generation.in_flight import engine as in_flight
 from text_generation.in_flight.engine import InFlightEngine
+from text_generation.structured.constraint import Constraint
+from text_generation.structured.grammar import Grammar
 
 from tests.engine.driving import Answers, Completion, running, setup
 from tests.engine.tiny_models import CONTEXT, VOCAB_SIZE, mixed_load, reference, tiny_model
@@ -234,3 +237,48 @@ def test_a_cache_that_cannot_be_allocated_is_one_line(
         InFlightEngine(setup(model, max_num_seqs=2)).start()
     expected = "no memory for a KV cache of 0.00 GiB: Unable to allocate"
     assert str(raised.value) == expected
+
+
+class LateProcess:
+    """Follows an output by a grammar that allows everything; says it when it is told to."""
+
+    first_mask = b"\xff" * (-(-VOCAB_SIZE // 32) * 4)
+
+    def __init__(self) -> None:
+        self.says_it = threading.Event()
+        self._read, self._write = socket.socketpair()
+
+    def follow(self, number: int, token_id: int) -> None:
+        pass
+
+    def state(self, number: int) -> bool:
+        return False
+
+    def mask(self, number: int) -> bytes:
+        assert self.says_it.is_set()
+        return self.first_mask
+
+    def has_mask(self, number: int) -> bool:
+        return self.says_it.is_set()
+
+    def drop(self, number: int) -> None:
+        self._read.close()
+        self._write.close()
+
+    def fileno(self) -> int:
+        return self._read.fileno()
+
+
+@pytest.mark.parametrize("architecture", ["llama", "gptj"])
+def test_nobody_waits_for_a_grammar_that_takes_long(architecture: str) -> None:
+    with running(InFlightEngine(setup(tiny_model(architecture)))) as engine:
+        answers, process = Answers(), LateProcess()
+        late = answers.sequence(0, [5, 6, 7], max_tokens=9, constraint=Constraint("regex", ("",)))
+        late.grammar = Grammar(process, 1)
+        engine.submit([late])
+        engine.submit([answers.sequence(1, [5, 6], max_tokens=20)])
+        assert len(answers.completion(1).token_ids) == 20
+        assert len(late.token_ids) == 1
+        process.says_it.set()
+        engine.submit([answers.sequence(2, [5, 6, 7], max_tokens=9)])
+        assert answers.completion(0).token_ids == answers.completion(2).token_ids

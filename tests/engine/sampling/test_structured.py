@@ -6,12 +6,11 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -26,16 +25,17 @@ from text_generation.sampling.sampler import Sampler
 from text_generation.sequence.detokenizer import Detokenizer
 from text_generation.sequence.sampling_params import SamplingParams
 from text_generation.sequence.sequence import Sequence
-from text_generation.structured.compiling import Compiler, Start, Started, Take
+from text_generation.structured.compiling import Compiler, Started, Take
 from text_generation.structured.constraint import Constraint
+from text_generation.structured.following import Following
 from text_generation.structured.grammar import Grammar
-from text_generation.structured.llguidance_grammars import Grammars, grammar_text
+from text_generation.structured.grammar_processes import GrammarProcesses
+from text_generation.structured.llguidance_grammars import grammar_text
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
 from tests.engine.driving import Caller, NumberTokenizer
 from tests.engine.requests.test_request import READER
-from tests.support.triton import eventually
 
 TEXTS = [
     '{"name": "Ann", "age": 31, "likes": ["tea", "the sea"]}',
@@ -49,6 +49,23 @@ SCHEMA = {
     "required": ["name", "age"],
     "additionalProperties": False,
 }
+
+
+class Grammars:
+    """Makes grammars, and waits for them."""
+
+    def __init__(self, tokenizer: Any, num_tokens: int | None = None) -> None:
+        ends = [tokenizer.eos_token_id] if tokenizer.eos_token_id is not None else [1]
+        num_tokens = num_tokens or len(tokenizer) + PADDING
+        self.processes = GrammarProcesses(tokenizer, num_tokens, ends)
+        self.close = self.processes.close
+
+    def compile(self, constraint: Constraint, time_limit_s: float = 60.0) -> Following:
+        following = self.processes.begin(constraint, time_limit_s)
+        assert following.wait(time_limit_s + 5)
+        return following
+
+
 CONSTRAINTS = [
     Constraint("regex", (DATE,)),
     Constraint("choice", ("a.b*(", "日本", " south\n", '"q\\')),
@@ -99,8 +116,10 @@ def tokenizer(request: pytest.FixtureRequest) -> Any:
 
 
 @pytest.fixture(scope="module")
-def grammars(tokenizer: Any) -> Grammars:
-    return Grammars(tokenizer, len(tokenizer) + PADDING, [tokenizer.eos_token_id])
+def grammars(tokenizer: Any) -> Iterator[Grammars]:
+    grammars = Grammars(tokenizer)
+    yield grammars
+    grammars.close()
 
 
 def sequence(grammar: Grammar | None, tokenizer: Any, **params: Any) -> Sequence:
@@ -144,11 +163,10 @@ def test_random_logits_write_what_fits(
 
 def test_what_may_go_on_ends_with_the_models_own_end(grammars: Grammars, tokenizer: Any) -> None:
     grammar = grammars.compile(Constraint("regex", ("a+",)))()
-    eos, words = tokenizer.eos_token_id, torch.empty(grammar.num_words, dtype=torch.int32)
+    eos = tokenizer.eos_token_id
 
     def may_end() -> bool:
-        grammar.fill(words.data_ptr())
-        return bool(words[eos // 32] >> (eos % 32) & 1)
+        return bool(grammar.mask()[eos // 8] >> (eos % 8) & 1)
 
     assert not may_end()
     grammar.follow(tokenizer.convert_tokens_to_ids("a"))
@@ -196,32 +214,38 @@ def test_what_grows_too_large_to_follow_says_so(grammars: Grammars, tokenizer: A
 def test_a_tokenizer_of_another_kind_is_each_requests_error() -> None:
     letters = Tokenizer(models.WordLevel({"a": 0, "b": 1}, unk_token="a"))
     fast = PreTrainedTokenizerFast(tokenizer_object=letters, unk_token="a")
-    grammars = Grammars(fast, 2, [1])
+    grammars = Grammars(fast, 2)
     for _ in range(2):
         with pytest.raises(RequestError, match="regex: can't be used with this model, whose token"):
             grammars.compile(Constraint("regex", ("a",)))
+    grammars.close()
 
 
 def test_a_missing_package_is_each_requests_error(
     monkeypatch: pytest.MonkeyPatch, tokenizer: Any
 ) -> None:
-    monkeypatch.setitem(sys.modules, "llguidance.hf", None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(RequestError, match=r"regex: .* lacks the package llguidance.*pip install"):
-        Grammars(tokenizer, 400, [0]).compile(Constraint("regex", ("a",)))
+        Grammars(tokenizer).compile(Constraint("regex", ("a",)))
 
 
-def test_a_panic_at_a_tokenizer_is_each_requests_error(
-    monkeypatch: pytest.MonkeyPatch, tokenizer: Any
-) -> None:
+def test_a_panic_at_a_tokenizer_is_each_requests_error() -> None:
     class PanicException(BaseException):
         """As the library's own, none of Exception."""
 
-    def panic(*_: Any, **__: Any) -> None:
-        raise PanicException("index out of bounds")
+    class Broken:
+        eos_token_id = 1
+        added_tokens_decoder: ClassVar[dict[int, Any]] = {}
 
-    monkeypatch.setattr("llguidance.hf.from_tokenizer", panic)
+        def __len__(self) -> int:
+            return 2
+
+        @property
+        def backend_tokenizer(self) -> Any:
+            raise PanicException("index out of bounds")
+
     with pytest.raises(RequestError, match=r"regex: .* \(index out of bounds\)"):
-        Grammars(tokenizer, 400, [0]).compile(Constraint("regex", ("a",)))
+        Grammars(Broken()).compile(Constraint("regex", ("a",)))
 
 
 def test_a_sequence_that_ended_lets_its_grammar_go(grammars: Grammars, tokenizer: Any) -> None:
@@ -264,6 +288,28 @@ def test_time_runs_from_the_arrival_on_also_while_a_grammar_is_made() -> None:
     reception.stop(0.0)
 
 
+class FakeCompiled:
+    """What ends when it is told to."""
+
+    def __init__(self, constraint: Constraint, told: threading.Event) -> None:
+        self._text, self._told = constraint.text, told
+        self.num_bytes = 200 * 2**20 if self._text.startswith("large") else 0
+        self.has_ended = False
+
+    def __call__(self) -> Any:
+        return None
+
+    def close(self) -> None:
+        self.has_ended = True
+
+    def wait(self, timeout_s: float) -> bool:
+        if self._text == "bad":
+            raise RequestError("regex: bad")
+        if self._text == "ends":
+            self.has_ended = True
+        return not self._text.startswith("slow") or self._told.wait(timeout_s)
+
+
 class Compilation:
     """What a Compiler is given: compiles ``slow`` when it is told to, fails on ``bad``."""
 
@@ -271,13 +317,15 @@ class Compilation:
         self.told = threading.Event()
         self.compiled: list[str] = []
 
-    def __call__(self, constraint: Constraint) -> Start:
+    def prepare(self) -> None:
+        pass
+
+    def begin(self, constraint: Constraint, time_limit_s: float) -> FakeCompiled:
         self.compiled.append(constraint.text)
-        if constraint.text.startswith("slow"):
-            assert self.told.wait(60)
-        if constraint.text == "bad":
-            raise RequestError("regex: bad")
-        return lambda: Grammar(None, constraint.text, 1)
+        return FakeCompiled(constraint, self.told)
+
+    def close(self) -> None:
+        self.told.set()
 
 
 class Asking:
@@ -315,9 +363,8 @@ def compilation() -> Compilation:
 
 @pytest.fixture
 def asking(compilation: Compilation) -> Iterator[Asking]:
-    compiler = Compiler(lambda: None, compilation, time_limit_s=600)
+    compiler = Compiler(compilation, time_limit_s=600)
     yield Asking(compiler)
-    compilation.told.set()
     compiler.close()
 
 
@@ -366,21 +413,49 @@ def test_of_those_that_differ_not_too_many_may_wait(
     assert len(refused) == 6
 
 
-def test_what_takes_too_long_is_refused_and_leaves_its_turn(compilation: Compilation) -> None:
-    compiler = Compiler(lambda: None, compilation, time_limit_s=0.05)
-    asking = Asking(compiler)
-    for answer in [asking.begin(f"slow {number}") for number in range(2)]:
-        said = answer()
-        assert isinstance(said, RequestError | OverloadedError)
-    assert eventually(lambda: isinstance(asking("a"), dict))
-    wanted = "takes more than 0.05 s to prepare (max_grammar_s)"
-    assert eventually(lambda: wanted in str(asking("slow 0")))  # before it is begun it is refused
+def test_of_those_that_take_long_one_goes_on_and_others_are_refused_for_now(
+    asking: Asking, compilation: Compilation
+) -> None:
+    first = asking.begin("slow 0")
+    others = [asking.begin(f"slow {number}") for number in range(1, 9)]
+    assert isinstance(asking("a"), dict)
+    assert all(isinstance(answer(), OverloadedError) for answer in others)
     compilation.told.set()
+    assert isinstance(first(), dict)
+    assert isinstance(asking("slow 3"), dict)  # not refused for ever
+
+
+def test_what_takes_too_long_is_refused_and_not_kept(compilation: Compilation) -> None:
+    compiler = Compiler(compilation, time_limit_s=0.05)
+    asking = Asking(compiler)
+    for _ in range(2):
+        said = str(asking("slow"))
+        assert said == (
+            "regex: takes more than 0.05 s to prepare (max_grammar_s), allowed: a simpler one"
+        )
+    assert compilation.compiled == ["slow", "slow"]
     compiler.close()
 
 
+def test_what_ends_its_process_is_refused(asking: Asking) -> None:
+    assert str(asking("ends")) == "regex: too large to prepare, allowed: a smaller one"
+
+
+def test_what_ended_since_is_made_again(asking: Asking, compilation: Compilation) -> None:
+    (made,) = asking("a").values()  # type: ignore[union-attr]
+    made.has_ended = True
+    asking("a")
+    assert compilation.compiled == ["a", "a"]
+
+
+def test_few_large_ones_are_kept(asking: Asking, compilation: Compilation) -> None:
+    for text in ("large 0", "large 1", "a", "large 1", "large 0"):
+        asking(text)
+    assert compilation.compiled == ["large 0", "large 1", "a", "large 0"]
+
+
 def test_after_closing_all_is_refused(compilation: Compilation) -> None:
-    compiler = Compiler(lambda: None, compilation, time_limit_s=20)
+    compiler = Compiler(compilation, time_limit_s=20)
     compiler.close()
     assert isinstance(Asking(compiler)("a"), OverloadedError)
 
