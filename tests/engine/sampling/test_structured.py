@@ -36,6 +36,7 @@ from transformers import PreTrainedTokenizerFast
 
 from tests.engine.driving import Caller, NumberTokenizer
 from tests.engine.requests.test_request import READER
+from tests.support.triton import eventually
 
 TEXTS = [
     '{"name": "Ann", "age": 31, "likes": ["tea", "the sea"]}',
@@ -332,7 +333,7 @@ class Asking:
     """Asks a Compiler, and waits for what it says."""
 
     def __init__(self, compiler: Compiler) -> None:
-        self._compiler = compiler
+        self.compiler = compiler
 
     def begin(self, *texts: str) -> Callable[[], Started | Exception]:
         """Asks; gives a function that waits for the answer."""
@@ -343,7 +344,7 @@ class Asking:
             said.append(answer)
             done.set()
 
-        self._compiler.when_ready([Constraint("regex", (text,)) for text in texts], take, take)
+        self.compiler.when_ready([Constraint("regex", (text,)) for text in texts], take, take)
 
         def answer() -> Started | Exception:
             assert done.wait(60)
@@ -417,6 +418,7 @@ def test_of_those_that_take_long_one_goes_on_and_others_are_refused_for_now(
     asking: Asking, compilation: Compilation
 ) -> None:
     first = asking.begin("slow 0")
+    assert eventually(lambda: not asking.compiler._long._value)
     others = [asking.begin(f"slow {number}") for number in range(1, 9)]
     assert isinstance(asking("a"), dict)
     assert all(isinstance(answer(), OverloadedError) for answer in others)
