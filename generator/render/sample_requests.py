@@ -17,6 +17,7 @@ from typing import Any
 from generator.render import model_config
 from generator.render.model_folder import VALUES_FILE
 from generator.spec.triton_models import ROLE_PARAMETER, TASK_PARAMETER
+from generator.yaml_file.regular_file import read_json
 
 Value = str | int | bool | list[str] | list[int] | list[bool]
 
@@ -104,7 +105,7 @@ def _with_mask(value: Value, folder: Path) -> Value:
 
 def _mask_token(folder: Path) -> str:
     for path in tokenizer_files(folder):
-        tokens = json.loads(path.read_text(encoding="utf-8")).get("added_tokens", [])
+        tokens = read_json(path).get("added_tokens", [])
         for token in tokens:
             if token["content"].strip("[]<>").lower() == "mask":
                 return str(token["content"])

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from generator.repository.atomic_files import write as write_file
 from generator.repository.compare import readable_errors
+from generator.yaml_file.regular_file import read_json
 
 RECORD_FILE = ".hf-triton-served.json"
 
@@ -58,7 +59,7 @@ class ServedRecord:
 def read(repository: Path) -> ServedRecord | None:
     """The record; None where there is none, or what is there is none of ours."""
     with contextlib.suppress(OSError, ValueError, TypeError, KeyError, AttributeError):
-        value = json.loads((repository / RECORD_FILE).read_text(encoding="utf-8"))
+        value = read_json(repository / RECORD_FILE)
         last, applied = value["last"], value.get("applied")
         return ServedRecord(
             tuple(map(str, value["models"])),

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from generator.errors import RepositoryError
+from generator.yaml_file.regular_file import read_json
 
 STATE_PREFIX = ".hf-triton-server-"
 
@@ -74,7 +75,7 @@ def running_servers(repository: Path) -> list[ServerState]:
     found = []
     for path in sorted(repository.glob(f"{STATE_PREFIX}*.json")):
         with contextlib.suppress(OSError, ValueError, TypeError):
-            state = ServerState(**json.loads(path.read_text(encoding="utf-8")))
+            state = ServerState(**read_json(path))
             if state.is_running:
                 found.append(state)
     return sorted(found, key=lambda state: state.http_port)

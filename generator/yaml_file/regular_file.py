@@ -6,10 +6,13 @@ A pipe or a device could be waited for, or read, for ever: only regular files ar
 from __future__ import annotations
 
 import errno
+import json
 import os
 import stat
 from pathlib import Path
+from typing import Any
 
+MOST_JSON_BYTES = 64 * 2**20  # tokenizers have up to 30 MiB
 _KINDS = (
     (stat.S_ISDIR, "a folder"),
     (stat.S_ISFIFO, "a pipe"),
@@ -34,6 +37,14 @@ def read_regular(path: Path, most_bytes: int) -> bytes:
     if max(found.st_size, len(content)) > most_bytes:
         raise OSError(errno.EFBIG, f"it is larger than {_size(most_bytes)}", str(path))
     return content
+
+
+def read_json(path: Path) -> Any:
+    """What a file of JSON holds. Raises OSError as ``read_regular``, and ValueError for no JSON."""
+    try:
+        return json.loads(read_regular(path, MOST_JSON_BYTES))
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
 
 
 def _size(num_bytes: int) -> str:

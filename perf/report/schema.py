@@ -21,12 +21,11 @@ from pathlib import Path
 from typing import IO, Any
 
 from generator.errors import mask_tokens
-from generator.yaml_file.regular_file import read_regular
+from generator.yaml_file import regular_file
 from perf.report.typed import made
 from perf.report.written import write_text
 
 SCHEMA_VERSION = 1
-_MOST_BYTES = 64 * 2**20
 RUN_FILE, MEASUREMENTS_FILE = "run.json", "measurements.jsonl"
 
 _SECRETS = (
@@ -148,7 +147,7 @@ def read_run(folder: Path) -> Run:
 def read_json(file: Path) -> Any:
     """What a file of JSON holds. Raises OSError, ValueError."""
     try:
-        return json.loads(read_regular(file, _MOST_BYTES).decode("utf-8"))
+        return regular_file.read_json(file)
     except json.JSONDecodeError as error:
         raise ValueError(f"not JSON: line {error.lineno}, {error.msg}") from None
     except UnicodeDecodeError:

@@ -6,13 +6,13 @@ A model of another shape than Llama's, or a load whose tokens are not counted, h
 
 from __future__ import annotations
 
-import json
 from argparse import Namespace
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from generator.yaml_file.regular_file import read_json
 from perf.report.schema import Load, Measurement
 from perf.roofline.step import (
     ITEM_SIZES,
@@ -128,7 +128,7 @@ def _moments(label: str) -> tuple[float, float] | None:
 
 def _config(file: Path) -> Mapping[str, Any]:
     try:
-        values = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
+        values = read_json(file)
+    except (OSError, ValueError):
         return {}
     return values if isinstance(values, dict) else {}

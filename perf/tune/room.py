@@ -5,12 +5,12 @@ An estimate from below: what it refuses can't work; what it lets pass may still 
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from generator.spec.model_spec import ModelSpec
+from generator.yaml_file.regular_file import read_json
 from perf.sweep.server.machine_use import nvidia_smi
 from perf.tune.settings.keys import INSTANCES, OPTIONS
 from perf.tune.settings.space import Settings
@@ -58,7 +58,7 @@ class Room:
 
 def _config(files: Path | None) -> dict[str, Any]:
     try:
-        read = json.loads((files / "config.json").read_text(encoding="utf-8")) if files else {}
+        read = read_json(files / "config.json") if files else {}
     except (OSError, ValueError):
         return {}
     return read.get("text_config", read) if isinstance(read, dict) else {}

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from pathlib import Path
 from typing import Any
 
 from generator.errors import EXIT_OK, PerfError
+from generator.yaml_file.regular_file import read_json
 from perf.verbs.arguments import counts, whole
 
 HELP = "the tokens/s that this machine's memory and cores allow a decoder"
@@ -80,7 +80,7 @@ def _config(path: Path) -> Any:
 
     path = path / "config.json" if path.is_dir() else path
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
+        values = read_json(path)
     except OSError as error:
         raise PerfError(f"{path}: {error.strerror}") from None
     except ValueError:

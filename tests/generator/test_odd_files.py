@@ -9,9 +9,12 @@ from pathlib import Path
 import pytest
 
 from generator.errors import ServerError, SpecError
+from generator.repository import served_record
+from generator.repository.served_record import RECORD_FILE
 from generator.server.admin_key import take_admin_key
+from generator.server.state_file import STATE_PREFIX, running_servers
 from generator.yaml_file import reading
-from generator.yaml_file.regular_file import read_regular
+from generator.yaml_file.regular_file import read_json, read_regular
 from tests.generator.conftest import Run
 from tests.generator.workspace import ONE_MODEL
 
@@ -73,6 +76,19 @@ def test_a_file_of_models_yaml_that_is_none_is_a_mistake(
     assert code == 1
     assert said in err or (name, kind) == ("requirements.txt", "folder")
     assert name in err
+
+
+def test_a_record_or_a_state_that_is_a_pipe_is_none(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / RECORD_FILE)
+    os.mkfifo(tmp_path / f"{STATE_PREFIX}8000.json")
+    assert served_record.read(tmp_path) is None
+    assert running_servers(tmp_path) == []
+
+
+def test_json_that_is_too_deep_is_none(tmp_path: Path) -> None:
+    (tmp_path / "deep.json").write_text("[" * 100_000)
+    with pytest.raises(ValueError, match="too deep"):
+        read_json(tmp_path / "deep.json")
 
 
 def test_process_substitution_is_told_what_is_expected(run: Run) -> None:
