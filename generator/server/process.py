@@ -37,6 +37,7 @@ _REAP_TIMEOUT_S = 2.0
 _LAST_LINES_TIMEOUT_S = 3.0  # a process that left the group may hold the log open
 _NUM_HTTP_THREADS = 8 + NUM_LOADERS  # 8 is Triton's default; a load keeps one to itself
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108
+HEARTBEATS_VARIABLE = "HF_TRITON_HEARTBEATS"  # hf_runtime/heartbeat.py
 
 
 class TritonServer:
@@ -94,6 +95,13 @@ class TritonServer:
         """The process group of tritonserver and its stubs, led by their guard."""
         return self._process.pid
 
+    @property
+    def heartbeats(self) -> str:
+        """What the paths of the files begin with in which models' processes show that they get on;
+        a process' number follows.
+        """
+        return f"{_SHARED_MEMORY / self._shared_memory_prefix}beat_"
+
     def start(self, timeout_s: float = _START_TIMEOUT_S) -> None:
         """Starts the server, with no model yet, and waits until it answers. Raises ServerError."""
         self.listen.check_triton()
@@ -103,7 +111,7 @@ class TritonServer:
         guard = [sys.executable, "-IS", server_guard.__file__, self._shared_memory_prefix]
         process = subprocess.Popen(
             [*guard, *binary.command, *self._flags()],
-            env=binary.full_environment(),
+            env={**binary.full_environment(), HEARTBEATS_VARIABLE: self.heartbeats},
             stdin=subprocess.PIPE,  # closes with this process, and the guard sees it
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from generator.server.process import TritonServer
 from generator.server.stubs import server_process
 from generator.supervision.children import Children
+from generator.supervision.hanging.heartbeats import Heartbeats
 from generator.supervision.hanging.processes import SILENT_THOUGH_BUSY_S, HangingProcesses
 from generator.supervision.hanging.server_answers import ServerAnswers
 from generator.supervision.healing import Healer
@@ -30,6 +31,7 @@ class HangWatch:
         self._server, self._answers, self._healer = server, answers, healer
         self._children, self._health, self._say = children, health, say
         self._hanging = HangingProcesses()
+        self._heartbeats = Heartbeats(server.heartbeats)
         self._guard, self._tritonserver = 0, 0
 
     def look(self, is_loading: bool) -> None:
@@ -38,7 +40,8 @@ class HangWatch:
         """
         servers, stubs = self._server_processes(), self._healer.stubs
         children = {child.pid: child for child in self._children.all if child.pid}
-        silent_s = dict.fromkeys((stub.pid for stub in stubs), 0.0)
+        self._heartbeats.look(stub.pid for stub in stubs)
+        silent_s = {stub.pid: self._heartbeats.silent_s(stub.pid) for stub in stubs}
         silent_s |= dict.fromkeys(servers, self._server_silent_s(is_loading))
         silent_s |= {pid: child.silent_s for pid, child in children.items()}
         reasons = self._hanging.among(silent_s)
@@ -54,6 +57,11 @@ class HangWatch:
                 self._say(f"tritonserver {reasons[pid]} and is killed")
                 self._server.kill()
                 return
+
+    def not_ready(self) -> set[str]:
+        """Triton's models of which a process says that it is not ready."""
+        says_so = self._heartbeats.says_not_ready
+        return {stub.model for stub in self._healer.stubs if says_so(stub.pid)}
 
     def _server_silent_s(self, is_loading: bool) -> float:
         silent_s = self._answers.silent_s

@@ -186,7 +186,7 @@ class Supervisor:
     def _ask_models(self, loaded: set[str]) -> None:
         """Asks loaded models whether they are ready themselves."""
         parts = {part for name in self._served.names() for part in self._served.folders(name)}
-        self._unready.ask(loaded & parts)
+        self._unready.ask(loaded & parts, self._hangs.not_ready())
         for folder in self._unready.overdue():
             self._healer.end_processes(folder, "it said for a minute that it is not ready")
 

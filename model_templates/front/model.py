@@ -13,6 +13,7 @@ from typing import Any
 
 import triton_python_backend_utils as pb_utils
 from hf_runtime import log
+from hf_runtime.heartbeat import Heartbeat
 
 from .forwarding import Front
 
@@ -31,6 +32,7 @@ class TritonPythonModel:
             text = f"{name}: {path.name}: {error}; write it anew with `hf-triton generate`"
             raise pb_utils.TritonModelException(text) from None
         self.front = Front(engine, pb_utils)
+        self.heartbeat = Heartbeat(self.is_ready)
         log.info(f"{name}: passes requests on to {engine}")
 
     def execute(self, requests: list[Any]) -> None:
@@ -46,3 +48,4 @@ class TritonPythonModel:
         """Answers what still waits with UNAVAILABLE, and ends every thread."""
         if hasattr(self, "front"):
             self.front.close()
+            self.heartbeat.stop()

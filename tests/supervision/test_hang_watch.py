@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import cast
 
 import pytest
@@ -22,6 +24,7 @@ GUARD, TRITONSERVER, STUB = 1, 2, 3
 
 @dataclass
 class Server:
+    heartbeats: str
     pid: int = GUARD
     was_killed: bool = False
 
@@ -46,8 +49,9 @@ class Answers:
 class Ward:
     """A server whose processes do nothing, looked at once a second."""
 
-    def __init__(self) -> None:
-        self.server, self.models, self.answers = Server(), Models(), Answers()
+    def __init__(self, folder: Path) -> None:
+        self.server = Server(f"{folder}/beat_")
+        self.models, self.answers = Models(), Answers()
         self.said: list[str] = []
         self.stopped: set[int] = set()
         self.now_s = 0.0
@@ -59,6 +63,7 @@ class Ward:
             Health(),
             self.said.append,
         )
+        self.watch._heartbeats._clock = lambda: self.now_s
         self.watch._hanging = HangingProcesses(
             lambda pid: Activity(pid in self.stopped, True, 1.0), lambda: self.now_s
         )
@@ -71,9 +76,9 @@ class Ward:
 
 
 @pytest.fixture
-def ward(monkeypatch: pytest.MonkeyPatch) -> Ward:
+def ward(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ward:
     monkeypatch.setattr(hang_watch, "server_process", lambda guard: TRITONSERVER)
-    return Ward()
+    return Ward(tmp_path)
 
 
 def test_a_server_that_answers_and_models_that_wait_are_left_alone(ward: Ward) -> None:
@@ -92,7 +97,7 @@ def test_a_server_that_is_silent_and_idle_is_killed_within_ten_seconds(ward: War
 def test_while_models_load_a_server_may_be_silent_for_longer(ward: Ward) -> None:
     ward.look(44, is_silent=True, is_loading=True)
     assert not ward.server.was_killed
-    ward.look(1, is_silent=True, is_loading=True)
+    ward.look(3, is_silent=True, is_loading=True)
     assert ward.server.was_killed
 
 
@@ -109,3 +114,26 @@ def test_a_models_process_that_was_stopped_is_ended(ward: Ward) -> None:
     ward.look(6)
     assert ward.models.ended == [("a", "its Python process was stopped")]
     assert not ward.server.was_killed
+
+
+def test_a_models_process_whose_heartbeat_stops_is_ended(ward: Ward, tmp_path: Path) -> None:
+    beat = tmp_path / f"beat_{STUB}"
+    for number in range(20):
+        beat.write_bytes(b"1")
+        os.utime(beat, ns=(0, number))
+        ward.look(1)
+    assert ward.models.ended == []
+    assert ward.watch.not_ready() == set()
+    ward.look(8)
+    assert ward.models.ended == [("a", "its Python process has not answered for 8 s")]
+
+
+def test_a_model_that_says_so_is_not_ready(ward: Ward, tmp_path: Path) -> None:
+    beat = tmp_path / f"beat_{STUB}"
+    beat.write_bytes(b"0")
+    ward.look(1)
+    assert ward.watch.not_ready() == {"a"}
+    ward.models.stubs = frozenset()
+    ward.look(1)
+    assert ward.watch.not_ready() == set()
+    assert not beat.exists(), "nobody else removes what a process that died has left"

@@ -49,6 +49,10 @@ def test_what_is_silent_and_does_nothing_hangs_within_ten_seconds() -> None:
     assert Machine().hangs_after(always) == 8
 
 
+def test_threads_that_wait_for_a_stuck_interpreter_do_not_count_as_computing() -> None:
+    assert Machine(busy=0.1).hangs_after(always) == 8
+
+
 def test_what_computes_is_given_longer() -> None:
     assert Machine(busy=0.5).hangs_after(always) == 45
 

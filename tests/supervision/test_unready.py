@@ -58,3 +58,14 @@ def test_one_that_is_unloaded_or_does_not_answer_says_nothing() -> None:
     unready.ask(["engine"])
     clock.now_s += 100
     assert unready.overdue() == []
+
+
+def test_one_that_says_so_with_its_heartbeat_need_not_be_asked_by_triton() -> None:
+    server, clock, unready = clinic()
+    unready.ask(server.states, {"engine"})
+    assert unready.folders == {"engine"}
+    clock.now_s += 61
+    unready.ask(server.states, {"engine"})
+    assert unready.overdue() == ["engine"]
+    unready.ask(server.states)
+    assert unready.folders == set()

@@ -17,8 +17,14 @@ _STOPPED_S = 5.0
 _SILENT_S = 8.0
 # For one that computes all the time: longer than anything that it should do without a word.
 SILENT_THOUGH_BUSY_S = 45.0
-_BUSY_SHARE = 0.05  # of one core; an idle one wakes up now and then
+# Of one core. Threads of Python that wait for one that never lets go of the interpreter wake up
+# 2,000 times a second, and use a tenth.
+_BUSY_SHARE = 0.25
 _UNSURE_S, _WATCHED_S = 2.0, 4.0
+# It may be ourselves who were stopped in between.
+_NUM_LOOKS = 3
+# One that waits for a core or a disk is never found asleep.
+_NUM_ASLEEP = 2
 
 
 @dataclass(frozen=True)
@@ -53,6 +59,8 @@ class _Watched:
     since_s: float  # since when it may hang
     cpu_s: float  # what it had used of the processor by then
     is_stopped: bool
+    num_looks: int = 0
+    num_asleep: int = 0
 
 
 class HangingProcesses:
@@ -84,10 +92,15 @@ class HangingProcesses:
             or (seen.is_stopped and seen.cpu_s < now.cpu_s)
         ):
             seen = self._watched[pid] = _Watched(at_s, now.cpu_s, now.is_stopped)
+        seen.num_looks += 1
+        seen.num_asleep += now.sleeps
+        if seen.num_looks < _NUM_LOOKS:
+            return ""
         watched_s = at_s - seen.since_s
         if now.is_stopped:
             return "was stopped" if watched_s >= _STOPPED_S else ""
-        is_idle = now.sleeps and now.cpu_s - seen.cpu_s <= watched_s * _BUSY_SHARE
+        used_s = now.cpu_s - seen.cpu_s
+        is_idle = seen.num_asleep >= _NUM_ASLEEP and used_s <= watched_s * _BUSY_SHARE
         is_hung = is_idle and silent_s >= _SILENT_S and watched_s >= _WATCHED_S
         if is_hung or silent_s >= SILENT_THOUGH_BUSY_S:
             return f"has not answered for {silent_s:.0f} s"

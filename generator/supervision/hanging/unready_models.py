@@ -1,11 +1,12 @@
 """Finds loaded models that report themselves as not ready: an engine that is stuck in a step, or
-whose thread died. Triton asks them itself only from 26.04 on.
+whose thread died. Triton asks them itself only from 26.04 on; our own models say it with each
+heartbeat.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Set
 from typing import Any, Protocol
 
 from generator.errors import ServerError
@@ -36,13 +37,15 @@ class UnreadyModels:
         """The models that were not ready when they were last asked."""
         return set(self._since_s)
 
-    def ask(self, folders: Iterable[str]) -> None:
-        """Asks loaded models. One that does not answer in time keeps its state."""
+    def ask(self, folders: Iterable[str], not_ready: Set[str] = frozenset()) -> None:
+        """Asks loaded models. One that does not answer in time keeps its state. Of those in
+        ``not_ready`` that is known.
+        """
         folders = set(folders)
         self._since_s = {name: at for name, at in self._since_s.items() if name in folders}
         for folder in folders:
             try:
-                is_ready = self._server.is_model_ready(folder)
+                is_ready = folder not in not_ready and self._server.is_model_ready(folder)
             except (OSError, ServerError):
                 continue
             if is_ready:

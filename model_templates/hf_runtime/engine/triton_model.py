@@ -23,6 +23,7 @@ from hf_runtime import log
 from hf_runtime.devices import device
 from hf_runtime.engine.intake import Intake
 from hf_runtime.errors import LoadError
+from hf_runtime.heartbeat import Heartbeat
 from hf_runtime.link.listener import ForwardedRequest
 from hf_runtime.metrics.publishing import Family, MetricsPublisher, instance_labels
 from hf_runtime.request.plain_request import DirectRequest, RequestLike
@@ -93,6 +94,7 @@ class TritonModel(ABC):
         except LoadError as error:
             log.error(f"{name}: {error}")
             raise pb_utils.TritonModelException(f"{name}: {error}") from None
+        self.heartbeat = Heartbeat(self.is_ready)
         seconds = time.monotonic() - started_s
         log.info(f"{name}: {self.serving.description}, loaded in {seconds:.1f} s")
 
@@ -142,6 +144,7 @@ class TritonModel(ABC):
         self.serving.stop(max(0.0, deadline_s - time.monotonic()))
         self.intake.close()
         self.metrics.close()
+        self.heartbeat.stop()
 
     def _take_forwarded(self, request: ForwardedRequest) -> None:
         """Takes a request that a front, or a model whose arm this is, has passed on."""
