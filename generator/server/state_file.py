@@ -59,6 +59,8 @@ def write_state(repository: Path, state: ServerState) -> None:
             json.dump(dataclasses.asdict(state), file, indent=2, sort_keys=True)
         scratch.replace(path)
     except OSError as error:
+        with contextlib.suppress(OSError):
+            scratch.unlink()
         raise RepositoryError(f"{path}: can't be written: {error.strerror}") from None
 
 

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import fcntl
 import os
-import resource
 import shutil
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -19,6 +16,7 @@ from generator.fetch import hub_client
 from tests.fetch.conftest import FILES
 from tests.fetch.workplace import Workplace
 from tests.support.fake_hub import FakeHub, Repository
+from tests.support.full_disk import files_of_at_most
 
 WEIGHTS = FILES["model.safetensors"]
 OTHER = {"config.json": b"{}", "model.safetensors": b"other"}
@@ -236,16 +234,6 @@ def test_a_full_disk_is_one_line_and_what_came_is_kept(
     work.fetch()
     assert hub.sent["model.safetensors"] == len(WEIGHTS) - kept
     assert work.files() == FILES
-
-
-@contextmanager
-def files_of_at_most(num_bytes: int) -> Iterator[None]:
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def test_a_link_where_a_part_belongs_is_not_followed(work: Workplace, hub: FakeHub) -> None:

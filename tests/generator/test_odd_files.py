@@ -8,15 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from generator.errors import ServerError, SpecError
+from generator.errors import RepositoryError, ServerError, SpecError
 from generator.repository import served_record
 from generator.repository.served_record import RECORD_FILE
 from generator.server.admin_key import take_admin_key
-from generator.server.state_file import STATE_PREFIX, running_servers
+from generator.server.state_file import STATE_PREFIX, ServerState, running_servers, write_state
 from generator.yaml_file import reading
 from generator.yaml_file.regular_file import read_json, read_regular
 from tests.generator.conftest import Run
 from tests.generator.workspace import ONE_MODEL
+from tests.support.full_disk import files_of_at_most
 
 SHADOW = "root:$y$j9T$hunter2:19000:0:99999:7:::\ndaemon:*:hunter2:0:99999:7:::\n"
 PRIVATE_KEY = "-----BEGIN hunter2 KEY-----\nMIIhunter2\n/hunter2\n"
@@ -83,6 +84,13 @@ def test_a_record_or_a_state_that_is_a_pipe_is_none(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / f"{STATE_PREFIX}8000.json")
     assert served_record.read(tmp_path) is None
     assert running_servers(tmp_path) == []
+
+
+def test_a_state_file_on_a_full_disk_leaves_no_part_of_one(tmp_path: Path) -> None:
+    state = ServerState(os.getpid(), "127.0.0.1", 8000, 8001, 8002, 8003, "models.yaml", "key")
+    with files_of_at_most(10), pytest.raises(RepositoryError, match="can't be written: "):
+        write_state(tmp_path, state)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_json_that_is_too_deep_is_none(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ loaded, or the engine that models.yaml names is refused; in 3 for a bug; in 130 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import gc
 import importlib
 import json
@@ -205,6 +206,8 @@ def _write(path: Path, text: str) -> None:
         scratch.write_text(text, encoding="utf-8")
         scratch.replace(path)
     except OSError as error:
+        with contextlib.suppress(OSError):
+            scratch.unlink()
         raise LoadError(f"{path}: can't be written: {error.strerror}") from error
     _say(f"written to {path}")
 
