@@ -14,6 +14,7 @@ from google.protobuf.message import DecodeError
 from tritonclient.grpc import service_pb2
 
 from generator.proxy.refusal import RefusedError
+from generator.spec.runtime_rules import CALLER
 
 # As many as a body of JSON may have. Triton takes time with the square of some of them.
 MAX_ENTRIES = 256
@@ -24,7 +25,6 @@ _SMALL_BYTES = 2 * MAX_TEXTS
 # Triton multiplies a shape's sizes in 64 bits: past them a huge tensor passes for a small one, and
 # the model's process, which makes room for it, dies.
 _MAX_ELEMENTS = 2**40
-CALLER = "hf-triton-caller"
 # Of ModelInferRequest and of its inputs; the rest of both is small.
 _INPUTS, _RAW_INPUT_CONTENTS = 5, 7
 _CONTENTS = 5
@@ -45,9 +45,9 @@ class Output:
     name: str
 
 
-def checked(message: bytes) -> list[Output]:
+def checked(message: bytes, *, may_name_caller: bool) -> list[Output]:
     """The outputs that a ModelInferRequest wants classified. Raises RefusedError for a request that
-    tritonserver could fail at.
+    tritonserver could fail at, and unless it may, for one that says itself who sends it.
     """
     request = _parsed(message if len(message) <= _SMALL_BYTES else _without_data(message))
     _check_count(len(request.inputs), "inputs")
@@ -55,6 +55,8 @@ def checked(message: bytes) -> list[Output]:
     _check_count(len(request.raw_input_contents), "raw_input_contents")
     _check_count(len(request.parameters), "parameters")
     _check_names(request)
+    if CALLER in request.parameters and not may_name_caller:
+        raise RefusedError(400, f"parameters: got '{CALLER}', which only the server itself may set")
     for index, tensor in enumerate(request.inputs):
         _check_count(len(tensor.parameters), f"inputs[{index}].parameters")
         _check_shape(tensor.shape, index)
@@ -73,8 +75,6 @@ def _check_names(request: service_pb2.ModelInferRequest) -> None:
     names = [request.model_name, request.model_version, *request.parameters, *outputs]
     if any("\0" in name for name in names):
         raise RefusedError(400, "got a name with a zero byte in it")
-    if CALLER in request.parameters:
-        raise RefusedError(400, f"parameters: got '{CALLER}', which only the server itself may set")
 
 
 def _parsed(message: bytes) -> service_pb2.ModelInferRequest:

@@ -249,6 +249,12 @@ def test_keys_are_asked_for_and_a_callers_name_is_not_taken(tmp_path: Path) -> N
         assert refusal(lambda: server.stub.ModelInfer(named, metadata=right))[0] == INVALID
 
 
+def test_without_keys_an_openai_api_elsewhere_may_name_its_callers(checked: Door) -> None:
+    named = texts(b"a")
+    named.parameters["hf-triton-caller"].string_param = "mine"
+    assert checked.stub.ModelInfer(named).outputs
+
+
 def test_a_stopped_proxy_takes_no_call_and_finishes_those_in_flight(tmp_path: Path) -> None:
     with door(tmp_path) as server:
         held = threading.Event()
