@@ -8,16 +8,21 @@ from __future__ import annotations
 import asyncio
 import logging
 import resource
+import socket
 from collections.abc import Callable
 from typing import Any
 
 from aiohttp import web
 
 _MOST = 4096
-_KEPT_DESCRIPTORS = 64  # for everything else that this process opens
+# At each turn of the event loop; it takes some turns until one that is to make room is closed.
+ACCEPTED_AT_ONCE = 8
+_KEPT_DESCRIPTORS = 128  # for those, and everything else that this process opens
 # As nginx: longer than the minute for which proxies in front keep theirs open.
 _IDLE_S = 75.0
 _LINGERING_S = 2.0
+# Who takes nothing of an answer for so long is gone.
+_UNREAD_MS = 60_000
 # aiohttp would log broken request lines as they came; what our handlers fail at, they tell.
 _SILENT = logging.getLogger("hf_triton.openai_api")
 _SILENT.setLevel(logging.CRITICAL + 1)
@@ -84,6 +89,8 @@ class _Connection(web.RequestHandler):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
+        connected = transport.get_extra_info("socket")
+        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _UNREAD_MS)
         self._connections.waits(self)
 
     def connection_lost(self, exc: BaseException | None) -> None:

@@ -12,7 +12,12 @@ from aiohttp import web
 
 from generator.errors import ServerError
 from generator.openai_api.app import OpenAiApp
-from generator.openai_api.connections import Connections, most_connections, protocol
+from generator.openai_api.connections import (
+    ACCEPTED_AT_ONCE,
+    Connections,
+    most_connections,
+    protocol,
+)
 from generator.openai_api.triton.catalog import Catalog
 from generator.openai_api.triton.client import Triton
 from generator.repository import served_record
@@ -22,8 +27,6 @@ from generator.server.listen import listening_socket
 GRACE_S = 30.0
 _BACKLOG = 1024
 _LATE_CONNECTIONS_S = 0.1
-# A client that takes nothing of its answer for so long is gone.
-_UNREAD_MS = 60_000
 
 
 @dataclass(frozen=True)
@@ -53,7 +56,8 @@ async def serve(settings: Settings, stop: asyncio.Event, on_ready: Callable[[], 
         await runner.setup()
         new = protocol(runner.server, connections)
         loop = asyncio.get_running_loop()
-        server = await loop.create_server(new, sock=listening, backlog=_BACKLOG)
+        server = await loop.create_server(new, sock=listening, backlog=ACCEPTED_AT_ONCE)
+        listening.listen(_BACKLOG)
         try:
             on_ready()
             await stop.wait()

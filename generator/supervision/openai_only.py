@@ -13,6 +13,7 @@ from generator.errors import EXIT_INTERRUPTED, EXIT_OK
 from generator.openai_api.child_process import curl_line
 from generator.openai_api.process import Settings, serve
 from generator.server.listen import Listen
+from generator.supervision.machine import limits
 
 
 def serve_openai_only(
@@ -22,6 +23,7 @@ def serve_openai_only(
 
     Raises ServerError where it can't start.
     """
+    limits.raise_all()
     settings = Settings(listen.host, listen.openai_port, triton_address, key)
     return asyncio.run(_serve(settings, listen.address(listen.openai_port), stop_signals))
 

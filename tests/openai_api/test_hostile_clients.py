@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
+import resource
 import socket
 import time
 from collections.abc import Iterator
 
 import pytest
+from aiohttp import web
 
 from generator.openai_api import bodies, connections, process
 from tests.openai_api.conftest import Starter, Translator
@@ -147,6 +150,45 @@ def test_slow_senders_keep_nobody_out(
     assert api.completion().status == 200
     assert eventually(lambda: sum(map(is_closed, slow)) >= 12)
     assert not is_closed(answered), "who waits for an answer stays"
+
+
+def test_who_takes_nothing_of_an_answer_is_hung_up_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "_UNREAD_MS", 500)
+    assert asyncio.run(asyncio.wait_for(an_endless_answer_ends(), SOON_S))
+
+
+async def an_endless_answer_ends() -> bool:
+    ended = asyncio.Event()
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        try:
+            while True:
+                await response.write(bytes(2**16))
+        finally:
+            ended.set()
+
+    application = web.Application()
+    application.router.add_get("/", answer)
+    runner = web.AppRunner(application, handler_cancellation=True)
+    await runner.setup()
+    new = connections.protocol(runner.server, connections.Connections(9))
+    server = await asyncio.get_running_loop().create_server(new, "127.0.0.1", 0)
+    with socket.create_connection(server.sockets[0].getsockname()) as client:
+        client.sendall(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+        await ended.wait()
+    server.close()
+    await runner.cleanup()
+    return True
+
+
+@pytest.mark.parametrize("soft,most", [(1024, 896), (2**20, 4096), (resource.RLIM_INFINITY, 4096)])
+def test_connections_leave_descriptors_for_the_rest(
+    soft: int, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _limit: (soft, soft))
+    assert connections.most_connections() == most
 
 
 def test_large_bodies_together_are_bounded_and_small_ones_are_read(
