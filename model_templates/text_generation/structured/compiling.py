@@ -22,7 +22,6 @@ from .grammar import Grammar
 
 _MAX_CONCURRENT = 3
 _MAX_LONG = 1
-_TURN_S = 0.25  # most take a few milliseconds
 _MAX_KEPT = 32
 _MAX_KEPT_BYTES = 256 * 2**20
 _MAX_WAITING = 64
@@ -38,8 +37,10 @@ class Compiled(Protocol):
     def __call__(self) -> Grammar:
         """The grammar of one more output."""
 
-    def wait(self, timeout_s: float) -> bool:
-        """Whether it is made or has ended; raises RequestError where it can't be made."""
+    def wait(self, timeout_s: float, *, for_all: bool = True) -> bool:
+        """Whether it is made or has ended; waits for it that long, or without ``for_all`` until it
+        is known to take long. Raises RequestError where it can't be made.
+        """
 
     def close(self) -> None:
         """Ends it at once."""
@@ -137,7 +138,7 @@ class Compiler:
 
     def _wait(self, constraint: Constraint, compiled: Compiled) -> None:
         limit_s, began_s = self._time_limit_s, time.monotonic()
-        if not compiled.wait(min(limit_s, _TURN_S)):
+        if not compiled.wait(limit_s, for_all=False):
             if not self._long.acquire(blocking=False):
                 raise _busy(constraint)
             try:

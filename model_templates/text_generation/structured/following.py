@@ -61,6 +61,7 @@ class Following:
         self._last_tokens: dict[int, int] = {}
         self._dropped: deque[int] = deque()
         self._num_started = 0
+        self._takes_long = False
         self.first_mask = b""
         self.num_bytes = 0
         self.has_ended = False
@@ -90,21 +91,20 @@ class Following:
         text = json.dumps(asked).encode()
         self._send(struct.pack("<I", len(text)) + text)
 
-    def wait(self, timeout_s: float) -> bool:
-        """Whether the grammar is made or the process has ended; waits for it that long.
+    def wait(self, timeout_s: float, *, for_all: bool = True) -> bool:
+        """Whether the grammar is made or the process has ended; waits for it that long, or without
+        ``for_all`` until it is known to take long.
 
         Raises:
             RequestError: the grammar can't be made; names the option, and what is wrong.
         """
         until_s = time.monotonic() + timeout_s
-        while 0 not in self._states and not self.has_ended:
-            if not self._receive(until_s):
-                return False
         while not self.first_mask and not self.has_ended:
-            problem = self._states[0][1:]
-            if problem:
+            if self._takes_long and not for_all:
+                return False
+            if problem := self._states.get(0, b"")[1:]:
                 raise RequestError(problem.decode())
-            if not self._receive(until_s + _SLACK_S):
+            if not self._receive(until_s):
                 return False
         return True
 
@@ -207,6 +207,8 @@ class Following:
             self._note(num_bytes)
             if kind == frames.STATE:
                 self._states[number] = payload
+            elif kind == frames.TAKES_LONG:
+                self._takes_long = True
             elif number:
                 self._masks[number] = payload
             else:

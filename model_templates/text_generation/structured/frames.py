@@ -1,7 +1,8 @@
 """What a grammar's process and the engine's say to each other, byte by byte.
 
 Orders, from the engine: ``FOLLOW`` a token, ``DROP`` an output. Answers: ``STATE`` after a token,
-then the ``MASK`` of what may come next. Numbers are those of outputs. Knows no grammar.
+then the ``MASK`` of what may come next. Numbers are those of outputs, 0 of what comes before the
+first token: there ``TAKES_LONG`` may come first. Knows no grammar.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import struct
 from collections.abc import Iterator
 
 FOLLOW, DROP = 1, 2
-STATE, MASK = 1, 2
+STATE, MASK, TAKES_LONG = 1, 2, 3
 GOES_ON, IS_COMPLETE, IS_REFUSED = 0, 1, 2
 
 _ORDER = struct.Struct("<BIi")  # kind, number, token

@@ -19,6 +19,7 @@ import socket
 import struct
 import sys
 import threading
+import time
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -33,6 +34,7 @@ FORK, KILL = 1, 2
 CONTROL = struct.Struct("<BI")  # FORK, with a socket, or KILL; and the number of a process
 _STACK_BYTES = 64 * 2**20
 _FORK_BYTES = 5 * 2**20  # what each has for itself from the beginning
+_TURN_S = 0.1  # of CPU time; most grammars take a few milliseconds
 _NICENESS = 10
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _PAGE = resource.getpagesize()
@@ -133,15 +135,13 @@ class Worker:
             self._follow_orders()
 
     def _make(self, constraint: Constraint) -> str:
-        """In a thread of low priority, so that the engine's thread runs first: on Linux each thread
-        has a niceness of its own.
+        """In a thread of its own, which gets a low priority once it has taken long, so that the
+        engine's thread runs first: on Linux each thread has a niceness of its own.
         """
         problem = ""
 
         def make() -> None:
             nonlocal problem
-            with contextlib.suppress(OSError):
-                os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
             try:
                 self._first, self._first_mask = make_matcher(self._tokenizer, constraint)
             except RequestError as error:
@@ -152,6 +152,13 @@ class Worker:
         threading.stack_size(_STACK_BYTES)
         thread = threading.Thread(target=make)
         thread.start()
+        thread.join(_TURN_S)
+        while thread.is_alive() and time.process_time() < _TURN_S:
+            thread.join(_TURN_S)  # the machine is busy
+        if thread.is_alive():
+            with contextlib.suppress(OSError):
+                os.setpriority(os.PRIO_PROCESS, thread.native_id or 0, _NICENESS)
+            self._connection.sendall(frames.answer(frames.TAKES_LONG, 0, _FORK_BYTES, b""))
         thread.join()
         return problem
 

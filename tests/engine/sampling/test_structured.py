@@ -303,12 +303,12 @@ class FakeCompiled:
     def close(self) -> None:
         self.has_ended = True
 
-    def wait(self, timeout_s: float) -> bool:
+    def wait(self, timeout_s: float, *, for_all: bool = True) -> bool:
         if self._text == "bad":
             raise RequestError("regex: bad")
         if self._text == "ends":
             self.has_ended = True
-        return not self._text.startswith("slow") or self._told.wait(timeout_s)
+        return not self._text.startswith("slow") or self._told.wait(timeout_s if for_all else 0.02)
 
 
 class Compilation:
