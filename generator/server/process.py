@@ -69,7 +69,7 @@ class TritonServer:
         self.loader = ModelLoader(self.api, self._engine_of, self._steps_of)
         self._log = LogFilter()
         self._secrets = [admin_key, *secrets_of(os.environ)]
-        self._shared_memory_prefix = f"hf_triton_{os.getpid()}_{self.listen.http_port}_"
+        self.shared_memory_prefix = f"hf_triton_{os.getpid()}_{self.listen.http_port}_"
         self._started: tuple[subprocess.Popen[str], threading.Thread] | None = None
         self._is_cleared_away = False  # and its number may be another process' by now
 
@@ -100,7 +100,7 @@ class TritonServer:
         """What the paths of the files begin with in which models' processes show that they get on;
         a process' number follows.
         """
-        return f"{_SHARED_MEMORY / self._shared_memory_prefix}beat_"
+        return f"{_SHARED_MEMORY / self.shared_memory_prefix}beat_"
 
     def start(self, timeout_s: float = _START_TIMEOUT_S) -> None:
         """Starts the server, with no model yet, and waits until it answers. Raises ServerError."""
@@ -108,7 +108,7 @@ class TritonServer:
         self.loader = ModelLoader(self.api, self._engine_of, self._steps_of)
         self._log = LogFilter()  # the last lines are this server's
         binary = server_binary.find()
-        guard = [sys.executable, "-IS", server_guard.__file__, self._shared_memory_prefix]
+        guard = [sys.executable, "-IS", server_guard.__file__, self.shared_memory_prefix]
         process = subprocess.Popen(
             [*guard, *binary.command, *self._flags()],
             env={**binary.full_environment(), HEARTBEATS_VARIABLE: self.heartbeats},
@@ -150,7 +150,7 @@ class TritonServer:
             f"--exit-timeout-secs={_EXIT_TIMEOUT_S}",
             *self.listen.triton_flags(),
             f"--http-thread-count={_NUM_HTTP_THREADS}",
-            f"--backend-config=python,shm-region-prefix-name={self._shared_memory_prefix}",
+            f"--backend-config=python,shm-region-prefix-name={self.shared_memory_prefix}",
             *(restrictions.flags(server_guard.SECRET) if self.api.admin_key else ()),
             *restrictions.forwarding(self.arguments),
         ]
@@ -234,7 +234,7 @@ class TritonServer:
         self._reader.join(_LAST_LINES_TIMEOUT_S)
         if self._process.stdin:
             self._process.stdin.close()
-        for region in _SHARED_MEMORY.glob(f"{self._shared_memory_prefix}*"):
+        for region in _SHARED_MEMORY.glob(f"{self.shared_memory_prefix}*"):
             region.unlink(missing_ok=True)
         self._is_cleared_away = True
         return code

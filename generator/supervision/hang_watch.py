@@ -10,6 +10,7 @@ from generator.server.process import TritonServer
 from generator.server.stubs import server_process
 from generator.supervision.children import Children
 from generator.supervision.hanging.heartbeats import Heartbeats
+from generator.supervision.hanging.leftovers import Leftovers, left_behind
 from generator.supervision.hanging.processes import SILENT_THOUGH_BUSY_S, HangingProcesses
 from generator.supervision.hanging.server_answers import ServerAnswers
 from generator.supervision.healing import Healer
@@ -58,6 +59,11 @@ class HangWatch:
                 self._server.kill()
                 return
 
+    def leftovers(self) -> Leftovers:
+        """What processes of models that died have left behind."""
+        prefix, stubs = self._server.shared_memory_prefix, self._healer.stubs
+        return left_behind(self._tritonserver, prefix, {stub.pid for stub in stubs})
+
     def not_ready(self) -> set[str]:
         """Triton's models of which a process says that it is not ready."""
         says_so = self._heartbeats.says_not_ready
@@ -68,7 +74,7 @@ class HangWatch:
         return 0.0 if is_loading and silent_s < SILENT_THOUGH_BUSY_S else silent_s
 
     def _server_processes(self) -> list[int]:
-        """The guard and the tritonserver, which answers for both."""
+        """The tritonserver, which answers for both, and the guard."""
         if self._guard != self._server.pid:
             self._tritonserver = server_process(self._server.pid) or 0
             self._guard = self._server.pid if self._tritonserver else 0

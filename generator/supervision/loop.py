@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
@@ -14,7 +14,7 @@ from typing import NoReturn
 from generator.apply.file_watch import WatchedFiles
 from generator.errors import ServerError
 from generator.server.child_process import ChildProcess
-from generator.server.http_api import ModelVersion, ServerApi
+from generator.server.http_api import ServerApi
 from generator.server.loading import Loaded
 from generator.server.process import TritonServer
 from generator.server.restart_policy import RestartPolicy
@@ -33,6 +33,9 @@ _ASK_EVERY_S = 1.0
 _ANSWER_TIMEOUT_S = 2.0
 _SWEEP_EVERY_S = 1.0
 _REMIND_EVERY_S = 10.0
+_COUNT_LEFTOVERS_EVERY_S = 10.0
+# So long may requests in flight take where a server is renewed.
+_RENEW_AFTER_S = 10.0
 _LOADING = "is being loaded"
 
 
@@ -78,7 +81,8 @@ class Supervisor:
         self._loading: list[str] = []
         self._folders: dict[str, list[str]] = {}
         self._states: dict[str, str] | None = None  # folder -> "" where it is ready, or why not
-        self._ask_at_s = self._sweep_at_s = self._tell_lack_at_s = 0.0
+        self._ask_at_s = self._sweep_at_s = 0.0
+        self._tell_lack_at_s = self._count_leftovers_at_s = 0.0
 
     @property
     def has_served(self) -> bool:
@@ -99,7 +103,7 @@ class Supervisor:
 
     def _supervise(self, outcome: Loaded | None) -> None:
         if self._server.exit_code() is not None:
-            self._restart()
+            self._restart(self._server.exit_message("tritonserver died"))
             return
         if outcome:
             self._take(outcome)
@@ -157,18 +161,34 @@ class Supervisor:
         self._healer.look(sweep=is_sweep_due and self._answers.answered_last)
         if is_sweep_due:
             self._sweep_at_s = now + _SWEEP_EVERY_S
+        if self._healer.has_deaths and now >= self._count_leftovers_at_s:
+            self._count_leftovers_at_s = now + _COUNT_LEFTOVERS_EVERY_S
+            self._renew_server()
         self._tell_health()
         self._follow_loads(now)
         self._end_where_nothing_is_left()
 
+    def _renew_server(self) -> None:
+        """Ends a server, to be started again, that has too much of processes that died."""
+        num = self._hangs.leftovers()
+        if not num.are_too_many:
+            return
+        why = f"it keeps what {num.num_processes} processes that died have left behind"
+        say(f"tritonserver is ended, after the requests in flight: {why}")
+        self._health.enter("restarting", f"tritonserver is started again: {why}")
+        self._healer.end()
+        deadline = time.monotonic() + _RENEW_AFTER_S
+        self._server.stop(lambda: time.monotonic() > deadline)
+        self._restart("tritonserver has ended")
+
     def _ask(self) -> None:
         """Asks the server which models are ready."""
-        versions = self._answers.index()
-        if versions is None:
+        states = self._answers.states()
+        if states is None:
             self._health.set_server_up(self._answers.is_up)
             return
         self._health.set_server_up(True)
-        self._states = _states(versions)
+        self._states = states
         ready = {name for name, reason in self._states.items() if not reason}
         self._healer.on_ready(ready)
         whole = {name for name in self._served.names() if self._parts(name) <= ready}
@@ -255,14 +275,16 @@ class Supervisor:
     def _parts(self, model: str) -> set[str]:
         return set(self._served.folders(model))
 
-    def _restart(self) -> None:
-        """Restarts a server that has died. Raises ServerError where it is given up."""
+    def _restart(self, words: str) -> None:
+        """Restarts a server that has ended, as ``words`` say. Raises ServerError where it is given
+        up.
+        """
         self._healer.end()
         self._health.enter("restarting")
         self._health.set_server_up(False)
         self._states = None
         self._tell_health()
-        self._restarts.restart()
+        self._restarts.restart(words)
         self._answers.starts_anew()
         self._health.enter("restarting")
         self._health.server_restarted()
@@ -274,14 +296,3 @@ class Supervisor:
 def with_short_timeout(api: ServerApi) -> ServerApi:
     """The same server's API with a short timeout, for calls four times a second."""
     return dataclasses.replace(api, answer_timeout_s=_ANSWER_TIMEOUT_S)
-
-
-def _states(versions: Sequence[ModelVersion]) -> dict[str, str]:
-    """For each folder that the server knows: empty if a version is ready, else why none is."""
-    found: dict[str, str] = {}
-    for entry in versions:
-        reason = f"{entry.model} is {entry.state or 'not loaded'}"
-        reason += f": {entry.reason}" if entry.reason else ""
-        if entry.state == "READY" or found.get(entry.model) != "":
-            found[entry.model] = "" if entry.state == "READY" else reason
-    return found

@@ -32,11 +32,10 @@ class ServerRestarts:
         self._has_served = True
         self._restarts.lives()
 
-    def restart(self) -> None:
-        """Clears away what the dead server left behind and starts it, with no model yet. Raises
-        ServerError, with its last lines, where it dies too often before it has ever served.
+    def restart(self, words: str) -> None:
+        """Clears away what the server left behind and starts it, with no model yet; ``words`` say
+        how it ended. Raises ServerError where it ends too often before it has ever served.
         """
-        words = self._server.exit_message("tritonserver died")
         while True:
             self._server.kill()
             self._wait(words)

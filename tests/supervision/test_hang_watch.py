@@ -25,6 +25,7 @@ GUARD, TRITONSERVER, STUB = 1, 2, 3
 @dataclass
 class Server:
     heartbeats: str
+    shared_memory_prefix: str = "none"
     pid: int = GUARD
     was_killed: bool = False
 

@@ -100,12 +100,13 @@ class Server:
         self.error: Exception | None = None
         self.is_alive = True
         self.asked: list[str] = []
+        self.versions: list[ModelVersion] = []
 
     def index(self) -> list[ModelVersion]:
         self.asked.append("index")
         if self.error:
             raise self.error
-        return []
+        return self.versions
 
     def is_live(self) -> bool:
         self.asked.append("live")
@@ -121,7 +122,7 @@ class Answers:
 
     def ask_at(self, now_s: float) -> None:
         self.now_s = now_s
-        self.answers.index()
+        self.answers.states()
 
 
 def test_a_server_that_answers_is_asked_for_its_index_alone() -> None:
@@ -156,3 +157,18 @@ def test_a_server_that_shows_that_it_lives_is_not_silent(error: Exception) -> No
         asked.ask_at(now_s)
     assert not asked.answers.is_up
     assert asked.answers.silent_s <= 0
+
+
+def test_a_folder_is_ready_where_one_of_its_versions_is() -> None:
+    asked = Answers()
+    asked.server.versions = [
+        ModelVersion("a", "1", "READY", ""),
+        ModelVersion("a", "2", "UNAVAILABLE", "no weights"),
+        ModelVersion("b", "1", "UNAVAILABLE", "no weights"),
+        ModelVersion("c", "1", "", ""),
+    ]
+    assert asked.answers.states() == {
+        "a": "",
+        "b": "b is UNAVAILABLE: no weights",
+        "c": "c is not loaded",
+    }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from generator.errors import ServerError
@@ -44,8 +44,9 @@ class ServerAnswers:
         """Seconds since it last showed that it lives."""
         return self._clock() - self._heard_at_s
 
-    def index(self) -> list[ModelVersion] | None:
-        """What it serves; None where it does not answer. One that did not when it was last asked is
+    def states(self) -> dict[str, str] | None:
+        """Each folder that it knows, with "" where it is ready, or why not; None where it does not
+        answer. One that did not when it was last asked is
         first asked for what it can answer whatever it does.
         """
         try:
@@ -59,9 +60,20 @@ class ServerAnswers:
         else:
             self._is_heard(True)
             self._answered_at_s, self.answered_last = self._heard_at_s, True
-            return versions
+            return _states(versions)
         self.answered_last = False
         return None
 
     def _is_heard(self, is_heard: bool) -> None:
         self._heard_at_s = self._clock() if is_heard else self._heard_at_s
+
+
+def _states(versions: Sequence[ModelVersion]) -> dict[str, str]:
+    """For each folder that the server knows: empty if a version is ready, else why none is."""
+    found: dict[str, str] = {}
+    for entry in versions:
+        reason = f"{entry.model} is {entry.state or 'not loaded'}"
+        reason += f": {entry.reason}" if entry.reason else ""
+        if entry.state == "READY" or found.get(entry.model) != "":
+            found[entry.model] = "" if entry.state == "READY" else reason
+    return found

@@ -27,7 +27,7 @@ def memory_mib(server: TritonServer) -> dict[str, float]:
             )  # .../demo/1/model.py
         elif program == "tritonserver":
             held[program] = process.memory_info().rss / _MIB
-    prefix: str = server._shared_memory_prefix
+    prefix: str = server.shared_memory_prefix
     regions = (path.stat().st_blocks * 512 for path in _SHARED_MEMORY.glob(f"{prefix}*"))
     return {**held, "/dev/shm": sum(regions) / _MIB}
 

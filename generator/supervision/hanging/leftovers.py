@@ -1,0 +1,81 @@
+"""What processes that died have left behind: in a tritonserver that lives, and in shared memory.
+
+Triton 24.10 never answers the requests that a model's process took with it. For each such death it
+keeps the process as a zombie, its shared memory, and 35 threads of its own, until it ends itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+_SHARED_MEMORY = Path("/dev/shm")  # noqa: S108
+_REGION = re.compile(r"hf_triton_(\d+)_\d+_")  # the number of its serve, then its port
+_OLD_S = 600.0
+# 1,000 threads: containers are often limited to some thousands.
+_MOST_PROCESSES = 24
+_MOST_OF_SHARED_MEMORY = 0.25
+
+
+@dataclass(frozen=True)
+class Leftovers:
+    """The number of processes that died and are not taken note of, and the part of all shared
+    memory that no living process of a model uses.
+    """
+
+    num_processes: int
+    part_of_shared_memory: float
+
+    @property
+    def are_too_many(self) -> bool:
+        """Whether the server will soon lack threads or shared memory."""
+        is_memory_short = self.part_of_shared_memory > _MOST_OF_SHARED_MEMORY
+        return self.num_processes >= _MOST_PROCESSES or (self.num_processes > 0 and is_memory_short)
+
+
+def left_behind(server: int, prefix: str, living: Iterable[int]) -> Leftovers:
+    """What a server (a process) keeps. ``prefix`` is that of its regions of shared memory, and
+    ``living`` are its models' processes.
+    """
+    folder = os.statvfs(_SHARED_MEMORY)
+    size = folder.f_blocks * folder.f_frsize
+    used = set().union(*(_mapped(pid) for pid in living))
+    num_bytes = 0
+    for region in _SHARED_MEMORY.glob(f"{prefix}*"):
+        with contextlib.suppress(OSError):
+            num_bytes += 0 if str(region) in used else region.stat().st_blocks * 512
+    return Leftovers(_num_zombies(server), num_bytes / size if size else 0.0)
+
+
+def remove_of_dead_servers() -> None:
+    """Removes the shared memory of this user's servers that were killed together with their guards.
+    Whoever uses a region that was made minutes ago has opened it, and needs its name no more.
+    """
+    for region in _SHARED_MEMORY.glob("hf_triton_*"):
+        with contextlib.suppress(OSError):
+            name, seen = _REGION.match(region.name), region.lstat()
+            is_ours = seen.st_uid == os.getuid() and time.time() - seen.st_mtime > _OLD_S
+            if name and is_ours and not Path("/proc", name[1]).exists():
+                region.unlink()
+
+
+def _mapped(pid: int) -> set[str]:
+    """The files that a process has in its memory."""
+    with contextlib.suppress(OSError):
+        lines = Path(f"/proc/{pid}/maps").read_text(errors="replace").splitlines()
+        return {line.split(maxsplit=5)[-1] for line in lines}
+    return set()
+
+
+def _num_zombies(parent: int) -> int:
+    num = 0
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError, IndexError):
+            fields = stat.read_text(errors="replace").rpartition(")")[2].split()
+            num += fields[0] == "Z" and int(fields[1]) == parent
+    return num

@@ -1,0 +1,81 @@
+"""What dead processes leave in a server that lives."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from generator.supervision.hanging import leftovers
+from generator.supervision.hanging.leftovers import Leftovers, left_behind
+from tests.support.triton import eventually
+
+PARENT = """
+import os, sys
+for _ in range(2):
+    if os.fork() == 0:
+        os._exit(9)
+input()
+"""
+
+
+@pytest.fixture
+def prefix() -> Iterator[str]:
+    name = f"hf_triton_test_{uuid.uuid4().hex}_"
+    yield name
+    for region in Path("/dev/shm").glob(f"{name}*"):
+        region.unlink()
+
+
+def test_zombies_and_regions_that_no_living_process_uses_are_counted(prefix: str) -> None:
+    unused, used = Path(f"/dev/shm/{prefix}unused"), Path(f"/dev/shm/{prefix}used")
+    for region in (unused, used):
+        region.write_bytes(bytes(1 << 20))
+    size = os.statvfs("/dev/shm").f_blocks * os.statvfs("/dev/shm").f_frsize
+    with (
+        subprocess.Popen([sys.executable, "-c", PARENT], stdin=subprocess.PIPE) as parent,
+        used.open("r+b") as file,
+        mmap.mmap(file.fileno(), 0),
+    ):
+        assert eventually(lambda: left_behind(parent.pid, prefix, []).num_processes == 2)
+        left = left_behind(parent.pid, prefix, [os.getpid()])
+        assert left == Leftovers(2, (1 << 20) / size)
+        left = left_behind(parent.pid, prefix, [])
+        assert left == Leftovers(2, (2 << 20) / size)
+        parent.kill()
+
+
+@pytest.mark.parametrize(
+    "num, part, are_too_many",
+    [(0, 0.9, False), (1, 0.2, False), (1, 0.3, True), (23, 0.0, False), (24, 0.0, True)],
+)
+def test_too_many_are_what_a_container_has_no_room_for(
+    num: int, part: float, are_too_many: bool
+) -> None:
+    assert Leftovers(num, part).are_too_many == are_too_many
+
+
+def test_shared_memory_of_dead_servers_is_removed_and_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leftovers, "_SHARED_MEMORY", tmp_path)
+    dead = 2**22 + 1
+    kept = [f"hf_triton_{os.getpid()}_8000_a", "hf_triton_mine_8000_a", f"other_{dead}_8000_a"]
+    old = [*kept, f"hf_triton_{dead}_8000_a", f"hf_triton_{dead}_8000_beat_7"]
+    young = f"hf_triton_{dead}_8000_b"
+    for name in (*old, young):
+        (tmp_path / name).touch()
+    for name in old:
+        os.utime(tmp_path / name, (0, 0))
+    leftovers.remove_of_dead_servers()
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([*kept, young])
+
+
+def test_a_process_that_has_gone_uses_nothing() -> None:
+    assert leftovers._mapped(2**22 + 1) == set()
