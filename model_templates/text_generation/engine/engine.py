@@ -204,6 +204,8 @@ class Engine(ABC):
 
     def step(self) -> None:
         """Computes one step; where that fails, so do those it was about."""
+        if not self._has_work():
+            return  # what there was has just been cancelled
         try:
             self._step()
         except Exception as error:

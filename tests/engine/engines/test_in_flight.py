@@ -95,6 +95,13 @@ def test_a_failing_step_answers_all_and_the_engine_goes_on(engine: InFlightEngin
     assert engine.num_unfinished == 0
 
 
+def test_a_step_of_which_everything_was_cancelled_is_no_failure(
+    engine: InFlightEngine, log_lines: list[str]
+) -> None:
+    engine.step()
+    assert not [line for line in log_lines if "failed" in line]
+
+
 def test_an_engine_whose_device_is_lost_ends_and_answers_everyone(
     engine: InFlightEngine, log_lines: list[str]
 ) -> None:
