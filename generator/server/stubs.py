@@ -29,17 +29,20 @@ class Stub:
 
 
 def find_stubs(group: int) -> frozenset[Stub]:
-    """Every stub alive in the process group."""
-    found = set()
+    """Every stub alive in the process group, without processes that a stub has forked."""
+    found: dict[Stub, int] = {}
+    pids = set()
     for process in _processes(group):
+        pids.add(process.pid)
         with contextlib.suppress(psutil.Error):  # it ended meanwhile
             program, model_file = [*process.cmdline(), "", ""][
                 :2
             ]  # no arguments: it starts or ends
             if program.endswith(_STUB) and model_file and process.status() not in _ENDED:
                 version = Path(model_file).parent
-                found.add(Stub(version.parent.name, version.name, process.pid))
-    return frozenset(found)
+                found[Stub(version.parent.name, version.name, process.pid)] = process.ppid()
+    servers = pids - {stub.pid for stub in found}
+    return frozenset(stub for stub, parent in found.items() if parent in servers)
 
 
 def still_alive(stubs: Iterable[Stub]) -> frozenset[Stub]:
