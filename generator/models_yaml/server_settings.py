@@ -33,11 +33,33 @@ class Tracing:
 
 
 @dataclass(frozen=True)
+class CallerLimits:
+    """What one caller may do: who has a key, else an address. 0: as much as there is room for."""
+
+    requests_per_minute: int = 0
+    concurrent_requests: int = 0
+
+
+@dataclass(frozen=True)
+class TlsFiles:
+    """PEM files: a certificate with its chain, and its private key; from models.yaml's folder."""
+
+    certificate: str
+    key: str
+
+
+@dataclass(frozen=True)
 class ServerSettings:
-    """``tracing`` is None where there is none; ``log_format`` is one of LOG_FORMATS."""
+    """``tracing`` is None where there is none; ``log_format`` is one of LOG_FORMATS. The others are
+    of the ports on which callers ask: ``cors`` has the origins whose pages may.
+    """
 
     tracing: Tracing | None = None
     log_format: str = "text"
+    max_body_mib: int = 64
+    limits: CallerLimits = CallerLimits()
+    cors: tuple[str, ...] = ()
+    tls: TlsFiles | None = None
 
     def flags(self) -> list[str]:
         """What tritonserver is told of it."""
@@ -96,6 +118,39 @@ def _why_no_collector(url: str) -> str:
     return ""
 
 
+def _limits(node: Node, report: Report) -> CallerLimits:
+    expected = "a map such as {requests_per_minute: 600, concurrent_requests: 16}"
+    return CallerLimits(**schema.mapping(_LIMIT_KEYS, expected)(node, report))
+
+
+def _cors(node: Node, report: Report) -> tuple[str, ...] | None:
+    expected = f"a list of origins such as {_ORIGIN_EXAMPLE}"
+    origin = schema.text(f"an origin such as {_ORIGIN_EXAMPLE}, or '*'", _ORIGIN)
+    found = schema.list_of(origin, expected, unique=True)(node, report)
+    return None if found is None else tuple(found)
+
+
+def _tls(node: Node, report: Report) -> TlsFiles | None:
+    expected = "a map such as {certificate: server.pem, key: server.key}"
+    values = schema.mapping(_TLS_KEYS, expected)(node, report)
+    if isinstance(node.value, dict):
+        for name in _TLS_KEYS:
+            if node.get(name) is None:
+                report.add(node, f"missing key '{name}': expected {expected}")
+    return TlsFiles(**values) if len(values) == len(_TLS_KEYS) else None
+
+
+_ORIGIN = r"\*|https?://[A-Za-z0-9._\[\]:-]+"
+_ORIGIN_EXAMPLE = "https://chat.example.com"
+_MOST_REQUESTS = 1_000_000
+_LIMIT_KEYS: dict[str, Check] = {
+    "requests_per_minute": schema.integer(1, _MOST_REQUESTS, "requests of one caller"),
+    "concurrent_requests": schema.integer(1, _MOST_REQUESTS, "requests of one caller"),
+}
+_TLS_KEYS: dict[str, Check] = {
+    "certificate": schema.text("a file in PEM"),
+    "key": schema.text("a file in PEM"),
+}
 _TRACING_KEYS: dict[str, Check] = {
     "url": _collector,
     "rate": schema.integer(0, schema.INT32_MAX, "one request of so many"),
@@ -104,4 +159,8 @@ _TRACING_KEYS: dict[str, Check] = {
 _KEYS: dict[str, Callable[[Node, Report], object]] = {
     "tracing": _tracing,
     "log_format": schema.choice(*LOG_FORMATS),
+    "max_body_mib": schema.integer(1, 1024, "MiB"),
+    "limits": _limits,
+    "cors": _cors,
+    "tls": _tls,
 }

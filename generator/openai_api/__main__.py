@@ -17,8 +17,8 @@ import threading
 from pathlib import Path
 
 from generator.errors import EXIT_OK, GeneratorError
-from generator.openai_api.key import take_key
 from generator.openai_api.process import Settings, serve
+from generator.proxy.settings import ACCESS_VARIABLE, Access
 from generator.server.child_process import tell_ready
 
 
@@ -26,9 +26,9 @@ def main(host: str, port: str, triton_address: str, repository: str = "") -> int
     """Serves until told to stop; returns the exit code."""
     threading.Thread(target=_end_with_input, daemon=True).start()
     try:
-        key = take_key(None, os.environ)
+        access = Access.from_text(os.environ.pop(ACCESS_VARIABLE))
         record = Path(repository) if repository else None
-        settings = Settings(host, int(port), triton_address, key, record)
+        settings = Settings(host, int(port), triton_address, access, record)
         asyncio.run(_serve(settings))
     except GeneratorError as error:
         sys.stderr.write(f"hf-triton: the OpenAI API: {error}\n")

@@ -12,15 +12,15 @@ import sys
 import time
 import traceback
 import uuid
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import aclosing
 from typing import Any
 
 from aiohttp import web
 
+from generator.openai_api.access import AccessCheck, caller_of
 from generator.openai_api.bodies import Bodies, check_encoding
 from generator.openai_api.connections import Connections
-from generator.openai_api.key import caller_of, is_authorized
 from generator.openai_api.routes import embeddings
 from generator.openai_api.routes.answers import Answer, Chunks, events, sse, to_json, whole_answer
 from generator.openai_api.routes.chat import CHAT
@@ -33,7 +33,7 @@ from generator.openai_api.schema.request import GenerationRequest
 from generator.openai_api.triton.catalog import EMBEDDING_TASKS, Catalog, ServedModel
 from generator.openai_api.triton.client import Triton
 from generator.openai_api.triton.request_headers import Metadata, id_of, send_id, trace_context
-from generator.spec.runtime_rules import CALLER
+from generator.proxy.settings import Access
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -48,12 +48,11 @@ class OpenAiApp:
     """The handlers of one translator."""
 
     def __init__(
-        self, triton: Triton, key: str | None, connections: Connections, catalog: Catalog
+        self, triton: Triton, access: Access, connections: Connections, catalog: Catalog
     ) -> None:
         self._triton = triton
         self._catalog = catalog
-        self._key = key
-        self._caller = {CALLER: caller_of(key)} if key else {}
+        self._access = AccessCheck(access)
         self._connections = connections
         self._bodies = Bodies()
         self._started = int(time.time())
@@ -61,7 +60,7 @@ class OpenAiApp:
     def application(self) -> web.Application:
         """Everything under its path."""
         app = web.Application(middlewares=[_errors_in_openais_format, self._check_headers])
-        app.on_response_prepare.append(send_id)
+        app.on_response_prepare.extend((send_id, self._access.send_cors))
         app.router.add_get("/health", self._health)
         app.router.add_get("/v1/models", self._models)
         app.router.add_get("/v1/models/{name:.+}", self._model)
@@ -73,15 +72,15 @@ class OpenAiApp:
     @web.middleware
     async def _check_headers(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """The key first: nothing of a body is read before."""
-        header = request.headers.get("Authorization")
-        if request.path != "/health" and not is_authorized(header, self._key):
-            found = "this is not the key" if header else "a key is needed"
-            message = f"Authorization: {found}; send 'Authorization: Bearer KEY'"
-            raise ApiError(401, message, code="invalid_api_key")
-        check_encoding(request)
+        preflight = self._access.preflight(request)
+        if preflight:
+            return preflight
+        self._access.enter(request)
         try:
+            check_encoding(request)
             return await handler(request)
         finally:
+            self._access.leave(request)
             self._connections.waits(request.protocol)
 
     async def _object(self, request: web.Request) -> dict[str, Any]:
@@ -119,7 +118,7 @@ class OpenAiApp:
         request_id = id_of(request, f"embd-{uuid.uuid4().hex}")
 
         async def answer(model: ServedModel) -> web.Response:
-            requests = embeddings.requests(model, asked, request_id, self._caller)
+            requests = embeddings.requests(model, asked, request_id, caller_of(request))
             answers = await self._vectors(requests, trace_context(request))
             return _json(embeddings.write(asked, answers))
 
@@ -175,7 +174,8 @@ class OpenAiApp:
             async def answered(model: ServedModel) -> web.StreamResponse:
                 answer = Answer(api, asked, f"{api.id_prefix}{uuid.uuid4().hex}")
                 request_id = id_of(request, answer.answer_id)
-                chunks = self._chunks(model, asked, request_id, trace_context(request))
+                caller, trace = caller_of(request), trace_context(request)
+                chunks = self._chunks(model, asked, request_id, caller, trace)
                 if asked.stream:
                     return await _streamed(request, answer, chunks)
                 return _json(await whole_answer(answer, chunks))
@@ -185,7 +185,12 @@ class OpenAiApp:
         return generate
 
     def _chunks(
-        self, model: ServedModel, asked: GenerationRequest, request_id: str, metadata: Metadata
+        self,
+        model: ServedModel,
+        asked: GenerationRequest,
+        request_id: str,
+        caller: Mapping[str, str],
+        metadata: Metadata,
     ) -> Chunks:
         logprobs = asked.num_logprobs is not None
         adapter = {"lora_name": model.adapter} if model.adapter else {}
@@ -193,7 +198,7 @@ class OpenAiApp:
             self._triton.generate(
                 model,
                 request_id,
-                {**inputs, **adapter, **self._caller},
+                {**inputs, **adapter, **caller},
                 logprobs=logprobs,
                 metadata=metadata,
             )

@@ -8,8 +8,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from generator.openai_api.key import VARIABLE
+from generator.openai_api.key import VARIABLE, with_key
 from generator.openai_api.triton.catalog import ALL_TASKS, COMPLETION_TASKS, EMBEDDING_TASKS
+from generator.proxy.settings import ACCESS_VARIABLE, EVERYBODY, Access
 from generator.render import model_config
 from generator.server.child_process import ChildProcess
 from generator.server.listen import Listen
@@ -24,6 +25,7 @@ class OpenAiProcess(ChildProcess):
         self,
         listen: Listen,
         key: str | None,
+        access: Access = EVERYBODY,
         policy: RestartPolicy | None = None,
         repository: Path | None = None,
     ) -> None:
@@ -32,13 +34,10 @@ class OpenAiProcess(ChildProcess):
         command = (sys.executable, "-m", "generator.openai_api", *where, *record)
         super().__init__("the OpenAI API", command, self._variables, policy)
         self._listen = listen
-        self._key = key
+        self._key, self._access = key, access
 
     def _variables(self) -> dict[str, str]:
-        environment = {name: text for name, text in os.environ.items() if name != VARIABLE}
-        if self._key is not None:
-            environment[VARIABLE] = self._key
-        return environment
+        return {**os.environ, ACCESS_VARIABLE: with_key(self._access, self._key).to_text()}
 
     def curl_lines(self, model: str, config_file: Path) -> list[str]:
         """A request that works, none where the model of this config.pbtxt is not for this API."""
@@ -46,16 +45,18 @@ class OpenAiProcess(ChildProcess):
         task = model_config.parameters(config).get(TASK_PARAMETER)
         if task not in ALL_TASKS:
             return []
-        address = self._listen.address(self._listen.openai_port)
-        return [curl_line(address, model, self._key, task)]
+        scheme = "https" if self._access.tls else "http"
+        url = f"{scheme}://{self._listen.address(self._listen.openai_port)}"
+        needed = VARIABLE if self._key is not None else ""
+        return [curl_line(url, model, needed or self._access.key_variable, task)]
 
 
-def curl_line(address: str, model: str, key: str | None, task: str = COMPLETION_TASKS[0]) -> str:
+def curl_line(url: str, model: str, key_variable: str, task: str = COMPLETION_TASKS[0]) -> str:
     """A completion from ``model``, or an embedding where that is its task; with a key, from the
-    environment that has it.
+    variable that has it.
     """
-    header = f' -H "Authorization: Bearer ${VARIABLE}"' if key is not None else ""
+    header = f' -H "Authorization: Bearer ${key_variable}"' if key_variable else ""
     embeds = task in EMBEDDING_TASKS
     path, field = ("embeddings", "input") if embeds else ("completions", "prompt")
     body = json.dumps({"model": model, field: "I am going"})
-    return f"curl http://{address}/v1/{path}{header} -d '{body}'"
+    return f"curl {url}/v1/{path}{header} -d '{body}'"

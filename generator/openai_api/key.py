@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 import re
 from collections.abc import MutableMapping
 from pathlib import Path
 
+import msgspec
+
+from generator.proxy.settings import Access, Caller
 from generator.server.admin_key import KeySource
 
 VARIABLE = "HF_TRITON_OPENAI_KEY"
-_SCHEME = "bearer "
 _SOURCE = KeySource(
     VARIABLE,
     "--openai-key-file",
@@ -25,19 +25,8 @@ def take_key(file: Path | None, environment: MutableMapping[str, str]) -> str | 
     return _SOURCE.take(file, environment)
 
 
-def caller_of(key: str) -> str:
-    """The name by which a model keeps those who have this key apart from others; it does not tell
-    the key.
-    """
-    return hashlib.sha256(b"caller " + key.encode()).hexdigest()[:32]
-
-
-def is_authorized(header: str | None, key: str | None) -> bool:
-    """Whether an ``Authorization`` header has the key; takes as long for any wrong one."""
+def with_key(access: Access, key: str | None) -> Access:
+    """``access`` for those too who have the key of this API alone."""
     if key is None:
-        return True
-    given = header or ""
-    if given[: len(_SCHEME)].lower() != _SCHEME:
-        return False
-    token = given[len(_SCHEME) :].strip()
-    return hmac.compare_digest(token.encode(errors="surrogateescape"), key.encode())
+        return access
+    return msgspec.structs.replace(access, callers=(*access.callers, Caller("openai", key)))

@@ -20,6 +20,8 @@ from generator.openai_api.connections import (
 )
 from generator.openai_api.triton.catalog import Catalog
 from generator.openai_api.triton.client import Triton
+from generator.proxy.settings import EVERYBODY, Access
+from generator.proxy.tls import tls_context
 from generator.repository import served_record
 from generator.server.listen import listening_socket
 
@@ -36,7 +38,7 @@ class Settings:
     host: str
     port: int
     triton_address: str
-    key: str | None = None
+    access: Access = EVERYBODY
     repository: Path | None = None
 
 
@@ -50,13 +52,14 @@ async def serve(settings: Settings, stop: asyncio.Event, on_ready: Callable[[], 
         await _check(triton)
         connections = Connections(most_connections())
         catalog = Catalog(triton, lambda: _to_be_served(settings.repository))
-        app = OpenAiApp(triton, settings.key, connections, catalog).application()
+        app = OpenAiApp(triton, settings.access, connections, catalog).application()
         runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=GRACE_S)
+        tls = tls_context(settings.access.tls)
         listening = listening_socket(settings.host, settings.port, "--openai-port")
         await runner.setup()
         new = protocol(runner.server, connections)
         loop = asyncio.get_running_loop()
-        server = await loop.create_server(new, sock=listening, backlog=ACCEPTED_AT_ONCE)
+        server = await loop.create_server(new, sock=listening, backlog=ACCEPTED_AT_ONCE, ssl=tls)
         listening.listen(_BACKLOG)
         try:
             on_ready()

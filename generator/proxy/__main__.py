@@ -15,6 +15,8 @@ import resource
 import signal
 import sys
 import threading
+import traceback
+from typing import Any
 
 import uvloop
 
@@ -39,15 +41,25 @@ def main(kind: str) -> int:
 async def _serve(kind: str, settings: ProxySettings) -> None:
     # Imported here: one needs no gRPC, the other no HTTP.
     stop = asyncio.Event()
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGTERM, stop.set)
+    loop.set_exception_handler(_tell_bug)
     if kind == "http":
-        from generator.proxy.http_proxy import serve_http
+        from generator.proxy.http_port.server import serve_http
 
         await serve_http(settings, stop, tell_ready)
     else:
         from generator.proxy.grpc_port.server import serve_grpc
 
         await serve_grpc(settings, stop, tell_ready)
+
+
+def _tell_bug(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Only the place: a message could quote a request."""
+    error = context.get("exception")
+    frames = traceback.extract_tb(error.__traceback__) if error else None
+    place = f"{frames[-1].filename}:{frames[-1].lineno}" if frames else "an unknown place"
+    sys.stderr.write(f"hf-triton: the proxy failed: {type(error).__name__} at {place}\n")
 
 
 def _raise_descriptor_limit() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hmac
+import math
 import time
 from collections import OrderedDict
 from collections.abc import Callable
@@ -36,7 +37,7 @@ class Account:
             gained = (now - self.filled_at_s) * per_minute / 60
             self.tokens, self.filled_at_s = min(per_minute, self.tokens + gained), now
             if self.tokens < 1:
-                wait_s = int((1 - self.tokens) * 60 / per_minute) + 1
+                wait_s = math.ceil((1 - self.tokens) * 60 / per_minute)
                 text = f"got more than {per_minute} requests in a minute from one caller"
                 raise RefusedError(429, f"{text}; wait {wait_s} s", {"Retry-After": str(wait_s)})
             self.tokens -= 1
@@ -90,8 +91,7 @@ class Callers:
 
     def _account_of(self, caller: Caller) -> Account:
         limits = caller.limits or self._access.limits
-        alias = self._access.alias_of(caller.name)
-        return Account(limits, alias, 0, limits.requests_per_minute, self._clock())
+        return Account(limits, caller.alias, 0, limits.requests_per_minute, self._clock())
 
     def _of_address(self, address: str) -> Account:
         account = self._by_address.pop(address, None)

@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
-from generator.proxy.http_request import Request
 from generator.proxy.settings import Access
 
-_USUAL_HEADERS = b"Authorization, Content-Type"
+_USUAL_HEADERS = "Authorization, Content-Type"
 
 
-def headers(access: Access, request: Request) -> bytes:
-    """The header lines for a request's answer; empty where its origin may not read it."""
-    origin = request.noted.get(b"origin")
+def headers(access: Access, origin: str | None) -> dict[str, str]:
+    """Those of an answer to a request of ``origin``; none where its pages may not read it."""
     if not access.cors or origin is None:
-        return b""
+        return {}
     if "*" in access.cors:
-        return b"Access-Control-Allow-Origin: *\r\n"
-    if origin.decode("latin-1") not in access.cors:
-        return b""
-    return b"Access-Control-Allow-Origin: " + origin + b"\r\nVary: Origin\r\n"
+        return {"Access-Control-Allow-Origin": "*"}
+    if origin not in access.cors:
+        return {}
+    return {"Access-Control-Allow-Origin": origin, "Vary": "Origin"}
 
 
-def preflight(request: Request) -> dict[str, str]:
-    """The answer to what a browser asks before it sends the request itself."""
-    wanted = request.noted.get(b"access-control-request-headers", _USUAL_HEADERS)
+def preflight(wanted: str | None) -> dict[str, str]:
+    """The answer to what a browser asks before it sends a request with the ``wanted`` headers."""
     return {
         "Access-Control-Allow-Methods": "GET, POST",
-        "Access-Control-Allow-Headers": wanted.decode("latin-1"),
+        "Access-Control-Allow-Headers": wanted or _USUAL_HEADERS,
         "Access-Control-Max-Age": "3600",
     }

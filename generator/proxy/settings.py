@@ -6,11 +6,10 @@ Travels to the proxy in its environment, which only the server's user can read: 
 from __future__ import annotations
 
 import hashlib
-import hmac
-import secrets
 
 import msgspec
 
+ACCESS_VARIABLE = "HF_TRITON_ACCESS"
 VARIABLE = "HF_TRITON_PROXY_SETTINGS"
 MIB = 1 << 20
 
@@ -29,6 +28,11 @@ class Caller(msgspec.Struct, frozen=True):
     key: str
     limits: Limits | None = None
 
+    @property
+    def alias(self) -> str:
+        """The name by which a model keeps this caller apart from others; it tells no key."""
+        return hashlib.sha256(b"caller " + self.key.encode()).hexdigest()[:32]
+
     def __repr__(self) -> str:
         return f"Caller({self.name!r})"
 
@@ -41,21 +45,32 @@ class Tls(msgspec.Struct, frozen=True):
 
 
 class Access(msgspec.Struct, frozen=True):
-    """Who may ask, from where, and how much; without ``callers`` everybody may.
-
-    ``secret`` makes what a model is told of a caller a name that nobody can guess.
-    """
+    """Who may ask, from where, and how much; without ``callers`` everybody may."""
 
     callers: tuple[Caller, ...] = ()
     limits: Limits = Limits()
     cors: tuple[str, ...] = ()
     tls: Tls | None = None
     max_body_mib: int = 64
-    secret: str = msgspec.field(default_factory=lambda: secrets.token_hex(16))
 
-    def alias_of(self, caller: str) -> str:
-        """The opaque name under which a model keeps apart what callers may not share."""
-        return hmac.new(self.secret.encode(), caller.encode(), hashlib.sha256).hexdigest()[:32]
+    @property
+    def key_variable(self) -> str:
+        """The shell variable that stands for a caller's key in the requests that ``serve`` shows;
+        empty where none is needed.
+        """
+        return "HF_TRITON_API_KEY" if self.callers else ""
+
+    def to_text(self) -> str:
+        """For ACCESS_VARIABLE."""
+        return msgspec.json.encode(self).decode()
+
+    @staticmethod
+    def from_text(text: str) -> Access:
+        """What ``to_text`` made."""
+        return msgspec.json.decode(text, type=Access)
+
+
+EVERYBODY = Access()
 
 
 class ProxySettings(msgspec.Struct, frozen=True):
@@ -68,7 +83,7 @@ class ProxySettings(msgspec.Struct, frozen=True):
     http_socket: str
     metrics_socket: str
     grpc_socket: str
-    access: Access = Access()
+    access: Access = EVERYBODY
 
     def to_text(self) -> str:
         """For VARIABLE."""

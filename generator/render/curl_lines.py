@@ -13,12 +13,12 @@ from generator.spec.triton_models import ENGINE_PARAMETER
 _TYPE_STRING = 13  # inference.DataType, model_config.proto
 
 
-def curl_lines(repository: Path, model: str, url: str) -> list[str]:
+def curl_lines(repository: Path, model: str, url: str, key_variable: str = "") -> list[str]:
     """One line for /infer, one for /generate and, of a model that streams, /generate_stream. One
     that is decoupled itself, as on NVIDIA's vLLM backend, has no /infer.
 
     Each has a sample value for each input that the model needs. ``url`` is the server's, down to
-    ``/v2/models``.
+    ``/v2/models``; ``key_variable`` the shell variable that has a caller's key.
     """
     text = (repository / model / "config.pbtxt").read_text(encoding="utf-8")
     config: Any = model_config.parse(text)
@@ -32,11 +32,12 @@ def curl_lines(repository: Path, model: str, url: str) -> list[str]:
     }
     is_decoupled = config.model_transaction_policy.decoupled
     engine = model if is_decoupled else model_config.parameters(config).get(ENGINE_PARAMETER)
-    lines = [] if is_decoupled else [f"curl {url}/{model}/infer -d '{json.dumps(infer)}'"]
-    lines.append(f"curl {url}/{model}/generate -d '{json.dumps(values)}'")
+    key = f' -H "Authorization: Bearer ${key_variable}"' if key_variable else ""
+    lines = [] if is_decoupled else [f"curl{key} {url}/{model}/infer -d '{json.dumps(infer)}'"]
+    lines.append(f"curl{key} {url}/{model}/generate -d '{json.dumps(values)}'")
     if engine is not None:
         stream = json.dumps({**values, "stream": True})
-        lines.append(f"curl -N {url}/{engine}/generate_stream -d '{stream}'")
+        lines.append(f"curl -N{key} {url}/{engine}/generate_stream -d '{stream}'")
     return lines
 
 

@@ -24,6 +24,12 @@ _FORWARDING = {
     "--http-header-forward-pattern": len("--http-h"),
     "--grpc-header-forward-pattern": len("--grpc-he"),
 }
+# tritonserver listens for the proxies alone; what stands for each flag towards callers.
+_OF_SERVE = {
+    **{f"--{kind}-address": "--host" for kind in ("http", "grpc", "metrics")},
+    **{f"--{kind}-port": f"--{kind}-port before the --" for kind in ("http", "grpc", "metrics")},
+    "--grpc-use-ssl": "tls in models.yaml's server: block",
+}
 _CALLER_PATTERN = f"(?i:^{CALLER}$)"
 
 
@@ -55,10 +61,14 @@ def _or_caller(pattern: str) -> str:
 
 def refuse_clashes(arguments: Sequence[str], *, has_key: bool) -> None:
     """Raises UsageError where the user's own arguments for tritonserver close an API that is closed
-    already, or one that ``serve`` itself must reach; others may be closed so.
+    already, or one that ``serve`` itself must reach (others may be closed so), or move the sockets
+    behind the proxies.
     """
     for argument in arguments:
         flag, _, value = argument.partition("=")
+        for name, instead in _OF_SERVE.items():
+            if len(flag) >= _SHORTEST and (name.startswith(flag) or flag.startswith(name)):
+                raise UsageError(f"{flag}: leave it out, and use {instead}")
         if len(flag) < _SHORTEST or not (
             _HTTP_FLAG.startswith(flag) or _GRPC_FLAG.startswith(flag)
         ):

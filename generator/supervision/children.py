@@ -6,17 +6,19 @@ import time
 from dataclasses import dataclass
 
 from generator.openai_api.child_process import OpenAiProcess
+from generator.proxy.settings import EVERYBODY, Access
 from generator.server.child_process import STOP_TIMEOUT_S, ChildProcess
 
 
 @dataclass(frozen=True)
 class Children:
     """``proxies`` listen while tritonserver starts, and answer that it does; the OpenAI API asks it
-    first.
+    first. ``access`` is what their callers need.
     """
 
     proxies: tuple[ChildProcess, ...] = ()
     openai_api: OpenAiProcess | None = None
+    access: Access = EVERYBODY
 
     @property
     def all(self) -> tuple[ChildProcess, ...]:

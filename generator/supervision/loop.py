@@ -143,7 +143,7 @@ class Supervisor:
         if outcome.failure is None:
             self._failures.pop(model, None)
             if model not in self._were_ready:
-                print_curl_lines(self._server, model, self._children.openai_api)
+                print_curl_lines(self._server, model, self._children)
             self._were_ready.add(model)
         elif model in self._were_ready | self._seen_ready:
             self._healer.bring_back(model, outcome.failure)
@@ -262,7 +262,7 @@ class Supervisor:
         self._restarts.serves()
         self._has_served = True
         self._health.enter("serving")
-        tell_serving(self._server, len(self._served.names()), self._children.openai_api is not None)
+        tell_serving(self._server, len(self._served.names()), self._children)
 
     def _end_where_nothing_is_left(self) -> None:
         given_up, names = self._healer.given_up(), self._served.names()

@@ -6,11 +6,11 @@ import contextlib
 import sys
 from collections.abc import Sequence
 
-from generator.openai_api.child_process import OpenAiProcess
 from generator.render import model_config
 from generator.render.curl_lines import curl_lines
 from generator.server.loading import Loaded
 from generator.server.process import TritonServer
+from generator.supervision.children import Children
 
 
 def say(text: str) -> None:
@@ -31,25 +31,28 @@ def tell_loaded(outcome: Loaded, loading: Sequence[str], again: bool) -> None:
         say(f"{outcome.model} is ready{' again' * again} after {outcome.seconds:.1f} s{others}")
 
 
-def print_curl_lines(server: TritonServer, model: str, openai_api: OpenAiProcess | None) -> None:
+def print_curl_lines(server: TritonServer, model: str, children: Children) -> None:
     """Prints a request that works for each endpoint of a model."""
     config_file = server.repository / model / "config.pbtxt"
     if model_config.arm_of(config_file):
         return  # asked through the model whose arm it is
-    url = f"http://{server.listen.address(server.listen.http_port)}/v2/models"
-    lines = curl_lines(server.repository, model, url)
-    if openai_api:
-        lines += openai_api.curl_lines(model, config_file)
+    access = children.access
+    scheme = "https" if access.tls else "http"
+    url = f"{scheme}://{server.listen.address(server.listen.http_port)}/v2/models"
+    lines = curl_lines(server.repository, model, url, access.key_variable)
+    if children.openai_api:
+        lines += children.openai_api.curl_lines(model, config_file)
     with contextlib.suppress(OSError):
         print("\n".join([f"# {model}", *lines]), flush=True)
 
 
-def tell_serving(server: TritonServer, num_models: int, has_openai: bool) -> None:
+def tell_serving(server: TritonServer, num_models: int, children: Children) -> None:
     """Reports how many models are ready, and the server's addresses."""
     listen = server.listen
-    where = f"http {listen.address(listen.http_port)}, grpc {listen.address(listen.grpc_port)}"
-    if has_openai:
-        where += f", OpenAI's API http://{listen.address(listen.openai_port)}/v1"
+    scheme = "https" if children.access.tls else "http"
+    where = f"{scheme} {listen.address(listen.http_port)}, grpc {listen.address(listen.grpc_port)}"
+    if children.openai_api:
+        where += f", OpenAI's API {scheme}://{listen.address(listen.openai_port)}/v1"
     if listen.health_port:
         where += f", health http://{listen.address(listen.health_port)}/ready"
     count = f"{len(server.loader.ready)} of {counted(num_models)}"

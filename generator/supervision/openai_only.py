@@ -11,7 +11,9 @@ from collections.abc import Iterable
 
 from generator.errors import EXIT_INTERRUPTED, EXIT_OK
 from generator.openai_api.child_process import curl_line
+from generator.openai_api.key import VARIABLE, with_key
 from generator.openai_api.process import Settings, serve
+from generator.proxy.settings import EVERYBODY
 from generator.server.listen import Listen
 from generator.supervision.machine import limits
 
@@ -24,7 +26,8 @@ def serve_openai_only(
     Raises ServerError where it can't start.
     """
     limits.raise_all()
-    settings = Settings(listen.host, listen.openai_port, triton_address, key)
+    access = with_key(EVERYBODY, key)
+    settings = Settings(listen.host, listen.openai_port, triton_address, access)
     return asyncio.run(_serve(settings, listen.address(listen.openai_port), stop_signals))
 
 
@@ -32,8 +35,12 @@ async def _serve(settings: Settings, address: str, stop_signals: Iterable[signal
     stop = asyncio.Event()
 
     def ready() -> None:
+        needed = VARIABLE if settings.access.callers else ""
         _say(f"OpenAI API on http://{address}/v1, for the Triton at {settings.triton_address}")
-        print(curl_line(address, "NAME", settings.key), flush=True)
+        print(
+            curl_line(f"http://{address}", "NAME", needed),
+            flush=True,
+        )
 
     serving = asyncio.create_task(serve(settings, stop, ready))
 

@@ -8,15 +8,20 @@ server or a model failed too often to start.
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import os
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from generator.errors import UsageError
 from generator.models_yaml.reading import load_settings
-from generator.models_yaml.server_settings import LOG_FORMATS
+from generator.models_yaml.server_settings import LOG_FORMATS, ServerSettings
 from generator.spec.task_folders import find_tasks
 from generator.verbs.generate import Outcome, generate, refuse_conflicts
+
+if TYPE_CHECKING:
+    from generator.proxy.settings import Access, Caller
 
 HELP = "generate, start Triton, wait until every model is ready, and print the curl lines"
 
@@ -31,6 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     for flag, port in (("--http-port", 8000), ("--grpc-port", 8001), ("--metrics-port", 8002)):
         parser.add_argument(flag, type=_port, default=port, metavar="PORT", help=f"default: {port}")
+    _add_callers(parser)
     _add_openai(parser)
     _add_admin(parser)
     parser.add_argument(
@@ -57,6 +63,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="*",
         metavar="-- ARGUMENT",
         help="arguments for tritonserver itself, such as -- --log-verbose=1",
+    )
+
+
+def _add_callers(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group(
+        "callers",
+        "Every request to Triton's ports passes a proxy, which refuses what could end the server. "
+        "The server: block of models.yaml has max_body_mib, limits, cors and tls.",
+    )
+    group.add_argument(
+        "--api-keys-file",
+        type=Path,
+        metavar="FILE",
+        help="answer only callers that send one of these keys, 'Authorization: Bearer KEY': a line "
+        "for each, 'NAME KEY', and if you like requests_per_minute=N and concurrent_requests=N "
+        "after it (default: HF_TRITON_API_KEYS with such lines, if set; else everybody)",
     )
 
 
@@ -156,11 +178,13 @@ def _check_openai(args: argparse.Namespace) -> None:
     ):
         if value is not None and args.openai_port is None:
             raise UsageError(f"{flag} needs --openai-port")
-    ignored = (args.arguments, args.load_timeout_s, args.verbose, args.admin_key_file, args.watch)
+    keys = (args.admin_key_file, args.api_keys_file)
+    ignored = (args.arguments, args.load_timeout_s, args.verbose, args.watch, *keys)
     if args.triton_url and (any(ignored) or args.open_admin_apis):
         raise UsageError(
             "with --triton-url no tritonserver is started: leave out --load-timeout-s, --verbose, "
-            "--watch, --admin-key-file, --open-admin-apis and arguments for tritonserver"
+            "--watch, --api-keys-file, --admin-key-file, --open-admin-apis and arguments for "
+            "tritonserver"
         )
 
 
@@ -174,8 +198,10 @@ def run(args: argparse.Namespace) -> int:
     from generator.apply.file_watch import WatchedFiles
     from generator.openai_api.child_process import OpenAiProcess
     from generator.openai_api.key import take_key
+    from generator.proxy.api_keys import take_api_keys
+    from generator.proxy.child_process import proxies
     from generator.server import json_log
-    from generator.server.listen import Listen
+    from generator.server.listen import Listen, socket_folder
     from generator.server.process import TritonServer
     from generator.server.restart_policy import RestartPolicy
     from generator.supervision.children import Children
@@ -191,6 +217,7 @@ def run(args: argparse.Namespace) -> int:
 
         return serve_openai_only(listen, args.triton_url, key, stop_signals())
     admin_key = _admin_key(args)
+    callers = take_api_keys(args.api_keys_file, os.environ)
     listen.check()  # before anything is written
     repository = Path(args.repository)
     watched = WatchedFiles(Path(args.config)) if args.watch else None
@@ -201,19 +228,41 @@ def run(args: argparse.Namespace) -> int:
     _report(outcome, args.repository)
     refuse_conflicts(outcome)
     _build_environments(outcome)
-    server = TritonServer(
-        repository,
-        listen,
-        arguments=[*settings.flags(), *args.arguments],
-        verbose=args.verbose,
-        admin_key=admin_key,
-    )
     policy = RestartPolicy(max_restarts=args.max_restarts)
-    openai_api = OpenAiProcess(listen, key, policy, repository) if args.openai_port else None
-    children = Children((), openai_api)
     models = [spec.name for spec in outcome.plan.specs]
     options = ServeOptions(Path(args.config), args.load_timeout_s, policy, args.drain_s, watched)
-    return serve(server, models, options, children)
+    access = _access(settings, callers, Path(args.config).resolve().parent)
+    with socket_folder() as sockets:
+        listen = dataclasses.replace(listen, sockets=sockets)
+        server = TritonServer(
+            repository,
+            listen,
+            arguments=[*settings.flags(), *args.arguments],
+            verbose=args.verbose,
+            admin_key=admin_key,
+        )
+        openai_api = (
+            OpenAiProcess(listen, key, access, policy, repository) if args.openai_port else None
+        )
+        children = Children(proxies(listen, access, policy), openai_api, access)
+        return serve(server, models, options, children)
+
+
+def _access(settings: ServerSettings, callers: tuple[Caller, ...], base: Path) -> Access:
+    """Who may ask on the public ports. Raises ServerError for TLS files that can't be used."""
+    from generator.proxy.settings import Access, Limits, Tls
+    from generator.proxy.tls import tls_context
+
+    files, limits = settings.tls, settings.limits
+    tls = Tls(str(base / files.certificate), str(base / files.key)) if files else None
+    tls_context(tls)
+    return Access(
+        callers=callers,
+        limits=Limits(limits.requests_per_minute, limits.concurrent_requests),
+        cors=settings.cors,
+        tls=tls,
+        max_body_mib=settings.max_body_mib,
+    )
 
 
 def _report(outcome: Outcome, repository: str) -> None:

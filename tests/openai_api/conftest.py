@@ -16,7 +16,9 @@ import grpc
 import pytest
 from tritonclient.grpc import service_pb2_grpc
 
+from generator.openai_api.key import with_key
 from generator.openai_api.process import Settings, serve
+from generator.proxy.settings import Access
 from tests.openai_api.fake_triton import FakeTriton, Model
 from tests.support.triton import free_ports
 
@@ -156,7 +158,7 @@ class Starter:
         self, triton: FakeTriton, address: str, key: str | None, repository: Path | None
     ) -> Translator:
         port, stop, ready = free_ports().http_port, asyncio.Event(), asyncio.Event()
-        settings = Settings("127.0.0.1", port, address, key, repository)
+        settings = Settings("127.0.0.1", port, address, with_key(Access(), key), repository)
         serving = asyncio.create_task(serve(settings, stop, ready.set))
         waiting = asyncio.create_task(ready.wait())
         await asyncio.wait({serving, waiting}, return_when=asyncio.FIRST_COMPLETED)

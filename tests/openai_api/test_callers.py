@@ -6,10 +6,14 @@ from typing import Any
 
 import pytest
 
-from generator.openai_api.key import caller_of
+from generator.proxy.settings import Caller
 from tests.openai_api.conftest import Starter, Translator
 
 KEY = "secret-key"
+
+
+def caller_of(key: str) -> str:
+    return Caller("openai", key).alias
 
 
 def parameters(api: Translator) -> dict[str, str]:

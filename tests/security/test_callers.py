@@ -11,7 +11,7 @@ import pytest
 import tritonclient.grpc as grpc_client
 import tritonclient.http as http_client
 
-from generator.proxy.json_bodies import checked_object
+from generator.proxy.http_port.json_bodies import checked_object
 from generator.server.restrictions import forwarding
 from generator.spec.runtime_rules import CALLER
 from tests.scenarios.metrics import settled

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 _RETRY_AFTER_S = 1
@@ -16,6 +17,7 @@ class ApiError(Exception):
     message: str
     param: str | None = None
     code: str | None = None
+    more_headers: Mapping[str, str] = field(default_factory=dict)
 
     def body(self) -> dict[str, Any]:
         """OpenAI's error object."""
@@ -25,9 +27,8 @@ class ApiError(Exception):
 
     def headers(self) -> dict[str, str]:
         """What goes with the status: when to come again, how to identify oneself."""
-        if self.status == 503:
-            return {"Retry-After": str(_RETRY_AFTER_S)}
-        return {"WWW-Authenticate": "Bearer"} if self.status == 401 else {}
+        again = {"Retry-After": str(_RETRY_AFTER_S)} if self.status == 503 else {}
+        return {**again, **self.more_headers}
 
 
 def bad_field(name: str, got: str, allowed: str) -> ApiError:

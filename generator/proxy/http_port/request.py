@@ -11,13 +11,12 @@ from generator.spec.runtime_rules import CALLER
 MAX_HEAD_BYTES = 65_536
 _MAX_TARGET_BYTES = 8_192
 _MAX_HEADERS = 256
-CALLER_HEADER = CALLER.encode()
 _METHODS = (b"GET", b"POST")
 _IDENTITY = (b"", b"identity")
 # What a connection has for itself, and what is written anew.
 _DROPPED = {
     *(b"connection", b"keep-alive", b"proxy-authenticate", b"proxy-authorization", b"te"),
-    *(b"trailer", b"transfer-encoding", b"upgrade", b"content-type", CALLER_HEADER),
+    *(b"trailer", b"transfer-encoding", b"upgrade", b"content-type", CALLER.encode()),
 }
 _NOTED = {
     *(b"content-length", b"content-encoding", b"inference-header-content-length", b"expect"),
@@ -93,6 +92,11 @@ class Request:
             self.body = bytearray(self.body)
         self.body += piece
 
+    def text_of(self, name: bytes) -> str | None:
+        """A header that was noted."""
+        value = self.noted.get(name)
+        return None if value is None else value.decode("latin-1")
+
     @property
     def length(self) -> int:
         """What the Content-Length says, 0 without."""
@@ -117,9 +121,7 @@ class Request:
             )
         return int(length)
 
-    def bytes_for_triton(
-        self, body: bytes, head_length: int | None, alias: str, with_key: bool
-    ) -> bytes:
+    def bytes_for_triton(self, body: bytes, head_length: int | None, with_key: bool) -> bytes:
         """The request in one piece; ``with_key``: the Authorization header is not for us."""
         pieces = [self.method, b" ", self.target, b" HTTP/", self.version, b"\r\n", *self.lines]
         origin = self.noted.get(b"origin")
@@ -127,8 +129,6 @@ class Request:
             pieces += (b"Origin: ", origin, b"\r\n")
         if with_key and b"authorization" in self.noted:
             pieces += (b"Authorization: ", self.noted[b"authorization"], b"\r\n")
-        if alias:
-            pieces += (CALLER_HEADER, b": ", alias.encode(), b"\r\n")
         if head_length is not None:
             pieces.append(b"Inference-Header-Content-Length: %d\r\n" % head_length)
         if self.method == b"POST":

@@ -150,12 +150,12 @@ class Question:
         self._data = bytearray()
         self._answer: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
-    async def get(self, path: str) -> Any:
-        """The parsed answer, None of anything but a 200. Raises OSError."""
+    async def get(self, path: str) -> tuple[int, Any]:
+        """The status and the parsed answer. Raises OSError."""
         upstream = self._pool.take() or await self._pool.connect()
         upstream.ask(self, f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
         status = await self._answer
-        return json.loads(self._data.partition(b"\r\n\r\n")[2]) if status == 200 else None
+        return status, json.loads(self._data.partition(b"\r\n\r\n")[2])
 
     def take_answer(self, data: bytes) -> None:
         """Of Asker."""

@@ -72,9 +72,10 @@ def endpoint_of(path: str) -> str:
     return match[1] if match else ""
 
 
-def checked_infer(head: bytes, num_bytes: int) -> tuple[bytes, list[str]]:
+def checked_infer(head: bytes, num_bytes: int, alias: str = "") -> tuple[bytes, list[str]]:
     """The JSON of /infer, written anew, and the outputs to be classified. ``num_bytes`` is the size
-    of the whole body, binary data included. Raises RefusedError.
+    of the whole body, binary data included; ``alias`` is what the model is told of the caller.
+    Raises RefusedError.
     """
     _check_size(head)
     request = _decoded(_INFER, head)
@@ -90,23 +91,25 @@ def checked_infer(head: bytes, num_bytes: int) -> tuple[bytes, list[str]]:
         _check_count(len(output.parameters or ()), f"outputs[{index}].parameters")
         if output.parameters and "classification" in output.parameters:
             classified.append(output.name)
+    if alias or CALLER in (request.parameters or ()):
+        rest = {key: value for key, value in (request.parameters or {}).items() if key != CALLER}
+        request.parameters = {**rest, CALLER: alias} if alias else rest
     return _ENCODER.encode(request), classified
 
 
-def checked_object(body: bytes, caller: str = "") -> bytes:
-    """A flat JSON object, such as the body of /generate, written anew. Raises RefusedError.
-
-    ``caller`` is added as a field: with /generate Triton passes no header on to the model (24.10).
-    """
+def checked_object(body: bytes, alias: str = "") -> bytes:
+    """A flat JSON object, such as the body of /generate, written anew. Raises RefusedError."""
     _check_size(body)
     fields = _decoded(_OBJECT, body)
     _check_count(len(fields), "the body")
     if "parameters" in fields and bytes(fields["parameters"]).lstrip()[:1] == b"{":
         parameters = _decoded(_OBJECT, bytes(fields["parameters"]))
         _check_count(len(parameters), "parameters")
+        parameters.pop(CALLER, None)
         fields["parameters"] = Raw(_ENCODER.encode(parameters))
-    if caller:
-        fields[CALLER] = Raw(_ENCODER.encode(caller))
+    fields.pop(CALLER, None)
+    if alias:
+        fields[CALLER] = Raw(_ENCODER.encode(alias))
     return _ENCODER.encode(fields)
 
 

@@ -4,34 +4,47 @@ from __future__ import annotations
 
 import asyncio
 import math
+import re
 import resource
-import ssl
 import time
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any
+from http import HTTPStatus
+from typing import Any, Protocol
 from urllib.parse import quote
 
 from generator.proxy import cors
 from generator.proxy.callers import Callers
-from generator.proxy.http_connection import HttpConnection
-from generator.proxy.http_request import Request
-from generator.proxy.http_upstream import Pool, Question
-from generator.proxy.json_bodies import checked_infer, checked_object, endpoint_of
+from generator.proxy.http_port.json_bodies import checked_infer, checked_object, endpoint_of
+from generator.proxy.http_port.request import Request
+from generator.proxy.http_port.upstream import Pool, Question
 from generator.proxy.refusal import RefusedError
-from generator.proxy.settings import MIB, Access, ProxySettings
-from generator.server.listen import listening_socket
+from generator.proxy.settings import MIB, Access
 
-_BACKLOG = 1024
-_SWEEP_EVERY_S = 1.0
 _BUFFERED_MIB = 512  # of bodies that have not gone on yet, of all clients
 _MAX_CONNECTIONS = 16_384
 _SPARE_DESCRIPTORS = 64
 _DESCRIPTORS_EACH = 2  # a client's connection, and one to tritonserver
-_HANDSHAKE_S = 10.0
 _OPEN_PATHS = ("/v2/health/live", "/v2/health/ready")
 _GENERATE = ("generate", "generate_stream")
-_ADMIN_PREFIXES = ("/v2/repository/", "/v2/logging", "/v2/trace/", "/v2/systemsharedmemory/")
-_ADMIN_ENDPOINTS = ("trace", "setting")
+_ADMIN_PATH = re.compile(
+    r"/v2/(repository/|logging|trace/|systemsharedmemory/|cudasharedmemory/|models/[^/]+/trace/)"
+)
+
+
+class Connection(Protocol):
+    """A client's, with the time by which it must have got on, in seconds of ``now``."""
+
+    deadline: float
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no request of its is under way."""
+
+    def time_out(self) -> None:
+        """Its deadline has passed."""
+
+    def close(self) -> None:
+        """Of an idle connection: at once."""
 
 
 class HttpProxy:
@@ -44,12 +57,12 @@ class HttpProxy:
         self.access = access
         self._max_body = access.max_body_mib * MIB
         self._num_buffered = 0
-        self._connections: set[HttpConnection] = set()
+        self._connections: set[Connection] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._max_connections = _max_connections()
         self.now: Callable[[], float] = time.monotonic
 
-    def add(self, connection: HttpConnection) -> None:
+    def add(self, connection: Connection) -> None:
         """A client has come; where there are too many, one that does nothing goes."""
         self._connections.add(connection)
         if len(self._connections) > self._max_connections:
@@ -57,14 +70,14 @@ class HttpProxy:
             oldest = min(idle, key=lambda other: other.deadline, default=connection)
             oldest.close()
 
-    def remove(self, connection: HttpConnection) -> None:
+    def remove(self, connection: Connection) -> None:
         """It has gone."""
         self._connections.discard(connection)
 
     def judge(self, request: Request, address: str) -> None:
         """What can be said against a request before its body comes."""
         if request.method == b"OPTIONS":
-            if not cors.headers(self.access, request):
+            if not cors.headers(self.access, request.text_of(b"origin")):
                 request.refuse(405, "got OPTIONS, allowed: GET, POST", {"Allow": "GET, POST"})
             return
         if request.length > self._max_body:
@@ -100,34 +113,35 @@ class HttpProxy:
         """
         body, head_length = bytes(request.body), request.head_length()
         self.free(request)
+        alias = request.account.alias if request.account else ""
         classified: list[str] = []
         endpoint = endpoint_of(request.path)
-        alias = request.account.alias if request.account else ""
         if request.method == b"GET":
             body = b""
         elif endpoint == "infer":
             end = len(body) if head_length is None else head_length
-            head, classified = checked_infer(body[:end], len(body))
+            head, classified = checked_infer(body[:end], len(body), alias)
             body = head + body[end:]
             head_length = None if head_length is None else len(head)
         elif body:
-            body, head_length = self._checked_other(request.path, endpoint, body, alias), None
+            body, head_length = self._checked_other(request, endpoint, body, alias), None
         with_key = not self.callers.have_keys
-        ready = request.bytes_for_triton(body, head_length, alias, with_key)
+        ready = request.bytes_for_triton(body, head_length, with_key)
         return self._classifying(request, classified, ready) if classified else ready
 
-    def _checked_other(self, path: str, endpoint: str, body: bytes, alias: str) -> bytes:
-        is_ours = endpoint in (*_GENERATE, *_ADMIN_ENDPOINTS) or path.startswith(_ADMIN_PREFIXES)
-        if not is_ours:
-            return b""  # there is no body to be read
-        return checked_object(body, alias if endpoint in _GENERATE else "")
+    def _checked_other(self, request: Request, endpoint: str, body: bytes, alias: str) -> bytes:
+        if endpoint in _GENERATE:
+            return checked_object(body, alias)
+        is_admin = _ADMIN_PATH.match(request.path)
+        return checked_object(body) if is_admin else b""  # others have no body to be read
 
     async def _classifying(self, request: Request, names: list[str], ready: bytes) -> bytes:
         """Triton divides by the size of an element, which a string has not, and dies (24.10)."""
         model = request.path.rpartition("/")[0]
-        found = await Question(self.pool).get(quote(model, safe="/%"))
-        outputs = found.get("outputs", []) if isinstance(found, dict) else []
-        kinds = {output["name"]: output["datatype"] for output in outputs}
+        status, found = await Question(self.pool).get(quote(model, safe="/%"))
+        if status != HTTPStatus.OK:
+            raise RefusedError(status, found["error"])
+        kinds = {output["name"]: output["datatype"] for output in found["outputs"]}
         for name in names:
             if kinds.get(name, "BYTES") == "BYTES":
                 text = f"output '{name[:64]}': got classification, but it has no numbers"
@@ -164,66 +178,3 @@ def _max_connections() -> int:
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     room = math.inf if limit == resource.RLIM_INFINITY else limit - _SPARE_DESCRIPTORS
     return int(min(_MAX_CONNECTIONS, max(room / _DESCRIPTORS_EACH, 8)))
-
-
-async def serve_http(
-    settings: ProxySettings, stop: asyncio.Event, on_ready: Callable[[], None]
-) -> None:
-    """Serves both ports until ``stop``, and then until every answer under way is complete.
-
-    Raises ServerError where a port can't be listened on.
-    """
-    access, loop = settings.access, asyncio.get_running_loop()
-    tls = _tls_context(access)
-    proxies = (
-        (HttpProxy(access, settings.http_socket), settings.http_port, "--http-port"),
-        (
-            HttpProxy(access, settings.metrics_socket, needs_keys=False),
-            settings.metrics_port,
-            "--metrics-port",
-        ),
-    )
-    timeout_s = _HANDSHAKE_S if tls else None
-    servers = []
-    for proxy, port, flag in proxies:
-        listening = listening_socket(settings.host, port, flag)
-        servers.append(
-            await loop.create_server(
-                _connections_of(proxy),
-                sock=listening,
-                backlog=_BACKLOG,
-                ssl=tls,
-                ssl_handshake_timeout=timeout_s,
-            )
-        )
-    on_ready()
-    while not stop.is_set():
-        for proxy, _, _ in proxies:
-            proxy.sweep()
-        await _wait(stop, _SWEEP_EVERY_S)
-    for server, (proxy, _, _) in zip(servers, proxies, strict=True):
-        server.close()
-        proxy.begin_stop()
-    while any(proxy.num_connections for proxy, _, _ in proxies):
-        for proxy, _, _ in proxies:
-            proxy.sweep()
-        await asyncio.sleep(0.05)
-
-
-def _connections_of(proxy: HttpProxy) -> Callable[[], HttpConnection]:
-    return lambda: HttpConnection(proxy)
-
-
-async def _wait(stop: asyncio.Event, timeout_s: float) -> None:
-    try:
-        await asyncio.wait_for(stop.wait(), timeout_s)
-    except asyncio.TimeoutError:
-        return
-
-
-def _tls_context(access: Access) -> ssl.SSLContext | None:
-    if access.tls is None:
-        return None
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.load_cert_chain(access.tls.certificate, access.tls.key)
-    return context

@@ -7,18 +7,16 @@ import json
 import math
 from collections import deque
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import httptools
 
 from generator.proxy import cors
-from generator.proxy.http_request import MAX_HEAD_BYTES, Request
-from generator.proxy.http_upstream import Upstream
+from generator.proxy.callers import Account
+from generator.proxy.http_port.proxy import HttpProxy
+from generator.proxy.http_port.request import MAX_HEAD_BYTES, Request
+from generator.proxy.http_port.upstream import Upstream
 from generator.proxy.refusal import RefusedError
-
-if TYPE_CHECKING:
-    from generator.proxy.callers import Account
-    from generator.proxy.http_proxy import HttpProxy
 
 _MAX_WAITING = 64  # requests that a client sent before the one under way was answered
 _HEAD_S, _BODY_S, _WHOLE_BODY_S, _IDLE_S = 10.0, 30.0, 600.0, 300.0
@@ -67,7 +65,7 @@ class HttpConnection(asyncio.Protocol):
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
-            self._refuse_all(RefusedError(400, "got a request for another protocol"))
+            self._end_here()
         except httptools.HttpParserError as error:
             self._refuse_all(RefusedError(400, f"got what is no HTTP request: {error}"))
         if self._is_in_head and self._num_head_bytes > MAX_HEAD_BYTES:
@@ -103,6 +101,8 @@ class HttpConnection(asyncio.Protocol):
 
     def on_message_begin(self) -> None:
         """A request begins."""
+        if self._is_ending:
+            return
         self._incoming = Request()
         if self._current is None:
             self.deadline = self._proxy.now() + _HEAD_S
@@ -163,6 +163,8 @@ class HttpConnection(asyncio.Protocol):
 
     def _refuse_all(self, refusal: RefusedError) -> None:
         """Refuses what is coming in, in its turn; the rest of the connection can't be read."""
+        if self._is_ending:
+            return
         request, self._incoming = self._incoming or Request(), None
         self._proxy.free(request)
         refusal.is_last = True
@@ -171,17 +173,26 @@ class HttpConnection(asyncio.Protocol):
         self._waiting.append(request)
         self._begin_next()
 
+    def _end_here(self) -> None:
+        """What comes after the last request is in another protocol, which it asked to go on in."""
+        last = self._waiting[-1] if self._waiting else self._current
+        if last:
+            last.is_last = self._is_ending = True
+        else:
+            self._refuse_all(RefusedError(400, "got a request for another protocol"))
+
     def _begin_next(self) -> None:
         if self._current or not self._waiting:
             return
         request = self._current = self._waiting.popleft()
         self.deadline = math.inf
-        self._extra_headers = cors.headers(self._proxy.access, request)
+        self._extra_headers = self._cors_lines(request)
         try:
             if request.refusal:
                 raise request.refusal
             if request.method == b"OPTIONS":
-                self._answer(204, b"", cors.preflight(request))
+                wanted = request.text_of(b"access-control-request-headers")
+                self._answer(204, b"", cors.preflight(wanted))
                 return
             self._proxy.callers.enter(request.account)
             self._account = request.account
@@ -194,6 +205,10 @@ class HttpConnection(asyncio.Protocol):
             self._ask(upstream, payload)
         else:
             self._task = self._proxy.run(self._ask_later(payload))
+
+    def _cors_lines(self, request: Request) -> bytes:
+        found = cors.headers(self._proxy.access, request.text_of(b"origin"))
+        return "".join(f"{name}: {value}\r\n" for name, value in found.items()).encode("latin-1")
 
     def _ask(self, upstream: Upstream, payload: bytes) -> None:
         self._upstream = upstream
@@ -208,6 +223,9 @@ class HttpConnection(asyncio.Protocol):
             self._answer_refusal(refusal)
         except OSError:
             self._answer_refusal(RefusedError(503, _STARTING, {"Retry-After": "1"}))
+        except Exception as error:  # noqa: BLE001, the edge of a request
+            text = f"internal error of the proxy: {type(error).__name__}"
+            self._answer_refusal(RefusedError(500, text))
         else:
             self._ask(upstream, ready)
 

@@ -1,0 +1,68 @@
+"""Who may use this API: keys and limits by caller, and pages of other origins."""
+
+from __future__ import annotations
+
+from aiohttp import web
+
+from generator.openai_api.schema.errors import ApiError
+from generator.proxy import cors
+from generator.proxy.callers import Account, Callers
+from generator.proxy.refusal import RefusedError
+from generator.proxy.settings import Access
+from generator.spec.runtime_rules import CALLER
+
+_ACCOUNT = web.RequestKey("hf_triton_account", Account)
+_CODES = {401: "invalid_api_key", 429: "rate_limit_exceeded"}
+OPEN_PATH = "/health"
+
+
+class AccessCheck:
+    """One port's. ``enter`` comes before anything of a body is read, ``leave`` at the end."""
+
+    def __init__(self, access: Access) -> None:
+        self._access = access
+        self._callers = Callers(access)
+
+    def enter(self, request: web.Request) -> None:
+        """Counts the request to its caller. Raises ApiError (401, 429)."""
+        if request.path == OPEN_PATH:
+            return
+        header = request.headers.get("Authorization")
+        given = None if header is None else header.encode(errors="surrogateescape")
+        try:
+            account = self._callers.of(given, request.remote or "")
+            self._callers.enter(account)
+        except RefusedError as error:
+            where = "Authorization: " if error.status == 401 else ""
+            code = _CODES.get(error.status)
+            raise ApiError(
+                error.status, f"{where}{error.text}", code=code, more_headers=error.headers
+            ) from None
+        if account:
+            request[_ACCOUNT] = account
+
+    def leave(self, request: web.Request) -> None:
+        """It is answered, or its caller has gone."""
+        account = request.get(_ACCOUNT)
+        if account:
+            account.leave()
+
+    def preflight(self, request: web.Request) -> web.Response | None:
+        """The answer to what a browser asks first; None where the request is none of those."""
+        wanted = request.headers.get("Access-Control-Request-Headers")
+        if request.method != "OPTIONS" or not self._cors(request):
+            return None
+        return web.Response(status=204, headers=cors.preflight(wanted))
+
+    async def send_cors(self, request: web.Request, response: web.StreamResponse) -> None:
+        """Lets a page of another origin read the answer, if it may."""
+        response.headers.update(self._cors(request))
+
+    def _cors(self, request: web.Request) -> dict[str, str]:
+        return cors.headers(self._access, request.headers.get("Origin"))
+
+
+def caller_of(request: web.Request) -> dict[str, str]:
+    """The parameter that names the caller to a model; none where everybody is the same."""
+    account = request.get(_ACCOUNT)
+    return {CALLER: account.alias} if account and account.alias else {}

@@ -1,0 +1,71 @@
+"""Listens on the public HTTP and metrics ports, and stops gracefully."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from generator.proxy.http_port.connection import HttpConnection
+from generator.proxy.http_port.proxy import HttpProxy
+from generator.proxy.settings import ProxySettings
+from generator.proxy.tls import tls_context
+from generator.server.listen import listening_socket
+
+_BACKLOG = 1024
+_SWEEP_EVERY_S = 1.0
+_HANDSHAKE_S = 10.0
+
+
+async def serve_http(
+    settings: ProxySettings, stop: asyncio.Event, on_ready: Callable[[], None]
+) -> None:
+    """Serves both ports until ``stop``, and then until every answer under way is complete.
+
+    Raises ServerError where a port can't be listened on.
+    """
+    access, loop = settings.access, asyncio.get_running_loop()
+    tls = tls_context(access.tls)
+    proxies = (
+        (HttpProxy(access, settings.http_socket), settings.http_port, "--http-port"),
+        (
+            HttpProxy(access, settings.metrics_socket, needs_keys=False),
+            settings.metrics_port,
+            "--metrics-port",
+        ),
+    )
+    timeout_s = _HANDSHAKE_S if tls else None
+    servers = []
+    for proxy, port, flag in proxies:
+        listening = listening_socket(settings.host, port, flag)
+        servers.append(
+            await loop.create_server(
+                _connections_of(proxy),
+                sock=listening,
+                backlog=_BACKLOG,
+                ssl=tls,
+                ssl_handshake_timeout=timeout_s,
+            )
+        )
+    on_ready()
+    while not stop.is_set():
+        for proxy, _, _ in proxies:
+            proxy.sweep()
+        await _wait(stop, _SWEEP_EVERY_S)
+    for server, (proxy, _, _) in zip(servers, proxies, strict=True):
+        server.close()
+        proxy.begin_stop()
+    while any(proxy.num_connections for proxy, _, _ in proxies):
+        for proxy, _, _ in proxies:
+            proxy.sweep()
+        await asyncio.sleep(0.05)
+
+
+def _connections_of(proxy: HttpProxy) -> Callable[[], HttpConnection]:
+    return lambda: HttpConnection(proxy)
+
+
+async def _wait(stop: asyncio.Event, timeout_s: float) -> None:
+    try:
+        await asyncio.wait_for(stop.wait(), timeout_s)
+    except asyncio.TimeoutError:
+        return

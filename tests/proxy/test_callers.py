@@ -1,0 +1,161 @@
+"""Keys, limits and what is known of a caller, without a port."""
+
+from __future__ import annotations
+
+import hmac
+import types
+
+import pytest
+
+from generator.errors import ServerError
+from generator.proxy import api_keys
+from generator.proxy import callers as callers_module
+from generator.proxy.callers import Callers
+from generator.proxy.refusal import RefusedError
+from generator.proxy.settings import Access, Caller, Limits
+
+ALICE, BOB = "alice-key-1234567", "bob-key-123456789"
+KEYS = (Caller("alice", ALICE), Caller("bob", BOB, Limits(concurrent_requests=1)))
+
+
+class Clock:
+    """Seconds that pass when they are told to."""
+
+    now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def refused(callers: Callers, header: bytes | None) -> RefusedError:
+    with pytest.raises(RefusedError) as caught:
+        callers.of(header, "1.2.3.4")
+    return caught.value
+
+
+def test_a_key_is_a_bearer_token_whatever_the_case_of_the_scheme() -> None:
+    callers = Callers(Access(callers=KEYS))
+    account = callers.of(f"bEARER  {ALICE} ".encode(), "1.2.3.4")
+    assert account is callers.of(f"Bearer {ALICE}".encode(), "5.6.7.8")
+    assert account
+    assert account.alias == KEYS[0].alias
+
+
+@pytest.mark.parametrize(
+    "header",
+    [None, b"", b"Bearer", b"Bearer ", b"Basic " + ALICE.encode(), ALICE.encode(), b"\xff"],
+)
+def test_what_is_no_key_is_refused_unquoted(header: bytes | None) -> None:
+    error = refused(Callers(Access(callers=KEYS)), header)
+    assert error.status == 401
+    assert error.headers == {"WWW-Authenticate": "Bearer"}
+    assert ALICE not in error.text
+
+
+@pytest.mark.parametrize("sent", [ALICE, BOB, "wrong", "s" * 999])
+def test_a_key_is_compared_with_all_in_a_time_that_tells_nothing(
+    sent: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compared: list[bytes] = []
+
+    def compare_digest(one: bytes, other: bytes) -> bool:
+        compared.append(other)
+        return hmac.compare_digest(one, other)
+
+    fake = types.SimpleNamespace(compare_digest=compare_digest)
+    monkeypatch.setattr(callers_module, "hmac", fake)
+    callers = Callers(Access(callers=KEYS))
+    if sent in (ALICE, BOB):
+        assert callers.of(f"Bearer {sent}".encode(), "")
+    else:
+        assert refused(callers, f"Bearer {sent}".encode()).status == 401
+    assert compared == [ALICE.encode(), BOB.encode()]
+
+
+def test_requests_at_once_are_counted_by_key() -> None:
+    callers = Callers(Access(callers=KEYS))
+    bob = callers.of(f"Bearer {BOB}".encode(), "")
+    assert bob
+    callers.enter(bob)
+    with pytest.raises(RefusedError, match="more than 1 requests at once"):
+        callers.enter(bob)
+    for _ in range(100):
+        callers.enter(callers.of(f"Bearer {ALICE}".encode(), ""))
+    bob.leave()
+    callers.enter(bob)
+
+
+def test_requests_in_a_minute_come_back_as_time_goes() -> None:
+    clock = Clock()
+    callers = Callers(Access(limits=Limits(requests_per_minute=60)), clock)
+    account = callers.of(None, "1.2.3.4")
+    for _ in range(60):
+        callers.enter(account)
+    with pytest.raises(RefusedError) as caught:
+        callers.enter(account)
+    assert caught.value.status == 429
+    assert caught.value.headers == {"Retry-After": "1"}
+    callers.enter(callers.of(None, "5.6.7.8"))
+    clock.now_s += 2
+    callers.enter(account)
+    callers.enter(account)
+    with pytest.raises(RefusedError):
+        callers.enter(account)
+
+
+def test_without_keys_and_limits_nobody_is_counted() -> None:
+    assert Callers(Access()).of(b"Bearer anything", "1.2.3.4") is None
+
+
+def test_an_alias_tells_neither_the_key_nor_the_name() -> None:
+    alias = KEYS[0].alias
+    assert ALICE not in alias
+    assert "alice" not in alias
+    assert alias == Caller("renamed", ALICE).alias != KEYS[1].alias
+    assert ALICE not in repr(KEYS[0])
+
+
+def test_a_file_of_keys_has_a_line_for_each() -> None:
+    text = f"""
+    # those who may ask
+    alice {ALICE}
+    bob   {BOB} concurrent_requests=8 requests_per_minute=600  # at night
+    """
+    assert api_keys.parse(text, "keys") == (
+        Caller("alice", ALICE),
+        Caller("bob", BOB, Limits(600, 8)),
+    )
+
+
+@pytest.mark.parametrize(
+    "line, expected",
+    [
+        ("alice", "alice: expected a key of 16 to 256"),
+        ("alice short", "alice: expected a key of 16 to 256"),
+        (f"-alice {ALICE}", "expected a name first"),
+        (f"alice {ALICE} {BOB}", "expected requests_per_minute=N or concurrent_requests=N"),
+        (f"alice {ALICE} concurrent_requests=0", "from 1 to 1000000"),
+        (f"alice {ALICE} concurrent_requests=many", "from 1 to 1000000"),
+        (f"first {BOB}", "for the second time"),
+        (f"other {'0' * 16}", "for the second time"),
+    ],
+)
+def test_a_wrong_line_is_named_and_no_key_shown(line: str, expected: str) -> None:
+    with pytest.raises(ServerError) as caught:
+        api_keys.parse(f"first {'0' * 16}\n\n{line}\n", "keys.txt")
+    text = str(caught.value)
+    assert text.startswith("keys.txt:3: ")
+    assert expected in text
+    assert not any(key in text for key in (ALICE, BOB, "short", "0" * 16))
+
+
+def test_a_file_without_keys_protects_nothing() -> None:
+    with pytest.raises(ServerError, match="got no key"):
+        api_keys.parse("# nobody yet\n", "keys.txt")
+
+
+def test_the_environment_loses_the_keys() -> None:
+    environment = {api_keys.VARIABLE: f"alice {ALICE}\nbob {BOB}"}
+    assert [caller.name for caller in api_keys.take_api_keys(None, environment)] == ["alice", "bob"]
+    assert environment == {}
+    assert api_keys.take_api_keys(None, {}) == ()
