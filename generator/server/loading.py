@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from generator.server.http_api import ServerApi
 
 # As many as Triton loads at once by default (--model-load-thread-count).
+SERVER_WENT_AWAY = "the server went away"
 NUM_LOADERS = 4
 _NUM_READY_TRIES = 10
 # Two loads that arrive at the same moment can get the same HTTP thread of the server, and the
@@ -111,7 +112,7 @@ class ModelLoader:
             failure = self._api.load(model)
             ready = failure is None and self._is_ready(model)
         except OSError:
-            return "the server went away"
+            return SERVER_WENT_AWAY
         if failure is None:
             return None if ready else "loaded, but not ready"
         return failure

@@ -190,9 +190,13 @@ class TritonServer:
     def _steps_of(self, model: str) -> list[str]:
         return model_config.steps_of(self.repository / model / "config.pbtxt")
 
-    def exit_code(self) -> int | None:
-        """How the server ended, negative for a signal; None while it runs."""
-        return self._process.poll()
+    def exit_code(self, timeout_s: float = 0.0) -> int | None:
+        """How the server ended, negative for a signal; None where it still runs after
+        ``timeout_s``.
+        """
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return self._process.wait(timeout_s) if timeout_s else self._process.poll()
+        return None
 
     def log_tail(self) -> list[str]:
         """The last lines of its log that are worth a look, oldest first."""

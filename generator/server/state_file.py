@@ -33,8 +33,8 @@ class ServerState:
     metrics_port: int
     health_port: int
     config: str
-    sockets: str = ""
     admin_key: str = field(default="", repr=False)
+    sockets: str = ""
 
     @property
     def is_running(self) -> bool:

@@ -15,7 +15,7 @@ from generator.apply.file_watch import WatchedFiles
 from generator.errors import ServerError
 from generator.server.child_process import ChildProcess
 from generator.server.http_api import ServerApi
-from generator.server.loading import Loaded
+from generator.server.loading import SERVER_WENT_AWAY, Loaded
 from generator.server.process import TritonServer
 from generator.server.restart_policy import RestartPolicy
 from generator.supervision.children import Children
@@ -29,6 +29,7 @@ from generator.supervision.served_models import ServedModels
 from generator.supervision.server_restarts import ServerRestarts
 
 _LOOK_EVERY_S = 0.25
+_EXIT_S = 2.0
 _ASK_EVERY_S = 1.0
 _ANSWER_TIMEOUT_S = 2.0
 _SWEEP_EVERY_S = 1.0
@@ -102,7 +103,9 @@ class Supervisor:
                 self._note_lack(error)
 
     def _supervise(self, outcome: Loaded | None) -> None:
-        if self._server.exit_code() is not None:
+        # A load that breaks off is sooner than the end of the process that it broke off with.
+        has_gone = bool(outcome and outcome.failure == SERVER_WENT_AWAY)
+        if self._server.exit_code(_EXIT_S if has_gone else 0.0) is not None:
             self._restart(self._server.exit_message("tritonserver died"))
             return
         if outcome:

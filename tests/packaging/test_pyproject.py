@@ -35,12 +35,15 @@ def test_the_generator_itself_needs_neither_torch_nor_transformers() -> None:
     names = {re.split(r"[\[<>=; ]", entry)[0] for entry in PROJECT["dependencies"]}
     assert names == {
         "aiohttp",
+        "httptools",
         "huggingface-hub",
         "jinja2",
+        "msgspec",
         "packaging",
         "psutil",
         "pyyaml",
         "tritonclient",
+        "uvloop",
     }
 
 

@@ -8,8 +8,10 @@ import json
 import os
 import shutil
 import signal
+import ssl
 import stat
 import subprocess
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -130,7 +132,7 @@ def test_what_tritonserver_says_when_it_dies_holds_no_secret(
 
 
 @pytest.mark.server
-def test_grpc_speaks_tls_where_tritonserver_is_told_to(tmp_path: Path) -> None:
+def test_every_port_of_callers_speaks_tls_where_it_is_set(tmp_path: Path) -> None:
     if shutil.which("openssl") is None:
         pytest.skip("needs openssl to make a certificate")
     key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
@@ -138,10 +140,20 @@ def test_grpc_speaks_tls_where_tritonserver_is_told_to(tmp_path: Path) -> None:
     names = ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"]
     files = ["-keyout", str(key), "-out", str(certificate)]
     subprocess.run([*command, *names, *files], check=True, capture_output=True)
-    flags = ("use-ssl=true", f"server-cert={certificate}", f"server-key={key}")
-    arguments = ("--", *(f"--grpc-{flag}" for flag in flags))
-    with serve(tmp_path, "- {name: echo}", *arguments) as running:
+    settings = "{tls: {certificate: certificate.pem, key: key.pem}}"
+    listen = dataclasses.replace(free_ports(), openai_port=free_ports().http_port)
+    trusted = ssl.create_default_context(cafile=str(certificate))
+    with serve(tmp_path, "- {name: echo}", listen=listen, settings=settings) as running:
         running.wait_for("Ctrl-C stops")
+        assert f"curl https://127.0.0.1:{listen.http_port}/v2" in running.out
+        for path in (
+            f"{listen.http_port}/v2/models/echo/ready",
+            f"{listen.metrics_port}/metrics",
+            f"{listen.openai_port}/v1/models",
+        ):
+            url = f"https://localhost:{path}"
+            with urllib.request.urlopen(url, context=trusted, timeout=60) as answer:
+                assert answer.status == 200
         address = f"localhost:{running.listen.grpc_port}"
         with grpc_client.InferenceServerClient(
             address, ssl=True, root_certificates=str(certificate)

@@ -1,4 +1,4 @@
-"""A tritonserver of three small models, with the proxy of its gRPC port in front."""
+"""A tritonserver of three small models, with the proxies of its ports in front."""
 
 from __future__ import annotations
 
@@ -133,12 +133,14 @@ def _write_model(repository: Path, name: str, datatype: str, num_answers: int) -
 
 @contextlib.contextmanager
 def _proxy(listen: Listen, access: Access) -> Iterator[ChildProcess]:
-    *_, proxy = proxies(listen, access, RestartPolicy())
-    proxy.start()
+    both = proxies(listen, access, RestartPolicy())
     try:
-        yield proxy
+        for proxy in both:
+            proxy.start()
+        yield both[-1]
     finally:
-        proxy.kill()
+        for proxy in both:
+            proxy.kill()
 
 
 def _channel(listen: Listen) -> Any:

@@ -22,6 +22,7 @@ MAX_KEYS = 256
 MAX_VALUES = 8_388_608
 # Triton makes room for a tensor before it looks for its data; shared memory has its own bounds.
 _MAX_SHARED_ELEMENTS = 2**40
+_BINARY_SIZE = "binary_data_size"
 _SHARED_MEMORY = "shared_memory_region"
 _MODEL_PATH = re.compile(r"/v2/models/[^/]+(?:/versions/[^/]+)?/([a-z_]+)/?")
 
@@ -86,6 +87,7 @@ def checked_infer(head: bytes, num_bytes: int, alias: str = "") -> tuple[bytes, 
     for index, tensor in enumerate(inputs):
         _check_count(len(tensor.parameters or ()), f"inputs[{index}].parameters")
         _check_shape(tensor, num_bytes)
+        _check_binary(tensor, num_bytes)
     classified = []
     for index, output in enumerate(outputs):
         _check_count(len(output.parameters or ()), f"outputs[{index}].parameters")
@@ -137,6 +139,17 @@ def _check_shape(tensor: Input, num_bytes: int) -> None:
     if math.prod(size or 1 for size in shape) > allowed:
         shown = str(shape)[:100]
         raise RefusedError(400, f"input '{name}': got shape {shown}, but not data of that size")
+
+
+def _check_binary(tensor: Input, num_bytes: int) -> None:
+    size = (tensor.parameters or {}).get(_BINARY_SIZE, 0)
+    if not (type(size) is int and 0 <= size <= num_bytes):
+        shown = str(size)[:32]
+        raise RefusedError(
+            400,
+            f"input '{tensor.name[:64]}': got {_BINARY_SIZE} {shown}, allowed: 0 to {num_bytes}, "
+            "the size of the body",
+        )
 
 
 def _decoded(decoder: msgspec.json.Decoder[Any], body: bytes) -> Any:

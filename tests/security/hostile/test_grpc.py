@@ -28,19 +28,6 @@ INVALID = grpc.StatusCode.INVALID_ARGUMENT
 EXHAUSTED = grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Door]:
-    with door(tmp_path_factory.mktemp("door")) as started:
-        yield started
-
-
-@pytest.fixture
-def checked(server: Door) -> Iterator[Door]:
-    """The same, which must be well after the test."""
-    yield server
-    server.check()
-
-
 def refusal(call: Callable[..., object]) -> tuple[grpc.StatusCode, str]:
     with pytest.raises(grpc.RpcError) as caught:
         call()

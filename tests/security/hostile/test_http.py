@@ -1,0 +1,210 @@
+"""Hostile HTTP: what a client may send, and the server and its neighbours after it."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import psutil
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.support.grpc_door import Door
+
+pytestmark = pytest.mark.server
+
+MIB = 1 << 20
+TEXT, NUMBER = "/v2/models/text/infer", "/v2/models/number/infer"
+GENERATE = "/v2/models/text/generate"
+FORM = "application/x-www-form-urlencoded"
+
+
+def ask(server: Door, *pieces: bytes) -> tuple[int, bytes]:
+    """Sends bytes as they are; the status and body of the first answer."""
+    listen = server.server.listen
+    with socket.create_connection(("127.0.0.1", listen.http_port), 60) as client:
+        try:
+            for piece in pieces:
+                client.sendall(piece)
+        except OSError:
+            pass  # refused before all was sent
+        return answer(client)
+
+
+def answer(client: socket.socket) -> tuple[int, bytes]:
+    got = b""
+    while b"\r\n\r\n" not in got:
+        piece = client.recv(65536)
+        assert piece, f"closed without an answer: {got!r}"
+        got += piece
+    head, _, body = got.partition(b"\r\n\r\n")
+    return int(head.split()[1]), body
+
+
+def post(server: Door, path: str, body: bytes, *headers: str, kind: str = FORM) -> tuple[int, str]:
+    lines = (f"POST {path} HTTP/1.1", "Host: x", f"Content-Type: {kind}", *headers)
+    head = "\r\n".join((*lines, f"Content-Length: {len(body)}", "", "")).encode()
+    status, text = ask(server, head, body)
+    return status, text.decode(errors="replace")
+
+
+def request(name: str = "input", **changes: Any) -> dict[str, Any]:
+    return {"name": name, "datatype": "BYTES", "shape": [1], "data": ["x"], **changes}
+
+
+def infer(*inputs: dict[str, Any], **more: Any) -> bytes:
+    return json.dumps({"inputs": inputs or [request()], **more}).encode()
+
+
+def test_what_is_not_hostile_is_answered(checked: Door) -> None:
+    status, body = post(checked, TEXT, infer())
+    assert status == 200
+    assert json.loads(body)["outputs"][0]["data"] == ["x"]
+    status, body = post(checked, GENERATE, b'{"input": "a form, says curl -d"}')
+    assert status == 200
+    numbers = request(datatype="INT32", shape=[3], data=[1, 3, 2])
+    top = {"name": "output", "parameters": {"classification": 1}}
+    status, body = post(checked, NUMBER, infer(numbers, outputs=[top]))
+    assert status == 200
+    assert json.loads(body)["outputs"][0]["data"] == ["3:1"]
+
+
+def forms() -> Iterator[Any]:
+    """Bodies that Triton takes apart down its stack, wherever they are sent."""
+    for path in (GENERATE, TEXT, "/v2", "/nothing"):
+        yield pytest.param(path, b"a" * 4_200_000, id=f"form-{path}")
+        yield pytest.param(path, b"a=b&" * 1_050_000, id=f"fields-{path}")
+        yield pytest.param(path, b'{"input":' + b"[" * 62_000, id=f"nested-{path}")
+    nested = infer(request(data=0)).replace(b'"data": 0', b'"data": ' + b"[" * 10**6 + b"]" * 10**6)
+    yield pytest.param(TEXT, nested, id="nested-data")
+
+
+@pytest.mark.parametrize("path, body", list(forms()))
+def test_a_body_that_would_overflow_a_stack_does_not(path: str, body: bytes, checked: Door) -> None:
+    status, _ = post(checked, path, body)
+    assert status in (400, 404, 405)
+
+
+@pytest.mark.parametrize("path", [GENERATE, "/nothing"])
+def test_half_a_million_chunks_are_one_body(path: str, checked: Door) -> None:
+    head = f"POST {path} HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n".encode()
+    status, _ = ask(checked, head, b"1\r\na\r\n" * 500_000 + b"0\r\n\r\n")
+    assert status in (400, 404)
+
+
+@pytest.mark.parametrize("shape", [[10_000_000_000], [2**32, 2**32], [-1], [10**18, 0]])
+def test_a_shape_without_its_data_is_refused(shape: list[int], checked: Door) -> None:
+    status, body = post(checked, NUMBER, infer(request(datatype="INT32", shape=shape, data=[1])))
+    assert status == 400
+    assert "shape" in body
+
+
+@pytest.mark.parametrize("count", [3, -3, 0, 2**62])
+def test_texts_are_not_classified(count: int, checked: Door) -> None:
+    output = {"name": "output", "parameters": {"classification": count}}
+    status, body = post(checked, TEXT, infer(outputs=[output]))
+    assert status == 400
+    assert "output 'output'" in body
+
+
+def test_a_compressed_body_is_refused_unread(checked: Door) -> None:
+    bomb = gzip.compress(b"\0" * 10_000_000)
+    for coding in ("gzip", "DEFLATE", "br", "gzip, identity"):
+        assert post(checked, TEXT, bomb, f"Content-Encoding: {coding}")[0] == 415
+
+
+@pytest.mark.parametrize("place", ["top", "parameters", "input", "inputs"])
+def test_sixty_thousand_keys_are_refused(place: str, checked: Door) -> None:
+    many = {f"key{index}": index for index in range(60_000)}
+    bodies = {
+        "top": (GENERATE, json.dumps({"input": "x", **many}).encode()),
+        "parameters": (GENERATE, json.dumps({"input": "x", "parameters": many}).encode()),
+        "input": (TEXT, infer(request(parameters=many))),
+        "inputs": (TEXT, infer(*(request(name) for name in many))),
+    }
+    status, body = post(checked, *bodies[place])
+    assert status == 400
+    assert "got 60000 entries" in body or "got 60001 entries" in body
+
+
+def test_more_than_64_mib_are_refused_and_leave_nothing(checked: Door) -> None:
+    before = memory(checked)
+    assert post(checked, TEXT, b" " * (65 * MIB))[0] == 413
+    head = b"POST /v2 HTTP/1.1\r\nHost: x\r\nContent-Length: 419430400\r\n\r\n"
+    assert ask(checked, head)[0] == 413
+    chunked = b"POST /v2 HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+    pieces = [b"1000000\r\n" + b" " * 0x1000000 + b"\r\n"] * 5
+    assert ask(checked, chunked, *pieces)[0] == 413
+    assert memory(checked) - before < 64 * MIB
+
+
+def memory(server: Door) -> int:
+    """Bytes that tritonserver and its models' processes have to themselves."""
+    group = psutil.Process(server.server.pid).children(recursive=True)
+    return sum(process.memory_full_info().uss for process in group)
+
+
+@pytest.mark.parametrize("length", ["-1", "1e3", "9" * 30, "5"])
+def test_a_wrong_length_of_the_json_is_refused(length: str, checked: Door) -> None:
+    status, _ = post(checked, TEXT, infer()[:4], f"Inference-Header-Content-Length: {length}")
+    assert status == 400
+
+
+@pytest.mark.parametrize("size", [2**60, -5, 3, "x", None])
+def test_a_wrong_size_of_binary_data_is_refused(size: Any, checked: Door) -> None:
+    tensor = {key: value for key, value in request().items() if key != "data"}
+    head = infer({**tensor, "parameters": {"binary_data_size": size}})
+    length = f"Inference-Header-Content-Length: {len(head)}"
+    assert post(checked, TEXT, head + b"\1\0\0\0x", length)[0] == 400
+
+
+def test_one_request_is_never_two(checked: Door) -> None:
+    hidden = b"0\r\n\r\nGET /v2 HTTP/1.1\r\nHost: x\r\n\r\n"
+    for headers in (
+        b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n",
+        b"Content-Length: 5\r\nContent-Length: 40\r\n",
+        b"Transfer-Encoding: chunked, identity\r\n",
+        b"Transfer-Encoding: xchunked\r\n",
+        b"Content-Length: +5\r\n",
+        b"Content-Length: 5\r\n Transfer-Encoding: chunked\r\n",
+    ):
+        head = b"POST /v2/models/text/infer HTTP/1.1\r\nHost: x\r\n" + headers + b"\r\n"
+        assert ask(checked, head, hidden)[0] in (400, 501)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner),
+    max_leaves=8,
+)
+KNOWN = st.sampled_from(
+    ["inputs", "outputs", "parameters", "id", "input", "name", "shape", "datatype", "data"]
+)
+
+
+@given(
+    path=st.sampled_from([TEXT, NUMBER, GENERATE, f"{GENERATE}_stream", "/v2/repository/index"]),
+    body=st.dictionaries(KNOWN | st.text(max_size=5), JSON, max_size=6),
+    tensor=st.dictionaries(KNOWN, JSON, max_size=4),
+    tail=st.binary(max_size=8),
+    head_length=st.none() | st.integers(-5, 200),
+)
+@settings(max_examples=150)
+def test_whatever_is_sent_the_server_answers(
+    server: Door,
+    path: str,
+    body: dict[str, Any],
+    tensor: dict[str, Any],
+    tail: bytes,
+    head_length: int | None,
+) -> None:
+    whole = {**body, "inputs": [{**request(), **tensor}], "outputs": [{**tensor, "name": "output"}]}
+    header = () if head_length is None else (f"Inference-Header-Content-Length: {head_length}",)
+    for value in (body, whole):
+        status, _ = post(server, path, json.dumps(value).encode() + tail, *header)
+        assert 200 <= status < 600
+    server.check()
