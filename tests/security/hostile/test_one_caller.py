@@ -1,0 +1,127 @@
+"""One hostile caller of text generation, and the others beside it, on a real server."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from generator.openai_api.child_process import OpenAiProcess
+from tests.support.one_server import OneServer
+from tests.support.triton import Answer, Triton, free_ports, post
+
+pytestmark = pytest.mark.server
+
+NEIGHBOUR_S = 3.0  # a tenth of a second on a quiet machine
+PATIENCE_S = 60.0
+MODELS = ("demo", "padded")  # the in-flight engine behind a front, and the generate engine
+
+
+@pytest.fixture(scope="module")
+def triton(one_server: OneServer) -> Triton:
+    return one_server.with_models(*MODELS, "tools")
+
+
+def endless(depth: int) -> dict[str, Any]:
+    """A schema of 3 KB that is never prepared: each of its references doubles the last."""
+    chain: dict[str, Any] = {
+        f"d{i}": {"anyOf": [{"$ref": f"#/$defs/d{i + 1}"}] * 2} for i in range(depth)
+    }
+    return {"$defs": {**chain, f"d{depth}": {"type": "string"}}, "$ref": "#/$defs/d0"}
+
+
+class Hostile:
+    """Sends bodies, each from a thread of its own."""
+
+    def __init__(self, url: str, *bodies: dict[str, Any]) -> None:
+        self.answers: list[Answer] = []
+        self._threads = [threading.Thread(target=self._send, args=(url, body)) for body in bodies]
+        for thread in self._threads:
+            thread.start()
+
+    @property
+    def is_going_on(self) -> bool:
+        return any(thread.is_alive() for thread in self._threads)
+
+    def _send(self, url: str, body: dict[str, Any]) -> None:
+        self.answers.append(post(url, body, PATIENCE_S))
+
+
+def texts_beside(hostile: Hostile, triton: Triton, model: str) -> None:
+    """What neighbours are answered until the hostile are, each in time."""
+    number = 0
+    while hostile.is_going_on or number < 3:
+        number += 1
+        for more in ({}, {"choice": [f"yes {number}", "no"]}):
+            began_s = time.monotonic()
+            answer = triton.generate(model, text_input="I am going", max_tokens=5, **more)
+            taken_s = time.monotonic() - began_s
+            assert answer.status == 200, answer.body
+            assert taken_s < NEIGHBOUR_S
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize(
+    "body, said",
+    [
+        ({"bad_words": [f"w{i} x" for i in range(30_000)]}, "bad_words: got 30000 texts"),
+        ({"bad_words": ["ab " * 3_500_000]}, "bad_words: got a text of 10500000 bytes"),
+        ({"stop_words": ["e" * 3000] * 3000}, "stop_words: got 3000 texts"),
+        (
+            {"sampling_parameters": json.dumps({"stop": ["x" * 10_000_000]})},
+            "sampling_parameters: got 10000014 characters",
+        ),
+        ({"text_input": "", "messages": "[" + "[]," * 3_000_000 + "[]]"}, "messages[0]: got a"),
+        ({"regex": "((a{1000}){1000}){9000}"}, "regex: "),
+    ],
+    ids=lambda value: str(value)[:25],
+)
+def test_long_lists_and_large_grammars_delay_nobody(
+    triton: Triton, model: str, body: dict[str, Any], said: str
+) -> None:
+    hostile = Hostile(triton.url(model, "generate"), {"text_input": "I am", **body})
+    texts_beside(hostile, triton, model)
+    (answer,) = hostile.answers
+    assert answer.status == 400
+    assert answer.body["error"].startswith(said)
+
+
+@pytest.fixture
+def openai_url(triton: Triton) -> Iterator[str]:
+    listen = replace(triton.server.listen, openai_port=free_ports().http_port)
+    process = OpenAiProcess(listen, None)
+    process.start()
+    yield f"http://{listen.address(listen.openai_port)}/v1/chat/completions"
+    process.begin_stop()
+    process.end(time.monotonic() + 5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", MODELS)
+def test_schemas_that_are_never_prepared_delay_nobody_by_any_door(
+    triton: Triton, openai_url: str, model: str
+) -> None:
+    """For max_grammar_s, 10 s; the others go on in the meantime."""
+    bodies = [{"text_input": "I am", "json_schema": json.dumps(endless(40 + i))} for i in range(6)]
+    direct = Hostile(triton.url(model, "generate"), *bodies)
+    form = {"type": "json_schema", "json_schema": {"name": "x", "schema": endless(50)}}
+    tool = {"type": "function", "function": {"name": "x", "parameters": endless(51)}}
+    asked: dict[str, Any] = {"model": model, "messages": [{"role": "user", "content": "Hello"}]}
+    through = Hostile(openai_url, {**asked, "response_format": form})
+    texts_beside(direct, triton, model)
+    texts_beside(through, triton, model)
+    said = sorted(answer.body["error"] for answer in direct.answers)
+    assert {answer.status for answer in direct.answers} == {400}  # as /generate says all errors
+    assert sum("takes more than 10 s" in text for text in said) <= 1
+    assert [answer.status for answer in through.answers] in ([400], [503])
+    by_tool = Hostile(
+        openai_url, {**asked, "model": "tools", "tools": [tool], "tool_choice": "required"}
+    )
+    texts_beside(by_tool, triton, model)
+    assert [answer.status for answer in by_tool.answers] in ([400], [503])
+    assert "json_schema" in json.dumps(by_tool.answers[0].body)
