@@ -31,6 +31,9 @@ _SERVER_PARAMETERS = {
 }
 
 
+_LONGEST_NAME = 64  # characters of an unknown parameter's name that an error shows
+
+
 class RequestFields:
     """The fields of one request. ``num_rows`` is 1 unless the client sent a batch."""
 
@@ -101,10 +104,13 @@ class RequestFields:
         names = sorted(known)
         for name in self.parameters:
             if name not in names and not is_server_parameter(name):
-                nearest = difflib.get_close_matches(name, names, 1)
+                shown_name = name[:_LONGEST_NAME]
+                nearest = difflib.get_close_matches(shown_name, names, 1)
                 hint = f", did you mean {nearest[0]}?" if nearest else ""
                 allowed = ", ".join(names)
-                raise RequestError(f"{name}: unknown parameter{hint or ';'} allowed: {allowed}")
+                raise RequestError(
+                    f"{shown_name}: unknown parameter{hint or ';'} allowed: {allowed}"
+                )
 
     def _read(self, name: str, read: Callable[[Sequence[Any]], Any]) -> list[Any]:
         rows = self._rows_of(name)

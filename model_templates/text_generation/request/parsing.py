@@ -105,6 +105,7 @@ class PromptReader:
     default_timeout_ms: int | None = None
     max_timeout_ms: int | None = None
     vocab_size: int | None = None
+    max_messages: int | None = None
     decoder_start: DecoderStart | None = None
     adapters: tuple[str, ...] = ()
 
@@ -114,6 +115,11 @@ class PromptReader:
             text = row["text_input"]
             return Prompt(text, self.tokenize(text), self.decoder_start)
         messages = read_list("messages", row["messages"])
+        if self.max_messages is not None and len(messages) > self.max_messages:
+            raise RequestError(
+                f"messages: got {len(messages)}, allowed: at most {self.max_messages}, as many as "
+                "this model's context holds tokens"
+            )
         tools = read_list("tools", row["tools"]) if row["tools"] else None
         kwargs = row["chat_template_kwargs"]
         kwargs = read_object("chat_template_kwargs", kwargs) if kwargs else {}

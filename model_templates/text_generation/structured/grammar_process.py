@@ -163,16 +163,23 @@ class Worker:
         return problem
 
     def _follow_orders(self) -> None:
+        """First all tokens that have come, for whose states the engine waits; then the masks, which
+        it needs after its next step's computation.
+        """
         buffer = bytearray()
         while received := self._connection.recv(2**16):
             buffer += received
+            followed: list[int] = []
             for kind, number, token_id in frames.take_orders(buffer):
-                if kind == frames.FOLLOW:
-                    self._follow(number, token_id)
-                else:
+                if kind == frames.DROP:
                     self._matchers.pop(number, None)
+                elif self._follow(number, token_id) and self._masks:
+                    followed.append(number)
+            for number in followed:
+                self._send_mask(number)
 
-    def _follow(self, number: int, token_id: int) -> None:
+    def _follow(self, number: int, token_id: int) -> bool:
+        """Takes a token; whether another may follow."""
         _end_after(self._step_s)
         matcher = self._matchers.get(number)
         if matcher is None:
@@ -183,7 +190,11 @@ class Worker:
         complete = frames.IS_COMPLETE if matcher.is_stopped() else frames.GOES_ON
         state = frames.IS_REFUSED if why else complete
         self._send(frames.STATE, number, bytes([state]) + why)
-        if state == frames.GOES_ON and self._masks:
+        return state == frames.GOES_ON
+
+    def _send_mask(self, number: int) -> None:
+        matcher = self._matchers.get(number)
+        if matcher is not None:
             _end_after(self._step_s)
             mask = matcher.compute_bitmask()
             self._send(frames.MASK, number, mask)

@@ -79,6 +79,20 @@ def test_tensors_are_bounded_alike(name: str) -> None:
         check_request(fields(given, {}), UNREAD)
 
 
+def test_more_messages_than_the_context_has_tokens_are_not_rendered() -> None:
+    reader = replace(READER, max_messages=2, render_chat=never)
+    messages = json.dumps([{"role": "user", "content": ""}] * 3).encode()
+    checked = check_request(fields({"messages": [messages]}, {}), reader)
+    with pytest.raises(RequestError, match="messages: got 3, allowed: at most 2, as many as this"):
+        checked.tokenised()
+
+
+def test_an_error_shows_little_of_a_long_name() -> None:
+    with pytest.raises(RequestError, match=r"^y{64}: unknown parameter; allowed: ") as raised:
+        check_request(fields({"text_input": [b"a"]}, {"y" * 10_000_000: 1}), UNREAD)
+    assert len(str(raised.value)) < 2000
+
+
 def test_the_longest_lists_are_taken() -> None:
     most = {
         "stop": [f"{n:0256}" for n in range(128)],

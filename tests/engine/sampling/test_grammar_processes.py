@@ -215,7 +215,9 @@ def test_the_program_has_no_torch_no_secret_and_no_descriptor_of_the_engines(
 def test_the_program_that_died_is_started_again(processes: GrammarProcesses) -> None:
     before, held = program_id(processes), made(processes, SMALL)
     grammar = held()
+    (worker,) = children(before)
     os.kill(before, signal.SIGKILL)
+    assert eventually(lambda: not Path("/proc", str(worker)).exists())
     with pytest.raises(RequestError, match="regex: too complex to follow any further"):
         follow_often(grammar, ByteTokenizer().ids["a"])
     assert held.has_ended
