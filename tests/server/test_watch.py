@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from pathlib import Path
 
@@ -29,6 +30,13 @@ def test_every_save_is_applied_and_a_broken_one_changes_nothing(tmp_path: Path) 
         served.wait_for("nothing was changed; still watching")
         config.unlink()
         served.wait_for("models.yaml is gone")
+        os.mkfifo(config)
+        served.wait_for("it is a pipe, expected a regular file")
+        assert ready(served, "a")
+        config.unlink()
+        config.symlink_to("/dev/zero")
+        served.wait_for("it is a device, expected a regular file")
+        assert ready(served, "a")
 
         scratch = tmp_path / "models.yaml.new"
         scratch.write_text(text + "  - {name: b, hooks: hooks.py}\n")
