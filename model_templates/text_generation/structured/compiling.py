@@ -34,6 +34,10 @@ class Compiled(Protocol):
     num_bytes: int
     has_ended: bool
 
+    @property
+    def is_usable(self) -> bool:
+        """Whether it has not ended since it answered last."""
+
     def __call__(self) -> Grammar:
         """The grammar of one more output."""
 
@@ -194,7 +198,7 @@ def _is_worth_keeping(future: Future[Compiled]) -> bool:
     error = future.exception()
     if error is not None:
         return isinstance(error, RequestError) and not isinstance(error, _TookTooLongError)
-    return not future.result().has_ended
+    return future.result().is_usable
 
 
 def _num_bytes(future: Future[Compiled]) -> int:

@@ -150,6 +150,13 @@ class Following:
         """The output goes on no longer; may be called from any thread."""
         self._dropped.append(number)
 
+    @property
+    def is_usable(self) -> bool:
+        """Whether the process is still there; may be asked from any thread."""
+        poll = select.poll()
+        poll.register(self._connection, select.POLLRDHUP)
+        return not self.has_ended and not poll.poll(0)
+
     def end(self) -> None:
         """Ends the process: its outputs fail. May be called from any thread."""
         self.has_ended, self.num_bytes = True, 0

@@ -127,6 +127,35 @@ def test_six_that_never_end_delay_nobody_and_are_gone_in_time(
     compiler.close()
 
 
+def test_a_model_that_is_unloaded_does_not_wait_for_what_never_ends(
+    processes: GrammarProcesses,
+) -> None:
+    compiler = Compiler(processes, time_limit_s=600.0)
+    hostile = [Told(compiler, endless(40 + number)) for number in range(6)]
+    assert eventually(lambda: processes._runs and bool(children(program_id(processes))))
+    began_s = time.monotonic()
+    compiler.close()
+    assert time.monotonic() - began_s < 5
+    assert all(isinstance(told.wait(), OverloadedError) for told in hostile)
+
+
+def test_what_is_kept_is_made_again_where_its_process_was_killed(
+    processes: GrammarProcesses,
+) -> None:
+    compiler = Compiler(processes, time_limit_s=60.0)
+    first = Told(compiler, SMALL).wait()
+    (worker,) = children(program_id(processes))
+    os.kill(worker, signal.SIGKILL)
+    assert eventually(lambda: not Path("/proc", str(worker)).exists())
+    again = Told(compiler, SMALL).wait()
+    assert isinstance(first, dict)
+    assert isinstance(again, dict)
+    assert again[SMALL] is not first[SMALL]
+    grammar = again[SMALL]()
+    grammar.follow(ByteTokenizer().ids["a"])
+    compiler.close()
+
+
 def test_what_takes_too_much_memory_ends_alone(processes: GrammarProcesses) -> None:
     neighbour = made(processes, SMALL)()
     processes.limits = Limits(max_bytes=64 * MIB)

@@ -300,6 +300,10 @@ class FakeCompiled:
     def __call__(self) -> Any:
         return None
 
+    @property
+    def is_usable(self) -> bool:
+        return not self.has_ended
+
     def close(self) -> None:
         self.has_ended = True
 
