@@ -89,6 +89,11 @@ class ChildProcess:
         return time.monotonic() - self._heard_at_s
 
     @property
+    def has_ended(self) -> bool:
+        """Whether it does not run."""
+        return self._process is None or self._process.poll() is not None
+
+    @property
     def why_not_up(self) -> str:
         """Why nobody listens at its port, "" where somebody does."""
         return self._why_not_up

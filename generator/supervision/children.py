@@ -25,6 +25,11 @@ class Children:
         """Every one of them."""
         return (*self.proxies, *((self.openai_api,) if self.openai_api else ()))
 
+    @property
+    def have_ended(self) -> bool:
+        """Whether none of them runs."""
+        return all(child.has_ended for child in self.all)
+
     def begin_start(self) -> None:
         """Starts those that need not wait for tritonserver."""
         for child in self.proxies:

@@ -177,7 +177,7 @@ def _stop(
         time.sleep(drain_s)  # load balancers see that we are not ready, and stop sending
         healer.end()
         children.begin_stop()
-        stuck_stop = StuckStop(server.listen, IdleTime(server.pid), healer.has_deaths)
+        stuck_stop = StuckStop(children, IdleTime(server.pid), healer.has_deaths)
         code = server.stop(stuck_stop)
         children.end()
     except StopRequested:

@@ -1,8 +1,7 @@
-"""Detects that a server which is being stopped waits for connections that never end.
+"""Detects that a server which is being stopped waits for what never comes.
 
-Triton 24.10 stops accepting, and then waits for every connection to be closed: those of clients
-that keep them open without a request, and those of requests that a process took with it when it
-died, which are never answered.
+Triton 24.10 waits for every request, and those that a process took with it when it died are never
+answered.
 """
 
 from __future__ import annotations
@@ -10,9 +9,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 
-from generator.server.listen import Listen
 from generator.server.stubs import cpu_seconds
-from generator.supervision.machine.connections import connections_to
+from generator.supervision.children import Children
 
 _LOOK_EVERY_S = 1.0
 # An idle process wakes up once a second; one that computes uses a core.
@@ -49,24 +47,15 @@ class IdleTime:
 class StuckStop:
     """Whether the stop of one server is stuck: made when it is asked to stop, then called often."""
 
-    def __init__(self, listen: Listen, idleness: IdleTime, has_deaths: bool) -> None:
+    def __init__(self, children: Children, idleness: IdleTime, has_deaths: bool) -> None:
         """``has_deaths``: processes of the server have died, and left requests unanswered."""
-        self._listen, self._idleness, self._has_deaths = listen, idleness, has_deaths
+        self._children, self._idleness, self._has_deaths = children, idleness, has_deaths
         self.came = False
 
     def __call__(self) -> bool:
-        """Whether nothing computes any more, and every request that can be answered has been."""
-        is_idle = self._idleness.seconds() > _IDLE_S
-        self.came = is_idle and (self._has_deaths or self._is_quiet())
-        return self.came
-
-    def _is_quiet(self) -> bool:
-        """Whether there are only HTTP connections, and the server sent the last data on each a
-        while ago. A gRPC connection does not show whether a request is under way.
+        """Whether nothing computes any more, and every request that can be answered has been: the
+        processes through which they came have ended.
         """
-        try:
-            over_http = connections_to(self._listen.http_port)
-            over_grpc = connections_to(self._listen.grpc_port)
-        except OSError:
-            return False
-        return not over_grpc and all(c.is_answered and c.sent_s > _IDLE_S for c in over_http)
+        is_idle = self._idleness.seconds() > _IDLE_S
+        self.came = is_idle and (self._has_deaths or self._children.have_ended)
+        return self.came

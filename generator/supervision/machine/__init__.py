@@ -1,1 +1,1 @@
-"""What the machine allows this process, and what its kernel knows of connections."""
+"""What the machine allows this process."""
