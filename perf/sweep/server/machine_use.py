@@ -108,13 +108,20 @@ def watching(server: TritonView) -> Iterator[Watch]:
 
 
 def server_pids(http_port: int) -> list[int]:
-    """The processes that listen on a port of this machine, as far as we may see them."""
+    """The processes that listen on a port of this machine, as far as we may see them; where that is
+    the proxy of a ``serve``, the ``serve`` that has both it and tritonserver.
+    """
     found = set()
     with contextlib.suppress(psutil.Error, OSError):
         for one in psutil.net_connections("tcp"):
             if one.status == psutil.CONN_LISTEN and one.laddr and one.laddr.port == http_port:
-                found.add(one.pid)
+                found.add(_uppermost(one.pid))
     return sorted(pid for pid in found if pid)
+
+
+def _uppermost(pid: int | None) -> int | None:
+    process = psutil.Process(pid) if pid else None
+    return process.ppid() if process and "generator.proxy" in process.cmdline() else pid
 
 
 def _cpu_s(processes: Sequence[psutil.Process], seen: dict[int, float]) -> float:
