@@ -148,7 +148,6 @@ def test_every_port_of_callers_speaks_tls_where_it_is_set(tmp_path: Path) -> Non
         assert f"curl https://127.0.0.1:{listen.http_port}/v2" in running.out
         for path in (
             f"{listen.http_port}/v2/models/echo/ready",
-            f"{listen.metrics_port}/metrics",
             f"{listen.openai_port}/v1/models",
         ):
             url = f"https://localhost:{path}"

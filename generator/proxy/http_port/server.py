@@ -7,13 +7,14 @@ from collections.abc import Callable
 
 from generator.proxy.http_port.connection import HttpConnection
 from generator.proxy.http_port.proxy import HttpProxy
-from generator.proxy.settings import ProxySettings
+from generator.proxy.settings import EVERYBODY, ProxySettings
 from generator.proxy.tls import tls_context
 from generator.server.listen import listening_socket
 
 _BACKLOG = 1024
 _SWEEP_EVERY_S = 1.0
 _HANDSHAKE_S = 10.0
+_METRICS = "--metrics-port"
 
 
 async def serve_http(
@@ -26,36 +27,37 @@ async def serve_http(
     access, loop = settings.access, asyncio.get_running_loop()
     tls = tls_context(access.tls)
     proxies = (
-        (HttpProxy(access, settings.http_socket), settings.http_port, "--http-port"),
+        (HttpProxy(access, settings.http_socket), settings.http_port, "--http-port", tls),
+        # For scrapers of one's own network, as the health port is.
         (
-            HttpProxy(access, settings.metrics_socket, needs_keys=False),
+            HttpProxy(EVERYBODY, settings.metrics_socket),
             settings.metrics_port,
             "--metrics-port",
+            None,
         ),
     )
-    timeout_s = _HANDSHAKE_S if tls else None
     servers = []
-    for proxy, port, flag in proxies:
+    for proxy, port, flag, encryption in proxies:
         listening = listening_socket(settings.host, port, flag)
         servers.append(
             await loop.create_server(
                 _connections_of(proxy),
                 sock=listening,
                 backlog=_BACKLOG,
-                ssl=tls,
-                ssl_handshake_timeout=timeout_s,
+                ssl=encryption,
+                ssl_handshake_timeout=_HANDSHAKE_S if encryption else None,
             )
         )
     on_ready()
     while not stop.is_set():
-        for proxy, _, _ in proxies:
+        for proxy, *_ in proxies:
             proxy.sweep()
         await _wait(stop, _SWEEP_EVERY_S)
-    for server, (proxy, _, _) in zip(servers, proxies, strict=True):
+    for server, (proxy, *_) in zip(servers, proxies, strict=True):
         server.close()
         proxy.begin_stop()
-    while any(proxy.num_connections for proxy, _, _ in proxies):
-        for proxy, _, _ in proxies:
+    while any(proxy.num_connections for proxy, *_ in proxies):
+        for proxy, *_ in proxies:
             proxy.sweep()
         await asyncio.sleep(0.05)
 
