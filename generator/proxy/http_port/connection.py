@@ -6,14 +6,14 @@ import asyncio
 import json
 import math
 from collections import deque
-from http import HTTPStatus
 from typing import Any
 
 import httptools
 
 from generator.proxy import cors
 from generator.proxy.callers import Account
-from generator.proxy.http_port.proxy import HttpProxy
+from generator.proxy.http_port.answer import answer
+from generator.proxy.http_port.proxy import HttpProxy, Payload
 from generator.proxy.http_port.request import MAX_HEAD_BYTES, Request
 from generator.proxy.http_port.upstream import Upstream
 from generator.proxy.refusal import RefusedError
@@ -35,7 +35,7 @@ class HttpConnection(asyncio.Protocol):
         self._transport: Any = None
         self._parser = httptools.HttpRequestParser(self)
         self._incoming: Request | None = None
-        self._num_head_bytes = 0  # of a head that is not complete yet
+        self._num_head_bytes = 0  # or of what goes with chunks, since the last piece of a body
         self._is_in_head = True
         self._waiting: deque[Request] = deque()
         self._current: Request | None = None  # it is being answered
@@ -43,8 +43,9 @@ class HttpConnection(asyncio.Protocol):
         self._upstream: Upstream | None = None
         self._task: asyncio.Task[None] | None = None
         self._extra_headers = b""  # for the answer that comes next
-        self._ends_at_s = math.inf
+        self._ends_at_s = math.inf  # when the whole body must be there
         self._is_ending = False  # what still comes is no request any more
+        self._is_full = False  # the client has not read what was written
         self.deadline = math.inf
 
     # Of asyncio.
@@ -58,24 +59,33 @@ class HttpConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """The client sends."""
-        if self._is_ending:
-            return
-        if self._is_in_head:
-            self._num_head_bytes += len(data)
+        self._num_head_bytes += len(data)
+        while data and not self._is_ending:
+            data = self._parse(data)
+        if self._num_head_bytes > MAX_HEAD_BYTES:
+            self._refuse_all(RefusedError(431, f"got headers of more than {MAX_HEAD_BYTES} bytes"))
+
+    def _parse(self, data: bytes) -> bytes:
+        """Returns what is left after a request that asks for another protocol, which nobody speaks
+        here: httptools stops before its body, so a head of our own goes before the rest.
+        """
         try:
             self._parser.feed_data(data)
-        except httptools.HttpParserUpgrade:
-            self._end_here()
+        except httptools.HttpParserUpgrade as upgrade:
+            self._parser = httptools.HttpRequestParser(self)
+            head = self._incoming.framing() if self._incoming else b""
+            return head + data[upgrade.args[0] :]
+        except httptools.HttpParserCallbackError as error:
+            self._refuse_all(_internal_error(error.__context__ or error))
         except httptools.HttpParserError as error:
             self._refuse_all(RefusedError(400, f"got what is no HTTP request: {error}"))
-        if self._is_in_head and self._num_head_bytes > MAX_HEAD_BYTES:
-            self._refuse_all(RefusedError(431, f"got a head of more than {MAX_HEAD_BYTES} bytes"))
+        return b""
 
     def connection_lost(self, _error: Exception | None) -> None:
         """The client has gone: so does its request."""
         self._is_ending = True
         self._proxy.remove(self)
-        for request in (*self._waiting, self._incoming):
+        for request in (*self._waiting, self._incoming, self._current):
             if request:
                 self._proxy.free(request)
         self._waiting.clear()
@@ -86,30 +96,32 @@ class HttpConnection(asyncio.Protocol):
         self._leave()
 
     def pause_writing(self) -> None:
-        """The client reads slower than tritonserver answers."""
+        """The client reads slower than it is answered: nothing more is, until it has caught up."""
+        self._is_full = True
         self.deadline = self._proxy.now() + _READ_S
         if self._upstream:
             self._upstream.pause()
 
     def resume_writing(self) -> None:
         """It has caught up."""
-        self.deadline = math.inf if self._current else self._proxy.now() + _IDLE_S
+        self._is_full = False
+        self._set_deadline()
         if self._upstream:
             self._upstream.resume()
+        self._begin_next()
 
     # Of httptools.
 
     def on_message_begin(self) -> None:
         """A request begins."""
-        if self._is_ending:
+        if self._is_ending or not self._is_in_head:  # or it is a head of our own
             return
         self._incoming = Request()
-        if self._current is None:
-            self.deadline = self._proxy.now() + _HEAD_S
+        self._set_deadline()
 
     def on_url(self, url: bytes) -> None:
         """A piece of its target."""
-        if self._incoming:
+        if self._incoming and self._is_in_head:
             self._incoming.target += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
@@ -119,8 +131,8 @@ class HttpConnection(asyncio.Protocol):
 
     def on_headers_complete(self) -> None:
         """Its head is there: it may be refused before its body comes."""
-        request, now = self._incoming, self._proxy.now()
-        if request is None:
+        request = self._incoming
+        if request is None or not self._is_in_head:
             return
         self._is_in_head, self._num_head_bytes = False, 0
         parser = self._parser
@@ -129,13 +141,13 @@ class HttpConnection(asyncio.Protocol):
         if request.refusal:
             self._refuse_all(request.refusal)
             return
-        self._ends_at_s = now + _WHOLE_BODY_S
-        self.deadline = now + _BODY_S if self._current is None else self.deadline
-        if request.awaits_continue and self._current is None:
-            self._transport.write(_CONTINUE)
+        self._ends_at_s = self._proxy.now() + _WHOLE_BODY_S
+        self._set_deadline()
+        self._let_continue()
 
     def on_body(self, piece: bytes) -> None:
         """A piece of its body."""
+        self._num_head_bytes = 0
         request = self._incoming
         if request is None or self._is_ending:
             return
@@ -143,13 +155,15 @@ class HttpConnection(asyncio.Protocol):
             self._proxy.take_body(request, piece)
         except RefusedError as refusal:
             self._refuse_all(refusal)
-        if self._current is None:
-            self.deadline = min(self._proxy.now() + _BODY_S, self._ends_at_s)
+        else:
+            self._set_deadline()
 
     def on_message_complete(self) -> None:
         """It is there as a whole."""
+        if self._incoming and self._incoming.has_body and self._parser.should_upgrade():
+            return  # its body comes yet
         request, self._incoming = self._incoming, None
-        self._is_in_head = True
+        self._is_in_head, self._num_head_bytes = True, 0
         if request is None or self._is_ending:
             return
         if len(self._waiting) >= _MAX_WAITING:
@@ -173,34 +187,30 @@ class HttpConnection(asyncio.Protocol):
         self._waiting.append(request)
         self._begin_next()
 
-    def _end_here(self) -> None:
-        """What comes after the last request is in another protocol, which it asked to go on in."""
-        last = self._waiting[-1] if self._waiting else self._current
-        if last:
-            last.is_last = self._is_ending = True
-        else:
-            self._refuse_all(RefusedError(400, "got a request for another protocol"))
-
     def _begin_next(self) -> None:
-        if self._current or not self._waiting:
+        if self._current or self._is_full or not self._waiting:
             return
         request = self._current = self._waiting.popleft()
-        self.deadline = math.inf
+        self._set_deadline()
         self._extra_headers = self._cors_lines(request)
         try:
-            if request.refusal:
-                raise request.refusal
-            if request.method == b"OPTIONS":
-                wanted = request.text_of(b"access-control-request-headers")
-                self._answer(204, b"", cors.preflight(wanted))
-                return
-            self._proxy.callers.enter(request.account)
-            self._account = request.account
-            payload = self._proxy.checked(request)
-            upstream = self._proxy.pool.take() if isinstance(payload, bytes) else None
+            self._begin(request)
         except RefusedError as refusal:
             self._answer_refusal(refusal)
+        except Exception as error:  # noqa: BLE001, the edge of a request
+            self._answer_refusal(_internal_error(error))
+
+    def _begin(self, request: Request) -> None:
+        if request.refusal:
+            raise request.refusal
+        if request.method == b"OPTIONS":
+            wanted = request.text_of(b"access-control-request-headers")
+            self._answer(204, b"", cors.preflight(wanted))
             return
+        self._proxy.callers.enter(request.account)
+        self._account = request.account
+        payload = self._proxy.checked(request)
+        upstream = self._proxy.pool.take() if isinstance(payload, bytes) else None
         if upstream and isinstance(payload, bytes):
             self._ask(upstream, payload)
         else:
@@ -213,21 +223,27 @@ class HttpConnection(asyncio.Protocol):
     def _ask(self, upstream: Upstream, payload: bytes) -> None:
         self._upstream = upstream
         upstream.ask(self, payload)
+        if self._is_full:
+            upstream.pause()
 
-    async def _ask_later(self, payload: Any) -> None:
+    async def _ask_later(self, payload: Payload) -> None:
         """The same where a check or a connection takes a moment."""
         try:
-            ready: bytes = payload if isinstance(payload, bytes) else await payload
+            ready = payload if isinstance(payload, bytes) else await payload()
             upstream = self._proxy.pool.take() or await self._proxy.pool.connect()
         except RefusedError as refusal:
             self._answer_refusal(refusal)
         except OSError:
             self._answer_refusal(RefusedError(503, _STARTING, {"Retry-After": "1"}))
         except Exception as error:  # noqa: BLE001, the edge of a request
-            text = f"internal error of the proxy: {type(error).__name__}"
-            self._answer_refusal(RefusedError(500, text))
+            self._answer_refusal(_internal_error(error))
         else:
             self._ask(upstream, ready)
+
+    def end_request(self) -> None:
+        """Tritonserver has all of it."""
+        if self._current:
+            self._proxy.free(self._current)
 
     def take_answer(self, data: bytes) -> None:
         """Bytes of the answer."""
@@ -250,7 +266,7 @@ class HttpConnection(asyncio.Protocol):
         if not upstream.has_begun:
             self._answer_refusal(RefusedError(502, _GONE, is_last=True))
         elif request and request.version == b"1.0":
-            self._transport.close()  # which is how its answer ends
+            self.close()  # which is how its answer ends
         else:
             self._transport.abort()
 
@@ -264,36 +280,39 @@ class HttpConnection(asyncio.Protocol):
     ) -> None:
         request = self._current
         closes = is_last or self._proxy.is_stopping or bool(request and request.is_last)
-        lines = [f"HTTP/1.1 {status} {HTTPStatus(status).phrase}"]
-        lines += [f"{name}: {value}" for name, value in headers.items()]
-        if status != HTTPStatus.NO_CONTENT:
-            lines.append(f"Content-Length: {len(body)}")
-        lines.append(f"Connection: {'close' if closes else 'keep-alive'}")
-        head = "".join(f"{line}\r\n" for line in lines).encode("latin-1", "replace")
         extra, self._extra_headers = self._extra_headers, b""
-        self._transport.write(b"".join((head, extra, b"\r\n", body)))
+        self._transport.write(answer(status, body, headers, extra, closes=closes))
         self._end(is_last=is_last)
 
     def _end(self, *, is_last: bool) -> None:
         """The request is answered: the next one, or the connection's end."""
         request, self._current, self._task = self._current, None, None
+        if request:
+            self._proxy.free(request)
         self._leave()
         if is_last or self._proxy.is_stopping or (request and request.is_last):
             self._linger()
             return
-        now = self._proxy.now()
-        self.deadline = now + (_IDLE_S if self._incoming is None else _BODY_S)
-        if self._incoming and self._incoming.awaits_continue:
-            self._transport.write(_CONTINUE)
+        self._ends_at_s = self._proxy.now() + _WHOLE_BODY_S  # its time begins with its turn
+        self._set_deadline()
         self._begin_next()
+        self._let_continue()
+
+    def _let_continue(self) -> None:
+        """Tells a client to send the body that it asked about, once the turn has come to it."""
+        request = self._incoming
+        if request is None or self._is_in_head or self._is_ending or not self.is_idle:
+            return
+        if request.awaits_continue and not request.body:
+            request.awaits_continue = False
+            self._transport.write(_CONTINUE)
 
     def _linger(self) -> None:
         """Closes once the client has read the answer: what it still sends would reset it away."""
         if not self._is_ending:
-            self._is_ending = True
-            self._transport.close()
+            self.close()
             return
-        self.deadline = self._proxy.now() + _LINGER_S
+        self._set_deadline()
         if self._transport.can_write_eof():
             self._transport.write_eof()
 
@@ -313,10 +332,35 @@ class HttpConnection(asyncio.Protocol):
         """Its deadline has passed."""
         if self._incoming and not self._is_ending and self._current is None:
             self._refuse_all(RefusedError(408, "the request did not come in time"))
-            self.deadline = self._proxy.now() + _LINGER_S
         else:
-            self._transport.abort()
+            self.abort()
 
     def close(self) -> None:
-        """Of an idle connection: at once."""
+        """Once the client has read what was written."""
+        self._is_ending = True
+        self.deadline = self._proxy.now() + _READ_S
         self._transport.close()
+
+    def abort(self) -> None:
+        """At once."""
+        self._transport.abort()
+
+    def _set_deadline(self) -> None:
+        """Of what must come next, beginning now."""
+        if self._is_full:
+            return
+        now = self._proxy.now()
+        if self._current:
+            self.deadline = math.inf
+        elif self._is_ending:
+            self.deadline = now + _LINGER_S
+        elif self._incoming is None:
+            self.deadline = now + _IDLE_S
+        elif self._is_in_head:
+            self.deadline = now + _HEAD_S
+        else:
+            self.deadline = min(now + _BODY_S, self._ends_at_s)
+
+
+def _internal_error(error: BaseException) -> RefusedError:
+    return RefusedError(500, f"internal error of the proxy: {type(error).__name__}")

@@ -8,6 +8,7 @@ import re
 import resource
 import time
 from collections.abc import Awaitable, Callable, Coroutine
+from functools import partial
 from http import HTTPStatus
 from typing import Any, Protocol
 from urllib.parse import quote
@@ -20,15 +21,19 @@ from generator.proxy.http_port.upstream import Pool, Question
 from generator.proxy.refusal import RefusedError
 from generator.proxy.settings import MIB, Access
 
-_BUFFERED_MIB = 512  # of bodies that have not gone on yet, of all clients
+_BUFFERED_MIB = 512  # of bodies that tritonserver does not have yet, of all clients
+_SMALL_BYTES = 65_536  # of a body that there is always room for
 _MAX_CONNECTIONS = 16_384
 _SPARE_DESCRIPTORS = 64
-_DESCRIPTORS_EACH = 2  # a client's connection, and one to tritonserver
+_DESCRIPTORS_EACH = 4  # on each of two ports a client's connection, and one to tritonserver
 _OPEN_PATHS = ("/v2/health/live", "/v2/health/ready")
 _GENERATE = ("generate", "generate_stream")
 _ADMIN_PATH = re.compile(
     r"/v2/(repository/|logging|trace/|systemsharedmemory/|cudasharedmemory/|models/[^/]+/trace/)"
 )
+
+# What goes on to tritonserver, or what finds it out.
+Payload = bytes | Callable[[], Awaitable[bytes]]
 
 
 class Connection(Protocol):
@@ -44,7 +49,10 @@ class Connection(Protocol):
         """Its deadline has passed."""
 
     def close(self) -> None:
-        """Of an idle connection: at once."""
+        """Once the client has read what was written."""
+
+    def abort(self) -> None:
+        """At once."""
 
 
 class HttpProxy:
@@ -56,7 +64,7 @@ class HttpProxy:
         self.is_stopping = False
         self.access = access
         self._max_body = access.max_body_mib * MIB
-        self._num_buffered = 0
+        self.num_buffered = 0
         self._connections: set[Connection] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._max_connections = _max_connections()
@@ -66,9 +74,11 @@ class HttpProxy:
         """A client has come; where there are too many, one that does nothing goes."""
         self._connections.add(connection)
         if len(self._connections) > self._max_connections:
-            idle = (other for other in self._connections if other.is_idle)
+            others = (other for other in self._connections if other is not connection)
+            idle = (other for other in others if other.is_idle)
             oldest = min(idle, key=lambda other: other.deadline, default=connection)
-            oldest.close()
+            self._connections.discard(oldest)
+            oldest.abort()
 
     def remove(self, connection: Connection) -> None:
         """It has gone."""
@@ -82,7 +92,7 @@ class HttpProxy:
             return
         if request.length > self._max_body:
             request.refuse(413, self._too_large(f"{request.length} bytes"))
-        if request.path in _OPEN_PATHS:
+        if request.path in _OPEN_PATHS and request.method == b"GET":
             return
         try:
             request.account = self.callers.of(request.noted.get(b"authorization"), address)
@@ -91,11 +101,16 @@ class HttpProxy:
 
     def take_body(self, request: Request, piece: bytes) -> None:
         """A piece of a body. Raises RefusedError where it is one too many."""
-        if len(request.body) + len(piece) > self._max_body:
+        if request.method != b"POST":
+            return  # nobody reads it
+        num_bytes = len(request.body) + len(piece)
+        if num_bytes > self._max_body:
             raise RefusedError(413, self._too_large("more"))
-        if self._num_buffered + len(piece) > _BUFFERED_MIB * MIB:
+        is_full = self.num_buffered + len(piece) > _BUFFERED_MIB * MIB
+        if is_full and num_bytes > _SMALL_BYTES:
             raise RefusedError(503, "too many large bodies come at once", {"Retry-After": "1"})
-        self._num_buffered += len(piece)
+        self.num_buffered += len(piece)
+        request.num_buffered += len(piece)
         request.take_body(piece)
 
     def _too_large(self, got: str) -> str:
@@ -103,22 +118,20 @@ class HttpProxy:
         return f"the body: got {got}, allowed: {allowed} (max_body_mib in models.yaml's server:)"
 
     def free(self, request: Request) -> None:
-        """Its body is not needed any more."""
-        self._num_buffered -= len(request.body)
-        request.body = b""
+        """Its body is not here any more."""
+        self.num_buffered -= request.num_buffered
+        request.num_buffered, request.body = 0, b""
 
-    def checked(self, request: Request) -> bytes | Awaitable[bytes]:
+    def checked(self, request: Request) -> Payload:
         """The request as it goes on to tritonserver; where that must be asked first, later. Raises
         RefusedError.
         """
-        body, head_length = bytes(request.body), request.head_length()
-        self.free(request)
+        head_length = request.head_length()
+        body, request.body = bytes(request.body), b""
         alias = request.account.alias if request.account else ""
         classified: list[str] = []
         endpoint = endpoint_of(request.path)
-        if request.method == b"GET":
-            body = b""
-        elif endpoint == "infer":
+        if endpoint == "infer" and request.method == b"POST":
             end = len(body) if head_length is None else head_length
             head, classified = checked_infer(body[:end], len(body), alias)
             body = head + body[end:]
@@ -127,7 +140,7 @@ class HttpProxy:
             body, head_length = self._checked_other(request, endpoint, body, alias), None
         with_key = not self.callers.have_keys
         ready = request.bytes_for_triton(body, head_length, with_key)
-        return self._classifying(request, classified, ready) if classified else ready
+        return partial(self._classifying, request, classified, ready) if classified else ready
 
     def _checked_other(self, request: Request, endpoint: str, body: bytes, alias: str) -> bytes:
         if endpoint in _GENERATE:

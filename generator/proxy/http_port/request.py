@@ -12,15 +12,16 @@ MAX_HEAD_BYTES = 65_536
 _MAX_TARGET_BYTES = 8_192
 _MAX_HEADERS = 256
 _METHODS = (b"GET", b"POST")
+_VERSIONS = ("1.0", "1.1")
 _IDENTITY = (b"", b"identity")
 # What a connection has for itself, and what is written anew.
 _DROPPED = {
     *(b"connection", b"keep-alive", b"proxy-authenticate", b"proxy-authorization", b"te"),
-    *(b"trailer", b"transfer-encoding", b"upgrade", b"content-type", CALLER.encode()),
+    *(b"trailer", b"upgrade", b"content-type", CALLER.encode()),
 }
 _NOTED = {
     *(b"content-length", b"content-encoding", b"inference-header-content-length", b"expect"),
-    *(b"authorization", b"origin", b"access-control-request-headers"),
+    *(b"authorization", b"origin", b"access-control-request-headers", b"transfer-encoding"),
 }
 
 
@@ -28,8 +29,8 @@ class Request:
     """Filled while its head and body come; ``refusal`` is why it does not go on."""
 
     __slots__ = (
-        *("account", "body", "is_last", "lines", "method", "noted", "num_head_bytes", "path"),
-        *("refusal", "target", "version"),
+        *("account", "awaits_continue", "body", "is_last", "lines", "method", "noted"),
+        *("num_buffered", "num_head_bytes", "path", "refusal", "target", "version"),
     )
 
     def __init__(self) -> None:
@@ -39,6 +40,8 @@ class Request:
         self.noted: dict[bytes, bytes] = {}
         self.body: bytes | bytearray = b""
         self.num_head_bytes = 0
+        self.num_buffered = 0  # bytes of the body that tritonserver does not have yet
+        self.awaits_continue = False  # the client sends its body only when it is told to
         self.account: Account | None = None
         self.is_last = False
         self.refusal: RefusedError | None = None
@@ -66,7 +69,10 @@ class Request:
         """Judges what can be judged before a body comes."""
         self.method, self.version = method, version.encode()
         self.is_last = not keep_alive or version != "1.1"
+        self.awaits_continue = version != "1.0" and b"expect" in self.noted
         self._judge_target()
+        if version not in _VERSIONS:
+            self.refuse(505, f"got HTTP/{version}, allowed: HTTP/1.1, HTTP/1.0")
         if method not in _METHODS and method != b"OPTIONS":
             text = f"got {method.decode()[:20]}, allowed: GET, POST"
             self.refuse(405, text, {"Allow": "GET, POST"})
@@ -103,9 +109,17 @@ class Request:
         return int(self.noted.get(b"content-length", b"0"))
 
     @property
-    def awaits_continue(self) -> bool:
-        """Whether the client sends its body only when it is told to."""
-        return b"expect" in self.noted
+    def has_body(self) -> bool:
+        """Whether a body comes after the head."""
+        return self.length > 0 or b"transfer-encoding" in self.noted
+
+    def framing(self) -> bytes:
+        """A head that says no more than how long the body is."""
+        encoding = self.noted.get(b"transfer-encoding")
+        line = b"Content-Length: %d" % self.length
+        if encoding is not None:
+            line = b"Transfer-Encoding: " + encoding
+        return b"POST / HTTP/1.1\r\n" + line + b"\r\n\r\n"
 
     def head_length(self) -> int | None:
         """Bytes of JSON before binary data; None where all is JSON. Raises RefusedError."""

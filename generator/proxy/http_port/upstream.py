@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from typing import Any, Protocol
 
 import httptools
 
+_PAUSES_S = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
+
 
 class Asker(Protocol):
     """Who asked, and gets the answer as it comes."""
+
+    def end_request(self) -> None:
+        """All of the request has been sent."""
 
     def take_answer(self, data: bytes) -> None:
         """The next bytes of the answer, head and body alike."""
@@ -32,6 +38,7 @@ class Upstream(asyncio.Protocol):
         self._transport: Any = None
         self._asker: Asker | None = None
         self.has_begun = self._is_complete = self.keeps_alive = False
+        self._is_sent = True
         self.status = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -44,6 +51,18 @@ class Upstream(asyncio.Protocol):
         self.has_begun = self._is_complete = False
         self._parser = httptools.HttpResponseParser(self)
         self._transport.write(request)
+        if self._is_sent:
+            asker.end_request()
+
+    def pause_writing(self) -> None:
+        """Of asyncio: tritonserver does not read as fast as is sent."""
+        self._is_sent = False
+
+    def resume_writing(self) -> None:
+        """Of asyncio."""
+        self._is_sent = True
+        if self._asker:
+            self._asker.end_request()
 
     def forget(self) -> None:
         """Nobody waits for the answer any more: Triton sees it, and cancels."""
@@ -62,6 +81,7 @@ class Upstream(asyncio.Protocol):
         """Of asyncio."""
         asker = self._asker
         if asker is None:  # nothing was asked
+            self._pool.remove(self)
             self._transport.abort()
             return
         self.has_begun = True
@@ -73,10 +93,11 @@ class Upstream(asyncio.Protocol):
         asker.take_answer(data)
         if self._is_complete:
             self._asker = None
-            if self.keeps_alive:
+            if self.keeps_alive and self._is_sent:
+                self._transport.resume_reading()  # for the next one, who may read faster
                 self._pool.give_back(self)
             else:
-                self._transport.close()
+                self._transport.abort()
             asker.end_answer(self)
 
     def on_headers_complete(self) -> None:
@@ -107,30 +128,32 @@ class Pool:
 
     def __init__(self, path: str) -> None:
         self._path = path
-        self._idle: list[Upstream] = []
+        self._idle: dict[Upstream, None] = {}  # in order, and one is removed at no cost
         self._is_closed = False
 
     def take(self) -> Upstream | None:
         """An idle connection, if there is one."""
-        return self._idle.pop() if self._idle else None
+        return self._idle.popitem()[0] if self._idle else None
 
     async def connect(self) -> Upstream:
         """A new one. Raises OSError where tritonserver does not listen."""
         loop = asyncio.get_running_loop()
-        _, upstream = await loop.create_unix_connection(lambda: Upstream(self), self._path)
-        return upstream
+        for pause_s in _PAUSES_S:
+            with contextlib.suppress(BlockingIOError):  # too many come at once for its queue
+                return (await loop.create_unix_connection(lambda: Upstream(self), self._path))[1]
+            await asyncio.sleep(pause_s)
+        raise BlockingIOError("tritonserver accepts no connection")
 
     def give_back(self, upstream: Upstream) -> None:
         """Its answer is complete."""
         if self._is_closed:
             upstream.close()
         else:
-            self._idle.append(upstream)
+            self._idle[upstream] = None
 
     def remove(self, upstream: Upstream) -> None:
         """It is closed."""
-        if upstream in self._idle:
-            self._idle.remove(upstream)
+        self._idle.pop(upstream, None)
 
     def close(self) -> None:
         """Closes idle connections, and the others after their answers: tritonserver waits for all
@@ -157,14 +180,19 @@ class Question:
         status = await self._answer
         return status, json.loads(self._data.partition(b"\r\n\r\n")[2])
 
+    def end_request(self) -> None:
+        """Of Asker."""
+
     def take_answer(self, data: bytes) -> None:
         """Of Asker."""
         self._data += data
 
     def end_answer(self, upstream: Upstream) -> None:
         """Of Asker."""
-        self._answer.set_result(upstream.status)
+        if not self._answer.done():  # else its client has gone
+            self._answer.set_result(upstream.status)
 
     def lose_answer(self, _upstream: Upstream) -> None:
         """Of Asker."""
-        self._answer.set_exception(ConnectionError("tritonserver has gone"))
+        if not self._answer.done():
+            self._answer.set_exception(ConnectionError("tritonserver has gone"))

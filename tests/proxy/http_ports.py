@@ -1,0 +1,200 @@
+"""A public HTTP port in front of a tritonserver that answers as a test tells it to."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import ssl
+import tempfile
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from generator.proxy.http_port.connection import HttpConnection
+from generator.proxy.http_port.proxy import HttpProxy
+from generator.proxy.settings import EVERYBODY, Access
+
+PATIENCE_S = 10.0
+
+
+@dataclass
+class Message:
+    """A request or an answer; names of headers are lower case."""
+
+    first: str
+    headers: dict[str, str]
+    body: bytes = b""
+
+    @property
+    def status(self) -> int:
+        """Of an answer."""
+        return int(self.first.split()[1])
+
+    @property
+    def json(self) -> Any:
+        """The body, parsed."""
+        return json.loads(self.body)
+
+    @property
+    def error(self) -> str:
+        """Of an answer that refuses: JSON with nothing else."""
+        assert self.headers["content-type"] == "application/json"
+        assert list(self.json) == ["error"]
+        return str(self.json["error"])
+
+
+async def read_message(reader: asyncio.StreamReader) -> Message:
+    """The next one, with its body where it has a length."""
+    head = await reader.readuntil(b"\r\n\r\n")
+    first, *lines = head.decode("latin-1").rstrip("\r\n").split("\r\n")
+    headers = {name.lower(): value for name, value in (line.split(": ", 1) for line in lines)}
+    length = int(headers.get("content-length", "0"))
+    return Message(first, headers, await reader.readexactly(length))
+
+
+Script = Callable[[Message, asyncio.StreamWriter], Awaitable[None]]
+
+
+def answer(body: bytes = b"{}", *, headers: str = "", status: str = "200 OK") -> bytes:
+    """An answer of Triton's, in bytes."""
+    return (
+        f"HTTP/1.1 {status}\r\nContent-Type: application/json\r\n{headers}"
+        f"Content-Length: {len(body)}\r\n\r\n"
+    ).encode() + body
+
+
+async def echo(request: Message, writer: asyncio.StreamWriter) -> None:
+    """Tells what was asked."""
+    writer.write(answer(json.dumps([request.first, request.body.decode("latin-1")]).encode()))
+
+
+@dataclass
+class FakeTriton:
+    """What it was asked, on how many connections, and how many of them are open."""
+
+    script: Script = echo
+    asked: list[Message] = field(default_factory=list)
+    num_connections: int = 0
+    num_open: int = 0
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """One connection of the proxy's."""
+        self.num_connections += 1
+        self.num_open += 1
+        work: asyncio.Task[None] | None = None
+        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+            while True:
+                self.asked.append(await read_message(reader))
+                work = asyncio.ensure_future(self._answer(self.asked[-1], writer))
+        if work:
+            work.cancel()
+        self.num_open -= 1
+        writer.close()
+
+    async def _answer(self, request: Message, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(ConnectionError):
+            await self.script(request, writer)
+
+
+class Client:
+    """One connection to the port."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader, self.writer = reader, writer
+
+    def send(self, data: bytes) -> None:
+        """As it is."""
+        self.writer.write(data)
+
+    def post(self, path: str, body: bytes, headers: str = "") -> None:
+        """A whole request."""
+        head = f"POST {path} HTTP/1.1\r\nHost: a\r\n{headers}Content-Length: {len(body)}\r\n\r\n"
+        self.send(head.encode() + body)
+
+    def get(self, path: str, headers: str = "") -> None:
+        """A whole request."""
+        self.send(f"GET {path} HTTP/1.1\r\nHost: a\r\n{headers}\r\n".encode())
+
+    async def answer(self) -> Message:
+        """The next one."""
+        return await asyncio.wait_for(read_message(self.reader), PATIENCE_S)
+
+    async def rest(self) -> bytes:
+        """All until the proxy closes."""
+        return await asyncio.wait_for(self.reader.read(), PATIENCE_S)
+
+    async def is_closed(self) -> bool:
+        """Whether the proxy has closed, or closes now."""
+        with contextlib.suppress(ConnectionError):
+            return await self.rest() == b""
+        return True
+
+
+class Port:
+    """The proxy with its port, and the tritonserver behind."""
+
+    def __init__(self, proxy: HttpProxy, triton: FakeTriton, number: int) -> None:
+        self.proxy, self.triton, self._number = proxy, triton, number
+        self.clients: list[Client] = []
+        self._now_s = 1000.0
+        proxy.now = lambda: self._now_s
+
+    async def client(self, tls: ssl.SSLContext | None = None) -> Client:
+        """A new connection."""
+        pair = await asyncio.open_connection("127.0.0.1", self._number, ssl=tls)
+        self.clients.append(Client(*pair))
+        return self.clients[-1]
+
+    async def ask(self, request: bytes) -> Message:
+        """The answer to a request on a connection of its own."""
+        client = await self.client()
+        client.send(request)
+        return await client.answer()
+
+    async def pass_time(self, seconds: float) -> None:
+        """As far as the proxy knows; what is under way gets on first."""
+        await asyncio.sleep(0.02)
+        self._now_s += seconds
+        self.proxy.sweep()
+
+    async def until(self, holds: Callable[[], bool]) -> None:
+        """Waits for what happens by itself."""
+
+        async def look() -> None:
+            while not holds():
+                await asyncio.sleep(0.002)
+
+        await asyncio.wait_for(look(), PATIENCE_S)
+
+
+@contextlib.asynccontextmanager
+async def open_port(
+    access: Access = EVERYBODY,
+    *,
+    script: Script = echo,
+    needs_keys: bool = True,
+    tls: ssl.SSLContext | None = None,
+) -> AsyncIterator[Port]:
+    """Both, until the test is over; then nothing may be left, nor may anything have failed."""
+    loop, failures, triton = asyncio.get_running_loop(), [], FakeTriton(script)
+    loop.set_exception_handler(lambda _loop, context: failures.append(context))
+    with tempfile.TemporaryDirectory() as folder:
+        path = str(Path(folder, "triton"))
+        behind = await asyncio.start_unix_server(triton.serve, path)
+        proxy = HttpProxy(access, path, needs_keys=needs_keys)
+        server = await loop.create_server(lambda: HttpConnection(proxy), "127.0.0.1", 0, ssl=tls)
+        port = Port(proxy, triton, server.sockets[0].getsockname()[1])
+        try:
+            yield port
+        finally:
+            for client in port.clients:
+                client.writer.transport.abort()
+            await port.until(lambda: proxy.num_connections == 0)
+            server.close()
+            proxy.pool.close()
+            behind.close()
+            await port.until(lambda: triton.num_open == 0)
+    assert proxy.num_buffered == 0
+    assert not failures
