@@ -82,6 +82,12 @@ class Listen:
         """That of its metrics."""
         return f"{self.sockets}/metrics"
 
+    def remove_sockets(self) -> None:
+        """Removes tritonserver's sockets where it has ended without."""
+        if self.sockets:
+            for path in (self.http_socket, self.grpc_socket, self.metrics_socket):
+                Path(path).unlink(missing_ok=True)
+
     def triton_flags(self) -> list[str]:
         """The addresses and ports for tritonserver's command line."""
         flags = []

@@ -240,6 +240,7 @@ class TritonServer:
             self._process.stdin.close()
         for region in _SHARED_MEMORY.glob(f"{self.shared_memory_prefix}*"):
             region.unlink(missing_ok=True)
+        self.listen.remove_sockets()  # a killed server's: the next one would find them in use
         self._is_cleared_away = True
         return code
 
