@@ -34,4 +34,4 @@ def test_each_threat_has_a_defence_and_a_test(row: str) -> None:
 @pytest.mark.parametrize("file,name", NAMED)
 def test_each_test_that_is_named_exists(file: str, name: str) -> None:
     source = (ROOT / file).read_text(encoding="utf-8")
-    assert re.search(rf"^ *def {name}\(", source, re.MULTILINE), f"{file} has no {name}"
+    assert re.search(rf"^ *(async )?def {name}\(", source, re.MULTILINE), f"{file} has no {name}"
