@@ -33,7 +33,6 @@ from .llguidance_grammars import make_matcher, refusal_reason
 FORK, KILL = 1, 2
 CONTROL = struct.Struct("<BI")  # FORK, with a socket, or KILL; and the number of a process
 _STACK_BYTES = 64 * 2**20
-_FORK_BYTES = 5 * 2**20  # what each has for itself from the beginning
 _TURN_S = 0.1  # of CPU time; most grammars take a few milliseconds
 _NICENESS = 10
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
@@ -158,7 +157,7 @@ class Worker:
         if thread.is_alive():
             with contextlib.suppress(OSError):
                 os.setpriority(os.PRIO_PROCESS, thread.native_id or 0, _NICENESS)
-            self._connection.sendall(frames.answer(frames.TAKES_LONG, 0, _FORK_BYTES, b""))
+            self._connection.sendall(frames.answer(frames.TAKES_LONG, 0, 0, b""))
         thread.join()
         return problem
 
@@ -201,7 +200,7 @@ class Worker:
 
     def _send(self, kind: int, number: int, payload: bytes) -> None:
         _end_after(0)
-        num_bytes = _FORK_BYTES + max(0, _num_bytes() - self._base)
+        num_bytes = max(0, _num_bytes() - self._base)
         self._connection.sendall(frames.answer(kind, number, num_bytes, payload))
 
     def _receive_text(self) -> bytes:

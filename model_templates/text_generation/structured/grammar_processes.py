@@ -31,8 +31,8 @@ from . import grammar_process
 from .constraint import Constraint
 from .following import Following, Limits
 
-MAX_PROCESSES = 256
-MAX_BYTES = 2**30  # of all of them
+MAX_PROCESSES = 256  # each has 5 MiB from the beginning
+MAX_BYTES = 2**30  # beyond that, of all of them
 _START_S = 60.0
 _DIED = "the process that makes grammars has ended: try again later"
 # The package by its folder's name: what the engine's process calls it can depend on Triton.

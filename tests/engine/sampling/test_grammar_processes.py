@@ -215,6 +215,7 @@ def test_more_different_ones_than_may_be_open_are_refused(
     kept = [made(processes, Constraint("regex", (text,))) for text in "ab"]
     with pytest.raises(OverloadedError, match="2 different constraints are in use, allowed: at"):
         processes.begin(SMALL, 1.0)
+    assert not processes.num_bytes  # small ones don't count towards MAX_BYTES
     kept.pop()
     made(processes, SMALL)
 
