@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from generator.errors import GeneratorError
 from generator.server import binary as server_binary
-from generator.server.guard import give_deep_stacks, keep_files_private
+from generator.server.guard import give_deep_stacks
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -19,7 +19,6 @@ def main(arguments: Sequence[str]) -> int:
         print(f"tritonserver: {error}", file=sys.stderr)
         return error.exit_code
     give_deep_stacks()
-    keep_files_private()
     command = [*binary.command, *arguments]
     return os.execve(command[0], command, binary.full_environment())  # noqa: S606
 

@@ -27,7 +27,6 @@ _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _NOT_RUN = 127
 _STACK_BYTES, _LEAST_STACK_BYTES = 1 << 30, 8 << 20
 _STACK_PARTS = 1024  # of the addresses where they are limited: a server has a hundred threads
-UMASK_VARIABLE = "HF_TRITON_UMASK"  # read by model_templates/hf_runtime
 SECRET = "@secret@"  # noqa: S105, what stands for it
 _ARGUMENTS_START, _ARGUMENTS_END = 48 - 3, 49 - 3  # man 5 proc_pid_stat, after the name
 
@@ -41,7 +40,6 @@ def main(shared_memory_prefix: str, program: str, *arguments: str) -> None:
         prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # should this process be killed
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         give_deep_stacks()
-        keep_files_private()
         _exec(program, [argument.replace(SECRET, secret) for argument in arguments])
 
     def pass_on(number: int, _frame: FrameType | None) -> None:
@@ -81,13 +79,6 @@ def _most_addresses() -> int | None:
             lines = Path("/proc/meminfo").read_text().splitlines()
             found += [int(one.split()[1]) << 10 for one in lines if one.startswith("CommitLimit:")]
     return min(found, default=None)
-
-
-def keep_files_private() -> None:
-    """Makes the shared memory through which prompts pass readable to nobody else. The variable
-    tells models which mask their own files are to have.
-    """
-    os.environ[UMASK_VARIABLE] = f"{os.umask(0o077):o}"
 
 
 def _first_line() -> str:

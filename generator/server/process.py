@@ -198,6 +198,14 @@ class TritonServer:
             return self._process.wait(timeout_s) if timeout_s else self._process.poll()
         return None
 
+    def keep_memory_private(self) -> None:
+        """Makes the shared memory that prompts pass through its owner's alone: Triton lets all
+        users read it. Our models do so themselves, before the first request; others do not.
+        """
+        for region in _SHARED_MEMORY.glob(f"{self.shared_memory_prefix}*"):
+            with contextlib.suppress(OSError):  # it has gone
+                region.chmod(0o600)
+
     def log_tail(self) -> list[str]:
         """The last lines of its log that are worth a look, oldest first."""
         return self._log.tail()

@@ -164,6 +164,7 @@ class Supervisor:
         self._healer.look(sweep=is_sweep_due and self._answers.answered_last)
         if is_sweep_due:
             self._sweep_at_s = now + _SWEEP_EVERY_S
+            self._server.keep_memory_private()
         if self._healer.has_deaths and now >= self._count_leftovers_at_s:
             self._count_leftovers_at_s = now + _COUNT_LEFTOVERS_EVERY_S
             self._renew_server()

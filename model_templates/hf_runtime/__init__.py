@@ -8,9 +8,11 @@ generator.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import gc
 import logging
 import os
+from pathlib import Path
 
 # How often a thread that waits for the others looks again before it sleeps: long enough for what
 # lies between two parallel loops of a step, short where another process has the others' cores.
@@ -20,10 +22,12 @@ import os
 if "OMP_WAIT_POLICY" not in os.environ:
     os.environ.setdefault("GOMP_SPINCOUNT", "5000")
 
-# `hf-triton serve` starts tritonserver with a mask that keeps its shared memory from others; the
-# files of a model, such as weights that it downloads, are as they would be without.
-if "HF_TRITON_UMASK" in os.environ:
-    os.umask(int(os.environ["HF_TRITON_UMASK"], 8))
+# Triton makes the memory through which prompts pass readable to every user of the machine; its
+# name is the second argument of a model's process.
+with contextlib.suppress(OSError, ValueError):
+    _program, _, _region, _ = Path("/proc/self/cmdline").read_text().split("\0", 3)
+    if _program.endswith("triton_python_backend_stub"):
+        Path("/dev/shm", _region).chmod(0o600)  # noqa: S108
 
 # Where torchao is installed, transformers imports it for every model, and without a GPU it warns of
 # kernels for one; bitsandbytes warns of every layer's input at every step.

@@ -23,7 +23,7 @@ from generator.server.http_api import ADMIN_KEY_HEADER
 from generator.server.process import TritonServer
 from generator.server.state_file import running_servers
 from tests.support.served import Served, serve
-from tests.support.triton import free_ports, get
+from tests.support.triton import eventually, free_ports, get
 
 KEY = "the-admin-key-of-this-test"
 SECRETS = {
@@ -69,6 +69,16 @@ def test_the_state_file_is_its_owners_alone_and_goes_with_the_server(tmp_path: P
         running.signal(signal.SIGTERM)
         running.exit_code()
         assert not list(folder.glob(".hf-triton-server-*"))
+
+
+@pytest.mark.server
+def test_memory_that_prompts_pass_through_is_its_owners_alone(served: Served) -> None:
+    def modes() -> list[int]:
+        regions = Path("/dev/shm").glob(f"hf_triton_*_{served.listen.http_port}_*")
+        return [stat.S_IMODE(region.stat().st_mode) for region in regions]
+
+    assert modes()
+    assert eventually(lambda: set(modes()) == {0o600}, 5)
 
 
 @pytest.mark.server
