@@ -76,7 +76,10 @@ def texts_beside(hostile: Hostile, triton: Triton, model: str) -> None:
             {"sampling_parameters": json.dumps({"stop": ["x" * 10_000_000]})},
             "sampling_parameters: got 10000014 characters",
         ),
-        ({"text_input": "", "messages": "[" + "[]," * 3_000_000 + "[]]"}, "messages[0]: got a"),
+        (
+            {"text_input": "", "messages": "[" + "[]," * 3_000_000 + "[]]"},
+            "messages: got 3000001, allowed: at most ",
+        ),
         ({"regex": "((a{1000}){1000}){9000}"}, "regex: "),
     ],
     ids=lambda value: str(value)[:25],
