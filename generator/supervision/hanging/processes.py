@@ -39,9 +39,11 @@ class Activity:
 
 
 def activity(pid: int) -> Activity | None:
-    """None of a process that has ended."""
+    """None of a process that has ended, or that a debugger holds."""
     try:
         state, cpu_s = _state(Path(f"/proc/{pid}/stat"))
+        if state == "t":
+            return None
         threads = Path(f"/proc/{pid}/task").iterdir()
         return Activity(state == "T", all(_state(t / "stat")[0] == "S" for t in threads), cpu_s)
     except (OSError, IndexError, ValueError):
