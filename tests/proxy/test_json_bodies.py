@@ -115,6 +115,7 @@ def test_outputs_to_be_classified_are_told() -> None:
         (tensor(name="_").replace(b"_", b"\xff"), "UTF-8"),
         (infer(inputs=[TENSOR] * (MAX_KEYS + 1)), f"inputs: got {MAX_KEYS + 1} entries"),
         (infer(parameters={str(i): i for i in range(60_000)}), "parameters: got 60000 entries"),
+        (infer(parameters={"nested": [[]]}), r"parameters"),
         (b'{"inputs": [' + b"1," * MAX_VALUES + b"1]}", "values in JSON"),
     ],
 )

@@ -29,7 +29,7 @@ _MODEL_PATH = re.compile(r"/v2/models/[^/]+(?:/versions/[^/]+)?/([a-z_]+)/?")
 Raw = msgspec.Raw
 Unset = msgspec.UnsetType
 _UNSET = msgspec.UNSET
-Parameters = dict[str, Any]
+Parameters = dict[str, str | int | float | bool | None]
 
 
 class Input(msgspec.Struct, omit_defaults=True):

@@ -20,6 +20,7 @@ pytestmark = pytest.mark.server
 MIB = 1 << 20
 TEXT, NUMBER = "/v2/models/text/infer", "/v2/models/number/infer"
 GENERATE = "/v2/models/text/generate"
+INDEX = "/v2/repository/index"
 FORM = "application/x-www-form-urlencoded"
 
 
@@ -186,25 +187,51 @@ KNOWN = st.sampled_from(
 )
 
 
-@given(
-    path=st.sampled_from([TEXT, NUMBER, GENERATE, f"{GENERATE}_stream", "/v2/repository/index"]),
-    body=st.dictionaries(KNOWN | st.text(max_size=5), JSON, max_size=6),
-    tensor=st.dictionaries(KNOWN, JSON, max_size=4),
-    tail=st.binary(max_size=8),
-    head_length=st.none() | st.integers(-5, 200),
+REQUESTS = st.fixed_dictionaries(
+    {
+        "path": st.sampled_from([TEXT, NUMBER, GENERATE, f"{GENERATE}_stream", INDEX]),
+        "body": st.dictionaries(KNOWN | st.text(max_size=5), JSON, max_size=6),
+        "tensor": st.dictionaries(KNOWN, JSON, max_size=4),
+        "tail": st.binary(max_size=8),
+        "head_length": st.none() | st.integers(-5, 200),
+    }
 )
-@settings(max_examples=150)
-def test_whatever_is_sent_the_server_answers(
-    server: Door,
-    path: str,
-    body: dict[str, Any],
-    tensor: dict[str, Any],
-    tail: bytes,
-    head_length: int | None,
-) -> None:
-    whole = {**body, "inputs": [{**request(), **tensor}], "outputs": [{**tensor, "name": "output"}]}
-    header = () if head_length is None else (f"Inference-Header-Content-Length: {head_length}",)
-    for value in (body, whole):
-        status, _ = post(server, path, json.dumps(value).encode() + tail, *header)
+
+
+def send(server: Door, drawn: dict[str, Any]) -> None:
+    """A body of anything, and one that is nearly a request; the server lives and answers."""
+    tensor, length = drawn["tensor"], drawn["head_length"]
+    outputs = [{**tensor, "name": "output"}]
+    whole = {**drawn["body"], "inputs": [{**request(), **tensor}], "outputs": outputs}
+    header = () if length is None else (f"Inference-Header-Content-Length: {length}",)
+    for value in (drawn["body"], whole):
+        status, _ = post(server, drawn["path"], json.dumps(value).encode() + drawn["tail"], *header)
         assert 200 <= status < 600
     server.check()
+
+
+@given(drawn=REQUESTS)
+@settings(max_examples=150)
+def test_whatever_is_sent_the_server_answers(server: Door, drawn: dict[str, Any]) -> None:
+    send(server, drawn)
+
+
+@pytest.mark.slow
+@given(drawn=REQUESTS)
+@settings(max_examples=6000)
+def test_whatever_is_sent_for_a_minute_the_server_answers(
+    server: Door, drawn: dict[str, Any]
+) -> None:
+    send(server, drawn)
+
+
+@pytest.mark.slow
+def test_after_all_of_it_no_memory_is_gone(server: Door) -> None:
+    """As much again as before: what a first round left, a second one does not double."""
+    bodies = [infer(request(data=["x" * MIB])), b'{"input": "' + b"x" * MIB + b'"}']
+    seen = []
+    for _ in range(3):
+        for body in bodies * 40:
+            assert post(server, TEXT if b"inputs" in body else GENERATE, body)[0] == 200
+        seen.append(memory(server))
+    assert seen[2] - seen[1] < 64 * MIB, seen
