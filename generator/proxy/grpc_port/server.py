@@ -1,25 +1,21 @@
-"""The gRPC server of the public port; knows no message."""
+"""The public gRPC port, from its start to its end."""
 
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any
-
-import grpc
 
 from generator.errors import ServerError
-from generator.proxy.callers import Callers
-from generator.proxy.grpc_port.calls import GrpcCalls
+from generator.proxy.grpc_port.connection import GrpcConnection
+from generator.proxy.grpc_port.port import GrpcPort
 from generator.proxy.grpc_port.triton import GrpcTriton
-from generator.proxy.settings import MIB, ProxySettings, Tls
-from generator.server.listen import bracketed
+from generator.proxy.settings import ProxySettings, Tls
+from generator.server.listen import listening_socket
 
 _GRACE_S = 30.0  # as long as Triton itself waits for what is in flight
-_IN_FLIGHT_MIB = 512  # of requests, all callers' together
-_MAX_STREAMS = 1024  # of one connection at once
-_HANDSHAKE_MS = 10_000
+_BACKLOG = 1024
+_HANDSHAKE_S = 10.0
 
 
 async def serve_grpc(
@@ -29,48 +25,43 @@ async def serve_grpc(
 
     Raises ServerError where the port can't be listened on.
     """
-    access = settings.access
     triton = GrpcTriton(settings.grpc_socket)
-    calls = GrpcCalls(triton, Callers(access), _IN_FLIGHT_MIB * MIB)
-    server = grpc.aio.server(options=_options(access.max_body_mib * MIB))
-    server.add_generic_rpc_handlers((calls,))
+    port = GrpcPort(settings.access, settings.grpc_socket, triton)
+    tls = settings.access.tls
+    listening = listening_socket(settings.host, settings.grpc_port, "--grpc-port")
     try:
-        _listen(server, settings)
         await triton.learn_version()
-        await server.start()
+        server = await asyncio.get_running_loop().create_server(
+            lambda: GrpcConnection(port),
+            sock=listening,
+            backlog=_BACKLOG,
+            ssl=_context(tls) if tls else None,
+            ssl_handshake_timeout=_HANDSHAKE_S if tls else None,
+        )
+        sweeping = asyncio.create_task(port.sweep())
         on_ready()
         await stop.wait()
-        await server.stop(_GRACE_S)
+        server.close()
+        await _let_end(port)
+        sweeping.cancel()
     finally:
         await triton.close()
 
 
-def _options(max_message_bytes: int) -> list[tuple[str, Any]]:
-    return [
-        ("grpc.max_receive_message_length", max_message_bytes),
-        ("grpc.max_send_message_length", -1),
-        ("grpc.max_concurrent_streams", _MAX_STREAMS),
-        ("grpc.server_handshake_timeout_ms", _HANDSHAKE_MS),
-        ("grpc.so_reuseport", 0),  # a second server would share the port, unnoticed
-    ]
+async def _let_end(port: GrpcPort) -> None:
+    """Ends each connection when the last of its calls has ended."""
+    deadline = port.now() + _GRACE_S
+    for connection in list(port.connections):
+        connection.stop()
+    while port.connections and port.now() < deadline:
+        await asyncio.sleep(0.05)
 
 
-def _listen(server: Any, settings: ProxySettings) -> None:
-    address = f"{bracketed(settings.host)}:{settings.grpc_port}"
-    tls = settings.access.tls
+def _context(tls: Tls) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.set_alpn_protocols(["h2"])
     try:
-        if tls:
-            server.add_secure_port(address, _credentials(tls))
-        else:
-            server.add_insecure_port(address)
-    except RuntimeError:
-        what = f"can't listen on port {settings.grpc_port} of '{settings.host}'; see --grpc-port"
-        raise ServerError(what) from None
-
-
-def _credentials(tls: Tls) -> Any:
-    try:
-        key, chain = Path(tls.key).read_bytes(), Path(tls.certificate).read_bytes()
+        context.load_cert_chain(tls.certificate, tls.key)
     except OSError as error:
-        raise ServerError(f"{error.filename}: can't be read: {error.strerror}") from None
-    return grpc.ssl_server_credentials([(key, chain)])
+        raise ServerError(f"{tls.certificate}: no certificate that can be used: {error}") from None
+    return context

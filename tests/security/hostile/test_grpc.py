@@ -63,12 +63,21 @@ def test_classifying_texts_is_refused_and_numbers_are_classified(checked: Door) 
     assert answer.raw_output_contents[0] == b"\3\0\0\x007:1\3\0\0\x005:2"
 
 
-def test_a_request_that_is_refused_in_a_stream_leaves_the_stream_as_it_is(checked: Door) -> None:
+def test_a_request_that_is_refused_ends_its_stream_and_no_other(checked: Door) -> None:
+    held = threading.Event()
+
+    def requests() -> Iterator[Any]:
+        yield texts(b"a", model="stream")
+        held.wait(20)
+
+    neighbour = checked.stub.ModelStreamInfer(requests())
     bad = classified(texts(b"a", model="stream"))
-    answers = list(checked.stub.ModelStreamInfer(iter([bad, texts(b"b", model="stream")])))
-    errors = [answer.error_message for answer in answers if answer.error_message]
-    assert errors == ["classification: got output 'output' of type BYTES; allowed: numbers"]
-    assert len(answers) == 4
+    answers = checked.stub.ModelStreamInfer(iter([texts(b"b", model="stream"), bad]))
+    code, details = refusal(lambda: list(answers))
+    assert code == INVALID
+    assert details == "classification: got output 'output' of type BYTES; allowed: numbers"
+    held.set()
+    assert len(list(neighbour)) == 3
 
 
 @pytest.mark.parametrize(
@@ -101,7 +110,7 @@ def test_requests_of_more_than_64_mib_are_refused_and_leave_nothing(checked: Doo
     before, shared = memory(checked), shared_memory(checked)
     code, details = refusal(lambda: checked.stub.ModelInfer(texts(bytes(400 * MIB))))
     assert code == EXHAUSTED
-    assert "larger than max" in details
+    assert details.startswith("got a message of 419430435 bytes, allowed: 64 MiB")
     assert memory(checked) - before < 50 * MIB
     assert shared_memory(checked) == shared
 

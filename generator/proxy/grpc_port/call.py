@@ -1,0 +1,77 @@
+"""One gRPC call on its way to tritonserver: its messages, taken from what the client sends."""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass, field
+
+from generator.proxy.callers import Account
+from generator.proxy.grpc_port.heads import Head
+from generator.proxy.refusal import RefusedError
+
+_PREFIX_BYTES = 5  # whether a message is compressed, and its length
+_GZIP_OR_ZLIB = zlib.MAX_WBITS | 32
+_ENCODINGS = (b"gzip", b"deflate")
+
+
+@dataclass(eq=False)
+class Call:
+    """``stream`` is its number at the client, ``triton_stream`` that at tritonserver, 0 before."""
+
+    stream: int
+    head: Head
+    window: int  # how much tritonserver lets it send
+    began_at_s: float
+    account: Account | None = None
+    triton_stream: int = 0
+    num_sent: int = 0
+    has_answer: bool = False
+    is_sent: bool = False  # the client sends no more
+    is_left: bool = False  # the client wants no answer
+    credit: int = 0  # how much the client lets tritonserver send, before that knows the call
+    num_unread: int = 0  # bytes received that the client has not been given room for again
+    num_held: int = 0  # bytes in this process
+    incoming: bytearray = field(default_factory=bytearray)
+    waiting: list[bytes] | None = None  # messages from one on that is being looked up
+    pending: bytearray = field(default_factory=bytearray)  # for tritonserver
+    is_passed_on: bool = False  # tritonserver knows that no more comes
+    is_over: bool = False  # tritonserver has said all
+
+    def messages(self, max_bytes: int) -> list[bytes]:
+        """The messages that are complete now, none of them compressed. Raises RefusedError."""
+        found = []
+        incoming = self.incoming
+        while len(incoming) >= _PREFIX_BYTES:
+            length = int.from_bytes(incoming[1:_PREFIX_BYTES], "big")
+            if length > max_bytes:
+                raise _too_large(length, max_bytes)
+            end = _PREFIX_BYTES + length
+            if len(incoming) < end:
+                break
+            message = bytes(memoryview(incoming)[_PREFIX_BYTES:end])
+            found.append(self._decoded(message, max_bytes) if incoming[0] else message)
+            del incoming[:end]
+        return found
+
+    def _decoded(self, message: bytes, max_bytes: int) -> bytes:
+        if self.head.encoding not in _ENCODINGS:
+            raise RefusedError(501, "got a message that is compressed; allowed: gzip, deflate")
+        decoder = zlib.decompressobj(_GZIP_OR_ZLIB)
+        try:
+            decoded = decoder.decompress(message, max_bytes + 1)
+        except zlib.error:
+            raise RefusedError(400, "got a compressed message that can't be decoded") from None
+        if len(decoded) > max_bytes:
+            raise _too_large(None, max_bytes)
+        return decoded
+
+
+def _too_large(length: int | None, max_bytes: int) -> RefusedError:
+    got = f"a message of {length} bytes" if length else "a message that expands to more"
+    allowed = f"{max_bytes >> 20} MiB (max_body_mib in models.yaml's server:)"
+    return RefusedError(413, f"got {got}, allowed: {allowed}")
+
+
+def prefixed(message: bytes) -> bytes:
+    """A message as it goes on."""
+    return b"".join((b"\0", len(message).to_bytes(4, "big"), message))

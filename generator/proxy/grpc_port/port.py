@@ -1,0 +1,149 @@
+"""What the connections of the public gRPC port share: who may ask what, and how much at once."""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any, Protocol
+
+from tritonclient.grpc import service_pb2
+
+from generator.proxy.callers import Account, Callers
+from generator.proxy.grpc_port.call import Call
+from generator.proxy.grpc_port.heads import Head
+from generator.proxy.grpc_port.messages import Output, checked
+from generator.proxy.grpc_port.triton import GrpcTriton
+from generator.proxy.refusal import RefusedError
+from generator.proxy.settings import MIB, Access
+
+_SERVICE = service_pb2.DESCRIPTOR.services_by_name["GRPCInferenceService"]
+_PREFIX = f"/{_SERVICE.full_name}/"
+_HEALTH = "/grpc.health.v1.Health/Check"
+_STREAM, _INFER, _LOAD = (
+    f"{_PREFIX}{name}" for name in ("ModelStreamInfer", "ModelInfer", "RepositoryModelLoad")
+)
+_METHODS = {f"{_PREFIX}{method.name}" for method in _SERVICE.methods} | {_HEALTH}
+_OPEN = {_HEALTH, f"{_PREFIX}ServerLive", f"{_PREFIX}ServerReady"}
+_MAX_SMALL_BYTES = 65_536  # of a request that is a name or two, or some settings
+_HELD_MIB = 512  # of requests that have not gone on yet, of all clients
+_SWEEP_EVERY_S = 1.0
+_MAX_CONNECTIONS = 16_384
+_SPARE_DESCRIPTORS, _DESCRIPTORS_EACH = 64, 2
+
+
+class Connection(Protocol):
+    """One client's."""
+
+    began_at_s: float
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is asked."""
+
+    def close(self) -> None:
+        """At once."""
+
+    def stop(self) -> None:
+        """When the last call has ended."""
+
+    def time_out(self, now: float) -> None:
+        """Ends what takes too long to come."""
+
+
+class GrpcPort:
+    """What the connections of the port share."""
+
+    def __init__(self, access: Access, socket: str, triton: GrpcTriton) -> None:
+        self.socket = socket
+        self.triton = triton
+        self.callers = Callers(access)
+        self.max_message_bytes = access.max_body_mib * MIB
+        self.connections: set[Connection] = set()
+        self.now: Callable[[], float] = time.monotonic
+        self._loop = asyncio.get_running_loop()
+        self._num_held = 0
+        self._tasks: set[asyncio.Task[None]] = set()
+        most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        self._max_connections = min(
+            _MAX_CONNECTIONS, (most - _SPARE_DESCRIPTORS) // _DESCRIPTORS_EACH
+        )
+
+    def add(self, connection: Connection) -> None:
+        """A client has come; where there are too many, one that asks nothing goes."""
+        self.connections.add(connection)
+        if len(self.connections) > self._max_connections:
+            idle = (other for other in self.connections if other.is_idle)
+            min(idle, key=lambda other: other.began_at_s, default=connection).close()
+
+    def remove(self, connection: Connection) -> None:
+        """It has gone."""
+        self.connections.discard(connection)
+
+    def admit(self, head: Head, address: str) -> Account | None:
+        """Whose call it is, which counts from now on. Raises RefusedError."""
+        if head.path not in _METHODS:
+            raise RefusedError(501, "got a method that this server does not have")
+        if head.path in _OPEN:
+            return None
+        account = self.callers.of(head.authorization, address)
+        self.callers.enter(account)
+        return account
+
+    def is_stream(self, call: Call) -> bool:
+        """Whether it may have several requests."""
+        return call.head.path == _STREAM
+
+    def check(self, call: Call, message: bytes) -> list[Output]:
+        """The outputs to be classified. Raises RefusedError for what does not go on."""
+        path = call.head.path
+        if call.num_sent:
+            self._count_another(call)
+        if path in (_INFER, _STREAM):
+            return checked(message)
+        if path != _LOAD and len(message) > _MAX_SMALL_BYTES:
+            text = f"got {len(message)} bytes, allowed: {_MAX_SMALL_BYTES}"
+            raise RefusedError(400, text)
+        return []
+
+    def _count_another(self, call: Call) -> None:
+        if not self.is_stream(call):
+            raise RefusedError(400, "got more than one request, allowed: one")
+        if call.account:
+            call.account.leave()
+            try:
+                self.callers.enter(call.account)
+            except RefusedError:
+                call.account.num_running += 1  # the call itself goes on
+                raise
+
+    def hold(self, call: Call) -> None:
+        """Counts what there is of a call. Raises RefusedError where that is too much."""
+        self.release(call)
+        if self._num_held > _HELD_MIB * MIB:
+            raise RefusedError(503, "too many large requests come at once; try again")
+
+    def release(self, call: Call) -> None:
+        """Counts what is left of a call."""
+        num_held = len(call.incoming) + len(call.pending)
+        self._num_held += num_held - call.num_held
+        call.num_held = num_held
+
+    def soon(self, work: Callable[[], None]) -> None:
+        """Runs it when what has come is read."""
+        self._loop.call_soon(work)
+
+    def run(self, work: Coroutine[Any, Any, None]) -> None:
+        """Runs it beside the others."""
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def sweep(self) -> None:
+        """Ends what takes too long to come, for ever."""
+        while True:
+            await asyncio.sleep(_SWEEP_EVERY_S)
+            now = self.now()
+            for connection in list(self.connections):
+                connection.time_out(now)
