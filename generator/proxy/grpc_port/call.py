@@ -20,15 +20,16 @@ class Call:
 
     stream: int
     head: Head
-    window: int  # how much tritonserver lets it send
-    began_at_s: float
+    began_at_s: float  # of the message that is coming
+    answer_window: int  # how much the client lets tritonserver send
+    window: int = 0  # how much tritonserver lets it send
     account: Account | None = None
     triton_stream: int = 0
     num_sent: int = 0
     has_answer: bool = False
     is_sent: bool = False  # the client sends no more
     is_left: bool = False  # the client wants no answer
-    credit: int = 0  # how much the client lets tritonserver send, before that knows the call
+    credit: int = 0  # what of that tritonserver is not told before it knows the call
     num_unread: int = 0  # bytes received that the client has not been given room for again
     num_held: int = 0  # bytes in this process
     incoming: bytearray = field(default_factory=bytearray)

@@ -12,6 +12,8 @@ END_STREAM = ACK = 0x1
 END_HEADERS, PADDED, WITH_PRIORITY = 0x4, 0x8, 0x20
 NO_ERROR, PROTOCOL_ERROR, REFUSED_STREAM, CANCEL, ENHANCE_YOUR_CALM = 0, 1, 7, 8, 11
 HEADER_TABLE_SIZE, MAX_CONCURRENT_STREAMS, INITIAL_WINDOW_SIZE, MAX_FRAME_SIZE = 1, 3, 4, 5
+MAX_HEADER_LIST_SIZE, BINARY_METADATA = 6, 0xFE03  # the last one is gRPC's own
+MAX_WINDOW_BYTES = 2**31 - 1
 MAX_FRAME_BYTES = 16_384
 DEFAULT_WINDOW_BYTES = 65_535
 _HEAD_BYTES = 9
@@ -83,6 +85,16 @@ def number_of(whole: bytes) -> int:
     return int.from_bytes(whole[_HEAD_BYTES:], "big") & 0x7FFFFFFF
 
 
+def rst_stream(stream: int, code: int) -> bytes:
+    """A frame that ends a call."""
+    return frame(RST_STREAM, 0, stream, code.to_bytes(4, "big"))
+
+
+def goaway(last_stream: int, code: int) -> bytes:
+    """A frame that says that no call after ``last_stream`` is taken."""
+    return frame(GOAWAY, 0, 0, last_stream.to_bytes(4, "big") + code.to_bytes(4, "big"))
+
+
 def window_update(stream: int, increment: int) -> bytes:
     """A frame that lets the peer send so much more."""
     return frame(WINDOW_UPDATE, 0, stream, increment.to_bytes(4, "big"))
@@ -94,6 +106,25 @@ def settings_of(whole: bytes) -> dict[int, int]:
     if len(payload) % _SETTING.size or len(payload) > 64 * _SETTING.size:
         raise ProtocolError
     return dict(_SETTING.iter_unpack(payload))
+
+
+def settings_for_triton(whole: bytes) -> dict[int, int]:
+    """A client's settings, as tritonserver is told them. Raises ProtocolError.
+
+    It must not be made to give up a connection or a call, which would be cancelled. Heads that
+    depend on none before can be left out where no client wants them any more.
+    """
+    given = settings_of(whole)
+    window = given.get(INITIAL_WINDOW_SIZE, 0)
+    size = given.get(MAX_FRAME_SIZE, MAX_FRAME_BYTES)
+    if window > MAX_WINDOW_BYTES or not MAX_FRAME_BYTES <= size < 1 << 24:
+        raise ProtocolError
+    passed_on = {HEADER_TABLE_SIZE: 0, MAX_FRAME_SIZE: size}
+    if INITIAL_WINDOW_SIZE in given:
+        passed_on[INITIAL_WINDOW_SIZE] = window
+    if given.get(BINARY_METADATA) == 1:
+        passed_on[BINARY_METADATA] = 1
+    return passed_on
 
 
 def settings_frame(settings: dict[int, int]) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 import hpack
@@ -14,6 +15,9 @@ _KEY = b"authorization"
 # (before 26.04). Messages go on as they are when they are decoded, and a deadline is the client's:
 # it leaves when it comes.
 _NOT_PASSED_ON = {CALLER.encode(), b"triton_grpc_error", b"grpc-encoding", b"grpc-timeout"}
+_PSEUDO = ([b":method", b":path", b":scheme"], [b":authority", b":method", b":path", b":scheme"])
+_NAME = re.compile(rb":?[0-9a-z_.-]+")
+_VALUE = re.compile(rb"[ -~]*")
 _MAX_KEPT = 256
 
 
@@ -45,22 +49,40 @@ class HeadReader:
             return found
         table = self._decoder.header_table
         before = tuple(map(id, table.dynamic_entries))
-        try:
-            headers = self._decoder.decode(block, raw=True)
-        except hpack.HPACKError:
-            raise ProtocolError from None
-        head = self._head([(bytes(name), bytes(value)) for name, value in headers])
+        head = self._head(self._decoded(block))
         if tuple(map(id, table.dynamic_entries)) != before:
             self._kept.clear()
         elif len(self._kept) < _MAX_KEPT:
             self._kept[block] = head
         return head
 
+    def skip(self, block: bytes) -> None:
+        """Reads one that nobody wants: those after it may refer to it. Raises ProtocolError."""
+        self._decoded(block)
+        self._kept.clear()
+
+    def _decoded(self, block: bytes) -> Headers:
+        try:
+            headers = self._decoder.decode(block, raw=True)
+        except hpack.HPACKError:
+            raise ProtocolError from None
+        return [(bytes(name), bytes(value)) for name, value in headers]
+
     def _head(self, headers: Headers) -> Head:
         by_name = dict(headers)
         path = by_name.get(b":path", b"").decode("latin-1")
-        if by_name.get(b":method") != b"POST":
-            path = ""
+        pseudo = sorted(name for name, _ in headers if name.startswith(b":"))
+        if pseudo not in _PSEUDO or by_name.get(b":method") != b"POST":
+            raise ProtocolError
+        if not all(_is_plain(name, value) for name, value in headers):
+            raise ProtocolError
         passed_on = [(name, value) for name, value in headers if name not in self._leave_out]
+        passed_on.sort(key=lambda header: not header[0].startswith(b":"))
         encoding = by_name.get(b"grpc-encoding", b"identity")
         return Head(path, by_name.get(_KEY), encoding, header_block(passed_on))
+
+
+def _is_plain(name: bytes, value: bytes) -> bool:
+    """Whether it is a header as gRPC allows it: nobody reads it otherwise than it is read here."""
+    is_text = name.endswith(b"-bin") or _VALUE.fullmatch(value) is not None
+    return is_text and _NAME.fullmatch(name) is not None

@@ -121,7 +121,7 @@ class GrpcPort:
     def hold(self, call: Call) -> None:
         """Counts what there is of a call. Raises RefusedError where that is too much."""
         self.release(call)
-        if self._num_held > _HELD_MIB * MIB:
+        if call.num_held > _MAX_SMALL_BYTES and self._num_held > _HELD_MIB * MIB:
             raise RefusedError(503, "too many large requests come at once; try again")
 
     def release(self, call: Call) -> None:

@@ -21,6 +21,7 @@ class ClientEnd(Protocol):
 
     has_client: bool
     last_stream: int
+    answer_window: int  # how much the client lets Triton send, all calls together
 
     def take_answer(self, data: bytes) -> None:
         """A frame for the client."""
@@ -30,6 +31,15 @@ class ClientEnd(Protocol):
 
     def flush_all(self) -> None:
         """Triton takes more."""
+
+    def pause(self) -> None:
+        """Triton reads slower than the client sends."""
+
+    def resume(self) -> None:
+        """It has caught up."""
+
+    def acknowledge(self) -> None:
+        """Triton has taken the client's settings."""
 
     def lose_triton(self) -> None:
         """Triton has closed the connection, or died."""
@@ -52,15 +62,24 @@ class TritonEnd(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """It is reached."""
         self.transport = transport
-        self.transport.write(h2.PREFACE)
+        self._unwritten.insert(0, h2.PREFACE)
+        self.write_all()
 
     def connection_lost(self, _error: Exception | None) -> None:
         """It has ended, or both ends have said all."""
         self._client.lose_triton()
 
+    def pause_writing(self) -> None:
+        """It reads slower than the client sends."""
+        self._client.pause()
+
+    def resume_writing(self) -> None:
+        """It has caught up."""
+        self._client.resume()
+
     def write(self, data: bytes) -> None:
         """Soon, with all that comes together."""
-        if not self._unwritten:
+        if self.transport and not self._unwritten:
             self._soon(self.write_all)
         self._unwritten.append(data)
 
@@ -73,6 +92,7 @@ class TritonEnd(asyncio.Protocol):
     def open(self, call: Call) -> int:
         """A number for a call."""
         self._last_stream += 2
+        call.window = self.initial_window
         self.calls[self._last_stream] = call
         return self._last_stream
 
@@ -119,8 +139,6 @@ class TritonEnd(asyncio.Protocol):
         elif kind == h2.GOAWAY:
             last = self._client.last_stream.to_bytes(4, "big")
             self._client.take_answer(h2.frame(h2.GOAWAY, 0, 0, last + whole[13:]))
-        elif self._client.has_client:
-            self._client.take_answer(whole)
         elif kind == h2.PING and not flags & h2.ACK:
             self.write(h2.frame(h2.PING, h2.ACK, 0, whole[9:]))
 
@@ -128,49 +146,58 @@ class TritonEnd(asyncio.Protocol):
         kind, flags, stream, whole = frame
         if kind != h2.CONTINUATION:
             call.is_over = kind == h2.RST_STREAM or bool(flags & h2.END_STREAM)
+        if kind == h2.DATA:
+            call.answer_window -= len(whole) - 9
+            self._client.answer_window -= len(whole) - 9
         if not call.is_left:
             same = stream == call.stream
             self._client.take_answer(whole if same else h2.renumbered(whole, call.stream))
             call.has_answer = True
-        elif kind == h2.DATA and len(whole) > 9:
-            update = len(whole) - 9
-            self.write(h2.window_update(0, update) + h2.window_update(stream, update))
-        is_whole = kind in (h2.DATA, h2.RST_STREAM) or bool(flags & h2.END_HEADERS)
-        if call.is_over and is_whole:
+        elif kind == h2.DATA and not call.is_over:
+            self.take_all(call)
+        if call.is_over and (kind in (h2.DATA, h2.RST_STREAM) or flags & h2.END_HEADERS):
             self._client.end_call(call)
+
+    def take_all(self, call: Call) -> None:
+        """Lets Triton send what nobody reads, so that the call ends."""
+        for end, stream in ((call, call.triton_stream), (self._client, 0)):
+            if end.answer_window < WINDOW_BYTES // 2:
+                self.write(h2.window_update(stream, WINDOW_BYTES - end.answer_window))
+                end.answer_window = WINDOW_BYTES
 
     def _take_window_update(self, stream: int, whole: bytes) -> None:
         increment = h2.number_of(whole)
         call = self.calls.get(stream)
         if stream == 0:
             self._window += increment
-            self._client.flush_all()
         elif call:
             call.window += increment
-            self._client.flush_all()
+        self._client.flush_all()
 
     def _take_settings(self, flags: int, whole: bytes) -> None:
         if flags & h2.ACK:
-            self._client.take_answer(whole)
+            self._client.acknowledge()
             return
+        self.write(h2.frame(h2.SETTINGS, h2.ACK, 0))
         settings = h2.settings_of(whole)
-        window = settings.get(h2.INITIAL_WINDOW_SIZE)
-        if window is not None:
-            for call in self.calls.values():
-                call.window += window - self.initial_window
-            self.initial_window = window
+        window = settings.get(h2.INITIAL_WINDOW_SIZE, self.initial_window)
+        for call in self.calls.values():
+            call.window += window - self.initial_window
+        self.initial_window = window
+        if not self._is_known:
+            self._greet(settings)
+        self._is_known = True
+        self._client.flush_all()
+
+    def _greet(self, settings: dict[int, int]) -> None:
+        most = min(MAX_CALLS, settings.get(h2.MAX_CONCURRENT_STREAMS, MAX_CALLS))
         ours = {
-            h2.MAX_CONCURRENT_STREAMS: MAX_CALLS,
+            h2.MAX_CONCURRENT_STREAMS: most,
             h2.INITIAL_WINDOW_SIZE: WINDOW_BYTES,
-            h2.MAX_FRAME_SIZE: h2.MAX_FRAME_BYTES,
+            h2.MAX_HEADER_LIST_SIZE: h2.MAX_FRAME_BYTES,
         }
-        settings.pop(h2.HEADER_TABLE_SIZE, None)
-        if self._client.has_client:
-            self._client.take_answer(h2.settings_frame({**settings, **ours}))
-            if not self._is_known:
-                more = CONNECTION_WINDOW_BYTES - h2.DEFAULT_WINDOW_BYTES
-                self._client.take_answer(h2.window_update(0, more))
-            self._is_known = True
-            self._client.flush_all()
-        else:
-            self.write(h2.frame(h2.SETTINGS, h2.ACK, 0))
+        if settings.get(h2.BINARY_METADATA) == 1:
+            ours[h2.BINARY_METADATA] = 1
+        self._client.take_answer(h2.settings_frame(ours))
+        more = CONNECTION_WINDOW_BYTES - h2.DEFAULT_WINDOW_BYTES
+        self._client.take_answer(h2.window_update(0, more))

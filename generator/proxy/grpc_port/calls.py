@@ -1,0 +1,180 @@
+"""The calls of one connection: each checked, passed on to tritonserver, refused or left."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from urllib.parse import quote
+
+from generator.proxy.grpc_port import frames as h2
+from generator.proxy.grpc_port.call import Call, prefixed
+from generator.proxy.grpc_port.messages import CALLER, Output
+from generator.proxy.grpc_port.port import GrpcPort
+from generator.proxy.grpc_port.triton_end import TritonEnd
+from generator.proxy.refusal import RefusedError
+
+_MESSAGE_S = 120.0  # for one to come as a whole
+_MAX_WAITING = 64
+_CODES = {400: 3, 401: 16, 408: 1, 413: 8, 429: 8, 501: 12, 503: 14}
+_UNKNOWN = 2
+_PRINTABLE = "".join(map(chr, range(0x20, 0x7F))).replace("%", "")
+_ANSWER_HEAD = ((b":status", b"200"), (b"content-type", b"application/grpc"))
+
+
+class Calls:
+    """``tell`` takes frames for the client; ``on_end`` is called when a call has ended."""
+
+    def __init__(
+        self,
+        port: GrpcPort,
+        triton: TritonEnd,
+        tell: Callable[[bytes], None],
+        on_end: Callable[[], None],
+    ) -> None:
+        self._port, self._triton = port, triton
+        self._tell, self._on_end = tell, on_end
+        self.by_stream: dict[int, Call] = {}
+
+    def begin(self, call: Call, address: str) -> None:
+        """A call whose head has come."""
+        self.by_stream[call.stream] = call
+        try:
+            call.account = self._port.admit(call.head, address)
+        except RefusedError as refusal:
+            self.refuse(call, refusal)
+
+    def take_data(self, call: Call, data: bytes) -> None:
+        """Some of its messages."""
+        if call.is_left or call.is_sent:
+            return
+        if not call.incoming:
+            call.began_at_s = self._port.now()
+        call.incoming += data
+        try:
+            for message in call.messages(self._port.max_message_bytes):
+                self._take_message(call, message)
+            self._port.hold(call)
+        except RefusedError as refusal:
+            self.refuse(call, refusal)
+
+    def end_sending(self, call: Call) -> None:
+        """The client sends no more of it."""
+        if call.is_left or call.is_sent:
+            return
+        if call.incoming or not (call.num_sent or call.waiting):
+            self.refuse(call, RefusedError(400, "got a call without a whole message"))
+            return
+        call.is_sent = True
+        if call.waiting is None:
+            self._flush(call)
+
+    def _take_message(self, call: Call, message: bytes) -> None:
+        """Raises RefusedError."""
+        if call.waiting is not None:
+            call.waiting.append(message)
+            if len(call.waiting) > _MAX_WAITING:
+                raise RefusedError(429, f"got more than {_MAX_WAITING} requests at once")
+            return
+        classified = self._port.check(call, message)
+        if classified:
+            call.waiting = [message]
+            self._port.run(self._take_later(call, classified))
+        else:
+            self._send(call, message)
+
+    async def _take_later(self, call: Call, classified: list[Output]) -> None:
+        """The same where tritonserver must be asked about the model first."""
+        try:
+            for output in classified:
+                await self._port.triton.check_classified(output)
+            if call.is_left:
+                return
+            (first, *others), call.waiting = call.waiting or [b""], None
+            self._send(call, first)
+            for message in others:
+                self._take_message(call, message)
+        except RefusedError as refusal:
+            self.refuse(call, refusal)
+        else:
+            if call.is_sent and call.waiting is None:
+                self._flush(call)
+
+    def _send(self, call: Call, message: bytes) -> None:
+        if not call.triton_stream:
+            self._open(call)
+        call.num_sent += 1
+        call.pending += prefixed(message)
+        if self._port.is_stream(call):  # others go on with the end of sending
+            self._flush(call)
+
+    def _open(self, call: Call) -> None:
+        call.triton_stream = self._triton.open(call)
+        block = call.head.block
+        if call.account and call.account.alias:
+            block += h2.header_block([(CALLER.encode(), call.account.alias.encode())])
+        self._triton.write(h2.header_frames(call.triton_stream, block))
+        if call.credit:
+            self._triton.write(h2.window_update(call.triton_stream, call.credit))
+
+    def _flush(self, call: Call) -> None:
+        if call.triton_stream:
+            self._triton.flush(call)
+            self._port.release(call)
+
+    def flush_all(self) -> None:
+        """Triton takes more."""
+        for call in list(self.by_stream.values()):
+            if call.pending:
+                self._flush(call)
+
+    def refuse(self, call: Call, refusal: RefusedError) -> None:
+        """Ends a call with an error, its first answer or its last."""
+        if call.is_left:
+            return
+        headers = [] if call.has_answer else list(_ANSWER_HEAD)
+        code = _CODES.get(refusal.status, _UNKNOWN)
+        text = quote(refusal.text, safe=_PRINTABLE)
+        headers += [(b"grpc-status", str(code).encode()), (b"grpc-message", text.encode())]
+        self._tell(h2.header_frames(call.stream, h2.header_block(headers), h2.END_STREAM))
+        if not call.is_sent:
+            self._tell(h2.rst_stream(call.stream, h2.NO_ERROR))
+        self.leave(call)
+
+    def leave(self, call: Call) -> None:
+        """The client wants no more of it. What Triton has begun is cancelled or ends by itself.
+
+        A Triton before 25.06 dies of a call that is cancelled as it ends. A later one still takes
+        no stream any more after one that was cancelled before it was looked at.
+        """
+        if call.is_left:
+            return
+        call.is_left = True
+        call.incoming.clear()
+        if not call.triton_stream:
+            self.forget(call)
+        elif self._port.triton.bears_cancels and call.num_sent == 1 and call.has_answer:
+            self._triton.write(h2.rst_stream(call.triton_stream, h2.CANCEL))
+            self.forget(call)
+        else:
+            call.is_sent = True
+            self._flush(call)
+            self._triton.take_all(call)
+
+    def forget(self, call: Call) -> None:
+        """It has ended."""
+        if self.by_stream.pop(call.stream, None) is None:
+            return
+        call.is_left = True
+        call.incoming.clear()
+        call.pending.clear()
+        self._port.release(call)
+        self._triton.calls.pop(call.triton_stream, None)
+        if call.account:
+            call.account.leave()
+        self._on_end()
+
+    def time_out(self, now: float) -> None:
+        """Refuses those that take too long to come."""
+        for call in list(self.by_stream.values()):
+            is_coming = call.incoming or not (call.num_sent or call.waiting)
+            if is_coming and now - call.began_at_s > _MESSAGE_S:
+                self.refuse(call, RefusedError(408, "the request did not come in time"))

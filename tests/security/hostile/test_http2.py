@@ -1,0 +1,147 @@
+"""Hostile HTTP/2 at the gRPC port: frames that no client of gRPC sends."""
+
+from __future__ import annotations
+
+import socket
+import struct
+import threading
+import time
+from collections.abc import Iterator
+
+import psutil
+import pytest
+
+from generator.proxy.grpc_port import frames as h2
+from tests.support.grpc_door import METHODS, Door, door, texts
+
+pytestmark = pytest.mark.server
+
+HEADERS = [
+    (b":method", b"POST"),
+    (b":scheme", b"http"),
+    (b":path", f"{METHODS}ModelInfer".encode()),
+    (b":authority", b"x"),
+    (b"te", b"trailers"),
+    (b"content-type", b"application/grpc"),
+]
+SETTINGS = h2.settings_frame({})
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Door]:
+    with door(tmp_path_factory.mktemp("door")) as started:
+        yield started
+
+
+class Client:
+    """A socket, and the frames that come."""
+
+    def __init__(self, server: Door) -> None:
+        address = ("127.0.0.1", server.server.listen.grpc_port)
+        self.socket = socket.create_connection(address, 10)
+        self._splitter = h2.Splitter(1 << 24)
+        self.send(h2.PREFACE + SETTINGS)
+
+    def send(self, data: bytes) -> None:
+        self.socket.sendall(data)
+
+    def frames(self, seconds: float = 5.0) -> Iterator[h2.Frame]:
+        """Until the connection ends, or nothing comes."""
+        self.socket.settimeout(seconds)
+        try:
+            while data := self.socket.recv(1 << 16):
+                yield from self._splitter.feed(data)
+        except OSError:
+            return
+
+    def kinds(self) -> list[int]:
+        """Of the frames that come until the connection ends."""
+        return [kind for kind, *_ in self.frames()]
+
+
+def call(stream: int, request: bytes = texts(b"a").SerializeToString()) -> bytes:
+    message = b"\0" + struct.pack(">I", len(request)) + request
+    head = h2.header_frames(stream, h2.header_block(HEADERS))
+    return head + h2.frame(h2.DATA, h2.END_STREAM, stream, message)
+
+
+def test_a_call_is_answered(server: Door) -> None:
+    client = Client(server)
+    client.send(call(1))
+    ends = [kind for kind, flags, stream, _ in client.frames(1.0) if stream == 1]
+    assert ends == [h2.HEADERS, h2.DATA, h2.HEADERS]
+
+
+@pytest.mark.parametrize(
+    "frames",
+    [
+        h2.window_update(0, 2**31 - 1),
+        h2.window_update(0, 0),
+        h2.settings_frame({h2.INITIAL_WINDOW_SIZE: 2**31}),
+        h2.settings_frame({h2.MAX_FRAME_SIZE: 1}),
+        b"\xff" * 100,
+        h2.frame(h2.HEADERS, 0, 3, b"") + b"".join([h2.frame(h2.CONTINUATION, 0, 3)] * 100),
+        h2.frame(h2.HEADERS, 0, 3, b"") + h2.frame(h2.DATA, 0, 3),
+        h2.header_frames(3, h2.header_block([*HEADERS, (b":path", b"/x")])),
+        h2.header_frames(3, h2.header_block([*HEADERS, (b"HF-Triton-Caller", b"x")])),
+        h2.header_frames(3, h2.header_block([*HEADERS, (b"a", b"x" * 200_000)])),
+        h2.header_frames(3, b"\xbf"),
+        h2.header_frames(2, h2.header_block(HEADERS)),
+        h2.frame(h2.DATA, h2.PADDED, 1, b"\xff"),
+    ],
+    ids=range(13),
+)
+def test_what_breaks_the_protocol_ends_its_own_connection_only(
+    server: Door, frames: bytes
+) -> None:
+    client = Client(server)
+    client.send(call(1) + frames)
+    assert h2.GOAWAY in client.kinds()
+    server.check()
+
+
+def test_floods_are_taken_or_end_their_connection(server: Door) -> None:
+    resets = b"".join(
+        call(stream) + h2.rst_stream(stream, h2.CANCEL) for stream in range(1, 20_001, 2)
+    )
+    flood = h2.frame(h2.PING, 0, 0, bytes(8)) * 50_000
+    for data in (resets, flood, SETTINGS * 50_000, h2.window_update(0, 1) * 50_000):
+        client = Client(server)
+        reading = threading.Thread(target=client.kinds)
+        reading.start()
+        try:
+            client.send(data)
+        except OSError:
+            pass
+        server.check()
+        client.socket.close()
+        reading.join()
+    server.check()
+
+
+def test_who_does_not_read_fills_no_memory(server: Door) -> None:
+    pid = server.proxy.pid
+    before = psutil.Process(pid).memory_info().rss
+    client = Client(server)
+    client.socket.settimeout(3)
+    head = h2.header_block([*HEADERS[:2], (b":path", b"/none"), *HEADERS[3:]])
+    stream, end = 1, time.monotonic() + 5
+    with pytest.raises(OSError):  # noqa: PT011  # its kind depends on what is full first
+        while time.monotonic() < end + 20:
+            piece = b"".join(h2.header_frames(each, head) for each in range(stream, stream + 400, 2))
+            client.send(piece)
+            stream += 400
+    server.check()
+    assert psutil.Process(pid).memory_info().rss - before < 64 << 20
+
+
+def test_bytes_that_drip_are_not_waited_for(server: Door) -> None:
+    """Only the beginning of the protocol comes."""
+    address = ("127.0.0.1", server.server.listen.grpc_port)
+    with socket.create_connection(address, 20) as silent:
+        silent.sendall(h2.PREFACE[:5])
+        start = time.monotonic()
+        while silent.recv(100):
+            pass
+        assert 8 < time.monotonic() - start < 15
+    server.check()
