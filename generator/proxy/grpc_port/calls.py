@@ -7,10 +7,11 @@ from urllib.parse import quote
 
 from generator.proxy.grpc_port import frames as h2
 from generator.proxy.grpc_port.call import Call, prefixed
-from generator.proxy.grpc_port.messages import CALLER, Output
+from generator.proxy.grpc_port.messages import Output
 from generator.proxy.grpc_port.port import GrpcPort
 from generator.proxy.grpc_port.triton_end import TritonEnd
 from generator.proxy.refusal import RefusedError
+from generator.spec.runtime_rules import CALLER
 
 _MESSAGE_S = 120.0  # for one to come as a whole
 _MAX_WAITING = 64

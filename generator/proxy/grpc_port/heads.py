@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import hpack
 
 from generator.proxy.grpc_port.frames import Headers, ProtocolError, header_block
-from generator.proxy.grpc_port.messages import CALLER
+from generator.spec.runtime_rules import CALLER
 
 _KEY = b"authorization"
 # Streams that are cancelled beside an error end tritonserver where triton_grpc_error is asked for

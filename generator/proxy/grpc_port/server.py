@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import ssl
 from collections.abc import Callable
 
-from generator.errors import ServerError
 from generator.proxy.grpc_port.connection import GrpcConnection
 from generator.proxy.grpc_port.port import GrpcPort
 from generator.proxy.grpc_port.triton import GrpcTriton
-from generator.proxy.settings import ProxySettings, Tls
+from generator.proxy.settings import ProxySettings
+from generator.proxy.tls import tls_context
 from generator.server.listen import listening_socket
 
 _GRACE_S = 30.0  # as long as Triton itself waits for what is in flight
@@ -27,7 +26,9 @@ async def serve_grpc(
     """
     triton = GrpcTriton(settings.grpc_socket)
     port = GrpcPort(settings.access, settings.grpc_socket, triton)
-    tls = settings.access.tls
+    tls = tls_context(settings.access.tls)
+    if tls:
+        tls.set_alpn_protocols(["h2"])
     listening = listening_socket(settings.host, settings.grpc_port, "--grpc-port")
     try:
         await triton.learn_version()
@@ -35,7 +36,7 @@ async def serve_grpc(
             lambda: GrpcConnection(port),
             sock=listening,
             backlog=_BACKLOG,
-            ssl=_context(tls) if tls else None,
+            ssl=tls,
             ssl_handshake_timeout=_HANDSHAKE_S if tls else None,
         )
         sweeping = asyncio.create_task(port.sweep())
@@ -55,13 +56,3 @@ async def _let_end(port: GrpcPort) -> None:
         connection.stop()
     while port.connections and port.now() < deadline:
         await asyncio.sleep(0.05)
-
-
-def _context(tls: Tls) -> ssl.SSLContext:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.set_alpn_protocols(["h2"])
-    try:
-        context.load_cert_chain(tls.certificate, tls.key)
-    except OSError as error:
-        raise ServerError(f"{tls.certificate}: no certificate that can be used: {error}") from None
-    return context

@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from generator.proxy.grpc_port import frames as h2
-from tests.support.grpc_door import METHODS, Door, door, texts
+from tests.support.grpc_door import METHODS, Door, texts
 
 pytestmark = pytest.mark.server
 
@@ -26,12 +26,6 @@ HEADERS = [
     (b"content-type", b"application/grpc"),
 ]
 SETTINGS = h2.settings_frame({})
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Door]:
-    with door(tmp_path_factory.mktemp("door")) as started:
-        yield started
 
 
 class Client:
@@ -135,6 +129,7 @@ def test_who_does_not_read_fills_no_memory(server: Door) -> None:
     assert psutil.Process(pid).memory_info().rss - before < 64 << 20
 
 
+@pytest.mark.slow
 def test_bytes_that_drip_are_not_waited_for(server: Door) -> None:
     """Only the beginning of the protocol comes."""
     address = ("127.0.0.1", server.server.listen.grpc_port)
