@@ -1,11 +1,12 @@
 """Runs a program, and ensures that no process of it outlives the one that started the guard.
 
-    python -IS guard.py SHARED_MEMORY_PREFIX PROGRAM [ARGUMENT ...]
+    python -IS guard.py SHARED_MEMORY_PREFIX SOCKETS PROGRAM [ARGUMENT ...]
 
 The leader of a process group whose stdin is a pipe from its starter: when that closes, however the
-starter ended, the whole group is killed and its shared memory removed. The kernel's own way
-(PR_SET_PDEATHSIG) reaches only the child: a stub of Triton's that can't take Python's interpreter
-lock outlives its server. SIGINT and SIGTERM go on to the program, and it ends as the program does.
+starter ended, the whole group is killed, its shared memory removed, and the folder of its sockets,
+if SOCKETS names one. The kernel's own way (PR_SET_PDEATHSIG) reaches only the child: a stub of
+Triton's that can't take Python's interpreter lock outlives its server. SIGINT and SIGTERM go on to
+the program, and it ends as the program does.
 
 The first line of stdin is a secret, or empty: it stands in for SECRET in the arguments. A command
 line can be read by every user of the machine, so a later byte on stdin says that the program has
@@ -17,6 +18,7 @@ import contextlib
 import ctypes
 import os
 import resource
+import shutil
 import signal
 import sys
 import threading
@@ -31,7 +33,7 @@ SECRET = "@secret@"  # noqa: S105, what stands for it
 _ARGUMENTS_START, _ARGUMENTS_END = 48 - 3, 49 - 3  # man 5 proc_pid_stat, after the name
 
 
-def main(shared_memory_prefix: str, program: str, *arguments: str) -> None:
+def main(shared_memory_prefix: str, sockets: str, program: str, *arguments: str) -> None:
     """Runs ``program`` to its end."""
     prctl = ctypes.CDLL(None).prctl
     secret = _first_line()
@@ -48,7 +50,9 @@ def main(shared_memory_prefix: str, program: str, *arguments: str) -> None:
     signal.signal(signal.SIGTERM, pass_on)
     signal.signal(signal.SIGINT, pass_on)
     watch = threading.Thread(
-        target=_follow_input, args=(shared_memory_prefix, child, secret.encode()), daemon=True
+        target=_follow_input,
+        args=(shared_memory_prefix, sockets, child, secret.encode()),
+        daemon=True,
     )
     watch.start()
     status = os.waitpid(child, 0)[1]
@@ -96,12 +100,14 @@ def _exec(program: str, arguments: list[str]) -> None:
         os._exit(_NOT_RUN)
 
 
-def _follow_input(shared_memory_prefix: str, child: int, secret: bytes) -> None:
+def _follow_input(shared_memory_prefix: str, sockets: str, child: int, secret: bytes) -> None:
     while os.read(0, 1):
         if secret:
             _overwrite_arguments(child, secret)
     for region in Path("/dev/shm").glob(f"{shared_memory_prefix}*"):  # noqa: S108
         region.unlink(missing_ok=True)
+    if sockets:
+        shutil.rmtree(sockets, ignore_errors=True)
     os.killpg(0, signal.SIGKILL)
 
 

@@ -108,7 +108,8 @@ class TritonServer:
         self.loader = ModelLoader(self.api, self._engine_of, self._steps_of)
         self._log = LogFilter()  # the last lines are this server's
         binary = server_binary.find()
-        guard = [sys.executable, "-IS", server_guard.__file__, self.shared_memory_prefix]
+        left = (self.shared_memory_prefix, self.listen.sockets)
+        guard = [sys.executable, "-IS", server_guard.__file__, *left]
         process = subprocess.Popen(
             [*guard, *binary.command, *self._flags()],
             env={**binary.full_environment(), HEARTBEATS_VARIABLE: self.heartbeats},

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from generator.server.state_file import running_servers
 from tests.support.served import serve
 from tests.support.triton import Answer, eventually, free_ports, get
 
@@ -150,8 +151,10 @@ def test_no_process_outlives_serve_when_it_is_killed(tmp_path: Path, held: str) 
         served.wait_for("ready is ready")
         served.wait_for("loading prints")
         assert len(served.server_pids()) == 4  # guard, tritonserver, two stubs
+        (state,) = running_servers(tmp_path / "repository")
         served.signal(signal.SIGKILL)
         assert served.leaves_nothing()
+        assert eventually(lambda: not Path(state.sockets).exists())
 
 
 def test_a_server_that_dies_before_it_has_ever_served_ends_serve_with_its_last_lines(

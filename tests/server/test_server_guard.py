@@ -19,7 +19,7 @@ PROGRAM = "sleep 300 & echo $!; {end}"
     "end, code", [("kill -KILL $$", -signal.SIGKILL), ("kill -ABRT $$", -signal.SIGABRT)]
 )
 def test_what_a_crashed_program_leaves_is_ended_with_the_guard(end: str, code: int) -> None:
-    guard = [sys.executable, "-IS", server_guard.__file__, "no_such_shared_memory_"]
+    guard = [sys.executable, "-IS", server_guard.__file__, "no_such_shared_memory_", ""]
     with subprocess.Popen(
         [*guard, "/bin/sh", "-c", PROGRAM.format(end=end)],
         stdin=subprocess.PIPE,
