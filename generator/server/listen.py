@@ -7,6 +7,7 @@ import errno
 import os
 import shutil
 import socket
+import stat
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -38,6 +39,19 @@ def socket_folder() -> Iterator[str]:
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _make_again(folder: Path) -> None:
+    """Makes a folder of sockets again that somebody has cleared away. Raises ServerError where
+    another user has made it meanwhile.
+    """
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        seen = folder.lstat()
+    except OSError as error:
+        raise ServerError(f"{folder} is gone and can't be made again: {error.strerror}") from None
+    if seen.st_uid != os.getuid() or stat.S_IMODE(seen.st_mode) & 0o077:
+        raise ServerError(f"{folder} is not this user's alone: start serve again")
 
 
 def bracketed(host: str) -> str:
@@ -133,8 +147,9 @@ class Listen:
 
     def check_triton(self) -> None:
         """The same for tritonserver's ports alone, while what runs beside it may have its own."""
-        if self.sockets:
-            return  # it has none
+        if self.sockets:  # it has none
+            _make_again(Path(self.sockets))
+            return
         for flag, port in self.triton_ports().items():
             self._check_port(port, flag)
 

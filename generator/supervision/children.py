@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from generator.openai_api.child_process import OpenAiProcess
 from generator.proxy.settings import EVERYBODY, Access
 from generator.server.child_process import STOP_TIMEOUT_S, ChildProcess
+from generator.supervision.health import Health
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,14 @@ class Children:
             self.openai_api.begin_start()
         for child in self.all:
             child.wait_until_it_listens()
+
+    def revive(self, health: Health, say: Callable[[str], None]) -> None:
+        """Starts those again that have died, and tells of it."""
+        for child in self.all:
+            message = child.revive()
+            if message:
+                say(message)
+                health.set_child(child.name, child.why_not_up)
 
     def begin_stop(self) -> None:
         """They accept nothing more; what is in flight goes on while Triton answers it."""

@@ -6,14 +6,14 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
 from generator.apply.file_watch import WatchedFiles
 from generator.errors import ServerError
-from generator.server.child_process import ChildProcess
 from generator.server.http_api import ServerApi
 from generator.server.loading import SERVER_WENT_AWAY, Loaded
 from generator.server.process import TritonServer
@@ -72,9 +72,8 @@ class Supervisor:
         self._unready = UnreadyModels(self._api)
         self._answers = ServerAnswers(self._api)
         self._hangs = HangWatch(server, self._answers, healer, children, health, say)
-        self._restarts = ServerRestarts(
-            server, options.policy, lambda why: health.enter("restarting", why)
-        )
+        tell_why: Callable[[str], None] = partial(health.enter, "restarting")
+        self._restarts = ServerRestarts(server, options.policy, tell_why, self._wait_without_server)
         self._has_served = False  # whether the first load is over, with something to show for it
         self._were_ready: set[str] = set()  # of those that serve has loaded
         self._seen_ready: set[str] = set()  # whoever has loaded them
@@ -111,8 +110,7 @@ class Supervisor:
         if outcome:
             self._take(outcome)
         self._look()
-        for child in self._children.all:
-            self._revive(child)
+        self._children.revive(self._health, say)
 
     def _note_lack(self, error: OSError) -> None:
         """The machine lacks something, such as file descriptors: all is tried again, soon."""
@@ -121,11 +119,12 @@ class Supervisor:
             self._tell_lack_at_s = now + _REMIND_EVERY_S
             say(f"can't look after the models: {error.strerror or error}; trying again")
 
-    def _revive(self, child: ChildProcess) -> None:
-        message = child.revive()
-        if message:
-            say(message)
-            self._health.set_child(child.name, child.why_not_up)
+    def _wait_without_server(self, seconds: float) -> None:
+        """Meanwhile those beside it answer that there is none."""
+        deadline = time.monotonic() + seconds
+        while (left_s := deadline - time.monotonic()) > 0:
+            time.sleep(min(left_s, _LOOK_EVERY_S))
+            self._children.revive(self._health, say)
 
     def _begin_to_load(self) -> None:
         models = self._served.names()

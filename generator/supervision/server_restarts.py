@@ -6,7 +6,6 @@ is given up.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 
 from generator.errors import ServerError
@@ -17,13 +16,17 @@ from generator.supervision.messages import say
 
 class ServerRestarts:
     """Restarts one server with the same ports, key and repository. ``tell`` is told why it is not
-    up.
+    up; ``wait`` waits some seconds.
     """
 
     def __init__(
-        self, server: TritonServer, policy: RestartPolicy, tell: Callable[[str], None]
+        self,
+        server: TritonServer,
+        policy: RestartPolicy,
+        tell: Callable[[str], None],
+        wait: Callable[[float], None],
     ) -> None:
-        self._server, self._tell = server, tell
+        self._server, self._tell, self._wait_s = server, tell, wait
         self._restarts = Restarts(policy)
         self._has_served = False
 
@@ -60,4 +63,4 @@ class ServerRestarts:
         say(words)
         say(f"tritonserver {again}")
         self._tell(f"{words.partition(';')[0]} and {again}")
-        time.sleep(delay_s)
+        self._wait_s(delay_s)

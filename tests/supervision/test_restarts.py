@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+import stat
+from pathlib import Path
+
+import pytest
+
+from generator.errors import ServerError
+from generator.server.listen import Listen
 from generator.server.restart_policy import RestartPolicy, Restarts
 
 
@@ -64,3 +71,17 @@ def test_messages_tell_of_the_deaths_of_ten_minutes() -> None:
 
 def test_without_restarts_the_first_failed_start_is_the_end() -> None:
     assert Restarts(RestartPolicy(max_restarts=0)).failed() is None
+
+
+def test_a_folder_of_sockets_that_was_cleared_away_is_made_again(tmp_path: Path) -> None:
+    folder = tmp_path / "sockets"
+    Listen(sockets=str(folder)).check_triton()
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    Listen(sockets=str(folder)).check_triton()
+
+
+def test_a_folder_of_sockets_that_others_may_enter_is_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "sockets"
+    folder.mkdir(mode=0o755)
+    with pytest.raises(ServerError, match="is not this user's alone"):
+        Listen(sockets=str(folder)).check_triton()
