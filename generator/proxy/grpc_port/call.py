@@ -12,6 +12,8 @@ from generator.proxy.refusal import RefusedError
 _PREFIX_BYTES = 5  # whether a message is compressed, and its length
 _GZIP_OR_ZLIB = zlib.MAX_WBITS | 32
 _ENCODINGS = (b"gzip", b"deflate")
+# Expanding takes time in which nobody else is served: beyond this size it is bounded by a ratio.
+_MAX_FREE_BYTES, _MAX_RATIO = 1 << 22, 100
 
 
 @dataclass(eq=False)
@@ -57,6 +59,7 @@ class Call:
     def _decoded(self, message: bytes, max_bytes: int) -> bytes:
         if self.head.encoding not in _ENCODINGS:
             raise RefusedError(501, "got a message that is compressed; allowed: gzip, deflate")
+        max_bytes = min(max_bytes, max(_MAX_FREE_BYTES, _MAX_RATIO * len(message)))
         decoder = zlib.decompressobj(_GZIP_OR_ZLIB)
         try:
             decoded = decoder.decompress(message, max_bytes + 1)
@@ -68,9 +71,12 @@ class Call:
 
 
 def _too_large(length: int | None, max_bytes: int) -> RefusedError:
-    got = f"a message of {length} bytes" if length else "a message that expands to more"
-    allowed = f"{max_bytes >> 20} MiB (max_body_mib in models.yaml's server:)"
-    return RefusedError(413, f"got {got}, allowed: {allowed}")
+    if length is None:
+        text = f"got a message that expands to more than {max_bytes} bytes; send it as it is"
+    else:
+        allowed = f"{max_bytes >> 20} MiB (max_body_mib in models.yaml's server:)"
+        text = f"got a message of {length} bytes, allowed: {allowed}"
+    return RefusedError(413, text)
 
 
 def prefixed(message: bytes) -> bytes:

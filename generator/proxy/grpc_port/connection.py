@@ -24,7 +24,8 @@ from generator.proxy.grpc_port.triton_end import (
 )
 
 _HANDSHAKE_S = 10.0
-_MAX_HEAD_BYTES, _MAX_CONTINUATIONS = 65_536, 16
+_MAX_HEAD_BYTES, _MAX_CONTINUATIONS = 16_384, 16
+_MAX_BUSY_S, _REST = 0.05, 4
 _MAX_SETTINGS = 64  # that tritonserver has not taken yet
 
 
@@ -73,6 +74,7 @@ class GrpcConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """The client sends."""
+        began_at_s = self._port.now()
         try:
             if self._preface is not None:
                 data = self._take_preface(data)
@@ -83,6 +85,10 @@ class GrpcConnection(asyncio.Protocol):
             self._write_all()
             self._transport.close()
             self.connection_lost(None)
+        took_s = self._port.now() - began_at_s
+        if took_s > _MAX_BUSY_S:  # others come first for a while
+            self.pause()
+            self._port.later(took_s * _REST, self.resume)
 
     def connection_lost(self, _error: Exception | None) -> None:
         """The client has gone."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import hpack
 
-from generator.proxy.grpc_port.frames import Headers, ProtocolError, header_block
+from generator.proxy.grpc_port.frames import MAX_FRAME_BYTES, Headers, ProtocolError, header_block
 from generator.spec.runtime_rules import CALLER
 
 _KEY = b"authorization"
@@ -38,7 +38,7 @@ class HeadReader:
 
     def __init__(self, *, keeps_keys: bool) -> None:
         self._decoder = hpack.Decoder()
-        self._decoder.max_header_list_size = 65_536
+        self._decoder.max_header_list_size = MAX_FRAME_BYTES
         self._leave_out = _NOT_PASSED_ON | ({_KEY} if keeps_keys else set())
         self._kept: dict[bytes, Head] = {}
 

@@ -135,6 +135,10 @@ class GrpcPort:
         """Runs it when what has come is read."""
         self._loop.call_soon(work)
 
+    def later(self, seconds: float, work: Callable[[], None]) -> None:
+        """Runs it when so much time has passed."""
+        self._loop.call_later(seconds, work)
+
     def run(self, work: Coroutine[Any, Any, None]) -> None:
         """Runs it beside the others."""
         task = self._loop.create_task(work)

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Iterator
 
+import hpack
 import psutil
 import pytest
 
@@ -113,6 +114,34 @@ def test_floods_are_taken_or_end_their_connection(server: Door) -> None:
             client.socket.shutdown(socket.SHUT_RDWR)
         reading.join()
     server.check()
+
+
+def test_heads_that_take_long_to_read_hold_nobody_up(server: Door) -> None:
+    encoder = hpack.Encoder()
+    encoder.header_table_size = 0
+    block = encoder.encode([*HEADERS, (b"a", b"x" * 12_000)], huffman=True)
+    done = threading.Event()
+
+    def flood() -> None:
+        with Client(server) as client, contextlib.suppress(OSError):
+            threading.Thread(target=client.kinds, daemon=True).start()
+            stream = 1
+            while not done.is_set():
+                client.send(h2.header_frames(stream, block) + h2.rst_stream(stream, h2.CANCEL))
+                stream += 2
+            client.socket.shutdown(socket.SHUT_RDWR)
+
+    threads = [threading.Thread(target=flood) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    time.sleep(1)
+    try:
+        for _ in range(5):
+            server.check()  # within a second
+    finally:
+        done.set()
+        for thread in threads:
+            thread.join()
 
 
 def test_who_does_not_read_fills_no_memory(server: Door) -> None:
