@@ -8,6 +8,7 @@ not be made to give up a connection, which would cancel what goes on over it.
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from typing import Any
 
 from generator.proxy.grpc_port import frames as h2
@@ -25,7 +26,7 @@ from generator.proxy.grpc_port.triton_end import (
 
 _HANDSHAKE_S = 10.0
 _MAX_HEAD_BYTES, _MAX_CONTINUATIONS = 16_384, 16
-_MAX_BUSY_S, _REST = 0.05, 4
+_MAX_BUSY_S, _REST = 0.01, 4
 _MAX_SETTINGS = 64  # that tritonserver has not taken yet
 
 
@@ -40,6 +41,8 @@ class GrpcConnection(asyncio.Protocol):
         self._calls = Calls(port, self._triton, self.take_answer, self._end_if_done)
         self._preface: bytes | None = b""  # what has come of it; None once it is complete
         self._splitter = Splitter(h2.MAX_FRAME_BYTES)
+        self._unread: deque[Frame] = deque()
+        self._rests = False
         self._heads = HeadReader(keeps_keys=port.callers.have_keys)
         self._block: tuple[int, int, list[bytes]] | None = None  # a head that is not complete
         self._num_unread = 0
@@ -74,27 +77,47 @@ class GrpcConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """The client sends."""
-        began_at_s = self._port.now()
         try:
             if self._preface is not None:
                 data = self._take_preface(data)
-            for frame in self._splitter.feed(data):
-                self._take(frame)
+            self._unread.extend(self._splitter.feed(data))
+            if not self._rests:
+                self._take_all()
         except ProtocolError:
-            self._write(h2.goaway(self.last_stream, h2.PROTOCOL_ERROR))
-            self._write_all()
-            self._transport.close()
-            self.connection_lost(None)
-        took_s = self._port.now() - began_at_s
-        if took_s > _MAX_BUSY_S:  # others come first for a while
-            self.pause()
-            self._port.later(took_s * _REST, self.resume)
+            self._give_up()
+
+    def _take_all(self) -> None:
+        """Takes what has come; after a while others come first. Raises ProtocolError."""
+        began_at_s = self._port.now()
+        while self._unread:
+            self._take(self._unread.popleft())
+            took_s = self._port.now() - began_at_s
+            if took_s > _MAX_BUSY_S and self._unread:
+                self._rests = True
+                self.pause()
+                self._port.later(took_s * _REST, self._go_on)
+                return
+
+    def _go_on(self) -> None:
+        self._rests = False
+        self.resume()
+        try:
+            self._take_all()
+        except ProtocolError:
+            self._give_up()
+
+    def _give_up(self) -> None:
+        self._write(h2.goaway(self.last_stream, h2.PROTOCOL_ERROR))
+        self._write_all()
+        self._transport.close()
+        self.connection_lost(None)
 
     def connection_lost(self, _error: Exception | None) -> None:
         """The client has gone."""
         if not self.has_client:
             return
         self.has_client = False
+        self._unread.clear()
         self._port.remove(self)
         for call in list(self._calls.by_stream.values()):
             self._calls.leave(call)

@@ -125,10 +125,15 @@ def test_heads_that_take_long_to_read_hold_nobody_up(server: Door) -> None:
     def flood() -> None:
         with Client(server) as client, contextlib.suppress(OSError):
             threading.Thread(target=client.kinds, daemon=True).start()
-            stream = 1
+            first = 1
             while not done.is_set():
-                client.send(h2.header_frames(stream, block) + h2.rst_stream(stream, h2.CANCEL))
-                stream += 2
+                blocks = {
+                    stream: block + h2.header_block([(b"b", str(stream).encode())])
+                    for stream in range(first, first + 400, 2)
+                }
+                heads = [h2.header_frames(*head) for head in blocks.items()]
+                client.send(b"".join(heads))
+                first += 400
             client.socket.shutdown(socket.SHUT_RDWR)
 
     threads = [threading.Thread(target=flood) for _ in range(8)]
