@@ -18,6 +18,12 @@ def headers(access: Access, origin: str | None) -> dict[str, str]:
     return {"Access-Control-Allow-Origin": origin, "Vary": "Origin"}
 
 
+def lines(access: Access, origin: str | None) -> bytes:
+    """The same as they are sent."""
+    found = headers(access, origin)
+    return "".join(f"{name}: {value}\r\n" for name, value in found.items()).encode("latin-1")
+
+
 def preflight(wanted: str | None) -> dict[str, str]:
     """The answer to what a browser asks before it sends a request with the ``wanted`` headers."""
     return {

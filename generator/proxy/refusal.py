@@ -23,3 +23,10 @@ class RefusedError(Exception):
         self.status, self.text = status, text
         self.headers = dict(headers or {})
         self.is_last = is_last
+
+
+def refusal_of(error: BaseException) -> RefusedError:
+    """What a client learns of an error: of a bug of ours no more than its kind."""
+    if isinstance(error, RefusedError):
+        return error
+    return RefusedError(500, f"internal error of the proxy: {type(error).__name__}")

@@ -14,9 +14,14 @@ from typing import Any
 
 from generator.proxy.http_port.connection import HttpConnection
 from generator.proxy.http_port.proxy import HttpProxy
-from generator.proxy.settings import EVERYBODY, Access
+from generator.proxy.settings import EVERYBODY, Access, Limits
 
 PATIENCE_S = 10.0
+INFER = "/v2/models/m/infer"
+GENERATE = "/v2/models/m/generate"
+HEAD: dict[str, object] = {"inputs": [{"name": "x", "datatype": "BYTES", "shape": [1]}]}
+CLASSIFIED = {**HEAD, "outputs": [{"name": "y", "parameters": {"classification": 3}}]}
+ONE_AT_ONCE = Access(limits=Limits(concurrent_requests=1))
 
 
 @dataclass
@@ -68,6 +73,23 @@ def answer(body: bytes = b"{}", *, headers: str = "", status: str = "200 OK") ->
 async def echo(request: Message, writer: asyncio.StreamWriter) -> None:
     """Tells what was asked."""
     writer.write(answer(json.dumps([request.first, request.body.decode("latin-1")]).encode()))
+
+
+def answering(*pieces: bytes, then: Callable[[asyncio.StreamWriter], None] | None = None) -> Script:
+    """A tritonserver that writes ``pieces`` one by one."""
+
+    async def script(_request: Message, writer: asyncio.StreamWriter) -> None:
+        for piece in pieces:
+            writer.write(piece)
+            await asyncio.sleep(0.01)
+        if then:
+            then(writer)
+
+    return script
+
+
+async def never(_request: Message, _writer: asyncio.StreamWriter) -> None:
+    """A tritonserver that is busy."""
 
 
 @dataclass
@@ -174,7 +196,6 @@ async def open_port(
     access: Access = EVERYBODY,
     *,
     script: Script = echo,
-    needs_keys: bool = True,
     tls: ssl.SSLContext | None = None,
 ) -> AsyncIterator[Port]:
     """Both, until the test is over; then nothing may be left, nor may anything have failed."""
@@ -183,7 +204,7 @@ async def open_port(
     with tempfile.TemporaryDirectory() as folder:
         path = str(Path(folder, "triton"))
         behind = await asyncio.start_unix_server(triton.serve, path)
-        proxy = HttpProxy(access, path, needs_keys=needs_keys)
+        proxy = HttpProxy(access, path)
         server = await loop.create_server(lambda: HttpConnection(proxy), "127.0.0.1", 0, ssl=tls)
         port = Port(proxy, triton, server.sockets[0].getsockname()[1])
         try:

@@ -10,9 +10,8 @@ import pytest
 
 from generator.proxy.settings import MIB, Access, Caller, Limits, Tls
 from generator.proxy.tls import tls_context
-from tests.proxy.http_ports import Message, open_port
+from tests.proxy.http_ports import GENERATE, Message, open_port
 
-GENERATE = "/v2/models/m/generate"
 KEY = "a-key-of-alice-123"
 KEYED = Access(callers=(Caller("alice", KEY),), max_body_mib=1)
 BEARER = f"Authorization: Bearer {KEY}\r\n"
@@ -159,11 +158,6 @@ async def test_bodies_that_nobody_reads_take_no_room() -> None:
         client.send(b" ")
         assert (await client.answer()).status == 200
         assert port.triton.asked[0].body == b""
-
-
-async def test_metrics_need_no_key() -> None:
-    async with open_port(KEYED, needs_keys=False) as port:
-        assert (await port.ask(b"GET /metrics HTTP/1.1\r\n\r\n")).status == 200
 
 
 async def test_a_key_of_ones_own_for_tritonserver_passes_where_none_is_ours() -> None:

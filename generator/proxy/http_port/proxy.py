@@ -17,7 +17,7 @@ from generator.proxy import cors
 from generator.proxy.callers import Callers
 from generator.proxy.http_port.json_bodies import checked_infer, checked_object, endpoint_of
 from generator.proxy.http_port.request import Request
-from generator.proxy.http_port.upstream import Pool, Question
+from generator.proxy.http_port.upstream import Pool, Question, Upstream
 from generator.proxy.refusal import RefusedError
 from generator.proxy.settings import MIB, Access
 
@@ -26,6 +26,7 @@ _SMALL_BYTES = 65_536  # of a body that there is always room for
 _MAX_CONNECTIONS = 16_384
 _SPARE_DESCRIPTORS = 64
 _DESCRIPTORS_EACH = 4  # on each of two ports a client's connection, and one to tritonserver
+_STARTING = "tritonserver does not answer: it is being started; try again"
 _OPEN_PATHS = ("/v2/health/live", "/v2/health/ready")
 _GENERATE = ("generate", "generate_stream")
 _ADMIN_PATH = re.compile(
@@ -58,9 +59,9 @@ class Connection(Protocol):
 class HttpProxy:
     """One public port, and the connections to it."""
 
-    def __init__(self, access: Access, socket_path: str, *, needs_keys: bool = True) -> None:
+    def __init__(self, access: Access, socket_path: str) -> None:
         self.pool = Pool(socket_path)
-        self.callers = Callers(access if needs_keys else Access())
+        self.callers = Callers(access)
         self.is_stopping = False
         self.access = access
         self._max_body = access.max_body_mib * MIB
@@ -160,6 +161,14 @@ class HttpProxy:
                 text = f"output '{name[:64]}': got classification, but it has no numbers"
                 raise RefusedError(400, text)
         return ready
+
+    async def prepared(self, payload: Payload) -> tuple[Upstream, bytes]:
+        """A connection to tritonserver, and what goes on it. Raises RefusedError."""
+        try:
+            ready = payload if isinstance(payload, bytes) else await payload()
+            return self.pool.take() or await self.pool.connect(), ready
+        except OSError as error:
+            raise RefusedError(503, _STARTING, {"Retry-After": "1"}) from error
 
     def run(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Runs it beside the others."""

@@ -14,7 +14,6 @@ from generator.server.listen import listening_socket
 _BACKLOG = 1024
 _SWEEP_EVERY_S = 1.0
 _HANDSHAKE_S = 10.0
-_METRICS = "--metrics-port"
 
 
 async def serve_http(
