@@ -20,12 +20,12 @@ from generator.errors import EXIT_INPUT, EXIT_INTERRUPTED, EXIT_OK, RepositoryEr
 from generator.server.process import TritonServer
 from generator.server.state_file import ServerState, remove_state, write_state
 from generator.server.stubs import find_stubs
+from generator.supervision import limits
 from generator.supervision.children import Children
 from generator.supervision.healing import Healer
 from generator.supervision.health import Health
 from generator.supervision.health_port import health_port
 from generator.supervision.loop import ServeOptions, Supervisor, with_short_timeout
-from generator.supervision.machine import limits
 from generator.supervision.messages import say
 from generator.supervision.served_models import ServedModels
 from generator.supervision.stopping import IdleTime, StuckStop

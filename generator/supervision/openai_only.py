@@ -15,7 +15,7 @@ from generator.openai_api.key import VARIABLE, with_key
 from generator.openai_api.process import Settings, serve
 from generator.proxy.settings import EVERYBODY
 from generator.server.listen import Listen
-from generator.supervision.machine import limits
+from generator.supervision import limits
 
 
 def serve_openai_only(

@@ -1,1 +1,0 @@
-"""What the machine allows this process."""

@@ -1,0 +1,200 @@
+"""What ``hf-triton serve`` takes on its command line."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from generator.errors import UsageError
+from generator.models_yaml.server_settings import LOG_FORMATS
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds where to listen, how long to wait, and what goes on to tritonserver."""
+    parser.add_argument(
+        "--host",
+        default="127.0.0.1",
+        metavar="ADDRESS",
+        help="address to listen on; 0.0.0.0: all of this machine (default: 127.0.0.1)",
+    )
+    for flag, port in (("--http-port", 8000), ("--grpc-port", 8001), ("--metrics-port", 8002)):
+        parser.add_argument(flag, type=_port, default=port, metavar="PORT", help=f"default: {port}")
+    _add_callers(parser)
+    _add_openai(parser)
+    _add_admin(parser)
+    parser.add_argument(
+        "--load-timeout-s",
+        type=_seconds,
+        metavar="SECONDS",
+        help="serve without models that take longer to load (default: wait for all)",
+    )
+    _add_supervision(parser)
+    parser.add_argument(
+        "--log-format",
+        choices=LOG_FORMATS,
+        help="format of stderr; json: one object per line (default: log_format in the server: "
+        "block of models.yaml, else text)",
+    )
+    parser.add_argument(
+        "--watch",
+        action="store_true",
+        help="apply models.yaml, without losing a request, whenever it is saved",
+    )
+    parser.add_argument("--verbose", action="store_true", help="show tritonserver's whole log")
+    parser.add_argument(
+        "arguments",
+        nargs="*",
+        metavar="-- ARGUMENT",
+        help="arguments for tritonserver itself, such as -- --log-verbose=1",
+    )
+
+
+def _add_callers(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group(
+        "callers",
+        "Every request to Triton's ports passes a proxy, which refuses what could end the server. "
+        "The server: block of models.yaml has max_body_mib, limits, cors and tls.",
+    )
+    group.add_argument(
+        "--api-keys-file",
+        type=Path,
+        metavar="FILE",
+        help="answer only callers that send one of these keys, 'Authorization: Bearer KEY': a line "
+        "for each, 'NAME KEY', and if you like requests_per_minute=N and concurrent_requests=N "
+        "after it (default: HF_TRITON_API_KEYS with such lines, if set; else everybody)",
+    )
+
+
+def _add_supervision(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group(
+        "staying alive",
+        "A model whose Python process dies is loaded again, and a tritonserver that dies is "
+        "started again, for ever: at once, then after 1, 2, 4 ... 60 seconds. The health port has "
+        "/live and /ready for probes, and /metrics for Prometheus.",
+    )
+    group.add_argument(
+        "--max-restarts",
+        type=_count,
+        default=5,
+        metavar="N",
+        help="give up a model that fails to load more often in a row, and serve the others; deaths "
+        "of what was ready don't count. A tritonserver that dies more often in a row before it has "
+        "loaded all models for the first time ends serve with exit code 1 (default: 5)",
+    )
+    group.add_argument(
+        "--health-port",
+        type=_port_or_none,
+        default=8003,
+        metavar="PORT",
+        help="port of /live, /ready and /metrics; 0: none (default: 8003)",
+    )
+    group.add_argument(
+        "--drain-s",
+        type=_seconds_or_none,
+        default=0.0,
+        metavar="SECONDS",
+        help="after a stop signal, report not ready for this long before stopping, so that load "
+        "balancers stop sending (default: 0)",
+    )
+
+
+def _add_openai(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group(
+        "OpenAI's API",
+        "/v1/models, /v1/completions, /v1/chat/completions and /v1/embeddings, for the openai "
+        "package and other clients of that API. Clients need a key if HF_TRITON_OPENAI_KEY or "
+        "--openai-key-file sets one.",
+    )
+    group.add_argument(
+        "--openai-port",
+        type=_port,
+        metavar="PORT",
+        help="serve it on this port, such as 9000 (default: not at all)",
+    )
+    group.add_argument(
+        "--openai-key-file",
+        type=Path,
+        metavar="FILE",
+        help="a file with the key that clients must send (default: HF_TRITON_OPENAI_KEY, if set)",
+    )
+    group.add_argument(
+        "--triton-url",
+        type=_address,
+        metavar="HOST:PORT",
+        help="serve only this API, for the Triton with this gRPC address; generate and start "
+        "nothing else",
+    )
+
+
+def _add_admin(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group(
+        "changing the running server",
+        "Triton's APIs for loading models, shared memory, tracing and logging need the admin key, "
+        "which `hf-triton apply` sends. It comes from HF_TRITON_ADMIN_KEY or --admin-key-file; "
+        "otherwise every start makes a new one, which only this user can read.",
+    ).add_mutually_exclusive_group()
+    group.add_argument(
+        "--admin-key-file", type=Path, metavar="FILE", help="a file that holds the admin key"
+    )
+    group.add_argument(
+        "--open-admin-apis",
+        action="store_true",
+        help="open these APIs to every client, as tritonserver itself does",
+    )
+
+
+def check_openai(args: argparse.Namespace) -> None:
+    """Raises UsageError for options that would be ignored."""
+    for flag, value in (
+        ("--triton-url", args.triton_url),
+        ("--openai-key-file", args.openai_key_file),
+    ):
+        if value is not None and args.openai_port is None:
+            raise UsageError(f"{flag} needs --openai-port")
+    keys = (args.admin_key_file, args.api_keys_file)
+    ignored = (args.arguments, args.load_timeout_s, args.verbose, args.watch, *keys)
+    if args.triton_url and (any(ignored) or args.open_admin_apis):
+        raise UsageError(
+            "with --triton-url no tritonserver is started: leave out --load-timeout-s, --verbose, "
+            "--watch, --api-keys-file, --admin-key-file, --open-admin-apis and arguments for "
+            "tritonserver"
+        )
+
+
+def _port(text: str) -> int:
+    if not (text.isdecimal() and 1 <= int(text) <= 65535):
+        raise argparse.ArgumentTypeError(f"got '{text}', expected a port from 1 to 65535")
+    return int(text)
+
+
+def _port_or_none(text: str) -> int:
+    return 0 if text == "0" else _port(text)
+
+
+def _address(text: str) -> str:
+    host, _, port = text.rpartition(":")
+    if not host or "/" in text or not (port.isdecimal() and 1 <= int(port) <= 65535):
+        raise argparse.ArgumentTypeError(
+            f"got '{text}', expected HOST:PORT of Triton's gRPC, such as 127.0.0.1:8001"
+        )
+    return text
+
+
+def _count(text: str) -> int:
+    if not (text.isdecimal() and int(text) <= 1000):
+        raise argparse.ArgumentTypeError(f"got '{text}', expected a number from 0 to 1000")
+    return int(text)
+
+
+def _seconds_or_none(text: str) -> float:
+    return 0.0 if text == "0" else _seconds(text)
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < float("inf"):
+        raise argparse.ArgumentTypeError(f"got '{text}', expected a positive number of seconds")
+    return seconds
