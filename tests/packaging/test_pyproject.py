@@ -35,6 +35,7 @@ def test_the_generator_itself_needs_neither_torch_nor_transformers() -> None:
     names = {re.split(r"[\[<>=; ]", entry)[0] for entry in PROJECT["dependencies"]}
     assert names == {
         "aiohttp",
+        "hpack",
         "httptools",
         "huggingface-hub",
         "jinja2",
