@@ -74,11 +74,14 @@ class _Forks:
             if not order:
                 return
             kind, number = CONTROL.unpack(order)
+            # Nothing is reaped meanwhile: a number of a process that is known is still its own.
+            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
             if kind == FORK:
                 self._fork(number, socket.socket(fileno=descriptors[0]))
             else:
                 for pid in [pid for pid, known in self._numbers.items() if known == number]:
                     os.kill(pid, signal.SIGKILL)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
 
     def _fork(self, number: int, connection: socket.socket) -> None:
         pid = 0
@@ -96,6 +99,7 @@ class _Forks:
             parent = os.getppid()
             self._libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
             self._control.close()
             if os.getppid() == parent:
                 Worker(connection, self._tokenizer).run()
