@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 
+from generator.proxy.accepting import accept
 from generator.proxy.grpc_port.connection import GrpcConnection
 from generator.proxy.grpc_port.port import GrpcPort
 from generator.proxy.grpc_port.triton import GrpcTriton
 from generator.proxy.settings import ProxySettings
 from generator.proxy.tls import tls_context
-from generator.server.listen import listening_socket
 
 _GRACE_S = 30.0  # as long as Triton itself waits for what is in flight
-_BACKLOG = 1024
-_HANDSHAKE_S = 10.0
 
 
 async def serve_grpc(
@@ -29,22 +28,16 @@ async def serve_grpc(
     tls = tls_context(settings.access.tls)
     if tls:
         tls.set_alpn_protocols(["h2"])
-    listening = listening_socket(settings.host, settings.grpc_port, "--grpc-port")
     try:
-        await triton.learn_version()
-        server = await asyncio.get_running_loop().create_server(
-            lambda: GrpcConnection(port),
-            sock=listening,
-            backlog=_BACKLOG,
-            ssl=tls,
-            ssl_handshake_timeout=_HANDSHAKE_S if tls else None,
-        )
-        sweeping = asyncio.create_task(port.sweep())
+        new = partial(GrpcConnection, port)
+        server = await accept(new, settings.host, settings.grpc_port, "--grpc-port", tls)
+        beside = [asyncio.create_task(work) for work in (port.sweep(), triton.learn_version())]
         on_ready()
         await stop.wait()
         server.close()
         await _let_end(port)
-        sweeping.cancel()
+        for task in beside:
+            task.cancel()
     finally:
         await triton.close()
 

@@ -36,10 +36,12 @@ class GrpcTriton:
         self.bears_cancels = False
 
     async def learn_version(self) -> None:
-        """Asks whether this Triton bears cancelled calls; none is cancelled where it is unknown."""
+        """Asks whether this Triton bears cancelled calls, as soon as it answers: that is after
+        the proxy's own start. None is cancelled before.
+        """
         with contextlib.suppress(grpc.aio.AioRpcError, ValueError):
             request = service_pb2.ServerMetadataRequest()
-            found = await self._stub.ServerMetadata(request, timeout=_QUESTION_TIMEOUT_S)
+            found = await self._stub.ServerMetadata(request, wait_for_ready=True)
             version = tuple(int(part) for part in found.version.split(".")[:2])
             self.bears_cancels = version >= _BEARS_CANCELS_FROM
 

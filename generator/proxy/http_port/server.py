@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 
+from generator.proxy.accepting import accept
 from generator.proxy.http_port.connection import HttpConnection
 from generator.proxy.http_port.proxy import HttpProxy
 from generator.proxy.settings import EVERYBODY, ProxySettings
 from generator.proxy.tls import tls_context
-from generator.server.listen import listening_socket
 
-_BACKLOG = 1024
 _SWEEP_EVERY_S = 1.0
-_HANDSHAKE_S = 10.0
 
 
 async def serve_http(
@@ -23,7 +22,7 @@ async def serve_http(
 
     Raises ServerError where a port can't be listened on.
     """
-    access, loop = settings.access, asyncio.get_running_loop()
+    access = settings.access
     tls = tls_context(access.tls)
     proxies = (
         (HttpProxy(access, settings.http_socket), settings.http_port, "--http-port", tls),
@@ -37,16 +36,8 @@ async def serve_http(
     )
     servers = []
     for proxy, port, flag, encryption in proxies:
-        listening = listening_socket(settings.host, port, flag)
-        servers.append(
-            await loop.create_server(
-                _connections_of(proxy),
-                sock=listening,
-                backlog=_BACKLOG,
-                ssl=encryption,
-                ssl_handshake_timeout=_HANDSHAKE_S if encryption else None,
-            )
-        )
+        new = partial(HttpConnection, proxy)
+        servers.append(await accept(new, settings.host, port, flag, encryption))
     on_ready()
     while not stop.is_set():
         for proxy, *_ in proxies:
@@ -59,10 +50,6 @@ async def serve_http(
         for proxy, *_ in proxies:
             proxy.sweep()
         await asyncio.sleep(0.05)
-
-
-def _connections_of(proxy: HttpProxy) -> Callable[[], HttpConnection]:
-    return lambda: HttpConnection(proxy)
 
 
 async def _wait(stop: asyncio.Event, timeout_s: float) -> None:
