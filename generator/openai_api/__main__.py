@@ -13,18 +13,17 @@ import asyncio
 import os
 import signal
 import sys
-import threading
 from pathlib import Path
 
 from generator.errors import EXIT_OK, GeneratorError
 from generator.openai_api.process import Settings, serve
 from generator.proxy.settings import ACCESS_VARIABLE, Access
-from generator.server.child_process import tell_ready
+from generator.server.child_process import end_with_parent, tell_ready
 
 
 def main(host: str, port: str, triton_address: str, repository: str = "") -> int:
     """Serves until told to stop; returns the exit code."""
-    threading.Thread(target=_end_with_input, daemon=True).start()
+    end_with_parent()
     try:
         access = Access.from_text(os.environ.pop(ACCESS_VARIABLE))
         record = Path(repository) if repository else None
@@ -40,12 +39,6 @@ async def _serve(settings: Settings) -> None:
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     await serve(settings, stop, tell_ready)
-
-
-def _end_with_input() -> None:
-    while os.read(0, 1):
-        pass
-    os._exit(EXIT_OK)
 
 
 if __name__ == "__main__":

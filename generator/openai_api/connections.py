@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import resource
 import socket
 from collections.abc import Callable
 from typing import Any
 
 from aiohttp import web
+
+from generator.server import listen
 
 _MOST = 4096
 # At each turn of the event loop; it takes some turns until one that is to make room is closed.
@@ -30,10 +31,7 @@ _SILENT.setLevel(logging.CRITICAL + 1)
 
 def most_connections() -> int:
     """How many may be open at once, by the descriptors that this process may have."""
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft == resource.RLIM_INFINITY:
-        return _MOST
-    return max(1, min(_MOST, soft - _KEPT_DESCRIPTORS))
+    return listen.most_connections(_MOST, _KEPT_DESCRIPTORS)
 
 
 class Connections:

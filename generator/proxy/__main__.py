@@ -9,12 +9,9 @@ stdin closes: then whoever started it is gone. Its errors are on stderr, and end
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
-import resource
 import signal
 import sys
-import threading
 import traceback
 from typing import Any
 
@@ -22,13 +19,12 @@ import uvloop
 
 from generator.errors import EXIT_OK, GeneratorError
 from generator.proxy.settings import VARIABLE, ProxySettings
-from generator.server.child_process import tell_ready
+from generator.server.child_process import end_with_parent, tell_ready
 
 
 def main(kind: str) -> int:
     """Serves until told to stop; returns the exit code."""
-    threading.Thread(target=_end_with_input, daemon=True).start()
-    _raise_descriptor_limit()
+    end_with_parent()
     settings = ProxySettings.from_text(os.environ.pop(VARIABLE))
     try:
         uvloop.run(_serve(kind, settings))
@@ -60,18 +56,6 @@ def _tell_bug(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None
     frames = traceback.extract_tb(error.__traceback__) if error else None
     place = f"{frames[-1].filename}:{frames[-1].lineno}" if frames else "an unknown place"
     sys.stderr.write(f"hf-triton: the proxy failed: {type(error).__name__} at {place}\n")
-
-
-def _raise_descriptor_limit() -> None:
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with contextlib.suppress(OSError, ValueError):
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-
-
-def _end_with_input() -> None:
-    while os.read(0, 1):
-        pass
-    os._exit(EXIT_OK)
 
 
 if __name__ == "__main__":

@@ -14,10 +14,11 @@ import os
 import select
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from generator.errors import ServerError
+from generator.errors import EXIT_OK, ServerError
 from generator.server.restart_policy import RestartPolicy, Restarts
 
 _START_TIMEOUT_S = 60.0
@@ -167,6 +168,17 @@ def _says_something(process: subprocess.Popen[bytes], timeout_s: float) -> bool:
     ready = select.poll()
     ready.register(process.stdout, select.POLLIN)
     return bool(ready.poll(timeout_s * 1000)) and process.stdout.read(1 << 16) != b""
+
+
+def end_with_parent() -> None:
+    """In the child: ends it at once when its stdin closes, for then whoever started it is gone."""
+    threading.Thread(target=_end_with_input, daemon=True).start()
+
+
+def _end_with_input() -> None:
+    while os.read(0, 1):
+        pass
+    os._exit(EXIT_OK)
 
 
 def tell_ready() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import resource
 import shutil
 import socket
 import stat
@@ -175,6 +176,16 @@ def listening_socket(host: str, port: int, flag: str) -> socket.socket:
         listening.close()
         raise ServerError(_reason(error, host, port, flag)) from None
     return listening
+
+
+def most_connections(most: int, spare: int, each: int = 1) -> int:
+    """How many connections may be open at once, ``most`` at most: each takes ``each`` of the file
+    descriptors that this process may have, and ``spare`` are for everything else.
+    """
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        return most
+    return max(1, min(most, (soft - spare) // each))
 
 
 def _reason(error: OSError, host: str, port: int, flag: str) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import resource
 import time
 from collections.abc import Callable, Coroutine
 from typing import Any, Protocol
@@ -17,6 +16,7 @@ from generator.proxy.grpc_port.messages import Output, checked
 from generator.proxy.grpc_port.triton import GrpcTriton
 from generator.proxy.refusal import RefusedError
 from generator.proxy.settings import MIB, Access
+from generator.server.listen import most_connections
 
 _SERVICE = service_pb2.DESCRIPTOR.services_by_name["GRPCInferenceService"]
 _PREFIX = f"/{_SERVICE.full_name}/"
@@ -65,9 +65,8 @@ class GrpcPort:
         self._loop = asyncio.get_running_loop()
         self._num_held = 0
         self._tasks: set[asyncio.Task[None]] = set()
-        most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        self._max_connections = min(
-            _MAX_CONNECTIONS, (most - _SPARE_DESCRIPTORS) // _DESCRIPTORS_EACH
+        self._max_connections = most_connections(
+            _MAX_CONNECTIONS, _SPARE_DESCRIPTORS, _DESCRIPTORS_EACH
         )
 
     def add(self, connection: Connection) -> None:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import re
-import resource
 import time
 from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
@@ -20,6 +18,7 @@ from generator.proxy.http_port.request import Request
 from generator.proxy.http_port.upstream import Pool, Question, Upstream
 from generator.proxy.refusal import RefusedError
 from generator.proxy.settings import MIB, Access
+from generator.server.listen import most_connections
 
 _BUFFERED_MIB = 512  # of bodies that tritonserver does not have yet, of all clients
 _SMALL_BYTES = 65_536  # of a body that there is always room for
@@ -68,7 +67,9 @@ class HttpProxy:
         self.num_buffered = 0
         self._connections: set[Connection] = set()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._max_connections = _max_connections()
+        self._max_connections = most_connections(
+            _MAX_CONNECTIONS, _SPARE_DESCRIPTORS, _DESCRIPTORS_EACH
+        )
         self.now: Callable[[], float] = time.monotonic
 
     def add(self, connection: Connection) -> None:
@@ -194,9 +195,3 @@ class HttpProxy:
     def num_connections(self) -> int:
         """How many are open."""
         return len(self._connections)
-
-
-def _max_connections() -> int:
-    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    room = math.inf if limit == resource.RLIM_INFINITY else limit - _SPARE_DESCRIPTORS
-    return int(min(_MAX_CONNECTIONS, max(room / _DESCRIPTORS_EACH, 8)))
