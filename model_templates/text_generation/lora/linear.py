@@ -1,22 +1,21 @@
 """Linear layers with LoRA adapters: each token gets its own adapter's low-rank change.
 
-The adapters' matrices of a layer are concatenated by rank. A step multiplies its tokens with the
-columns of the adapters that it needs, sets the columns of other adapters to zero, and multiplies
-back: two matrix products, however many adapters share the step. Steps without adapters compute the
-base layers alone.
+Steps without adapters compute the base layers alone. Knows no steps: rows.py has which adapter a
+row has.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from itertools import accumulate, chain
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import nn
+
+from .rows import DeviceRows, Matrices, StepAdapters
 
 Linear = Callable[[torch.Tensor], torch.Tensor]
 
@@ -44,48 +43,6 @@ class Adapter:
     parts: dict[str, LowRank]
 
 
-class RowAdapters:
-    """Which adapter computes each row of a forward: its number, from 1 in the model's order, or 0.
-
-    Rows before the first and behind the last that has one are left alone.
-    """
-
-    def __init__(self, numbers: Sequence[int], device: torch.device) -> None:
-        """At least one number is not 0."""
-        found = [number for number in numbers if number]
-        self.lowest, self.highest = min(found), max(found)
-        self.is_uniform = len(found) == len(numbers) and self.lowest == self.highest
-        first = next(row for row, number in enumerate(numbers) if number)
-        last = next(row for row in reversed(range(len(numbers))) if numbers[row])
-        self.rows = slice(None) if self.is_uniform else slice(first, last + 1)
-        self.numbers = torch.tensor(numbers[self.rows], device=device)
-        self._masks: dict[tuple[object, ...], torch.Tensor] = {}
-
-    def mask(self, layer: AdaptedLinear, columns: slice) -> torch.Tensor:
-        """(rows, columns): 1 where the column is of the row's own adapter, 0 elsewhere."""
-        key = (layer.ranks, layer.down.device, layer.down.dtype)
-        if key not in self._masks:
-            numbers = self.numbers.to(layer.down.device).unsqueeze(1)
-            self._masks[key] = (numbers == layer.owners[columns]).to(layer.down.dtype)
-        return self._masks[key]
-
-
-@dataclass(frozen=True)
-class StepAdapters:
-    """What a forward's rows are computed by: all ``num_tokens`` of them, and those whose logits are
-    wanted, which are all that a model's head sees, and of some runners the last layer. None where
-    no row has an adapter.
-    """
-
-    num_tokens: int
-    tokens: RowAdapters | None
-    sampled: RowAdapters | None
-
-    def of(self, num_rows: int) -> RowAdapters | None:
-        """Those of as many rows as a layer is given; where all are sampled, both are the same."""
-        return self.tokens if num_rows == self.num_tokens else self.sampled
-
-
 class Adapters:
     """All adapters of a model; ``step`` is about the forward at hand, None where it has none."""
 
@@ -96,7 +53,7 @@ class Adapters:
         self._numbers = {name: number for number, name in enumerate(self.names, 1)}
 
     def number(self, name: str | None) -> int:
-        """What stands for an adapter in RowAdapters."""
+        """What stands for an adapter in a row: its number from 1, or 0 for none."""
         return 0 if name is None else self._numbers[name]
 
     @contextmanager
@@ -108,6 +65,17 @@ class Adapters:
         finally:
             self.step = None
 
+    def on_device(
+        self, numbers: torch.Tensor, sampled: torch.Tensor
+    ) -> AbstractContextManager[None]:
+        """Applies the adapters whose numbers are on the device to one forward: ``numbers``
+        (tokens,) int32 of all its tokens, ``sampled`` (rows,) of those that its head sees. What the
+        layers then compute has the same shapes whatever the numbers are. Inside a CUDA graph it is
+        entered while the graph is captured, and a replay reads the numbers anew.
+        """
+        tokens, rows = DeviceRows(numbers), DeviceRows(sampled)
+        return self.applied(StepAdapters(len(numbers), len(sampled), tokens, rows))
+
 
 class AdaptedLinear(nn.Module):
     """``base`` and the adapters' changes of it."""
@@ -118,18 +86,21 @@ class AdaptedLinear(nn.Module):
         parts: Sequence[LowRank | None],
         adapters: Adapters,
         like: torch.Tensor,
+        *,
+        is_head: bool = False,
     ) -> None:
-        """``parts`` has an entry for each adapter; the weights are kept as ``like`` is."""
+        """``parts`` has an entry for each adapter; the weights are kept as ``like`` is. A head is
+        the layer that makes the logits.
+        """
         super().__init__()
-        self.base, self._adapters = base, adapters
+        self.base, self.is_head, self._adapters = base, is_head, adapters
         given = [part for part in parts if part is not None]
         self.in_features, self.out_features = given[0].down.shape[1], given[0].up.shape[0]
-        self.ranks = tuple(0 if part is None else part.rank for part in parts)
-        self._ends = (0, *accumulate(self.ranks))
-        self.down = torch.cat([part.down for part in given]).to(like)  # (ranks, in_features)
-        self.up = torch.cat([part.up.t() for part in given]).to(like)  # (ranks, out_features)
-        owners = [number for number, rank in enumerate(self.ranks, 1) for _ in range(rank)]
-        self.owners = torch.tensor(owners, device=like.device)
+        down = torch.cat([part.down for part in given]).to(like)
+        up = torch.cat([part.up.t() for part in given]).to(like)
+        self.matrices = Matrices(
+            down, up, tuple(0 if part is None else part.rank for part in parts)
+        )
 
     @property
     def weight(self) -> Any:
@@ -147,28 +118,21 @@ class AdaptedLinear(nn.Module):
         if self._adapters.step is None:
             return
         flat = x.reshape(-1, self.in_features)
-        step = self._adapters.step.of(len(flat))
-        if step is None:
-            return
-        columns = slice(self._ends[step.lowest - 1], self._ends[step.highest])
-        if columns.start == columns.stop:
-            return
-        flat = flat[step.rows].to(self.down.device)  # a head's comes from another GPU, where spread
-        low = F.linear(flat, self.down[columns])
-        if not step.is_uniform:
-            low *= step.mask(self, columns)
-        y.view(-1, self.out_features)[step.rows].addmm_(low, self.up[columns])
+        rows = self._adapters.step.of(len(flat), is_head=self.is_head)
+        if rows is not None:
+            rows.add(self.matrices, flat, y.view(-1, self.out_features))
 
 
 def attach(model: Any, adapters: Adapters) -> None:
     """Puts the adapters beside the model's layers, in place."""
+    head = model.get_output_embeddings()
     names = dict.fromkeys(name for adapter in adapters.adapters for name in adapter.parts)
     for name in names:
         parent_name, _, child_name = name.rpartition(".")
         parent, base = model.get_submodule(parent_name), model.get_submodule(name)
         like = torch.empty(0, dtype=model.dtype, device=_device(base, model))
         parts = [adapter.parts.get(name) for adapter in adapters.adapters]
-        layer = AdaptedLinear(base, parts, adapters, like)
+        layer = AdaptedLinear(base, parts, adapters, like, is_head=base is head)
         setattr(parent, child_name, layer)
 
 

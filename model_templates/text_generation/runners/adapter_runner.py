@@ -6,12 +6,14 @@ Knows steps and runners; knows nothing of weights.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
 
 from ..engine.scheduler import Step
-from ..lora.linear import Adapters, RowAdapters, StepAdapters
+from ..lora.linear import Adapters
+from ..lora.rows import RowAdapters, StepAdapters
 from ..sequence.sequence import Sequence
 from .cache_runner import CacheRunner
 
@@ -21,8 +23,11 @@ class AdaptedRunner:
     CUDA graphs.
     """
 
+    fixed_shapes = False  # tests set it
+
     def __init__(self, plain: Any, inner: Any, adapters: Adapters, device: torch.device) -> None:
         self.plain, self.inner, self.adapters, self.device = plain, inner, adapters, device
+        self.fixed_shapes = self.fixed_shapes or device.type != "cpu"
         self.cache, self.name = plain.cache, f"{plain.name}, adapters"
 
     def forward(self, step: Step) -> torch.Tensor:
@@ -42,16 +47,23 @@ class AdaptedRunner:
         for chunk in step.prefills:
             numbers += [self._number(chunk.sequence)] * (chunk.end - chunk.start)
         sampled = [self._number(sequence) for sequence in step.sampled]
-        rows = StepAdapters(len(numbers), self._rows(numbers), self._rows(sampled))
-        with self.adapters.applied(rows):
+        with self._applied(numbers, sampled):
             logits: torch.Tensor = self.inner.forward(step)
         return logits
+
+    def _applied(self, numbers: list[int], sampled: list[int]) -> AbstractContextManager[None]:
+        if self.fixed_shapes:
+            both = torch.tensor(numbers + sampled, dtype=torch.int32).to(self.device)
+            return self.adapters.on_device(both[: len(numbers)], both[len(numbers) :])
+        rows, own = _rows(numbers), _rows(sampled)
+        return self.adapters.applied(StepAdapters(len(numbers), len(sampled), rows, own))
 
     def _number(self, sequence: Sequence) -> int:
         return self.adapters.number(sequence.lora_name)
 
-    def _rows(self, numbers: list[int]) -> RowAdapters | None:
-        return RowAdapters(numbers, self.device) if any(numbers) else None
+
+def _rows(numbers: list[int]) -> RowAdapters | None:
+    return RowAdapters(numbers) if any(numbers) else None
 
 
 def _forwards(step: Step) -> Iterator[Step]:

@@ -15,8 +15,11 @@ from hf_runtime.errors import LoadError
 from safetensors.torch import load_file, save_file
 from text_generation.engine.engine import Engine
 from text_generation.in_flight.engine import InFlightEngine
+from text_generation.lora import rows
 from text_generation.lora.linear import AdaptedLinear
 from text_generation.lora.reading import read_adapters
+from text_generation.lora.rows import DeviceRows, Matrices, RowAdapters, StepAdapters
+from text_generation.runners.adapter_runner import AdaptedRunner
 
 from tests.engine.driving import Answers, running, setup
 from tests.engine.tiny_adapters import peft_reference, read, save_adapter, served_with
@@ -68,12 +71,22 @@ def generated(
     "name, runner",
     [("llama", "fused"), ("llama", "packed"), ("gpt2", "packed"), ("falcon-rotary", "cache")],
 )
-@pytest.mark.parametrize("prepare", [prepack, lambda model: None], ids=["prepacked", "plain"])
+@pytest.mark.parametrize("way", ["prepacked", "plain", "fixed_shapes", "gathered"])
 def test_each_request_gets_the_tokens_of_pefts_own_model(
-    name: str, runner: str, prepare: Any, tmp_path: Path, request: pytest.FixtureRequest
+    name: str,
+    runner: str,
+    way: str,
+    tmp_path: Path,
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    prepare: Any = prepack if way == "prepacked" else lambda model: None
     if runner == "packed":
         request.getfixturevalue("not_fused")
+    monkeypatch.setattr(AdaptedRunner, "fixed_shapes", way in ("fixed_shapes", "gathered"))
+    if way == "gathered":
+        monkeypatch.setattr(rows, "_FEWEST_RANKS_TO_GATHER", 0)
+        monkeypatch.setattr(rows, "_TRAFFIC_OF_GATHERING", 0)
     folders = adapters_of(name, tiny_model(name), tmp_path)
     asked = list(zip(mixed_load(len(NAMES)), NAMES, strict=True))
     expected = peft_reference(tiny_model(name), folders, asked)
@@ -84,6 +97,41 @@ def test_each_request_gets_the_tokens_of_pefts_own_model(
         assert f"({runner}, adapters)" in engine.description
         assert generated(engine, asked, at_once=len(asked)) == expected
         assert generated(engine, asked, at_once=1) == expected
+
+
+@pytest.mark.parametrize("num_adapters, gathers", [(3, False), (120, True)])
+def test_rows_on_the_device_compute_what_each_rows_own_adapter_does(
+    num_adapters: int, gathers: bool
+) -> None:
+    ranks = tuple((0, 7, 25)[number % 3] for number in range(num_adapters))
+    torch.manual_seed(0)
+    matrices = Matrices(torch.randn(sum(ranks), 12), torch.randn(sum(ranks), 20), ranks)
+    numbers = [2, 0, 3, 1, num_adapters, 2]
+    x, y = torch.randn(len(numbers), 12), torch.randn(len(numbers), 40)[:, 10:30]
+    expected = y.double()
+    for row, number in enumerate(numbers):
+        if number:
+            columns = slice(matrices.ends[number - 1], matrices.ends[number])
+            down, up = matrices.down[columns].double(), matrices.up[columns].double()
+            expected[row] += down @ x[row].double() @ up
+    by_step = y.clone()
+    RowAdapters(numbers).add(matrices, x, by_step)
+    on_device = DeviceRows(torch.tensor(numbers, dtype=torch.int32))
+    on_device.add(matrices, x, y)
+    assert bool(on_device._indices) == gathers
+    torch.testing.assert_close(y.double(), expected, rtol=1e-5, atol=1e-4)
+    torch.testing.assert_close(by_step.double(), expected, rtol=1e-5, atol=1e-4)
+
+
+def test_a_head_sees_the_sampled_rows_even_where_there_are_as_many_as_tokens() -> None:
+    tokens, sampled = RowAdapters([1, 2]), RowAdapters([2, 2])
+    step = StepAdapters(2, 2, tokens, sampled)
+    assert step.of(2, is_head=True) is sampled
+    assert step.of(2, is_head=False) is tokens
+    step = StepAdapters(5, 2, tokens, sampled)
+    assert step.of(2, is_head=False) is sampled
+    assert step.of(5, is_head=True) is tokens  # of a model that makes every token's logits
+    assert StepAdapters(5, 0, tokens, None).of(1, is_head=True) is None
 
 
 def test_adapters_change_what_is_generated(llama: dict[str, Path]) -> None:
