@@ -21,6 +21,8 @@ from packaging import tags
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from generator.errors import PerfError
+
 NEEDED = (
     *("torch", "transformers", "accelerate", "numpy", "psutil", "safetensors", "tokenizers"),
     *("sentencepiece", "tqdm", "aiohttp", "jinja2", "pyyaml", "huggingface-hub", "tritonclient"),
@@ -34,7 +36,7 @@ _PROGRAMS = ("tritonserver", "triton_python_backend_stub")
 _STUBS = "pytriton/tritonserver/python_backend_stubs"
 
 
-class WheelError(Exception):
+class WheelError(PerfError):
     """A wheel is missing, is none, or is for another machine; the text says which and why."""
 
 

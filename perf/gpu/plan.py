@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+FAKE = "fake"  # the device, where there is no GPU
+
 
 @dataclass(frozen=True)
 class Section:
@@ -19,6 +21,7 @@ class Section:
     shape: str = ""
     serves: bool = False  # whether it needs a tritonserver and the generator
     is_large: bool = False  # whether it runs only where it is asked for
+    is_fake_only: bool = False  # whether it says nothing that a GPU would not say better
 
 
 _SERVED = "through tritonserver"
@@ -38,8 +41,12 @@ SECTIONS = {
 }
 
 
-def chosen(names: tuple[str, ...] | None, *, large: bool) -> list[Section]:
-    """The sections of these names, or all; large ones where they are named or asked for."""
+def chosen(names: tuple[str, ...] | None, *, large: bool, fake: bool) -> list[Section]:
+    """The sections of these names, or all for such a device; large ones where asked for."""
     if names is not None:
         return [SECTIONS[name] for name in names]
-    return [section for section in SECTIONS.values() if large or not section.is_large]
+    return [
+        section
+        for section in SECTIONS.values()
+        if (large or not section.is_large) and (fake or not section.is_fake_only)
+    ]

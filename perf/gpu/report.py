@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from perf.gpu.plan import SECTIONS
+from perf.gpu.plan import FAKE, SECTIONS
 from perf.gpu.results import Figure, Measured, Results, Target
 from perf.report.markdown import table
 
@@ -17,6 +17,8 @@ _NUMBERS = ((100.0, ",.0f"), (10.0, ".1f"), (0.1, ".2f"))
 def to_markdown(results: Results) -> str:
     """All sections in the plan's order, then what they were measured on and with."""
     lines = ["# On a GPU", ""]
+    fakes = [one.device for one in results.sections.values() if one.device.get("device") == FAKE]
+    lines += [f"**{fake_line(fakes[0])}**", ""] if fakes else []
     for name, section in SECTIONS.items():
         if name in results.sections:
             measured = results.sections[name]
@@ -24,6 +26,13 @@ def to_markdown(results: Results) -> str:
     lines.append(f"- hardware: {_joined(results.hardware)}")
     lines.append(f"- versions: {_joined(results.versions)}")
     return "\n".join(lines) + "\n"
+
+
+def fake_line(device: Mapping[str, object]) -> str:
+    """What is to be known before anything else of figures without a GPU."""
+    return (
+        f"On a fake GPU ({device['why']}): models are tiny and run on the CPU, times are left out"
+    )
 
 
 def _section(measured: Measured) -> Iterator[str]:
@@ -68,7 +77,7 @@ def title(key: str) -> str:
 def cell(key: str, value: str | int | float | bool | None) -> str:
     """A value as people read it; what ends in ``share`` is a percentage."""
     if value is None:
-        return ""
+        return "-"
     if isinstance(value, str | bool | int):
         return str(value)
     if key.endswith("share"):
@@ -83,13 +92,15 @@ def target_cell(target: Target) -> str:
 
 
 def summary(results: Results, names: list[str]) -> Iterator[str]:
-    """A line for each target and each section that was not measured whole."""
+    """A line for each section that was not measured whole, and for each target but those that were
+    compared and met.
+    """
     for name in names:
         measured = results.sections[name]
         if measured.state != "done":
             yield f"{name}: {measured.state}"
         for target in (figure.target for figure in measured.figures):
-            if target:
+            if target and not (target.is_exact and target.is_met):
                 yield f"{name}: {target_cell(target)} ({cell('', target.value)})"
 
 

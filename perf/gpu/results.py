@@ -33,6 +33,7 @@ class Target:
     what: str
     value: float
     least: float
+    is_exact: bool = False  # whether it is counted or compared, not timed
 
     @property
     def is_met(self) -> bool:
@@ -50,17 +51,24 @@ class Figure:
 
 @dataclass(frozen=True)
 class Context:
-    """What a section is told: ``device`` is torch's name of one, ``folder`` a temporary one."""
+    """What a section is told: ``device`` is torch's name of one, ``folder`` a temporary one. Where
+    the GPU is a fake one, models are tiny and run on the CPU, and no time means anything.
+    """
 
     device: str
-    tiny: bool
+    is_fake: bool
     shape: str
     folder: Path
     seed: int
     take: Callable[[Figure], object]
 
     def emit(self, table: str, row: Row, target: Target | None = None) -> None:
-        """Hands on one figure."""
+        """Hands on one figure; of a fake GPU without what was measured, which numbers that are not
+        whole are.
+        """
+        if self.is_fake:
+            row = {key: None if isinstance(value, float) else value for key, value in row.items()}
+            target = None if target and not target.is_exact else target
         self.take(Figure(table, row, target))
 
     @staticmethod
@@ -77,14 +85,18 @@ class Measured:
     created: str  # ISO 8601, UTC
     command: str
     commit: str
-    device: dict[str, Any]  # the GPU, its driver, torch
+    device: dict[str, Any]  # the GPU, its driver, torch and other versions
     duration_s: float = 0.0
     figures: Sequence[Figure] = ()
+    code: str = ""  # which code it was, where no commit says so: ``machine.code``
 
     @property
     def is_bad(self) -> bool:
-        """Whether it should have been measured, and was not or not whole."""
-        return self.state != "done" and not self.state.startswith("skipped")
+        """Whether it should have been measured, and was not or not whole, or does not agree."""
+        if self.state != "done":
+            return not self.state.startswith("skipped")
+        targets = (figure.target for figure in self.figures)
+        return any(target.is_exact and not target.is_met for target in targets if target)
 
 
 @dataclass
@@ -103,7 +115,7 @@ class Results:
             return made(cls, json.loads(path.read_text(encoding="utf-8")))
         except (OSError, ValueError) as error:
             raise ValueError(
-                f"{path} holds no results of perf.gpu ({error}): choose another --output, or "
+                f"{path} holds no results of perf gpu ({error}): choose another --output, or "
                 "remove it"
             ) from error
 

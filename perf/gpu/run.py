@@ -15,9 +15,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from generator.errors import PerfError
 from perf import machine
 from perf.gpu import environment, report
-from perf.gpu.plan import Section
+from perf.gpu.plan import FAKE, Section
 from perf.gpu.results import NOT_FINISHED, SCHEMA_VERSION, Measured, Results, say
 from perf.orphans import end, ends_with_us, our_environment
 
@@ -28,22 +29,24 @@ _LEAST_S = 15.0  # with less left of the budget no section is begun
 _NUMPY_FOR_SERVER = 2  # the embedded server's stub crashes on arrays of numpy 2
 
 
-class NoDeviceError(Exception):
+class NoDeviceError(PerfError):
     """There is nothing to measure on, or not with; the text is one line for the user."""
 
 
 @dataclass
 class Run:
-    """What the command line says; ``folder`` is temporary."""
+    """What the command line says; ``folder`` is temporary, no ``device`` means the first GPU, or a
+    fake one where there is none.
+    """
 
     device: str
-    tiny: bool
     seed: int
     output: Path
     folder: Path
-    budget_s: float | None
+    budget_s: float
     command: str
     created: str
+    again: bool = False
     python: str = sys.executable
     found: dict[str, Any] = field(default_factory=dict)  # the device, torch, what is missing
     has_server: bool = False
@@ -53,11 +56,16 @@ class Run:
         """Of the results."""
         return self.output.with_name(f"{self.output.name}.json")
 
+    @property
+    def is_fake(self) -> bool:
+        return self.device == FAKE
+
     def prepare(self, wheels: Sequence[Path], libpython: Path | None) -> None:
         """Makes the environment where wheels are given, and looks at the device.
 
-        Raises NoDeviceError, WheelError, OSError, ValueError.
+        Raises PerfError, OSError, ValueError.
         """
+        self._code = machine.code()
         self._begun_s = time.monotonic()
         self.results = Results(SCHEMA_VERSION, machine.hardware(), machine.versions())
         if self.path.exists():
@@ -72,18 +80,34 @@ class Run:
         if looked.state != "done":
             raise NoDeviceError(looked.state.partition(": ")[2] or looked.state)
         self.found = looked.figures[0].row
+        self.device = str(self.found.pop("device_name"))
+        if self.is_fake:
+            say(report.fake_line(self.found))
 
     def measure(self, sections: Sequence[Section]) -> bool:
-        """Measures them in turn and prints the report; returns whether none failed."""
+        """Measures them in turn, but for what is measured already, and prints the report; returns
+        whether none failed and all agrees.
+        """
         measured: list[str] = []
         try:
             for section in sections:
                 measured.append(section.name)
-                self._measure(section)
+                if self._is_kept(section.name):
+                    say(f"{section.name}: kept, of {self.results.sections[section.name].created}")
+                else:
+                    self._measure(section)
         finally:
             names = [name for name in measured if name in self.results.sections]
             self._report(names)
         return not any(self.results.sections[name].is_bad for name in names)
+
+    def _is_kept(self, name: str) -> bool:
+        """Whether the results have the section whole, of this code, device and versions."""
+        found = self.results.sections.get(name)
+        if self.again or found is None or found.state != "done":
+            return False
+        now = self._begun("")
+        return (found.commit, found.code, found.device) == (now.commit, now.code, now.device)
 
     def _measure(self, section: Section) -> None:
         if reason := self._cannot(section):
@@ -120,7 +144,8 @@ class Run:
 
     def _begun(self, state: str) -> Measured:
         device = {key: value for key, value in self.found.items() if key != "missing_for_serving"}
-        return Measured(state, self.created, self.command, machine.commit(), device)
+        commit = machine.commit()
+        return Measured(state, self.created, self.command, commit, device, code=self._code)
 
     def _cannot(self, section: Section) -> str:
         """Why a section is not begun; empty where it is."""
@@ -129,7 +154,7 @@ class Run:
         if not section.serves:
             return ""
         if not self.has_server:
-            return "skipped: no tritonserver here: --pytriton-wheel PATH"
+            return "skipped: no tritonserver here: put nvidia-pytriton's wheel in --wheels DIR"
         if missing := self.found["missing_for_serving"]:
             return f"failed: these can't be imported: {missing}; put their wheels in --wheels DIR"
         numpy = self.found["numpy"]
@@ -141,19 +166,17 @@ class Run:
         return ""
 
     def _left_s(self) -> float:
-        if self.budget_s is None:
-            return float("inf")
         return self.budget_s - (time.monotonic() - self._begun_s)
 
     def _command(self, name: str, path: Path) -> list[str]:
         values = {
             "--results": path,
-            "--device": self.device,
+            "--device": self.device or "any",
             "--folder": self.folder / name,
             "--seed": self.seed,
         }
         words = [str(word) for pair in values.items() for word in pair]
-        return [self.python, "-m", "perf.gpu.section", name, *words, *["--tiny"] * self.tiny]
+        return [self.python, "-m", "perf.gpu.section", name, *words]
 
     def _report(self, names: list[str]) -> None:
         text = report.to_markdown(self.results)

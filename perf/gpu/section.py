@@ -12,7 +12,7 @@ import sys
 import traceback
 from pathlib import Path
 
-from perf.gpu.plan import SECTIONS
+from perf.gpu.plan import FAKE, SECTIONS
 from perf.gpu.report import one_line
 from perf.gpu.results import Context, Figure, Results, SkippedError, say
 
@@ -23,7 +23,6 @@ def main(argv: list[str]) -> None:
     parser.add_argument("name", choices=[*SECTIONS, "machine"])
     parser.add_argument("--results", type=Path, required=True)
     parser.add_argument("--device", required=True)
-    parser.add_argument("--tiny", action="store_true")
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args(argv)
@@ -39,8 +38,10 @@ def main(argv: list[str]) -> None:
 
     section = SECTIONS.get(args.name)
     module = f"perf.gpu.sections.{section.module if section else 'machine'}"
-    shape = "tiny" if args.tiny else section.shape if section else ""
-    context = Context(args.device, args.tiny, shape, args.folder, args.seed, take)
+    is_fake = args.device == FAKE
+    shape = "tiny" if is_fake else section.shape if section else ""
+    device = "cpu" if is_fake else args.device
+    context = Context(device, is_fake, shape, args.folder, args.seed, take)
     measured.state = _measured(module, context)
     results.write(args.results)
 

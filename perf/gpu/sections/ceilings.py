@@ -23,10 +23,10 @@ _TIMES, _FOR_S, _TOGETHER = 10, 2.0, 10
 def measure(context: Context) -> None:
     """One row each."""
     device = torch.device(context.device)
-    for name, bytes_per_s in bandwidths(device, tiny=context.tiny).items():
+    for name, bytes_per_s in bandwidths(device, tiny=context.is_fake).items():
         context.emit("memory", {"measured": name, "gb_per_s": bytes_per_s / 1e9})
     for dtype in (torch.bfloat16, torch.float16):
-        rate = matmul_rate(device, dtype, tiny=context.tiny)
+        rate = matmul_rate(device, dtype, tiny=context.is_fake)
         name = str(dtype).removeprefix("torch.")
         context.emit("matrix product", {"dtype": name, "tflop_per_s": rate / 1e12})
 

@@ -62,7 +62,7 @@ class Limit:
 def measure(context: Context) -> None:
     """The short load, the long one, then where a step's time goes."""
     device = torch.device(context.device)
-    bytes_per_s = max(bandwidths(device, tiny=context.tiny).values())
+    bytes_per_s = max(bandwidths(device, tiny=context.is_fake).values())
     model = make_llama(context.shape, device, _SPARE_GIB[context.shape], context.seed)
     per_token = sum(shape.bytes_per_token for shape in layer_shapes(model, device))
     limit = Limit(bytes_per_step(model), per_token, bytes_per_s)
@@ -76,7 +76,7 @@ def measure(context: Context) -> None:
             "bandwidth_gb_per_s": bytes_per_s / 1e9,
         },
     )
-    for load in TINY if context.tiny else (SHORT, LONG):
+    for load in TINY if context.is_fake else (SHORT, LONG):
         _measure_load(context, model, device, load, limit)
 
 

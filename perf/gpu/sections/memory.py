@@ -24,7 +24,7 @@ def measure(context: Context) -> None:
     """A stated budget, then the share of free memory that is taken where none is stated."""
     device = torch.device(context.device)
     before = free_gib(device)
-    model = make_llama(context.shape, device, STATED_GIB if not context.tiny else 0.1)
+    model = make_llama(context.shape, device, STATED_GIB if not context.is_fake else 0.1)
     context.emit(
         "weights",
         {
@@ -34,15 +34,15 @@ def measure(context: Context) -> None:
             "free_gib": free_gib(device),
         },
     )
-    stated = TINY_STATED_GIB if context.tiny else STATED_GIB
-    length, sequences = (64, 4) if context.tiny else (2048, _SEQUENCES)
+    stated = TINY_STATED_GIB if context.is_fake else STATED_GIB
+    length, sequences = (64, 4) if context.is_fake else (2048, _SEQUENCES)
     options: dict[str, Any] = {"max_model_len": length, "max_num_seqs": sequences}
     told = {**options, "kv_cache_gib": stated}
     _measure_budget(context, model, device, "kv_cache_gib stated", stated, told)
     free = free_gib(device)
     per_token = sum(shape.bytes_per_token for shape in layer_shapes(model, device))
     most = int(free * FREE_SHARE * GIB) // (_SEQUENCES * per_token) - 1
-    longest = 128 if context.tiny else min(most, model.config.max_position_embeddings)
+    longest = 128 if context.is_fake else min(most, model.config.max_position_embeddings)
     options["max_model_len"] = longest
     _measure_budget(context, model, device, "90 % of what is free", free * FREE_SHARE, options)
 

@@ -43,7 +43,7 @@ def measure(context: Context) -> None:
     device = torch.device(context.device)
     _check_room(context)
     _save(context, device)
-    clients = TINY_CLIENTS if context.tiny else CLIENTS
+    clients = TINY_CLIENTS if context.is_fake else CLIENTS
     repository = lay_out_tutorial(context.folder)
     tutorial = _levels(context, repository, TUTORIAL, "tutorial model", clients)
     in_flight = _in_flight_levels(context, device, clients)
@@ -116,7 +116,7 @@ def _arguments(context: Context, clients: int) -> LevelArguments:
     """How much is sent; to warm up, for 0 clients, a few requests of other prompts."""
     if not clients:
         return LevelArguments.warm_up(context.seed)
-    policy = Policy(4 * clients, 2, 20) if context.tiny else Policy(4 * clients, 12, 60)
+    policy = Policy(4 * clients, 2, 20) if context.is_fake else Policy(4 * clients, 12, 60)
     return LevelArguments(clients, context.seed, policy)
 
 
