@@ -7,8 +7,9 @@ In transformers' and vLLM's order. All rows' changes go to the device together, 
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable, Mapping
 from collections.abc import Sequence as Rows
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -16,11 +17,26 @@ import torch
 
 from ..sequence.sequence import Sequence
 from ..structured.grammar import Grammar
+from .bad_words import BadWords
+from .columns import Column, Columns, DeviceColumns, to_device
+from .penalties import PenalisedTokens, Penalties, PenaltyColumns
 
 _MINUS_INFINITY = float("-inf")
-_LARGEST = 3e38  # a penalty beyond this would be infinite in float32
-_BITS = 32
-_Ids = npt.NDArray[np.int64]
+_Ids = npt.NDArray[np.int32]
+_NONE: _Ids = np.zeros((0, 2), dtype=np.int32)
+
+
+@dataclass(frozen=True)
+class Changes:
+    """One step's, of the rows whose logits change: ``biased`` and ``forbidden`` (n, 2) are (row,
+    token). ``followed`` are rows whose next token depends on their last.
+    """
+
+    biased: Column
+    biases: Column
+    forbidden: Column
+    penalties: PenaltyColumns | None
+    followed: list[tuple[int, _SequenceProcessors]]
 
 
 class LogitsProcessors:
@@ -29,172 +45,147 @@ class LogitsProcessors:
     def __init__(self, eos_token_ids: Rows[int]) -> None:
         self._eos_token_ids = tuple(eos_token_ids)
         self._changes: dict[Sequence, _SequenceProcessors] = {}
+        self._penalties = Penalties()
+        self._free_rows: list[int] = []  # of the penalties' tokens
+        self._num_rows = 0
 
-    def apply(self, logits: torch.Tensor, sequences: Rows[Sequence]) -> torch.Tensor:
-        """logits (rows, vocab) -> the same, changed in place; float32 where a row changes at all,
-        as half precision would round small penalties away.
+    def prepare(
+        self,
+        sequences: Rows[Sequence],
+        vocab_size: int,
+        pending_rows: Mapping[Sequence, int],
+        columns: Columns,
+    ) -> Changes | None:
+        """Puts what is known before a step's logits into ``columns``; None where none change.
+        ``pending_rows`` are those, in the step before, of tokens that are still on the device.
         """
-        changing = [row for row, s in enumerate(sequences) if s.params.changes_logits]
-        if not changing:
-            return logits
-        logits = logits.float()
-        changes = [(row, self._of(sequences[row], logits.shape[-1])) for row in changing]
-        _add_biases(logits, changes)
-        _penalise(logits, changes)
-        _forbid(logits, changes)
-        constrained = [(row, s.grammar) for row, s in enumerate(sequences) if s.grammar is not None]
-        if constrained:
-            mask_by_grammars(logits, constrained)
-        return logits
+        changes = [
+            (row, self._of(sequence, vocab_size))
+            for row, sequence in enumerate(sequences)
+            if sequence.params.changes_logits
+        ]
+        if not changes:
+            return None
+        biased = [(row, change) for row, change in changes if len(change.biased)]
+        forbidden = [(row, change.forbidden()) for row, change in changes]
+        penalised = [(row, c.penalised) for row, c in changes if c.penalised is not None]
+        return Changes(
+            biased=columns.ints(_pairs((row, change.biased) for row, change in biased)),
+            biases=columns.floats([bias for _, change in biased for bias in change.biases]),
+            forbidden=columns.ints(_pairs(forbidden)),
+            penalties=PenaltyColumns.of(penalised, pending_rows, columns) if penalised else None,
+            followed=[(row, change) for row, change in changes if change.follows],
+        )
+
+    def apply(
+        self,
+        logits: torch.Tensor,
+        changes: Changes,
+        values: DeviceColumns,
+        tokens_before: torch.Tensor | None = None,
+        late: Collection[Sequence] = (),
+    ) -> None:
+        """Changes float32 logits (rows, vocab) in place. ``tokens_before`` (rows,) is the step
+        before; nobody waits for the grammars of ``late``.
+        """
+        if changes.biased:
+            logits[values[changes.biased].unbind(1)] += values[changes.biases]
+        if changes.penalties is not None:
+            self._penalties.apply(logits, changes.penalties, values, tokens_before)
+        if changes.forbidden:
+            _forbid(logits, values[changes.forbidden])
+        self._follow(logits, changes.followed, late)
+
+    def _follow(
+        self,
+        logits: torch.Tensor,
+        followed: list[tuple[int, _SequenceProcessors]],
+        late: Collection[Sequence],
+    ) -> None:
+        """Forbids what the last tokens do."""
+        words = _pairs((row, change.completions()) for row, change in followed)
+        if len(words):
+            _forbid(logits, to_device(words, logits.device).long())
+        sequences = ((row, change.sequence) for row, change in followed)
+        held = [(row, s.grammar) for row, s in sequences if s.grammar and s not in late]
+        if held:
+            mask_by_grammars(logits, held)
 
     def forget(self, sequence: Sequence) -> None:
         """Drops what is kept for a finished sequence."""
-        self._changes.pop(sequence, None)
+        change = self._changes.pop(sequence, None)
+        if change is not None and change.penalised is not None:
+            self._free_rows.append(change.penalised.row)
 
     def _of(self, sequence: Sequence, vocab_size: int) -> _SequenceProcessors:
-        changes = self._changes.get(sequence)
-        if changes is None:
-            changes = _SequenceProcessors(sequence, self._eos_token_ids, vocab_size)
-            self._changes[sequence] = changes
-        return changes
+        change = self._changes.get(sequence)
+        if change is None:
+            change = _SequenceProcessors(sequence, self._eos_token_ids, vocab_size)
+            self._changes[sequence] = change
+            if sequence.params.penalises:
+                change.penalised = PenalisedTokens(sequence, self._free_row())
+        return change
+
+    def _free_row(self) -> int:
+        if self._free_rows:
+            return self._free_rows.pop()
+        self._num_rows += 1
+        return self._num_rows - 1
 
 
 class _SequenceProcessors:
     """What one sequence's options change."""
 
+    penalised: PenalisedTokens | None = None
+
     def __init__(self, sequence: Sequence, eos_token_ids: tuple[int, ...], vocab_size: int) -> None:
         params = sequence.params
         biases = [(token, bias) for token, bias in params.logit_bias if token < vocab_size]
-        self.biased = np.array([token for token, _ in biases], dtype=np.int64)
-        self.biases = np.array([bias for _, bias in biases], dtype=np.float32)
-        self.params = params
-        self.counts = _Counts(sequence) if params.penalises else None
         ends = (*params.stop_token_ids, *(() if params.ignore_eos else eos_token_ids))
-        self._ends = [token for token in ends if token < vocab_size]
-        self._sequence = sequence
-        self._bad_words = _BadWords(params.bad_token_ids, eos_token_ids, vocab_size)
+        self.biased = np.array([token for token, _ in biases], dtype=np.int32)
+        self.biases = np.array([bias for _, bias in biases], dtype=np.float32)
+        self.sequence = sequence
+        self._bad_words = BadWords(params.bad_token_ids, eos_token_ids, vocab_size)
+        self._always = np.array(self._bad_words.single, dtype=np.int32)
+        self._at_first = np.array(
+            [*self._bad_words.single, *(token for token in ends if token < vocab_size)], np.int32
+        )
+        self.follows = self._bad_words.follows or sequence.grammar is not None
 
-    def forbidden(self) -> list[int]:
-        """The tokens that must not come next."""
-        sequence = self._sequence
-        forbidden_ends = self._ends if len(sequence.token_ids) < self.params.min_tokens else []
-        return forbidden_ends + self._bad_words.completions(sequence)
+    def forbidden(self) -> _Ids:
+        """The tokens that must not come next, whichever came last."""
+        is_short = self.sequence.num_sampled_tokens < self.sequence.params.min_tokens
+        return self._at_first if is_short else self._always
 
-
-class _Counts:
-    """The tokens that a sequence's penalties look at, and how often the output has each."""
-
-    def __init__(self, sequence: Sequence) -> None:
-        self._sequence = sequence
-        params = sequence.params
-        penalises_before = params.repetition_penalty != 1
-        prompt = dict.fromkeys(sequence.continued_token_ids if penalises_before else ())
-        self._indices = {token: place for place, token in enumerate(prompt)}
-        self._tokens = np.zeros(len(prompt) + params.max_tokens, dtype=np.int64)
-        self._tokens[: len(prompt)] = list(prompt)
-        self._counts = np.zeros(len(self._tokens), dtype=np.float32)
-        self._num_counted = 0
-
-    def read(self) -> tuple[_Ids, npt.NDArray[np.float32]]:
-        """(tokens, counts): each token once; 0 for one that only the prompt has."""
-        token_ids = self._sequence.token_ids
-        for token in token_ids[self._num_counted :]:
-            place = self._indices.setdefault(token, len(self._indices))
-            self._tokens[place] = token
-            self._counts[place] += 1
-        self._num_counted = len(token_ids)
-        return self._tokens[: len(self._indices)], self._counts[: len(self._indices)]
+    def completions(self) -> list[int]:
+        """The tokens that would complete a bad word."""
+        return self._bad_words.completions(self.sequence)
 
 
-class _BadWords:
-    """Token sequences that are never completed, found by the token before their last."""
-
-    def __init__(
-        self, words: Rows[tuple[int, ...]], eos_token_ids: tuple[int, ...], vocab_size: int
-    ) -> None:
-        """Leaves out words that are an end-of-text token, as transformers does: forbidding one
-        would keep the text from ending.
-        """
-        self._single: list[int] = []
-        self._longer: dict[tuple[int, ...], list[int]] = {}  # all but the last token -> the last
-        self._lengths: dict[int, set[int]] = {}  # of those before it, by the last but one
-        for word in words:
-            if not word or max(word) >= vocab_size or (len(word) == 1 and word[0] in eos_token_ids):
-                continue
-            if len(word) == 1:
-                self._single.append(word[0])
-            else:
-                self._longer.setdefault(word[:-1], []).append(word[-1])
-                self._lengths.setdefault(word[-2], set()).add(len(word) - 1)
-        self._most_before = max(map(len, self._longer), default=0)
-
-    def completions(self, sequence: Sequence) -> list[int]:
-        """The tokens that would complete a word after what a sequence has."""
-        if not self._longer:
-            return self._single
-        before = sequence.token_ids[-self._most_before :]
-        if len(before) < self._most_before and sequence.continues_prompt:
-            before = sequence.prompt_token_ids[len(before) - self._most_before :] + before
-        lengths = self._lengths.get(before[-1], ()) if before else ()
-        found = [self._longer.get(tuple(before[-length:]), ()) for length in lengths]
-        return self._single + [token for tokens in found for token in tokens]
+def _pairs(tokens: Iterable[tuple[int, Rows[int] | _Ids]]) -> _Ids:
+    """(row, its tokens) -> (row, token) for each token, (n, 2)."""
+    listed = [one for one in tokens if len(one[1])]
+    if not listed:
+        return _NONE
+    rows, ids = zip(*listed, strict=True)
+    pairs = np.empty((sum(map(len, ids)), 2), dtype=np.int32)
+    pairs[:, 0] = np.repeat(rows, [len(one) for one in ids])
+    pairs[:, 1] = np.concatenate(ids)
+    return pairs
 
 
-def _add_biases(logits: torch.Tensor, changes: list[tuple[int, _SequenceProcessors]]) -> None:
-    biased = [(row, change.biased) for row, change in changes if len(change.biased)]
-    if biased:
-        biases = np.concatenate([change.biases for _, change in changes])
-        logits[_indices(biased, logits.device)] += torch.from_numpy(biases).to(logits.device)
-
-
-def _penalise(logits: torch.Tensor, changes: list[tuple[int, _SequenceProcessors]]) -> None:
-    """Repetition (CTRL, https://arxiv.org/abs/1909.05858, 4.1), then frequency and presence."""
-    counted = [(row, c.params, *c.counts.read()) for row, c in changes if c.counts is not None]
-    if not counted:
-        return
-    lengths = [len(tokens) for _, _, tokens, _ in counted]
-    if not any(lengths):
-        return
-    device = logits.device
-
-    def spread(values: list[float]) -> torch.Tensor:
-        within_float32 = np.clip(values, -_LARGEST, _LARGEST).astype(np.float32)
-        return torch.from_numpy(np.repeat(within_float32, lengths)).to(device)
-
-    places = _indices([(row, tokens) for row, _, tokens, _ in counted], device)
-    counts = torch.from_numpy(np.concatenate([counts for *_, counts in counted])).to(device)
-    repetition = spread([params.repetition_penalty for _, params, _, _ in counted])
-    frequency = spread([params.frequency_penalty for _, params, _, _ in counted])
-    presence = spread([params.presence_penalty for _, params, _, _ in counted])
-    scores = logits[places]
-    scores = torch.where(scores < 0, scores * repetition, scores / repetition)
-    scores = scores - frequency * counts - presence * (counts > 0)
-    logits[places] = scores.nan_to_num_(nan=0)  # an extreme penalty is finite, however large
-
-
-def _forbid(logits: torch.Tensor, changes: list[tuple[int, _SequenceProcessors]]) -> None:
-    forbidden = [(row, change.forbidden()) for row, change in changes]
-    if any(tokens for _, tokens in forbidden):
-        logits[_indices(forbidden, logits.device)] = _MINUS_INFINITY
-
-
-def _indices(
-    tokens: list[tuple[int, Any]], device: torch.device
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """(rows, tokens), one element for each token of each row."""
-    lengths = [len(ids) for _, ids in tokens]
-    rows = np.repeat(np.array([row for row, _ in tokens], dtype=np.int64), lengths)
-    columns = np.concatenate([np.asarray(ids, dtype=np.int64) for _, ids in tokens])
-    return torch.from_numpy(rows).to(device), torch.from_numpy(columns).to(device)
+def _forbid(logits: torch.Tensor, places: torch.Tensor) -> None:
+    """places (n, 2) are (row, token)."""
+    logits[places.unbind(1)] = _MINUS_INFINITY
 
 
 def mask_by_grammars(logits: torch.Tensor, constrained: Rows[tuple[int, Grammar]]) -> None:
     """Changes logits (rows, vocab) in place, in the rows that are named; no other is touched."""
-    masks = b"".join(grammar.mask() for _, grammar in constrained)
-    words = torch.frombuffer(bytearray(masks), dtype=torch.int32).view(len(constrained), -1)
-    device, vocab_size = logits.device, logits.shape[-1]
-    shifts = torch.arange(_BITS, dtype=torch.int32, device=device)
-    bits = (words.to(device).unsqueeze(-1) >> shifts).bitwise_and_(1)  # (constrained, words, 32)
-    forbidden = bits.flatten(1)[:, :vocab_size] == 0
-    rows = torch.tensor([row for row, _ in constrained], device=device)
-    logits[rows] = logits[rows].masked_fill_(forbidden, float("-inf"))
+    masks = [np.frombuffer(grammar.mask(), dtype=np.int32) for _, grammar in constrained]
+    rows = np.array([row for row, _ in constrained], dtype=np.int32)
+    sent = to_device(np.concatenate([rows, *masks]), logits.device)
+    words = sent[len(rows) :].view(torch.uint8).view(len(rows), -1, 1)
+    bits = words >> torch.arange(8, dtype=torch.uint8, device=logits.device)
+    forbidden = bits.bitwise_and_(1).flatten(1)[:, : logits.shape[-1]] == 0
+    rows_there = sent[: len(rows)].long()
+    logits[rows_there] = logits[rows_there].masked_fill_(forbidden, _MINUS_INFINITY)

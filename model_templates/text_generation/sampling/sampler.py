@@ -2,25 +2,79 @@
 
 A batch of plain greedy sequences costs one argmax. A sequence's options change its own tokens
 only, and a seed gives the same tokens in any batch.
+
+On a GPU a step costs one copy in, one copy out and one wait: ``prepare`` what is known before the
+forward pass, even before the tokens of the step before are read; ``launch``, which waits for
+nothing; ``read``. What grammars and bad words of several tokens forbid is one more copy in.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from collections.abc import Sequence as Rows
+from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from ..sequence.sequence import Sequence, Token
-from .logits_processors import LogitsProcessors
-from .random_sampling import sample_rows
-from .token_logprobs import RawLogprobs
+from .columns import Columns, DeviceColumns, to_device
+from .logits_processors import Changes, LogitsProcessors
+from .random_sampling import Draws, group_draws
+from .token_logprobs import Asked
+
+_NONE_PENDING: Mapping[Sequence, int] = {}
 
 
 def argmax(logits: torch.Tensor) -> torch.Tensor:
     """logits (rows, vocab) -> the first of the largest in each row, (rows,) int64."""
     return logits.argmax(dim=-1)
+
+
+@dataclass(frozen=True)
+class SamplerInputs:
+    """What is known of a step's sampling before its logits; ``array`` (size,) int32 is to be on the
+    device.
+    """
+
+    sequences: list[Sequence]
+    array: npt.NDArray[np.int32]
+    changes: Changes | None
+    draws: list[Draws]
+    num_drawn: int
+    asked: Asked | None
+
+
+class Sampled:
+    """The tokens of a step. ``token_ids`` (num_sequences,) int64 are on the device."""
+
+    def __init__(
+        self,
+        sequences: list[Sequence],
+        token_ids: torch.Tensor,
+        asked: Asked | None = None,
+        logprobs: Rows[torch.Tensor] = (),
+    ) -> None:
+        self.sequences, self.token_ids, self._asked = sequences, token_ids, asked
+        joined = torch.cat([token_ids.int(), *logprobs]) if asked else token_ids
+        self._host, self._copied = joined, None
+        if joined.is_cuda:
+            self._host = joined.to("cpu", non_blocking=True)  # in pinned memory
+            self._copied = torch.cuda.Event()
+            self._copied.record()
+
+    def read(self) -> list[Token]:
+        """One token for each of ``sequences``; waits for the device."""
+        if self._copied is not None:
+            self._copied.synchronize()
+        if self._asked is None:
+            return [Token(token_id) for token_id in self._host.tolist()]
+        numbers = self._host.numpy()
+        token_ids = numbers[: len(self.sequences)].tolist()
+        logprobs = self._asked.read(token_ids, numbers[len(self.sequences) :])
+        return [Token(token_id, logprobs.get(row)) for row, token_id in enumerate(token_ids)]
 
 
 class Sampler:
@@ -35,27 +89,71 @@ class Sampler:
     ) -> None:
         self._changes = LogitsProcessors(eos_token_ids)
         self._argmax = argmax
+        self._last: torch.Tensor | None = None  # token ids
 
-    @torch.inference_mode()  # a runner's logits can't be changed in place outside of it
     def sample(self, logits: torch.Tensor, sequences: Rows[Sequence]) -> list[Token]:
         """logits (num_sequences, vocab), any float dtype, may be changed in place -> one token
         each.
         """
-        raw = RawLogprobs(logits, sequences)
-        logits = self._changes.apply(logits, sequences)
-        token_ids = self._argmax(logits)  # (num_sequences,)
-        sampled_rows = [
-            row for row, sequence in enumerate(sequences) if not sequence.params.is_greedy
-        ]
-        if sampled_rows:
-            rows = torch.tensor(sampled_rows, device=logits.device)
-            token_ids[rows] = sample_rows(logits[rows], [sequences[row] for row in sampled_rows])
-        logprobs = raw.of(token_ids)
-        return [Token(id_, logprobs.get(row)) for row, id_ in enumerate(token_ids.tolist())]
+        return self.launch(logits, self.prepare(sequences, logits.shape[-1])).read()
+
+    def prepare(
+        self,
+        sequences: Rows[Sequence],
+        vocab_size: int,
+        pending_rows: Mapping[Sequence, int] = _NONE_PENDING,
+    ) -> SamplerInputs:
+        """What the next ``launch`` needs. ``pending_rows`` are those, in the last ``launch``, of
+        tokens that are not read yet. Each call is followed by its ``launch``, unless its sequences
+        are forgotten.
+        """
+        columns = Columns()
+        drawn = [(row, s) for row, s in enumerate(sequences) if not s.params.is_greedy]
+        changes = self._changes.prepare(sequences, vocab_size, pending_rows, columns)
+        draws = list(group_draws(drawn, vocab_size, columns))
+        asked = Asked.of(sequences, columns)
+        return SamplerInputs(list(sequences), columns.array(), changes, draws, len(drawn), asked)
+
+    @torch.inference_mode()  # a runner's logits can't be changed in place outside of it
+    def launch(
+        self,
+        logits: torch.Tensor,
+        inputs: SamplerInputs,
+        array: torch.Tensor | None = None,
+        late: Collection[Sequence] = (),
+    ) -> Sampled:
+        """logits (num_sequences, vocab), may be changed in place -> one token each, which the
+        device has or is to compute. ``array`` is ``inputs.array`` where it is on the device. The
+        tokens of ``late`` are to be thrown away: their grammars are not waited for.
+        """
+        if array is None:
+            array = to_device(inputs.array, logits.device)
+        values, asked = DeviceColumns(array), inputs.asked
+        raw = logits
+        if inputs.changes is not None:
+            # Small penalties would be rounded away in half precision.
+            logits = logits.to(torch.float32, copy=asked is not None)
+            self._changes.apply(logits, inputs.changes, values, self._last, late)
+        token_ids = self._choose(logits, inputs, values)
+        logprobs = asked.compute(raw, token_ids, values) if asked is not None else ()
+        self._last = token_ids
+        return Sampled(inputs.sequences, token_ids, asked, logprobs)
 
     def forget(self, sequence: Sequence) -> None:
         """Drops what is kept for a finished sequence."""
         self._changes.forget(sequence)
+
+    def _choose(
+        self, logits: torch.Tensor, inputs: SamplerInputs, values: DeviceColumns
+    ) -> torch.Tensor:
+        """logits (num_sequences, vocab) -> token ids (num_sequences,)."""
+        if len(inputs.draws) == 1 and inputs.num_drawn == len(inputs.sequences):
+            return inputs.draws[0].draw(logits, values)
+        token_ids = self._argmax(logits)
+        for draws in inputs.draws:
+            rows = values[draws.rows]
+            token_ids[rows] = draws.draw(logits[rows], values)
+        return token_ids
 
 
 def choice_seed(seed: int | None, index: int) -> int | None:

@@ -7,47 +7,77 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence as Rows
+from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from ..sequence.sequence import Sequence, TokenLogprobs
+from .columns import Column, Columns, DeviceColumns
 
 
-class RawLogprobs:
-    """Taken before logits are changed; read when the tokens are known."""
+@dataclass(frozen=True)
+class Asked:
+    """Which rows of a step ask, and how many of the likeliest tokens each wants."""
 
-    def __init__(self, logits: torch.Tensor, sequences: Rows[Sequence]) -> None:
-        """logits (num_sequences, vocab)."""
-        asking = [row for row, s in enumerate(sequences) if s.params.num_logprobs is not None]
-        self._num = [sequences[row].params.num_logprobs or 0 for row in asking]
-        self._rows = asking
-        if asking:
-            chosen = logits[torch.tensor(asking, device=logits.device)]
-            self._logprobs = chosen.float().log_softmax(dim=-1)  # (asking, vocab)
+    rows: list[int]
+    nums: list[int]
+    column: Column  # the rows
 
-    def of(self, token_ids: torch.Tensor) -> dict[int, TokenLogprobs]:
-        """token_ids (num_sequences,) -> by row, for the rows that ask."""
-        if not self._rows:
-            return {}
-        rows = torch.tensor(self._rows, device=token_ids.device)
-        sampled_ids = token_ids[rows].unsqueeze(1)
-        sampled = self._logprobs.gather(1, sampled_ids)  # (asking, 1)
-        ranks = 1 + (self._logprobs > sampled).sum(dim=-1)
-        width = min(max(self._num), self._logprobs.shape[-1])
-        top = self._logprobs.topk(width, dim=-1)
+    @classmethod
+    def of(cls, sequences: Rows[Sequence], columns: Columns) -> Asked | None:
+        """None where none asks."""
+        asking = [
+            (row, s.params.num_logprobs)
+            for row, s in enumerate(sequences)
+            if s.params.num_logprobs is not None
+        ]
+        if not asking:
+            return None
+        rows = [row for row, _ in asking]
+        return cls(rows, [num for _, num in asking], columns.ints(rows))
+
+    def compute(
+        self, logits: torch.Tensor, token_ids: torch.Tensor, values: DeviceColumns
+    ) -> list[torch.Tensor]:
+        """logits (num_sequences, vocab) as the model made them, token_ids (num_sequences,) -> what
+        ``read`` takes, int32, some of them the bits of float32.
+        """
+        rows = values[self.column]
+        logprobs = logits[rows].float().log_softmax(dim=-1)  # (asking, vocab)
+        sampled = logprobs.gather(1, token_ids[rows].unsqueeze(1))  # (asking, 1)
+        ranks = 1 + (logprobs > sampled).sum(dim=-1)
+        top = logprobs.topk(min(max(self.nums), logits.shape[-1]), dim=-1)
+        return [
+            sampled.view(torch.int32).flatten(),
+            ranks.int(),
+            top.indices.int().flatten(),
+            top.values.view(torch.int32).flatten(),
+        ]
+
+    def read(
+        self, token_ids: list[int], numbers: npt.NDArray[np.int32]
+    ) -> dict[int, TokenLogprobs]:
+        """By row, for the rows that ask; ``numbers`` are what ``compute`` gave, joined."""
+        num = len(self.rows)
+        width = len(numbers) // num // 2 - 1
+        logprobs, ranks = numbers[:num].view(np.float32), numbers[num : 2 * num]
+        ids, values = numbers[2 * num :].reshape(2, num, width)
         columns = zip(
-            self._rows,
-            self._num,
-            sampled_ids.squeeze(1).tolist(),
-            sampled.squeeze(1).tolist(),
+            self.rows,
+            self.nums,
+            logprobs.tolist(),
             ranks.tolist(),
-            top.indices.tolist(),
-            top.values.tolist(),
+            ids.tolist(),
+            values.view(np.float32).tolist(),
             strict=True,
         )
         return {
-            row: TokenLogprobs(logprob, rank, alternatives(ids[:num], values[:num], token_id))
-            for row, num, token_id, logprob, rank, ids, values in columns
+            row: TokenLogprobs(
+                logprob, rank, alternatives(top_ids[:most], top[:most], token_ids[row])
+            )
+            for row, most, logprob, rank, top_ids, top in columns
         }
 
 

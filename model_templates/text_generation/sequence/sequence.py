@@ -106,6 +106,8 @@ class Sequence:
     adapter; sequences of different adapters, or of different ``cache_salt``, share no keys and
     values. ``grammar`` is the state of its constraint. ``deadline_s`` is on the monotonic clock.
     ``finish_reason`` is also ``cancelled`` or ``error``, which no caller sees.
+
+    ``num_pending`` tokens are sampled on the device and not in ``token_ids`` yet.
     """
 
     prompt_token_ids: list[int]
@@ -122,6 +124,7 @@ class Sequence:
     token_ids: list[int] = field(default_factory=list)
     slot: int = -1
     num_computed_tokens: int = 0
+    num_pending: int = 0
     num_reused_tokens: int = 0
     finish_reason: str | None = None
     error: Exception | None = None
@@ -132,7 +135,8 @@ class Sequence:
         """Gives the sequence its own random numbers, so that a seed reproduces whatever else is in
         the batch.
         """
-        self.random = random.Random(self.params.seed)
+        self._random = random.Random(self.params.seed)
+        self._uniform = (-1, 0.0)  # the token that the number is for
         self._new_tokens: list[Token] = []
 
     @property
@@ -155,6 +159,17 @@ class Sequence:
     def num_tokens_left(self) -> int:
         """How many more tokens the output may have."""
         return self.params.max_tokens - len(self.token_ids)
+
+    @property
+    def num_sampled_tokens(self) -> int:
+        """The output's, with those that are not read from the device yet."""
+        return len(self.token_ids) + self.num_pending
+
+    def uniform(self) -> float:
+        """The random number in [0, 1) for the next token, the same until that is sampled."""
+        if self._uniform[0] != self.num_sampled_tokens:
+            self._uniform = self.num_sampled_tokens, self._random.random()
+        return self._uniform[1]
 
     @property
     def last_token_id(self) -> int:

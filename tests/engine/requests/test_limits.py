@@ -17,7 +17,7 @@ from hf_runtime.request.json_text import read_json
 from text_generation.request import reading_threads
 from text_generation.request.parsing import check_request
 from text_generation.request.reading_threads import READ_AT_ONCE, ReadingThreads
-from text_generation.sampling.logits_processors import _BadWords
+from text_generation.sampling.bad_words import BadWords
 from text_generation.sequence.detokenizer import Detokenizer
 
 from tests.engine.driving import NumberTokenizer
@@ -208,6 +208,6 @@ def test_the_most_stop_words_cost_each_token_little() -> None:
 
 def test_the_most_bad_words_cost_each_token_little() -> None:
     words = [(*range(n % 250), *[7] * 30, 8, n) for n in range(4000)]
-    bad_words = _BadWords(words, (), 5000)
+    bad_words = BadWords(words, (), 5000)
     sequence: Any = type("Written", (), {"token_ids": [7] * 1000 + [8], "continues_prompt": False})
     assert fastest_s(lambda: bad_words.completions(sequence)) < 0.003

@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from text_generation.sampling.columns import Columns, DeviceColumns
 from text_generation.sampling.logits_processors import LogitsProcessors
 from text_generation.sampling.sampler import Sampler
 from text_generation.sequence.sequence import Sequence, Token
@@ -30,7 +31,16 @@ def having(token_ids: list[int], prompt: list[int] | None = None, **params: Any)
 
 
 def changed(logits: torch.Tensor, *rows: Sequence, eos: tuple[int, ...] = (EOS,)) -> torch.Tensor:
-    return LogitsProcessors(eos).apply(logits.clone(), rows)
+    return apply(LogitsProcessors(eos), logits.clone(), *rows)
+
+
+def apply(changes: LogitsProcessors, logits: torch.Tensor, *rows: Sequence) -> torch.Tensor:
+    """The same logits, changed."""
+    columns = Columns()
+    step = changes.prepare(rows, logits.shape[-1], {}, columns)
+    if step is not None:
+        changes.apply(logits, step, DeviceColumns(torch.from_numpy(columns.array())))
+    return logits
 
 
 def ids(one: Sequence) -> Any:
@@ -64,10 +74,10 @@ def test_penalties_are_openais_over_the_output_after_the_repetition_penalty(
 def test_penalties_follow_the_output_from_step_to_step() -> None:
     changes, one = LogitsProcessors([]), having([], frequency_penalty=1.0)
     for step, token in enumerate([4, 4, 7, 4]):
-        logits = changes.apply(torch.zeros(1, VOCAB_SIZE), [one])
+        logits = apply(changes, torch.zeros(1, VOCAB_SIZE), one)
         assert float(logits[0, 4]) == -[0, 1, 2, 2][step]
         one.append(Token(token), frozenset())
-    assert changes.apply(torch.zeros(1, VOCAB_SIZE), [one])[0, [4, 7]].tolist() == [-3, -1]
+    assert apply(changes, torch.zeros(1, VOCAB_SIZE), one)[0, [4, 7]].tolist() == [-3, -1]
 
 
 def test_a_small_penalty_is_not_rounded_away_in_half_precision() -> None:
@@ -184,10 +194,11 @@ def test_a_row_of_nothing_but_bad_words_harms_no_neighbour() -> None:
 
 
 def test_a_batch_without_such_options_is_not_touched() -> None:
-    logits = random_logits(2).bfloat16()
     rows = [having([4]), having([5], temperature=1.0, top_k=3, stop_token_ids=(4,), seed=1)]
     changes = LogitsProcessors([EOS])
-    assert changes.apply(logits, rows) is logits
+    columns = Columns()
+    assert changes.prepare(rows, VOCAB_SIZE, {}, columns) is None
+    assert not len(columns.array())
     assert changes._changes == {}
 
 
