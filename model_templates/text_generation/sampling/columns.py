@@ -72,6 +72,6 @@ class DeviceColumns:
 def to_device(array: npt.NDArray[np.int32], device: torch.device) -> torch.Tensor:
     """array (size,) -> the same on the device; nobody waits for a GPU to copy it."""
     tensor = torch.from_numpy(array)
-    if device.type != "cuda":
-        return tensor.to(device)
+    if device.type != "cuda" or not len(array):
+        return tensor
     return tensor.pin_memory().to(device, non_blocking=True)

@@ -61,7 +61,8 @@ class Sampled:
         joined = torch.cat([token_ids.int(), *logprobs]) if asked else token_ids
         self._host, self._copied = joined, None
         if joined.is_cuda:
-            self._host = joined.to("cpu", non_blocking=True)  # in pinned memory
+            self._host = torch.empty(len(joined), dtype=joined.dtype, pin_memory=True)
+            self._host.copy_(joined, non_blocking=True)
             self._copied = torch.cuda.Event()
             self._copied.record()
 
