@@ -142,6 +142,7 @@ class InFlightEngine(Engine):
         return {
             "num_running": len(holding),
             "num_waiting": max(0, self.num_unfinished - len(holding)),
+            "kv_cache_bytes": self.size.num_bytes,
             "kv_slots": self.size.num_slots,
             "kv_slots_used": len(holding),
             "kv_tokens": self.size.num_slots * self.size.max_model_len,
