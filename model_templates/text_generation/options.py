@@ -59,16 +59,18 @@ class Options:
     max_num_seqs: int | None = field(
         default=None,
         metadata={
-            "help": "sequences generated at once; default: 128, or as many as fit in the KV cache",
+            "help": "sequences generated at once; default: 128 (CPU) or 512 (GPU), or as many as "
+            "fit in the KV cache",
             "unit": "sequences",
             "min": 1,
             "max": 1024,
         },
     )
-    max_num_batched_tokens: int = field(
-        default=512,
+    max_num_batched_tokens: int | None = field(
+        default=None,
         metadata={
-            "help": "most tokens computed in one step; longer prompts are prefilled in chunks",
+            "help": "most tokens computed in one step; longer prompts are prefilled in chunks; "
+            "default: 512 on a CPU, 2048 to 8192 on a GPU by its memory, and at least max_num_seqs",
             "unit": "tokens",
             "min": 1,
             "engines": ("in_flight", "vllm"),
@@ -86,7 +88,8 @@ class Options:
         default=None,
         metadata={
             "help": "memory for keys and values; default: what max_num_seqs x max_model_len needs, "
-            "at most half of the free memory (CPU) or 90 % of it (GPU)",
+            "at most half of the free memory (CPU) or 90 % of it (GPU); a GPU's is in pages of 16 "
+            "tokens, which sequences take as they grow",
             "unit": "GiB",
             "exclusive_min": 0,
             "engines": ("in_flight", "vllm"),
@@ -103,8 +106,8 @@ class Options:
     prefix_cache_gib: float | None = field(
         default=None,
         metadata={
-            "help": "memory for cached prefixes alone, beside kv_cache_gib; default: none, they "
-            "stay in slots of the KV cache where no sequence runs",
+            "help": "memory for cached prefixes, beside kv_cache_gib; default: none, they stay in "
+            "slots or pages of the KV cache that no sequence has",
             "unit": "GiB",
             "exclusive_min": 0,
             "engines": ("in_flight",),
@@ -178,6 +181,7 @@ class Options:
         if (
             self.engine != "vllm"
             and self.max_num_seqs is not None
+            and self.max_num_batched_tokens is not None
             and self.max_num_batched_tokens < self.max_num_seqs
         ):
             message = (

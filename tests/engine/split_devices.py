@@ -31,6 +31,8 @@ class _PretendedGpus(TorchFunctionMode):
         kwargs = dict(kwargs or {})
         if func == _DEVICE_OF:  # a new object at each look
             return _device(args[0])
+        if func is torch.Tensor.pin_memory:
+            return args[0]
         if func is torch.Tensor.to:
             return _moved(*args, **kwargs)
         asked = kwargs.pop("device", None)

@@ -39,7 +39,8 @@ from .metrics import EngineMetrics, families
 class EngineSetup:
     """What an engine is made of. ``prepare`` may change the model for speed; it runs on the
     engine's thread. ``adapters`` are those that requests may name; only the in-flight engine takes
-    any. ``sending_share`` of the time is what sending streams' tokens may take.
+    any. ``sending_share`` of the time is what sending streams' tokens may take. ``paged`` has the
+    in-flight engine keep keys and values in pages or in slots; None: in pages on a GPU.
     """
 
     model: Any
@@ -51,6 +52,7 @@ class EngineSetup:
     prepare: Callable[[Any], object]
     adapters: Adapters | None = None
     sending_share: float = 1.0
+    paged: bool | None = None
 
 
 class Engine(ABC):

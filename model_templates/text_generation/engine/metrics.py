@@ -20,9 +20,10 @@ _PREFIX = "hf_triton_"
 _GAUGES = {
     "num_running": "Sequences that are being generated",
     "num_waiting": "Sequences that wait to be started",
-    "kv_cache_bytes": "Bytes of the cache of keys and values",
     "kv_slots": "Sequences that the cache of keys and values holds",
     "kv_slots_used": "Sequences in the cache of keys and values",
+    "kv_pages": "Pages that the cache of keys and values has",
+    "kv_pages_used": "Pages of the cache of keys and values that sequences hold",
     "kv_tokens": "Tokens that the cache of keys and values holds",
     "kv_tokens_used": "Tokens in the cache of keys and values",
 }
@@ -32,6 +33,7 @@ _COUNTERS = {
     "num_unknown_tokens": "Prompt tokens that the tokenizer does not know",
     "num_refused": "Requests refused because the queue was full or the engine could not take them",
 }
+_PREEMPTED_HELP = "Times that a sequence gave its pages to others and was computed again"
 _REUSED_HELP = "Prompt tokens whose keys and values were there already, rounded at random"
 # How many reused tokens a request is counted by. Exact ones would tell everybody who reads metrics
 # how many tokens of a prompt somebody else has sent before; so would the number of kept prefixes,
@@ -57,6 +59,7 @@ class EngineMetrics:
         self.num_generated_tokens = 0
         self.num_unknown_tokens = 0
         self.num_refused = 0
+        self.num_preempted = 0
         self.finish_reasons: Counter[str] = Counter()
         self.adapters: Counter[str] = Counter()
         self.batch_size = Histogram(_TOKENS)
@@ -120,6 +123,9 @@ def families(
         yield Family(f"{_PREFIX}{name.removeprefix('num_')}_total", help_text, True, (sample,))
     name = f"{_PREFIX}reused_prompt_tokens_total"
     yield one_number(name, _REUSED_HELP, metrics.reused_prompt_tokens.value, counter=True)
+    if "kv_pages" in gauges:
+        name, number = f"{_PREFIX}preemptions_total", float(metrics.num_preempted)
+        yield one_number(name, _PREEMPTED_HELP, number, counter=True)
     reasons = [
         Sample({"finish_reason": reason}, float(metrics.finish_reasons[reason]))
         for reason in FINISH_REASONS

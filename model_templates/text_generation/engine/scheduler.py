@@ -1,19 +1,20 @@
 """Decides what each step computes: which sequences decode, which prompts (or chunks of one) are
 prefilled.
 
-Knows slots as numbers and tokens as counts; never touches a tensor, a model or Triton.
+Knows tokens as counts and asks ``space`` where there is room for their keys and values; never
+touches a tensor, a model or Triton.
 
-Slots stay compact, so that a decode step reads one contiguous view of the cache: the running
-sequences hold slots ``0 .. n-1``. A prompt that is computed over several steps holds the last slot
-of all meanwhile; there is at most one. After a step, rows move into the holes that finished
-sequences leave and to where a finished prompt belongs.
-
-A prompt that begins like what another slot holds starts with a copy of that (prefixes/); one that
-begins like a prompt under way waits until it can.
+A prompt that begins like another starts with what that one has computed; where it is under way, the
+prompt waits until it can.
 
 Long and short prompts wait in two lines, each in order of arrival: while a long prompt is computed
 it gets at least half of what a step has for prompts, and short ones share the rest. So short ones
-don't wait for a flood of long ones, nor long ones for a flood of short ones.
+don't wait for a flood of long ones, nor long ones for a flood of short ones. Room goes to who came
+first.
+
+Where a running sequence finds no room for its next token, the youngest one is preempted
+(https://arxiv.org/abs/2309.06180, section 4.5): it gives its room back, waits first in its line,
+and all of its tokens are computed again. Prompts are started in no step that preempts.
 """
 
 from __future__ import annotations
@@ -23,13 +24,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from ..kv.slot_contents import SlotContents, SlotCopy
+from ..kv.space import Space
 from ..sequence.sequence import Sequence
+from .step_inputs import StepInputs
 
 
 @dataclass(frozen=True)
 class PrefillChunk:
-    """Tokens ``start .. end-1`` of a prompt; the last chunk of a prompt gives its first output
-    token.
+    """Tokens ``start .. end-1`` of a prompt, or of what a preempted sequence computes again; the
+    last chunk gives the next output token.
     """
 
     sequence: Sequence
@@ -38,22 +41,25 @@ class PrefillChunk:
 
     @property
     def is_first(self) -> bool:
-        return self.start == self.sequence.num_reused_tokens
+        """Whether the sequence begins with it, for the first time."""
+        sequence = self.sequence
+        return self.start == sequence.num_reused_tokens and not sequence.num_preemptions
 
     @property
     def is_last(self) -> bool:
-        return self.end == self.sequence.num_prompt_tokens
+        return self.end == self.sequence.num_prefill_tokens
 
 
 @dataclass(frozen=True)
 class Step:
-    """What to compute: one token for each of ``decodes`` (in slot order), then the chunks of
-    ``prefills``; ``copies`` come before both.
+    """What to compute: one token for each of ``decodes`` (those in slots in their order), then the
+    chunks of ``prefills``; ``copies`` come before both.
     """
 
     decodes: list[Sequence] = field(default_factory=list)
     prefills: list[PrefillChunk] = field(default_factory=list)
     copies: list[SlotCopy] = field(default_factory=list)
+    inputs: StepInputs = field(default_factory=StepInputs)
 
     @property
     def sampled(self) -> list[Sequence]:
@@ -66,22 +72,23 @@ class Step:
 
 
 class Scheduler:
-    """Fills ``max_num_seqs`` slots and computes at most ``max_num_batched_tokens`` a step. Shares
-    prefixes where ``contents`` does.
+    """Runs ``max_num_seqs`` sequences and computes at most ``max_num_batched_tokens`` a step.
+    Without ``space``, each has a slot and no prefixes are shared.
     """
 
     def __init__(
-        self, max_num_seqs: int, max_num_batched_tokens: int, contents: SlotContents | None = None
+        self, max_num_seqs: int, max_num_batched_tokens: int, space: Space | None = None
     ) -> None:
         self.max_num_seqs = max_num_seqs
         self.max_num_batched_tokens = max_num_batched_tokens
         self.running: list[Sequence] = []
+        self.num_preempted = 0
         self._longest_short = max_num_batched_tokens // 2
-        self._short: deque[tuple[int, Sequence]] = deque()  # (order of arrival, sequence)
-        self._long: deque[tuple[int, Sequence]] = deque()
+        self._short: deque[Sequence] = deque()
+        self._long: deque[Sequence] = deque()
         self._num_arrived = 0
         self._partial: Sequence | None = None
-        self._contents = contents or SlotContents()
+        self._space: Space = space or SlotContents(max_num_seqs)
         self._copies: list[SlotCopy] = []  # of the step that is being made
 
     @property
@@ -93,24 +100,27 @@ class Scheduler:
         return len(self._short) + len(self._long)
 
     @property
-    def holding_slots(self) -> list[Sequence]:
-        """Every sequence that holds a slot."""
+    def holding(self) -> list[Sequence]:
+        """Every sequence that is started."""
         return self.running + ([self._partial] if self._partial else [])
 
     def add(self, sequences: Iterable[Sequence]) -> None:
         """Queues sequences behind those of their line that wait already."""
         for sequence in sequences:
-            line = self._short if self._is_short(sequence) else self._long
-            line.append((self._num_arrived, sequence))
+            self._line(sequence).append(sequence)
+            sequence.arrival = self._num_arrived
             self._num_arrived += 1
 
     def schedule(self) -> Step:
-        """Every running sequence decodes one token; what is left of the step's tokens goes to
-        prompts.
+        """Every running sequence decodes one token, if it may have more than those that are
+        pending; what is left of the step's tokens goes to prompts.
         """
-        self._contents.finish_step()
-        decodes = list(self.running)
-        prefills = self._prefills(self.max_num_batched_tokens - len(decodes))
+        self._space.finish_step()
+        num_preempted = self.num_preempted
+        decodes = self._decodes()
+        prefills = []
+        if num_preempted == self.num_preempted:
+            prefills = self._prefills(self.max_num_batched_tokens - len(decodes))
         for sequence in decodes:
             sequence.num_computed_tokens += 1
         copies, self._copies = self._copies, []
@@ -121,142 +131,177 @@ class Scheduler:
         they leave. Called between steps, and after every step that ends a prompt.
         """
         gone = set(finished)
-        for sequence in self.holding_slots if gone else ():
-            if sequence in gone and sequence.slot >= 0:
-                self._contents.release(sequence)
-        if gone.difference(self.holding_slots):
-            self._short = deque(item for item in self._short if item[1] not in gone)
-            self._long = deque(item for item in self._long if item[1] not in gone)
+        for sequence in self.holding if gone else ():
+            if sequence in gone:
+                self._space.release(sequence)
+        if gone.difference(self.holding):
+            self._short = deque(sequence for sequence in self._short if sequence not in gone)
+            self._long = deque(sequence for sequence in self._long if sequence not in gone)
         if self._partial in gone:
             self._partial = None
-        self._close_holes(gone)
-        copies = []
-        for slot, sequence in enumerate(self.running):
-            if sequence.slot != slot:
-                copies += self._contents.move(sequence, slot)
-        return copies
+        if gone:
+            self.running = [sequence for sequence in self.running if sequence not in gone]
+        return self._space.arrange(self.running)
 
     def drain_running(self) -> list[Sequence]:
-        """Takes out every sequence that holds a slot, and forgets what the slots hold; those that
-        wait go on waiting.
+        """Takes out every sequence that is started, and forgets what was computed; those that wait
+        go on waiting.
         """
-        sequences = self.holding_slots
+        sequences = self.holding
         self.running, self._partial = [], None
-        self._contents.clear()
+        self._space.clear()
         self._copies.clear()
         return sequences
 
     def drain(self) -> list[Sequence]:
         """Empties the scheduler; returns every sequence that was in it."""
-        waiting = sorted((*self._short, *self._long), key=lambda item: item[0])
+        waiting = sorted((*self._short, *self._long), key=_arrival)
         self._short.clear()
         self._long.clear()
-        return self.drain_running() + [sequence for _, sequence in waiting]
+        return self.drain_running() + waiting
 
     @property
     def _num_free(self) -> int:
         return self.max_num_seqs - len(self.running) - (self._partial is not None)
 
+    def _decodes(self) -> list[Sequence]:
+        """The running sequences that decode, each with room for its token."""
+        decodes = [
+            s for s in self.running if not s.num_pending or s.num_pending < s.num_tokens_left
+        ]
+        num_preempted = self.num_preempted
+        for sequence in decodes:
+            while sequence.num_computed_tokens and not self._grows(sequence):
+                self._preempt(max(self.holding, key=_arrival))
+        if num_preempted == self.num_preempted:
+            return decodes
+        return [sequence for sequence in decodes if sequence.num_computed_tokens]
+
+    def _grows(self, sequence: Sequence) -> bool:
+        return self._space.grow(sequence, sequence.num_computed_tokens + 1)
+
+    def _preempt(self, sequence: Sequence) -> None:
+        """Takes a started sequence's room; it waits first in its line."""
+        self._space.release(sequence)
+        sequence.preempt()
+        if sequence is self._partial:
+            self._partial = None
+        else:
+            self.running.remove(sequence)
+        self._line(sequence).appendleft(sequence)
+        self.num_preempted += 1
+
     def _prefills(self, budget: int) -> list[PrefillChunk]:
         """Chunks of at most ``budget`` tokens together."""
         chunks: list[PrefillChunk] = []
-        is_parked = self._partial is not None  # in the last slot, until the step is over
         self._relegate()
-        if not is_parked:
-            self._begin_long()
+        self._begin_long(budget)
         reserved = -(-budget // 2) if self._partial else 0
         budget -= self._admit_short(budget - reserved, chunks)
         if self._partial is None and self._short and self._num_free and budget:
-            self._begin_head(self._short)  # nothing longer is under way
+            self._begin_head(self._short, budget)  # nothing longer is under way
         while self._partial is not None and budget:
-            budget -= self._continue(self._partial, budget, chunks)
-            if self._partial is None and (not is_parked or self._fits_beside_parked(budget)):
-                self._begin_long()
+            num_tokens = self._continue(self._partial, budget, chunks)
+            if not num_tokens:
+                break
+            budget -= num_tokens
+            self._begin_long(budget)
         return chunks
 
     def _relegate(self) -> None:
         """Takes the first of the short line to the long one where what made it short is gone."""
         if not self._short or not self._num_free:
             return
-        head = self._short[0][1]
-        if head.num_prompt_tokens > self._longest_short and not self._is_short(head):
+        head = self._short[0]
+        if head.num_prefill_tokens > self._longest_short and not self._is_short(head):
             self._long.appendleft(self._short.popleft())
 
+    def _line(self, sequence: Sequence) -> deque[Sequence]:
+        return self._short if self._is_short(sequence) else self._long
+
     def _is_short(self, sequence: Sequence) -> bool:
-        num_coming = self._contents.find(sequence).num_coming
-        return sequence.num_prompt_tokens - num_coming <= self._longest_short
+        num_coming = self._space.find(sequence).num_coming
+        return sequence.num_prefill_tokens - num_coming <= self._longest_short
 
-    def _begin_long(self) -> None:
-        """Starts the oldest long prompt, unless a short one came first and wants the last slot."""
-        if not self._long or not self._num_free:
+    def _begin_long(self, budget: int) -> None:
+        """Starts the oldest long prompt where none is under way, unless a short one came first and
+        wants the last place or waits for room.
+        """
+        if self._partial is not None or not self._long or not self._num_free:
             return
-        if self._num_free > 1 or not self._short or self._long[0][0] < self._short[0][0]:
-            self._begin_head(self._long)
+        short = self._short[0] if self._short else None
+        if short is not None and short.arrival < self._long[0].arrival:
+            if self._num_free > 1 and self._space.has_room(short, whole=True):
+                self._begin_head(self._long, budget)
+        else:
+            self._begin_head(self._long, budget)
 
-    def _begin_head(self, line: deque[tuple[int, Sequence]]) -> None:
+    def _begin_head(self, line: deque[Sequence], budget: int) -> None:
         """Makes the first of a line the prompt under way, unless it had better wait."""
-        if not self._contents.find(line[0][1]).is_worth_waiting_for:
-            self._partial = line.popleft()[1]
+        head = line[0]
+        if self._space.find(head).is_worth_waiting_for or not self._comes_first(head):
+            return
+        if self._space.has_room(head, whole=self._num_left(head) <= budget):
+            self._partial = line.popleft()
+
+    def _comes_first(self, sequence: Sequence) -> bool:
+        """Whether no long prompt that came before it waits for room."""
+        if self._partial is not None or not self._long:
+            return True
+        head = self._long[0]
+        return sequence.arrival <= head.arrival or self._space.find(head).is_worth_waiting_for
 
     def _admit_short(self, budget: int, chunks: list[PrefillChunk]) -> int:
         """Books whole prompts of at most ``budget`` tokens together; returns their tokens."""
         num_tokens = 0
-        held_back: list[tuple[int, Sequence]] = []  # for a step or a few; each keeps a slot free
+        held_back: list[Sequence] = []  # for a step or a few; each keeps a place free
         while self._short and self._num_free > len(held_back) and num_tokens < budget:
-            sequence = self._short[0][1]
-            shared = self._contents.find(sequence)
+            sequence = self._short[0]
+            shared = self._space.find(sequence)
             if shared.is_worth_waiting_for:
                 held_back.append(self._short.popleft())
                 continue
-            if sequence.num_prompt_tokens - shared.num_ready > budget - num_tokens:
+            if sequence.num_prefill_tokens - shared.num_ready > budget - num_tokens:
+                break
+            if not self._comes_first(sequence) or not self._space.has_room(sequence, whole=True):
                 break
             self._short.popleft()
             num_tokens += self._admit(sequence, chunks)
         self._short.extendleft(reversed(held_back))
         return num_tokens
 
-    def _fits_beside_parked(self, budget: int) -> bool:
-        """Whether the oldest long prompt can be computed whole, in another slot than the last."""
-        return (
-            bool(self._long)
-            and len(self.running) < self.max_num_seqs - 1
-            and self._num_left(self._long[0][1]) <= budget
-        )
-
     def _num_left(self, sequence: Sequence) -> int:
         """How many tokens of a prompt that waits are to be computed."""
-        return sequence.num_prompt_tokens - self._contents.find(sequence).num_ready
+        return sequence.num_prefill_tokens - self._space.find(sequence).num_ready
 
     def _admit(self, sequence: Sequence, chunks: list[PrefillChunk]) -> int:
-        """Books all of a prompt that is to be computed in the next slot; returns its tokens."""
-        self._copies += self._contents.place(sequence, len(self.running))
+        """Books all of a prompt that is to be computed; returns its tokens."""
+        self._copies += self._space.place(sequence, whole=True)
         self.running.append(sequence)
-        return self._book(sequence, sequence.num_prompt_tokens, chunks)
+        return self._book(sequence, sequence.num_prefill_tokens, chunks)
 
     def _continue(self, sequence: Sequence, budget: int, chunks: list[PrefillChunk]) -> int:
-        """Books a chunk of the prompt under way; returns its tokens."""
-        if sequence.slot < 0:
-            if self._num_left(sequence) <= budget:
+        """Books a chunk of the prompt under way; returns its tokens, 0 where it finds no room."""
+        if not sequence.num_computed_tokens:
+            is_whole = self._num_left(sequence) <= budget
+            if not self._space.has_room(sequence, whole=is_whole):
+                return 0
+            if is_whole:
                 self._partial = None
                 return self._admit(sequence, chunks)
-            self._copies += self._contents.place(sequence, self.max_num_seqs - 1)
-        end = min(sequence.num_prompt_tokens, sequence.num_computed_tokens + budget)
-        if end == sequence.num_prompt_tokens:
-            self.running.append(sequence)  # retire() moves it into its place after the step
+            self._copies += self._space.place(sequence, whole=False)
+        end = min(sequence.num_prefill_tokens, sequence.num_computed_tokens + budget)
+        if end == sequence.num_prefill_tokens:
+            self.running.append(sequence)
             self._partial = None
         return self._book(sequence, end, chunks)
 
     def _book(self, sequence: Sequence, end: int, chunks: list[PrefillChunk]) -> int:
         start, sequence.num_computed_tokens = sequence.num_computed_tokens, end
-        self._contents.note_computed(sequence, end)
+        self._space.note_computed(sequence, end)
         chunks.append(PrefillChunk(sequence, start, end))
         return end - start
 
-    def _close_holes(self, gone: set[Sequence]) -> None:
-        """The last running sequences take the places of those that are gone."""
-        num_kept = sum(sequence not in gone for sequence in self.running)
-        movers = iter([s for s in self.running[num_kept:] if s not in gone])
-        for index in range(num_kept):
-            if self.running[index] in gone:
-                self.running[index] = next(movers)
-        del self.running[num_kept:]
+
+def _arrival(sequence: Sequence) -> int:
+    return sequence.arrival

@@ -9,21 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import torch
-from hf_runtime.errors import LoadError, reason
+from hf_runtime.devices.device import total_bytes
+from hf_runtime.errors import reason
 
 from ..engine.engine import Engine
 from ..engine.scheduler import Scheduler
-from ..kv.kv_cache import (
-    CacheSize,
-    KVCache,
-    context_length,
-    layer_shapes,
-    plan_size,
-    prefix_slots,
-    spread_free_bytes,
-    stable_length,
-)
-from ..kv.slot_contents import SlotContents, prefix_slot_order
+from ..kv.kv_cache import CacheSize, context_length, layer_shapes, stable_length
+from ..kv.paged_cache import PagedSize
 from ..lora.linear import attach
 from ..runners.adapter_runner import AdaptedRunner
 from ..runners.cuda_graphs import with_cuda_graphs
@@ -32,9 +24,10 @@ from ..sequence.sequence import Sequence
 from ..structured.following import wait_for_masks
 from ..structured.grammar import tell_all
 from .runner_selection import Runner, UnsupportedModelError, select_runner
+from .step_tokens import max_num_batched_tokens
+from .storage import allocate, plan_storage
 from .warm_up import warm_up
 
-_FEWEST_KEPT = 4  # prefixes
 _LONGEST_WAIT_S = 0.05  # for grammars, which mostly take less than the step
 
 
@@ -42,12 +35,12 @@ class InFlightEngine(Engine):
     """Generates for many sequences at once, one token each a step."""
 
     name = "in_flight"
-    size: CacheSize
+    size: CacheSize | PagedSize
     runner: Runner
 
     @property
     def max_num_seqs(self) -> int:
-        return self.size.num_slots
+        return self.size.max_num_seqs
 
     @property
     def max_model_len(self) -> int:
@@ -55,10 +48,8 @@ class InFlightEngine(Engine):
 
     @property
     def description(self) -> str:
-        own = self.size.num_prefix_slots
         return (
-            f"in_flight engine ({self.runner.name}), {self.size.num_slots} sequences x "
-            f"{self.size.max_model_len} tokens{f' and {own} more prefixes' if own else ''}, "
+            f"in_flight engine ({self.runner.name}), {self._storage.description}, "
             f"KV cache {self.size.gib:.2f} GiB"
         )
 
@@ -75,78 +66,52 @@ class InFlightEngine(Engine):
         except Exception as error:
             # Any failure of an unknown architecture means the same: this engine can't serve it.
             raise UnsupportedModelError(reason(error)) from error
+        in_pages = setup.device.type == "cuda" if setup.paged is None else setup.paged
         config = setup.model.config.get_text_config()
         stable = stable_length(config)
-        free_bytes = spread_free_bytes(shapes, setup.free_bytes)
-        self.size = plan_size(
-            shapes,
-            model_limit=stable if stable and not options.max_model_len else context_length(config),
-            max_model_len=options.max_model_len,
-            max_num_seqs=options.max_num_seqs,
-            kv_cache_gib=options.kv_cache_gib,
-            free_bytes=free_bytes,
-        )
-        if stable and self.size.max_model_len > stable:
+        model_limit = stable if stable and not options.max_model_len else context_length(config)
+        storage = plan_storage(setup, shapes, model_limit, in_pages=in_pages)
+        if stable and storage.size.max_model_len > stable:
             raise UnsupportedModelError(
                 f"one sequence of more than {stable} tokens changes the rotary embedding of all; "
                 f"with max_model_len {stable} or less it can"
             )
-        if options.prefix_cache_gib is not None:
-            self.size = prefix_slots(self.size, options.prefix_cache_gib, free_bytes)
-        make_runner = select_runner(setup.model, shapes, setup.device)
+        make_runner = select_runner(setup.model, shapes, setup.device, in_pages)
+        if in_pages and not getattr(make_runner, "keeps_pages", False):
+            storage = plan_storage(setup, shapes, model_limit, in_pages=False)
+        self._storage, self.size = storage, storage.size
         setup.prepare(setup.model)
         if setup.adapters is not None:
             attach(setup.model, setup.adapters)
-        spare = 1 if setup.device.type == "cuda" else 0
-        try:
-            self._cache = KVCache(shapes, self.size, spare)
-        except (RuntimeError, MemoryError) as error:
-            raise LoadError(
-                f"no memory for a KV cache of {self.size.gib:.2f} GiB: {reason(error)}"
-            ) from error
+        self._cache = allocate(self._storage)
         runner = make_runner(setup.model, self._cache, setup.device)
         own_argmax = getattr(runner, "argmax", argmax)
         self._sampler = Sampler(sorted(setup.eos_token_ids), own_argmax)
         self.runner = with_cuda_graphs(runner, setup.device)
         if setup.adapters is not None:
             self.runner = AdaptedRunner(self.runner, runner, setup.adapters, setup.device)
-        self._contents = SlotContents()
-        self._scheduler = self._new_scheduler()
+        self._use_new_space(shares=False)
         warm_up(self._scheduler, self.runner, self._sampler, self._cache)
-        if options.prefix_cache:
-            self._contents = self._shared_contents()
-            self._scheduler = self._new_scheduler()
+        self._use_new_space(shares=options.prefix_cache)
 
-    def _new_scheduler(self) -> Scheduler:
-        num_tokens = self.setup.options.max_num_batched_tokens
-        return Scheduler(self.size.num_slots, num_tokens, self._contents)
-
-    def _shared_contents(self) -> SlotContents:
-        """Which slots keep prefixes. A CPU's memory is taken when it is first written, so that kept
-        prefixes would soon fill the whole cache: there they may use a quarter of the running
-        sequences' slots, beside the prefix slots.
-        """
-        num_slots, num_own = self.size.num_slots, self.size.num_prefix_slots
-        is_cpu = self.setup.device.type == "cpu"
-        max_kept = num_own + (max(_FEWEST_KEPT, num_slots // 4) if is_cpu else num_slots)
-        return SlotContents(prefix_slot_order(num_slots, num_own), max_kept)
+    def _use_new_space(self, *, shares: bool) -> None:
+        setup, num_seqs = self.setup, self.size.max_num_seqs
+        self._space = self._storage.new_space(shares=shares)
+        num_tokens = max_num_batched_tokens(setup.options, setup.device, total_bytes, num_seqs)
+        self._scheduler = Scheduler(num_seqs, num_tokens, self._space)
 
     @property
     def num_kept(self) -> int:
-        """How many ended sequences can be shared with; not published."""
-        return self._contents.num_kept
+        """How many ended sequences, or pages of them, can be shared with; not published."""
+        return self._space.num_kept
 
     @property
     def gauges(self) -> dict[str, int]:
-        holding = self._scheduler.holding_slots
+        holding = self._scheduler.holding
         return {
             "num_running": len(holding),
             "num_waiting": max(0, self.num_unfinished - len(holding)),
-            "kv_cache_bytes": self.size.num_bytes,
-            "kv_slots": self.size.num_slots,
-            "kv_slots_used": len(holding),
-            "kv_tokens": self.size.num_slots * self.size.max_model_len,
-            "kv_tokens_used": sum(sequence.num_computed_tokens for sequence in holding),
+            **self._storage.gauges(holding),
         }
 
     def _has_work(self) -> bool:
@@ -158,6 +123,7 @@ class InFlightEngine(Engine):
     def _step(self) -> None:
         """Forward, sample, publish; then running sequences move to the slots of finished ones."""
         step = self._scheduler.schedule()
+        self.metrics.num_preempted = self._scheduler.num_preempted
         self._cache.copy_slots(step.copies)
         logits = self.runner.forward(step)
         logits, sampled = self._without_late(logits, step.sampled)

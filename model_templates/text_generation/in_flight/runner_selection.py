@@ -3,7 +3,8 @@
 No list of architectures: each runner computes a short trial run (prompts of different lengths, one
 of them in chunks, joining while another decodes) and its logits are compared with the model's own
 forward over the same tokens. The first runner whose logits agree is taken. They are tried in the
-order of their speed: fused (on a CPU), packed, cache.
+order of their speed: fused (on a CPU), packed, cache; where the cache is to be in pages: paged,
+cache.
 """
 
 from __future__ import annotations
@@ -19,6 +20,9 @@ from hf_runtime.errors import RuntimeModelError, reason
 from ..engine.scheduler import Scheduler, Step
 from ..fused.attention_rules import UnsupportedDecoderError
 from ..kv.kv_cache import CacheSize, KVCache, LayerShape
+from ..kv.paged_cache import PagedCache, PagedSize
+from ..kv.pages import Pages
+from ..paged.runner import PagedRunner
 from ..runners.cache_runner import CacheRunner
 from ..runners.packed_runner import PackedRunner
 from ..sequence.sampling_params import SamplingParams
@@ -30,6 +34,7 @@ from .warm_up import dummy_sequence
 _TOLERANCE = {torch.float32: 1e-3, torch.float16: 3e-2, torch.bfloat16: 8e-2}
 _WIDEST = 8e-2
 _TRIAL_LEN = 32
+_TRIAL_PAGES = 13  # two for each sequence, one that each keeps in reserve, and page 0
 _TRIAL_WIDTH = 4
 _WIDTHS = ("sliding_window", "attention_chunk_size")
 
@@ -43,30 +48,33 @@ class Runner(Protocol):
         """Computes a step -> logits (num_sampled, vocab) in the order of ``step.sampled``."""
 
 
-RunnerFactory = Callable[[Any, KVCache, torch.device], Runner]
+# From a model, a cache (of pages, where it has a true attribute ``keeps_pages``) and a device.
+RunnerFactory = Callable[[Any, Any, torch.device], Runner]
 
 
 class UnsupportedModelError(RuntimeModelError):
     """No runner supports the model; the text says why, runner by runner."""
 
 
-def select_runner(model: Any, shapes: list[LayerShape], device: torch.device) -> RunnerFactory:
-    """The first runner whose logits agree with the model's own. Leaves the model as that runner
-    needs it.
+def select_runner(
+    model: Any, shapes: list[LayerShape], device: torch.device, in_pages: bool = False
+) -> RunnerFactory:
+    """The first runner whose logits agree with the model's own; one that keeps keys and values
+    ``in_pages`` where such a one holds the model. Leaves the model as that runner needs it.
 
     Raises:
         UnsupportedModelError: none does.
     """
     candidates: list[RunnerFactory] = [CacheRunner]
     if getattr(model, "_supports_attention_backend", False):
-        candidates.insert(0, PackedRunner)
+        candidates.insert(0, PagedRunner if in_pages else PackedRunner)
     if "local" in (getattr(model.config, "attention_layers", None) or ()):
         # GPT-Neo counts its window from the longest row of a batch and keeps its width where
         # _narrow_windows can't change it: only prompts longer than the trial's would differ.
         raise UnsupportedModelError("its local attention takes no sequences of different lengths")
     with _narrow_windows(model):
         expected = _TrialRun(model, device).expected()
-        if device.type == "cpu" and _fits_fused(model, shapes, device, expected):
+        if device.type == "cpu" and not in_pages and _fits_fused(model, shapes, device, expected):
             return fused_runner
         return _first_matching(candidates, model, shapes, device, expected)
 
@@ -163,13 +171,13 @@ def _narrow_windows(model: Any) -> Iterator[None]:
 
 
 class _TrialRun:
-    """Three prompts of 7, 4 and 9 tokens, and two more tokens for each."""
+    """Three prompts of 7, 4 and 18 tokens, more than a page, and two more tokens for each."""
 
     def __init__(self, model: Any, device: torch.device) -> None:
         self.model, self.device = model, device
         vocab_size = int(model.config.get_text_config().vocab_size)
-        numbers = torch.randint(0, vocab_size, (3, 11), generator=torch.Generator().manual_seed(0))
-        lengths = (7, 4, 9)
+        numbers = torch.randint(0, vocab_size, (3, 20), generator=torch.Generator().manual_seed(0))
+        lengths = (7, 4, 18)
         self.prompts = [numbers[row, :length].tolist() for row, length in enumerate(lengths)]
         self.forced = [
             numbers[row, length : length + 2].tolist() for row, length in enumerate(lengths)
@@ -194,7 +202,9 @@ class _TrialRun:
         """
         params = SamplingParams(max_tokens=3)
         sequences = [dummy_sequence(prompt, params) for prompt in self.prompts]
-        scheduler = Scheduler(max_num_seqs=len(sequences), max_num_batched_tokens=5)
+        in_pages = isinstance(runner.cache, PagedCache)  # type: ignore[attr-defined]
+        space = Pages(_TRIAL_PAGES, shares=False) if in_pages else None
+        scheduler = Scheduler(len(sequences), max_num_batched_tokens=5, space=space)
         scheduler.add(sequences)
         logits = {}
         while scheduler.has_work:
@@ -216,7 +226,11 @@ def _difference(
     expected: dict[tuple[int, int], torch.Tensor],
 ) -> float:
     """Largest difference of a runner's logits from the expected ones, as a share of their range."""
-    cache = KVCache(shapes, CacheSize(num_slots=3, max_model_len=_TRIAL_LEN, num_bytes=0), 1)
+    cache: KVCache | PagedCache
+    if getattr(factory, "keeps_pages", False):
+        cache = PagedCache(shapes, PagedSize(_TRIAL_PAGES, _TRIAL_LEN, max_num_seqs=3, num_bytes=0))
+    else:
+        cache = KVCache(shapes, CacheSize(num_slots=3, max_model_len=_TRIAL_LEN, num_bytes=0), 1)
     got = _TrialRun(model, device).run(factory(model, cache, device))
     worst = 0.0
     for key, logits in expected.items():

@@ -8,6 +8,7 @@ from typing import Any
 
 from ..engine.scheduler import Scheduler
 from ..kv.kv_cache import KVCache
+from ..kv.paged_cache import PagedCache
 from ..sampling.sampler import Sampler
 from ..sequence.detokenizer import Detokenizer
 from ..sequence.sampling_params import SamplingParams
@@ -38,7 +39,9 @@ def dummy_sequence(prompt_token_ids: list[int], params: SamplingParams) -> Seque
     return Sequence(prompt_token_ids, params, _NoRecipient(), Detokenizer(None, prompt_token_ids))
 
 
-def warm_up(scheduler: Scheduler, runner: Any, sampler: Sampler, cache: KVCache) -> None:
+def warm_up(
+    scheduler: Scheduler, runner: Any, sampler: Sampler, cache: KVCache | PagedCache
+) -> None:
     """Runs prompts of several lengths, greedy and sampled ones, through every part of a step."""
     room = cache.size.max_model_len - _OUTPUT_TOKENS
     lengths = [min(length, room) for length in _PROMPT_TOKENS][: scheduler.max_num_seqs]

@@ -19,13 +19,13 @@ from hf_runtime.errors import LoadError
 
 from .slot_contents import SlotCopy
 
-_GIB = 2**30
+GIB = 2**30
 _DEFAULT_NUM_SEQS = 128
 # Without max_model_len: the model's own context length while 64 sequences of it fit, else 4,096.
 _LONG_CONTEXT_NUM_SEQS, _DEFAULT_LONG_CONTEXT = 64, 4096
-_LEN_WITHOUT_LIMIT = 2048
+LEN_WITHOUT_LIMIT = 2048
 # Of free memory. A CPU's is shared with other processes; a GPU's must leave room for activations.
-_FREE_SHARE = {"cpu": 0.5, "cuda": 0.9}
+FREE_SHARE = {"cpu": 0.5, "cuda": 0.9}
 
 
 @dataclass(frozen=True)
@@ -53,8 +53,12 @@ class CacheSize:
     num_prefix_slots: int = 0  # more, in which no sequence runs
 
     @property
+    def max_num_seqs(self) -> int:
+        return self.num_slots
+
+    @property
     def gib(self) -> float:
-        return self.num_bytes / _GIB
+        return self.num_bytes / GIB
 
 
 @torch.inference_mode()
@@ -138,9 +142,9 @@ def plan_size(
         LoadError: what was asked for does not fit, with all the numbers.
     """
     per_token = sum(shape.bytes_per_token for shape in shapes)
-    share = _FREE_SHARE[shapes[0].device.type]
-    budget = int(kv_cache_gib * _GIB) if kv_cache_gib is not None else int(free_bytes * share)
-    length = max_model_len or model_limit or _LEN_WITHOUT_LIMIT
+    share = FREE_SHARE[shapes[0].device.type]
+    budget = int(kv_cache_gib * GIB) if kv_cache_gib is not None else int(free_bytes * share)
+    length = max_model_len or model_limit or LEN_WITHOUT_LIMIT
     if model_limit is not None and length > model_limit:
         raise LoadError(
             f"max_model_len: got {length}, the model's own limit is {model_limit} tokens"
@@ -150,9 +154,9 @@ def plan_size(
     if max_model_len is None and num_long * length * per_token > budget:
         length = min(length, _DEFAULT_LONG_CONTEXT)
     fitting = budget // (length * per_token)
-    if kv_cache_gib is not None and kv_cache_gib * _GIB > free_bytes:
+    if kv_cache_gib is not None and kv_cache_gib * GIB > free_bytes:
         raise LoadError(
-            f"kv_cache_gib: got {kv_cache_gib:g}, but {free_bytes / _GIB:.2f} GiB are free on "
+            f"kv_cache_gib: got {kv_cache_gib:g}, but {free_bytes / GIB:.2f} GiB are free on "
             f"{shapes[0].device}"
         )
     if fitting < (max_num_seqs or 1):
@@ -170,16 +174,16 @@ def prefix_slots(size: CacheSize, prefix_cache_gib: float, free_bytes: int) -> C
         LoadError: it holds none, or is not there.
     """
     slot_bytes = size.num_bytes // size.num_slots
-    count = int(prefix_cache_gib * _GIB) // slot_bytes
+    count = int(prefix_cache_gib * GIB) // slot_bytes
     if not count:
         raise LoadError(
             f"prefix_cache_gib: got {prefix_cache_gib:g}, but one sequence of {size.max_model_len} "
-            f"tokens takes {slot_bytes / _GIB:.3g} GiB"
+            f"tokens takes {slot_bytes / GIB:.3g} GiB"
         )
     num_bytes = size.num_bytes + count * slot_bytes
     if num_bytes > free_bytes:
         raise LoadError(
-            f"prefix_cache_gib: got {prefix_cache_gib:g}, but {free_bytes / _GIB:.2f} GiB are free "
+            f"prefix_cache_gib: got {prefix_cache_gib:g}, but {free_bytes / GIB:.2f} GiB are free "
             f"and the cache of those that run takes {size.gib:.2f}"
         )
     return CacheSize(size.num_slots, size.max_model_len, num_bytes, count)
@@ -190,11 +194,11 @@ def _does_not_fit(
 ) -> str:
     needed, fitting = num_seqs * length * per_token, budget // (length * per_token)
     source = (
-        f"kv_cache_gib is {gib:g}" if gib is not None else f"{budget / _GIB:.2f} GiB may be used"
+        f"kv_cache_gib is {gib:g}" if gib is not None else f"{budget / GIB:.2f} GiB may be used"
     )
     return (
         f"the KV cache does not fit: {num_seqs} sequences (max_num_seqs) x {length} tokens "
-        f"(max_model_len) x {per_token} bytes = {needed / _GIB:.2f} GiB, but {source}, which holds "
+        f"(max_model_len) x {per_token} bytes = {needed / GIB:.2f} GiB, but {source}, which holds "
         f"{fitting} sequences of that length or {budget // (num_seqs * per_token)} tokens each: "
         "lower one of them or raise kv_cache_gib"
     )
@@ -215,8 +219,8 @@ class KVCache:
         self.values: list[torch.Tensor] = []
         for shape in shapes:
             rows = (size.num_slots + size.num_prefix_slots, shape.num_kv_heads, length)
-            self.keys.append(_zeros((*rows, shape.key_dim), shape))
-            self.values.append(_zeros((*rows, shape.value_dim), shape))
+            self.keys.append(zeros((*rows, shape.key_dim), shape))
+            self.values.append(zeros((*rows, shape.value_dim), shape))
 
     def copy_slots(self, copies: Iterable[SlotCopy]) -> None:
         """Copies slots as the scheduler says, in order."""
@@ -227,7 +231,7 @@ class KVCache:
                 ]
 
 
-def _zeros(size: tuple[int, ...], layer: LayerShape) -> torch.Tensor:
+def zeros(size: tuple[int, ...], layer: LayerShape) -> torch.Tensor:
     """Zeros, because attention reads (and weighs with 0) columns that nobody wrote: NaN there would
     spread.
 

@@ -1,14 +1,18 @@
 """Which slot holds the keys and values of which tokens, and which of them a new prompt can reuse.
 
+Slots stay compact, so that a decode step reads one contiguous view of the cache: the running
+sequences hold slots ``0 .. n-1``. A prompt that is computed over several steps holds the last slot
+of all meanwhile; there is at most one. After a step, rows move into the holes that finished
+sequences leave and to where a finished prompt belongs.
+
 When a sequence ends, its keys and values stay in their slot as a prefix until the slot is needed;
 then they are copied to a free slot, or replace the least recently used prefix. Prompts copy from
 prefixes and from running sequences. Decides no order and computes nothing: it answers with copies
-to be made, in order. Without ``room`` nothing is kept and nothing is shared.
+to be made, in order. Where no prefix may be kept, nothing is shared.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence as Items
 from dataclasses import dataclass
 
 from ..sequence.sequence import Sequence
@@ -38,11 +42,15 @@ _LEAST_OWN_SHARE = 1 / 8
 
 
 class SlotContents:
-    """``room`` are all slots, in the order in which prefixes move there."""
+    """``num_slots`` for sequences and ``num_prefix_slots`` more, which keep at most ``max_kept``
+    prefixes.
+    """
 
-    def __init__(self, room: Items[int] = (), max_kept: int = 0) -> None:
-        self._room = room
+    def __init__(self, num_slots: int, num_prefix_slots: int = 0, max_kept: int = 0) -> None:
+        self._last_slot = num_slots - 1
+        self._room = prefix_slot_order(num_slots, num_prefix_slots) if max_kept else []
         self._max_kept = max_kept
+        self._parked: Sequence | None = None  # in the last slot
         self._index = PrefixIndex()
         self._holding: dict[Sequence, Prefix | None] = {}
         self._kept: dict[int, Prefix] = {}  # by slot
@@ -58,8 +66,17 @@ class SlotContents:
         """What a waiting sequence's prompt begins like."""
         return self._index.find(sequence)
 
-    def place(self, sequence: Sequence, slot: int) -> list[SlotCopy]:
-        """Gives a sequence its slot, and the keys and values shared with another slot."""
+    def has_room(self, sequence: Sequence, *, whole: bool) -> bool:
+        """Whether the slot that it needs is free, as long as fewer than all sequences have one."""
+        return whole or self._parked is None
+
+    def place(self, sequence: Sequence, *, whole: bool) -> list[SlotCopy]:
+        """Gives a sequence the next slot, or the last where one step does not compute it whole, and
+        the keys and values shared with another slot.
+        """
+        slot = len(self._holding) - (self._parked is not None)
+        if not whole:
+            slot, self._parked = self._last_slot, sequence
         shared = self._shared_in_place(sequence, slot)
         source = shared.source
         source_slot = slot if source is None else source.slot
@@ -73,6 +90,10 @@ class SlotContents:
         self._hold(sequence)
         return copies
 
+    def grow(self, sequence: Sequence, num_tokens: int) -> bool:
+        """A slot has room for the longest sequence."""
+        return True
+
     def note_computed(self, sequence: Sequence, num_computed: int) -> None:
         """Notes that the step computes a prompt up to ``num_computed`` tokens."""
         prefix = self._holding[sequence]
@@ -85,8 +106,22 @@ class SlotContents:
             prefix.num_ready = num_computed
         self._noted.clear()
 
-    def move(self, sequence: Sequence, slot: int) -> list[SlotCopy]:
-        """Takes a running sequence to another slot."""
+    def arrange(self, running: list[Sequence]) -> list[SlotCopy]:
+        """Moves the last running sequences into the slots of those that are gone; sorts them by
+        slot.
+        """
+        if self._parked in running:
+            self._parked = None
+        slots = {sequence.slot for sequence in running}
+        holes = [slot for slot in range(len(running)) if slot not in slots]
+        movers = sorted((s for s in running if s.slot >= len(running)), key=_slot)
+        copies = []
+        for slot, sequence in zip(holes, movers, strict=True):
+            copies += self._move(sequence, slot)
+        running.sort(key=_slot)
+        return copies
+
+    def _move(self, sequence: Sequence, slot: int) -> list[SlotCopy]:
         copies = self._vacate(slot)
         copies.append(SlotCopy(sequence.slot, slot, sequence.num_computed_tokens))
         sequence.slot = slot
@@ -97,7 +132,11 @@ class SlotContents:
 
     def release(self, sequence: Sequence) -> None:
         """Takes a sequence's slot back when its last step is over; keeps what it computed."""
+        if sequence not in self._holding:
+            return
         prefix = self._holding.pop(sequence)
+        if sequence is self._parked:
+            self._parked = None
         if prefix is not None:
             self._index.remove(prefix)
         num_tokens = sequence.num_computed_tokens
@@ -112,6 +151,7 @@ class SlotContents:
         self._holding.clear()
         self._kept.clear()
         self._noted.clear()
+        self._parked = None
 
     def _tick(self) -> int:
         self._clock += 1
@@ -196,6 +236,10 @@ class SlotContents:
             return None
         self._forget(oldest)
         return oldest.slot
+
+
+def _slot(sequence: Sequence) -> int:
+    return sequence.slot
 
 
 def prefix_slot_order(num_slots: int, num_prefix_slots: int) -> list[int]:

@@ -147,11 +147,9 @@ def _outputs_config(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _batched_tokens(options: Options, given: Mapping[str, Any]) -> int | None:
-    """Our default stands for vLLM's own."""
+    """What the option says; left out, vLLM's own default."""
     number, name = options.max_num_batched_tokens, "max_num_batched_tokens"
-    if number == Options.max_num_batched_tokens:
-        return None
-    if name in given:
+    if number is not None and name in given:
         raise LoadError(f"options.vllm.{name}: got {given[name]}, but options.{name} is {number}")
     return number
 

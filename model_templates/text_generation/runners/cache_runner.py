@@ -111,7 +111,7 @@ class CacheRunner:
         return self._run(input_ids, positions, length)
 
     def _prefill(self, chunk: PrefillChunk) -> torch.Tensor:
-        tokens = chunk.sequence.prompt_token_ids[chunk.start : chunk.end]
+        tokens = chunk.sequence.tokens(chunk.start, chunk.end)
         input_ids = torch.tensor([tokens], device=self.device)
         positions = torch.arange(chunk.start, chunk.end, device=self.device).unsqueeze(0)
         slot = chunk.sequence.slot

@@ -89,7 +89,7 @@ def lay_out(step: Step) -> tuple[torch.Tensor, list[int], list[PrefillSpan]]:
     for chunk in step.prefills:
         slot = chunk.sequence.slot
         spans.append(PrefillSpan(len(input_ids), slot, chunk.start, chunk.end))
-        input_ids += chunk.sequence.prompt_token_ids[chunk.start : chunk.end]
+        input_ids += chunk.sequence.tokens(chunk.start, chunk.end)
         positions += range(chunk.start, chunk.end)
         slots += [slot] * (chunk.end - chunk.start)
         if chunk.is_last:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import time
+from array import array
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
@@ -99,7 +100,7 @@ class DecoderStart:
 
 @dataclass(eq=False)
 class Sequence:
-    """A prompt, its output so far, and the slot of its keys and values.
+    """A prompt, its output so far, and the slot or the pages of its keys and values.
 
     ``continues_prompt`` is False where an encoder reads the prompt and the output is a text of its
     own, which begins as ``decoder_start`` says, else as the model does. ``lora_name`` is its
@@ -107,7 +108,9 @@ class Sequence:
     values. ``grammar`` is the state of its constraint. ``deadline_s`` is on the monotonic clock.
     ``finish_reason`` is also ``cancelled`` or ``error``, which no caller sees.
 
-    ``num_pending`` tokens are sampled on the device and not in ``token_ids`` yet.
+    ``num_prefill_tokens`` are computed in chunks before it decodes: its prompt, and after a
+    preemption the tokens generated until then. ``num_pending`` tokens are sampled on the device and
+    not in ``token_ids`` yet; ``num_computed_tokens`` does not wait for them.
     """
 
     prompt_token_ids: list[int]
@@ -123,8 +126,12 @@ class Sequence:
     grammar: Grammar | None = None
     token_ids: list[int] = field(default_factory=list)
     slot: int = -1
+    pages: array[int] = field(default_factory=lambda: array("i"))  # numbers, int32
+    arrival: int = -1  # its place in the order of arrival
+    num_prefill_tokens: int = 0
     num_computed_tokens: int = 0
     num_pending: int = 0
+    num_preemptions: int = 0
     num_reused_tokens: int = 0
     finish_reason: str | None = None
     error: Exception | None = None
@@ -138,6 +145,7 @@ class Sequence:
         self._random = random.Random(self.params.seed)
         self._uniform = (-1, 0.0)  # the token that the number is for
         self._new_tokens: list[Token] = []
+        self.num_prefill_tokens = self.num_prompt_tokens
 
     @property
     def num_prompt_tokens(self) -> int:
@@ -174,6 +182,21 @@ class Sequence:
     @property
     def last_token_id(self) -> int:
         return self.token_ids[-1]
+
+    def tokens(self, start: int, end: int) -> list[int]:
+        """Tokens ``start .. end-1`` of prompt and output."""
+        num_prompt_tokens = self.num_prompt_tokens
+        if end <= num_prompt_tokens:
+            return self.prompt_token_ids[start:end]
+        first = max(0, start - num_prompt_tokens)
+        output = self.token_ids[first : end - num_prompt_tokens]
+        return self.prompt_token_ids[start:] + output if start < num_prompt_tokens else output
+
+    def preempt(self) -> None:
+        """Has all of its tokens computed again, those that are pending too."""
+        self.num_prefill_tokens = self.num_prompt_tokens + len(self.token_ids) + self.num_pending
+        self.num_computed_tokens = 0
+        self.num_preemptions += 1
 
     def append(
         self, token: Token, eos_token_ids: frozenset[int], *, is_forced: bool = False

@@ -11,7 +11,7 @@ import pytest
 import torch
 from hf_runtime.errors import DeviceLostError, EngineError, LoadError, OverloadedError, RequestError
 from text_generation.engine.scheduler import Step
-from text_generation.in_flight import engine as in_flight
+from text_generation.in_flight import storage
 from text_generation.in_flight.engine import InFlightEngine
 from text_generation.structured.constraint import Constraint
 from text_generation.structured.grammar import Grammar
@@ -239,7 +239,7 @@ def test_a_cache_that_cannot_be_allocated_is_one_line(
     def refuse(*_: Any) -> None:
         raise MemoryError("Unable to allocate")
 
-    monkeypatch.setattr(in_flight, "KVCache", refuse)
+    monkeypatch.setattr(storage, "KVCache", refuse)
     with pytest.raises(LoadError) as raised:
         InFlightEngine(setup(model, max_num_seqs=2)).start()
     expected = "no memory for a KV cache of 0.00 GiB: Unable to allocate"

@@ -34,20 +34,22 @@ def split(name: str = "llama") -> Any:
     return model
 
 
-def prepared(model: Any) -> InFlightEngine:
+def prepared(model: Any, paged: bool) -> InFlightEngine:
     """An engine that steps in the test's own thread, which is the one that pretends."""
-    engine = InFlightEngine(dataclasses.replace(setup(model, **OPTIONS), device=FIRST))
+    given = dataclasses.replace(setup(model, **OPTIONS), device=FIRST, paged=paged)
+    engine = InFlightEngine(given)
     engine.prepare()
     return engine
 
 
+@pytest.mark.parametrize("runner", ["paged", "packed"])
 @pytest.mark.parametrize("name", MODELS)
-def test_a_split_model_generates_its_own_tokens(name: str) -> None:
+def test_a_split_model_generates_its_own_tokens(name: str, runner: str) -> None:
     asked = mixed_load(6)
     expected = reference(tiny_model(name), asked)
     with pretended_gpus():
-        engine = prepared(split(name))
-        assert engine.runner.name == "packed"
+        engine = prepared(split(name), paged=runner == "paged")
+        assert engine.runner.name == runner
         answers = Answers()
         sequences = [
             answers.sequence(number, one.prompt, max_tokens=one.max_tokens)

@@ -12,6 +12,7 @@ import torch
 from hf_runtime.errors import EngineError
 from text_generation.engine.scheduler import Step
 from text_generation.in_flight import engine as in_flight
+from text_generation.in_flight import storage
 from text_generation.in_flight.engine import InFlightEngine
 from text_generation.kv import prefix_index, slot_contents
 from text_generation.kv.kv_cache import KVCache
@@ -99,7 +100,7 @@ def graphed(monkeypatch: pytest.MonkeyPatch, not_fused: None) -> None:
             super().__init__(shapes, size, 1)
 
     monkeypatch.setattr(in_flight, "with_cuda_graphs", with_graphs)
-    monkeypatch.setattr(in_flight, "KVCache", WithSpare)
+    monkeypatch.setattr(storage, "KVCache", WithSpare)
     monkeypatch.setattr(cuda_graphs, "_SMALLEST_LENGTH", 32)
 
 

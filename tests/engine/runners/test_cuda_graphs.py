@@ -11,8 +11,9 @@ import pytest
 import torch
 from hf_runtime.devices.cuda_capture import Replay
 from text_generation.in_flight import engine as in_flight
+from text_generation.in_flight import storage
 from text_generation.in_flight.engine import InFlightEngine
-from text_generation.kv.kv_cache import KVCache, layer_shapes
+from text_generation.kv.kv_cache import CacheSize, KVCache, layer_shapes
 from text_generation.runners import cuda_graphs
 from text_generation.runners.cuda_graphs import (
     GraphedRunner,
@@ -61,7 +62,7 @@ def engine_with(
 
     def make(model: Any, captures: Captures) -> InFlightEngine:
         monkeypatch.setattr(cuda_graphs, "_SMALLEST_LENGTH", 16)
-        monkeypatch.setattr(in_flight, "KVCache", lambda shapes, size, _: KVCache(shapes, size, 1))
+        monkeypatch.setattr(storage, "KVCache", lambda shapes, size, _: KVCache(shapes, size, 1))
         monkeypatch.setattr(
             in_flight, "with_cuda_graphs", lambda runner, _: GraphedRunner(runner, captures)
         )
@@ -136,6 +137,7 @@ def test_every_row_count_is_captured_at_load() -> None:
     captures = Captures()
     engine = InFlightEngine(setup(tiny_model("llama"), **OPTIONS))
     with running(engine):
+        assert isinstance(engine.size, CacheSize)
         cache = KVCache(layer_shapes(tiny_model("llama"), engine.setup.device), engine.size, 1)
         inner = PackedRunner(engine.setup.model, cache, engine.setup.device)
         graphed = GraphedRunner(inner, captures)

@@ -42,7 +42,7 @@ class Slots:
 
     def __post_init__(self) -> None:
         order = prefix_slot_order(self.num_slots, self.num_own)
-        self.contents = SlotContents(order, self.max_kept)
+        self.contents = SlotContents(self.num_slots, self.num_own, self.max_kept)
         self.scheduler = Scheduler(self.num_slots, self.budget, self.contents)
         self.held = {slot: [] for slot in order}
 
@@ -125,7 +125,7 @@ def test_each_sequence_continues_what_its_slot_holds_whoever_comes_and_goes(
             slots.held = {slot: [99] * 50 for slot in slots.held}  # whatever may lie there now
     finished = [one for one in everything if one not in left]
     assert all(len(one.token_ids) == one.params.max_tokens for one in finished)
-    assert not scheduler.holding_slots
+    assert not scheduler.holding
 
 
 @settings(max_examples=50, deadline=None)

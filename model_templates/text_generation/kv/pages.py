@@ -1,0 +1,246 @@
+"""Which pages hold the keys and values of which tokens, and which of them a new prompt shares.
+
+A page is PAGE_SIZE tokens of a sequence. A full page is shared by reference: all sequences that say
+the same up to its end hold the same page, which nobody writes any more. Where the last of them has
+ended, its content stays known until the page is needed; the least recently used one goes first.
+
+A page is found by its tokens and by the content of the page before it, which stands for all before
+that: contents have numbers that are never given twice, so what is found is equal, token by token.
+
+Knows pages as numbers. Page 0 is never given out: padding writes there.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import OrderedDict, deque
+from dataclasses import dataclass, field
+
+from ..sequence.sequence import Sequence
+from .slot_contents import SlotCopy
+
+PAGE_SIZE = 16  # tokens
+
+# What a page says: what is said before it (a content's number, or of a first page the adapter and
+# the salt), and its tokens.
+_Key = tuple[object, tuple[int, ...]]
+
+
+def num_pages_of(num_tokens: int) -> int:
+    """The pages that so many tokens take."""
+    return -(-num_tokens // PAGE_SIZE)
+
+
+@dataclass(frozen=True)
+class SharedPages:
+    """The full pages that a prompt begins with: ``pages`` are computed, ``num_coming`` tokens will
+    be when the prompts under way are.
+    """
+
+    pages: list[int]
+    last_content: object  # of the last of them
+    num_coming: int
+
+    @property
+    def num_ready(self) -> int:
+        return len(self.pages) * PAGE_SIZE
+
+    @property
+    def is_worth_waiting_for(self) -> bool:
+        return self.num_coming > self.num_ready
+
+
+@dataclass(eq=False)
+class _Content:
+    """What a page says up to its end at token ``end``, now or when its tokens are computed."""
+
+    key: _Key
+    number: int
+    page: int
+    end: int
+    is_ready: bool
+
+
+@dataclass
+class _Held:
+    """Of a sequence's pages the first ``num_known`` are known; ``last_content`` is the last one's.
+    ``coming`` are those that it is to compute yet.
+    """
+
+    num_known: int
+    last_content: object
+    coming: deque[_Content] = field(default_factory=deque)
+
+
+class Pages:
+    """Pages ``1 .. num_pages-1``, with references counted; prefixes are shared or not."""
+
+    def __init__(self, num_pages: int, *, shares: bool = True) -> None:
+        self.num_pages = num_pages
+        self._shares = shares
+        self._held: dict[Sequence, _Held] = {}
+        self.clear()
+
+    @property
+    def num_used(self) -> int:
+        """How many pages sequences hold."""
+        return self.num_pages - 1 - self._num_free
+
+    @property
+    def num_kept(self) -> int:
+        """How many pages are held by nobody and still known."""
+        return len(self._idle)
+
+    def clear(self) -> None:
+        """Takes all pages back and forgets what they hold."""
+        for sequence in self._held:
+            sequence.pages = array("i")
+        self._held.clear()
+        self._free = list(range(self.num_pages - 1, 0, -1))
+        self._num_holders = [0] * self.num_pages
+        self._idle: OrderedDict[int, None] = OrderedDict()  # the least recently used first
+        self._contents: dict[_Key, _Content] = {}
+        self._content_of: dict[int, _Content] = {}  # by page
+        self._num_contents = 0  # that ever were
+        self._found: dict[Sequence, SharedPages] = {}  # until a content comes, is ready or goes
+
+    def find(self, sequence: Sequence) -> SharedPages:
+        """The full pages that a sequence shares; never its last token, which gives its logits."""
+        if sequence not in self._found:
+            self._found[sequence] = self._find(sequence)
+        return self._found[sequence]
+
+    def has_room(self, sequence: Sequence, *, whole: bool) -> bool:
+        """Whether there are pages for its prompt, and one more for each sequence that has some, so
+        that those can go on.
+        """
+        shared = self.find(sequence).pages
+        num_needed = num_pages_of(sequence.num_prefill_tokens) - len(shared) + len(self._held)
+        num_idle = sum(not self._num_holders[page] for page in shared)
+        return num_needed + num_idle <= self._num_free
+
+    def place(self, sequence: Sequence, *, whole: bool) -> list[SlotCopy]:
+        """Gives a sequence the pages that it shares, and its own for the rest of its prompt."""
+        shared = self.find(sequence)
+        for page in shared.pages:
+            self._hold(page)
+        num_own = num_pages_of(sequence.num_prefill_tokens) - len(shared.pages)
+        own = [self._take() for _ in range(num_own)]
+        sequence.pages = array("i", shared.pages + own)
+        sequence.num_computed_tokens = sequence.num_reused_tokens = shared.num_ready
+        held = self._held[sequence] = _Held(len(shared.pages), shared.last_content)
+        self._note_full(sequence, held, sequence.num_prefill_tokens, is_ready=False)
+        return []
+
+    def grow(self, sequence: Sequence, num_tokens: int) -> bool:
+        """Adds the page that so many tokens need; False where there is none."""
+        if num_tokens <= len(sequence.pages) * PAGE_SIZE:
+            return True
+        self._note_full(sequence, self._held[sequence], sequence.num_computed_tokens)
+        if not self._num_free:
+            return False
+        sequence.pages.append(self._take())
+        return True
+
+    def note_computed(self, sequence: Sequence, num_computed: int) -> None:
+        """The step's other sequences can share these tokens already: all keys and values of a layer
+        are written before any of its attention reads them.
+        """
+        coming = self._held[sequence].coming
+        while coming and coming[0].end <= num_computed:
+            coming.popleft().is_ready = True
+            self._found.clear()
+
+    def finish_step(self) -> None:
+        """Nothing waits for it."""
+        self._found.clear()  # holds no sequence that is gone
+
+    def arrange(self, running: list[Sequence]) -> list[SlotCopy]:
+        """Any order will do."""
+        return []
+
+    def release(self, sequence: Sequence) -> None:
+        """Takes a sequence's pages back, the last one first; full ones stay known."""
+        held = self._held.get(sequence)
+        if held is None:
+            return
+        self._note_full(sequence, held, sequence.num_computed_tokens)
+        for content in held.coming:
+            self._forget(content)
+        for page in reversed(sequence.pages):
+            self._let_go(page)
+        del self._held[sequence]
+        sequence.pages = array("i")
+
+    @property
+    def _num_free(self) -> int:
+        return len(self._free) + len(self._idle)
+
+    def _find(self, sequence: Sequence) -> SharedPages:
+        pages: list[int] = []
+        start: object = (sequence.lora_name, sequence.cache_salt)
+        last_ready, num_coming = start, 0
+        for end in range(PAGE_SIZE, sequence.num_prefill_tokens, PAGE_SIZE):
+            content = self._contents.get(_key(sequence, start, end))
+            if content is None:
+                break
+            start, num_coming = content.number, end
+            if content.is_ready and (len(pages) + 1) * PAGE_SIZE == end:
+                pages.append(content.page)
+                last_ready = start
+        return SharedPages(pages, last_ready, num_coming)
+
+    def _note_full(
+        self, sequence: Sequence, held: _Held, num_tokens: int, *, is_ready: bool = True
+    ) -> None:
+        """Makes the full pages of a sequence's first ``num_tokens`` known, where their like is not.
+        The ids of its last ones may not be read yet.
+        """
+        num_read = sequence.num_prompt_tokens + len(sequence.token_ids)
+        num_full = min(num_tokens, num_read) // PAGE_SIZE if self._shares else 0
+        for index in range(held.num_known, num_full):
+            end = (index + 1) * PAGE_SIZE
+            key = _key(sequence, held.last_content, end)
+            content = self._contents.get(key)
+            if content is None:
+                self._num_contents += 1
+                page = sequence.pages[index]
+                content = _Content(key, self._num_contents, page, end, is_ready)
+                self._contents[key] = self._content_of[page] = content
+                self._found.clear()
+                if not is_ready:
+                    held.coming.append(content)
+            held.num_known, held.last_content = index + 1, content.number
+
+    def _forget(self, content: _Content) -> None:
+        del self._contents[content.key]
+        del self._content_of[content.page]
+        self._found.clear()
+
+    def _take(self) -> int:
+        """A page that nobody holds; the least recently used one where all are known."""
+        if self._free:
+            page = self._free.pop()
+        else:
+            page, _ = self._idle.popitem(last=False)
+            self._forget(self._content_of[page])
+        self._num_holders[page] = 1
+        return page
+
+    def _hold(self, page: int) -> None:
+        if not self._num_holders[page]:
+            del self._idle[page]
+        self._num_holders[page] += 1
+
+    def _let_go(self, page: int) -> None:
+        self._num_holders[page] -= 1
+        if self._num_holders[page]:
+            return
+        if page in self._content_of:
+            self._idle[page] = None
+        else:
+            self._free.append(page)
+
+
+def _key(sequence: Sequence, start: object, end: int) -> _Key:
+    return start, tuple(sequence.tokens(end - PAGE_SIZE, end))

@@ -1,0 +1,65 @@
+"""What the scheduler knows of the cache: whether a sequence has room, and what its prompt shares.
+
+Slots (slot_contents.py) and pages (pages.py) are the two kinds of room. Neither decides an order.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from ..sequence.sequence import Sequence
+from .slot_contents import SlotCopy
+
+
+class Shared(Protocol):
+    """What a prompt begins like: ``num_ready`` of its tokens have keys and values now,
+    ``num_coming`` when the prompts that are being computed are ready.
+    """
+
+    @property
+    def num_ready(self) -> int: ...
+
+    @property
+    def num_coming(self) -> int: ...
+
+    @property
+    def is_worth_waiting_for(self) -> bool: ...
+
+
+class Space(Protocol):
+    """Where the keys and values of sequences lie. ``place`` and ``arrange`` answer with the copies
+    to be made, in order.
+    """
+
+    @property
+    def num_kept(self) -> int:
+        """How much of ended sequences can be shared: slots, or pages."""
+
+    def find(self, sequence: Sequence) -> Shared:
+        """What a waiting sequence's prompt begins like."""
+
+    def has_room(self, sequence: Sequence, *, whole: bool) -> bool:
+        """Whether a waiting sequence can be placed now; ``whole`` where one step computes all of
+        its prompt.
+        """
+
+    def place(self, sequence: Sequence, *, whole: bool) -> list[SlotCopy]:
+        """Gives a sequence room for its prompt, and what it shares as computed already."""
+
+    def grow(self, sequence: Sequence, num_tokens: int) -> bool:
+        """Makes room for ``num_tokens`` in all; False where there is none."""
+
+    def note_computed(self, sequence: Sequence, num_computed: int) -> None:
+        """Notes that the step computes a prompt up to ``num_computed`` tokens."""
+
+    def finish_step(self) -> None:
+        """What was noted is computed now."""
+
+    def arrange(self, running: list[Sequence]) -> list[SlotCopy]:
+        """Puts the running sequences into the order in which a step decodes them."""
+
+    def release(self, sequence: Sequence) -> None:
+        """Takes a sequence's room back, if it has any, when its last step is over."""
+
+    def clear(self) -> None:
+        """Takes all room back and forgets what it holds, where that is in doubt."""

@@ -1,0 +1,1 @@
+"""Runs steps over a cache in pages."""

@@ -1,0 +1,70 @@
+"""Runs a step as one packed ``[1, num_tokens]`` forward over a cache in pages: decodes and prompt
+chunks together, nothing padded.
+
+For models that use transformers' attention interface. Decides no policy: the step says what to
+compute.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from hf_runtime.devices.device import devices_of
+
+from ..engine.scheduler import Step
+from ..kv.paged_cache import PagedCache
+from .attention import ATTENTION_NAME, Attend, attending, register
+from .plain_attention import plain_attention
+from .step import PagedStep, lay_out_pages
+
+
+class PagedRunner:
+    """Sets the model's attention implementation to paged attention, for as long as it runs."""
+
+    name = "paged"
+    keeps_pages = True
+
+    def __init__(
+        self,
+        model: Any,
+        cache: PagedCache,
+        device: torch.device,
+        attend: Attend = plain_attention,
+    ) -> None:
+        self.model = model
+        self.cache = cache
+        self.device = device
+        self.attend = attend
+        self._is_spread = len(devices_of(model)) > 1
+        self._is_pinned = device.type == "cuda" and torch.cuda.is_available()
+        register()
+        model.set_attn_implementation(ATTENTION_NAME)
+
+    @torch.inference_mode()
+    def forward(self, step: Step) -> torch.Tensor:
+        """Computes a step -> logits (num_sampled, vocab) in the order of ``step.sampled``; the
+        step's columns are on the device then (``StepInputs``).
+        """
+        host = lay_out_pages(step, pinned=self._is_pinned)
+        paged = host.to(self.device, self.cache)
+        step.inputs.device_columns = paged.columns
+        return self.run(paged)
+
+    def run(self, step: PagedStep) -> torch.Tensor:
+        """Logits (len(step.last), vocab) of a step on the device."""
+        with attending(step, self.attend):
+            output = self.model(
+                input_ids=step.token_ids.unsqueeze(0),
+                position_ids=step.positions.unsqueeze(0),
+                use_cache=False,
+                logits_to_keep=self._last(step),
+            )
+        logits: torch.Tensor = output.logits[0]
+        return logits
+
+    def _last(self, step: PagedStep) -> torch.Tensor | list[int]:
+        """The rows as an index for the last hidden states: where those are on another device than
+        the inputs, accelerate's hooks would move a tensor to the wrong one, and leave a list.
+        """
+        return step.last.tolist() if self._is_spread else step.last

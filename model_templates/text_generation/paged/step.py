@@ -1,0 +1,214 @@
+"""Lays out a step for a cache in pages: every number that the device needs, in one int32 buffer and
+one copy.
+
+All tokens of a step lie in one row: the decodes, one token each, then chunk after chunk. Knows
+nothing of models and attention.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+import torch
+
+from ..engine.scheduler import Step
+from ..kv.paged_cache import PagedCache
+from ..kv.pages import PAGE_SIZE
+from ..sequence.sequence import Sequence
+
+Int32s = np.ndarray[Any, np.dtype[np.int32]]
+_FIELDS = ("token_ids", "positions", "rows", "starts", "lengths", "first_page", "last", "columns")
+
+
+@dataclass(frozen=True)
+class StepShape:
+    """How many numbers a step's buffer holds, padding included: ``num_tokens`` tokens of
+    ``num_seqs`` sequences, ``num_last`` of which give logits, and ``num_columns`` for the sampler.
+    """
+
+    num_tokens: int
+    num_seqs: int
+    num_last: int
+    num_columns: int = 0
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The parts of the buffer, in their order; the pages follow."""
+        tokens, seqs = self.num_tokens, self.num_seqs
+        counts = (tokens, tokens, tokens, seqs + 1, seqs, seqs, self.num_last, self.num_columns)
+        return dict(zip(_FIELDS, counts, strict=True))
+
+
+@dataclass(frozen=True)
+class HostStep:
+    """A step on the host: ``buffer`` is everything, ``num_decodes`` and ``counts`` say what of it
+    is no padding. ``lengths`` are how many tokens each sequence attends to.
+    """
+
+    buffer: torch.Tensor  # (size,) int32, pinned where the device is a GPU
+    shape: StepShape
+    num_decodes: int
+    counts: list[int]  # tokens of each sequence
+    lengths: list[int]
+
+    def to(self, device: torch.device, cache: PagedCache) -> PagedStep:
+        """The step on the device, by one copy that the host does not wait for.
+
+        Pinned memory comes from torch's caching allocator, which gives it out again only when the
+        copies from it are done:
+        https://docs.pytorch.org/docs/stable/notes/cuda.html#use-pinned-memory-buffers.
+        """
+        return self.placed(self.buffer.to(device, non_blocking=True), cache)
+
+    def placed(self, buffer: torch.Tensor, cache: PagedCache) -> PagedStep:
+        """The step as views of ``buffer``, which holds its numbers, and maybe more pages."""
+        parts = views(buffer, self.shape)
+        return PagedStep(
+            cache, **parts, num_decodes=self.num_decodes, counts=self.counts, seen=self.lengths
+        )
+
+
+@dataclass
+class PagedStep:
+    """Where each token of a step belongs. All tensors are int32 on one device.
+
+    ``token_ids``, ``positions`` and ``rows`` are (num_tokens,): a row is ``page * PAGE_SIZE +
+    offset``, where the token's key and value go. Sequence ``i`` has the tokens ``starts[i] ..
+    starts[i + 1] - 1``, attends to ``lengths[i]`` tokens, its own of this step included (0 for
+    padding), and its page numbers begin at ``pages[first_page[i]]``. ``last`` are the tokens whose
+    logits are wanted, ``columns`` the sampler's numbers.
+
+    On the host: the first ``num_decodes`` sequences have one token each, the others are chunks;
+    ``counts`` are the tokens and ``seen`` the lengths of those that are no padding.
+    """
+
+    cache: PagedCache
+    token_ids: torch.Tensor
+    positions: torch.Tensor
+    rows: torch.Tensor
+    starts: torch.Tensor
+    lengths: torch.Tensor
+    first_page: torch.Tensor
+    last: torch.Tensor
+    columns: torch.Tensor
+    pages: torch.Tensor
+    num_decodes: int
+    counts: list[int]
+    seen: list[int]
+    kept: dict[object, Any] = field(default_factory=dict)  # what layers compute once a step
+
+    @property
+    def num_tokens(self) -> int:
+        """Padding included."""
+        return len(self.token_ids)
+
+    @property
+    def longest_chunk(self) -> int:
+        """The most tokens that a sequence computes."""
+        return max(self.counts, default=0)
+
+    @property
+    def longest(self) -> int:
+        """The most tokens that a sequence attends to."""
+        return max(self.seen, default=0)
+
+    @property
+    def long_rows(self) -> torch.Tensor:
+        """``rows`` as int64, which index_copy_ takes."""
+        if "rows" not in self.kept:
+            self.kept["rows"] = self.rows.long()
+        found: torch.Tensor = self.kept["rows"]
+        return found
+
+    def on(self, device: torch.device) -> PagedStep:
+        """The step for layers on another device."""
+        if device == self.pages.device:
+            return self
+        if device not in self.kept:
+            moved = {name: getattr(self, name).to(device) for name in (*_FIELDS, "pages")}
+            self.kept[device] = PagedStep(
+                self.cache,
+                **moved,
+                num_decodes=self.num_decodes,
+                counts=self.counts,
+                seen=self.seen,
+            )
+        found: PagedStep = self.kept[device]
+        return found
+
+
+def views(buffer: torch.Tensor, shape: StepShape) -> dict[str, Any]:
+    """buffer (size,) -> its parts by name, views, with ``pages`` as the rest of it."""
+    sizes = shape.sizes
+    ends = list(accumulate(sizes.values()))
+    parts = {
+        name: buffer[end - size : end]
+        for (name, size), end in zip(sizes.items(), ends, strict=True)
+    }
+    return {**parts, "pages": buffer[ends[-1] :]}
+
+
+def lay_out_pages(step: Step, shape: StepShape | None = None, *, pinned: bool = False) -> HostStep:
+    """The step's numbers in a buffer of ``shape``, or of its own. Padding tokens have the id 0 at
+    position 0 and write to page 0; padding sequences have no tokens.
+    """
+    sequences = step.decodes + [chunk.sequence for chunk in step.prefills]
+    counts = [1] * len(step.decodes) + [chunk.end - chunk.start for chunk in step.prefills]
+    lengths = [sequence.num_computed_tokens for sequence in step.decodes]
+    lengths += [chunk.end for chunk in step.prefills]
+    pages = np.frombuffer(b"".join(sequence.pages for sequence in sequences), dtype=np.int32)
+    columns = step.inputs.columns
+    own = StepShape(sum(counts), len(sequences), len(step.sampled), len(columns))
+    shape = shape or own
+    size = sum(shape.sizes.values()) + len(pages)
+    buffer = torch.zeros(size, dtype=torch.int32, pin_memory=pinned)
+    parts = {name: part.numpy() for name, part in views(buffer, shape).items()}
+
+    seqs, tokens = own.num_seqs, own.num_tokens
+    starts = np.zeros(shape.num_seqs + 1, dtype=np.int32)
+    np.cumsum(counts, out=starts[1 : seqs + 1])
+    starts[seqs + 1 :] = tokens
+    parts["starts"][:] = starts
+    parts["lengths"][:seqs] = lengths
+    num_pages = np.fromiter((len(sequence.pages) for sequence in sequences), np.int32, seqs)
+    first_page = np.cumsum(num_pages) - num_pages
+    parts["first_page"][:seqs] = first_page
+    parts["pages"][:] = pages
+    parts["columns"][: own.num_columns] = columns
+    parts["token_ids"][:tokens] = _token_ids(step)
+    positions = _positions(np.array(counts, np.int32), np.array(lengths, np.int32), starts[:seqs])
+    parts["positions"][:tokens] = positions
+    page_at = np.repeat(first_page, counts) + positions // PAGE_SIZE
+    parts["rows"][:tokens] = pages[page_at] * PAGE_SIZE + positions % PAGE_SIZE
+    ends = starts[1 : seqs + 1] - 1
+    is_sampled = [True] * len(step.decodes) + [chunk.is_last for chunk in step.prefills]
+    parts["last"][: own.num_last] = ends[is_sampled]
+    return HostStep(buffer, shape, len(step.decodes), counts, lengths)
+
+
+def _token_ids(step: Step) -> list[int]:
+    ids = _last_token_ids(step.decodes, step.inputs.pending_rows)
+    for chunk in step.prefills:
+        ids += chunk.sequence.tokens(chunk.start, chunk.end)
+    return ids
+
+
+def _last_token_ids(decodes: list[Sequence], pending_rows: Mapping[Sequence, int]) -> list[int]:
+    """The tokens that decodes compute; ``-1 - row`` for one that is on the device alone."""
+    if not pending_rows:
+        return [sequence.last_token_id for sequence in decodes]
+    return [
+        -1 - pending_rows[sequence] if sequence in pending_rows else sequence.last_token_id
+        for sequence in decodes
+    ]
+
+
+def _positions(counts: Int32s, lengths: Int32s, starts: Int32s) -> Int32s:
+    """(sequences,) each -> the position of every token in its sequence, (num_tokens,)."""
+    first = np.repeat(lengths - counts - starts, counts)
+    found: Int32s = np.arange(len(first), dtype=np.int32) + first
+    return found
