@@ -10,6 +10,7 @@
     ├── FetchError          1  weights could not be fetched, or differ from models.lock
     ├── ModelError          1  the model that the command line names is missing or unsuitable
     ├── PerfError           1  a measurement or its result is not possible as asked
+    ├── NoRoomError         1  two copies of a model do not fit, and no gap is allowed
     ├── ServerError         1  tritonserver is missing, did not start, or a model failed to load
     └── TemplateError       3  a task folder of ours is broken: its options, template or config
 
@@ -111,6 +112,10 @@ class PerfError(GeneratorError):
 
 class ServerError(GeneratorError):
     """tritonserver is missing, did not start, or a model failed to load."""
+
+
+class NoRoomError(GeneratorError):
+    """A model can't be replaced while it answers: memory does not hold two copies of it."""
 
 
 class TemplateError(GeneratorError):

@@ -91,7 +91,12 @@ class PlanExecution:
             if group.refusal:
                 self._fail(group.name, group.refusal)
         going = [group for group in plan.groups if not group.refusal]
-        self._run_jobs([_change_job(group) for group in going if group.needs_server])
+        loading = [group for group in going if group.needs_server]
+        one_by_one = [g for g in loading if g.name in plan.alone or g.name in plan.shortages]
+        self._run_jobs([_change_job(group) for group in loading if group not in one_by_one])
+        for group in one_by_one:
+            if not self._stopping.is_set():
+                self._run_jobs([_change_job(group, gap=group.name in plan.shortages)])
         for group in going:
             if not self._stopping.is_set() and group.name not in self.applied.failures:
                 self._write_rest(group)
@@ -194,11 +199,13 @@ class Job:
     is_removal: bool = False
 
 
-def _change_job(group: GroupChange) -> Job:
+def _change_job(group: GroupChange, *, gap: bool = False) -> Job:
     plans = [folder.plan for folder in group.folders]
-    return Job(
-        lambda control, settings: models.update_model(plans, group.obsolete, control, settings)
-    )
+
+    def run(control: ModelControl, settings: UpdateSettings) -> Outcome:
+        return models.update_model(plans, group.obsolete, control, settings, gap=gap)
+
+    return Job(run)
 
 
 def _removal_job(removed: RemovedModel, repository: Path) -> Job:
@@ -239,5 +246,7 @@ def _result_line(outcome: Outcome, job: Job) -> str:
     if outcome.is_addition:
         return f"{outcome.model}: ready after {outcome.ready_s:.1f} s"
     versions = ", ".join(f"{name} version {number}" for name, number in outcome.loaded.items())
+    if outcome.gap:
+        return f"{outcome.model}: {versions} ready, after {outcome.ready_s:.1f} s without an answer"
     drained = "" if outcome.draining else f", what ran before gone {outcome.drained_s:.1f} s later"
     return f"{outcome.model}: {versions} ready after {outcome.ready_s:.1f} s{drained}"

@@ -66,6 +66,10 @@ class ModelControl:
         """The folders with a version that answers, is loading, or still has requests."""
         return sorted(folder for folder, found in self._states().items() if found.active)
 
+    def metrics(self) -> str:
+        """The server's /metrics; empty where it has none."""
+        return self._api.metrics()
+
     def load(self, folder: str, version: int) -> str | None:
         """Loads a folder; returns None, or the reason in one line if ``version`` is not ready
         afterwards. That is asked because Triton reports success for an ensemble whose step failed.

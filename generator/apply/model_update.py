@@ -1,8 +1,8 @@
 """Updates one model of a running server, or leaves it as it was.
 
 A changed folder gets a new version beside the one that answers; the old version drains once the new
-one is ready. If a new version fails to load, all of the model's folders are restored, on disk and
-in the server.
+one is ready. Where memory does not hold both, the old version is unloaded first: a gap. If a new
+version fails to load, all of the model's folders are restored, on disk and in the server.
 """
 
 from __future__ import annotations
@@ -33,26 +33,32 @@ _LOAD_BY_OTHERS_TIMEOUT_S = 600.0
 
 @dataclass(frozen=True)
 class UpdateSettings:
-    """``place`` puts files that are not generated, such as exports, beside the written ones."""
+    """``place`` puts files that are not generated, such as exports, beside the written ones;
+    ``say`` prints a line.
+    """
 
     drain_timeout_s: float
     force: bool
     place: Callable[[str], None] = lambda _model: None
+    say: Callable[[str], None] = lambda _line: None
 
 
 @dataclass
 class Outcome:
     """How a model's update ended. ``failure`` is the reason in one line, ``before`` the version
     that each replaced folder served, ``draining`` the versions that still had requests at the
-    timeout.
+    timeout; ``gap``: what it replaced was unloaded first, and ``lost`` is why that could not be
+    loaded again.
     """
 
     model: str
+    gap: bool = False
     failure: str = ""
     loaded: dict[str, int] = field(default_factory=dict)
     before: dict[str, int] = field(default_factory=dict)
     unloaded: list[str] = field(default_factory=list)
     draining: list[str] = field(default_factory=list)
+    lost: str = ""
     ready_s: float = 0.0
     drained_s: float = 0.0
     is_addition: bool = False
@@ -68,10 +74,14 @@ def update_model(
     obsolete: Iterable[str],
     control: ModelControl,
     settings: UpdateSettings,
+    *,
+    gap: bool = False,
 ) -> Outcome:
-    """Updates one model; a failure is in the outcome, not raised."""
+    """Updates one model; a failure is in the outcome, not raised. With ``gap`` what is replaced is
+    unloaded before the new version is loaded.
+    """
     plans = tuple(plans)
-    outcome = Outcome(plans[0].name)
+    outcome = Outcome(plans[0].name, gap=gap)
     try:
         with locked_folders([plan.folder for plan in plans]):
             _change(plans, tuple(obsolete), control, settings, outcome)
@@ -118,12 +128,14 @@ def _bring_up(
     """Writes and loads; if that fails, raises after everything was restored."""
     replaced = [folder for folder in group.loads if folder.action is FolderAction.REPLACE]
     try:
-        if atomic_switch.is_needed(group):
+        if outcome.gap:
+            _load_after_gap(group, control, settings, outcome)
+        elif atomic_switch.is_needed(group):
             _switch(group, control, settings, outcome)
         else:
             _load_each(group, control, settings, outcome)
     except (GeneratorError, OSError) as error:
-        raise ServerError(_failure_text(error, replaced)) from error
+        raise ServerError(_failure_text(error, replaced, outcome)) from error
     outcome.loaded = {folder.name: folder.number for folder in group.loads}
     outcome.before = {folder.name: max(folder.served.ready) for folder in replaced}
 
@@ -142,6 +154,48 @@ def _load_each(
     except (GeneratorError, OSError):
         _restore(group, control, outcome)
         raise
+
+
+def _load_after_gap(
+    group: GroupChange, control: ModelControl, settings: UpdateSettings, outcome: Outcome
+) -> None:
+    """Unloads what is replaced, but no front, which needs no memory and says that nobody answers.
+    All of an entry's steps are gone before the first new one is there: no request meets both.
+    """
+    parts = group.folders[1:] or group.folders
+    replaced = [folder for folder in parts if folder.action is FolderAction.REPLACE]
+    try:
+        for folder in replaced:
+            _free(folder.name, control, settings)
+        settings.say(f"{group.name}: unloaded; nobody answers until it is loaded again")
+        _load_each(group, control, settings, outcome)
+    except (GeneratorError, OSError):
+        for folder in replaced:
+            outcome.lost = outcome.lost or _load_before(folder, control, settings)
+        raise
+
+
+def _free(name: str, control: ModelControl, settings: UpdateSettings) -> None:
+    """Unloads a folder and waits for its last requests, up to the timeout."""
+    going = control.active_versions(name)
+    refusal = control.unload(name)
+    if refusal is not None:
+        raise ServerError(f"{name} could not be unloaded: {refusal}")
+    control.wait_gone(name, going, settings.drain_timeout_s)
+
+
+def _load_before(folder: FolderChange, control: ModelControl, settings: UpdateSettings) -> str:
+    """Loads the version that a folder had before, which is on disk again, alone; returns why that
+    fails, or an empty string.
+    """
+    version = max(folder.served.ready)
+    try:
+        if control.active_versions(folder.name) - {version}:  # the new one, of an entry that failed
+            _free(folder.name, control, settings)
+        failure = control.load(folder.name, version)
+    except ServerError as error:
+        failure = str(error)
+    return f"{folder.name}: {failure}" if failure else ""
 
 
 def _switch(
@@ -190,18 +244,23 @@ def _restore(group: GroupChange, control: ModelControl, outcome: Outcome) -> Non
         with contextlib.suppress(GeneratorError):
             if folder.action is FolderAction.REPLACE:
                 drop_last_version(folder.plan.folder, folder.number)
-                if loaded:
+                if loaded and not outcome.gap:
                     control.load(folder.name, max(folder.served.ready))
             elif loaded:
                 control.unload(folder.name)
 
 
-def _failure_text(error: Exception, replaced: list[FolderChange]) -> str:
+def _failure_text(error: Exception, replaced: list[FolderChange], outcome: Outcome) -> str:
     if not replaced:
         return str(error)
     version = max(replaced[-1].served.ready)
-    has_gone = isinstance(error.__cause__, OSError)
-    return f"{error}; version {version} {'is on disk again' if has_gone else 'goes on serving'}"
+    if outcome.lost:
+        return (
+            f"{error}; version {version} is on disk again, but could not be loaded: {outcome.lost}"
+        )
+    if isinstance(error.__cause__, OSError):  # the server has gone
+        return f"{error}; version {version} is on disk again"
+    return f"{error}; version {version} {'is loaded again' if outcome.gap else 'goes on serving'}"
 
 
 def _drain(

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from generator.apply.changes import (
@@ -21,25 +21,58 @@ from generator.repository.plan import Plan
 from generator.repository.versions import is_version
 
 _MAX_LISTED = 4
+_GIB = 2**30
+
+
+@dataclass(frozen=True)
+class Shortage:
+    """A second copy of ``model`` does not fit. Bytes on ``device``; ``load_s`` is how long the copy
+    that runs took to load, in seconds.
+    """
+
+    model: str
+    device: str
+    needed: float
+    free: float
+    load_s: float
+
+    def __str__(self) -> str:
+        return (
+            f"{self.model}: a second copy needs {self.needed / _GIB:.1f} GiB on {self.device}, "
+            f"and {self.free / _GIB:.1f} GiB are free (its last load took {self.load_s:.0f} s)"
+        )
 
 
 @dataclass(frozen=True)
 class ApplyPlan:
-    """What has to be done with each model of models.yaml, and the models to remove."""
+    """What has to be done with each model of models.yaml, and the models to remove. ``shortages``
+    say of each model of which memory does not hold a second copy how much is needed; those in
+    ``alone`` fit while no other model loads.
+    """
 
     groups: tuple[GroupChange, ...]
     removed: tuple[RemovedModel, ...]
+    shortages: Mapping[str, Shortage] = field(default_factory=dict)
+    alone: frozenset[str] = frozenset()
 
     @property
     def is_nothing(self) -> bool:
         """Whether server and disk already are as wanted."""
         return not self.removed and all(group.is_nothing for group in self.groups)
 
+    @property
+    def replaces(self) -> bool:
+        """Whether any model gets a new version beside the one that answers."""
+        folders = (folder for group in self.groups for folder in group.folders)
+        return any(folder.action is FolderAction.REPLACE for folder in folders)
+
     def lines(self) -> Iterator[str]:
         """A line for each folder that changes, and one that counts the unchanged models."""
         for group in self.groups:
             if not group.is_nothing:
                 yield from _group_lines(group)
+        for shortage in self.shortages.values():
+            yield f"no room    {shortage}"
         for removed in self.removed:
             yield f"remove     {removed.name}: {', '.join(removed.folders)}"
         same = sum(group.is_nothing for group in self.groups)

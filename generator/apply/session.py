@@ -12,12 +12,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from generator.apply.execution import ApplyResult, PlanExecution, Say
+from generator.apply.memory import with_shortages
 from generator.apply.model_control import ModelControl
 from generator.apply.model_update import UpdateSettings
 from generator.apply.planning import ApplyPlan, plan_apply
 from generator.apply.rollback import plan_rollback
 from generator.apply.target import Target
-from generator.errors import EXIT_INPUT, EXIT_INTERRUPTED, EXIT_OK, GeneratorError
+from generator.errors import (
+    EXIT_INPUT,
+    EXIT_INTERRUPTED,
+    EXIT_OK,
+    GeneratorError,
+    NoRoomError,
+)
 from generator.models_yaml.reading import load
 from generator.python_env.ensuring import ensure_environments
 from generator.repository import served_record
@@ -28,17 +35,25 @@ from generator.repository.served_record import LastApply, LastChange, ServedReco
 from generator.spec.task_folders import find_tasks
 
 DRAIN_TIMEOUT_S = 60.0
+_NO_ROOM = (
+    "there is no room for a second copy beside the one that answers: nothing was changed. Give "
+    "--allow-gap to unload the old copy before the new one is loaded (callers get errors until it "
+    "is ready), or lower kv_cache_gib until two copies fit"
+)
 
 
 @dataclass(frozen=True)
 class ApplyOptions:
-    """The command line's options; ``wait``: for another process that writes to the repository."""
+    """The command line's options; ``wait``: for another process that writes to the repository;
+    ``allow_gap``: where memory does not hold two copies of a model, the old one goes first.
+    """
 
     dry_run: bool = False
     force: bool = False
     prune: bool = False
     wait: bool = False
     drain_timeout_s: float = DRAIN_TIMEOUT_S
+    allow_gap: bool = False
 
 
 def tell(line: str) -> None:
@@ -77,8 +92,9 @@ class Session:
             self._build_environments(config)  # takes minutes: others may generate meanwhile
         with _locked(self._repository, options):
             plan = make_plan(config, self._repository)
-            wanted = plan_apply(plan, self._repository, self._control, force=options.force)
-            self._show(wanted)
+            wanted = self._look_for_room(
+                plan_apply(plan, self._repository, self._control, force=options.force)
+            )
             if options.dry_run:
                 return EXIT_OK if wanted.is_nothing else EXIT_INPUT
             if wanted.is_nothing:
@@ -87,7 +103,7 @@ class Session:
                 )
                 return EXIT_OK
             place = _export_placer(plan, self._repository, self._warn)
-            settings = UpdateSettings(options.drain_timeout_s, options.force, place)
+            settings = UpdateSettings(options.drain_timeout_s, options.force, place, self._tell)
             applied = self._carry_out(wanted, settings, is_whole=True)
             self._report_orphans(plan, applied)
         return self._end(wanted, applied)
@@ -104,11 +120,10 @@ class Session:
         """Undoes the last apply."""
         options = self._options
         with _locked(self._repository, options):
-            wanted = plan_rollback(self._repository, self._control)
-            self._show(wanted)
+            wanted = self._look_for_room(plan_rollback(self._repository, self._control))
             if options.dry_run:
                 return EXIT_INPUT
-            settings = UpdateSettings(options.drain_timeout_s, force=True)
+            settings = UpdateSettings(options.drain_timeout_s, force=True, say=self._tell)
             applied = self._carry_out(wanted, settings, is_whole=False)
         self._warn(
             "models.yaml still asks for the newer state: change it too, or apply brings that back"
@@ -139,6 +154,15 @@ class Session:
         applied = self._applying.run(plan, self._repository, record)
         record(applied)
         return applied
+
+    def _look_for_room(self, plan: ApplyPlan) -> ApplyPlan:
+        """The plan with what memory lacks, shown. Raises NoRoomError where that is not allowed."""
+        if plan.replaces:
+            plan = with_shortages(plan, self._control.metrics())
+        self._show(plan)
+        if plan.shortages and not (self._options.allow_gap or self._options.dry_run):
+            raise NoRoomError(f"{', '.join(plan.shortages)}: {_NO_ROOM}")
+        return plan
 
     def _show(self, plan: ApplyPlan) -> None:
         for line in plan.lines():

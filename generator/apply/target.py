@@ -53,16 +53,18 @@ def running_target(repository: Path, http_port: int | None) -> Target:
         raise ServerError(f"{repository}: {what}; choose one with --http-port: {ports}")
     state = chosen[0]
     sockets = state.sockets if Path(state.sockets).is_dir() else ""  # a container has its own
-    listen = Listen(state.host, state.http_port, state.grpc_port, sockets=sockets)
+    listen = Listen(
+        state.host, state.http_port, state.grpc_port, state.metrics_port, sockets=sockets
+    )
     api = ServerApi(listen, state.admin_key)
     return Target(api, f"{bracketed(state.host)}:{state.http_port}", state.config)
 
 
 def remote_target(address: str, grpc_port: int, admin_key: str) -> Target:
-    """The server whose HTTP is at ``HOST:PORT``."""
+    """The server whose HTTP is at ``HOST:PORT``; its metrics are looked for behind gRPC's port."""
     host, _, port = address.rpartition(":")
-    api = ServerApi(Listen(host.strip("[]"), int(port), grpc_port), admin_key)
-    return Target(api, address, is_remote=True)
+    listen = Listen(host.strip("[]"), int(port), grpc_port, min(grpc_port + 1, 65535))
+    return Target(ServerApi(listen, admin_key), address, is_remote=True)
 
 
 def check(target: Target, repository: Path) -> None:

@@ -23,6 +23,7 @@ ADMIN_KEY_HEADER = "hf-triton-admin-key"
 # Triton puts this before the header's name in --grpc-restricted-protocol.
 HEADER_PREFIX = "triton-grpc-protocol-"
 _CONNECT_TIMEOUT_S = 2.0
+_METRICS_TIMEOUT_S = 5.0
 
 # A Python model's exception ends in the place it came from, over several lines.
 _TRACEBACK = re.compile(r"\s*\n\s*At:\n.*", re.DOTALL)
@@ -117,6 +118,20 @@ class ServerApi:
         found: dict[str, Any] = self._json("GET", "/v2")
         return found
 
+    def metrics(self) -> str:
+        """The text of its /metrics; empty where it has none, or none at that port."""
+        listen = self.listen
+        path = listen.metrics_socket if listen.sockets else ""
+        connection = self._connection(listen.metrics_port, path, _METRICS_TIMEOUT_S)
+        try:
+            connection.request("GET", "/metrics")
+            response = connection.getresponse()
+            return response.read().decode() if response.status == 200 else ""
+        except (OSError, http.client.HTTPException, UnicodeDecodeError):
+            return ""
+        finally:
+            connection.close()
+
     def _index(self) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = self._json("POST", "/v2/repository/index")
         return found
@@ -132,14 +147,18 @@ class ServerApi:
             raise ServerError(f"{path}: {one_line(_error(body) or f'HTTP status {status}')}")
         return _parsed(body)
 
-    def _connection(self, timeout_s: float | None) -> http.client.HTTPConnection:
-        listen = self.listen
-        if listen.sockets:
-            return _UnixConnection(listen.http_socket, timeout_s)
-        return http.client.HTTPConnection(listen.client_host(), listen.http_port, timeout=timeout_s)
+    def _connection(
+        self, port: int, path: str, timeout_s: float | None
+    ) -> http.client.HTTPConnection:
+        """To a Unix socket, where ``path`` is one's."""
+        if path:
+            return _UnixConnection(path, timeout_s)
+        return http.client.HTTPConnection(self.listen.client_host(), port, timeout=timeout_s)
 
     def _call(self, method: str, path: str, timeout_s: float | None) -> tuple[int, bytes]:
-        connection = self._connection(timeout_s)
+        listen = self.listen
+        path_of_socket = listen.http_socket if listen.sockets else ""
+        connection = self._connection(listen.http_port, path_of_socket, timeout_s)
         headers = {ADMIN_KEY_HEADER: self.admin_key} if self.admin_key else {}
         try:
             connection.request(method, path, headers=headers)

@@ -37,6 +37,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--force", action="store_true", help="overwrite files that were edited by hand"
     )
     parser.add_argument(
+        "--allow-gap",
+        action="store_true",
+        help="where memory does not hold two copies of a model, unload the old one before the new "
+        "one is loaded: its callers get errors meanwhile (default: change nothing)",
+    )
+    parser.add_argument(
         "--prune",
         action="store_true",
         help="also remove the folders of models that models.yaml no longer names",
@@ -56,6 +62,9 @@ A changed model comes up as a new version beside the one that answers, takes ove
 and the old one ends with its last request. One that fails to load leaves the old one serving. New
 models are loaded, those that models.yaml no longer names are unloaded; a change of canary or shadow
 weights alone loads nothing.
+
+A model whose second copy finds no memory, as on a GPU that the first has filled, is not changed
+without --allow-gap: then the old copy is unloaded first, and loaded again if the new one fails.
 
   hf-triton apply --dry-run                 # what would be done?
   hf-triton apply                           # do it
@@ -85,7 +94,14 @@ def run(args: argparse.Namespace) -> int:
     else:
         target = running_target(repository, args.http_port)
     check(target, repository)
-    options = ApplyOptions(args.dry_run, args.force, args.prune, args.wait, args.drain_timeout_s)
+    options = ApplyOptions(
+        dry_run=args.dry_run,
+        force=args.force,
+        prune=args.prune,
+        wait=args.wait,
+        drain_timeout_s=args.drain_timeout_s,
+        allow_gap=args.allow_gap,
+    )
     session = Session(repository, target, options)
     return session.roll_back() if args.rollback else session.apply(config)
 

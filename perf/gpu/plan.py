@@ -28,9 +28,13 @@ _SERVED = "through tritonserver"
 SECTIONS = {
     section.name: section
     for section in (
-        Section("ceilings", "what the GPU can do", "ceilings", 90),
-        Section("decode-1b", "decoding, 1 B", "decode", 150, "llama-1b"),
-        Section("decode-8b", "decoding, 8 B", "decode", 240, "llama-8b"),
+        Section("agree-models", "tokens beside the CPU's: models", "agree_models", 90),
+        Section("agree-weights", "tokens beside the CPU's: weights", "agree_weights", 90),
+        Section("ceilings", "memory and matrix products", "ceilings", 60),
+        Section("launches", "kernels, steps, copies, waits", "launches", 60),
+        Section("tokens-1b", "tokens/s, 1 B", "throughput", 200, "llama-1b"),
+        Section("vllm-1b", "tokens/s of vLLM, 1 B", "vllm", 200, "llama-1b"),
+        Section("tokens-8b", "tokens/s, 8 B", "throughput", 300, "llama-8b"),
         Section("encoder", "encoders", "encoder", 150),
         Section("memory", "device memory against its budget", "memory", 150, "llama-1b"),
         Section("server-1b", f"{_SERVED}, 1 B", "served", 420, "llama-1b", serves=True),

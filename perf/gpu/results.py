@@ -49,6 +49,16 @@ class Figure:
     target: Target | None = None
 
 
+def counted(figure: Figure) -> Figure:
+    """What a figure says on a fake GPU: what was compared and counted, in words and whole numbers;
+    what was measured is left out.
+    """
+    items = figure.row.items()
+    row: Row = {key: None if isinstance(value, float) else value for key, value in items}
+    target = figure.target if figure.target and figure.target.is_exact else None
+    return Figure(figure.table, row, target)
+
+
 @dataclass(frozen=True)
 class Context:
     """What a section is told: ``device`` is torch's name of one, ``folder`` a temporary one. Where
@@ -63,12 +73,7 @@ class Context:
     take: Callable[[Figure], object]
 
     def emit(self, table: str, row: Row, target: Target | None = None) -> None:
-        """Hands on one figure; of a fake GPU without what was measured, which numbers that are not
-        whole are.
-        """
-        if self.is_fake:
-            row = {key: None if isinstance(value, float) else value for key, value in row.items()}
-            target = None if target and not target.is_exact else target
+        """Hands on one figure."""
         self.take(Figure(table, row, target))
 
     @staticmethod

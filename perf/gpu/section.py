@@ -14,7 +14,7 @@ from pathlib import Path
 
 from perf.gpu.plan import FAKE, SECTIONS
 from perf.gpu.report import one_line
-from perf.gpu.results import Context, Figure, Results, SkippedError, say
+from perf.gpu.results import Context, Figure, Results, SkippedError, counted, say
 
 
 def main(argv: list[str]) -> None:
@@ -30,7 +30,10 @@ def main(argv: list[str]) -> None:
     results = Results.read(args.results)
     measured = results.sections[args.name]
 
+    is_fake = args.device == FAKE
+
     def take(figure: Figure) -> None:
+        figure = counted(figure) if is_fake else figure
         measured.figures = (*measured.figures, figure)
         results.write(args.results)
         if args.name in SECTIONS:
@@ -38,7 +41,6 @@ def main(argv: list[str]) -> None:
 
     section = SECTIONS.get(args.name)
     module = f"perf.gpu.sections.{section.module if section else 'machine'}"
-    is_fake = args.device == FAKE
     shape = "tiny" if is_fake else section.shape if section else ""
     device = "cpu" if is_fake else args.device
     context = Context(device, is_fake, shape, args.folder, args.seed, take)

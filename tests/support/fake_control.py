@@ -32,7 +32,8 @@ class LoadError(Exception):
 @dataclass
 class FakeTriton:
     """``events`` are the loads and unloads that were asked for; ``held`` the folders whose old
-    versions still have requests; ``key`` is the admin key that it wants.
+    versions still have requests; ``key`` is the admin key that it wants; ``metrics`` the text of
+    its /metrics, at the same port.
     """
 
     repository: Path
@@ -45,6 +46,7 @@ class FakeTriton:
     reasons: dict[str, dict[int, str]] = field(default_factory=dict)
     configs: dict[str, dict[str, Any]] = field(default_factory=dict)
     port: int = 0
+    metrics: str = ""
 
     def index(self) -> list[dict[str, str]]:
         """Every folder of the repository, and every version that was ever loaded."""
@@ -140,7 +142,9 @@ class _Handler(BaseHTTPRequestHandler):
     def _get(self) -> None:
         parts = self._parts()
         triton = self.triton
-        if parts == []:
+        if self.path == "/metrics":
+            self._answer(200, triton.metrics)
+        elif parts == []:
             extensions = ["classification", "model_repository"] if triton.is_triton else []
             self._answer(200, {"name": "triton", "extensions": extensions})
         elif parts[:1] == ["models"] and parts[-1] == "config" and triton.ready(parts[1]):
@@ -175,7 +179,7 @@ class _Handler(BaseHTTPRequestHandler):
         return [urllib.parse.unquote(part) for part in self.path.split("/")[2:]]
 
     def _answer(self, status: int, body: object) -> None:
-        data = json.dumps(body).encode()
+        data = body.encode() if isinstance(body, str) else json.dumps(body).encode()
         self.send_response(status)
         self.send_header("Content-Length", str(len(data)))
         self.end_headers()

@@ -90,6 +90,17 @@ def cpu_threads(model_config: Mapping[str, Any]) -> int:
     return max(1, cores // instances)
 
 
+def choose_attention_kernels(device: str) -> None:
+    """Turns cuDNN's attention off on a GPU, for the whole process. torch prefers it on Hopper and
+    data-centre Blackwell, but it plans anew for every shape it meets, in tens of milliseconds; a
+    server's batches are of ever new shapes. Flash attention then takes its calls.
+    """
+    import torch
+
+    if device.startswith("cuda"):
+        torch.backends.cuda.enable_cudnn_sdp(False)
+
+
 def check_device_works(device: torch.device) -> None:
     """Asks a device to compute something trivial: after an illegal address or a failed assertion
     a GPU answers everything with the same error, until its process ends.

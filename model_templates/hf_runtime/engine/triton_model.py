@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -25,6 +25,7 @@ from hf_runtime.engine.intake import Intake
 from hf_runtime.errors import LoadError
 from hf_runtime.heartbeat import Heartbeat
 from hf_runtime.link.listener import ForwardedRequest
+from hf_runtime.metrics.load import LoadMetrics
 from hf_runtime.metrics.publishing import Family, MetricsPublisher, instance_labels
 from hf_runtime.request.plain_request import DirectRequest, RequestLike
 from hf_runtime.request.responder import Responder, TritonResponder
@@ -113,11 +114,16 @@ class TritonModel(ABC):
             )
         )
         device.release_freed_memory()
+        self.load_metrics = LoadMetrics()
         is_whole = served.role == "whole"
         labels = instance_labels(served.public_name if is_whole else served.name, args)
-        self.metrics = MetricsPublisher(pb_utils, labels, self.serving.families)
+        self.metrics = MetricsPublisher(pb_utils, labels, self._families)
         if is_whole:  # an ensemble's steps are asked by Triton alone
             self.intake.open(self._take_forwarded)
+
+    def _families(self) -> Iterator[Family]:
+        yield from self.serving.families()
+        yield from self.load_metrics.families()
 
     def execute(self, requests: list[Any]) -> None:
         """Takes the requests' response senders; they are answered from other threads."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from ..devices.device import Placement
+from ..devices.device import Placement, choose_attention_kernels
 from ..errors import LoadError
 from ..log import info
 from .hub_token import error_line
@@ -66,6 +66,7 @@ def _load_model(
     from transformers.utils.logging import disable_progress_bar
 
     disable_progress_bar()  # in a log, each of its states would be a line
+    choose_attention_kernels(placement.device)
     device_map = None if placement.device_map == {"": "cpu"} else placement.device_map
     dtype = resolve_dtype(served.dtype, config, placement.device)
     options = {"config": config, "dtype": dtype, **_quantized(served, config, placement)}

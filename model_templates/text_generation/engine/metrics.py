@@ -20,6 +20,7 @@ _PREFIX = "hf_triton_"
 _GAUGES = {
     "num_running": "Sequences that are being generated",
     "num_waiting": "Sequences that wait to be started",
+    "kv_cache_bytes": "Bytes of the cache of keys and values",
     "kv_slots": "Sequences that the cache of keys and values holds",
     "kv_slots_used": "Sequences in the cache of keys and values",
     "kv_pages": "Pages that the cache of keys and values has",

@@ -111,6 +111,7 @@ class InFlightEngine(Engine):
         return {
             "num_running": len(holding),
             "num_waiting": max(0, self.num_unfinished - len(holding)),
+            "kv_cache_bytes": self.size.num_bytes,
             **self._storage.gauges(holding),
         }
 

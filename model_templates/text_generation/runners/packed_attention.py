@@ -224,12 +224,28 @@ def prefill_attention(
         out = F.scaled_dot_product_attention(
             q, k, v, is_causal=True, scale=rule.scale, enable_gqa=True
         )
+    elif q.device.type == "cuda":
+        out = _prefill_folded(q, k, v, span, rule)
     else:
         visible = _visible(span, rule.window, q.device)
         out = F.scaled_dot_product_attention(
             q, k, v, attn_mask=visible, scale=rule.scale, enable_gqa=True
         )
     return out[0].transpose(0, 1)
+
+
+def _prefill_folded(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, span: PrefillSpan, rule: AttentionRule
+) -> torch.Tensor:
+    """As SDPA with ``enable_gqa``, which with a mask has no kernel on a GPU but the plain one: that
+    repeats the keys and keeps all scores in float32.
+    """
+    _, heads, chunk, dim = q.shape
+    group = heads // k.shape[1]
+    visible = _visible(span, rule.window, q.device).repeat(group, 1)  # (group * chunk, end)
+    folded = q.reshape(1, k.shape[1], group * chunk, dim)
+    out = F.scaled_dot_product_attention(folded, k, v, attn_mask=visible, scale=rule.scale)
+    return out.reshape(1, heads, chunk, -1)
 
 
 def _prefill_by_matmul(

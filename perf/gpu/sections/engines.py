@@ -4,22 +4,24 @@ files, tokenizer or server.
 
 from __future__ import annotations
 
-import threading
-import time
-from collections.abc import Callable, Iterator
+import asyncio
+from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Sequence as Items
+from concurrent.futures import Future
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
 from typing import Any
 from unittest.mock import patch
 
 import torch
 from hf_runtime.devices.cuda_capture import Replay
 from hf_runtime.devices.device import Placement
-from text_generation.engine.scheduler import Step
 from text_generation.in_flight import engine as in_flight
 from text_generation.in_flight import runner_selection, storage
 from text_generation.in_flight.engine import InFlightEngine
 from text_generation.kv.kv_cache import KVCache
 from text_generation.loading import ModelParts, start_engine
+from text_generation.lora.linear import Adapters
 from text_generation.options import Options
 from text_generation.runners.cuda_graphs import GraphedRunner
 from text_generation.sequence.detokenizer import Detokenizer
@@ -35,112 +37,88 @@ class _NoTokenizer:
     eos_token_id = None
 
 
-class Clients:
-    """Each sends its next prompt when its last is answered; counts tokens.
+@dataclass(frozen=True)
+class Asked:
+    """A prompt, how many tokens are asked for, by which adapter; greedy but for ``sampling``."""
 
-    ``prompts`` are the length and the parameters of each, in tokens.
-    """
+    prompt: list[int]
+    max_tokens: int
+    adapter: str | None = None
+    sampling: Mapping[str, Any] = field(default_factory=dict)
+
+
+class _Caller:
+    """Gives a future one sequence's tokens, or what it was answered with."""
 
     streams = False
     request_id = ""
 
-    def __init__(
-        self, engine: InFlightEngine, prompts: Iterator[tuple[int, SamplingParams]]
-    ) -> None:
-        self.num_tokens = 0
-        self._engine, self._prompts = engine, enumerate(prompts)
-        self._num_open = 0
-        self._failure: Exception | None = None
-        self._done = threading.Event()
-
-    def run(self, number: int) -> None:
-        """Returns when all is sent and answered. Raises what one of them was answered with."""
-        self._num_open = number
-        self._engine.submit([sequence for _ in range(number) for sequence in self._next()])
-        if not self._done.wait(_ANSWER_TIMEOUT_S):
-            raise TimeoutError(f"{self._num_open} unanswered in {_ANSWER_TIMEOUT_S:g} s")
-        if self._failure is not None:
-            raise self._failure
+    def __init__(self) -> None:
+        self.future: Future[list[int]] = Future()
 
     def take(self, update: Update) -> None:
         if update.error is not None:
             self.fail(update.error)
         elif update.finish_reason is not None:
-            self.num_tokens += len(update.tokens)
-            if following := self._next():
-                self._engine.submit(following)
+            self.future.set_result([token.id for token in update.tokens])
 
     def flush(self) -> None:
         """Nothing is sent."""
 
     def fail(self, error: Exception) -> None:
-        self._failure = error
-        self._done.set()
-
-    def _next(self) -> list[Sequence]:
-        for index, (length, params) in self._prompts:
-            prompt = [2 + (index + i) % 1000 for i in range(length)]
-            return [Sequence(prompt, params, self, Detokenizer(None, prompt))]
-        self._num_open -= 1
-        if not self._num_open:
-            self._done.set()
-        return []
+        if not self.future.done():
+            self.future.set_exception(error)
 
 
-def generate(
-    engine: InFlightEngine, number: int, num_prompt_tokens: int, params: SamplingParams
-) -> None:
-    """Returns when ``number`` sequences, submitted at once, are finished."""
-    Clients(engine, iter([(num_prompt_tokens, params)] * number)).run(number)
+def futures(engine: InFlightEngine, asked: Items[Asked]) -> list[Future[list[int]]]:
+    """The tokens of each, all submitted at once."""
+    callers = [_Caller() for _ in asked]
+    engine.submit(
+        [
+            Sequence(
+                one.prompt,
+                SamplingParams(max_tokens=one.max_tokens, **one.sampling),
+                caller,
+                Detokenizer(None, one.prompt),
+                lora_name=one.adapter,
+            )
+            for one, caller in zip(asked, callers, strict=True)
+        ]
+    )
+    return [caller.future for caller in callers]
 
 
-class TimedRunner:
-    """Notes when each step begins and how many sequences it decodes; 0 where it has prompts."""
+def answers(engine: InFlightEngine, asked: Items[Asked]) -> list[list[int]]:
+    """Waits for them. Raises what one was answered with, or TimeoutError."""
+    return [future.result(_ANSWER_TIMEOUT_S) for future in futures(engine, asked)]
 
-    def __init__(self, inner: Any) -> None:
-        self.inner, self.cache, self.name = inner, inner.cache, inner.name
-        self.begun: list[tuple[float, int]] = []
 
-    def forward(self, step: Step) -> torch.Tensor:
-        num_decodes = 0 if step.prefills else len(step.decodes)
-        self.begun.append((time.perf_counter(), num_decodes))
-        logits: torch.Tensor = self.inner.forward(step)
-        return logits
-
-    def step_s(self, num_sequences: int) -> float:
-        """Mean seconds from one step of so many decodes to the next, all that lies between."""
-        times = [at for at, number in self.begun if number == num_sequences]
-        if len(times) < 3:
-            raise RuntimeError(f"only {len(times)} steps decoded {num_sequences} sequences")
-        return (times[-1] - times[1]) / (len(times) - 2)
+async def submit(engine: InFlightEngine, asked: Asked) -> list[int]:
+    """The same in an event loop, for one."""
+    return await asyncio.wrap_future(futures(engine, [asked])[0])
 
 
 @contextmanager
-def timed(engine: InFlightEngine) -> Iterator[TimedRunner]:
-    """The engine's steps are noted inside the block."""
-    inner = engine.runner
-    runner = TimedRunner(inner)
-    engine.runner = runner
-    yield runner
-    engine.runner = inner
-
-
-@contextmanager
-def engine_on(model: Any, device: torch.device, **options: Any) -> Iterator[InFlightEngine]:
+def engine_on(
+    model: Any, device: torch.device, adapters: Adapters | None = None, **options: Any
+) -> Iterator[InFlightEngine]:
     """The engine with these options, graphs captured; on a CPU a "replay" runs again, so that all
     code but CUDA's is the same.
     """
     parts = ModelParts(model.config, _NoTokenizer(), model)
+    own_attention = model.config._attn_implementation  # noqa: SLF001
     placement = Placement(str(device), {"": str(device)})
     asked = Options(engine="in_flight", **options)
     with _graphs_on_cpu() if device.type == "cpu" else nullcontext():
-        engine = start_engine("perf.gpu", parts, asked, placement, num_threads=1)
+        engine = start_engine("perf.gpu", parts, asked, placement, num_threads=1, adapters=adapters)
     assert isinstance(engine, InFlightEngine)
     try:
         yield engine
     finally:
         engine.stop()
-        model.set_attn_implementation("sdpa")  # what an engine sets works inside of it only
+        # What an engine sets works inside of it only.
+        if model.config._attn_implementation != own_attention:  # noqa: SLF001
+            model.set_attn_implementation(own_attention)
 
 
 def graphed_runner(engine: InFlightEngine) -> GraphedRunner:

@@ -7,11 +7,10 @@ from typing import Any
 import torch
 from text_generation.in_flight.engine import InFlightEngine
 from text_generation.kv.kv_cache import layer_shapes
-from text_generation.sequence.sampling_params import SamplingParams
 
 from perf.gpu.results import Context, Row, Target
 from perf.gpu.sections.ceilings import GIB, free_gib
-from perf.gpu.sections.engines import engine_on, generate, graphed_runner
+from perf.gpu.sections.engines import Asked, answers, engine_on
 from perf.gpu.sections.shapes import llama_bytes, make_llama
 
 STATED_GIB, TINY_STATED_GIB = 8.0, 0.01
@@ -55,16 +54,14 @@ def _measure_budget(
     budget_gib: float,
     options: dict[str, Any],
 ) -> None:
-    """One row: the engine started, every graph captured, a load of sampled sequences behind it."""
-    context.say(f"{name}: starting the engine, capturing every graph")
+    """One row: the engine started, its graphs captured, a load of sampled sequences behind it."""
+    context.say(f"{name}: starting the engine")
     before = free_gib(device)
     on_gpu = device.type == "cuda"
     if on_gpu:
         torch.cuda.reset_peak_memory_stats(device)
     with engine_on(model, device, **options) as engine:
         started = free_gib(device)
-        graphed_runner(engine).warm_up(num_lengths=99)
-        captured = free_gib(device)
         _load(engine)
         # With what torch keeps for later still taken, as others see it.
         left = torch.cuda.mem_get_info(device)[0] / GIB if on_gpu else free_gib(device)
@@ -76,7 +73,6 @@ def _measure_budget(
         "max_model_len": engine.size.max_model_len,
         "kv_cache_gib": kept,
         "engine_gib": before - started,
-        "all_graphs_gib": started - captured,
         "free_after_load_gib": left,
         "torch_reserved_peak_gib": torch.cuda.max_memory_reserved(device) / GIB if on_gpu else None,
     }
@@ -89,8 +85,9 @@ def _measure_budget(
 
 
 def _load(engine: InFlightEngine) -> None:
-    """All slots at once, sampled from a flat distribution: the largest buffers a step has."""
+    """All sequences at once, sampled from a flat distribution: the largest buffers a step has."""
     room = engine.max_model_len
-    params = SamplingParams(max_tokens=min(24, room // 4), temperature=5.0, top_p=0.99, seed=0)
-    generate(engine, engine.max_num_seqs, min(room // 2, 512), params)
-    generate(engine, 1, min(room // 2, 4096), params)
+    sampling = {"temperature": 5.0, "top_p": 0.99, "seed": 0}
+    for number, length in ((engine.max_num_seqs, 512), (1, 4096)):
+        prompt = [2] * min(room // 2, length)
+        answers(engine, [Asked(prompt, min(24, room // 4), sampling=sampling)] * number)

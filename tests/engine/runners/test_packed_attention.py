@@ -6,10 +6,14 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+import torch.nn.functional as F
 from text_generation.kv.kv_cache import CacheSize, KVCache, LayerShape
 from text_generation.runners.packed_attention import (
+    AttentionRule,
     PackedStep,
     PrefillSpan,
+    _prefill_folded,
+    _visible,
     attending,
     packed_attention,
 )
@@ -124,3 +128,16 @@ def test_other_layers_and_other_columns_are_not_written() -> None:
     expected = torch.zeros_like(changed)
     expected[step.slots, step.columns] = True
     assert torch.equal(changed, expected)
+
+
+@pytest.mark.parametrize("window", [0, 4])
+def test_a_chunk_with_its_heads_folded_attends_as_each_head_alone(window: int) -> None:
+    q = torch.randn(1, HEADS, 10, KEY_DIM)
+    k, v = torch.randn(1, KV_HEADS, 16, KEY_DIM), torch.randn(1, KV_HEADS, 16, VALUE_DIM)
+    rule = AttentionRule(0.5, window)
+    folded = _prefill_folded(q, k, v, CHUNK, rule)
+    visible = _visible(CHUNK, window, CPU)
+    alone = F.scaled_dot_product_attention(
+        q, k, v, attn_mask=visible, scale=rule.scale, enable_gqa=True
+    )
+    torch.testing.assert_close(folded, alone)

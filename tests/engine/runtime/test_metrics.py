@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 import pytest
-from hf_runtime.metrics import publishing
+import torch
+from hf_runtime.metrics import load, publishing
 from hf_runtime.metrics.histogram import Histogram, histogram_families
 from hf_runtime.metrics.publishing import Family, MetricsPublisher, Sample
 
@@ -98,3 +99,22 @@ def test_a_histogram_is_its_cumulative_buckets_sum_and_count() -> None:
     assert found == [("1", 2), ("2.5", 3), ("+Inf", 4)]
     assert (total.name, total.samples[0].value) == ("x_seconds_sum", 102.5)
     assert (count.name, count.samples[0].value) == ("x_seconds_count", 4)
+
+
+def test_a_loaded_model_tells_what_it_took_and_what_is_free(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    gib = 2**30
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda index: [0, 4 * gib, 0][index])
+    free = {"cpu": 5 * gib + 7, "cuda:1": 9 * gib - 1}
+    monkeypatch.setattr(load, "free_bytes", lambda device: free[str(device)])
+    memory, seconds = load.LoadMetrics().families()
+    found = {(one.labels["device"], one.labels["kind"]): one.value for one in memory.samples}
+    assert found.pop(("cpu", "loaded")) > 50 * 2**20  # torch, if nothing else
+    assert found == {
+        ("cpu", "free"): 5 * gib,
+        ("cuda:1", "loaded"): 4.5 * gib,  # with the CUDA context
+        ("cuda:1", "free"): 9 * gib - 64 * 2**20,
+    }
+    assert seconds.samples[0].value > 0

@@ -14,7 +14,7 @@ from generator import cli
 from perf.gpu.__main__ import main
 from perf.gpu.plan import SECTIONS, Section, chosen
 from perf.gpu.report import cell, one_line, summary, to_markdown
-from perf.gpu.results import Context, Figure, Measured, Results, Target
+from perf.gpu.results import Context, Figure, Measured, Results, Target, counted
 from perf.gpu.run import NoDeviceError, Run, supervised
 from perf.gpu.sections.machine import why_no_gpu
 
@@ -114,7 +114,9 @@ def test_sections_of_an_earlier_run_stay_in_the_results(run: Run) -> None:
     run.prepare([], None)
     run.measure(sections("memory"))
     assert list(run.results.sections) == ["ceilings", "memory"]
-    assert "## what the GPU can do (ceilings)" in (run.output.with_name("gpu.md")).read_text()
+    assert (
+        "## memory and matrix products (ceilings)" in (run.output.with_name("gpu.md")).read_text()
+    )
 
 
 def test_a_spent_budget_begins_no_section(run: Run) -> None:
@@ -153,17 +155,17 @@ def test_the_report_has_targets_beside_their_figures(tmp_path: Path) -> None:
     missed = Target("at least 20 times", 19.0, 20.0)
     figures = [Figure("decoding", row, target), Figure("ratio", {"times": 19.0}, missed)]
     device = {"device": "H200"}
-    results.sections["decode-8b"] = Measured("done", "now", "c", "abc", device, 1.0, figures)
+    results.sections["tokens-8b"] = Measured("done", "now", "c", "abc", device, 1.0, figures)
     results.write(path)
     text = to_markdown(results)
     assert "| sequences | tokens/s | of the limit | target |" in text
     assert "| 1 | 1,234 | 72% | at least 70% of the limit: met |" in text
     assert "| 19.0 | at least 20 times: not met |" in text
-    assert list(summary(results, ["decode-8b"])) == [
-        "decode-8b: at least 70% of the limit: met (0.71)",
-        "decode-8b: at least 20 times: not met (19.0)",
+    assert list(summary(results, ["tokens-8b"])) == [
+        "tokens-8b: at least 70% of the limit: met (0.71)",
+        "tokens-8b: at least 20 times: not met (19.0)",
     ]
-    assert json.loads(path.read_text())["sections"]["decode-8b"]["figures"][0]["target"]["met"]
+    assert json.loads(path.read_text())["sections"]["tokens-8b"]["figures"][0]["target"]["met"]
     assert one_line("s", figures[0]).startswith("s: decoding: sequences 1, tokens/s 1,234, of")
     assert cell("x", None) == "-"
     assert "fake" not in text
@@ -171,7 +173,7 @@ def test_the_report_has_targets_beside_their_figures(tmp_path: Path) -> None:
 
 def test_a_fake_gpu_has_no_times_and_says_so(tmp_path: Path) -> None:
     figures: list[Figure] = []
-    context = Context("cpu", True, "tiny", tmp_path, 0, figures.append)
+    context = Context("cpu", True, "tiny", tmp_path, 0, lambda one: figures.append(counted(one)))
     context.emit("t", {"kernels": 9, "step_ms": 1.5}, Target("fast", 1.0, 2.0))
     context.emit("t", {"agrees": False}, Target("agrees", 0.0, 1.0, is_exact=True))
     assert figures[0] == Figure("t", {"kernels": 9, "step_ms": None})

@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from perf.gpu.results import Context
-from perf.gpu.sections import ceilings, decode, encoder, engines, kernels, memory
+from perf.gpu.sections import (
+    agree_weights,
+    ceilings,
+    encoder,
+    kernels,
+    launches,
+    memory,
+    throughput,
+)
+from perf.gpu.sections.agreement import Reference, case, compare
+from perf.gpu.sections.closed_loop import Request, mean_context, tokens_per_s
 
 pytestmark = pytest.mark.slow
 
@@ -22,6 +34,7 @@ def measured(tmp_path: Path) -> tuple[Context, list[dict[str, Any]]]:
     ), figures
 
 
+LOOP = "closed loop, in process"
 Measured = tuple[Context, list[dict[str, Any]]]
 
 
@@ -36,49 +49,87 @@ def test_ceilings_are_of_copies_reads_and_products(measured: Measured) -> None:
     assert all(value > 0 for figure in figures for value in list(figure["row"].values())[1:])
 
 
-def test_decoding_is_compared_with_its_limit_eager_and_with_graphs(measured: Measured) -> None:
+def test_tokens_a_second_are_ours_and_others(measured: Measured) -> None:
     context, figures = measured
-    decode.measure(context)
-    found = [(row["load"], row["sequences"], row["run_as"]) for row in rows(figures, "decoding")]
-    assert found == [
-        (load, sequences, run_as)
-        for load, sequences in (("short", 1), ("short", 4), ("long", 2))
-        for run_as in ("CUDA graphs", "eager")
-    ]
-    assert all(row["limit_share"] > 0 for row in rows(figures, "decoding"))
-    mixed = rows(figures, "mixed load, in process")
-    assert [row["requests"] for row in mixed] == [8, 32]
-    assert all(0 < row["steps_with_prompts_share"] < 1 for row in mixed)
-    assert {row["run_as"] for row in rows(figures, "kernels of a step, short load")} == {
-        "CUDA graphs",
-        "eager",
-    }
+    throughput.measure(context)
+    found = [(row["clients"], row["generated_by"]) for row in rows(figures, LOOP)]
+    ways = ("in_flight", "transformers, continuous batching", "the tutorial's padded batches")
+    assert found == [(clients, way) for way in ways for clients in (1, 4)]
+    assert not rows(figures, "not measured")
 
 
-def test_the_8_b_shape_with_one_sequence_has_a_target(measured: Measured) -> None:
-    _, figures = measured
-    context = Context("cpu", True, "llama-8b", Path(), 0, lambda each: figures.append(asdict(each)))
-    limit = decode.Limit(weight_bytes=15_000, kv_bytes_per_token=10, bytes_per_s=1000.0)
-    for sequences, run_as in ((1, "CUDA graphs"), (1, "eager"), (8, "CUDA graphs")):
-        decode._emit(context, decode.SHORT, limit, sequences, run_as, step_s=20.0)
-    first, *others = figures
-    assert first["target"]["least"] == 0.70
-    assert first["target"]["value"] == pytest.approx((15_000 + 144 * 10) / 1000 / 20)
-    assert not any(figure["target"] for figure in others)
-
-
-def test_a_model_that_cannot_be_captured_is_measured_eagerly(
+def test_a_peer_that_fails_leaves_the_others(
     measured: Measured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fails(run: Any) -> Any:
-        raise RuntimeError("operation not permitted when stream is capturing")
+    def fails(self: object, *_: object, **__: object) -> None:
+        raise RuntimeError("no kernels for it here")
 
-    monkeypatch.setattr(engines, "run_again", fails)
-    monkeypatch.setattr(decode, "TINY", decode.TINY[1:])
+    monkeypatch.setattr("transformers.LlamaForCausalLM.init_continuous_batching", fails)
     context, figures = measured
-    with pytest.raises(RuntimeError, match="could not be captured"):
-        decode.measure(context)
-    assert {row["run_as"] for row in rows(figures, "decoding")} == {"eager"}
+    throughput.measure(context)
+    assert {row["generated_by"] for row in rows(figures, LOOP)} == {
+        "in_flight",
+        "the tutorial's padded batches",
+    }
+    assert rows(figures, "not measured")[0]["why"] == "RuntimeError: no kernels for it here"
+
+
+def test_a_limit_is_of_weights_and_of_the_keys_that_are_needed() -> None:
+    limit = throughput.Limit(weight_bytes=15_000, kv_bytes_per_token=10, bytes_per_s=1000.0)
+    assert limit.tokens_per_s(2, 100.0) == pytest.approx(2 / ((15_000 + 2 * 100 * 10) / 1000))
+    asked = [Request([0] * 10, 2), Request([0] * 20, 2)]
+    assert mean_context(asked) == pytest.approx((11 + 12 + 21 + 22) / 4)
+
+
+def test_tokens_are_counted_while_all_clients_are_busy() -> None:
+    async def answer(prompt: list[int], max_tokens: int) -> int:
+        await asyncio.sleep(0.01 * len(prompt))
+        return max_tokens
+
+    asked = [Request([0], 10)] * 12
+    assert asyncio.run(tokens_per_s(answer, 2, asked)) == pytest.approx(2 * 10 / 0.01, rel=0.5)
+
+    async def short(prompt: list[int], max_tokens: int) -> int:
+        return max_tokens - 1
+
+    with pytest.raises(RuntimeError, match="9 tokens came, 10 were asked for"):
+        asyncio.run(tokens_per_s(short, 2, asked))
+
+
+def test_what_the_cpu_generates_agrees_with_itself(measured: Measured) -> None:
+    context, figures = measured
+    agree_weights.measure(context)
+    found = {row["weights"]: row["agrees"] for row in rows(figures, "agreement")}
+    assert found.pop("int4") is None, "it needs a GPU"
+    assert all(found[name] for name in ("float32", "bfloat16", "int8", "adapters"))
+    assert not any(figure["target"] and figure["target"]["value"] < 1 for figure in figures)
+
+
+def test_another_token_is_told_from_a_near_tie() -> None:
+    logits = torch.tensor([[0.0, 9.0, 8.95], [10.0, 5.0, 0.0]])
+    reference = Reference((1, 0), logits)
+    assert reference.differs([1, 0], 1e-2) == (2, False)
+    assert reference.differs([2, 2], 1e-2) == (0, False), "what follows a near tie is another text"
+    assert reference.differs([1, 1], 1e-2) == (1, True)
+    assert reference.differs([1], 1e-2) == (2, True), "too short"
+
+
+def test_a_model_that_cannot_run_is_a_row_and_the_others_follow(measured: Measured) -> None:
+    context, figures = measured
+    with case(context, case="a"):
+        raise RuntimeError("illegal memory access")
+    with case(context, case="b") as row:
+        compare(row, [Reference((1,), torch.zeros(1, 2))], [[1]], 1e-3)
+    assert [row["agrees"] for row in rows(figures, "agreement")] == [False, True]
+    assert rows(figures, "agreement")[0]["why"] == "RuntimeError: illegal memory access"
+
+
+def test_launches_are_counted_and_a_backend_that_is_not_there_is_told(measured: Measured) -> None:
+    context, figures = measured
+    launches.measure(context)
+    found = {row["backend"]: row.get("why", "") for row in rows(figures, "attention")}
+    assert "No viable backend" in found["cuDNN"]
+    assert found["flash"] == ""
 
 
 def test_encoders_are_timed_eager_and_with_graphs(measured: Measured) -> None:

@@ -1,0 +1,147 @@
+"""Whether what an engine generates here are the tokens of the CPU: of transformers' own
+``generate``, in float32, of the same tiny model with the same random weights.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from hf_runtime.errors import reason
+
+from perf.gpu.results import Context, Target
+from perf.gpu.sections.engines import Asked, answers, engine_on
+
+VOCABULARY, CONTEXT = 509, 512
+SHAPE = {  # heads of 64, for kernels take no smaller ones
+    "vocab_size": VOCABULARY,
+    "hidden_size": 256,
+    "intermediate_size": 512,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": CONTEXT,
+    "tie_word_embeddings": False,  # tied, such models mostly repeat the last token
+    "bos_token_id": None,
+    "eos_token_id": None,
+    "pad_token_id": 0,
+}
+ROOM = {"max_model_len": 256, "max_num_seqs": 4, "max_num_batched_tokens": 64, "kv_cache_gib": 0.1}
+_LENGTHS = (3, 40, 150, 1, 70, 33, 40, 17)  # some longer than a step, and than a window
+# Of the logits' range, as where runners are tried.
+TOLERANCE = {torch.float32: 1e-3, torch.float16: 3e-2, torch.bfloat16: 8e-2}
+
+
+@dataclass(frozen=True)
+class Reference:
+    """The CPU's greedy tokens of a prompt; ``logits`` (tokens, vocabulary): what else was near."""
+
+    tokens: tuple[int, ...]
+    logits: torch.Tensor
+
+    def differs(self, got: Sequence[int], tolerance: float) -> tuple[int, bool]:
+        """How many tokens are alike, and whether the next one differs by more than rounding: what
+        follows a near tie is another text.
+        """
+        for at, (want, have) in enumerate(zip(self.tokens, got, strict=False)):
+            if want != have:
+                row = self.logits[at]
+                return at, bool(row[want] - row[have] > tolerance * (row.max() - row.min()))
+        return len(self.tokens), len(got) != len(self.tokens)
+
+
+def random_model(model_type: str, **changes: Any) -> Any:
+    """A decoder on the CPU whose weights are so large that its tokens vary."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    config = AutoConfig.for_model(model_type, **{**SHAPE, **changes})
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() > 1:
+                parameter.normal_(0, 0.1, generator=generator)
+    return model.eval()
+
+
+def load(adapters: Sequence[str | None] = (None,)) -> list[Asked]:
+    """Prompts shorter and longer than a step, two of which begin alike; adapters in turn."""
+    draw = random.Random(1)
+    prompts = [[draw.randrange(1, VOCABULARY) for _ in range(length)] for length in _LENGTHS]
+    prompts[6] = prompts[1][:36] + prompts[6][36:]
+    return [
+        Asked(prompt, draw.choice((2, 9, 20)), adapters[at % len(adapters)])
+        for at, prompt in enumerate(prompts)
+    ]
+
+
+@torch.inference_mode()
+def references(model: Any, asked: Iterable[Asked]) -> list[Reference]:
+    """``generate``'s tokens of each prompt alone, on the model's own device."""
+    found = []
+    for one in asked:
+        prompt = torch.tensor([one.prompt], device=model.device)
+        output = model.generate(
+            prompt,
+            attention_mask=torch.ones_like(prompt),
+            max_new_tokens=one.max_tokens,
+            do_sample=False,
+            pad_token_id=0,
+            output_logits=True,
+            return_dict_in_generate=True,
+        )
+        tokens = output.sequences[0, len(one.prompt) :].tolist()
+        found.append(Reference(tuple(tokens), torch.cat(output.logits).float().cpu()))
+    return found
+
+
+@contextmanager
+def case(context: Context, **named: str) -> Iterator[dict[str, Any]]:
+    """One row, whatever is raised inside: the others go on. What is put into the dictionary is
+    in the row too.
+    """
+    context.say(", ".join(named.values()))
+    row: dict[str, Any] = {**named, "run_by": "", "tokens": 0, "near_ties": 0, "agrees": False}
+    try:
+        yield row
+    except Exception as error:  # noqa: BLE001
+        # Whatever a kernel or a library raises is what was asked: it does not work here.
+        row["why"] = f"{type(error).__name__}: {reason(error, 200)}"
+    target = None
+    if row["agrees"] is not None:
+        target = Target("the CPU's tokens", float(row["agrees"]), 1.0, is_exact=True)
+    context.emit("agreement", row, target)
+
+
+def compare(
+    row: dict[str, Any],
+    expected: Sequence[Reference],
+    got: Sequence[Sequence[int]],
+    tolerance: float,
+) -> None:
+    """Fills a row in."""
+    pairs = zip(expected, got, strict=True)
+    found = [(one, *one.differs(tokens, tolerance)) for one, tokens in pairs]
+    row["tokens"] = sum(number for _, number, _ in found)
+    row["near_ties"] = sum(not bad and number < len(one.tokens) for one, number, bad in found)
+    row["agrees"] = not any(bad for _, _, bad in found)
+
+
+def run_case(
+    row: dict[str, Any],
+    model: Any,
+    device: torch.device,
+    asked: Sequence[Asked],
+    expected: Sequence[Reference],
+    tolerance: float | None = None,
+    **options: Any,
+) -> None:
+    """The engine's tokens beside those of the CPU; twice, for what it kept of the first time."""
+    with engine_on(model, device, **{**ROOM, **options}) as engine:
+        row["run_by"] = engine.runner.name
+        got = [*answers(engine, asked), *answers(engine, asked)]
+    compare(row, [*expected, *expected], got, tolerance or TOLERANCE[model.dtype])

@@ -1,0 +1,107 @@
+"""The real in-flight engine on the GPU that is not there, stepped by hand in the test's thread."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from hf_runtime.devices.device import free_bytes
+from text_generation.engine.engine import EngineSetup
+from text_generation.in_flight.engine import InFlightEngine
+from text_generation.options import Options
+from text_generation.sequence.detokenizer import Detokenizer
+from text_generation.sequence.sampling_params import SamplingParams
+from text_generation.sequence.sequence import Sequence, Update
+
+from tests.gpu.events import Log
+from tests.gpu.fake_gpu import FakeGpu
+
+SMALL: dict[str, Any] = {"max_num_seqs": 4, "max_model_len": 60}
+_UNTIL_STEADY = 3  # steps after the prompts': an engine may be a step ahead of what it has read
+
+
+class FakeEngine:
+    """The engine, prepared, and the GPU it is on. Its thread does not run."""
+
+    def __init__(self, gpu: FakeGpu, setup: EngineSetup) -> None:
+        self.gpu = gpu
+        self.engine = InFlightEngine(setup)
+        self._nobody = _Nobody()
+
+    def sequence(self, num_prompt_tokens: int, **params: Any) -> Sequence:
+        """A sequence of that many tokens, and more of them asked than a test steps."""
+        prompt = [1 + number % 50 for number in range(num_prompt_tokens)]
+        sampling = SamplingParams(**{"max_tokens": 40, **params})
+        return Sequence(prompt, sampling, self._nobody, Detokenizer(None, prompt))
+
+    def step(self, *submitted: Sequence) -> Log:
+        """Runs one step, with these submitted before -> what it asked for.
+
+        Raises:
+            Exception: what failed a sequence.
+        """
+        if submitted:
+            self.engine.submit(list(submitted))
+        self.engine.thread.take_in()
+        self.gpu.log.clear()
+        self.engine.step()
+        for error in self._nobody.errors:
+            raise error
+        return Log(self.gpu.log)
+
+    def decode_step(self, *running: Sequence) -> Log:
+        """What a step of these asks for when all of them decode and steps follow each other."""
+        self.step(*running)
+        while not all(sequence.token_ids for sequence in running):
+            self.step()
+        for _ in range(_UNTIL_STEADY):
+            log = self.step()
+        self.end(*running)
+        return log
+
+    def end(self, *running: Sequence) -> None:
+        """Ends sequences, so that others find the engine empty."""
+        self.engine.cancel(running)
+        self.engine.thread.take_in()
+        assert self.engine.num_unfinished == 0
+
+
+class _Nobody:
+    """A recipient that wants nothing and keeps what it is failed with."""
+
+    streams = False
+    request_id = ""
+
+    def __init__(self) -> None:
+        self.errors: list[Exception] = []
+
+    def take(self, update: Update) -> None:
+        """Nothing is done with it."""
+
+    def flush(self) -> None:
+        """Nothing was kept."""
+
+    def fail(self, error: Exception) -> None:
+        self.errors.append(error)
+
+
+@contextmanager
+def engine_on(gpu: FakeGpu, model: Any, **options: Any) -> Iterator[FakeEngine]:
+    """An engine for the model, prepared; the log of the GPU has what preparing it asked for."""
+    setup = EngineSetup(
+        model=model,
+        options=Options(engine="in_flight", **{**SMALL, **options}),
+        device=torch.device("cuda:0"),
+        eos_token_ids=frozenset(),
+        num_threads=1,
+        free_bytes=free_bytes,
+        prepare=lambda model: None,
+    )
+    fake = FakeEngine(gpu, setup)
+    try:
+        fake.engine.prepare()
+        yield fake
+    finally:
+        fake.engine._delivery.stop()

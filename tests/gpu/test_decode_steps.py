@@ -1,0 +1,78 @@
+"""What a decode step copies and waits for, by sampling way. The numbers of the table only fall."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import pytest
+
+from tests.gpu.events import Log
+from tests.gpu.fake_engine import FakeEngine, engine_on
+from tests.gpu.fake_gpu import GIB, FakeGpu
+from tests.gpu.fake_models import tiny_on_gpu
+
+
+class Budget(NamedTuple):
+    """Copies to the device, copies back, and waits of the host."""
+
+    copies_in: int
+    copies_out: int
+    waits: int
+
+    def covers(self, other: Budget) -> bool:
+        return all(most >= got for most, got in zip(self, other, strict=True))
+
+
+_SAMPLED = {"temperature": 0.7, "seed": 1}
+WAYS: dict[str, tuple[dict[str, Any], Budget]] = {
+    "greedy": ({}, Budget(1, 1, 2)),
+    "temperature": (_SAMPLED, Budget(4, 1, 5)),
+    "top_k and top_p": ({**_SAMPLED, "top_k": 40, "top_p": 0.9}, Budget(6, 2, 8)),
+    "top_p": ({**_SAMPLED, "top_p": 0.9}, Budget(6, 1, 7)),
+    "min_p": ({**_SAMPLED, "min_p": 0.1}, Budget(5, 1, 6)),
+    "repetition_penalty": ({"repetition_penalty": 1.1}, Budget(7, 1, 8)),
+    "presence_penalty": ({"presence_penalty": 0.1}, Budget(7, 1, 8)),
+    "logit_bias": ({"logit_bias": ((3, 1.0),)}, Budget(4, 1, 5)),
+    "bad words": ({"bad_token_ids": ((3,), (4, 5))}, Budget(3, 1, 4)),
+    "min_tokens": ({"min_tokens": 30, "stop_token_ids": (9,)}, Budget(3, 1, 4)),
+    "logprobs": ({"num_logprobs": 5}, Budget(3, 6, 9)),
+}
+ALL_WAYS = Budget(21, 6, 27)  # one sequence of each way
+
+
+@pytest.fixture(scope="module")
+def fake() -> Iterator[FakeEngine]:
+    with (
+        FakeGpu(total_bytes=2 * GIB) as gpu,
+        engine_on(gpu, tiny_on_gpu("llama"), max_num_seqs=len(WAYS)) as engine,
+    ):
+        yield engine
+
+
+def budget_of(log: Log) -> Budget:
+    return Budget(log.count("h2d"), log.count("d2h"), log.count("wait"))
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_decode_step_copies_and_waits_no_more_than_this(fake: FakeEngine, way: str) -> None:
+    params, budget = WAYS[way]
+    log = fake.decode_step(*(fake.sequence(10, **params) for _ in range(3)))
+    assert log.count("replay") == 1
+    assert budget.covers(budget_of(log)), f"{budget_of(log)}\n{log.told('h2d', 'd2h', 'wait')}"
+    assert fake.gpu.problems == []
+
+
+def test_a_step_of_every_way_at_once_copies_and_waits_no_more_than_this(fake: FakeEngine) -> None:
+    log = fake.decode_step(*(fake.sequence(10, **params) for params, _ in WAYS.values()))
+    assert ALL_WAYS.covers(budget_of(log)), f"{budget_of(log)}\n{log.told('h2d', 'd2h', 'wait')}"
+
+
+def test_a_step_of_prompts_copies_and_waits_no_more_than_this(fake: FakeEngine) -> None:
+    running = [fake.sequence(10), fake.sequence(10)]
+    fake.step(*running)
+    fake.step()
+    joining = [fake.sequence(10), fake.sequence(25)]
+    log = fake.step(*joining)
+    fake.end(*running, *joining)
+    assert Budget(2, 1, 3).covers(budget_of(log)), log.told("h2d", "d2h", "wait")

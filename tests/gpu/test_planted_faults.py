@@ -1,0 +1,102 @@
+"""Faults of the kind that only a GPU shows, planted one at a time: each must be found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from text_generation.sampling.sampler import Sampler
+from torch.nn import functional as F
+
+from tests.gpu.fake_engine import engine_on
+from tests.gpu.fake_gpu import GIB, FakeGpu
+from tests.gpu.fake_models import tiny_on_gpu
+from tests.gpu.test_captures import KERNELS, bad_attention, warmed_up_otherwise
+from tests.gpu.test_decode_steps import WAYS, budget_of
+
+
+def before(kind: type, name: str, fault: Callable[[Any, torch.Tensor], object]) -> Any:
+    """The method, which does something faulty to the tensors of its first argument first."""
+    own = getattr(kind, name)
+
+    def faulty(self: Any, *args: Any, **kwargs: Any) -> Any:
+        fault(self, args[0])
+        return own(self, *args, **kwargs)
+
+    return faulty
+
+
+def read_a_number(module: Any, states: torch.Tensor) -> None:
+    states.max().item()
+
+
+def copy_a_list(module: Any, states: torch.Tensor) -> None:
+    torch.tensor([1, 2], device=states.device)
+
+
+def index_by_a_mask(module: Any, states: torch.Tensor) -> None:
+    states[states > 0]
+
+
+def launch_one_more(module: Any, states: torch.Tensor) -> None:
+    states + 1
+
+
+def attend_with_groups_and_a_mask(module: Any, states: torch.Tensor) -> None:
+    q = states.new_empty(1, 4, 8, 8)
+    k = states.new_empty(1, 2, 8, 8)
+    mask = torch.ones(8, 8, dtype=torch.bool, device=q.device)
+    F.scaled_dot_product_attention(q, k, k, attn_mask=mask, enable_gqa=True)
+
+
+def attend_otherwise_in_a_capture(module: Any, states: torch.Tensor) -> None:
+    length = 9 if torch.cuda.is_current_stream_capturing() else 8
+    q = states.new_empty(1, 4, length, 8)
+    F.scaled_dot_product_attention(q, q, q)
+
+
+def problems(gpu_found: FakeGpu, log: Any) -> list[str]:
+    """What the tests of this folder hold a load and a greedy decode step to."""
+    _, budget = WAYS["greedy"]
+    found = [*gpu_found.problems, *bad_attention(gpu_found), *warmed_up_otherwise(gpu_found)]
+    found += ["not replayed"] * (log.count("replay") != 1)
+    found += ["over its budget"] * (not budget.covers(budget_of(log)))
+    kernels = [len(capture.kernels) for capture in gpu_found.captures]
+    return found + ["too many kernels"] * (max(kernels, default=0) > KERNELS["llama"])
+
+
+def found_in(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    with FakeGpu(total_bytes=2 * GIB) as gpu, engine_on(gpu, tiny_on_gpu("llama")) as fake:
+        log = fake.decode_step(*(fake.sequence(10) for _ in range(3)))
+    return problems(gpu, log)
+
+
+IN_A_LAYER = {
+    "a number read by the host": (read_a_number, "wait item"),
+    "a list copied to the device": (copy_a_list, "wait to, not pinned"),
+    "an index by a mask": (index_by_a_mask, "wait nonzero"),
+    "a kernel too many": (launch_one_more, "too many kernels"),
+    "attention with groups and a mask": (attend_with_groups_and_a_mask, "math"),
+    "other attention in a capture": (attend_otherwise_in_a_capture, "AttentionCall"),
+}
+
+
+def test_without_a_fault_nothing_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert found_in(monkeypatch) == []
+
+
+@pytest.mark.parametrize("what", IN_A_LAYER)
+def test_a_fault_in_a_layer_is_found(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from transformers.models.llama.modeling_llama import LlamaMLP
+
+    fault, expected = IN_A_LAYER[what]
+    monkeypatch.setattr(LlamaMLP, "forward", before(LlamaMLP, "forward", fault))
+    found = found_in(monkeypatch)
+    assert any(expected in one for one in found), found
+
+
+def test_a_wait_in_sampling_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Sampler, "sample", before(Sampler, "sample", read_a_number))
+    assert found_in(monkeypatch) == ["over its budget"]
