@@ -1,0 +1,1 @@
+"""Kernels for GPUs in OpenAI Triton, and what computes with them."""
