@@ -36,9 +36,9 @@ from generator.spec.task_folders import find_tasks
 
 DRAIN_TIMEOUT_S = 60.0
 _NO_ROOM = (
-    "there is no room for a second copy beside the one that answers: nothing was changed. Give "
-    "--allow-gap to unload the old copy before the new one is loaded (callers get errors until it "
-    "is ready), or lower kv_cache_gib until two copies fit"
+    "there is no room for a second copy beside the one that answers: nothing was changed. Run "
+    "hf-triton apply --allow-gap to unload the old copy before the new one is loaded (callers get "
+    "errors until it is ready), or lower kv_cache_gib until two copies fit"
 )
 
 
