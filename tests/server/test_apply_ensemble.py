@@ -90,14 +90,13 @@ def server(tmp_path: Path) -> Iterator[TritonServer]:
         yield found
 
 
-def change(server: TritonServer, *says: str) -> tuple[Outcome, Counter[str]]:
+def change(server: TritonServer, *says: str, gap: bool = False) -> tuple[Outcome, Counter[str]]:
     """Changes the steps while requests go on; what became of each request."""
     stop, answers = threading.Event(), Counter[str]()
-    url = f"http://{server.listen.address(server.listen.http_port)}/v2/models/e/generate"
 
     def ask_on_and_on() -> None:
         while not stop.is_set():
-            answer = post(url, {"x": "?"})
+            answer = post(url(server), {"x": "?"})
             answers[answer.body["y"] if answer.status == 200 else str(answer)] += 1
             time.sleep(0.005)
 
@@ -107,9 +106,8 @@ def change(server: TritonServer, *says: str) -> tuple[Outcome, Counter[str]]:
     try:
         assert eventually(lambda: answers.total() >= 2)
         found = plans(server.repository, *says)
-        outcome = update_model(
-            found, (), ModelControl(server.api), UpdateSettings(60.0, force=False)
-        )
+        settings = UpdateSettings(60.0, force=False)
+        outcome = update_model(found, (), ModelControl(server.api), settings, gap=gap)
         num_answers = answers.total()
         assert eventually(lambda: answers.total() >= num_answers + 3)  # one was asked for after it
     finally:
@@ -117,6 +115,10 @@ def change(server: TritonServer, *says: str) -> tuple[Outcome, Counter[str]]:
         for caller in callers:
             caller.join()
     return outcome, answers
+
+
+def url(server: TritonServer) -> str:
+    return f"http://{server.listen.address(server.listen.http_port)}/v2/models/e/generate"
 
 
 def states(server: TritonServer, version: str) -> set[str]:
@@ -141,3 +143,16 @@ def test_no_request_passes_from_an_old_step_to_a_new_one(server: TritonServer) -
     outcome, answers = change(server, "t2", "m2", "p4")
     assert (outcome.failure, outcome.loaded) == ("", {"e_postprocessing": 3})
     assert set(answers) == {"? t2 m2 p2", "? t2 m2 p4"}
+
+
+def test_with_a_gap_no_request_passes_from_an_old_step_to_a_new_one_either(
+    server: TritonServer,
+) -> None:
+    for says in (("t2", "m2", "p2"), ("t3", "broken", "p3")):
+        outcome, answers = change(server, *says, gap=True)
+        refused = [answer for answer in answers if answer.startswith("Answer(status=")]
+        assert refused, "nobody met the gap"
+        assert set(answers) - {"? t1 m1 p1", "? t2 m2 p2"} == set(refused), answers
+        assert ("no weights; version 2 is loaded again" in outcome.failure) == ("broken" in says)
+        assert post(url(server), {"x": "?"}).body["y"] == "? t2 m2 p2"
+    assert all(plan.is_current for plan in plans(server.repository, "t2", "m2", "p2"))
