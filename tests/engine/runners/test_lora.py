@@ -15,13 +15,15 @@ from hf_runtime.errors import LoadError
 from safetensors.torch import load_file, save_file
 from text_generation.engine.engine import Engine
 from text_generation.in_flight.engine import InFlightEngine
+from text_generation.kv.kv_cache import layer_shapes
+from text_generation.kv.pages import PAGE_SIZE
 from text_generation.lora import rows
 from text_generation.lora.linear import AdaptedLinear
 from text_generation.lora.reading import read_adapters
 from text_generation.lora.rows import DeviceRows, Matrices, RowAdapters, StepAdapters
 from text_generation.runners.adapter_runner import AdaptedRunner
 
-from tests.engine.driving import Answers, running, setup
+from tests.engine.driving import GIB, Answers, running, setup
 from tests.engine.tiny_adapters import peft_reference, read, save_adapter, served_with
 from tests.engine.tiny_models import Asked, mixed_load, tiny_model
 
@@ -69,7 +71,14 @@ def generated(
 
 @pytest.mark.parametrize(
     "name, runner",
-    [("llama", "fused"), ("llama", "packed"), ("gpt2", "packed"), ("falcon-rotary", "cache")],
+    [
+        ("llama", "fused"),
+        ("llama", "packed"),
+        ("gpt2", "packed"),
+        ("falcon-rotary", "cache"),
+        ("llama", "paged"),
+        ("gpt2", "paged"),
+    ],
 )
 @pytest.mark.parametrize("way", ["prepacked", "plain", "fixed_shapes", "gathered"])
 def test_each_request_gets_the_tokens_of_pefts_own_model(
@@ -92,11 +101,32 @@ def test_each_request_gets_the_tokens_of_pefts_own_model(
     expected = peft_reference(tiny_model(name), folders, asked)
     made = setup(tiny_model(name), max_num_seqs=5, max_num_batched_tokens=24)
     adapters = read(made.model, folders)
-    engine = InFlightEngine(replace(made, prepare=prepare, adapters=adapters))
+    paged = runner == "paged"
+    engine = InFlightEngine(replace(made, prepare=prepare, adapters=adapters, paged=paged))
     with running(engine):
         assert f"({runner}, adapters)" in engine.description
         assert generated(engine, asked, at_once=len(asked)) == expected
         assert generated(engine, asked, at_once=1) == expected
+
+
+def test_in_pages_an_adapter_shares_its_own_prefixes_and_is_computed_again_when_it_had_to_go(
+    llama: dict[str, Path],
+) -> None:
+    model = tiny_model("llama")
+    (prompt,) = (one.prompt for one in mixed_load(3) if len(one.prompt) == 40)
+    names = ("polite", "sql", None, "polite", "sql", None)
+    asked = [(Asked(prompt, 30), name) for name in names]
+    expected = peft_reference(tiny_model("llama"), llama, asked)
+    per_page = PAGE_SIZE * sum(s.bytes_per_token for s in layer_shapes(model, torch.device("cpu")))
+    made = setup(model, kv_cache_gib=15 * per_page / GIB, max_num_seqs=6, max_model_len=80)
+    engine = InFlightEngine(replace(made, adapters=read(model, llama), paged=True))
+    with running(engine):
+        assert generated(engine, asked, at_once=6) == expected
+        assert engine.metrics.num_preempted
+        assert generated(engine, asked, at_once=1) == expected
+        before = engine.metrics.num_reused_prompt_tokens
+        assert generated(engine, asked[:1], at_once=1) == expected[:1]
+        assert engine.metrics.num_reused_prompt_tokens == before + 2 * PAGE_SIZE
 
 
 @pytest.mark.parametrize("num_adapters, gathers", [(3, False), (120, True)])
