@@ -23,6 +23,8 @@ class Column:
         return self.shape[0] > 0
 
 
+# What is computed from at once where copies of it are made: 32 MiB in float32.
+MOST_LOGITS = 2**23
 _NOTHING = np.zeros(0, dtype=np.int32)
 _EMPTY = Column(0, (0,), is_float=False)
 

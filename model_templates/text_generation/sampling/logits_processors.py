@@ -18,7 +18,7 @@ import torch
 from ..sequence.sequence import Sequence
 from ..structured.grammar import Grammar
 from .bad_words import BadWords
-from .columns import Column, Columns, DeviceColumns, to_device
+from .columns import MOST_LOGITS, Column, Columns, DeviceColumns, to_device
 from .penalties import PenalisedTokens, Penalties, PenaltyColumns
 
 _MINUS_INFINITY = float("-inf")
@@ -185,7 +185,11 @@ def mask_by_grammars(logits: torch.Tensor, constrained: Rows[tuple[int, Grammar]
     rows = np.array([row for row, _ in constrained], dtype=np.int32)
     sent = to_device(np.concatenate([rows, *masks]), logits.device)
     words = sent[len(rows) :].view(torch.uint8).view(len(rows), -1, 1)
-    bits = words >> torch.arange(8, dtype=torch.uint8, device=logits.device)
-    forbidden = bits.bitwise_and_(1).flatten(1)[:, : logits.shape[-1]] == 0
-    rows_there = sent[: len(rows)].long()
-    logits[rows_there] = logits[rows_there].masked_fill_(forbidden, _MINUS_INFINITY)
+    shifts = torch.arange(8, dtype=torch.uint8, device=logits.device)
+    vocab_size = logits.shape[-1]
+    at_once = max(1, MOST_LOGITS // vocab_size)
+    parts = sent[: len(rows)].long().split(at_once), words.split(at_once)
+    for some, their_words in zip(*parts, strict=True):
+        bits = (their_words >> shifts).bitwise_and_(1)  # (some, bytes, 8)
+        forbidden = bits.flatten(1)[:, :vocab_size] == 0
+        logits[some] = logits[some].masked_fill_(forbidden, _MINUS_INFINITY)

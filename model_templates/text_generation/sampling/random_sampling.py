@@ -16,13 +16,12 @@ from dataclasses import dataclass
 import torch
 
 from ..sequence.sequence import Sequence
-from .columns import Column, Columns, DeviceColumns
+from .columns import MOST_LOGITS, Column, Columns, DeviceColumns
 
 _MINUS_INFINITY = float("-inf")
 # On a CPU, top-p first looks at so many of the likeliest tokens: they nearly always hold its
 # probability mass, and a top-k of 1,024 costs less than sorting the whole vocabulary.
 _TOP = 1024
-_MOST_LOGITS = 2**23  # drawn from at once: 32 MB in float32, of which several copies are made
 
 
 @dataclass(frozen=True)
@@ -111,7 +110,7 @@ def group_draws(
     """Of (row of the logits, its sequence): those with filters together, those without, and so few
     at once that their scores take little memory.
     """
-    size = max(1, _MOST_LOGITS // vocab_size)
+    size = max(1, MOST_LOGITS // vocab_size)
     for filters in (False, True):
         alike = [one for one in drawn if one[1].params.filters == filters]
         for first in range(0, len(alike), size):

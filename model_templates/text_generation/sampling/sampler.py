@@ -55,10 +55,10 @@ class Sampled:
         sequences: list[Sequence],
         token_ids: torch.Tensor,
         asked: Asked | None = None,
-        logprobs: Rows[torch.Tensor] = (),
+        logprobs: torch.Tensor | None = None,
     ) -> None:
         self.sequences, self.token_ids, self._asked = sequences, token_ids, asked
-        joined = torch.cat([token_ids.int(), *logprobs]) if asked else token_ids
+        joined = token_ids if logprobs is None else torch.cat([token_ids.int(), logprobs])
         self._host, self._copied = joined, None
         if joined.is_cuda:
             self._host = torch.empty(len(joined), dtype=joined.dtype, pin_memory=True)
@@ -136,7 +136,7 @@ class Sampler:
             logits = logits.to(torch.float32, copy=asked is not None)
             self._changes.apply(logits, inputs.changes, values, self._last, late)
         token_ids = self._choose(logits, inputs, values)
-        logprobs = asked.compute(raw, token_ids, values) if asked is not None else ()
+        logprobs = asked.compute(raw, token_ids, values) if asked is not None else None
         self._last = token_ids
         return Sampled(inputs.sequences, token_ids, asked, logprobs)
 

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import torch
 
 from ..sequence.sequence import Sequence, TokenLogprobs
-from .columns import Column, Columns, DeviceColumns
+from .columns import MOST_LOGITS, Column, Columns, DeviceColumns
 
 
 @dataclass(frozen=True)
@@ -40,44 +40,44 @@ class Asked:
 
     def compute(
         self, logits: torch.Tensor, token_ids: torch.Tensor, values: DeviceColumns
-    ) -> list[torch.Tensor]:
+    ) -> torch.Tensor:
         """logits (num_sequences, vocab) as the model made them, token_ids (num_sequences,) -> what
-        ``read`` takes, int32, some of them the bits of float32.
+        ``read`` takes, (numbers,) int32, some of them the bits of float32.
         """
-        rows = values[self.column]
-        logprobs = logits[rows].float().log_softmax(dim=-1)  # (asking, vocab)
-        sampled = logprobs.gather(1, token_ids[rows].unsqueeze(1))  # (asking, 1)
-        ranks = 1 + (logprobs > sampled).sum(dim=-1)
+        at_once = max(1, MOST_LOGITS // logits.shape[-1])
+        parts = values[self.column].split(at_once)
+        return torch.cat([self._compute(logits, token_ids, rows) for rows in parts]).flatten()
+
+    def _compute(
+        self, logits: torch.Tensor, token_ids: torch.Tensor, rows: torch.Tensor
+    ) -> torch.Tensor:
+        """(rows, 2 + 2 likeliest): the token's log-probability and rank, tokens, theirs."""
+        logprobs = logits[rows].log_softmax(dim=-1, dtype=torch.float32)  # (rows, vocab)
+        sampled = logprobs.gather(1, token_ids[rows].unsqueeze(1))  # (rows, 1)
+        ranks = 1 + (logprobs > sampled).sum(dim=-1, keepdim=True)
         top = logprobs.topk(min(max(self.nums), logits.shape[-1]), dim=-1)
-        return [
-            sampled.view(torch.int32).flatten(),
-            ranks.int(),
-            top.indices.int().flatten(),
-            top.values.view(torch.int32).flatten(),
-        ]
+        bits = torch.int32
+        columns = sampled.view(bits), ranks.int(), top.indices.int(), top.values.view(bits)
+        return torch.cat(columns, dim=1)
 
     def read(
         self, token_ids: list[int], numbers: npt.NDArray[np.int32]
     ) -> dict[int, TokenLogprobs]:
-        """By row, for the rows that ask; ``numbers`` are what ``compute`` gave, joined."""
-        num = len(self.rows)
-        width = len(numbers) // num // 2 - 1
-        logprobs, ranks = numbers[:num].view(np.float32), numbers[num : 2 * num]
-        ids, values = numbers[2 * num :].reshape(2, num, width)
+        """By row, for the rows that ask; ``numbers`` (numbers,) are what ``compute`` gave."""
+        table = numbers.reshape(len(self.rows), -1)
+        width = table.shape[1] // 2 - 1
         columns = zip(
             self.rows,
             self.nums,
-            logprobs.tolist(),
-            ranks.tolist(),
-            ids.tolist(),
-            values.view(np.float32).tolist(),
+            table.view(np.float32)[:, 0].tolist(),
+            table[:, 1].tolist(),
+            table[:, 2 : 2 + width].tolist(),
+            table.view(np.float32)[:, 2 + width :].tolist(),
             strict=True,
         )
         return {
-            row: TokenLogprobs(
-                logprob, rank, alternatives(top_ids[:most], top[:most], token_ids[row])
-            )
-            for row, most, logprob, rank, top_ids, top in columns
+            row: TokenLogprobs(logprob, rank, alternatives(ids[:num], top[:num], token_ids[row]))
+            for row, num, logprob, rank, ids, top in columns
         }
 
 
