@@ -181,7 +181,7 @@ def _copied(gpu: FakeGpu, func: Any, args: Any, kwargs: Any) -> Any:
     _note_copy(gpu, "copy_", source, target, non_blocking)
     if on_gpu(target):
         return _faked(gpu, func, args, kwargs)
-    return target  # what the GPU wrote is made up: what was there before
+    return target.zero_()  # what the GPU wrote is made up
 
 
 def _moved(gpu: FakeGpu, func: Any, args: Any, kwargs: Any) -> Any:
