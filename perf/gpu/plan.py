@@ -12,7 +12,7 @@ FAKE = "fake"  # the device, where there is no GPU
 
 @dataclass(frozen=True)
 class Section:
-    """One thing to measure: ``measure`` of ``sections/MODULE.py``, on a ``shape`` of shapes.py."""
+    """One thing to measure: ``measure`` of the module, on a ``shape`` of shapes.py."""
 
     name: str
     title: str
@@ -28,18 +28,24 @@ _SERVED = "through tritonserver"
 SECTIONS = {
     section.name: section
     for section in (
-        Section("agree-models", "tokens beside the CPU's: models", "agree_models", 90),
-        Section("agree-weights", "tokens beside the CPU's: weights", "agree_weights", 90),
-        Section("ceilings", "memory and matrix products", "ceilings", 60),
-        Section("launches", "kernels, steps, copies, waits", "launches", 60),
-        Section("tokens-1b", "tokens/s, 1 B", "throughput", 200, "llama-1b"),
-        Section("vllm-1b", "tokens/s of vLLM, 1 B", "vllm", 200, "llama-1b"),
-        Section("tokens-8b", "tokens/s, 8 B", "throughput", 300, "llama-8b"),
-        Section("encoder", "encoders", "encoder", 150),
-        Section("memory", "device memory against its budget", "memory", 150, "llama-1b"),
-        Section("server-1b", f"{_SERVED}, 1 B", "served", 420, "llama-1b", serves=True),
+        Section("agree-models", "tokens beside the CPU's: models", "agree.models", 90),
+        Section("agree-weights", "tokens beside the CPU's: weights", "agree.weights", 90),
+        Section("ceilings", "memory and matrix products", "sections.ceilings", 60),
+        Section("launches", "kernels, steps, copies, waits", "sections.launches", 60),
+        Section("tokens-1b", "tokens/s, 1 B", "sections.throughput", 200, "llama-1b"),
+        Section("vllm-1b", "tokens/s of vLLM, 1 B", "sections.vllm", 200, "llama-1b"),
+        Section("tokens-8b", "tokens/s, 8 B", "sections.throughput", 300, "llama-8b"),
+        Section("encoder", "encoders", "sections.encoder", 150),
+        Section("memory", "device memory against its budget", "sections.memory", 150, "llama-1b"),
+        Section("server-1b", f"{_SERVED}, 1 B", "sections.served", 420, "llama-1b", serves=True),
         Section(
-            "server-8b", f"{_SERVED}, 8 B", "served", 540, "llama-8b", serves=True, is_large=True
+            "server-8b",
+            f"{_SERVED}, 8 B",
+            "sections.served",
+            540,
+            "llama-8b",
+            serves=True,
+            is_large=True,
         ),
     )
 }

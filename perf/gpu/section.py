@@ -40,7 +40,7 @@ def main(argv: list[str]) -> None:
             say(one_line(args.name, figure))
 
     section = SECTIONS.get(args.name)
-    module = f"perf.gpu.sections.{section.module if section else 'machine'}"
+    module = f"perf.gpu.{section.module if section else 'sections.machine'}"
     shape = "tiny" if is_fake else section.shape if section else ""
     device = "cpu" if is_fake else args.device
     context = Context(device, is_fake, shape, args.folder, args.seed, take)

@@ -15,8 +15,8 @@ from hf_runtime.errors import reason
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from perf.gpu.results import Context
-from perf.gpu.sections.agreement import random_model
 from perf.gpu.sections.ceilings import seconds, wait
+from perf.gpu.sections.shapes import random_model
 
 _KERNELS, _LAYERS, _SHAPES = 1000, 32, 12
 _BACKENDS = {

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from transformers import AutoModel, AutoModelForCausalLM, BertConfig, LlamaConfig
+from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, BertConfig, LlamaConfig
 
 from perf.gpu.results import SkippedError
 from perf.gpu.sections.ceilings import GIB, free_gib
@@ -44,11 +44,37 @@ LLAMAS = {
         max_position_embeddings=2048,
     ),
 }
+VOCABULARY, CONTEXT = 509, 512
+_NARROW = {  # heads of 64, for kernels take no smaller ones
+    "vocab_size": VOCABULARY,
+    "hidden_size": 256,
+    "intermediate_size": 512,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": CONTEXT,
+    "tie_word_embeddings": False,  # tied, such models mostly repeat the last token
+    "bos_token_id": None,
+    "eos_token_id": None,
+    "pad_token_id": 0,
+}
 BERTS: dict[str, dict[str, Any]] = {
     "MiniLM": {"hidden_size": 384, "num_hidden_layers": 6, "intermediate_size": 1536},
     "BERT-base": {"hidden_size": 768, "num_hidden_layers": 12, "intermediate_size": 3072},
     "tiny": {"hidden_size": 48, "num_hidden_layers": 2, "intermediate_size": 96},
 }
+
+
+def random_model(model_type: str, **changes: Any) -> Any:
+    """A decoder on the CPU whose weights are so large that its tokens vary."""
+    config = AutoConfig.for_model(model_type, **{**_NARROW, **changes})
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() > 1:
+                parameter.normal_(0, 0.1, generator=generator)
+    return model.eval()
 
 
 def make_llama(shape: str, device: torch.device, spare_gib: float, seed: int = 0) -> Any:

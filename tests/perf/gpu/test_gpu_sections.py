@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 import torch
 
+from perf.gpu.agree import weights
+from perf.gpu.agree.compared import Reference, case, compare
 from perf.gpu.results import Context
 from perf.gpu.sections import (
-    agree_weights,
     ceilings,
     encoder,
     kernels,
@@ -20,7 +21,6 @@ from perf.gpu.sections import (
     memory,
     throughput,
 )
-from perf.gpu.sections.agreement import Reference, case, compare
 from perf.gpu.sections.closed_loop import Request, mean_context, tokens_per_s
 
 pytestmark = pytest.mark.slow
@@ -98,7 +98,7 @@ def test_tokens_are_counted_while_all_clients_are_busy() -> None:
 
 def test_what_the_cpu_generates_agrees_with_itself(measured: Measured) -> None:
     context, figures = measured
-    agree_weights.measure(context)
+    weights.measure(context)
     found = {row["weights"]: row["agrees"] for row in rows(figures, "agreement")}
     assert found.pop("int4") is None, "it needs a GPU"
     assert all(found[name] for name in ("float32", "bfloat16", "int8", "adapters"))

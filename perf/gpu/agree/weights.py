@@ -14,8 +14,9 @@ from hf_runtime.weights.served_model import ServedModel
 from text_generation.lora.linear import Adapter, Adapters, LowRank
 from transformers import AutoModelForCausalLM
 
+from perf.gpu.agree.compared import TOLERANCE, case, load, references, run_case
 from perf.gpu.results import Context
-from perf.gpu.sections.agreement import TOLERANCE, case, load, random_model, references, run_case
+from perf.gpu.sections.shapes import random_model
 
 _WIDEST = TOLERANCE[torch.bfloat16]  # what rounds inputs to 8 bits may round to the next value
 METHODS = {

@@ -15,21 +15,8 @@ from hf_runtime.errors import reason
 
 from perf.gpu.results import Context, Target
 from perf.gpu.sections.engines import Asked, answers, engine_on
+from perf.gpu.sections.shapes import VOCABULARY
 
-VOCABULARY, CONTEXT = 509, 512
-SHAPE = {  # heads of 64, for kernels take no smaller ones
-    "vocab_size": VOCABULARY,
-    "hidden_size": 256,
-    "intermediate_size": 512,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": CONTEXT,
-    "tie_word_embeddings": False,  # tied, such models mostly repeat the last token
-    "bos_token_id": None,
-    "eos_token_id": None,
-    "pad_token_id": 0,
-}
 ROOM = {"max_model_len": 256, "max_num_seqs": 4, "max_num_batched_tokens": 64, "kv_cache_gib": 0.1}
 _LENGTHS = (3, 40, 150, 1, 70, 33, 40, 17)  # some longer than a step, and than a window
 # Of the logits' range, as where runners are tried.
@@ -52,20 +39,6 @@ class Reference:
                 row = self.logits[at]
                 return at, bool(row[want] - row[have] > tolerance * (row.max() - row.min()))
         return len(self.tokens), len(got) != len(self.tokens)
-
-
-def random_model(model_type: str, **changes: Any) -> Any:
-    """A decoder on the CPU whose weights are so large that its tokens vary."""
-    from transformers import AutoConfig, AutoModelForCausalLM
-
-    config = AutoConfig.for_model(model_type, **{**SHAPE, **changes})
-    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
-    generator = torch.Generator().manual_seed(0)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.dim() > 1:
-                parameter.normal_(0, 0.1, generator=generator)
-    return model.eval()
 
 
 def load(adapters: Sequence[str | None] = (None,)) -> list[Asked]:

@@ -7,8 +7,9 @@ from typing import Any
 
 import torch
 
+from perf.gpu.agree.compared import case, load, references, run_case
 from perf.gpu.results import Context
-from perf.gpu.sections.agreement import CONTEXT, case, load, random_model, references, run_case
+from perf.gpu.sections.shapes import CONTEXT, random_model
 
 _WINDOW = {"sliding_window": 24}
 _GPT2 = {"n_embd": 256, "n_head": 4, "n_layer": 2, "n_positions": CONTEXT}
