@@ -5,36 +5,24 @@ files, tokenizer or server.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from collections.abc import Sequence as Items
 from concurrent.futures import Future
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
-from unittest.mock import patch
 
 import torch
-from hf_runtime.devices.cuda_capture import Replay
-from hf_runtime.devices.device import Placement
-from text_generation.in_flight import engine as in_flight
-from text_generation.in_flight import runner_selection, storage
+from hf_runtime.devices.device import free_bytes
+from text_generation.engine.engine import EngineSetup
 from text_generation.in_flight.engine import InFlightEngine
-from text_generation.kv.kv_cache import KVCache
-from text_generation.loading import ModelParts, start_engine
 from text_generation.lora.linear import Adapters
 from text_generation.options import Options
-from text_generation.runners.cuda_graphs import GraphedRunner
 from text_generation.sequence.detokenizer import Detokenizer
 from text_generation.sequence.sampling_params import SamplingParams
 from text_generation.sequence.sequence import Sequence, Update
 
 _ANSWER_TIMEOUT_S = 300.0
-
-
-class _NoTokenizer:
-    """The engine asks for the end of texts only."""
-
-    eos_token_id = None
 
 
 @dataclass(frozen=True)
@@ -100,18 +88,29 @@ async def submit(engine: InFlightEngine, asked: Asked) -> list[int]:
 
 @contextmanager
 def engine_on(
-    model: Any, device: torch.device, adapters: Adapters | None = None, **options: Any
+    model: Any,
+    device: torch.device,
+    *,
+    adapters: Adapters | None = None,
+    paged: bool = True,
+    **options: Any,
 ) -> Iterator[InFlightEngine]:
-    """The engine with these options, graphs captured; on a CPU a "replay" runs again, so that all
-    code but CUDA's is the same.
-    """
-    parts = ModelParts(model.config, _NoTokenizer(), model)
+    """The engine with these options; with pages on a CPU, too."""
     own_attention = model.config._attn_implementation  # noqa: SLF001
-    placement = Placement(str(device), {"": str(device)})
-    asked = Options(engine="in_flight", **options)
-    with _graphs_on_cpu() if device.type == "cpu" else nullcontext():
-        engine = start_engine("perf.gpu", parts, asked, placement, num_threads=1, adapters=adapters)
-    assert isinstance(engine, InFlightEngine)
+    engine = InFlightEngine(
+        EngineSetup(
+            model=model,
+            options=Options(engine="in_flight", **options),
+            device=device,
+            eos_token_ids=frozenset(),
+            num_threads=1,
+            free_bytes=free_bytes,
+            prepare=lambda _: None,
+            adapters=adapters,
+            paged=paged,
+        )
+    )
+    engine.start()
     try:
         yield engine
     finally:
@@ -119,36 +118,3 @@ def engine_on(
         # What an engine sets works inside of it only.
         if model.config._attn_implementation != own_attention:  # noqa: SLF001
             model.set_attn_implementation(own_attention)
-
-
-def graphed_runner(engine: InFlightEngine) -> GraphedRunner:
-    """The engine's runner. Raises RuntimeError where the model could not be captured."""
-    runner = engine.runner
-    if not isinstance(runner, GraphedRunner):
-        raise RuntimeError(f"no CUDA graphs: the engine runs {runner.name}")
-    return runner
-
-
-def run_again(run: Callable[[], torch.Tensor]) -> Replay:
-    """What stands for a captured graph on a CPU."""
-    return run
-
-
-@contextmanager
-def _graphs_on_cpu() -> Iterator[None]:
-    def with_graphs(runner: Any, _: torch.device) -> GraphedRunner:
-        graphed = GraphedRunner(runner, run_again)
-        graphed.warm_up()
-        return graphed
-
-    def with_spare_column(shapes: Any, size: Any, _: int) -> KVCache:
-        return KVCache(shapes, size, 1)
-
-    with (
-        patch.object(in_flight, "with_cuda_graphs", with_graphs),
-        patch.object(storage, "KVCache", with_spare_column),
-        patch.object(
-            runner_selection, "_fits_fused", lambda *_: False
-        ),  # a GPU's runner is the packed one
-    ):
-        yield
