@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_map
 
 if TYPE_CHECKING:
     from tests.gpu.fake_gpu import FakeGpu
@@ -67,8 +67,17 @@ def on_gpu(value: object) -> bool:
     return isinstance(value, torch.Tensor) and value.device.type == "cuda"
 
 
-def tensors_in(*values: object) -> list[torch.Tensor]:
-    return [leaf for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor)]
+def tensors_in(*values: Any) -> list[torch.Tensor]:
+    """The tensors of arguments: as pytree finds them, ten times as fast."""
+    found: list[torch.Tensor] = []
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            found.append(value)
+        elif isinstance(value, (list, tuple)):
+            found += tensors_in(*value)
+        elif isinstance(value, dict):
+            found += tensors_in(*value.values())
+    return found
 
 
 class Functions(TorchFunctionMode):
@@ -83,7 +92,7 @@ class Functions(TorchFunctionMode):
     ) -> Any:
         kwargs = kwargs or {}
         if func in _READS and on_gpu(args[0]):
-            return self._read(_READS[func], args[0])
+            return read(self.gpu, _READS[func], args[0])
         if func is F.scaled_dot_product_attention and on_gpu(args[0]):
             with self:
                 return self.gpu.attended(*args, **kwargs)
@@ -95,20 +104,21 @@ class Functions(TorchFunctionMode):
             return self._pin(func(*args, **kwargs))
         return func(*args, **kwargs)
 
-    def _read(self, name: str, tensor: torch.Tensor) -> Any:
-        """A copy out and a wait; the number is made up."""
-        self.gpu.note("d2h", name, tensor)
-        self.gpu.note("wait", name)
-        number = 0.0 if tensor.dtype.is_floating_point else 0
-        if name == "tolist":
-            return np.full(tuple(tensor.shape), number).tolist()
-        return self.gpu.truth() if name == "__bool__" or tensor.dtype == torch.bool else number
-
     def _pin(self, tensor: torch.Tensor) -> torch.Tensor:
         storage = tensor.untyped_storage()
         self.gpu.pinned.add(storage.data_ptr())
         weakref.finalize(storage, self.gpu.pinned.discard, storage.data_ptr())
         return tensor
+
+
+def read(gpu: FakeGpu, name: str, tensor: torch.Tensor) -> Any:
+    """A copy out and a wait; the number is made up."""
+    gpu.note("d2h", name, tensor)
+    gpu.note("wait", name)
+    number = 0.0 if tensor.dtype.is_floating_point else 0
+    if name == "tolist":
+        return np.full(tuple(tensor.shape), number).tolist()
+    return gpu.truth() if name == "__bool__" or tensor.dtype == torch.bool else number
 
 
 class Operators(TorchDispatchMode):
@@ -144,7 +154,8 @@ class Operators(TorchDispatchMode):
 def _faked(gpu: FakeGpu, func: Any, args: Any, kwargs: Any) -> Any:
     """The operator's output on FakeTensors."""
     with gpu.fake:
-        args, kwargs = tree_map(_without_values, (args, kwargs))
+        if not all(isinstance(tensor, FakeTensor) for tensor in tensors_in(args, kwargs)):
+            args, kwargs = tree_map(_without_values, (args, kwargs))
         return func(*args, **kwargs)
 
 
@@ -257,6 +268,11 @@ def _repeated(gpu: FakeGpu, func: Any, args: Any, kwargs: Any) -> Any:
     return _plain(gpu, func, args, kwargs)
 
 
+def _scalar(gpu: FakeGpu, func: Any, args: Any, kwargs: Any) -> Any:
+    """``_local_scalar_dense``: ``item`` where no function of Python's was called, as in a slice."""
+    return read(gpu, "item", args[0])
+
+
 def _compared(gpu: FakeGpu, func: Any, args: Any, kwargs: Any) -> bool:
     """``torch.equal``."""
     gpu.note("kernel", "equal")
@@ -286,6 +302,7 @@ _HANDLED: dict[str, Callable[..., Any]] = {
     "_index_put_impl_": _indexed,
     "repeat_interleave": _repeated,
     "equal": _compared,
+    "_local_scalar_dense": _scalar,
     "_grouped_mm": _grouped,
     **dict.fromkeys(_SIZED_BY_VALUES, _counted),
 }
