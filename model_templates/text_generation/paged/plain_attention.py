@@ -68,8 +68,9 @@ def _chunk(
 ) -> torch.Tensor:
     """q (chunk, heads, key_dim), the last of a sequence's tokens -> (chunk, heads, value_dim)."""
     length = step.seen[sequence]
-    first = step.first_page[sequence]
-    pages = step.pages[first : first + num_pages_of(length)]
+    # Not a slice: the host would wait for where it begins.
+    numbers = torch.arange(num_pages_of(length), device=q.device)
+    pages = step.pages[step.first_page[sequence] + numbers]
     k, v = (stored[pages].flatten(0, 1)[None, :length] for stored in (keys, values))
     columns = torch.arange(length, device=q.device)
     out = []
