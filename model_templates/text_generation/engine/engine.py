@@ -40,7 +40,8 @@ class EngineSetup:
     """What an engine is made of. ``prepare`` may change the model for speed; it runs on the
     engine's thread. ``adapters`` are those that requests may name; only the in-flight engine takes
     any. ``sending_share`` of the time is what sending streams' tokens may take. ``paged`` has the
-    in-flight engine keep keys and values in pages or in slots; None: in pages on a GPU.
+    in-flight engine keep keys and values in pages or in slots; None: in pages on a GPU. With
+    pages it ``runs_ahead`` of what the host has read by one step, or not; None: on a GPU.
     """
 
     model: Any
@@ -53,6 +54,7 @@ class EngineSetup:
     adapters: Adapters | None = None
     sending_share: float = 1.0
     paged: bool | None = None
+    runs_ahead: bool | None = None
 
 
 class Engine(ABC):

@@ -7,23 +7,24 @@ Puts scheduler, runner, cache and sampler together; each of them knows nothing o
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 from hf_runtime.devices.device import total_bytes
 from hf_runtime.errors import reason
 
-from ..engine.engine import Engine
-from ..engine.scheduler import Scheduler
+from ..engine.engine import Engine, EngineSetup
+from ..engine.scheduler import Scheduler, Step
 from ..kv.kv_cache import CacheSize, context_length, layer_shapes, stable_length
 from ..kv.paged_cache import PagedSize
 from ..lora.linear import attach
+from ..paged.graphs import with_cuda_graphs
+from ..paged.runner import AdaptedPageRunner, PageRunner
 from ..runners.adapter_runner import AdaptedRunner
-from ..runners.cuda_graphs import with_cuda_graphs
-from ..sampling.sampler import Sampler, argmax
+from ..sampling.sampler import Sampled, Sampler, SamplerInputs, argmax
 from ..sequence.sequence import Sequence
 from ..structured.following import wait_for_masks
 from ..structured.grammar import tell_all
-from .rotary import settle_rotary
 from .runner_selection import Runner, UnsupportedModelError, select_runner
 from .step_tokens import max_num_batched_tokens
 from .storage import allocate, plan_storage
@@ -38,6 +39,11 @@ class InFlightEngine(Engine):
     name = "in_flight"
     size: CacheSize | PagedSize
     runner: Runner
+
+    def __init__(self, setup: EngineSetup) -> None:
+        super().__init__(setup)
+        self._launched: Sampled | None = None  # tokens that are sampled and not read yet
+        self._pending_rows: dict[Sequence, int] = {}  # theirs, of those that go on
 
     @property
     def max_num_seqs(self) -> int:
@@ -71,6 +77,7 @@ class InFlightEngine(Engine):
         config = setup.model.config.get_text_config()
         stable = stable_length(config)
         model_limit = stable if stable and not options.max_model_len else context_length(config)
+        self._vocab_size = int(config.vocab_size)
         storage = plan_storage(setup, shapes, model_limit, in_pages=in_pages)
         if stable and storage.size.max_model_len > stable:
             raise UnsupportedModelError(
@@ -78,9 +85,11 @@ class InFlightEngine(Engine):
                 f"with max_model_len {stable} or less it can"
             )
         make_runner = select_runner(setup.model, shapes, setup.device, in_pages)
-        settle_rotary(setup.model, storage.size.max_model_len)
         if in_pages and not getattr(make_runner, "keeps_pages", False):
-            storage = plan_storage(setup, shapes, model_limit, in_pages=False)
+            in_pages = False
+            storage = plan_storage(setup, shapes, model_limit, in_pages=in_pages)
+        ahead = setup.device.type == "cuda" if setup.runs_ahead is None else setup.runs_ahead
+        self._runs_ahead = ahead and in_pages
         self._storage, self.size = storage, storage.size
         setup.prepare(setup.model)
         if setup.adapters is not None:
@@ -89,18 +98,28 @@ class InFlightEngine(Engine):
         runner = make_runner(setup.model, self._cache, setup.device)
         own_argmax = getattr(runner, "argmax", argmax)
         self._sampler = Sampler(sorted(setup.eos_token_ids), own_argmax)
-        self.runner = with_cuda_graphs(runner, setup.device)
+        self.runner = self._with_graphs(runner)
         if setup.adapters is not None:
-            self.runner = AdaptedRunner(self.runner, runner, setup.adapters, setup.device)
+            adapted = runner
+            if isinstance(runner, PageRunner):
+                adapted = self._with_graphs(AdaptedPageRunner(runner, setup.adapters))
+            self.runner = AdaptedRunner(self.runner, adapted, setup.adapters, setup.device)
         self._use_new_space(shares=False)
         warm_up(self._scheduler, self.runner, self._sampler, self._cache)
         self._use_new_space(shares=options.prefix_cache)
 
+    @property
+    def _max_num_batched_tokens(self) -> int:
+        setup = self.setup
+        return max_num_batched_tokens(setup.options, setup.device, total_bytes, self.max_num_seqs)
+
+    def _with_graphs(self, runner: Any) -> Any:
+        return with_cuda_graphs(runner, self.setup.device, self._max_num_batched_tokens)
+
     def _use_new_space(self, *, shares: bool) -> None:
-        setup, num_seqs = self.setup, self.size.max_num_seqs
         self._space = self._storage.new_space(shares=shares)
-        num_tokens = max_num_batched_tokens(setup.options, setup.device, total_bytes, num_seqs)
-        self._scheduler = Scheduler(num_seqs, num_tokens, self._space)
+        num_tokens = self._max_num_batched_tokens
+        self._scheduler = Scheduler(self.size.max_num_seqs, num_tokens, self._space)
 
     @property
     def num_kept(self) -> int:
@@ -118,48 +137,82 @@ class InFlightEngine(Engine):
         }
 
     def _has_work(self) -> bool:
-        return self._scheduler.has_work
+        return self._scheduler.has_work or self._launched is not None
 
     def _add(self, sequences: Iterable[Sequence]) -> None:
         self._scheduler.add(sequences)
 
     def _step(self) -> None:
-        """Forward, sample, publish; then running sequences move to the slots of finished ones."""
+        """Computes a step. Where it runs ahead, the device has the forward of this step to compute
+        while the host reads the tokens of the step before and sends them; all that depends on them
+        (ends, grammars, cancellation) comes one step late, and nothing else changes.
+        """
         step = self._scheduler.schedule()
         self.metrics.num_preempted = self._scheduler.num_preempted
-        self._cache.copy_slots(step.copies)
-        logits = self.runner.forward(step)
-        logits, sampled = self._without_late(logits, step.sampled)
-        started = [chunk.sequence for chunk in step.prefills if chunk.is_first]
-        self.metrics.computed(len(sampled), started)
-        if not sampled:
-            return
-        tokens = self._sampler.sample(logits, sampled)
-        tell_all((s.grammar, token.id) for s, token in zip(sampled, tokens, strict=True))
-        for sequence, token in zip(sampled, tokens, strict=True):
-            sequence.append(token, self.setup.eos_token_ids)
-        self._publish(sampled)
-        self._remove([sequence for sequence in sampled if sequence.finish_reason is not None])
+        if step.num_tokens:
+            self._cache.copy_slots(step.copies)
+            inputs = self._sampler.prepare(step.sampled, self._vocab_size, self._pending_rows)
+            step.inputs.columns, step.inputs.pending_rows = inputs.array, self._pending_rows
+            if self._launched is not None:
+                step.inputs.pending_tokens = self._launched.token_ids
+            logits = self.runner.forward(step)
+            self._settle()
+            self._sample(step, inputs, logits)
+        if not (self._runs_ahead and step.num_tokens):
+            self._settle()
 
-    def _without_late(
-        self, logits: torch.Tensor, sampled: list[Sequence]
-    ) -> tuple[torch.Tensor, list[Sequence]]:
-        """Leaves out those whose grammar takes long to say what may come next. Their last token is
-        computed again in the next step, so that nobody waits for them.
+    def _sample(self, step: Step, inputs: SamplerInputs, logits: torch.Tensor) -> None:
+        """Launches the sampling of a step's tokens."""
+        late = self._late(inputs.sequences)
+        started = [chunk.sequence for chunk in step.prefills if chunk.is_first]
+        self.metrics.computed(len(inputs.sequences) - len(late), started)
+        for sequence in late:
+            sequence.num_computed_tokens -= 1
+        if len(late) == len(inputs.sequences):
+            return
+        array = step.inputs.device_columns
+        self._launched = self._sampler.launch(logits, inputs, array, late)
+        for row, sequence in enumerate(inputs.sequences):
+            if sequence not in late and sequence.finish_reason is None:
+                sequence.num_pending = 1
+                self._pending_rows[sequence] = row
+
+    def _late(self, sampled: list[Sequence]) -> set[Sequence]:
+        """Those whose grammar takes long to say what may come next. Their last token is computed
+        again in the next step, so that nobody waits for them.
         """
         grammars = [s.grammar for s in sampled if s.grammar is not None]
         if not grammars or wait_for_masks(grammars, _LONGEST_WAIT_S):
-            return logits, sampled
-        kept = [row for row, s in enumerate(sampled) if s.grammar is None or s.grammar.is_ready]
-        for sequence in set(sampled).difference(sampled[row] for row in kept):
-            sequence.num_computed_tokens -= 1
-        return logits[kept], [sampled[row] for row in kept]
+            return set()
+        return {s for s in sampled if s.grammar is not None and not s.grammar.is_ready}
+
+    def _settle(self) -> None:
+        """Reads the tokens that were sampled, hands them on and takes out what they end."""
+        launched, self._launched = self._launched, None
+        if launched is None:
+            return
+        pairs = zip(launched.sequences, launched.read(), strict=True)
+        read = [(sequence, token) for sequence, token in pairs if sequence in self._pending_rows]
+        self._pending_rows = {}
+        for sequence, _ in read:
+            sequence.num_pending = 0
+        going = [(sequence, token) for sequence, token in read if sequence.finish_reason is None]
+        tell_all((sequence.grammar, token.id) for sequence, token in going)
+        for sequence, token in going:
+            sequence.append(token, self.setup.eos_token_ids)
+        sequences = [sequence for sequence, _ in going]
+        self._publish(sequences)
+        self._remove([sequence for sequence in sequences if sequence.finish_reason is not None])
 
     def _remove(self, sequences: list[Sequence]) -> None:
         copies = self._scheduler.retire(self._forgotten(sequences))
         self._cache.copy_slots(copies)
 
     def _drain_running(self) -> list[Sequence]:
+        self._launched = None
+        for sequence in self._pending_rows:
+            sequence.lose_pending()
+        self._pending_rows = {}
         return self._forgotten(self._scheduler.drain_running())
 
     def _drain(self) -> list[Sequence]:

@@ -24,7 +24,6 @@ from ..kv.paged_cache import PagedCache, PagedSize
 from ..kv.pages import Pages
 from ..paged.runner import PagedRunner
 from ..runners.cache_runner import CacheRunner
-from ..runners.experts import choose_experts
 from ..runners.packed_runner import PackedRunner
 from ..sequence.sampling_params import SamplingParams
 from .warm_up import dummy_sequence
@@ -66,7 +65,6 @@ def select_runner(
     Raises:
         UnsupportedModelError: none does.
     """
-    choose_experts(model, device)
     candidates: list[RunnerFactory] = [CacheRunner]
     if getattr(model, "_supports_attention_backend", False):
         candidates.insert(0, PagedRunner if in_pages else PackedRunner)
@@ -232,7 +230,7 @@ def _difference(
     if getattr(factory, "keeps_pages", False):
         cache = PagedCache(shapes, PagedSize(_TRIAL_PAGES, _TRIAL_LEN, max_num_seqs=3, num_bytes=0))
     else:
-        cache = KVCache(shapes, CacheSize(num_slots=3, max_model_len=_TRIAL_LEN, num_bytes=0), 1)
+        cache = KVCache(shapes, CacheSize(num_slots=3, max_model_len=_TRIAL_LEN, num_bytes=0))
     got = _TrialRun(model, device).run(factory(model, cache, device))
     worst = 0.0
     for key, logits in expected.items():

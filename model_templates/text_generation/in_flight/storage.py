@@ -104,7 +104,7 @@ class SlotStorage:
         )
 
     def new_cache(self) -> KVCache:
-        return KVCache(self._shapes, self.size, 1 if self._device.type == "cuda" else 0)
+        return KVCache(self._shapes, self.size)
 
     def new_space(self, *, shares: bool) -> SlotContents:
         """A CPU's memory is taken when it is first written, so that kept prefixes would soon fill

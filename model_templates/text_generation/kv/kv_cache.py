@@ -117,13 +117,10 @@ def stable_length(config: Any) -> int | None:
     (LongRoPE, https://arxiv.org/abs/2402.13753, as transformers computes it); None without that.
     """
     rope = getattr(config, "rope_parameters", None) or {}
-    kinds = [rope] if "rope_type" in rope else rope.values()  # one for each kind of layer
-    lengths = [
-        kind.get("original_max_position_embeddings")
-        for kind in kinds
-        if isinstance(kind, dict) and kind.get("rope_type") == "longrope"
-    ]
-    return min((length for length in lengths if isinstance(length, int)), default=None)
+    if rope.get("rope_type") != "longrope":
+        return None
+    length = rope.get("original_max_position_embeddings")
+    return length if isinstance(length, int) else None
 
 
 def plan_size(
@@ -210,18 +207,12 @@ def _does_not_fit(
 class KVCache:
     """Keys and values of all slots. ``keys[layer]`` is (slots, kv_heads, length, key_dim)."""
 
-    def __init__(
-        self, shapes: list[LayerShape], size: CacheSize, num_spare_tokens: int = 0
-    ) -> None:
-        """``num_spare_tokens`` more columns than max_model_len: where padding rows of a CUDA graph
-        write.
-        """
-        length = size.max_model_len + num_spare_tokens
+    def __init__(self, shapes: list[LayerShape], size: CacheSize) -> None:
         self.size = size
         self.keys: list[torch.Tensor] = []
         self.values: list[torch.Tensor] = []
         for shape in shapes:
-            rows = (size.num_slots + size.num_prefix_slots, shape.num_kv_heads, length)
+            rows = (size.num_slots + size.num_prefix_slots, shape.num_kv_heads, size.max_model_len)
             self.keys.append(zeros((*rows, shape.key_dim), shape))
             self.values.append(zeros((*rows, shape.value_dim), shape))
 

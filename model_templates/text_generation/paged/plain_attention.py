@@ -1,7 +1,7 @@
 """Attention over pages in torch's own operators: gathers a sequence's pages and attends to them.
 
 Right for every rule, dtype and device, and slow: what other backends are compared with, and what
-runs where there is none. Reads the step's numbers on the host, so no CUDA graph can hold it.
+runs where there is none. Waits for the step's numbers, so no CUDA graph can hold it.
 """
 
 from __future__ import annotations
@@ -21,16 +21,17 @@ def plain_attention(
 ) -> torch.Tensor:
     """See ``Attend``."""
     out = q.new_zeros(q.shape[0], q.shape[1], values.shape[-1])
+    starts, lengths = step.on_host
+    num_decodes = next((i for i, start in enumerate(starts[1:]) if start != i + 1), len(lengths))
     per_token = keys.shape[2] * keys.shape[3]
-    rows = max(1, _MOST_NUMBERS // (per_token * max(1, step.longest)))
-    for first in range(0, step.num_decodes, rows):
-        last = min(first + rows, step.num_decodes)
+    rows = max(1, _MOST_NUMBERS // (per_token * max(lengths, default=1)))
+    for first in range(0, num_decodes, rows):
+        last = min(first + rows, num_decodes)
         out[first:last] = _decodes(q[first:last], keys, values, step, first, rule)
-    start = step.num_decodes
-    for sequence in range(step.num_decodes, len(step.counts)):
-        end = start + step.counts[sequence]
-        out[start:end] = _chunk(q[start:end], keys, values, step, sequence, rule)
-        start = end
+    for sequence in range(num_decodes, len(lengths)):
+        start, end = starts[sequence : sequence + 2]
+        if start < end:
+            out[start:end] = _chunk(q[start:end], keys, values, step, sequence, rule)
     return out
 
 
@@ -46,10 +47,12 @@ def _decodes(
     longest -> (rows, heads, value_dim).
     """
     last = first + len(q)
-    num_pages = num_pages_of(max(step.seen[first:last]))
-    at = step.first_page[first:last, None] + torch.arange(num_pages, device=q.device)
-    pages = step.pages[at.clamp(max=len(step.pages) - 1)]  # (rows, num_pages), others' beyond
+    num_pages = num_pages_of(max(step.on_host[1][first:last]))
     lengths = step.lengths[first:last, None, None]
+    number = torch.arange(num_pages, device=q.device)
+    at = (step.first_page[first:last, None] + number).clamp(max=len(step.pages) - 1)
+    is_own = number * PAGE_SIZE < lengths[:, 0]
+    pages = torch.where(is_own, step.pages[at], 0)  # (rows, num_pages)
     columns = torch.arange(num_pages * PAGE_SIZE, device=q.device)
     visible = columns < lengths  # (rows, 1, columns)
     if rule.window:
@@ -67,7 +70,7 @@ def _chunk(
     rule: AttentionRule,
 ) -> torch.Tensor:
     """q (chunk, heads, key_dim), the last of a sequence's tokens -> (chunk, heads, value_dim)."""
-    length = step.seen[sequence]
+    length = step.on_host[1][sequence]
     # Not a slice: the host would wait for where it begins.
     numbers = torch.arange(num_pages_of(length), device=q.device)
     pages = step.pages[step.first_page[sequence] + numbers]

@@ -7,6 +7,7 @@ compute.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import Any
 
 import torch
@@ -14,16 +15,39 @@ from hf_runtime.devices.device import devices_of
 
 from ..engine.scheduler import Step
 from ..kv.paged_cache import PagedCache
+from ..lora.linear import Adapters
 from .attention import ATTENTION_NAME, Attend, attending, register
 from .plain_attention import plain_attention
 from .step import PagedStep, lay_out_pages
 
 
-class PagedRunner:
+class PageRunner(ABC):
+    """Computes steps over a cache in pages."""
+
+    name = ""
+    keeps_pages = True
+
+    def __init__(self, model: Any, cache: PagedCache, device: torch.device) -> None:
+        self.model, self.cache, self.device = model, cache, device
+        self._is_pinned = device.type == "cuda" and torch.cuda.is_available()
+
+    @torch.inference_mode()
+    def forward(self, step: Step) -> torch.Tensor:
+        """Computes a step -> logits (num_sampled, vocab) in the order of ``step.sampled``; what
+        ``StepInputs`` asks for is on the device then.
+        """
+        host = lay_out_pages(step, pinned=self._is_pinned)
+        return self.run(host.to(self.device, self.cache))
+
+    @abstractmethod
+    def run(self, step: PagedStep) -> torch.Tensor:
+        """Logits (len(step.last), vocab) of a step on the device."""
+
+
+class PagedRunner(PageRunner):
     """Sets the model's attention implementation to paged attention, for as long as it runs."""
 
     name = "paged"
-    keeps_pages = True
 
     def __init__(
         self,
@@ -32,24 +56,11 @@ class PagedRunner:
         device: torch.device,
         attend: Attend = plain_attention,
     ) -> None:
-        self.model = model
-        self.cache = cache
-        self.device = device
+        super().__init__(model, cache, device)
         self.attend = attend
         self._is_spread = len(devices_of(model)) > 1
-        self._is_pinned = device.type == "cuda" and torch.cuda.is_available()
         register()
         model.set_attn_implementation(ATTENTION_NAME)
-
-    @torch.inference_mode()
-    def forward(self, step: Step) -> torch.Tensor:
-        """Computes a step -> logits (num_sampled, vocab) in the order of ``step.sampled``; the
-        step's columns are on the device then (``StepInputs``).
-        """
-        host = lay_out_pages(step, pinned=self._is_pinned)
-        paged = host.to(self.device, self.cache)
-        step.inputs.device_columns = paged.columns
-        return self.run(paged)
 
     def run(self, step: PagedStep) -> torch.Tensor:
         """Logits (len(step.last), vocab) of a step on the device."""
@@ -68,3 +79,15 @@ class PagedRunner:
         the inputs, accelerate's hooks would move a tensor to the wrong one, and leave a list.
         """
         return step.last.tolist() if self._is_spread else step.last
+
+
+class AdaptedPageRunner(PageRunner):
+    """Computes what ``inner`` does, with the adapters whose numbers the step has on the device."""
+
+    def __init__(self, inner: PageRunner, adapters: Adapters) -> None:
+        super().__init__(inner.model, inner.cache, inner.device)
+        self.inner, self.adapters, self.name = inner, adapters, inner.name
+
+    def run(self, step: PagedStep) -> torch.Tensor:
+        with self.adapters.on_device(step.adapters, step.adapters[step.last]):
+            return self.inner.run(step)

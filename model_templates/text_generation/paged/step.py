@@ -16,43 +16,45 @@ import numpy as np
 import torch
 
 from ..engine.scheduler import Step
+from ..engine.step_inputs import StepInputs
 from ..kv.paged_cache import PagedCache
 from ..kv.pages import PAGE_SIZE
 from ..sequence.sequence import Sequence
 
 Int32s = np.ndarray[Any, np.dtype[np.int32]]
-_FIELDS = ("token_ids", "positions", "rows", "starts", "lengths", "first_page", "last", "columns")
+_FIELDS = ("token_ids", "positions", "rows", "adapters", "starts", "lengths", "first_page", "last")
 
 
 @dataclass(frozen=True)
 class StepShape:
     """How many numbers a step's buffer holds, padding included: ``num_tokens`` tokens of
-    ``num_seqs`` sequences, ``num_last`` of which give logits, and ``num_columns`` for the sampler.
+    ``num_seqs`` sequences, ``num_last`` of which give logits.
     """
 
     num_tokens: int
     num_seqs: int
     num_last: int
-    num_columns: int = 0
 
     @property
     def sizes(self) -> dict[str, int]:
-        """The parts of the buffer, in their order; the pages follow."""
+        """The parts of the buffer, in their order; pages and the sampler's columns follow."""
         tokens, seqs = self.num_tokens, self.num_seqs
-        counts = (tokens, tokens, tokens, seqs + 1, seqs, seqs, self.num_last, self.num_columns)
+        counts = (tokens, tokens, tokens, tokens, seqs + 1, seqs, seqs, self.num_last)
         return dict(zip(_FIELDS, counts, strict=True))
 
 
 @dataclass(frozen=True)
 class HostStep:
-    """A step on the host: ``buffer`` is everything, ``num_decodes`` and ``counts`` say what of it
-    is no padding. ``lengths`` are how many tokens each sequence attends to.
+    """A step on the host, with ``num_pages`` page numbers; ``max_query_len`` is the most tokens
+    that it computes of a sequence, ``starts`` and ``lengths`` are PagedStep's without padding.
     """
 
     buffer: torch.Tensor  # (size,) int32, pinned where the device is a GPU
     shape: StepShape
-    num_decodes: int
-    counts: list[int]  # tokens of each sequence
+    num_pages: int
+    inputs: StepInputs
+    max_query_len: int
+    starts: list[int]
     lengths: list[int]
 
     def to(self, device: torch.device, cache: PagedCache) -> PagedStep:
@@ -65,40 +67,43 @@ class HostStep:
         return self.placed(self.buffer.to(device, non_blocking=True), cache)
 
     def placed(self, buffer: torch.Tensor, cache: PagedCache) -> PagedStep:
-        """The step as views of ``buffer``, which holds its numbers, and maybe more pages."""
-        parts = views(buffer, self.shape)
-        return PagedStep(
-            cache, **parts, num_decodes=self.num_decodes, counts=self.counts, seen=self.lengths
-        )
+        """The step as views of ``buffer``, which holds its numbers. Does what ``StepInputs``
+        says.
+        """
+        parts = views(buffer, self.shape, self.num_pages)
+        step = PagedStep(cache, **parts, max_query_len=self.max_query_len)
+        step.kept["on_host"] = self.starts, self.lengths
+        step.fill_pending(self.inputs.pending_tokens)
+        self.inputs.device_columns = step.columns
+        return step
 
 
 @dataclass
 class PagedStep:
     """Where each token of a step belongs. All tensors are int32 on one device.
 
-    ``token_ids``, ``positions`` and ``rows`` are (num_tokens,): a row is ``page * PAGE_SIZE +
-    offset``, where the token's key and value go. Sequence ``i`` has the tokens ``starts[i] ..
+    ``token_ids``, ``positions``, ``rows`` and ``adapters`` are (num_tokens,): a row is ``page *
+    PAGE_SIZE + offset``, where the token's key and value go; an adapter's number is 0 for none.
+    Sequence ``i`` has the tokens ``starts[i] ..
     starts[i + 1] - 1``, attends to ``lengths[i]`` tokens, its own of this step included (0 for
     padding), and its page numbers begin at ``pages[first_page[i]]``. ``last`` are the tokens whose
     logits are wanted, ``columns`` the sampler's numbers.
 
-    On the host: the first ``num_decodes`` sequences have one token each, the others are chunks;
-    ``counts`` are the tokens and ``seen`` the lengths of those that are no padding.
+    ``max_query_len`` is the most tokens of a sequence, or more.
     """
 
     cache: PagedCache
     token_ids: torch.Tensor
     positions: torch.Tensor
     rows: torch.Tensor
+    adapters: torch.Tensor
     starts: torch.Tensor
     lengths: torch.Tensor
     first_page: torch.Tensor
     last: torch.Tensor
     columns: torch.Tensor
     pages: torch.Tensor
-    num_decodes: int
-    counts: list[int]
-    seen: list[int]
+    max_query_len: int
     kept: dict[object, Any] = field(default_factory=dict)  # what layers compute once a step
 
     @property
@@ -107,14 +112,12 @@ class PagedStep:
         return len(self.token_ids)
 
     @property
-    def longest_chunk(self) -> int:
-        """The most tokens that a sequence computes."""
-        return max(self.counts, default=0)
-
-    @property
-    def longest(self) -> int:
-        """The most tokens that a sequence attends to."""
-        return max(self.seen, default=0)
+    def on_host(self) -> tuple[list[int], list[int]]:
+        """``starts`` and ``lengths``; of a captured step, the host waits for them."""
+        if "on_host" not in self.kept:
+            self.kept["on_host"] = self.starts.tolist(), self.lengths.tolist()
+        found: tuple[list[int], list[int]] = self.kept["on_host"]
+        return found
 
     @property
     def long_rows(self) -> torch.Tensor:
@@ -124,32 +127,37 @@ class PagedStep:
         found: torch.Tensor = self.kept["rows"]
         return found
 
+    def fill_pending(self, tokens: torch.Tensor | None) -> None:
+        """Puts the tokens (rows,) of the step before where ``-1 - row`` stands for them."""
+        if tokens is not None:
+            rows = (-1 - self.token_ids).clamp_min(0)
+            tokens = tokens[rows].to(self.token_ids.dtype)
+            self.token_ids.copy_(torch.where(self.token_ids < 0, tokens, self.token_ids))
+
     def on(self, device: torch.device) -> PagedStep:
         """The step for layers on another device."""
         if device == self.pages.device:
             return self
         if device not in self.kept:
-            moved = {name: getattr(self, name).to(device) for name in (*_FIELDS, "pages")}
-            self.kept[device] = PagedStep(
-                self.cache,
-                **moved,
-                num_decodes=self.num_decodes,
-                counts=self.counts,
-                seen=self.seen,
-            )
+            names = (*_FIELDS, "pages", "columns")
+            moved = {name: getattr(self, name).to(device) for name in names}
+            there = PagedStep(self.cache, **moved, max_query_len=self.max_query_len)
+            there.kept["on_host"] = self.on_host
+            self.kept[device] = there
         found: PagedStep = self.kept[device]
         return found
 
 
-def views(buffer: torch.Tensor, shape: StepShape) -> dict[str, Any]:
-    """buffer (size,) -> its parts by name, views, with ``pages`` as the rest of it."""
+def views(buffer: torch.Tensor, shape: StepShape, num_pages: int) -> dict[str, Any]:
+    """buffer (size,) -> its parts by name, views, with ``columns`` as the rest of it."""
     sizes = shape.sizes
     ends = list(accumulate(sizes.values()))
     parts = {
         name: buffer[end - size : end]
         for (name, size), end in zip(sizes.items(), ends, strict=True)
     }
-    return {**parts, "pages": buffer[ends[-1] :]}
+    end = ends[-1] + num_pages
+    return {**parts, "pages": buffer[ends[-1] : end], "columns": buffer[end:]}
 
 
 def lay_out_pages(step: Step, shape: StepShape | None = None, *, pinned: bool = False) -> HostStep:
@@ -162,11 +170,11 @@ def lay_out_pages(step: Step, shape: StepShape | None = None, *, pinned: bool = 
     lengths += [chunk.end for chunk in step.prefills]
     pages = np.frombuffer(b"".join(sequence.pages for sequence in sequences), dtype=np.int32)
     columns = step.inputs.columns
-    own = StepShape(sum(counts), len(sequences), len(step.sampled), len(columns))
+    own = StepShape(sum(counts), len(sequences), len(step.sampled))
     shape = shape or own
-    size = sum(shape.sizes.values()) + len(pages)
+    size = sum(shape.sizes.values()) + len(pages) + len(columns)
     buffer = torch.zeros(size, dtype=torch.int32, pin_memory=pinned)
-    parts = {name: part.numpy() for name, part in views(buffer, shape).items()}
+    parts = {name: part.numpy() for name, part in views(buffer, shape, len(pages)).items()}
 
     seqs, tokens = own.num_seqs, own.num_tokens
     starts = np.zeros(shape.num_seqs + 1, dtype=np.int32)
@@ -178,8 +186,10 @@ def lay_out_pages(step: Step, shape: StepShape | None = None, *, pinned: bool = 
     first_page = np.cumsum(num_pages) - num_pages
     parts["first_page"][:seqs] = first_page
     parts["pages"][:] = pages
-    parts["columns"][: own.num_columns] = columns
+    parts["columns"][:] = columns
     parts["token_ids"][:tokens] = _token_ids(step)
+    if step.inputs.adapters:
+        parts["adapters"][:tokens] = np.repeat(step.inputs.adapters, counts)
     positions = _positions(np.array(counts, np.int32), np.array(lengths, np.int32), starts[:seqs])
     parts["positions"][:tokens] = positions
     page_at = np.repeat(first_page, counts) + positions // PAGE_SIZE
@@ -187,7 +197,8 @@ def lay_out_pages(step: Step, shape: StepShape | None = None, *, pinned: bool = 
     ends = starts[1 : seqs + 1] - 1
     is_sampled = [True] * len(step.decodes) + [chunk.is_last for chunk in step.prefills]
     parts["last"][: own.num_last] = ends[is_sampled]
-    return HostStep(buffer, shape, len(step.decodes), counts, lengths)
+    read = starts[: seqs + 1].tolist(), lengths
+    return HostStep(buffer, shape, len(pages), step.inputs, max(counts), *read)
 
 
 def _token_ids(step: Step) -> list[int]:

@@ -19,8 +19,8 @@ from .cache_runner import CacheRunner
 
 
 class AdaptedRunner:
-    """``plain`` runs steps without adapters, ``inner`` those with them: the same runner, without
-    CUDA graphs.
+    """``plain`` runs steps without adapters, ``inner`` those with them: the same runner, over pages
+    in an ``AdaptedPageRunner`` (paged/runner.py).
     """
 
     fixed_shapes = False  # tests set it
@@ -34,8 +34,10 @@ class AdaptedRunner:
         """Computes a step -> logits (num_sampled, vocab) in the order of ``step.sampled``."""
         computed = (*step.decodes, *(chunk.sequence for chunk in step.prefills))
         if all(sequence.lora_name is None for sequence in computed):
-            logits: torch.Tensor = self.plain.forward(step)
-            return logits
+            return self.plain.forward(step)  # type: ignore[no-any-return]
+        if getattr(self.plain, "keeps_pages", False):
+            step.inputs.adapters = [self._number(sequence) for sequence in computed]
+            return self.inner.forward(step)  # type: ignore[no-any-return]
         if not isinstance(self.inner, CacheRunner):
             return self._forward(step)
         found = [(part, self._forward(part)) for part in _forwards(step)]

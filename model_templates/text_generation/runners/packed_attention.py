@@ -43,14 +43,12 @@ class PackedStep:
 
     ``slots`` and ``positions`` are (num_tokens,) int64 on the model's first device; the first
     ``num_decodes`` tokens are decodes of slots ``0 .. num_decodes-1`` and attend to at most
-    ``max_len`` columns. ``columns`` are the cache columns written: ``positions`` but for the
-    padding rows of a CUDA graph.
+    ``max_len`` columns.
     """
 
     cache: KVCache
     slots: torch.Tensor
     positions: torch.Tensor
-    columns: torch.Tensor
     num_decodes: int
     max_len: int
     prefills: list[PrefillSpan] = field(default_factory=list)
@@ -64,7 +62,7 @@ class PackedStep:
         _, kv_heads, length, _ = stored.shape
         key = (kv_heads, length, stored.device)
         if key not in self._rows:
-            first = self.slots * (kv_heads * length) + self.columns
+            first = self.slots * (kv_heads * length) + self.positions
             heads = torch.arange(kv_heads, device=first.device) * length
             self._rows[key] = (first.unsqueeze(1) + heads).flatten().to(stored.device)
         return self._rows[key]

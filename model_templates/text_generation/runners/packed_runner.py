@@ -60,7 +60,6 @@ class PackedRunner:
             cache=self.cache,
             slots=slots,
             positions=positions,
-            columns=positions,
             num_decodes=len(step.decodes),
             max_len=min(-(-longest // _LEN_STEP) * _LEN_STEP, self.cache.size.max_model_len),
             prefills=spans,

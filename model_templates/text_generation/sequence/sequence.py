@@ -221,6 +221,12 @@ class Sequence:
         elif self.finish_reason is None and not self.num_tokens_left:
             self.finish_reason = "length"
 
+    def lose_pending(self) -> None:
+        """Forgets the tokens that the host has not read; they are to be sampled again."""
+        if not self.num_computed_tokens:  # preempted
+            self.num_prefill_tokens -= self.num_pending
+        self.num_pending = 0
+
     def _follow(self, grammar: Grammar, token_id: int) -> None:
         """A complete grammar ends the sequence; one that allows no token fails this one alone."""
         try:

@@ -16,9 +16,10 @@ from hf_runtime.devices import device
 from text_generation.in_flight.engine import InFlightEngine
 from text_generation.in_flight.runner_selection import UnsupportedModelError, select_runner
 from text_generation.kv.kv_cache import CacheSize, KVCache, layer_shapes
+from text_generation.kv.paged_cache import PagedCache, PagedSize
+from text_generation.paged.graphs import with_cuda_graphs
+from text_generation.paged.runner import PagedRunner
 from text_generation.runners.cache_runner import CacheRunner
-from text_generation.runners.cuda_graphs import with_cuda_graphs
-from text_generation.runners.packed_runner import PackedRunner
 
 from tests.engine.driving import Answers, generate_all, running, setup
 from tests.engine.split_devices import FIRST, SECOND, pretended_gpus, split_in_two
@@ -91,9 +92,9 @@ def test_a_tensor_that_is_left_behind_shows() -> None:
 def test_no_cuda_graph_is_captured_over_two_gpus() -> None:
     with pretended_gpus():
         model = split()
-        cache = KVCache(layer_shapes(model, FIRST), CacheSize(2, 16, 0))
-        runner = PackedRunner(model, cache, FIRST)
-        assert with_cuda_graphs(runner, FIRST) is runner
+        cache = PagedCache(layer_shapes(model, FIRST), PagedSize(3, 16, 2, 0))
+        runner = PagedRunner(model, cache, FIRST)
+        assert with_cuda_graphs(runner, FIRST, 16) is runner
 
 
 def test_each_gpu_of_a_split_model_is_asked_whether_it_still_computes(
@@ -118,5 +119,5 @@ def test_two_real_gpus_generate_the_tokens_of_the_cpu(tmp_path: Path) -> None:
     model = AutoModelForCausalLM.from_pretrained(tmp_path, device_map={**first, **second})
     ready = dataclasses.replace(setup(model.eval(), **OPTIONS), device=FIRST)
     with running(InFlightEngine(ready)) as engine:
-        assert engine.description.startswith("in_flight engine (packed)")
+        assert engine.description.startswith("in_flight engine (paged)")
         assert generate_all(engine, asked, at_first=3) == expected

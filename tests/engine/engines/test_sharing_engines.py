@@ -12,13 +12,9 @@ import torch
 from hf_runtime.errors import EngineError
 from text_generation.engine.scheduler import Step
 from text_generation.in_flight import engine as in_flight
-from text_generation.in_flight import storage
 from text_generation.in_flight.engine import InFlightEngine
 from text_generation.kv import prefix_index, slot_contents
-from text_generation.kv.kv_cache import KVCache
-from text_generation.runners import cuda_graphs
 from text_generation.runners.cache_runner import CacheRunner
-from text_generation.runners.cuda_graphs import GraphedRunner
 
 from tests.engine.driving import Answers, generate_all, running, setup
 from tests.engine.tiny_models import VOCAB_SIZE, Asked, reference, tiny_model
@@ -86,30 +82,6 @@ def test_every_runner_shares(
     assert (packed.runner.name, cached.runner.name) == ("packed", "cache")
     for engine in (packed, cached):
         assert engine.metrics.num_reused_prompt_tokens > 50
-
-
-@pytest.fixture
-def graphed(monkeypatch: pytest.MonkeyPatch, not_fused: None) -> None:
-    """Graphs replayed by running again; their padding rows lie in slots that hold prefixes."""
-
-    def with_graphs(runner: Any, _: torch.device) -> GraphedRunner:
-        return GraphedRunner(runner, lambda run: run)
-
-    class WithSpare(KVCache):
-        def __init__(self, shapes: Any, size: Any, _: int) -> None:
-            super().__init__(shapes, size, 1)
-
-    monkeypatch.setattr(in_flight, "with_cuda_graphs", with_graphs)
-    monkeypatch.setattr(storage, "KVCache", WithSpare)
-    monkeypatch.setattr(cuda_graphs, "_SMALLEST_LENGTH", 32)
-
-
-def test_a_graphs_padding_rows_leave_prefixes_as_they_are(graphed: None) -> None:
-    model = tiny_model("llama")
-    asked, expected = conversations(model, 4)
-    engine = InFlightEngine(setup(model, **{**SMALL, "max_num_seqs": 6}))
-    assert tokens_of(engine, asked) == expected
-    assert engine.metrics.num_reused_prompt_tokens > 50
 
 
 def test_with_slots_of_their_own_more_prefixes_are_kept() -> None:

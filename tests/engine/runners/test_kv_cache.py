@@ -165,9 +165,9 @@ def filled_cache() -> KVCache:
 
 def test_a_new_cache_is_zero_and_has_the_layers_shapes() -> None:
     shape = LayerShape(2, 3, 5, torch.bfloat16, CPU)
-    cache = KVCache([shape], CacheSize(4, 6, 0), num_spare_tokens=1)
-    assert cache.keys[0].shape == (4, 2, 7, 3)
-    assert cache.values[0].shape == (4, 2, 7, 5)
+    cache = KVCache([shape], CacheSize(4, 6, 0))
+    assert cache.keys[0].shape == (4, 2, 6, 3)
+    assert cache.values[0].shape == (4, 2, 6, 5)
     assert cache.keys[0].dtype == torch.bfloat16
     assert not cache.keys[0].any()
     assert not cache.values[0].any()

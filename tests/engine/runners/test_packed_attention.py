@@ -42,10 +42,8 @@ def step_of(cache: KVCache, num_decodes: int, spans: list[PrefillSpan]) -> Packe
     for span in spans:
         positions = positions + list(range(span.start, span.end))
         slots += [span.slot] * (span.end - span.start)
-    columns = torch.tensor(positions)
-    return PackedStep(
-        cache, torch.tensor(slots), columns, columns, num_decodes, max_len=20, prefills=spans
-    )
+    where = torch.tensor(slots), torch.tensor(positions)
+    return PackedStep(cache, *where, num_decodes, max_len=20, prefills=spans)
 
 
 def spelled_out(
@@ -92,7 +90,7 @@ def test_every_token_sees_its_own_sequence_up_to_itself(
         got, _ = packed_attention(
             LAYER, query, key, value, None, scaling=0.3, sliding_window=window, softcap=softcap
         )
-    for token, (slot, column) in enumerate(zip(step.slots, step.columns, strict=True)):
+    for token, (slot, column) in enumerate(zip(step.slots, step.positions, strict=True)):
         assert torch.equal(cache.keys[1][slot, :, column], key[0, :, token])
         assert torch.equal(cache.values[1][slot, :, column], value[0, :, token])
     expected = spelled_out(query, step, 0.3, window or 0, softcap or 0.0)
@@ -126,7 +124,7 @@ def test_other_layers_and_other_columns_are_not_written() -> None:
     assert torch.equal(cache.keys[0], before.keys[0])
     changed = (cache.keys[1] != before.keys[1]).any(dim=-1).any(dim=1)  # (slots, length)
     expected = torch.zeros_like(changed)
-    expected[step.slots, step.columns] = True
+    expected[step.slots, step.positions] = True
     assert torch.equal(changed, expected)
 
 
