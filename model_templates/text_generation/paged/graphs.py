@@ -13,6 +13,7 @@ See https://docs.pytorch.org/docs/stable/notes/cuda.html#cuda-graphs.
 
 from __future__ import annotations
 
+import time
 from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,13 +23,13 @@ import torch
 from hf_runtime.devices.cuda_capture import Capture, Replay, capture_on_stream
 from hf_runtime.devices.device import devices_of
 from hf_runtime.errors import reason
-from hf_runtime.log import warn
+from hf_runtime.log import info, warn
 
 from ..engine.scheduler import Step
 from ..kv.pages import PAGE_SIZE, num_pages_of
 from .step import PagedStep, StepShape, lay_out_pages, views
 
-MOST_TOKENS = 512
+MOST_TOKENS = 2048
 _TOKEN_STEP = 16
 _MOST_PAGE_NUMBERS = 2**22  # 16 MiB; a step that refers to more pages runs eagerly
 _MOST_COLUMNS = 2**18
@@ -85,6 +86,7 @@ class GraphedRunner:
         """Captures every size; those that fail are left out."""
         sizes = [(count, chunks) for chunks, counts in self._sizes.items() for count in counts]
         failures: list[Exception] = []
+        began_s = time.monotonic()
         for num_tokens, has_chunks in sorted(sizes, reverse=True):
             try:
                 self._graphs[has_chunks, num_tokens] = self._record(num_tokens, has_chunks)
@@ -93,6 +95,8 @@ class GraphedRunner:
                 failures.append(error)
             if len(failures) == _MOST_FAILURES and not self._graphs:
                 break
+        if self._graphs:
+            info(f"captured {self.num_graphs} CUDA graphs in {time.monotonic() - began_s:.1f} s")
         if failures:
             what = f"{len(failures)} of {len(sizes)} sizes" if self._graphs else "all steps"
             kind, why = type(failures[0]).__name__, reason(failures[0])
@@ -164,10 +168,13 @@ class GraphedRunner:
 
 
 def token_counts(least: int, most: int) -> list[int]:
-    """1, 2, 4, 8, then multiples of 16, from ``least`` to ``most``: at most half of a small step is
-    padding.
+    """1, 2, 4, 8, then multiples of 16, each up to an eighth more than the one before, from
+    ``least`` to ``most``: of a step of more than 128 tokens at most an eighth is padding.
     """
-    counts = [1, 2, 4, 8, *range(_TOKEN_STEP, most, _TOKEN_STEP)]
+    counts, count = [1, 2, 4, 8], _TOKEN_STEP
+    while count < most:
+        counts.append(count)
+        count += max(_TOKEN_STEP, count // 8 // _TOKEN_STEP * _TOKEN_STEP)
     return [count for count in counts if least <= count < most] + [most]
 
 

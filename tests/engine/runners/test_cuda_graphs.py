@@ -91,7 +91,8 @@ def test_a_size_that_cannot_be_captured_costs_that_size_alone(
         at_load = captures.num_replayed
         assert generate_all(engine, asked, at_first=7) == expected
     assert captures.num_replayed > at_load  # in the next larger ones
-    (line,) = log_lines
+    captured, line = log_lines
+    assert captured.startswith("I captured 4 CUDA graphs in 0.")
     assert line == (
         "W without CUDA graphs run 2 of 6 sizes: RuntimeError: operation not permitted when "
         "capturing"
@@ -164,6 +165,7 @@ def test_runners_of_slots_are_left_as_they_are(device: str) -> None:
         (1, 40, [1, 2, 4, 8, 16, 32, 40]),
         (16, 64, [16, 32, 48, 64]),
         (6, 6, [6]),
+        (240, 400, [240, 256, 288, 320, 352, 384, 400]),
     ],
 )
 def test_token_counts_end_at_the_most(least: int, most: int, expected: list[int]) -> None:
