@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
+from perf.gpu.fake.attention_backends import CUDNN, MATH
+from perf.gpu.fake.engine import engine_on
+from perf.gpu.fake.events import Log
+from perf.gpu.fake.gpu import GIB, FakeGpu
 from tests.engine.tiny_models import PACKED
-from tests.gpu.attention_backends import CUDNN, MATH
-from tests.gpu.events import Log
-from tests.gpu.fake_engine import engine_on
-from tests.gpu.fake_gpu import GIB, FakeGpu
-from tests.gpu.fake_models import tiny_on_gpu
+from tests.gpu.tiny_models import tiny_on_gpu
 
 pytestmark = pytest.mark.xfail(reason="steps over pages are not captured yet", strict=False)
 

@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tests.gpu.events import Log
-from tests.gpu.fake_engine import FakeEngine, engine_on
-from tests.gpu.fake_gpu import GIB, FakeGpu
-from tests.gpu.fake_models import tiny_on_gpu
+from perf.gpu.fake.engine import FakeEngine, engine_on
+from perf.gpu.fake.events import Log
+from perf.gpu.fake.gpu import GIB, FakeGpu
+from tests.gpu.tiny_models import tiny_on_gpu
 
 
 class Budget(NamedTuple):

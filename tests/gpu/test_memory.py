@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from tests.gpu.fake_engine import engine_on
-from tests.gpu.fake_gpu import GIB, FakeGpu
-from tests.gpu.fake_models import LLAMA_2_7B, LLAMA_3_8B, causal_on_gpu
+from perf.gpu.fake.engine import engine_on
+from perf.gpu.fake.gpu import GIB, FakeGpu
+from perf.gpu.fake.models import LLAMA_2_7B, LLAMA_3_8B, causal_on_gpu
 
 A10, A10_BYTES = (8, 6), 22 * GIB
 NUM_LAYERS = 2

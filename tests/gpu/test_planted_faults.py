@@ -10,11 +10,11 @@ import torch
 from text_generation.sampling.sampler import Sampler
 from torch.nn import functional as F
 
-from tests.gpu.fake_engine import engine_on
-from tests.gpu.fake_gpu import GIB, FakeGpu
-from tests.gpu.fake_models import tiny_on_gpu
+from perf.gpu.fake.engine import engine_on
+from perf.gpu.fake.gpu import GIB, FakeGpu
 from tests.gpu.test_captures import KERNELS, bad_attention, warmed_up_otherwise
 from tests.gpu.test_decode_steps import GREEDY, budget_of
+from tests.gpu.tiny_models import tiny_on_gpu
 
 pytestmark = pytest.mark.xfail(reason="steps over pages are not captured yet", strict=False)
 

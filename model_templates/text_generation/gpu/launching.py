@@ -143,6 +143,14 @@ def silu_launch(size: int) -> Launch:
 FILL_LAUNCH = Launch({"BLOCK": 256}, num_warps=1)
 
 
+@cache
+def draw_launch(vocab_size: int) -> Launch:
+    """One program a row, which goes through it again and again: the more warps read at once, the
+    sooner it is through.
+    """
+    return Launch({"BLOCK": min(4096, _power_of_two(vocab_size))}, num_warps=16)
+
+
 def launch(
     kernel: Any, grid: tuple[int, ...], how: Launch, *arguments: Any, **constants: Any
 ) -> None:
@@ -185,7 +193,7 @@ def _interpreting() -> Iterator[None]:
     import triton.language as tl
     from triton.runtime.interpreter import _patch_lang
 
-    reductions = {name: getattr(tl, name) for name in ("max", "sum")}
+    reductions = {name: getattr(tl, name) for name in ("max", "sum", "cumsum")}
     patched = _patch_lang(reductions["max"].fn)
     for name, reduction in reductions.items():
         setattr(tl, name, _interpreted(reduction).rewrite())

@@ -16,6 +16,7 @@ from .launching import (
     PAGE_SIZE,
     AttentionShape,
     attention_launch,
+    draw_launch,
     join_launch,
     launch,
     norm_launch,
@@ -40,6 +41,13 @@ def _row_kernels() -> ModuleType:
     from . import row_kernels
 
     return row_kernels
+
+
+@cache
+def _sampling_kernels() -> ModuleType:
+    from . import sampling_kernels
+
+    return sampling_kernels
 
 
 def paged_attention(
@@ -193,6 +201,25 @@ def fill_tokens(token_ids: torch.Tensor, sampled: torch.Tensor) -> None:
     launch(kernel, grid, FILL_LAUNCH, token_ids, sampled, len(token_ids))
 
 
+def draw(
+    logits: torch.Tensor,
+    rows: torch.Tensor,
+    numbers: torch.Tensor,
+    top_k: torch.Tensor,
+    token_ids: torch.Tensor,
+) -> None:
+    """Draws a token from each of ``rows`` (drawn,) of logits (R, vocab) into token_ids (R,), as
+    sampling/random_sampling.py does.
+
+    numbers (4, drawn) float32: temperatures, uniform numbers, top_p, min_p; top_k (drawn,) int64,
+    as rows and token_ids are. Filters are 0 where they are off.
+    """
+    logits, drawn = logits.contiguous(), len(rows)
+    tensors = (logits, rows, numbers, top_k, token_ids)
+    how = draw_launch(logits.shape[1])
+    launch(_sampling_kernels().draw, (drawn,), how, *tensors, logits.shape[1], drawn)
+
+
 def _fake_in_place(*_: object) -> None:
     """Nothing is given back."""
 
@@ -204,6 +231,7 @@ _OPERATORS = (
     (rotate_and_store, ("qkv", "keys", "values"), _fake_in_place),
     (silu_mul, (), _fake_silu_mul),
     (fill_tokens, ("token_ids",), _fake_in_place),
+    (draw, ("token_ids",), _fake_in_place),
 )
 
 

@@ -25,6 +25,7 @@ from ..sampling.sampler import Sampled, Sampler, SamplerInputs, argmax
 from ..sequence.sequence import Sequence
 from ..structured.following import wait_for_masks
 from ..structured.grammar import tell_all
+from .rotary import settle_rotary
 from .runner_selection import Runner, UnsupportedModelError, select_runner
 from .step_tokens import max_num_batched_tokens
 from .storage import allocate, plan_storage
@@ -85,6 +86,7 @@ class InFlightEngine(Engine):
                 f"with max_model_len {stable} or less it can"
             )
         make_runner = select_runner(setup.model, shapes, setup.device, in_pages)
+        settle_rotary(setup.model, storage.size.max_model_len)
         if in_pages and not getattr(make_runner, "keeps_pages", False):
             in_pages = False
             storage = plan_storage(setup, shapes, model_limit, in_pages=in_pages)

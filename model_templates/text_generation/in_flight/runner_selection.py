@@ -24,6 +24,7 @@ from ..kv.paged_cache import PagedCache, PagedSize
 from ..kv.pages import Pages
 from ..paged.runner import PagedRunner
 from ..runners.cache_runner import CacheRunner
+from ..runners.experts import choose_experts
 from ..runners.packed_runner import PackedRunner
 from ..sequence.sampling_params import SamplingParams
 from .warm_up import dummy_sequence
@@ -65,6 +66,7 @@ def select_runner(
     Raises:
         UnsupportedModelError: none does.
     """
+    choose_experts(model, device)
     candidates: list[RunnerFactory] = [CacheRunner]
     if getattr(model, "_supports_attention_backend", False):
         candidates.insert(0, PagedRunner if in_pages else PackedRunner)

@@ -117,10 +117,13 @@ def stable_length(config: Any) -> int | None:
     (LongRoPE, https://arxiv.org/abs/2402.13753, as transformers computes it); None without that.
     """
     rope = getattr(config, "rope_parameters", None) or {}
-    if rope.get("rope_type") != "longrope":
-        return None
-    length = rope.get("original_max_position_embeddings")
-    return length if isinstance(length, int) else None
+    kinds = [rope] if "rope_type" in rope else rope.values()  # one for each kind of layer
+    lengths = [
+        kind.get("original_max_position_embeddings")
+        for kind in kinds
+        if isinstance(kind, dict) and kind.get("rope_type") == "longrope"
+    ]
+    return min((length for length in lengths if isinstance(length, int)), default=None)
 
 
 def plan_size(

@@ -48,6 +48,7 @@ class LogitsProcessors:
         self._penalties = Penalties()
         self._free_rows: list[int] = []  # of the penalties' tokens
         self._num_rows = 0
+        self._unsent: list[PenalisedTokens] = []
 
     def prepare(
         self,
@@ -59,6 +60,9 @@ class LogitsProcessors:
         """Puts what is known before a step's logits into ``columns``; None where none change.
         ``pending_rows`` are those, in the step before, of tokens that are still on the device.
         """
+        for tokens in self._unsent:
+            tokens.begin_again()  # the step was given up
+        self._unsent = []
         changes = [
             (row, self._of(sequence, vocab_size))
             for row, sequence in enumerate(sequences)
@@ -69,6 +73,7 @@ class LogitsProcessors:
         biased = [(row, change) for row, change in changes if len(change.biased)]
         forbidden = [(row, change.forbidden()) for row, change in changes]
         penalised = [(row, c.penalised) for row, c in changes if c.penalised is not None]
+        self._unsent = [tokens for _, tokens in penalised]
         return Changes(
             biased=columns.ints(_pairs((row, change.biased) for row, change in biased)),
             biases=columns.floats([bias for _, change in biased for bias in change.biases]),
@@ -88,6 +93,7 @@ class LogitsProcessors:
         """Changes float32 logits (rows, vocab) in place. ``tokens_before`` (rows,) is the step
         before; nobody waits for the grammars of ``late``.
         """
+        self._unsent = []
         if changes.biased:
             logits[values[changes.biased].unbind(1)] += values[changes.biases]
         if changes.penalties is not None:
@@ -107,7 +113,7 @@ class LogitsProcessors:
         if len(words):
             _forbid(logits, to_device(words, logits.device).long())
         sequences = ((row, change.sequence) for row, change in followed)
-        held = [(row, s.grammar) for row, s in sequences if s.grammar and s not in late]
+        held = [(row, s.grammar) for row, s in sequences if s.grammar is not None and s not in late]
         if held:
             mask_by_grammars(logits, held)
 

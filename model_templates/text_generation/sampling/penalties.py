@@ -38,6 +38,10 @@ class PenalisedTokens:
         """How many the host knows of."""
         return len(self._counts)
 
+    def begin_again(self) -> None:
+        """Has the device take all of them, as at the first time."""
+        self._num_on_device = None
+
     def take_new(self) -> tuple[bool, list[tuple[int, int, int, int]], bool]:
         """Whether the row begins; (row, place, token, count) of what the device does not know; and
         whether it has sampled a token since that it is to count itself.

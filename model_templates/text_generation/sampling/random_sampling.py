@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import torch
 
-from ..sequence.sequence import Sequence
+from ..sequence.sampling_params import SamplingParams
 from .columns import MOST_LOGITS, Column, Columns, DeviceColumns
 
 _MINUS_INFINITY = float("-inf")
@@ -23,10 +23,12 @@ _MINUS_INFINITY = float("-inf")
 # probability mass, and a top-k of 1,024 costs less than sorting the whole vocabulary.
 _TOP = 1024
 
+Drawn = tuple[int, SamplingParams, float]  # the row of the logits, options, uniform number
+
 
 @dataclass(frozen=True)
 class Draws:
-    """Rows that are drawn together: all with filters, or all without.
+    """Rows that are drawn together.
 
     ``numbers`` (4, drawn) are temperatures, uniform numbers, top_p and min_p; top_p and ``top_k``
     (drawn, 1) are 0 where they are off. ``most`` is the largest top_k; ``is_unbounded`` where a row
@@ -42,16 +44,16 @@ class Draws:
     has_min_p: bool
 
     @classmethod
-    def of(cls, drawn: Rows[tuple[int, Sequence]], vocab_size: int, columns: Columns) -> Draws:
-        """``drawn`` are (row of the logits, its sequence)."""
-        params = [sequence.params for _, sequence in drawn]
+    def of(cls, drawn: Rows[Drawn], vocab_size: int, columns: Columns) -> Draws:
+        """Of rows that all have filters, or all none; else it takes longer."""
+        params = [params for _, params, _ in drawn]
         ks = [p.top_k if 0 < p.top_k < vocab_size else 0 for p in params]
         ps = [p.top_p if 0 < p.top_p < 1 else 0.0 for p in params]
         min_ps = [p.min_p for p in params]
         temperatures = [min(max(p.temperature, 1e-5), 1e30) for p in params]
-        uniform = [sequence.uniform() for _, sequence in drawn]
+        uniform = [number for _, _, number in drawn]
         return cls(
-            rows=columns.ints([row for row, _ in drawn]),
+            rows=columns.ints([row for row, _, _ in drawn]),
             numbers=columns.floats([temperatures, uniform, ps, min_ps]),
             top_k=columns.ints([[k] for k in ks]),
             most=max(ks),
@@ -75,6 +77,13 @@ class Draws:
         if self.has_min_p:
             weights = weights.masked_fill_(weights < min_p, 0)
         return _invert(weights, uniform)
+
+    def draw_by_kernel(
+        self, logits: torch.Tensor, values: DeviceColumns, token_ids: torch.Tensor
+    ) -> None:
+        """logits (num_sequences, vocab) -> ``token_ids`` (num_sequences,), where they are drawn."""
+        numbers = values[self.rows], values[self.numbers], values[self.top_k]
+        torch.ops.hf_triton.draw(logits, *numbers, token_ids)
 
     def _threshold(
         self, scores: torch.Tensor, weights: torch.Tensor, top_k: torch.Tensor, top_p: torch.Tensor
@@ -104,17 +113,15 @@ class Draws:
         return torch.where(top_p > 0, torch.maximum(kth, least), kth)
 
 
-def group_draws(
-    drawn: Rows[tuple[int, Sequence]], vocab_size: int, columns: Columns
-) -> Iterator[Draws]:
-    """Of (row of the logits, its sequence): those with filters together, those without, and so few
-    at once that their scores take little memory.
+def grouped(drawn: Rows[Drawn], vocab_size: int) -> Iterator[Rows[Drawn]]:
+    """Those with filters and those without apart, and so few together that their scores take little
+    memory.
     """
-    size = max(1, MOST_LOGITS // vocab_size)
+    at_once = max(1, MOST_LOGITS // vocab_size)
     for filters in (False, True):
-        alike = [one for one in drawn if one[1].params.filters == filters]
-        for first in range(0, len(alike), size):
-            yield Draws.of(alike[first : first + size], vocab_size, columns)
+        alike = [one for one in drawn if one[1].filters == filters]
+        for first in range(0, len(alike), at_once):
+            yield alike[first : first + at_once]
 
 
 def _descending(scores: torch.Tensor, num: int) -> torch.Tensor:

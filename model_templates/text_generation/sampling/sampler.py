@@ -21,8 +21,9 @@ import torch
 
 from ..sequence.sequence import Sequence, Token
 from .columns import Columns, DeviceColumns, to_device
+from .draw_kernel import draws_alike
 from .logits_processors import Changes, LogitsProcessors
-from .random_sampling import Draws, group_draws
+from .random_sampling import Draws, grouped
 from .token_logprobs import Asked
 
 _NONE_PENDING: Mapping[Sequence, int] = {}
@@ -90,6 +91,7 @@ class Sampler:
     ) -> None:
         self._changes = LogitsProcessors(eos_token_ids)
         self._argmax = argmax
+        self._has_kernel: bool | None = None  # for draws; not tried yet
         self._last: torch.Tensor | None = None  # token ids
 
     def sample(self, logits: torch.Tensor, sequences: Rows[Sequence]) -> list[Token]:
@@ -105,13 +107,19 @@ class Sampler:
         pending_rows: Mapping[Sequence, int] = _NONE_PENDING,
     ) -> SamplerInputs:
         """What the next ``launch`` needs. ``pending_rows`` are those, in the last ``launch``, of
-        tokens that are not read yet. Each call is followed by its ``launch``, unless its sequences
-        are forgotten.
+        tokens that are not read yet. What is prepared is launched before the next is prepared, or
+        not at all.
         """
         columns = Columns()
-        drawn = [(row, s) for row, s in enumerate(sequences) if not s.params.is_greedy]
+        drawn = [
+            (row, s.params, s.uniform())
+            for row, s in enumerate(sequences)
+            if not s.params.is_greedy
+        ]
+        # A kernel takes each row as it is, without a copy.
+        groups = [drawn] * bool(drawn) if self._has_kernel else grouped(drawn, vocab_size)
         changes = self._changes.prepare(sequences, vocab_size, pending_rows, columns)
-        draws = list(group_draws(drawn, vocab_size, columns))
+        draws = [Draws.of(group, vocab_size, columns) for group in groups]
         asked = Asked.of(sequences, columns)
         return SamplerInputs(list(sequences), columns.array(), changes, draws, len(drawn), asked)
 
@@ -148,12 +156,21 @@ class Sampler:
         self, logits: torch.Tensor, inputs: SamplerInputs, values: DeviceColumns
     ) -> torch.Tensor:
         """logits (num_sequences, vocab) -> token ids (num_sequences,)."""
-        if len(inputs.draws) == 1 and inputs.num_drawn == len(inputs.sequences):
+        if self._has_kernel is None and inputs.draws:
+            self._has_kernel = draws_alike(logits)
+        all_are_drawn = inputs.num_drawn == len(inputs.sequences)
+        if all_are_drawn and len(inputs.draws) == 1 and not self._has_kernel:
             return inputs.draws[0].draw(logits, values)
-        token_ids = self._argmax(logits)
+        if all_are_drawn:
+            token_ids = torch.empty(len(logits), dtype=torch.int64, device=logits.device)
+        else:
+            token_ids = self._argmax(logits)
         for draws in inputs.draws:
-            rows = values[draws.rows]
-            token_ids[rows] = draws.draw(logits[rows], values)
+            if self._has_kernel:
+                draws.draw_by_kernel(logits, values, token_ids)
+            else:
+                rows = values[draws.rows]
+                token_ids[rows] = draws.draw(logits[rows], values)
         return token_ids
 
 

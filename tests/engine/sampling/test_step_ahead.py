@@ -78,7 +78,8 @@ def one_step_ahead(sequences: list[Sequence], chance: random.Random) -> list[lis
         for one in running:
             if isinstance(one.grammar, EveryThird):
                 one.grammar.is_late = one in late
-        sampled = sampler.launch(logits, inputs, late=late)
+        if len(late) < len(running):
+            sampled = sampler.launch(logits, inputs, late=late)
         pending = {one: row for row, one in enumerate(running) if one not in late}
         for one in pending:
             one.num_pending = 1

@@ -103,3 +103,15 @@ def test_what_lies_between_products_compiles_without_spills(
     ops.fill_tokens(numbers, numbers.long())
     assert len(recorded) == 4
     check(recorded, capability)
+
+
+@pytest.mark.parametrize(
+    "dtype, capability", [*((BF16, card) for card in ALL), (F16, 80), (F32, 90)], ids=str
+)
+def test_draws_compile_without_spills(
+    dtype: torch.dtype, capability: int, recorded: list[Recorded]
+) -> None:
+    ids = torch.empty(1, dtype=torch.int64)
+    ops.draw(torch.empty(1, 128256, dtype=dtype), ids, torch.empty(4, 1), ids, ids)
+    assert len(recorded) == 1
+    check(recorded, capability)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,8 +14,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
-if TYPE_CHECKING:
-    from tests.gpu.fake_gpu import FakeGpu
+from perf.gpu.fake.recording import Recording
 
 # What the host learns of a tensor, and waits for.
 _READS = {
@@ -83,7 +82,7 @@ def tensors_in(*values: Any) -> list[torch.Tensor]:
 class Functions(TorchFunctionMode):
     """What must be seen before it falls apart into operators: reads, attention, pinned memory."""
 
-    def __init__(self, gpu: FakeGpu) -> None:
+    def __init__(self, gpu: Recording) -> None:
         super().__init__()
         self.gpu = gpu
 
@@ -111,7 +110,7 @@ class Functions(TorchFunctionMode):
         return tensor
 
 
-def read(gpu: FakeGpu, name: str, tensor: torch.Tensor) -> Any:
+def read(gpu: Recording, name: str, tensor: torch.Tensor) -> Any:
     """A copy out and a wait; the number is made up."""
     gpu.note("d2h", name, tensor)
     gpu.note("wait", name)
@@ -124,7 +123,7 @@ def read(gpu: FakeGpu, name: str, tensor: torch.Tensor) -> Any:
 class Operators(TorchDispatchMode):
     """Runs operators on the CPU as they are, and those on the GPU on FakeTensors, logged."""
 
-    def __init__(self, gpu: FakeGpu) -> None:
+    def __init__(self, gpu: Recording) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.gpu = gpu
 
@@ -151,7 +150,7 @@ class Operators(TorchDispatchMode):
         return out
 
 
-def _faked(gpu: FakeGpu, func: Any, args: Any, kwargs: Any) -> Any:
+def _faked(gpu: Recording, func: Any, args: Any, kwargs: Any) -> Any:
     """The operator's output on FakeTensors."""
     with gpu.fake:
         if not all(isinstance(tensor, FakeTensor) for tensor in tensors_in(args, kwargs)):
@@ -166,7 +165,7 @@ def _without_values(value: Any) -> Any:
     return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype)
 
 
-def _plain(gpu: FakeGpu, func: Any, args: Any, kwargs: Any) -> Any:
+def _plain(gpu: Recording, func: Any, args: Any, kwargs: Any) -> Any:
     name = func._schema.name.split("::")[1]
     out = _faked(gpu, func, args, kwargs)
     if name not in _LAUNCH_NOTHING:
@@ -174,7 +173,7 @@ def _plain(gpu: FakeGpu, func: Any, args: Any, kwargs: Any) -> Any:
     return out
 
 
-def _linear(gpu: FakeGpu, func: Any, args: Any, kwargs: Any) -> Any:
+def _linear(gpu: Recording, func: Any, args: Any, kwargs: Any) -> Any:
     """One product, its bias added by the same kernel."""
     states, weight = args[0], args[1]
     with gpu.fake:
@@ -183,7 +182,7 @@ def _linear(gpu: FakeGpu, func: Any, args: Any, kwargs: Any) -> Any:
     return out
 
 
-def _copied(gpu: FakeGpu, func: Any, args: Any, kwargs: Any) -> Any:
+def _copied(gpu: Recording, func: Any, args: Any, kwargs: Any) -> Any:
     """``copy_(target, source)``."""
     target, source, *rest = args
     non_blocking = bool(rest[0]) if rest else bool(kwargs.get("non_blocking"))
@@ -195,7 +194,7 @@ def _copied(gpu: FakeGpu, func: Any, args: Any, kwargs: Any) -> Any:
     return target.zero_()  # what the GPU wrote is made up
 
 
-def _moved(gpu: FakeGpu, func: Any, args: Any, kwargs: Any) -> Any:
+def _moved(gpu: Recording, func: Any, args: Any, kwargs: Any) -> Any:
     """``_to_copy(source)`` to another device, dtype or layout."""
     (source,) = args
     target = torch.device(kwargs.get("device") or source.device)
@@ -212,7 +211,7 @@ def _moved(gpu: FakeGpu, func: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _note_copy(
-    gpu: FakeGpu, op: str, source: torch.Tensor, target: torch.Tensor, non_blocking: bool
+    gpu: Recording, op: str, source: torch.Tensor, target: torch.Tensor, non_blocking: bool
 ) -> None:
     """A copy between host and device. It waits unless it was asked not to and the host's memory is
     pinned: aten/src/ATen/native/cuda/Copy.cu.
@@ -226,7 +225,7 @@ def _note_copy(
         gpu.note("wait", f"{op} that blocks" if is_pinned else f"{op}, not pinned")
 
 
-def _indexed(gpu: FakeGpu, func: Any, args: Any, kwargs: Any) -> Any:
+def _indexed(gpu: Recording, func: Any, args: Any, kwargs: Any) -> Any:
     """``index`` and ``index_put_``: a mask's size is read, an index on the host is copied."""
     target, indices, *rest = args
     masks = [t for t in tensors_in(indices) if t.dtype in (torch.bool, torch.uint8)]
@@ -244,7 +243,7 @@ def _indexed(gpu: FakeGpu, func: Any, args: Any, kwargs: Any) -> Any:
     return _plain(gpu, func, (target, found, *rest), kwargs)
 
 
-def _sized_by_values(gpu: FakeGpu, name: str, tensor: torch.Tensor) -> torch.Tensor:
+def _sized_by_values(gpu: Recording, name: str, tensor: torch.Tensor) -> torch.Tensor:
     """The largest output that there may be, after a wait for its size."""
     gpu.note("kernel", name, tensor)
     gpu.note("d2h", name)
@@ -256,11 +255,11 @@ def _sized_by_values(gpu: FakeGpu, name: str, tensor: torch.Tensor) -> torch.Ten
         return tensor.new_empty(size)
 
 
-def _counted(gpu: FakeGpu, func: Any, args: Any, kwargs: Any) -> Any:
+def _counted(gpu: Recording, func: Any, args: Any, kwargs: Any) -> Any:
     return _sized_by_values(gpu, func._schema.name.split("::")[1], args[0])
 
 
-def _repeated(gpu: FakeGpu, func: Any, args: Any, kwargs: Any) -> Any:
+def _repeated(gpu: Recording, func: Any, args: Any, kwargs: Any) -> Any:
     """``repeat_interleave`` by a tensor reads how long its output is, unless it is told."""
     if kwargs.get("output_size") is None:
         gpu.note("d2h", "repeat_interleave")
@@ -268,12 +267,12 @@ def _repeated(gpu: FakeGpu, func: Any, args: Any, kwargs: Any) -> Any:
     return _plain(gpu, func, args, kwargs)
 
 
-def _scalar(gpu: FakeGpu, func: Any, args: Any, kwargs: Any) -> Any:
+def _scalar(gpu: Recording, func: Any, args: Any, kwargs: Any) -> Any:
     """``_local_scalar_dense``: ``item`` where no function of Python's was called, as in a slice."""
     return read(gpu, "item", args[0])
 
 
-def _compared(gpu: FakeGpu, func: Any, args: Any, kwargs: Any) -> bool:
+def _compared(gpu: Recording, func: Any, args: Any, kwargs: Any) -> bool:
     """``torch.equal``."""
     gpu.note("kernel", "equal")
     gpu.note("d2h", "equal")
@@ -281,7 +280,7 @@ def _compared(gpu: FakeGpu, func: Any, args: Any, kwargs: Any) -> bool:
     return gpu.truth()
 
 
-def _grouped(gpu: FakeGpu, func: Any, args: Any, kwargs: Any) -> Any:
+def _grouped(gpu: Recording, func: Any, args: Any, kwargs: Any) -> Any:
     """``_grouped_mm``: one kernel in bfloat16 on Hopper and data-centre Blackwell, else a product
     for each group, whose sizes the host reads: aten/src/ATen/native/cuda/GroupedBlas.cpp.
     """

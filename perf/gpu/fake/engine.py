@@ -1,4 +1,4 @@
-"""The real in-flight engine on the GPU that is not there, stepped by hand in the test's thread."""
+"""The real in-flight engine on the GPU that is not there, stepped in the caller's thread."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from text_generation.sequence.detokenizer import Detokenizer
 from text_generation.sequence.sampling_params import SamplingParams
 from text_generation.sequence.sequence import Sequence, Update
 
-from tests.gpu.events import Log
-from tests.gpu.fake_gpu import FakeGpu
+from perf.gpu.fake.events import Log
+from perf.gpu.fake.gpu import FakeGpu
 
 SMALL: dict[str, Any] = {"max_num_seqs": 4, "max_model_len": 60}
 _UNTIL_STEADY = 3  # steps after the prompts': an engine may be a step ahead of what it has read

@@ -7,8 +7,6 @@ from typing import Any
 import torch
 from hf_runtime.devices.device import choose_attention_kernels
 
-from tests.engine.tiny_models import _SHAPE, CACHED, PACKED
-
 # Weights of well-known models: what a step of them takes.
 SMOLLM_135M = {
     "hidden_size": 576,
@@ -46,16 +44,6 @@ QWEN_2_5_1_5B = {
     "max_position_embeddings": 32768,
     "tie_word_embeddings": True,
 }
-
-
-def tiny_on_gpu(name: str, **changes: Any) -> Any:
-    """The model of an entry of PACKED or CACHED of the engine's tests, bfloat16; its attention is
-    transformers' default, as it is on a GPU.
-    """
-    model_type, differences = {**PACKED, **CACHED}[name]
-    config = {**_SHAPE, **differences, **changes}
-    config.pop("attn_implementation", None)
-    return causal_on_gpu(model_type, **config)
 
 
 def causal_on_gpu(model_type: str, dtype: torch.dtype = torch.bfloat16, **config: Any) -> Any:

@@ -5,19 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from unittest.mock import patch
 
 import torch
 
-if TYPE_CHECKING:
-    from tests.gpu.fake_gpu import FakeGpu
+from perf.gpu.fake.recording import Recording
 
 
 class FakeStream:
     """A stream: work on it is in order, so nothing is kept of it."""
 
-    gpu: FakeGpu
+    gpu: Recording
 
     def __init__(self, device: object = None, priority: int = 0, **_: object) -> None:
         self.device, self.priority = device, priority
@@ -43,7 +42,7 @@ class FakeStream:
 class FakeEvent:
     """An event; waiting for it is a wait, asking it is none."""
 
-    gpu: FakeGpu
+    gpu: Recording
 
     def __init__(self, **_: object) -> None:
         self.is_recorded = False
@@ -68,7 +67,7 @@ class FakeEvent:
 class FakeGraph:
     """What a capture recorded; a replay is one event."""
 
-    gpu: FakeGpu
+    gpu: Recording
 
     def __init__(self, *_: object, **__: object) -> None:
         self.capture: Any = None
@@ -85,7 +84,7 @@ class FakeGraph:
         self.capture = None
 
 
-def patches(gpu: FakeGpu) -> Iterator[Any]:
+def patches(gpu: Recording) -> Iterator[Any]:
     """Context managers that put the stand-ins in place of torch.cuda's own."""
     kinds = (("Stream", FakeStream), ("Event", FakeEvent), ("CUDAGraph", FakeGraph))
     own = {name: type(name, (kind,), {"gpu": gpu}) for name, kind in kinds}
@@ -140,7 +139,7 @@ def patches(gpu: FakeGpu) -> Iterator[Any]:
         yield patch.object(torch.cuda, name, stand_in)
 
 
-def _properties(gpu: FakeGpu) -> SimpleNamespace:
+def _properties(gpu: Recording) -> SimpleNamespace:
     major, minor = gpu.capability
     return SimpleNamespace(
         name="a GPU that is not there",

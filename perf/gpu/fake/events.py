@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 KINDS = ("kernel", "h2d", "d2h", "wait", "replay")
-_HERE = str(Path(__file__).parent)
+_HERE = str(Path(__file__).parent)  # which the roots may hold, too
 # Whose line an event is told by: ours, or transformers' where that is nearer.
 _ROOTS = ("/model_templates/", "/site-packages/transformers/", "/tests/")
 
@@ -61,12 +61,8 @@ def caller() -> str:
     while frame is not None:
         name = frame.f_code.co_filename
         root = next((root for root in _ROOTS if root in name), None)
-        if root and not _is_stand_in(name):
+        if root and not name.startswith(_HERE):
             short = name.rsplit(root, 1)[1]
             return f"{short}:{frame.f_lineno} {frame.f_code.co_name}"
         frame = frame.f_back  # type: ignore[assignment]
     return "?"
-
-
-def _is_stand_in(name: str) -> bool:
-    return name.startswith(_HERE) and "/test_" not in name

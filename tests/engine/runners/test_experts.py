@@ -1,0 +1,90 @@
+"""Experts computed by shapes that the host knows give what transformers' loop over them gives."""
+
+from __future__ import annotations
+
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+import torch
+from text_generation.runners import experts
+from text_generation.runners.experts import EXPERTS_NAME, choose_experts
+
+from tests.engine.tiny_models import random_model
+
+GPU = torch.device("cuda:0")
+MIXTURES: dict[str, dict[str, Any]] = {
+    "mixtral": {"num_local_experts": 4},
+    "qwen3_moe": {"num_experts": 16, "moe_intermediate_size": 16, "head_dim": 8},
+    "gpt_oss": {"num_local_experts": 4, "head_dim": 8},  # transposed weights, biases, its own gate
+}
+SHAPE = {
+    "vocab_size": 97,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "num_experts_per_tok": 2,
+    "max_position_embeddings": 128,
+}
+
+
+def chosen(model: Any, capability: tuple[int, int]) -> str:
+    with patch.object(torch.cuda, "get_device_capability", lambda _: capability):
+        choose_experts(model, GPU)
+    return str(model.config._experts_implementation)
+
+
+@pytest.mark.parametrize("num_tokens", [1, 2, 9, 70])
+@pytest.mark.parametrize("name", MIXTURES)
+@torch.inference_mode()
+def test_experts_without_the_host_give_what_the_loop_gives(name: str, num_tokens: int) -> None:
+    model = random_model(name, **{**SHAPE, **MIXTURES[name]})
+    tokens = torch.randint(0, 97, (1, num_tokens))
+    assert chosen(model, (8, 6)) == EXPERTS_NAME
+    logits = model(tokens).logits
+    model.set_experts_implementation("eager")
+    torch.testing.assert_close(logits, model(tokens).logits, atol=1e-4, rtol=1e-4)
+
+
+def test_each_way_is_taken_for_its_number_of_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    from transformers.integrations import moe
+
+    taken = []
+    ways = {"grouped_mm_experts_forward": moe, "batched_mm_experts_forward": moe}
+    for name, owner in {**ways, "_every_expert": experts}.items():
+        monkeypatch.setattr(owner, name, lambda *_, name=name: taken.append(name))
+    module = type("Experts", (), {"num_experts": 16})
+    for num_tokens in (2, 3, 64, 65):
+        index = torch.zeros(num_tokens, 2, dtype=torch.int64)
+        experts.experts_forward(module, torch.zeros(num_tokens, 4), index, index)
+    assert taken == [
+        "batched_mm_experts_forward",
+        "_every_expert",
+        "_every_expert",
+        "grouped_mm_experts_forward",
+    ]
+
+
+@pytest.mark.parametrize(
+    "capability, dtype, expected",
+    [
+        ((9, 0), torch.bfloat16, "grouped_mm"),
+        ((9, 0), torch.float16, EXPERTS_NAME),
+        ((8, 0), torch.bfloat16, EXPERTS_NAME),
+        ((12, 0), torch.bfloat16, EXPERTS_NAME),
+    ],
+)
+def test_grouped_products_are_left_where_they_are_one_kernel(
+    capability: tuple[int, int], dtype: torch.dtype, expected: str
+) -> None:
+    model = random_model("mixtral", **{**SHAPE, **MIXTURES["mixtral"]}).to(dtype)
+    assert chosen(model, capability) == expected
+
+
+def test_on_the_cpu_and_without_experts_a_model_is_left_as_it_is() -> None:
+    mixture = random_model("mixtral", **{**SHAPE, **MIXTURES["mixtral"]})
+    choose_experts(mixture, torch.device("cpu"))
+    assert mixture.config._experts_implementation == "grouped_mm"
+    chosen(random_model("llama", **SHAPE), (8, 6))
