@@ -54,15 +54,15 @@ PACKED: dict[str, tuple[str, dict[str, Any]]] = {
     "gpt-neox": ("gpt_neox", {}),
     "opt": ("opt", {"ffn_dim": 64, "word_embed_proj_dim": 32}),
     "persimmon": ("persimmon", {}),
-    "mixtral": ("mixtral", {**_GROUPED, "num_local_experts": 4}),
-}
-CACHED: dict[str, tuple[str, dict[str, Any]]] = {
     "falcon-rotary": ("falcon", {"alibi": False}),
-    "falcon-alibi": ("falcon", {"alibi": True}),
     "falcon-new": (
         "falcon",
         {"new_decoder_architecture": True, "num_kv_heads": 2, "alibi": False},
     ),
+    "mixtral": ("mixtral", {**_GROUPED, "num_local_experts": 4}),
+}
+CACHED: dict[str, tuple[str, dict[str, Any]]] = {
+    "falcon-alibi": ("falcon", {"alibi": True}),
     "gptj": ("gptj", {**_GPT2_SHAPE, "rotary_dim": 4}),
     "bloom": ("bloom", {"n_head": 4, "n_layer": 2}),
 }

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from perf.gpu.fake.engine import engine_on
 from perf.gpu.fake.gpu import GIB, FakeGpu
 from tests.gpu.test_captures import KERNELS, bad_attention, warmed_up_otherwise
-from tests.gpu.test_decode_steps import GREEDY, budget_of
+from tests.gpu.test_decode_steps import BUDGET, budget_of
 from tests.gpu.tiny_models import tiny_on_gpu
 
 pytestmark = pytest.mark.xfail(reason="steps over pages are not captured yet", strict=False)
@@ -63,7 +63,7 @@ def problems(gpu_found: FakeGpu, log: Any) -> list[str]:
     """What the tests of this folder hold a load and a greedy decode step to."""
     found = [*gpu_found.problems, *bad_attention(gpu_found), *warmed_up_otherwise(gpu_found)]
     found += ["not replayed"] * (log.count("replay") != 1)
-    found += ["over its budget"] * (not GREEDY.covers(budget_of(log)))
+    found += ["over its budget"] * (not BUDGET.covers(budget_of(log)))
     kernels = [len(capture.kernels) for capture in gpu_found.captures]
     return found + ["too many kernels"] * (max(kernels, default=0) > KERNELS["llama"])
 

@@ -21,6 +21,7 @@ from ..lora.linear import attach
 from ..paged.graphs import with_cuda_graphs
 from ..paged.runner import AdaptedPageRunner, PageRunner
 from ..runners.adapter_runner import AdaptedRunner
+from ..runners.falcon import use_attention_interface
 from ..sampling.sampler import Sampled, Sampler, SamplerInputs, argmax
 from ..sequence.sequence import Sequence
 from ..structured.following import wait_for_masks
@@ -69,6 +70,7 @@ class InFlightEngine(Engine):
             LoadError: the cache does not fit.
         """
         setup, options = self.setup, self.setup.options
+        use_attention_interface(setup.model)
         try:
             shapes = layer_shapes(setup.model, setup.device)
         except Exception as error:

@@ -75,7 +75,7 @@ def generated(
         ("llama", "fused"),
         ("llama", "packed"),
         ("gpt2", "packed"),
-        ("falcon-rotary", "cache"),
+        ("falcon-rotary", "packed"),
         ("llama", "paged"),
         ("gpt2", "paged"),
     ],

@@ -1,0 +1,84 @@
+"""Falcon's attention through transformers' attention interface, which its own does not use.
+
+Its own picks the keys out of a layer's product by lists of indices, which the host copies to a GPU
+and waits for, twice a layer; repeats them for every query head, in the cache too, or has one key
+head broadcast, for which a GPU has the plain kernel alone; and is run by the cache runner only.
+"""
+
+from __future__ import annotations
+
+from types import MethodType
+from typing import Any
+
+import torch
+
+
+def use_attention_interface(model: Any) -> None:
+    """Changes a Falcon with a rotary embedding; leaves every other model as it is."""
+    config = model.config
+    if config.model_type != "falcon" or config.alibi:
+        return
+    for module in model.modules():
+        if type(module).__name__ == "FalconAttention":
+            module.num_key_value_groups = module.num_heads // module.num_kv_heads
+            module.forward = MethodType(_forward, module)
+    # What transformers tells from the source of a model's attention.
+    model._supports_attention_backend = True  # noqa: SLF001
+    model._can_set_attn_implementation = lambda: True  # noqa: SLF001
+
+
+def _forward(
+    module: Any,
+    hidden_states: torch.Tensor,
+    alibi: torch.Tensor | None,
+    attention_mask: torch.Tensor | None,
+    layer_past: Any = None,
+    position_embeddings: tuple[torch.Tensor, torch.Tensor] | None = None,
+    **kwargs: Any,
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """hidden_states (batch, tokens, size) -> the same shape; FalconAttention's arguments."""
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+    from transformers.models.falcon import modeling_falcon as falcon
+
+    query, key, value = _heads(module, module.query_key_value(hidden_states))
+    assert position_embeddings is not None
+    query, key = falcon.apply_rotary_pos_emb(query, key, *position_embeddings)
+    if layer_past is not None:
+        key, value = layer_past.update(key, value, module.layer_idx)
+    name = module.config._attn_implementation  # noqa: SLF001
+    attend = ALL_ATTENTION_FUNCTIONS.get_interface(name, _plain)
+    out, weights = attend(
+        module, query, key, value, attention_mask, scaling=module.inv_norm_factor, dropout=0.0
+    )
+    return module.dense(out.flatten(2)), weights
+
+
+def _heads(module: Any, fused: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """fused (batch, tokens, all heads * dim) -> query (batch, heads, tokens, dim), key and value
+    (batch, kv_heads, tokens, dim), views where they can be.
+    """
+    groups = fused.unflatten(-1, (module.num_kv_heads, -1, module.head_dim))
+    query = groups[..., :-2, :].flatten(2, 3)
+    return (
+        query.transpose(1, 2),
+        groups[..., -2, :].transpose(1, 2),
+        groups[..., -1, :].transpose(1, 2),
+    )
+
+
+def _plain(
+    module: Any,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    scaling: float,
+    **_: Any,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """``eager``, which the interface leaves to each model."""
+    key, value = (t.repeat_interleave(module.num_key_value_groups, dim=1) for t in (key, value))
+    scores = query @ key.transpose(2, 3) * scaling
+    if attention_mask is not None:
+        scores = scores + attention_mask
+    weights = torch.softmax(scores, dim=-1, dtype=torch.float32).to(query.dtype)
+    return (weights @ value).transpose(1, 2), weights
