@@ -35,6 +35,7 @@ SECTIONS = {
         Section("tokens-1b", "tokens/s, 1 B", "sections.throughput", 200, "llama-1b"),
         Section("vllm-1b", "tokens/s of vLLM, 1 B", "sections.vllm", 200, "llama-1b"),
         Section("tokens-8b", "tokens/s, 8 B", "sections.throughput", 300, "llama-8b"),
+        Section("counts", "kernels, copies, waits", "sections.counts", 90, is_fake_only=True),
         Section("costs", "a model of costs", "costs.estimate", 120, is_fake_only=True),
         Section("encoder", "encoders", "sections.encoder", 150),
         Section("memory", "device memory against its budget", "sections.memory", 150, "llama-1b"),

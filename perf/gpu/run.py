@@ -25,7 +25,7 @@ from perf.orphans import end, ends_with_us, our_environment
 ROOT = Path(__file__).parents[2]
 _GRACE_S = 10.0  # for a server that the section started
 _MACHINE_LIMIT_S = 180.0  # the first import of torch from a cold disk
-_LEAST_S = 15.0  # with less left of the budget no section is begun
+_LEAST_SHARE = 1 / 3  # of a section's limit: with less left of the budget it is not begun
 _NUMPY_FOR_SERVER = 2  # the embedded server's stub crashes on arrays of numpy 2
 
 
@@ -149,8 +149,8 @@ class Run:
 
     def _cannot(self, section: Section) -> str:
         """Why a section is not begun; empty where it is."""
-        if self._left_s() < _LEAST_S:
-            return "cut off: nothing was left of --budget-s"
+        if (left_s := self._left_s()) < section.limit_s * _LEAST_SHARE:
+            return f"not begun: {max(0, left_s):.0f} s were left of --budget-s"
         if not section.serves:
             return ""
         if not self.has_server:
