@@ -10,6 +10,7 @@ import torch
 from hf_runtime.devices.device import free_bytes
 from text_generation.engine.engine import EngineSetup
 from text_generation.in_flight.engine import InFlightEngine
+from text_generation.lora.linear import Adapters
 from text_generation.options import Options
 from text_generation.sequence.detokenizer import Detokenizer
 from text_generation.sequence.sampling_params import SamplingParams
@@ -88,7 +89,9 @@ class _Nobody:
 
 
 @contextmanager
-def engine_on(gpu: FakeGpu, model: Any, **options: Any) -> Iterator[FakeEngine]:
+def engine_on(
+    gpu: FakeGpu, model: Any, adapters: Adapters | None = None, **options: Any
+) -> Iterator[FakeEngine]:
     """An engine for the model, prepared; the log of the GPU has what preparing it asked for."""
     setup = EngineSetup(
         model=model,
@@ -98,6 +101,7 @@ def engine_on(gpu: FakeGpu, model: Any, **options: Any) -> Iterator[FakeEngine]:
         num_threads=1,
         free_bytes=free_bytes,
         prepare=lambda model: None,
+        adapters=adapters,
     )
     fake = FakeEngine(gpu, setup)
     try:

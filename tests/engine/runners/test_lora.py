@@ -14,6 +14,7 @@ from hf_runtime.devices.prepacked_linear import prepack
 from hf_runtime.errors import LoadError
 from safetensors.torch import load_file, save_file
 from text_generation.engine.engine import Engine
+from text_generation.in_flight import engine as in_flight
 from text_generation.in_flight.engine import InFlightEngine
 from text_generation.kv.kv_cache import layer_shapes
 from text_generation.kv.pages import PAGE_SIZE
@@ -21,9 +22,11 @@ from text_generation.lora import rows
 from text_generation.lora.linear import AdaptedLinear
 from text_generation.lora.reading import read_adapters
 from text_generation.lora.rows import DeviceRows, Matrices, RowAdapters, StepAdapters
+from text_generation.paged.graphs import GraphedRunner
 from text_generation.runners.adapter_runner import AdaptedRunner
 
 from tests.engine.driving import GIB, Answers, running, setup
+from tests.engine.runners.test_cuda_graphs import Captures
 from tests.engine.tiny_adapters import peft_reference, read, save_adapter, served_with
 from tests.engine.tiny_models import Asked, mixed_load, tiny_model
 
@@ -107,6 +110,37 @@ def test_each_request_gets_the_tokens_of_pefts_own_model(
         assert f"({runner}, adapters)" in engine.description
         assert generated(engine, asked, at_once=len(asked)) == expected
         assert generated(engine, asked, at_once=1) == expected
+
+
+def test_replayed_steps_with_adapters_give_pefts_tokens(
+    llama: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = list(zip(mixed_load(len(NAMES)), NAMES, strict=True))
+    expected = peft_reference(tiny_model("llama"), llama, asked)
+    captures: list[Captures] = []
+
+    def with_graphs(runner: Any, _: torch.device, most: int) -> GraphedRunner:
+        captures.append(Captures())
+        graphed = GraphedRunner(runner, captures[-1], most)
+        graphed.capture_all()
+        captures[-1].num_replayed = 0
+        monkeypatch.setattr(runner, "forward", None)  # everything is replayed
+        return graphed
+
+    monkeypatch.setattr(in_flight, "with_cuda_graphs", with_graphs)
+    made = setup(tiny_model("llama"), max_num_seqs=5, max_num_batched_tokens=24)
+    adapters = read(made.model, llama)
+    engine = InFlightEngine(replace(made, adapters=adapters, paged=True, runs_ahead=True))
+    with running(engine):
+        assert generated(engine, asked, at_once=len(asked)) == expected
+        plain, adapted = captures
+        assert adapted.num_replayed
+        plain.num_replayed = adapted.num_replayed = 0
+        without = [number for number, name in enumerate(NAMES) if name is None]
+        got = generated(engine, [asked[number] for number in without], at_once=2)
+        assert got == [expected[number] for number in without]
+        assert plain.num_replayed
+        assert not adapted.num_replayed
 
 
 def test_in_pages_an_adapter_shares_its_own_prefixes_and_is_computed_again_when_it_had_to_go(
