@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 from text_generation.fused.attention_rules import UnsupportedDecoderError
-from text_generation.in_flight import runner_selection
+from text_generation.in_flight import runner_selection, storage
+from text_generation.kv import paged_cache, pages
+from text_generation.kv.paged_cache import PagedSize, plan_pages
+from text_generation.paged import plain_attention, step
+
+from tests.engine import driving
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -30,3 +36,32 @@ def not_fused(monkeypatch: pytest.MonkeyPatch) -> None:
         raise UnsupportedDecoderError("not here")
 
     monkeypatch.setattr(runner_selection, "fused_runner", missing)
+
+
+STORAGE_KINDS = ("slots", "pages", "few pages")
+_SMALL_PAGE = 4  # tokens
+
+
+@pytest.fixture
+def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tiny sequences have several of them."""
+    for module in (pages, paged_cache, storage, step, plain_attention):
+        monkeypatch.setattr(module, "PAGE_SIZE", _SMALL_PAGE)
+
+
+@pytest.fixture(params=STORAGE_KINDS)
+def storage_kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Where the in-flight engines of a test keep keys and values; of few (small) pages, the longest
+    sequence takes all but two, so that others are preempted.
+    """
+
+    def few(*args: Any, **kwargs: Any) -> PagedSize:
+        size = plan_pages(*args, **kwargs)
+        return replace(size, num_pages=1 + pages.num_pages_of(size.max_model_len) + 2)
+
+    kind: str = request.param
+    monkeypatch.setattr(driving, "PAGED", kind != "slots")
+    if kind == "few pages":
+        request.getfixturevalue("small_pages")
+        monkeypatch.setattr(storage, "plan_pages", few)
+    return kind

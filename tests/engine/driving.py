@@ -26,6 +26,7 @@ ANSWER_TIMEOUT_S = 60
 LONG = 100  # tokens; the tiny models' context is 128
 _TIMING = ("deadline_s", "fails_on_timeout")
 GIB = 2**30
+PAGED: bool | None = None  # where engines keep keys and values, see the fixture storage_kind
 
 
 @dataclass(frozen=True)
@@ -102,6 +103,7 @@ def setup(model: Any, *, eos: Items[int] = (), **options: Any) -> EngineSetup:
         num_threads=1,
         free_bytes=lambda device: GIB,
         prepare=lambda model: None,
+        paged=PAGED,
     )
 
 

@@ -21,7 +21,7 @@ from ..engine.scheduler import Scheduler, Step
 from ..fused.attention_rules import UnsupportedDecoderError
 from ..kv.kv_cache import CacheSize, KVCache, LayerShape
 from ..kv.paged_cache import PagedCache, PagedSize
-from ..kv.pages import Pages
+from ..kv.pages import Pages, num_pages_of
 from ..paged.runner import PagedRunner
 from ..runners.cache_runner import CacheRunner
 from ..runners.experts import choose_experts
@@ -35,7 +35,6 @@ from .warm_up import dummy_sequence
 _TOLERANCE = {torch.float32: 1e-3, torch.float16: 3e-2, torch.bfloat16: 8e-2}
 _WIDEST = 8e-2
 _TRIAL_LEN = 32
-_TRIAL_PAGES = 13  # two for each sequence, one that each keeps in reserve, and page 0
 _TRIAL_WIDTH = 4
 _WIDTHS = ("sliding_window", "attention_chunk_size")
 
@@ -204,8 +203,9 @@ class _TrialRun:
         """
         params = SamplingParams(max_tokens=3)
         sequences = [dummy_sequence(prompt, params) for prompt in self.prompts]
-        in_pages = isinstance(runner.cache, PagedCache)  # type: ignore[attr-defined]
-        space = Pages(_TRIAL_PAGES, shares=False) if in_pages else None
+        cache = runner.cache  # type: ignore[attr-defined]
+        in_pages = isinstance(cache, PagedCache)
+        space = Pages(cache.size.num_pages, shares=False) if in_pages else None
         scheduler = Scheduler(len(sequences), max_num_batched_tokens=5, space=space)
         scheduler.add(sequences)
         logits = {}
@@ -230,7 +230,8 @@ def _difference(
     """Largest difference of a runner's logits from the expected ones, as a share of their range."""
     cache: KVCache | PagedCache
     if getattr(factory, "keeps_pages", False):
-        cache = PagedCache(shapes, PagedSize(_TRIAL_PAGES, _TRIAL_LEN, max_num_seqs=3, num_bytes=0))
+        num_pages = 3 * (num_pages_of(_TRIAL_LEN) + 1) + 1  # none is preempted
+        cache = PagedCache(shapes, PagedSize(num_pages, _TRIAL_LEN, max_num_seqs=3, num_bytes=0))
     else:
         cache = KVCache(shapes, CacheSize(num_slots=3, max_model_len=_TRIAL_LEN, num_bytes=0))
     got = _TrialRun(model, device).run(factory(model, cache, device))

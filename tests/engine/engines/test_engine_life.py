@@ -7,6 +7,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -31,11 +32,13 @@ from tests.engine.tiny_models import tiny_model
 from tests.support.triton import eventually
 
 
-@pytest.fixture(params=[InFlightEngine, GenerateEngine])
+@pytest.fixture(params=["slots", "pages", "generate"])
 def make(request: pytest.FixtureRequest, not_fused: None) -> Callable[..., Engine]:
     def made(**options: Any) -> Engine:
-        engine: Engine = request.param(setup(tiny_model("llama"), max_num_seqs=2, **options))
-        return engine
+        asked = setup(tiny_model("llama"), max_num_seqs=2, **options)
+        if request.param == "generate":
+            return GenerateEngine(asked)
+        return InFlightEngine(replace(asked, paged=request.param == "pages"))
 
     return made
 

@@ -20,6 +20,7 @@ from tests.engine.driving import Answers, Completion, running, setup
 from tests.engine.tiny_models import CONTEXT, VOCAB_SIZE, mixed_load, reference, tiny_model
 from tests.support.triton import eventually
 
+pytestmark = pytest.mark.usefixtures("storage_kind")
 UNLOADED = "the model was unloaded before it answered: try again later"
 
 
@@ -228,9 +229,13 @@ def test_a_stop_word_ends_one_sequence_and_not_its_neighbours(model: Any) -> Non
     assert full.finish_reason == "length"
 
 
-def test_the_description_names_runner_and_size(engine: InFlightEngine) -> None:
-    expected = "in_flight engine (fused), 2 sequences x 128 tokens, KV cache 0.00 GiB"
-    assert engine.description == expected
+def test_the_description_names_runner_and_size(engine: InFlightEngine, storage_kind: str) -> None:
+    expected = {
+        "slots": "fused), 2 sequences x 128 tokens",
+        "pages": "paged), 16 pages of 16 tokens, at most 2 sequences of 128",
+        "few pages": "paged), 34 pages of 4 tokens, at most 2 sequences of 128",
+    }
+    assert engine.description == f"in_flight engine ({expected[storage_kind]}, KV cache 0.00 GiB"
 
 
 def test_a_cache_that_cannot_be_allocated_is_one_line(
@@ -240,6 +245,7 @@ def test_a_cache_that_cannot_be_allocated_is_one_line(
         raise MemoryError("Unable to allocate")
 
     monkeypatch.setattr(storage, "KVCache", refuse)
+    monkeypatch.setattr(storage, "PagedCache", refuse)
     with pytest.raises(LoadError) as raised:
         InFlightEngine(setup(model, max_num_seqs=2)).start()
     expected = "no memory for a KV cache of 0.00 GiB: Unable to allocate"

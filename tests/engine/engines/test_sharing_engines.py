@@ -16,14 +16,15 @@ from text_generation.in_flight.engine import InFlightEngine
 from text_generation.kv import prefix_index, slot_contents
 from text_generation.runners.cache_runner import CacheRunner
 
-from tests.engine.driving import Answers, generate_all, running, setup
+from tests.engine import driving
+from tests.engine.driving import GIB, Answers, generate_all, running, setup
 from tests.engine.tiny_models import VOCAB_SIZE, Asked, reference, tiny_model
 
 SMALL: dict[str, Any] = {"max_num_seqs": 4, "max_num_batched_tokens": 24}
 
 
 @pytest.fixture(autouse=True)
-def four_tokens_are_worth_copying(monkeypatch: pytest.MonkeyPatch) -> None:
+def four_tokens_are_worth_sharing(monkeypatch: pytest.MonkeyPatch, small_pages: None) -> None:
     for module in (prefix_index, slot_contents):
         monkeypatch.setattr(module, "MIN_TOKENS", 4)
 
@@ -60,6 +61,7 @@ def tokens_of(
 @pytest.mark.parametrize(
     "name", ["llama", "mistral", "gemma2", "gpt2", "mixtral", "bloom", "falcon-alibi"]
 )
+@pytest.mark.usefixtures("storage_kind")
 def test_shared_prefixes_leave_greedy_tokens_as_they_are(name: str) -> None:
     model = tiny_model(name)
     asked, expected = conversations(model, 5)
@@ -84,6 +86,23 @@ def test_every_runner_shares(
         assert engine.metrics.num_reused_prompt_tokens > 50
 
 
+def test_with_pages_beside_those_that_run_more_prefixes_are_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(driving, "PAGED", True)
+    asked, expected = conversations(tiny_model("llama"), 6)
+    asked, expected = asked * 2, expected * 2
+    reused = []
+    for gib in (None, 0.001):
+        sizes = {"kv_cache_gib": 16 * 4 * 256 / GIB, "max_model_len": 60, "max_num_seqs": 2}
+        options = {**SMALL, **sizes, "prefix_cache_gib": gib}
+        engine = InFlightEngine(setup(tiny_model("llama"), **options))
+        assert tokens_of(engine, asked, at_first=len(asked)) == expected
+        reused.append(engine.metrics.num_reused_prompt_tokens)
+    assert reused[0] < reused[1]
+    assert "1063 pages of 4 tokens, at most 2 sequences of 60" in engine.description
+
+
 def test_with_slots_of_their_own_more_prefixes_are_kept() -> None:
     model = tiny_model("llama")
     asked, expected = conversations(model, 6)
@@ -98,6 +117,7 @@ def test_with_slots_of_their_own_more_prefixes_are_kept() -> None:
     assert "2 sequences x 128 tokens and 32 more prefixes" in engine.description
 
 
+@pytest.mark.usefixtures("storage_kind")
 def test_without_the_option_nothing_is_shared() -> None:
     model = tiny_model("llama")
     asked, expected = conversations(model, 3)
@@ -107,6 +127,7 @@ def test_without_the_option_nothing_is_shared() -> None:
     assert engine.num_kept == 0
 
 
+@pytest.mark.usefixtures("storage_kind")
 def test_what_a_failed_step_left_is_shared_with_nobody() -> None:
     model = tiny_model("llama")
     asked, expected = conversations(model, 2)

@@ -15,6 +15,7 @@ from text_generation.in_flight import engine as in_flight
 from text_generation.in_flight.engine import InFlightEngine
 from text_generation.runners.cache_runner import CacheRunner
 
+from tests.engine import driving
 from tests.engine.driving import generate_all, running, setup
 from tests.engine.tiny_models import (
     CACHED,
@@ -130,6 +131,22 @@ def test_packed_runner_gives_generates_tokens(
     assert_mixed(steps)
 
 
+@pytest.mark.parametrize("storage_kind", ["pages", "few pages"], indirect=True)
+def test_paged_runner_gives_generates_tokens(
+    packed_model: tuple[Any, list[tuple[int, ...]], str], storage_kind: str
+) -> None:
+    model, expected, own_attention = packed_model
+    model.set_attn_implementation(own_attention)
+    options = {"max_model_len": 56} if storage_kind == "few pages" else {}
+    tokens, runner, steps = tokens_in_flight(model, **options)
+    assert runner == "paged"
+    assert tokens == expected
+    if storage_kind == "pages":
+        assert_mixed(steps)
+    else:
+        assert any(s.num_preemptions for step in steps for s in step.decodes)
+
+
 @pytest.mark.usefixtures("cache_runner_only")
 def test_cache_runner_gives_generates_tokens(
     packed_model: tuple[Any, list[tuple[int, ...]], str],
@@ -158,19 +175,21 @@ def test_models_without_attention_interface_go_through_the_cache(name: str) -> N
         *(
             (name, runner)
             for name in ("llama", "gemma2", "mixtral")
-            for runner in ("packed", "cache")
+            for runner in ("packed", "paged", "cache")
         ),
         ("llama", "fused"),
         ("qwen3", "fused"),
     ],
 )
 def test_bfloat16_tokens_are_the_likeliest_up_to_rounding(
-    name: str, runner: str, request: pytest.FixtureRequest
+    name: str, runner: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if runner == "cache":
         request.getfixturevalue("cache_runner_only")
     elif runner == "packed":
         request.getfixturevalue("not_fused")
+    elif runner == "paged":
+        monkeypatch.setattr(driving, "PAGED", True)
     model = tiny_model(name).to(torch.bfloat16)
     own_attention = model.config._attn_implementation
     tokens, used, _ = tokens_in_flight(model)
