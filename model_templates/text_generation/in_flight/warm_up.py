@@ -17,6 +17,21 @@ from ..sequence.sequence import Sequence, Update
 _PROMPT_TOKENS = (3, 16, 64)
 _OUTPUT_TOKENS = 3
 
+_EVERY_OPTION = SamplingParams(
+    _OUTPUT_TOKENS,
+    min_tokens=1,
+    temperature=0.7,
+    top_k=5,
+    top_p=0.9,
+    min_p=0.01,
+    repetition_penalty=1.1,
+    frequency_penalty=0.1,
+    bad_token_ids=((1,), (0, 0)),
+    logit_bias=((0, 1.0),),
+    num_logprobs=1,
+    seed=0,
+)
+
 
 class _NoRecipient:
     """The recipient of a dummy sequence: it must never be given anything."""
@@ -50,7 +65,7 @@ def warm_up(
     ways = (
         SamplingParams(_OUTPUT_TOKENS),
         SamplingParams(_OUTPUT_TOKENS, temperature=0.7, seed=0),
-        SamplingParams(_OUTPUT_TOKENS, temperature=0.7, top_k=5, top_p=0.9, seed=0),
+        _EVERY_OPTION,
     )
     scheduler.add(
         dummy_sequence([0] * length, way) for length, way in zip(lengths, ways, strict=False)

@@ -25,7 +25,7 @@ class Column:
 
 # What is computed from at once where copies of it are made: 32 MiB in float32.
 MOST_LOGITS = 2**23
-_NOTHING = np.zeros(0, dtype=np.int32)
+NOTHING = np.zeros(0, dtype=np.int32)
 _EMPTY = Column(0, (0,), is_float=False)
 
 
@@ -46,7 +46,7 @@ class Columns:
 
     def array(self) -> npt.NDArray[np.int32]:
         """All of them, (size,)."""
-        return np.concatenate(self._lists) if self._lists else _NOTHING
+        return np.concatenate(self._lists) if self._lists else NOTHING
 
     def _add(self, numbers: npt.NDArray[Any], *, is_float: bool) -> Column:
         if not numbers.size:

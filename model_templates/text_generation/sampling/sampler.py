@@ -20,7 +20,7 @@ import numpy.typing as npt
 import torch
 
 from ..sequence.sequence import Sequence, Token
-from .columns import Columns, DeviceColumns, to_device
+from .columns import NOTHING, Columns, DeviceColumns, to_device
 from .draw_kernel import draws_alike
 from .logits_processors import Changes, LogitsProcessors
 from .random_sampling import Draws, grouped
@@ -42,10 +42,10 @@ class SamplerInputs:
 
     sequences: list[Sequence]
     array: npt.NDArray[np.int32]
-    changes: Changes | None
-    draws: list[Draws]
-    num_drawn: int
-    asked: Asked | None
+    changes: Changes | None = None
+    draws: Rows[Draws] = ()
+    num_drawn: int = 0
+    asked: Asked | None = None
 
 
 class Sampled:
@@ -110,6 +110,8 @@ class Sampler:
         tokens that are not read yet. What is prepared is launched before the next is prepared, or
         not at all.
         """
+        if all(sequence.params.is_plain for sequence in sequences):
+            return SamplerInputs(list(sequences), NOTHING)
         columns = Columns()
         drawn = [
             (row, s.params, s.uniform())

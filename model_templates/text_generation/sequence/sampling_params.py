@@ -98,6 +98,11 @@ class SamplingParams:
             or self.constraint
         )
 
+    @cached_property
+    def is_plain(self) -> bool:
+        """True where the likeliest token is taken as it is, and nothing else is asked."""
+        return self.is_greedy and not self.changes_logits and self.num_logprobs is None
+
     def _check_lengths(self) -> None:
         _require(self.max_tokens >= 1, "max_tokens", self.max_tokens, "1 or more")
         _require(self.min_tokens >= 0, "min_tokens", self.min_tokens, "0 to max_tokens")
