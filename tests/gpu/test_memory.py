@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
+import torch
+from hf_runtime.errors import LoadError
+from text_generation.in_flight.largest_step import free_beside_steps
+from text_generation.options import Options
 
 from perf.gpu.fake.engine import engine_on
 from perf.gpu.fake.gpu import GIB, FakeGpu
 from perf.gpu.fake.models import LLAMA_2_7B, LLAMA_3_8B, causal_on_gpu
+from tests.gpu.tiny_models import tiny_on_gpu
 
 A10, A10_BYTES = (8, 6), 22 * GIB
 NUM_LAYERS = 2
@@ -18,7 +24,7 @@ def bytes_of(model: Any) -> int:
     return sum(weight.numel() * weight.element_size() for weight in model.parameters())
 
 
-def left_bytes(gpu: FakeGpu, config: dict[str, Any]) -> int:
+def left_bytes(gpu: FakeGpu, config: dict[str, Any], **options: Any) -> int:
     """What is left at worst while a prompt as long as the cache takes is computed beside decodes.
 
     Of two layers, on a card that has so much less memory as the other layers' weights take: their
@@ -29,7 +35,7 @@ def left_bytes(gpu: FakeGpu, config: dict[str, Any]) -> int:
     del model
     model = causal_on_gpu("llama", **{**config, "num_hidden_layers": NUM_LAYERS})
     gpu.total_bytes -= whole - bytes_of(model)
-    with engine_on(gpu, model, max_num_seqs=None, max_model_len=None) as fake:
+    with engine_on(gpu, model, **{"max_num_seqs": None, "max_model_len": None, **options}) as fake:
         fake.step(*(fake.sequence(8, temperature=0.7, top_p=0.9) for _ in range(3)))
         longest = fake.sequence(fake.engine.max_model_len - 50)
         gpu.live.reset_peak()
@@ -39,9 +45,23 @@ def left_bytes(gpu: FakeGpu, config: dict[str, Any]) -> int:
     return gpu.total_bytes - gpu.pool_bytes - gpu.live.peak
 
 
+@pytest.mark.parametrize("num_tokens", [None, 8192])
 @pytest.mark.parametrize("config", [LLAMA_2_7B, LLAMA_3_8B], ids=["Llama-2-7B", "Llama-3.1-8B"])
-def test_the_largest_step_fits_beside_the_cache(config: dict[str, Any]) -> None:
+def test_the_largest_step_fits_beside_the_cache(
+    config: dict[str, Any], num_tokens: int | None
+) -> None:
     with FakeGpu(A10, A10_BYTES) as gpu:
-        left = left_bytes(gpu, config)
+        left = left_bytes(gpu, config, max_num_batched_tokens=num_tokens)
     assert left >= 0, f"{-left / GIB:.2f} GiB too few"
     assert left < 0.1 * A10_BYTES, f"{left / GIB:.2f} GiB lie idle"
+
+
+def test_a_step_that_finds_no_memory_at_all_is_told_at_load() -> None:
+    def no_memory(*_: Any) -> Any:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    options = Options(max_num_batched_tokens=4096)
+    with FakeGpu() as gpu, engine_on(gpu, tiny_on_gpu("llama")) as fake:
+        setup = replace(fake.engine.setup, options=options)
+        with pytest.raises(LoadError, match=r"no memory for a step of 4096 tokens \(max_num_batch"):
+            free_beside_steps(setup, [], no_memory, fake.engine.size)

@@ -7,6 +7,7 @@ Puts scheduler, runner, cache and sampler together; each of them knows nothing o
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -26,6 +27,7 @@ from ..sampling.sampler import Sampled, Sampler, SamplerInputs, argmax
 from ..sequence.sequence import Sequence
 from ..structured.following import wait_for_masks
 from ..structured.grammar import tell_all
+from .largest_step import free_beside_steps
 from .rotary import settle_rotary
 from .runner_selection import Runner, UnsupportedModelError, select_runner
 from .step_tokens import max_num_batched_tokens
@@ -94,10 +96,14 @@ class InFlightEngine(Engine):
             storage = plan_storage(setup, shapes, model_limit, in_pages=in_pages)
         ahead = setup.device.type == "cuda" if setup.runs_ahead is None else setup.runs_ahead
         self._runs_ahead = ahead and in_pages
-        self._storage, self.size = storage, storage.size
         setup.prepare(setup.model)
         if setup.adapters is not None:
             attach(setup.model, setup.adapters)
+        if setup.device.type == "cuda":
+            free = free_beside_steps(setup, shapes, make_runner, storage.size)
+            beside = replace(setup, free_bytes=free)
+            storage = plan_storage(beside, shapes, model_limit, in_pages=in_pages)
+        self._storage, self.size = storage, storage.size
         self._cache = allocate(self._storage)
         runner = make_runner(setup.model, self._cache, setup.device)
         own_argmax = getattr(runner, "argmax", argmax)
