@@ -30,6 +30,7 @@ SECTIONS = {
     for section in (
         Section("agree-models", "tokens beside the CPU's: models", "agree.models", 90),
         Section("agree-weights", "tokens beside the CPU's: weights", "agree.weights", 90),
+        Section("agree-sampling", "tokens beside the CPU's: sampling", "agree.sampling", 90),
         Section("ceilings", "memory and matrix products", "sections.ceilings", 60),
         Section("launches", "kernels, steps, copies, waits", "sections.launches", 60),
         Section("tokens-1b", "tokens/s, 1 B", "sections.throughput", 200, "llama-1b"),

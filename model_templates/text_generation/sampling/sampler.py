@@ -91,7 +91,7 @@ class Sampler:
     ) -> None:
         self._changes = LogitsProcessors(eos_token_ids)
         self._argmax = argmax
-        self._has_kernel: bool | None = None  # for draws; not tried yet
+        self.has_kernel: bool | None = None  # for draws; not tried yet
         self._last: torch.Tensor | None = None  # token ids
 
     def sample(self, logits: torch.Tensor, sequences: Rows[Sequence]) -> list[Token]:
@@ -119,7 +119,7 @@ class Sampler:
             if not s.params.is_greedy
         ]
         # A kernel takes each row as it is, without a copy.
-        groups = [drawn] * bool(drawn) if self._has_kernel else grouped(drawn, vocab_size)
+        groups = [drawn] * bool(drawn) if self.has_kernel else grouped(drawn, vocab_size)
         changes = self._changes.prepare(sequences, vocab_size, pending_rows, columns)
         draws = [Draws.of(group, vocab_size, columns) for group in groups]
         asked = Asked.of(sequences, columns)
@@ -158,17 +158,17 @@ class Sampler:
         self, logits: torch.Tensor, inputs: SamplerInputs, values: DeviceColumns
     ) -> torch.Tensor:
         """logits (num_sequences, vocab) -> token ids (num_sequences,)."""
-        if self._has_kernel is None and inputs.draws:
-            self._has_kernel = draws_alike(logits)
+        if self.has_kernel is None and inputs.draws:
+            self.has_kernel = draws_alike(logits)
         all_are_drawn = inputs.num_drawn == len(inputs.sequences)
-        if all_are_drawn and len(inputs.draws) == 1 and not self._has_kernel:
+        if all_are_drawn and len(inputs.draws) == 1 and not self.has_kernel:
             return inputs.draws[0].draw(logits, values)
         if all_are_drawn:
             token_ids = torch.empty(len(logits), dtype=torch.int64, device=logits.device)
         else:
             token_ids = self._argmax(logits)
         for draws in inputs.draws:
-            if self._has_kernel:
+            if self.has_kernel:
                 draws.draw_by_kernel(logits, values, token_ids)
             else:
                 rows = values[draws.rows]

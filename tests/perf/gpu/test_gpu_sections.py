@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from perf.gpu.agree import weights
+from perf.gpu.agree import sampling, weights
 from perf.gpu.agree.compared import Reference, case, compare
 from perf.gpu.results import Context
 from perf.gpu.sections import (
@@ -103,6 +103,17 @@ def test_what_the_cpu_generates_agrees_with_itself(measured: Measured) -> None:
     assert found.pop("int4") is None, "it needs a GPU"
     assert all(found[name] for name in ("float32", "bfloat16", "int8", "adapters"))
     assert not any(figure["target"] and figure["target"]["value"] < 1 for figure in figures)
+
+
+def test_tokens_are_the_same_however_they_are_chosen_and_whenever_they_are_read(
+    measured: Measured,
+) -> None:
+    context, figures = measured
+    sampling.measure(context)
+    found = rows(figures, "agreement")
+    assert {row["sampling"]: row["near_ties"] for row in found} == dict.fromkeys(sampling.WAYS, 0)
+    assert all(row["agrees"] and row["tokens"] == 80 for row in found)
+    assert [row["way"] for row in rows(figures, "sampling")] == list(sampling.WAYS)
 
 
 def test_another_token_is_told_from_a_near_tie() -> None:
