@@ -38,7 +38,7 @@ class PaddedRunner(Runner):
         found: dict[int, torch.Tensor] = {}
         for indexes in self.cuts([len(encoding) for encoding in batch]):
             part = [batch[index] for index in indexes]
-            output = self._forward(self.inputs(part))
+            output = self.forward_part(part)
             for index, encoding, one in zip(indexes, part, output, strict=False):
                 found[index] = self._wanted(encoding, one)
         return [found[index] for index in range(len(batch))]
@@ -59,29 +59,31 @@ class PaddedRunner(Runner):
         if cut:
             yield cut
 
-    def inputs(
-        self, part: Sequence[Encoding], num_rows: int = 0, length: int = 0
-    ) -> dict[str, torch.Tensor]:
-        """``input_ids``, ``attention_mask`` and, where the model takes them, ``token_type_ids``:
-        (batch, longest) int64, padded on the right, filled up to ``num_rows`` rows of ``length``.
+    def forward_part(self, part: Sequence[Encoding]) -> torch.Tensor:
+        """One batch -> its output (batch, longest, size), or (batch, size)."""
+        return self._forward(self.named(to_device(self.rows(part), self.setup.device)))
+
+    def named(self, rows: torch.Tensor) -> dict[str, torch.Tensor]:
+        """``input_ids``, ``attention_mask`` and, where the model takes them, ``token_type_ids`` of
+        what ``rows`` made.
+        """
+        return dict(zip(("input_ids", "attention_mask", "token_type_ids"), rows, strict=False))
+
+    def rows(self, part: Sequence[Encoding], num_rows: int = 0, length: int = 0) -> torch.Tensor:
+        """The model's inputs, (inputs, batch, longest) int64 on the CPU, padded on the right,
+        filled up to ``num_rows`` rows of ``length``.
         """
         length = max(length, *map(len, part))
         empty: list[list[int]] = [[]] * (num_rows - len(part))
-        rows = [encoding.input_ids for encoding in part] + empty
-        inputs = {
-            "input_ids": self._padded(rows, length, self._pad_id),
-            # A row of padding alone attends to its first token: with no token at all, softmax
-            # would give NaN.
-            "attention_mask": self._padded([[1] * max(1, len(row)) for row in rows], length, 0),
-        }
+        ids = [encoding.input_ids for encoding in part] + empty
+        # A row of padding alone attends to its first token: with no token at all, softmax would
+        # give NaN.
+        mask = [[1] * max(1, len(row)) for row in ids]
+        inputs = [_padded(ids, length, self._pad_id), _padded(mask, length, 0)]
         if self.setup.has_token_types:
             types = [encoding.token_type_ids or [] for encoding in part] + empty
-            inputs["token_type_ids"] = self._padded(types, length, 0)
-        return inputs
-
-    def _padded(self, rows: Sequence[Sequence[int]], length: int, filler: int) -> torch.Tensor:
-        full = [[*row, *[filler] * (length - len(row))] for row in rows]
-        return torch.tensor(full, device=self.setup.device)
+            inputs.append(_padded(types, length, 0))
+        return torch.tensor(inputs)
 
     def _model_forward(self, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
         options: dict[str, Any] = {}
@@ -95,6 +97,17 @@ class PaddedRunner(Runner):
         if encoding.positions is not None:
             return output[list(encoding.positions)]
         return output[: len(encoding)]
+
+
+def _padded(rows: Sequence[Sequence[int]], length: int, filler: int) -> list[list[int]]:
+    return [[*row, *[filler] * (length - len(row))] for row in rows]
+
+
+def to_device(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """The tensor on the device; nobody waits for a GPU to copy it."""
+    if device.type != "cuda":
+        return tensor.to(device)
+    return tensor.pin_memory().to(device, non_blocking=True)
 
 
 class EqualLengthRunner(PaddedRunner):
