@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import random
+import time
 from dataclasses import replace
 from typing import Any
 
 import pytest
 from text_generation.in_flight.engine import InFlightEngine
+from text_generation.structured.constraint import Constraint
 
 from tests.engine.driving import Answers, Completion, running, setup
+from tests.engine.sampling.test_step_ahead import EveryThird
 from tests.engine.tiny_models import VOCAB_SIZE, tiny_model
 from tests.support.triton import eventually
 
 EOS = 7
+ANYTHING = Constraint("regex", (".*",))
 NUM_REQUESTS = 30
 OPTIONS: dict[str, Any] = {"max_num_seqs": 5, "max_num_batched_tokens": 24, "max_model_len": 96}
 # Eight pages for five sequences of up to six: some have to be preempted.
@@ -72,6 +77,66 @@ def test_all_get_the_tokens_that_they_get_in_slots(
 ) -> None:
     assert {one.finish_reason for one in expected} == {"stop", "length"}
     assert answers_of(paged=True, runs_ahead=runs_ahead, options=options) == expected
+
+
+class SometimesLate(EveryThird):
+    """Takes longer than a step waits for it, now and then."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        self._random, self._ends = random.Random(seed), os.pipe()
+        self._ready_s, self.num_late = 0.0, 0
+
+    def __del__(self) -> None:
+        for end in self._ends:
+            os.close(end)
+
+    @property
+    def is_ready(self) -> bool:
+        return time.monotonic() >= self._ready_s
+
+    def fileno(self) -> int:
+        """Of a pipe that nobody writes to."""
+        return self._ends[0]
+
+    def tell(self, token_id: int) -> None:
+        if self._random.random() < 0.2:
+            self._ready_s = time.monotonic() + 0.08
+            self.num_late += 1
+
+
+HELD: list[dict[str, Any]] = [
+    {},
+    {"temperature": 1.5, "seed": 3},
+    {"repetition_penalty": 1.3, "frequency_penalty": 1.5},
+    {"bad_token_ids": tuple((a, b) for a in range(40) for b in range(0, VOCAB_SIZE, 2))},
+]
+
+
+@pytest.mark.parametrize("together", [True, False], ids=["together", "alone"])
+def test_late_grammars_change_no_token(together: bool) -> None:
+    """Alone, a step that is prepared may not be sampled at all."""
+    found = []
+    for runs_ahead in (False, True):
+        answers = Answers()
+        made = replace(setup(tiny_model("llama"), **OPTIONS), paged=runs_ahead)
+        asked = [
+            answers.sequence(n, [5, 6, n], max_tokens=12, constraint=ANYTHING, **way)
+            for n, way in enumerate(HELD)
+        ]
+        for number, one in enumerate(asked):
+            one.grammar = SometimesLate(number + 10 * runs_ahead)
+        grammars = [one.grammar for one in asked]
+        with running(InFlightEngine(replace(made, runs_ahead=runs_ahead))) as engine:
+            if together:
+                engine.submit(asked)
+            for number, one in enumerate(asked):
+                if not together:
+                    engine.submit([one])
+                answers.completion(number)
+        found.append([answers.completion(number) for number in range(len(asked))])
+        assert sum(grammar.num_late for grammar in grammars) > 2  # type: ignore[union-attr]
+    assert found[0] == found[1]
 
 
 def test_a_failing_step_fails_those_that_run_and_the_others_are_answered() -> None:

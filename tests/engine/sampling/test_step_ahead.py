@@ -31,7 +31,7 @@ class EveryThird(Grammar):
 
     def mask(self) -> bytes:
         assert not self.is_late
-        allowed = [(token + self.last) % 3 == 0 for token in range(64)]
+        allowed = [(token + self.last) % 3 == 0 for token in range(128)]
         return np.packbits(allowed, bitorder="little").tobytes()
 
     def follow(self, token_id: int) -> None:
