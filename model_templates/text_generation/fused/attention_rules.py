@@ -33,7 +33,8 @@ def angles(
     kind = getattr(rotary, "rope_type", None)
     if kind not in _ROPE_TYPES:
         raise UnsupportedDecoderError(f"its rotary embedding is of the type {kind}")
-    cos, sin = rotary(torch.zeros(1, dtype=dtype), position_ids=positions.unsqueeze(0))
+    like = torch.zeros(1, dtype=dtype, device=positions.device)
+    cos, sin = rotary(like, position_ids=positions.unsqueeze(0))
     if cos.dtype != dtype or sin.dtype != dtype:
         raise UnsupportedDecoderError(f"its rotary embedding is in {cos.dtype}")
     return cos[0].contiguous(), sin[0].contiguous()
@@ -49,7 +50,8 @@ def attention_rules(model: Any, rotary: Any, max_model_len: int) -> dict[Any, tu
     from transformers import AttentionInterface
 
     furthest = (context_length(model.config.get_text_config()) or max_model_len) - 1
-    cos, sin = angles(rotary, torch.tensor([0, furthest]), model.dtype)
+    ends = torch.tensor([0, furthest], device=model.device)
+    cos, sin = angles(rotary, ends, model.dtype)
     rules: dict[Any, tuple[float, int]] = {}
 
     def record(
@@ -67,8 +69,8 @@ def attention_rules(model: Any, rotary: Any, max_model_len: int) -> dict[Any, tu
     model.set_attn_implementation(_RECORDING)
     try:
         # What attention gives is nothing, so that both rows stay alike through all layers.
-        input_ids = torch.arange(_TOKENS).repeat(2, 1)
-        positions = torch.tensor([[0], [furthest]]).expand(2, _TOKENS)
+        input_ids = torch.arange(_TOKENS, device=model.device).repeat(2, 1)
+        positions = ends.unsqueeze(1).expand(2, _TOKENS)
         model(input_ids=input_ids, position_ids=positions, use_cache=False)
     finally:
         model.set_attn_implementation(before)

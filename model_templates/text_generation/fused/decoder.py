@@ -67,15 +67,23 @@ class Decoder:
 
 
 @torch.inference_mode()
-def read_decoder(model: Any, max_model_len: int, head_dim: int) -> Decoder:
-    """Reads the model's layers. Raises UnsupportedDecoderError."""
+def read_decoder(
+    model: Any, max_model_len: int, head_dim: int, join: Callable[..., Linear] | None = None
+) -> Decoder:
+    """Reads the model's layers. ``join`` makes one of linear layers that have one input; without
+    it, prepacking has made them so, or they stay apart. Raises UnsupportedDecoderError.
+    """
     base = _child(model, model.base_model_prefix)
     _expect(base, _BASE)
     for layer in base.layers:
         _expect(layer, _LAYER)
     rules = attention_rules(model, base.rotary_emb, max_model_len)
-    layers = [_layer(layer, rules[layer.self_attn], model.dtype) for layer in base.layers]
-    cos, sin = angles(base.rotary_emb, torch.arange(max_model_len), model.dtype)
+    layers = [
+        _layer(layer, rules[layer.self_attn], model.dtype, join or joined_by_prepacking)
+        for layer in base.layers
+    ]
+    positions = torch.arange(max_model_len, device=model.device)
+    cos, sin = angles(base.rotary_emb, positions, model.dtype)
     return Decoder(
         embed=base.embed_tokens,
         layers=layers,
@@ -102,7 +110,9 @@ def _expect(module: Any, required: set[str], optional: frozenset[str] = frozense
         raise UnsupportedDecoderError(f"{kind} has weights of its own: {', '.join(own)}")
 
 
-def _layer(layer: Any, rule: tuple[float, int], dtype: torch.dtype) -> DecoderLayer:
+def _layer(
+    layer: Any, rule: tuple[float, int], dtype: torch.dtype, join: Callable[..., Linear]
+) -> DecoderLayer:
     attention, mlp = layer.self_attn, layer.mlp
     _expect(attention, _ATTENTION, frozenset(_HEAD_NORMS))
     _expect(mlp, _MLP)
@@ -110,10 +120,10 @@ def _layer(layer: Any, rule: tuple[float, int], dtype: torch.dtype) -> DecoderLa
     has_norms = hasattr(attention, "q_norm")
     return DecoderLayer(
         input_norm=_norm(layer.input_layernorm, dtype),
-        qkv=_joined(attention.q_proj, attention.k_proj, attention.v_proj),
+        qkv=_joined(join, attention.q_proj, attention.k_proj, attention.v_proj),
         output=attention.o_proj,
         mlp_norm=_norm(layer.post_attention_layernorm, dtype),
-        gate_up=_joined(mlp.gate_proj, mlp.up_proj),
+        gate_up=_joined(join, mlp.gate_proj, mlp.up_proj),
         down=mlp.down_proj,
         query_norm=_norm(attention.q_norm, dtype) if has_norms else None,
         key_norm=_norm(attention.k_norm, dtype) if has_norms else None,
@@ -137,12 +147,12 @@ def _check_activation(activation: Any) -> None:
         raise UnsupportedDecoderError(f"its activation is {type(activation).__name__}, not SiLU")
 
 
-def _joined(*parts: Any) -> Linear:
+def _joined(join: Callable[..., Linear], *parts: Any) -> Linear:
     """Linear layers of one input as one, with the adapters of each."""
-    return with_adapters(_joined_bases(*map(without_adapters, parts)), parts)
+    return with_adapters(join(*map(without_adapters, parts)), parts)
 
 
-def _joined_bases(*parts: Any) -> Linear:
+def joined_by_prepacking(*parts: Any) -> Linear:
     """Linear layers of one input as one: prepacking's joint layer where there is one."""
     if all(isinstance(part, LinearPart) for part in parts):
         (first, *others) = (part.shared for part in parts)

@@ -43,7 +43,8 @@ class FusedRunner:
         self.cache = cache
         self.dtype = model.dtype
         self.decoder = read_decoder(model, self.length, self.dim)
-        check_sizes(self.decoder, cache, self.dtype)
+        stored = [*cache.keys, *cache.values]
+        check_sizes(self.decoder, stored, self.kv_heads, self.length, self.dtype)
         self.heads = self.decoder.num_heads
         self._sizes = (self.heads, self.kv_heads, self.dim, self.length)
         self.thread_team = ThreadTeam(torch.get_num_threads())

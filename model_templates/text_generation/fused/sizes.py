@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import torch
 
-from ..kv.kv_cache import KVCache
 from .attention_rules import UnsupportedDecoderError
 from .decoder import Decoder, DecoderLayer, Linear, Norm
 
@@ -16,25 +15,27 @@ _ROWS = 2
 
 
 @torch.inference_mode()
-def check_sizes(decoder: Decoder, cache: KVCache, dtype: torch.dtype) -> None:
-    """Checks every layer against the others, the cache and ``dtype``.
+def check_sizes(
+    decoder: Decoder, stored: list[torch.Tensor], kv_heads: int, length: int, dtype: torch.dtype
+) -> None:
+    """Checks every layer against the others, ``stored``, which are all keys and values
+    (..., head dim) of sequences of ``length`` tokens, and ``dtype``.
 
     Raises:
         UnsupportedDecoderError: one does not fit.
     """
-    keys = cache.keys[0]
-    _, kv_heads, length, dim = keys.shape
-    stored = [*cache.keys, *cache.values]
+    shape, dim = stored[0].shape, stored[0].shape[-1]
     if len(stored) != 2 * len(decoder.layers):
         raise UnsupportedDecoderError("not every layer keeps keys and values")
-    if any(one.shape != keys.shape or one.dtype != dtype for one in stored):
+    if any(one.shape != shape or one.dtype != dtype for one in stored):
         raise UnsupportedDecoderError("its keys and values differ in size")
     rotary = decoder.cos.shape[1]
     if rotary % 2 or rotary > dim or decoder.cos.shape != (length, rotary):
         raise UnsupportedDecoderError(f"it rotates {rotary} of {dim} numbers")
     if decoder.num_heads % kv_heads:
         raise UnsupportedDecoderError(f"it has {decoder.num_heads} heads for {kv_heads} of keys")
-    hidden = _rows(decoder.embed, torch.zeros(_ROWS, dtype=torch.int64), dtype)
+    token_ids = torch.zeros(_ROWS, dtype=torch.int64, device=decoder.cos.device)
+    hidden = _rows(decoder.embed, token_ids, dtype)
     _check_norm(decoder.norm, hidden.shape[1])
     for layer in decoder.layers:
         _check_layer(layer, hidden, (decoder.num_heads, kv_heads, dim))

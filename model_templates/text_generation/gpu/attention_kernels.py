@@ -33,6 +33,7 @@ def paged_attention(
     num_splits,
     scale,
     q_stride,
+    q_head_stride,
     KV_HEADS: tl.constexpr,
     GROUP: tl.constexpr,
     KEY_DIM: tl.constexpr,
@@ -89,7 +90,7 @@ def paged_attention(
     position = length - num_queries + token
     key_column = tl.arange(0, KEY_P)
     value_column = tl.arange(0, VALUE_P)
-    q_at = (start + token).to(tl.int64) * q_stride + q_head * KEY_DIM
+    q_at = (start + token).to(tl.int64) * q_stride + q_head * q_head_stride
     q = tl.load(
         q_ptr + q_at[:, None] + key_column[None, :],
         mask=is_row[:, None] & (key_column[None, :] < KEY_DIM),

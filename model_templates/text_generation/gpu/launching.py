@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 import torch
 
-PAGE_SIZE = 16
+from ..kv.pages import PAGE_SIZE
+
 _MOST_SPLITS = 32
 _INTERPRETED_MULTIPROCESSORS = 8  # few, so that contexts are split in tests too
 _NUM_STAGES = 3  # page numbers are loaded two tiles ahead, keys and values one
@@ -138,9 +139,6 @@ def rotary_launch(heads: int, kv_heads: int, dim: int, rotary: int) -> Launch:
 def silu_launch(size: int) -> Launch:
     """A program takes up to 1024 numbers of one row."""
     return Launch({"SIZE": size, "BLOCK": min(1024, _power_of_two(size))}, num_warps=4)
-
-
-FILL_LAUNCH = Launch({"BLOCK": 256}, num_warps=1)
 
 
 @cache

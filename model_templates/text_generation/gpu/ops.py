@@ -11,9 +11,8 @@ from types import ModuleType
 
 import torch
 
+from ..kv.pages import PAGE_SIZE
 from .launching import (
-    FILL_LAUNCH,
-    PAGE_SIZE,
     AttentionShape,
     attention_launch,
     draw_launch,
@@ -85,7 +84,8 @@ def paged_attention(
         parts = q.new_empty(num_seqs, splits, heads, value_dim, dtype=torch.float32)
         lse = q.new_empty(num_seqs, splits, heads, dtype=torch.float32)
     tensors = (q, keys, values, out, parts, lse, out if sinks is None else sinks)
-    arguments = (*tensors, starts, lengths, first_page, pages, num_seqs, splits, scale, q.stride(0))
+    step = (starts, lengths, first_page, pages, num_seqs)
+    arguments = (*tensors, *step, splits, scale, q.stride(0), q.stride(1))
     constants = {
         "WINDOW": window,
         "SOFTCAP": softcap,
@@ -116,10 +116,10 @@ def _check_attention(q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) 
                 f"pages of {tuple(stored.shape)}, {stored.dtype}, strided {stored.stride()}: "
                 f"expected (num_pages, {PAGE_SIZE}, kv_heads, dim), {q.dtype}, contiguous"
             )
-    if q.stride(2) != 1 or q.stride(1) != q.shape[2] or q.shape[2] != keys.shape[3]:
+    if q.stride(2) != 1 or q.shape[2] != keys.shape[3]:
         raise ValueError(
             f"queries of {tuple(q.shape)}, strided {q.stride()}: expected heads of "
-            f"{keys.shape[3]} numbers, one after the other"
+            f"{keys.shape[3]} numbers that follow each other"
         )
 
 
@@ -192,15 +192,6 @@ def _fake_silu_mul(gate_up: torch.Tensor) -> torch.Tensor:
     return gate_up.new_empty(gate_up.shape[0], gate_up.shape[1] // 2)
 
 
-def fill_tokens(token_ids: torch.Tensor, sampled: torch.Tensor) -> None:
-    """Replaces token ids -1-i of (T,) by sampled[i], in place: the token that row i of the step
-    before was given, which the host has not read yet.
-    """
-    grid = (-(-len(token_ids) // FILL_LAUNCH.constants["BLOCK"]),)
-    kernel = _row_kernels().fill_tokens
-    launch(kernel, grid, FILL_LAUNCH, token_ids, sampled, len(token_ids))
-
-
 def draw(
     logits: torch.Tensor,
     rows: torch.Tensor,
@@ -230,7 +221,6 @@ _OPERATORS = (
     (add_rms_norm, ("hidden",), _fake_add_rms_norm),
     (rotate_and_store, ("qkv", "keys", "values"), _fake_in_place),
     (silu_mul, (), _fake_silu_mul),
-    (fill_tokens, ("token_ids",), _fake_in_place),
     (draw, ("token_ids",), _fake_in_place),
 )
 

@@ -137,13 +137,3 @@ def silu_mul(gate_up_ptr, out_ptr, SIZE: tl.constexpr, BLOCK: tl.constexpr):
     up = tl.load(at + SIZE, mask=mask, other=0.0).to(tl.float32)
     out = gate / (1 + tl.exp(-gate)) * up
     tl.store(out_ptr + token * SIZE + column, out.to(out_ptr.dtype.element_ty), mask=mask)
-
-
-@triton.jit(do_not_specialize=["num_tokens"])
-def fill_tokens(token_ids_ptr, sampled_ptr, num_tokens, BLOCK: tl.constexpr):
-    """Replaces token ids -1-i by sampled[i]. Grid (cdiv(num_tokens, BLOCK),)."""
-    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    token = tl.load(token_ids_ptr + at, mask=at < num_tokens, other=0)
-    is_open = token < 0
-    sampled = tl.load(sampled_ptr + tl.where(is_open, -1 - token, 0), mask=is_open, other=0)
-    tl.store(token_ids_ptr + at, sampled.to(token_ids_ptr.dtype.element_ty), mask=is_open)

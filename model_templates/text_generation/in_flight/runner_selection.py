@@ -3,14 +3,15 @@
 No list of architectures: each runner computes a short trial run (prompts of different lengths, one
 of them in chunks, joining while another decodes) and its logits are compared with the model's own
 forward over the same tokens. The first runner whose logits agree is taken. They are tried in the
-order of their speed: fused (on a CPU), packed, cache; where the cache is to be in pages: paged,
-cache.
+order of their speed: fused, packed, cache; where the cache is to be in pages: fused (on a GPU),
+paged, cache.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
@@ -19,9 +20,13 @@ from hf_runtime.errors import RuntimeModelError, reason
 
 from ..engine.scheduler import Scheduler, Step
 from ..fused.attention_rules import UnsupportedDecoderError
+from ..gpu.backends import AttentionCase, RecordingAttention, select_attention
+from ..gpu.runner import GpuFusedRunner
 from ..kv.kv_cache import CacheSize, KVCache, LayerShape
 from ..kv.paged_cache import PagedCache, PagedSize
 from ..kv.pages import Pages, num_pages_of
+from ..paged.attention import Attend
+from ..paged.plain_attention import plain_attention
 from ..paged.runner import PagedRunner
 from ..runners.cache_runner import CacheRunner
 from ..runners.experts import choose_experts
@@ -67,8 +72,9 @@ def select_runner(
     """
     choose_experts(model, device)
     candidates: list[RunnerFactory] = [CacheRunner]
-    if getattr(model, "_supports_attention_backend", False):
-        candidates.insert(0, PagedRunner if in_pages else PackedRunner)
+    is_packed = getattr(model, "_supports_attention_backend", False)
+    if is_packed and not in_pages:
+        candidates.insert(0, PackedRunner)
     if "local" in (getattr(model.config, "attention_layers", None) or ()):
         # GPT-Neo counts its window from the longest row of a batch and keeps its width where
         # _narrow_windows can't change it: only prompts longer than the trial's would differ.
@@ -77,7 +83,48 @@ def select_runner(
         expected = _TrialRun(model, device).expected()
         if device.type == "cpu" and not in_pages and _fits_fused(model, shapes, device, expected):
             return fused_runner
+        if is_packed and in_pages:
+            candidates[:0] = _page_runners(model, shapes, device)
         return _first_matching(candidates, model, shapes, device, expected)
+
+
+@dataclass(frozen=True)
+class _InPages:
+    """Makes runners over pages that attend in one way."""
+
+    runner: type[PagedRunner] | type[GpuFusedRunner]
+    attend: Attend
+
+    keeps_pages = True
+
+    @property
+    def __name__(self) -> str:
+        return self.runner.__name__
+
+    def __call__(self, model: Any, cache: PagedCache, device: torch.device) -> Runner:
+        return self.runner(model, cache, device, self.attend)
+
+
+def _page_runners(
+    model: Any, shapes: list[LayerShape], device: torch.device
+) -> list[RunnerFactory]:
+    """Runners over pages, the fastest first, with the fastest attention that can be had."""
+    attend = select_attention(lambda: _attention_cases(model, shapes, device), device)
+    if attend is plain_attention:
+        return [PagedRunner]
+    return [_InPages(GpuFusedRunner, attend), _InPages(PagedRunner, attend)]
+
+
+def _attention_cases(
+    model: Any, shapes: list[LayerShape], device: torch.device
+) -> set[AttentionCase]:
+    """How the model's layers attend, which a trial run over pages shows."""
+    recording = RecordingAttention()
+    own_attention = model.config._attn_implementation  # noqa: SLF001
+    with suppress(Exception):  # whatever it raises, it does so again when the runner is tried
+        _logits(_InPages(PagedRunner, recording), model, shapes, device)
+    model.set_attn_implementation(own_attention)
+    return recording.cases
 
 
 def fused_runner(model: Any, cache: KVCache, device: torch.device) -> Runner:
@@ -228,16 +275,23 @@ def _difference(
     expected: dict[tuple[int, int], torch.Tensor],
 ) -> float:
     """Largest difference of a runner's logits from the expected ones, as a share of their range."""
-    cache: KVCache | PagedCache
-    if getattr(factory, "keeps_pages", False):
-        num_pages = 3 * (num_pages_of(_TRIAL_LEN) + 1) + 1  # none is preempted
-        cache = PagedCache(shapes, PagedSize(num_pages, _TRIAL_LEN, max_num_seqs=3, num_bytes=0))
-    else:
-        cache = KVCache(shapes, CacheSize(num_slots=3, max_model_len=_TRIAL_LEN, num_bytes=0))
-    got = _TrialRun(model, device).run(factory(model, cache, device))
+    got = _logits(factory, model, shapes, device)
     worst = 0.0
     for key, logits in expected.items():
         span = (logits.max() - logits.min()).clamp_min(1e-6)
         difference = float(((got[key] - logits).abs().max() / span).item())
         worst = max(worst, float("inf") if difference != difference else difference)
     return worst
+
+
+def _logits(
+    factory: RunnerFactory, model: Any, shapes: list[LayerShape], device: torch.device
+) -> dict[tuple[int, int], torch.Tensor]:
+    """The trial run's, over a cache of its own."""
+    cache: KVCache | PagedCache
+    if getattr(factory, "keeps_pages", False):
+        num_pages = 3 * (num_pages_of(_TRIAL_LEN) + 1) + 1  # none is preempted
+        cache = PagedCache(shapes, PagedSize(num_pages, _TRIAL_LEN, max_num_seqs=3, num_bytes=0))
+    else:
+        cache = KVCache(shapes, CacheSize(num_slots=3, max_model_len=_TRIAL_LEN, num_bytes=0))
+    return _TrialRun(model, device).run(factory(model, cache, device))
