@@ -38,7 +38,7 @@ def not_fused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runner_selection, "fused_runner", missing)
 
 
-STORAGE_KINDS = ("slots", "pages", "few pages")
+STORAGE_KINDS = ("slots", "pages", "few pages", "few pages, a step ahead")
 _SMALL_PAGE = 4  # tokens
 
 
@@ -52,7 +52,7 @@ def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(params=STORAGE_KINDS)
 def storage_kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Where the in-flight engines of a test keep keys and values; of few (small) pages, the longest
-    sequence takes all but two, so that others are preempted.
+    sequence takes all but two, so that others are preempted. Only in pages may an engine run ahead.
     """
 
     def few(*args: Any, **kwargs: Any) -> PagedSize:
@@ -61,7 +61,8 @@ def storage_kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 
     kind: str = request.param
     monkeypatch.setattr(driving, "PAGED", kind != "slots")
-    if kind == "few pages":
+    monkeypatch.setattr(driving, "RUNS_AHEAD", kind == "few pages, a step ahead")
+    if kind.startswith("few pages"):
         request.getfixturevalue("small_pages")
         monkeypatch.setattr(storage, "plan_pages", few)
     return kind

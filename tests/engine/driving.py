@@ -26,7 +26,9 @@ ANSWER_TIMEOUT_S = 60
 LONG = 100  # tokens; the tiny models' context is 128
 _TIMING = ("deadline_s", "fails_on_timeout")
 GIB = 2**30
-PAGED: bool | None = None  # where engines keep keys and values, see the fixture storage_kind
+# Where engines keep keys and values, and whether they run ahead: see the fixture storage_kind.
+PAGED: bool | None = None
+RUNS_AHEAD: bool | None = None
 
 
 @dataclass(frozen=True)
@@ -104,6 +106,7 @@ def setup(model: Any, *, eos: Items[int] = (), **options: Any) -> EngineSetup:
         free_bytes=lambda device: GIB,
         prepare=lambda model: None,
         paged=PAGED,
+        runs_ahead=RUNS_AHEAD,
     )
 
 
