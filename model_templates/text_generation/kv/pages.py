@@ -194,10 +194,9 @@ class Pages:
         self, sequence: Sequence, held: _Held, num_tokens: int, *, is_ready: bool = True
     ) -> None:
         """Makes the full pages of a sequence's first ``num_tokens`` known, where their like is not.
-        The ids of its last ones may not be read yet.
+        What is computed has been read: only the token after it may be on the device alone.
         """
-        num_read = sequence.num_prompt_tokens + len(sequence.token_ids)
-        num_full = min(num_tokens, num_read) // PAGE_SIZE if self._shares else 0
+        num_full = num_tokens // PAGE_SIZE if self._shares else 0
         for index in range(held.num_known, num_full):
             end = (index + 1) * PAGE_SIZE
             key = _key(sequence, held.last_content, end)

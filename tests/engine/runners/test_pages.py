@@ -1,0 +1,347 @@
+"""Pages that sequences take as they grow and share by reference, against a cache simulated as lists
+of tokens: whatever its pages hold when a sequence computes is what that sequence says.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from text_generation.engine.scheduler import Scheduler, Step
+from text_generation.in_flight.warm_up import dummy_sequence
+from text_generation.kv import pages as pages_module
+from text_generation.kv.pages import PAGE_SIZE, Pages
+from text_generation.sequence.sampling_params import SamplingParams
+from text_generation.sequence.sequence import Sequence, Token
+
+
+def sequence(prompt: list[int], max_tokens: int = 1) -> Sequence:
+    return dummy_sequence(prompt, SamplingParams(max_tokens=max_tokens))
+
+
+def checked(pages: Pages) -> Pages:
+    """Every page is free, known and held by nobody, or held as often as sequences have it."""
+    holders = [0] * pages.num_pages
+    for one in pages._held:
+        for page in one.pages:
+            holders[page] += 1
+    assert pages._num_holders == holders
+    free, idle = set(pages._free), set(pages._idle)
+    held = {page for page, count in enumerate(holders) if count}
+    assert len(free) == len(pages._free)
+    assert sorted([*free, *idle, *held]) == list(range(1, pages.num_pages))
+    assert all(len(token_ids) == PAGE_SIZE for _, token_ids in pages._contents)
+    assert idle <= pages._content_of.keys()
+    assert not free & pages._content_of.keys()
+    assert {id(one) for one in pages._contents.values()} == {
+        id(one) for one in pages._content_of.values()
+    }
+    assert pages.num_used == len(held)
+    return pages
+
+
+@dataclass
+class Engine:
+    """A scheduler over pages, and what they hold. Cell = token id; pages have PAGE_SIZE tokens."""
+
+    num_pages: int = 40  # beside page 0
+    max_num_seqs: int = 4
+    budget: int = 64
+    shares: bool = True
+    ahead: bool = False  # tokens are read one step late
+    cells: dict[tuple[int, int], int] = field(default_factory=dict)
+    pending: dict[Sequence, Token] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.pages = Pages(1 + self.num_pages, shares=self.shares)
+        self.scheduler = Scheduler(self.max_num_seqs, self.budget, self.pages)
+
+    def step(self) -> Step:
+        """Plays one, with the sum of what a sequence says for a token, so that histories differ."""
+        step = self.scheduler.schedule()
+        assert step.copies == []
+        assert step.num_tokens <= max(self.budget, len(step.decodes))
+        decodes = [(s, s.num_computed_tokens - 1, s.num_computed_tokens) for s in step.decodes]
+        computed = decodes + [(chunk.sequence, chunk.start, chunk.end) for chunk in step.prefills]
+        writers: dict[int, Sequence] = {}
+        for one, start, end in computed:  # all are written before any is read
+            self.write(one, start, end, writers)
+        for one, _, end in computed:
+            self.read(one, end)
+        self.settle()
+        for one in step.sampled:
+            if not one.finish_reason:
+                said = self.said(one)[: one.num_computed_tokens]
+                self.pending[one], one.num_pending = Token(sum(said) % 3), 1
+        if not (self.ahead and step.num_tokens):
+            self.settle()
+        checked(self.pages)
+        return step
+
+    def settle(self) -> None:
+        """Reads the tokens of the step before."""
+        read, self.pending = self.pending, {}
+        for one, token in read.items():
+            one.num_pending = 0
+            one.append(token, frozenset())
+        self.scheduler.retire([one for one in read if one.finish_reason])
+
+    def said(self, one: Sequence) -> list[int]:
+        pending = [self.pending[one].id] if one in self.pending else []
+        return one.prompt_token_ids + one.token_ids + pending
+
+    def write(self, one: Sequence, start: int, end: int, writers: dict[int, Sequence]) -> None:
+        assert start < end
+        for position, token in enumerate(self.said(one)[start:end], start):
+            page = one.pages[position // PAGE_SIZE]
+            assert writers.setdefault(page, one) is one
+            self.cells[page, position % PAGE_SIZE] = token
+
+    def read(self, one: Sequence, end: int) -> None:
+        cells = [(one.pages[at // PAGE_SIZE], at % PAGE_SIZE) for at in range(end)]
+        assert [self.cells[cell] for cell in cells] == self.said(one)[:end]
+
+    def run(self, *sequences: Sequence) -> list[int]:
+        """Computes them to their end -> how many tokens of each were there already."""
+        self.scheduler.add(sequences)
+        while self.scheduler.has_work or self.pending:
+            self.step()
+        return [one.num_reused_tokens for one in sequences]
+
+
+STEMS = [[7] * 40, [7] * 20 + [8] * 30, [5] * 16, list(range(20, 90))]
+PROMPTS = st.builds(
+    lambda stem, num, tail: stem[:num] + tail,
+    st.sampled_from(STEMS),
+    st.integers(1, 70),
+    st.lists(st.integers(1, 3), max_size=20),
+)
+LOAD = st.lists(st.tuples(PROMPTS, st.integers(1, 30)), min_size=1, max_size=9)
+# The longest sequence has 70 + 20 + 30 tokens: 8 pages.
+SHAPES = st.builds(
+    Engine, st.integers(8, 20), st.integers(1, 6), st.integers(6, 80), st.booleans(), st.booleans()
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(LOAD, SHAPES, st.data())
+def test_each_sequence_says_what_its_pages_hold_whoever_comes_goes_and_is_preempted(
+    load: list[tuple[list[int], int]], engine: Engine, data: st.DataObject
+) -> None:
+    scheduler = engine.scheduler
+    arriving = [sequence(prompt, output) for prompt, output in load]
+    everything, left = list(arriving), []
+    while arriving or scheduler.has_work or engine.pending:
+        count = data.draw(st.integers(0, 3)) if scheduler.has_work else 1
+        scheduler.add(arriving[:count])
+        del arriving[:count]
+        engine.step()
+        what = data.draw(st.sampled_from(["go on"] * 8 + ["cancel", "fail"]))
+        if what == "cancel":
+            there = [one for one in everything if one not in arriving and not one.finish_reason]
+            leaving = [one for one in there if one not in left][: data.draw(st.integers(0, 2))]
+            left += leaving
+            for one in leaving:
+                engine.pending.pop(one, None)
+            scheduler.retire(leaving)
+        elif what == "fail":
+            left += scheduler.drain_running()
+            engine.cells.clear()
+            for one in engine.pending:
+                one.lose_pending()
+            engine.pending.clear()
+            assert engine.pages.num_used == engine.pages.num_kept == 0
+        checked(engine.pages)
+    for one in everything:
+        assert not one.pages
+        if one not in left:
+            assert len(one.token_ids) == one.params.max_tokens
+    assert engine.pages.num_used == 0
+    assert engine.shares or engine.pages.num_kept == 0
+
+
+@settings(max_examples=100, deadline=None)
+@given(LOAD, SHAPES)
+def test_preempted_or_not_every_sequence_gets_the_tokens_that_it_gets_alone(
+    load: list[tuple[list[int], int]], engine: Engine
+) -> None:
+    together = [sequence(prompt, output) for prompt, output in load]
+    engine.run(*together)
+    for one, (prompt, output) in zip(together, load, strict=True):
+        alone = sequence(prompt, output)
+        Engine().run(alone)
+        assert one.token_ids == alone.token_ids
+
+
+def test_the_youngest_is_preempted_and_computed_again_once_there_is_room() -> None:
+    engine = Engine(num_pages=5)
+    old, young = sequence([1] * 15, 40), sequence([2] * 15, 40)
+    engine.scheduler.add([old, young])
+    while not engine.scheduler.num_preempted:
+        engine.step()
+    num_said = len(young.token_ids)
+    assert (young.num_preemptions, old.num_preemptions) == (1, 0)
+    assert engine.scheduler.running == [old]
+    while not old.finish_reason:
+        engine.step()
+        assert len(young.token_ids) == num_said
+    step = engine.step()
+    assert [(chunk.start, chunk.end) for chunk in step.prefills] == [(16, 15 + num_said)]
+    assert not any(chunk.is_first for chunk in step.prefills)  # its prompt is counted once
+    assert step.sampled == [young]
+
+
+class Boundless(Pages):
+    """Says that there is room for every prompt."""
+
+    def has_room(self, sequence: Sequence, *, whole: bool) -> bool:
+        return True
+
+
+def test_no_prompt_is_started_in_a_step_that_preempts() -> None:
+    scheduler = Scheduler(4, 64, Boundless(5))
+    scheduler.add([sequence([number] * 15, 40) for number in range(3)])
+    while not scheduler.num_preempted:
+        step = scheduler.schedule()
+        for one in step.sampled:
+            one.append(Token(1), frozenset())
+    assert step.prefills == []
+    assert scheduler.num_waiting == 1
+
+
+def test_a_sequence_that_is_alone_grows_to_the_last_page() -> None:
+    engine = Engine(num_pages=4)
+    engine.run(sequence([9] * 33))
+    one = sequence([1] * 20, 44)
+    engine.run(one)
+    assert len(one.token_ids) == 44
+    assert engine.scheduler.num_preempted == 0
+
+
+def test_prompts_leave_a_page_for_each_sequence_that_runs() -> None:
+    engine = Engine(num_pages=4)
+    first, second, third = (sequence([number] * 16, 9) for number in range(3))
+    engine.scheduler.add([first, second, third])
+    engine.step()
+    # A page each; the third would leave one for three to grow into.
+    assert engine.scheduler.running == [first, second]
+
+
+def test_short_prompts_do_not_take_the_pages_that_an_older_long_one_waits_for() -> None:
+    engine = Engine(num_pages=10, max_num_seqs=9, budget=32)
+    running = [sequence([number] * 16, 12) for number in range(4)]
+    engine.scheduler.add(running)
+    engine.step()
+    engine.step()
+    long, late = sequence([8] * 90), [sequence([50 + number] * 16, 12) for number in range(8)]
+    engine.scheduler.add([long, *late])
+    while not long.token_ids:
+        engine.step()
+    assert not any(one.token_ids and one.arrival > long.arrival + 3 for one in late)
+
+
+def test_a_prompt_starts_with_the_full_pages_of_an_ended_one() -> None:
+    engine = Engine()
+    assert engine.run(sequence([*range(40), 1, 2])) == [0]
+    assert engine.run(sequence([*range(40), 3])) == [32]
+
+
+def test_the_same_prompt_computes_its_last_page_again() -> None:
+    engine, prompt = Engine(), list(range(32))
+    engine.run(sequence(prompt))
+    assert engine.run(sequence(prompt)) == [16]
+
+
+def test_the_next_turn_of_a_chat_shares_the_answer_too() -> None:
+    engine = Engine()
+    first = sequence(list(range(20)), 30)
+    engine.run(first)
+    assert engine.run(sequence([*range(20), *first.token_ids, 30, 31])) == [48]
+
+
+def test_choices_of_one_prompt_share_within_one_step() -> None:
+    engine, prompt = Engine(), list(range(40))
+    choices = [sequence(prompt, 3) for _ in range(3)]
+    engine.scheduler.add(choices)
+    step = engine.step()
+    assert [(chunk.start, chunk.end) for chunk in step.prefills] == [(0, 40), (32, 40), (32, 40)]
+
+
+def test_a_prompt_waits_for_the_rest_of_one_under_way() -> None:
+    engine = Engine(budget=32)
+    long, other = sequence(list(range(100))), sequence([*range(96), 200])
+    engine.scheduler.add([long])
+    engine.step()
+    engine.scheduler.add([other])
+    while not other.token_ids:
+        engine.step()
+    assert other.num_reused_tokens == 96
+
+
+@pytest.mark.parametrize("name", ["lora_name", "cache_salt"])
+def test_adapters_and_salts_share_with_themselves_alone(name: str) -> None:
+    engine, prompt = Engine(), list(range(40))
+    engine.run(sequence(prompt))
+    other, again = sequence([*prompt, 5]), sequence([*prompt, 6])
+    setattr(other, name, "a")
+    setattr(again, name, "a")
+    assert engine.run(other) == [0]
+    assert engine.run(again) == [32]
+    assert engine.run(sequence([*prompt, 7])) == [32]
+
+
+def test_pages_after_different_beginnings_are_different() -> None:
+    engine = Engine()
+    engine.run(sequence([1] * 16 + [5] * 16 + [9]))
+    assert engine.run(sequence([2] * 16 + [5] * 16 + [9])) == [0]
+
+
+def test_the_least_recently_used_pages_go_first_and_of_a_prompt_its_end() -> None:
+    engine = Engine(num_pages=8)
+    one, two = ([number] * 48 for number in (1, 2))
+    engine.run(sequence(one))
+    engine.run(sequence(two))
+    engine.run(sequence([*one, 5]))
+    engine.run(sequence([3] * 60))  # takes four pages, two of which nobody knew
+    assert engine.run(sequence([*one, 6])) == [48]
+    assert engine.run(sequence([*two, 6])) == [16]
+
+
+def test_what_a_cancelled_prompt_had_not_computed_is_not_shared() -> None:
+    engine = Engine(budget=32)
+    long = sequence(list(range(100)))
+    engine.scheduler.add([long])
+    engine.step()
+    engine.scheduler.retire([long])
+    checked(engine.pages)
+    assert engine.run(sequence([*range(100), 5])) == [32]
+
+
+def test_a_token_that_the_host_has_not_read_is_computed_after_a_preemption() -> None:
+    pages = Pages(5)
+    scheduler = Scheduler(4, 64, pages)
+    old, young = sequence([1] * 15, 40), sequence([2] * 15, 40)
+    scheduler.add([old, young])
+    before: list[Sequence] = []
+    while not scheduler.num_preempted:
+        for one in before:
+            one.num_pending = 1
+        step = scheduler.schedule()
+        for one in before:  # one step late
+            one.num_pending = 0
+            one.append(Token(4), frozenset())
+        before = step.sampled
+    assert young.num_prefill_tokens == 15 + len(young.token_ids)
+    checked(pages)
+
+
+def test_a_sequence_whose_last_token_is_pending_does_not_decode() -> None:
+    scheduler = Scheduler(2, 64, Pages(9))
+    first, second = sequence([1], 1), sequence([2], 2)
+    scheduler.add([first, second])
+    scheduler.schedule()
+    first.num_pending = second.num_pending = 1
+    assert scheduler.schedule().decodes == [second]
+    assert pages_module.num_pages_of(0) == 0
