@@ -65,20 +65,23 @@ class GpuFusedRunner(PageRunner):
     def run(self, step: PagedStep) -> torch.Tensor:
         """Logits (len(step.last), vocab) of a step on the device."""
         hidden = self.decoder.embed(step.token_ids)  # (tokens, hidden)
-        delta = None
+        delta, wants_fewer = None, len(step.last) < step.num_tokens
         for index, layer in enumerate(self.decoder.layers):
             qkv = layer.qkv(_normalised(hidden, delta, layer.input_norm))
             self._store(index, qkv, step)
             if layer is self.decoder.layers[-1] and not len(step.last):
                 return hidden[:0]  # no logits are wanted; quantized layers may not take 0 rows
             attended = self._attention(index, qkv, step)
-            if layer is self.decoder.layers[-1] and not _are_all_wanted(step):
+            if layer is self.decoder.layers[-1] and wants_fewer:
                 # The other tokens' keys and values are in the cache: nothing else of them is used.
                 hidden, attended = hidden[step.last], attended[step.last]
             delta = layer.output(attended)
             gate_up = layer.gate_up(_normalised(hidden, delta, layer.mlp_norm))
             delta = layer.down(_OPS.silu_mul.default(gate_up))
-        logits: torch.Tensor = self.decoder.head(_normalised(hidden, delta, self.decoder.norm))
+        out = _normalised(hidden, delta, self.decoder.norm)
+        if not wants_fewer and step.max_query_len > 1:  # as many, but not each token's
+            out = out[step.last]
+        logits: torch.Tensor = self.decoder.head(out)
         return logits
 
     def _store(self, index: int, qkv: torch.Tensor, step: PagedStep) -> None:
@@ -97,11 +100,6 @@ class GpuFusedRunner(PageRunner):
         q = qkv[:, : self.heads * self.dim].unflatten(1, (self.heads, self.dim))
         keys, values = self.cache.keys[index], self.cache.values[index]
         return self.attend(q, keys, values, step, self._rules[index]).flatten(1)
-
-
-def _are_all_wanted(step: PagedStep) -> bool:
-    """Whether the logits of all tokens are wanted, in their order."""
-    return step.max_query_len == 1 and len(step.last) == step.num_tokens
 
 
 def _normalised(hidden: torch.Tensor, delta: torch.Tensor | None, norm: Norm) -> torch.Tensor:

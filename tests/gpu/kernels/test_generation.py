@@ -7,10 +7,17 @@ from typing import Any
 
 import pytest
 import torch
+from text_generation.engine.scheduler import Scheduler
 from text_generation.in_flight import runner_selection
 from text_generation.in_flight.engine import InFlightEngine
+from text_generation.in_flight.warm_up import dummy_sequence
 from text_generation.kv.kv_cache import layer_shapes
 from text_generation.kv.paged_cache import PagedCache, PagedSize
+from text_generation.kv.pages import Pages
+from text_generation.lora.linear import Adapter, Adapters, LowRank, attach
+from text_generation.paged.runner import AdaptedPageRunner, PagedRunner
+from text_generation.paged.step import StepShape, lay_out_pages
+from text_generation.sequence.sampling_params import SamplingParams
 
 from tests.engine.driving import generate_all, running, setup
 from tests.engine.tiny_models import Asked, mixed_load, reference, tiny_model
@@ -56,10 +63,52 @@ def test_other_models_give_the_tokens_of_generate_on_the_attention_kernel(name: 
     assert generated(model, asked) == ("paged", expected)
 
 
+def pages(model: Any) -> PagedCache:
+    return PagedCache(layer_shapes(model, CPU), PagedSize(12, 64, max_num_seqs=16, num_bytes=0))
+
+
 def fused(model: Any) -> GpuFusedRunner:
-    shapes = layer_shapes(model, CPU)
-    cache = PagedCache(shapes, PagedSize(8, 64, max_num_seqs=3, num_bytes=0))
-    return GpuFusedRunner(model, cache, CPU)
+    return GpuFusedRunner(model, pages(model), CPU)
+
+
+@pytest.mark.parametrize("num_seqs", [4, 16], ids=["fewer", "as many"])
+def test_a_padded_step_gives_the_logits_of_its_tokens_and_adapters(num_seqs: int) -> None:
+    """In a graph, fewer logits than tokens, or as many."""
+    model = tiny_model("llama")
+    adapters = two_adapters(model)
+    attach(model, adapters)
+    scheduler = Scheduler(16, max_num_batched_tokens=16, space=Pages(12, shares=False))
+    params = SamplingParams(max_tokens=3)
+    scheduler.add(dummy_sequence([*range(1, length)], params) for length in (6, 8))
+    step = scheduler.schedule()
+    step.inputs.adapters = [2, 1]
+    plain, padded = lay_out_pages(step), lay_out_pages(step, StepShape(16, num_seqs, num_seqs))
+    runner = AdaptedPageRunner(fused(model), adapters)
+    with torch.inference_mode():
+        got = runner.run(padded.to(CPU, runner.cache))[:2]
+        eager = runner.run(plain.to(CPU, runner.cache))
+        others = AdaptedPageRunner(PagedRunner(model, pages(model), CPU), adapters)
+        expected = others.run(plain.to(CPU, others.cache))
+    torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(eager, expected, rtol=1e-4, atol=1e-4)
+
+
+def two_adapters(model: Any) -> Adapters:
+    random = torch.Generator().manual_seed(0)
+
+    def change(name: str) -> LowRank:
+        layer = model.get_submodule(name)
+        down = torch.randn(4, layer.in_features, generator=random)
+        return LowRank(down, torch.randn(layer.out_features, 4, generator=random))
+
+    names = [
+        f"model.layers.{i}.{part}"
+        for i in range(2)
+        for part in ("self_attn.q_proj", "mlp.down_proj")
+    ]
+    return Adapters(
+        [Adapter(name, {each: change(each) for each in (*names, "lm_head")}) for name in "ab"]
+    )
 
 
 def test_joined_weights_are_the_only_ones() -> None:
