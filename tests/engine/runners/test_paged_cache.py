@@ -1,0 +1,140 @@
+"""How many pages there are, from a stated budget; their layout."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from hf_runtime.errors import LoadError
+from text_generation.in_flight.step_tokens import max_num_batched_tokens
+from text_generation.kv.kv_cache import LayerShape
+from text_generation.kv.paged_cache import PagedCache, PagedSize, plan_pages
+from text_generation.options import Options
+
+GIB, MIB = 2**30, 2**20
+CPU, GPU = torch.device("cpu"), torch.device("cuda:0")
+ASKS_NOTHING: dict[str, Any] = {
+    "model_limit": None,
+    "max_model_len": None,
+    "max_num_seqs": None,
+    "kv_cache_gib": None,
+    "prefix_cache_gib": None,
+    "free_bytes": 20 * GIB,
+}
+
+
+def planned(device: torch.device = GPU, **asked: Any) -> PagedSize:
+    layer = LayerShape(num_kv_heads=2, key_dim=32, value_dim=32, dtype=torch.float32, device=device)
+    size = plan_pages([layer, layer], **{**ASKS_NOTHING, **asked})  # 1,024 bytes a token
+    assert size.num_bytes == size.num_pages * 16 * 1024
+    return size
+
+
+def numbers(size: PagedSize) -> tuple[int, int, int]:
+    return size.num_pages - 1, size.max_model_len, size.max_num_seqs
+
+
+@pytest.mark.parametrize(
+    "asked, expected",
+    [
+        # What 512 sequences of the model's length need.
+        ({"model_limit": 1024}, (512 * 64, 1024, 512)),
+        ({"model_limit": 1000}, (512 * 63, 1000, 512)),
+        ({"model_limit": 1024, "prefix_cache_gib": 1}, (512 * 64 + 65536, 1024, 512)),
+        # 18 of 20 GiB, less page 0.
+        ({"model_limit": 131072}, (18 * 65536 - 1, 131072, 512)),
+        ({"model_limit": 131072, "reserved_bytes": 2 * GIB}, (16 * 65536 - 1, 131072, 512)),
+        ({}, (512 * 128, 2048, 512)),  # no limit of its own
+        # All that is asked for is taken: prefixes use what sequences don't.
+        ({"model_limit": 1024, "kv_cache_gib": 19}, (19 * 65536 - 1, 1024, 512)),
+        ({"model_limit": 1024, "max_num_seqs": 3}, (3 * 64, 1024, 3)),
+        ({"model_limit": 1024, "max_model_len": 100, "max_num_seqs": 700}, (700 * 7, 100, 700)),
+        # What the pages hold, where the model's own length is more.
+        ({"model_limit": 131072, "kv_cache_gib": 0.0625}, (4095, 65520, 512)),
+        ({"model_limit": 131072, "kv_cache_gib": 0.001}, (64, 1024, 64)),
+    ],
+)
+def test_what_was_asked_for_or_the_most_that_fits(
+    asked: dict[str, Any], expected: tuple[int, int, int]
+) -> None:
+    assert numbers(planned(**asked)) == expected
+
+
+def test_half_of_a_cpus_free_memory_is_taken_at_most() -> None:
+    assert numbers(planned(CPU, model_limit=131072)) == (10 * 65536 - 1, 131072, 512)
+
+
+PAGES = " pages of 16 tokens (16384 bytes each), "
+LOWER = "lower one of them or raise kv_cache_gib"
+
+
+@pytest.mark.parametrize(
+    "asked, expected",
+    [
+        (
+            {"model_limit": 512, "max_model_len": 513},
+            "max_model_len: got 513, the model's own limit is 512 tokens",
+        ),
+        ({"kv_cache_gib": 20.5}, "kv_cache_gib: got 20.5, but 20.00 GiB are free on cuda:0"),
+        (
+            {"kv_cache_gib": 15, "prefix_cache_gib": 4, "reserved_bytes": 2 * GIB},
+            "kv_cache_gib: got 15 and prefix_cache_gib: got 4, but 18.00 GiB are free on cuda:0",
+        ),
+        (
+            {"max_model_len": 4096, "kv_cache_gib": 0.002},
+            "one sequence of 4096 tokens (max_model_len) takes 256, but kv_cache_gib 0.002 "
+            "holds 130" + PAGES + "2080 tokens: " + LOWER,
+        ),
+        (
+            {"max_model_len": 64, "max_num_seqs": 600, "free_bytes": 5 * MIB},
+            "one sequence of 64 tokens (max_model_len) takes 4 and max_num_seqs is 600, but the "
+            "free memory holds 287" + PAGES + "4592 tokens: " + LOWER,
+        ),
+        (
+            {"model_limit": 64, "reserved_bytes": 19 * GIB},
+            "one sequence of 16 tokens (max_model_len) takes 1, but the free memory holds 0"
+            + PAGES
+            + "0 tokens: "
+            + LOWER,
+        ),
+    ],
+)
+def test_what_does_not_fit_is_an_error_with_all_numbers(
+    asked: dict[str, Any], expected: str
+) -> None:
+    with pytest.raises(LoadError) as raised:
+        planned(**asked)
+    assert str(raised.value).removeprefix("the KV cache does not fit: ") == expected
+
+
+def test_a_new_cache_is_zero_and_has_the_layers_shapes() -> None:
+    shape = LayerShape(2, 3, 5, torch.bfloat16, CPU)
+    cache = PagedCache([shape, shape], PagedSize(4, 48, 3, 0))
+    assert [keys.shape for keys in cache.keys] == [(4, 16, 2, 3)] * 2
+    assert [values.shape for values in cache.values] == [(4, 16, 2, 5)] * 2
+    assert cache.keys[0].dtype == torch.bfloat16
+    assert not cache.keys[0].any()
+    assert not cache.values[1].any()
+
+
+@pytest.mark.parametrize(
+    "device, gib, options, expected",
+    [
+        (CPU, 0, {}, 512),
+        (GPU, 80, {}, 8192),
+        (GPU, 48, {}, 4096),
+        (GPU, 24, {}, 2048),
+        (GPU, 80, {"max_num_batched_tokens": 100}, 100),
+        (CPU, 0, {"max_num_seqs": 600}, 600),  # each running sequence has one
+    ],
+)
+def test_a_step_has_more_tokens_on_a_larger_gpu(
+    device: torch.device, gib: int, options: dict[str, Any], expected: int
+) -> None:
+    def total_bytes(_: torch.device) -> int:
+        return gib * GIB
+
+    max_num_seqs = options.get("max_num_seqs", 128)
+    found = max_num_batched_tokens(Options(**options), device, total_bytes, max_num_seqs)
+    assert found == expected
