@@ -26,8 +26,9 @@ _FLASH_ATTENTION = {  # of the kernels package, by the least capability
     "FlashAttention 3": ("kernels-community/vllm-flash-attn3", (8, 0)),
     "FlashAttention 2": ("kernels-community/flash-attn2", (8, 0)),
 }
-# Implementations that torch can be given, and the module each is in.
-_ACTIVATED = {"FA3": "flash_attn_interface", "FA4": "flash_attn.cute"}
+# What torch can be given that takes pages of any size, by the card's major capability, and the
+# module it is in: the checks of torch/nn/attention/_fa3.py and _fa4.py.
+_ACTIVATED = {9: ("FA3", "flash_attn_interface"), 10: ("FA4", "flash_attn.cute")}
 # The largest difference from plain attention, as a share of the whole.
 _TOLERANCE = {torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 3e-2}
 
@@ -89,7 +90,7 @@ def select_attention(cases: Callable[[], set[AttentionCase]], device: torch.devi
 
 
 def _backends(device: torch.device) -> Iterator[tuple[str, Callable[[], Attend]]]:
-    yield "varlen_attn", _varlen_attn
+    yield "varlen_attn", lambda: _varlen_attn(device)
     for name in _FLASH_ATTENTION:
         yield name, lambda name=name: _flash_attention(name, device)  # type: ignore[misc]
     yield "our kernel", _own_kernel
@@ -101,18 +102,19 @@ def _own_kernel() -> Attend:
     return kernel_attention
 
 
-def _varlen_attn() -> Attend:
+def _varlen_attn(device: torch.device) -> Attend:
     """torch's entry to FlashAttention, where one is installed that takes pages of this size; the
     one built in, FlashAttention 2, takes multiples of 256 tokens.
     """
-    from torch.nn import attention
+    from torch.nn.attention import activate_flash_attention_impl
     from torch.nn.attention.varlen import varlen_attn
 
-    found = [name for name, module in _ACTIVATED.items() if _is_installed(module)]
-    if not found:
-        names = " nor ".join(_ACTIVATED.values())
-        raise ImportError(f"built in are pages of 256 tokens; neither {names} is installed")
-    attention.activate_flash_attention_impl(found[0])
+    name, module = _ACTIVATED.get(torch.cuda.get_device_capability(device)[0], (None, None))
+    if name is None or module is None:
+        raise RuntimeError("it takes small pages on sm_90 and sm_100 alone")
+    if not _is_installed(module):
+        raise ImportError(f"for small pages it needs {module}, which is not installed")
+    activate_flash_attention_impl(name)
 
     def attend(
         q: torch.Tensor,

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -23,8 +23,7 @@ _INTERPRETED_MULTIPROCESSORS = 8  # few, so that contexts are split in tests too
 _NUM_STAGES = 3  # page numbers are loaded two tiles ahead, keys and values one
 
 
-@dataclass(frozen=True)
-class AttentionShape:
+class AttentionShape(NamedTuple):
     """Of a layer, and the size of its numbers in bytes."""
 
     heads: int
@@ -70,7 +69,7 @@ def attention_launch(shape: AttentionShape, *, is_decode: bool) -> Launch:
     key_p, value_p = _power_of_two(shape.key_dim), _power_of_two(shape.value_dim)
     width = max(key_p, value_p)
     block_m, block_n, num_warps = _tile(width, shape.itemsize)
-    if is_decode and shape.itemsize < 4:
+    if is_decode and shape.itemsize < 4 and shape.group <= 16:
         block_m, block_n, num_warps = 16, 64 if width <= 128 else 32, 4
     constants = {
         "KV_HEADS": shape.kv_heads,
