@@ -66,8 +66,76 @@ CACHED: dict[str, tuple[str, dict[str, Any]]] = {
     "gptj": ("gptj", {**_GPT2_SHAPE, "rotary_dim": 4}),
     "bloom": ("bloom", {"n_head": 4, "n_layer": 2}),
 }
+_FULL, _LINEAR = "full_attention", "linear_attention"
+# Layers that keep states, and keys of an indexer.
+STATES: dict[str, tuple[str, dict[str, Any]]] = {
+    "mamba": ("mamba", {"state_size": 8}),
+    "mamba2": (
+        "mamba2",
+        {"num_heads": 8, "head_dim": 8, "state_size": 8, "n_groups": 2, "chunk_size": 8},
+    ),
+    "qwen3-next": (
+        "qwen3_next",
+        {
+            **_GROUPED,
+            "head_dim": 8,
+            "layer_types": [_LINEAR, _FULL],
+            "linear_num_key_heads": 2,
+            "linear_num_value_heads": 4,
+            "linear_key_head_dim": 8,
+            "linear_value_head_dim": 8,
+            "num_experts": 4,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 16,
+            "shared_expert_intermediate_size": 16,
+        },
+    ),
+    "lfm2": ("lfm2", {**_GROUPED, "layer_types": ["conv", _FULL], "block_multiple_of": 16}),
+    "falcon-h1": (  # states and keys in one layer
+        "falcon_h1",
+        {
+            **_GROUPED,
+            "head_dim": 8,
+            "mamba_d_ssm": 64,
+            "mamba_n_heads": 8,
+            "mamba_d_head": 8,
+            "mamba_d_state": 8,
+            "mamba_chunk_size": 8,
+        },
+    ),
+    "jamba": (
+        "jamba",
+        {
+            **_GROUPED,
+            "attn_layer_period": 2,
+            "attn_layer_offset": 1,
+            "num_experts": 2,
+            "mamba_d_state": 8,
+            "mamba_dt_rank": 4,
+        },
+    ),
+    "deepseek-v3.2": (
+        "deepseek_v32",
+        {
+            "q_lora_rank": 16,
+            "kv_lora_rank": 16,
+            "qk_rope_head_dim": 8,
+            "qk_nope_head_dim": 8,
+            "v_head_dim": 8,
+            "index_head_dim": 16,
+            "index_n_heads": 16,  # fewer, and all scores of a token are often 0: a tie
+            "index_topk": 24,
+            "n_routed_experts": 4,
+            "num_experts_per_tok": 2,
+            "n_group": 2,
+            "topk_group": 1,
+            "moe_intermediate_size": 16,
+            "first_k_dense_replace": 1,
+        },
+    ),
+}
 # What does not go in flight, for random_model and random_encoder_decoder.
-MAMBA = {"vocab_size": VOCAB_SIZE, "hidden_size": 32, "num_hidden_layers": 2}
+RWKV = {"vocab_size": VOCAB_SIZE, "hidden_size": 32, "num_hidden_layers": 2}
 GPT_NEO = {
     "vocab_size": VOCAB_SIZE,
     "hidden_size": 32,
@@ -130,8 +198,8 @@ class Asked:
 
 
 def tiny_model(name: str, **changes: Any) -> Any:
-    """The model of an entry of PACKED or CACHED, float32, in evaluation mode."""
-    model_type, differences = {**PACKED, **CACHED}[name]
+    """The model of an entry of PACKED, CACHED or STATES, float32, in evaluation mode."""
+    model_type, differences = {**PACKED, **CACHED, **STATES}[name]
     return random_model(model_type, **{**_SHAPE, **differences, **changes})
 
 

@@ -73,17 +73,24 @@ class Step:
 
 class Scheduler:
     """Runs ``max_num_seqs`` sequences and computes at most ``max_num_batched_tokens`` a step.
-    Without ``space``, each has a slot and no prefixes are shared.
+    Without ``space``, each has a slot and no prefixes are shared. Unless it ``cuts_prompts``, a
+    step that has tokens left computes all of the next prompt.
     """
 
     def __init__(
-        self, max_num_seqs: int, max_num_batched_tokens: int, space: Space | None = None
+        self,
+        max_num_seqs: int,
+        max_num_batched_tokens: int,
+        space: Space | None = None,
+        *,
+        cuts_prompts: bool = True,
     ) -> None:
         self.max_num_seqs = max_num_seqs
         self.max_num_batched_tokens = max_num_batched_tokens
         self.running: list[Sequence] = []
         self.num_preempted = 0
         self._longest_short = max_num_batched_tokens // 2
+        self._cuts_prompts = cuts_prompts
         self._short: deque[Sequence] = deque()
         self._long: deque[Sequence] = deque()
         self._num_arrived = 0
@@ -204,7 +211,7 @@ class Scheduler:
             num_tokens = self._continue(self._partial, budget, chunks)
             if not num_tokens:
                 break
-            budget -= num_tokens
+            budget = max(0, budget - num_tokens)
             self._begin_long(budget)
         return chunks
 
@@ -241,7 +248,7 @@ class Scheduler:
         head = line[0]
         if self._space.find(head).is_worth_waiting_for or not self._comes_first(head):
             return
-        if self._space.has_room(head, whole=self._num_left(head) <= budget):
+        if self._space.has_room(head, whole=self._is_whole(head, budget)):
             self._partial = line.popleft()
 
     def _comes_first(self, sequence: Sequence) -> bool:
@@ -270,9 +277,10 @@ class Scheduler:
         self._short.extendleft(reversed(held_back))
         return num_tokens
 
-    def _num_left(self, sequence: Sequence) -> int:
-        """How many tokens of a prompt that waits are to be computed."""
-        return sequence.num_prefill_tokens - self._space.find(sequence).num_ready
+    def _is_whole(self, sequence: Sequence, budget: int) -> bool:
+        """Whether a step with ``budget`` tokens left computes all of a prompt that waits."""
+        num_left = sequence.num_prefill_tokens - self._space.find(sequence).num_ready
+        return num_left <= budget or not self._cuts_prompts
 
     def _admit(self, sequence: Sequence, chunks: list[PrefillChunk]) -> int:
         """Books all of a prompt that is to be computed; returns its tokens."""
@@ -283,7 +291,7 @@ class Scheduler:
     def _continue(self, sequence: Sequence, budget: int, chunks: list[PrefillChunk]) -> int:
         """Books a chunk of the prompt under way; returns its tokens, 0 where it finds no room."""
         if not sequence.num_computed_tokens:
-            is_whole = self._num_left(sequence) <= budget
+            is_whole = self._is_whole(sequence, budget)
             if not self._space.has_room(sequence, whole=is_whole):
                 return 0
             if is_whole:

@@ -16,7 +16,8 @@ from hf_runtime.errors import reason
 
 from ..engine.engine import Engine, EngineSetup
 from ..engine.scheduler import Scheduler, Step
-from ..kv.kv_cache import CacheSize, context_length, layer_shapes, stable_length
+from ..kv.kv_cache import CacheSize, context_length, stable_length
+from ..kv.layer_shapes import layer_shapes
 from ..kv.paged_cache import PagedSize
 from ..lora.linear import attach
 from ..paged.graphs import with_cuda_graphs
@@ -79,6 +80,7 @@ class InFlightEngine(Engine):
             # Any failure of an unknown architecture means the same: this engine can't serve it.
             raise UnsupportedModelError(reason(error)) from error
         in_pages = setup.device.type == "cuda" if setup.paged is None else setup.paged
+        in_pages = in_pages and all(shape.is_plain for shape in shapes)
         config = setup.model.config.get_text_config()
         stable = stable_length(config)
         model_limit = stable if stable and not options.max_model_len else context_length(config)
@@ -94,6 +96,8 @@ class InFlightEngine(Engine):
         if in_pages and not getattr(make_runner, "keeps_pages", False):
             in_pages = False
             storage = plan_storage(setup, shapes, model_limit, in_pages=in_pages)
+        self._cuts_prompts = getattr(make_runner, "cuts_prompts", True)
+        self._keeps_states = any(shape.states for shape in shapes)
         ahead = setup.device.type == "cuda" if setup.runs_ahead is None else setup.runs_ahead
         self._runs_ahead = ahead and in_pages
         setup.prepare(setup.model)
@@ -129,7 +133,9 @@ class InFlightEngine(Engine):
     def _use_new_space(self, *, shares: bool) -> None:
         self._space = self._storage.new_space(shares=shares)
         num_tokens = self._max_num_batched_tokens
-        self._scheduler = Scheduler(self.size.max_num_seqs, num_tokens, self._space)
+        self._scheduler = Scheduler(
+            self.size.max_num_seqs, num_tokens, self._space, cuts_prompts=self._cuts_prompts
+        )
 
     @property
     def num_kept(self) -> int:
@@ -189,8 +195,11 @@ class InFlightEngine(Engine):
 
     def _late(self, sampled: list[Sequence]) -> set[Sequence]:
         """Those whose grammar takes long to say what may come next. Their last token is computed
-        again in the next step, so that nobody waits for them.
+        again in the next step, so that nobody waits for them. A state can't take a token twice:
+        there everybody waits, in the sampler.
         """
+        if self._keeps_states:
+            return set()
         grammars = [s.grammar for s in sampled if s.grammar is not None]
         if not grammars or wait_for_masks(grammars, _LONGEST_WAIT_S):
             return set()

@@ -16,7 +16,8 @@ from hf_runtime.errors import LoadError, reason
 
 from ..engine.engine import EngineSetup
 from ..engine.scheduler import PrefillChunk, Step
-from ..kv.kv_cache import CacheSize, KVCache, LayerShape
+from ..kv.kv_cache import CacheSize, KVCache
+from ..kv.layer_shapes import LayerShape
 from ..kv.paged_cache import PagedCache, PagedSize
 from ..kv.pages import num_pages_of
 from ..sampling.sampler import Sampler
@@ -45,6 +46,8 @@ def free_beside_steps(
     """
     model, device = setup.model, setup.device
     num_tokens = max_num_batched_tokens(setup.options, device, total_bytes, size.max_num_seqs)
+    if not getattr(make_runner, "cuts_prompts", True):
+        num_tokens = max(num_tokens, size.max_model_len)
     in_pages = bool(getattr(make_runner, "keeps_pages", False))
     devices = devices_of(model)
     try:

@@ -4,11 +4,12 @@ No list of architectures: each runner computes a short trial run (prompts of dif
 of them in chunks, joining while another decodes) and its logits are compared with the model's own
 forward over the same tokens. The first runner whose logits agree is taken. They are tried in the
 order of their speed: fused, packed, cache; where the cache is to be in pages: fused (on a GPU),
-paged, cache.
+paged, cache. Layers that keep states or an indexer's keys run on the cache runner alone.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -22,13 +23,14 @@ from ..engine.scheduler import Scheduler, Step
 from ..fused.attention_rules import UnsupportedDecoderError
 from ..gpu.backends import AttentionCase, RecordingAttention, select_attention
 from ..gpu.runner import GpuFusedRunner
-from ..kv.kv_cache import CacheSize, KVCache, LayerShape
+from ..kv.kv_cache import CacheSize, KVCache
+from ..kv.layer_shapes import LayerShape
 from ..kv.paged_cache import PagedCache, PagedSize
 from ..kv.pages import Pages, num_pages_of
 from ..paged.attention import Attend
 from ..paged.plain_attention import plain_attention
 from ..paged.runner import PagedRunner
-from ..runners.cache_runner import CacheRunner
+from ..runners.cache_runner import CacheRunner, WholePromptRunner
 from ..runners.experts import choose_experts
 from ..runners.packed_runner import PackedRunner
 from ..sequence.sampling_params import SamplingParams
@@ -54,6 +56,7 @@ class Runner(Protocol):
 
 
 # From a model, a cache (of pages, where it has a true attribute ``keeps_pages``) and a device.
+# Where its attribute ``cuts_prompts`` is false, steps compute whole prompts.
 RunnerFactory = Callable[[Any, Any, torch.device], Runner]
 
 
@@ -72,16 +75,20 @@ def select_runner(
     """
     choose_experts(model, device)
     candidates: list[RunnerFactory] = [CacheRunner]
-    is_packed = getattr(model, "_supports_attention_backend", False)
+    is_plain = all(shape.is_plain for shape in shapes)
+    is_packed = is_plain and getattr(model, "_supports_attention_backend", False)
     if is_packed and not in_pages:
         candidates.insert(0, PackedRunner)
+    if any(shape.states for shape in shapes):
+        candidates.append(WholePromptRunner)
     if "local" in (getattr(model.config, "attention_layers", None) or ()):
         # GPT-Neo counts its window from the longest row of a batch and keeps its width where
         # _narrow_windows can't change it: only prompts longer than the trial's would differ.
         raise UnsupportedModelError("its local attention takes no sequences of different lengths")
     with _narrow_windows(model):
         expected = _TrialRun(model, device).expected()
-        if device.type == "cpu" and not in_pages and _fits_fused(model, shapes, device, expected):
+        may_be_fused = is_plain and device.type == "cpu" and not in_pages
+        if may_be_fused and _fits_fused(model, shapes, device, expected):
             return fused_runner
         if is_packed and in_pages:
             candidates[:0] = _page_runners(model, shapes, device)
@@ -253,7 +260,8 @@ class _TrialRun:
         cache = runner.cache  # type: ignore[attr-defined]
         in_pages = isinstance(cache, PagedCache)
         space = Pages(cache.size.num_pages, shares=False) if in_pages else None
-        scheduler = Scheduler(len(sequences), max_num_batched_tokens=5, space=space)
+        cuts_prompts = getattr(runner, "cuts_prompts", True)
+        scheduler = Scheduler(len(sequences), 5, space, cuts_prompts=cuts_prompts)
         scheduler.add(sequences)
         logits = {}
         while scheduler.has_work:
@@ -294,4 +302,6 @@ def _logits(
         cache = PagedCache(shapes, PagedSize(num_pages, _TRIAL_LEN, max_num_seqs=3, num_bytes=0))
     else:
         cache = KVCache(shapes, CacheSize(num_slots=3, max_model_len=_TRIAL_LEN, num_bytes=0))
+        for state in itertools.chain(*cache.states):
+            state.fill_(1)  # what other sequences left
     return _TrialRun(model, device).run(factory(model, cache, device))

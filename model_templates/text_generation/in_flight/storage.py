@@ -11,13 +11,14 @@ from hf_runtime.errors import LoadError, reason
 
 from ..engine.engine import EngineSetup
 from ..kv.kv_cache import (
+    LEN_WITHOUT_LIMIT,
     CacheSize,
     KVCache,
-    LayerShape,
     plan_size,
     prefix_slots,
     spread_free_bytes,
 )
+from ..kv.layer_shapes import LayerShape
 from ..kv.paged_cache import PagedCache, PagedSize, plan_pages
 from ..kv.pages import PAGE_SIZE, Pages
 from ..kv.slot_contents import SlotContents
@@ -73,12 +74,13 @@ def allocate(storage: Storage) -> KVCache | PagedCache:
 
 def _asked(setup: EngineSetup, shapes: list[LayerShape], model_limit: int | None) -> dict[str, Any]:
     options = setup.options
+    length = options.max_model_len or model_limit or LEN_WITHOUT_LIMIT
     return {
         "model_limit": model_limit,
         "max_model_len": options.max_model_len,
         "max_num_seqs": options.max_num_seqs,
         "kv_cache_gib": options.kv_cache_gib,
-        "free_bytes": spread_free_bytes(shapes, setup.free_bytes),
+        "free_bytes": spread_free_bytes(shapes, length, setup.free_bytes),
     }
 
 
@@ -114,7 +116,8 @@ class SlotStorage:
         num_slots, num_own = self.size.num_slots, self.size.num_prefix_slots
         is_cpu = self._device.type == "cpu"
         max_kept = num_own + (max(_FEWEST_KEPT, num_slots // 4) if is_cpu else num_slots)
-        return SlotContents(num_slots, num_own, max_kept if shares else 0)
+        states = any(shape.states for shape in self._shapes)
+        return SlotContents(num_slots, num_own, max_kept if shares else 0, states=states)
 
     def gauges(self, holding: Items[Sequence]) -> dict[str, int]:
         return {

@@ -1,9 +1,9 @@
-"""The preallocated cache of keys and values: its layout, its size from a stated budget, and copies
-between slots.
+"""The preallocated cache of keys, values and states: its layout, its size from a stated budget, and
+copies between slots.
 
-One slot holds one sequence: per layer two tensors ``(slots, kv_heads, length, head_dim)``. A slot's
-memory is reserved from the start, so a running sequence is never evicted. Knows no scheduler and no
-attention.
+One slot holds one sequence: per layer two tensors ``(slots, kv_heads, length, head_dim)``, and what
+else the layer keeps. A slot's memory is reserved from the start, so a running sequence is never
+evicted. Knows no scheduler and no attention.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from hf_runtime.errors import LoadError
 
+from .layer_shapes import LayerShape, sequence_bytes
 from .slot_contents import SlotCopy
 
 GIB = 2**30
@@ -26,21 +27,6 @@ _LONG_CONTEXT_NUM_SEQS, _DEFAULT_LONG_CONTEXT = 64, 4096
 LEN_WITHOUT_LIMIT = 2048
 # Of free memory. A CPU's is shared with other processes; a GPU's must leave room for activations.
 FREE_SHARE = {"cpu": 0.5, "cuda": 0.9}
-
-
-@dataclass(frozen=True)
-class LayerShape:
-    """What one layer keeps for a token, and where."""
-
-    num_kv_heads: int
-    key_dim: int
-    value_dim: int
-    dtype: torch.dtype
-    device: torch.device
-
-    @property
-    def bytes_per_token(self) -> int:
-        return self.num_kv_heads * (self.key_dim + self.value_dim) * self.dtype.itemsize
 
 
 @dataclass(frozen=True)
@@ -61,45 +47,17 @@ class CacheSize:
         return self.num_bytes / GIB
 
 
-@torch.inference_mode()
-def layer_shapes(model: Any, device: torch.device) -> list[LayerShape]:
-    """Reads the cache's shape off the model itself: runs two tokens through it and looks at what it
-    kept.
-
-    Raises:
-        ValueError: a layer keeps something else than one key and one value per token (recurrent
-          models).
+def spread_free_bytes(
+    shapes: list[LayerShape], num_tokens: int, free_bytes: Callable[[torch.device], int]
+) -> int:
+    """The free bytes for a cache of these layers and sequences of ``num_tokens``; the device with
+    the least room decides.
     """
-    from transformers import DynamicCache
-
-    cache = DynamicCache()
-    tokens = torch.zeros(1, 2, dtype=torch.int64, device=device)
-    model(input_ids=tokens, past_key_values=cache, use_cache=True)
-    shapes = []
-    for index, layer in enumerate(cache.layers):
-        keys, values = getattr(layer, "keys", None), getattr(layer, "values", None)
-        if (
-            keys is None
-            or values is None
-            or keys.shape[:3] != values.shape[:3]
-            or keys.shape[2] != 2
-        ):
-            raise ValueError(f"layer {index} does not keep one key and one value per token")
-        shapes.append(
-            LayerShape(keys.shape[1], keys.shape[3], values.shape[3], keys.dtype, keys.device)
-        )
-    if not shapes:
-        raise ValueError("the model keeps no keys and values")
-    return shapes
-
-
-def spread_free_bytes(shapes: list[LayerShape], free_bytes: Callable[[torch.device], int]) -> int:
-    """The free bytes for a cache of these layers; the device with the least room decides."""
-    total = sum(shape.bytes_per_token for shape in shapes)
     usable = []
     for device in {shape.device for shape in shapes}:
-        share = sum(shape.bytes_per_token for shape in shapes if shape.device == device) / total
-        usable.append(free_bytes(device) / share)
+        own = sequence_bytes([shape for shape in shapes if shape.device == device], num_tokens)
+        if own:
+            usable.append(free_bytes(device) * sequence_bytes(shapes, num_tokens) / own)
     return int(min(usable))
 
 
@@ -144,7 +102,6 @@ def plan_size(
     Raises:
         LoadError: what was asked for does not fit, with all the numbers.
     """
-    per_token = sum(shape.bytes_per_token for shape in shapes)
     share = FREE_SHARE[shapes[0].device.type]
     budget = int(kv_cache_gib * GIB) if kv_cache_gib is not None else int(free_bytes * share)
     length = max_model_len or model_limit or LEN_WITHOUT_LIMIT
@@ -154,9 +111,10 @@ def plan_size(
         )
     wanted = max_num_seqs or _DEFAULT_NUM_SEQS
     num_long = max_num_seqs or _LONG_CONTEXT_NUM_SEQS
-    if max_model_len is None and num_long * length * per_token > budget:
+    if max_model_len is None and num_long * sequence_bytes(shapes, length) > budget:
         length = min(length, _DEFAULT_LONG_CONTEXT)
-    fitting = budget // (length * per_token)
+    slot_bytes = sequence_bytes(shapes, length)
+    fitting = budget // slot_bytes
     if kv_cache_gib is not None and kv_cache_gib * GIB > free_bytes:
         raise LoadError(
             f"kv_cache_gib: got {kv_cache_gib:g}, but {free_bytes / GIB:.2f} GiB are free on "
@@ -164,10 +122,10 @@ def plan_size(
         )
     if fitting < (max_num_seqs or 1):
         raise LoadError(
-            _does_not_fit(wanted if max_num_seqs else 1, length, per_token, budget, kv_cache_gib)
+            _does_not_fit(wanted if max_num_seqs else 1, length, shapes, budget, kv_cache_gib)
         )
     num_slots = min(wanted, fitting)
-    return CacheSize(num_slots, length, num_slots * length * per_token)
+    return CacheSize(num_slots, length, num_slots * slot_bytes)
 
 
 def prefix_slots(size: CacheSize, prefix_cache_gib: float, free_bytes: int) -> CacheSize:
@@ -193,49 +151,75 @@ def prefix_slots(size: CacheSize, prefix_cache_gib: float, free_bytes: int) -> C
 
 
 def _does_not_fit(
-    num_seqs: int, length: int, per_token: int, budget: int, gib: float | None
+    num_seqs: int, length: int, shapes: list[LayerShape], budget: int, gib: float | None
 ) -> str:
-    needed, fitting = num_seqs * length * per_token, budget // (length * per_token)
+    slot_bytes = sequence_bytes(shapes, length)
+    fixed = sequence_bytes(shapes, 0)
+    per_token = sequence_bytes(shapes, 1) - fixed
+    one = f"{length} tokens (max_model_len) x {per_token} bytes"
+    if fixed:
+        one = f"({one} + {fixed} bytes of states)"
+    holds = f"{budget // slot_bytes} sequences of that length"
+    if per_token:
+        shorter = max(0, budget // num_seqs - fixed) // per_token
+        holds += f" or {shorter} tokens each"
     source = (
         f"kv_cache_gib is {gib:g}" if gib is not None else f"{budget / GIB:.2f} GiB may be used"
     )
     return (
-        f"the KV cache does not fit: {num_seqs} sequences (max_num_seqs) x {length} tokens "
-        f"(max_model_len) x {per_token} bytes = {needed / GIB:.2f} GiB, but {source}, which holds "
-        f"{fitting} sequences of that length or {budget // (num_seqs * per_token)} tokens each: "
+        f"the KV cache does not fit: {num_seqs} sequences (max_num_seqs) x {one} = "
+        f"{num_seqs * slot_bytes / GIB:.2f} GiB, but {source}, which holds {holds}: "
         "lower one of them or raise kv_cache_gib"
     )
 
 
 class KVCache:
-    """Keys and values of all slots. ``keys[layer]`` is (slots, kv_heads, length, key_dim)."""
+    """What all slots hold, layer by layer: ``keys`` (slots, kv_heads, length, key_dim) and
+    ``values`` alike, ``indexer_keys`` (slots, length, dim), and ``states``, those of ``shapes``
+    (slots, ...). What a layer does not keep is empty.
+    """
 
     def __init__(self, shapes: list[LayerShape], size: CacheSize) -> None:
-        self.size = size
+        self.size, self.shapes = size, shapes
         self.keys: list[torch.Tensor] = []
         self.values: list[torch.Tensor] = []
+        self.indexer_keys: list[torch.Tensor] = []
+        self.states: list[list[torch.Tensor]] = []
+        num_slots, length = size.num_slots + size.num_prefix_slots, size.max_model_len
         for shape in shapes:
-            rows = (size.num_slots + size.num_prefix_slots, shape.num_kv_heads, size.max_model_len)
+            rows = (num_slots, shape.num_kv_heads, length)
             self.keys.append(zeros((*rows, shape.key_dim), shape))
             self.values.append(zeros((*rows, shape.value_dim), shape))
+            self.indexer_keys.append(zeros((num_slots, length, shape.indexer_dim), shape))
+            self.states.append(
+                [zeros((num_slots, *state.shape), shape, state.dtype) for state in shape.states]
+            )
+        self._by_token = [
+            *(stored.transpose(1, 2) for stored in (*self.keys, *self.values) if stored.numel()),
+            *(stored for stored in self.indexer_keys if stored.numel()),
+        ]
 
     def copy_slots(self, copies: Iterable[SlotCopy]) -> None:
-        """Copies slots as the scheduler says, in order."""
+        """Copies slots as the scheduler says, in order; states as they are."""
         for copy in copies:
-            for stored in (*self.keys, *self.values):
-                stored[copy.target, :, : copy.num_tokens] = stored[
-                    copy.source, :, : copy.num_tokens
-                ]
+            for stored in self._by_token:  # (slots, length, ...)
+                stored[copy.target, : copy.num_tokens] = stored[copy.source, : copy.num_tokens]
+            for layer in self.states:
+                for stored in layer:
+                    stored[copy.target] = stored[copy.source]
 
 
-def zeros(size: tuple[int, ...], layer: LayerShape) -> torch.Tensor:
-    """Zeros, because attention reads (and weighs with 0) columns that nobody wrote: NaN there would
-    spread.
+def zeros(
+    size: tuple[int, ...], layer: LayerShape, dtype: torch.dtype | None = None
+) -> torch.Tensor:
+    """Zeros of the layer's dtype or another, because attention reads (and weighs with 0) columns
+    that nobody wrote: NaN there would spread.
 
     On the CPU the pages come from calloc and are only taken from the machine when they are first
     written.
     """
-    if layer.device.type != "cpu":
-        return torch.zeros(size, dtype=layer.dtype, device=layer.device)
-    pages = np.zeros(math.prod(size) * layer.dtype.itemsize, dtype=np.uint8)
-    return torch.from_numpy(pages).view(layer.dtype).view(size)
+    dtype = dtype or layer.dtype
+    if layer.device.type != "cpu" or not math.prod(size):
+        return torch.zeros(size, dtype=dtype, device=layer.device)
+    pages = np.zeros(math.prod(size) * dtype.itemsize, dtype=np.uint8)
+    return torch.from_numpy(pages).view(dtype).view(size)

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import torch
 from hf_runtime.errors import LoadError
 
-from .kv_cache import FREE_SHARE, GIB, LEN_WITHOUT_LIMIT, LayerShape, zeros
+from .kv_cache import FREE_SHARE, GIB, LEN_WITHOUT_LIMIT, zeros
+from .layer_shapes import LayerShape
 from .pages import PAGE_SIZE, num_pages_of
 from .slot_contents import SlotCopy
 

@@ -76,9 +76,12 @@ def num_common_tokens(one: TokenIds, other: TokenIds) -> int:
 
 
 class PrefixIndex:
-    """All that may be shared, by how it starts."""
+    """All that may be shared, by how it starts; ``whole`` where a prefix is shared whole or not at
+    all, because its slot holds a state, which is that of all its tokens.
+    """
 
-    def __init__(self) -> None:
+    def __init__(self, *, whole: bool = False) -> None:
+        self.whole = whole
         self._by_start: dict[tuple[object, ...], list[Prefix]] = {}
 
     def add(self, prefix: Prefix) -> None:
@@ -107,17 +110,21 @@ class PrefixIndex:
         token_ids = as_array(prompt)[:-1]
         source, num_ready, num_coming = None, 0, 0
         for candidate in candidates:
-            alike = num_common_tokens(token_ids, candidate.token_ids)
+            alike = self._num_shared(token_ids, candidate)
             num_coming = max(num_coming, alike)
             if min(alike, candidate.num_ready) > max(num_ready, MIN_TOKENS - 1):
                 source, num_ready = candidate, min(alike, candidate.num_ready)
         return SharedPrefix(source, num_ready, num_coming)
 
     def alike(self, prefix: Prefix) -> Iterator[tuple[Prefix, int]]:
-        """The others that start as ``prefix`` does, and how many tokens they have in common."""
+        """The others that start as ``prefix`` does, and how many tokens it shares with each."""
         for other in list(self._by_start.get(prefix.start, ())):
             if other is not prefix:
-                yield other, num_common_tokens(prefix.token_ids, other.token_ids)
+                yield other, self._num_shared(prefix.token_ids, other)
+
+    def _num_shared(self, token_ids: TokenIds, prefix: Prefix) -> int:
+        num_common = num_common_tokens(token_ids, prefix.token_ids)
+        return 0 if self.whole and num_common < len(prefix) else num_common
 
 
 def _start(sequence: Sequence, token_ids: list[int]) -> tuple[object, ...]:

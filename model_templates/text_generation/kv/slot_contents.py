@@ -9,6 +9,9 @@ When a sequence ends, its keys and values stay in their slot as a prefix until t
 then they are copied to a free slot, or replace the least recently used prefix. Prompts copy from
 prefixes and from running sequences. Decides no order and computes nothing: it answers with copies
 to be made, in order. Where no prefix may be kept, nothing is shared.
+
+A slot that holds a state (of a convolution or a recurrence) holds that of all its tokens, and
+nothing of fewer: there a prompt shares with an ended sequence that it continues from the end.
 """
 
 from __future__ import annotations
@@ -43,15 +46,22 @@ _LEAST_OWN_SHARE = 1 / 8
 
 class SlotContents:
     """``num_slots`` for sequences and ``num_prefix_slots`` more, which keep at most ``max_kept``
-    prefixes.
+    prefixes; slots of ``states`` are shared whole.
     """
 
-    def __init__(self, num_slots: int, num_prefix_slots: int = 0, max_kept: int = 0) -> None:
+    def __init__(
+        self,
+        num_slots: int,
+        num_prefix_slots: int = 0,
+        max_kept: int = 0,
+        *,
+        states: bool = False,
+    ) -> None:
         self._last_slot = num_slots - 1
         self._room = prefix_slot_order(num_slots, num_prefix_slots) if max_kept else []
         self._max_kept = max_kept
         self._parked: Sequence | None = None  # in the last slot
-        self._index = PrefixIndex()
+        self._index = PrefixIndex(whole=states)
         self._holding: dict[Sequence, Prefix | None] = {}
         self._kept: dict[int, Prefix] = {}  # by slot
         self._noted: list[tuple[Prefix, int]] = []  # ready when the step is over
@@ -160,7 +170,7 @@ class SlotContents:
     def _shared_in_place(self, sequence: Sequence, slot: int) -> SharedPrefix:
         """The prefix that a prompt shares; the one in its own slot where that is as long."""
         shared = self._index.find(sequence)
-        there = self._kept.get(slot)
+        there = None if self._index.whole else self._kept.get(slot)
         if shared.source is None or there is None or there.start != shared.source.start:
             return shared
         if (
@@ -172,7 +182,8 @@ class SlotContents:
 
     def _hold(self, sequence: Sequence) -> None:
         prefix = None
-        if self._room and sequence.num_prompt_tokens > MIN_TOKENS:
+        is_shared = self._room and not self._index.whole
+        if is_shared and sequence.num_prompt_tokens > MIN_TOKENS:
             prefix = prefix_of(sequence, sequence.prompt_token_ids, sequence.num_reused_tokens)
             self._index.add(prefix)
         self._holding[sequence] = prefix

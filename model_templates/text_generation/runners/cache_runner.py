@@ -2,8 +2,9 @@
 
 A prompt chunk is a ``[1, chunk]`` forward into its slot; the decodes are one ``[num_seqs, 1]``
 forward over the running slots, with a 2-D attention mask and explicit positions. New keys and
-values are written at each row's own position, old ones are read as a view. It is 10 to 20 % slower
-than the packed runner, but the model only has to use the public ``Cache``.
+values are written at each row's own position, old ones are read as a view; states are updated in
+place. It is 10 to 20 % slower than the packed runner, but the model only has to use the public
+``Cache``.
 """
 
 from __future__ import annotations
@@ -12,70 +13,16 @@ import inspect
 from typing import Any
 
 import torch
-from transformers import Cache
-from transformers.cache_utils import CacheLayerMixin
 
 from ..engine.scheduler import PrefillChunk, Step
 from ..kv.kv_cache import KVCache
+from ..kv.layer_shapes import cache_argument
 from ..sequence.sequence import Sequence
+from .slot_cache import SlotCache
 
-
-class SlotLayer(CacheLayerMixin):
-    """One layer of the slots, as transformers sees it during one forward."""
-
-    is_sliding = False
-
-    def __init__(self, keys: torch.Tensor, values: torch.Tensor) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.stored_keys, self.stored_values = keys, values
-        self.is_initialized = True
-        self.rows: slice = slice(0, 0)
-        self.positions = torch.empty(0)
-        self.num_past = 0
-        self.length = 0
-
-    def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
-        """Nothing to do: the slots were there before the first token."""
-
-    def update(
-        self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Writes (rows, kv_heads, tokens, dim) at the rows' positions; returns views up to the
-        longest row.
-        """
-        keys, values = self.stored_keys[self.rows], self.stored_values[self.rows]
-        positions = self.positions.to(keys.device)  # (rows, tokens)
-        rows = torch.arange(keys.shape[0], device=keys.device).unsqueeze(1)
-        keys[rows, :, positions] = key_states.transpose(1, 2)
-        values[rows, :, positions] = value_states.transpose(1, 2)
-        return keys[:, :, : self.length], values[:, :, : self.length]
-
-    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        return self.length, 0
-
-    def get_seq_length(self) -> int:
-        return self.num_past
-
-    def get_max_length(self) -> int:
-        return self.stored_keys.shape[2]
-
-
-class SlotCache(Cache):
-    """The preallocated slots behind transformers' own cache interface."""
-
-    def __init__(self, cache: KVCache) -> None:
-        self.slot_layers = [
-            SlotLayer(keys, values) for keys, values in zip(cache.keys, cache.values, strict=True)
-        ]
-        super().__init__(layers=list(self.slot_layers))
-
-    def select(self, rows: slice, positions: torch.Tensor, num_past: int, length: int) -> None:
-        """Sets the slots of the next forward, the positions of its tokens, and how many columns
-        they attend to.
-        """
-        for layer in self.slot_layers:
-            layer.rows, layer.positions = rows, positions
-            layer.num_past, layer.length = num_past, length
+# Layers that keep states and attend to nothing: no row is padded, so they take no mask.
+_STATE_KINDS = {"linear_attention", "conv"}
+_SLIDING_KINDS = {"sliding_attention", "hybrid_sliding"}
 
 
 class CacheRunner:
@@ -88,8 +35,10 @@ class CacheRunner:
         self.cache = cache
         self.device = device
         self._slots = SlotCache(cache)
+        self._cache_name = cache_argument(model)
         self._accepted = set(inspect.signature(model.forward).parameters)
-        self._windows = _sliding_windows(model.config.get_text_config())
+        self._attends = any(shape.num_kv_heads for shape in cache.shapes)
+        self._windows, self._unmasked = _layer_kinds(model.config.get_text_config())
 
     @torch.inference_mode()
     def forward(self, step: Step) -> torch.Tensor:
@@ -124,7 +73,7 @@ class CacheRunner:
             "input_ids": input_ids,
             "position_ids": positions,
             "attention_mask": self._mask(positions, length),
-            "past_key_values": self._slots,
+            self._cache_name: self._slots,
             "use_cache": True,
             "logits_to_keep": 1,
         }
@@ -141,10 +90,12 @@ class CacheRunner:
         follow each row's own position, which transformers derives from one offset for all rows:
         there the mask is made here, (rows, 1, tokens, length) additive, one for each kind of layer.
         """
+        if not self._attends:
+            return None
         columns = torch.arange(length, device=self.device)
         if not self._windows:
             return (columns <= positions[:, -1:]).to(torch.int64)
-        masks = {}
+        masks: dict[str, torch.Tensor | None] = dict.fromkeys(self._unmasked)
         for kind, window in self._windows.items():
             hidden = columns > positions.unsqueeze(-1)  # (rows, tokens, length)
             if window:
@@ -154,14 +105,23 @@ class CacheRunner:
         return masks if len(masks) > 1 else next(iter(masks.values()))
 
 
-def _sliding_windows(config: Any) -> dict[str, int]:
-    """The layer kinds of a model with sliding windows and each kind's window (0: none); empty
-    without any.
+class WholePromptRunner(CacheRunner):
+    """For models whose recurrence does not go on from an earlier chunk's state (transformers' scan
+    of Mamba 1 takes none): no prompt is cut.
+    """
+
+    name = "cache, whole prompts"
+    cuts_prompts = False
+
+
+def _layer_kinds(config: Any) -> tuple[dict[str, int], set[str]]:
+    """Of a model with sliding windows, the kinds of layers that attend with each kind's window (0:
+    none), and the kinds that do not; both empty without any window.
     """
     window = getattr(config, "sliding_window", None)
-    if not window:
-        return {}
-    kinds = sorted(set(getattr(config, "layer_types", None) or ["sliding_attention"]))
-    if "sliding_attention" not in kinds:
-        return {}
-    return {kind: window if kind == "sliding_attention" else 0 for kind in kinds}
+    kinds = set(getattr(config, "layer_types", None) or ["sliding_attention"])
+    if not window or not kinds & _SLIDING_KINDS:
+        return {}, set()
+    attending = sorted(kinds - _STATE_KINDS)
+    windows = {kind: window if kind in _SLIDING_KINDS else 0 for kind in attending}
+    return windows, kinds & _STATE_KINDS

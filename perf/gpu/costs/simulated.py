@@ -12,7 +12,8 @@ from typing import Any
 import torch
 from text_generation.engine.scheduler import Scheduler, Step
 from text_generation.in_flight.warm_up import dummy_sequence
-from text_generation.kv.kv_cache import CacheSize, LayerShape, plan_size
+from text_generation.kv.kv_cache import CacheSize, plan_size
+from text_generation.kv.layer_shapes import LayerShape
 from text_generation.kv.paged_cache import PagedSize, plan_pages
 from text_generation.kv.pages import PAGE_SIZE, Pages, num_pages_of
 from text_generation.kv.slot_contents import SlotContents

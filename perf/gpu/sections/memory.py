@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 from text_generation.in_flight.engine import InFlightEngine
-from text_generation.kv.kv_cache import layer_shapes
+from text_generation.kv.layer_shapes import layer_shapes
 
 from perf.gpu.results import Context, Row, Target
 from perf.gpu.sections.ceilings import GIB, free_gib

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 from hf_runtime.errors import reason
-from text_generation.kv.kv_cache import layer_shapes
+from text_generation.kv.layer_shapes import layer_shapes
 
 from perf.gpu.results import Context, Row
 from perf.gpu.sections.ceilings import bandwidths, free_gib, wait

@@ -14,8 +14,8 @@ from tests.engine.driving import generate_all, running, setup
 from tests.engine.tiny_models import (
     GPT_NEO,
     LLAMA4,
-    MAMBA,
     PHI3_LONG,
+    RWKV,
     T5,
     mixed_load,
     random_encoder_decoder,
@@ -39,7 +39,7 @@ def t5() -> Any:
 @pytest.mark.parametrize(
     "make, why",
     [
-        (lambda: random_model("mamba", **MAMBA), NO_KEYS),
+        (lambda: random_model("rwkv", **RWKV), NO_KEYS),
         (
             lambda: random_model("gpt_neo", **GPT_NEO),
             "its local attention takes no sequences of different lengths",
@@ -49,7 +49,7 @@ def t5() -> Any:
             "PackedRunner: its logits differ by 0.",
         ),
     ],
-    ids=["mamba", "gpt-neo", "llama4"],
+    ids=["rwkv", "gpt-neo", "llama4"],
 )
 def test_what_cannot_be_held_goes_to_generate_with_one_line(
     make: Any, why: str, log_lines: list[str]
@@ -114,11 +114,11 @@ def test_an_engine_asked_for_by_name_is_taken_without_a_line(log_lines: list[str
     [
         (t5, f"engine: got in_flight, but {ENCODER_DECODER}; use engine: generate or auto"),
         (
-            lambda: random_model("mamba", **MAMBA),
+            lambda: random_model("rwkv", **RWKV),
             f"engine: got in_flight, but it can't hold this model: {NO_KEYS}",
         ),
     ],
-    ids=["t5", "mamba"],
+    ids=["t5", "rwkv"],
 )
 def test_in_flight_asked_for_by_name_is_an_error_where_it_cannot_be(
     make: Any, message: str

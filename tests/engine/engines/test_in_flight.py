@@ -254,12 +254,15 @@ def test_a_cache_that_cannot_be_allocated_is_one_line(
 
 
 class LateProcess:
-    """Follows an output by a grammar that allows everything; says it when it is told to."""
+    """Follows an output by a grammar that allows everything; says it when it is told to, or, where
+    it is ``waited_for``, a moment after it is asked.
+    """
 
     first_mask = b"\xff" * (-(-VOCAB_SIZE // 32) * 4)
 
-    def __init__(self) -> None:
+    def __init__(self, *, waited_for: bool = False) -> None:
         self.says_it = threading.Event()
+        self._waited_for = waited_for
         self._read, self._write = socket.socketpair()
 
     def follow(self, number: int, token_id: int) -> None:
@@ -269,7 +272,7 @@ class LateProcess:
         return False
 
     def mask(self, number: int) -> bytes:
-        assert self.says_it.is_set()
+        assert self.says_it.is_set() or self._waited_for
         return self.first_mask
 
     def has_mask(self, number: int) -> bool:
@@ -296,3 +299,12 @@ def test_nobody_waits_for_a_grammar_that_takes_long(architecture: str) -> None:
         process.says_it.set()
         engine.submit([answers.sequence(2, [5, 6, 7], max_tokens=9)])
         assert answers.completion(0).token_ids == answers.completion(2).token_ids
+
+
+def test_a_state_takes_no_token_twice_where_a_grammar_takes_long() -> None:
+    with running(InFlightEngine(setup(tiny_model("mamba2")))) as engine:
+        answers = Answers()
+        late = answers.sequence(0, [5, 6, 7], max_tokens=9, constraint=Constraint("regex", ("",)))
+        late.grammar = Grammar(LateProcess(waited_for=True), 1)
+        engine.submit([late, answers.sequence(1, [5, 6, 7], max_tokens=9)])
+        assert answers.completion(0).token_ids == answers.completion(1).token_ids

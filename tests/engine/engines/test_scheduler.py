@@ -160,6 +160,26 @@ def num_steps_until_sampled(scheduler: Scheduler, awaited: Sequence) -> int:
     raise AssertionError("never sampled")
 
 
+@settings(max_examples=100, deadline=None)
+@given(LOAD, st.integers(1, 5), st.integers(1, 12))
+def test_prompts_that_are_not_cut_are_computed_whole_and_one_passes_the_budget(
+    load: list[tuple[int, int]], max_num_seqs: int, budget: int
+) -> None:
+    scheduler = Scheduler(max_num_seqs, budget, cuts_prompts=False)
+    everything = [sequence(prompt, output) for prompt, output in load]
+    scheduler.add(everything)
+    while scheduler.has_work:
+        step = scheduler.schedule()
+        assert step.num_tokens
+        lengths = [chunk.end - chunk.start for chunk in step.prefills]
+        assert all(chunk.is_first and chunk.is_last for chunk in step.prefills)
+        assert not lengths or len(step.decodes) + sum(lengths) - lengths[-1] < budget
+        for one in step.sampled:
+            one.append(Token(0), frozenset())
+        scheduler.retire([one for one in step.sampled if one.finish_reason])
+    assert all(len(one.token_ids) == one.params.max_tokens for one in everything)
+
+
 def test_a_short_prompt_does_not_wait_for_the_long_ones_before_it() -> None:
     scheduler = Scheduler(max_num_seqs=32, max_num_batched_tokens=100)
     short = sequence(10, 9)

@@ -15,7 +15,8 @@ import torch
 from hf_runtime.devices import device
 from text_generation.in_flight.engine import InFlightEngine
 from text_generation.in_flight.runner_selection import UnsupportedModelError, select_runner
-from text_generation.kv.kv_cache import CacheSize, KVCache, layer_shapes
+from text_generation.kv.kv_cache import CacheSize, KVCache
+from text_generation.kv.layer_shapes import layer_shapes
 from text_generation.kv.paged_cache import PagedCache, PagedSize
 from text_generation.paged.graphs import with_cuda_graphs
 from text_generation.paged.runner import PagedRunner

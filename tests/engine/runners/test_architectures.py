@@ -21,6 +21,7 @@ from tests.engine.tiny_models import (
     CACHED,
     CONTEXT,
     PACKED,
+    STATES,
     WINDOW,
     mixed_load,
     reference,
@@ -167,6 +168,20 @@ def test_models_without_attention_interface_go_through_the_cache(name: str) -> N
     assert runner == "cache"
     assert tokens == expected
     assert_mixed(steps)
+
+
+@pytest.mark.parametrize("name", sorted(STATES))
+def test_models_that_keep_states_go_through_the_cache(name: str) -> None:
+    model = tiny_model(name)
+    expected = varied_reference(model)
+    tokens, runner, steps = tokens_in_flight(model)
+    takes_no_state = name in {"mamba", "jamba"}  # in the middle of a prompt
+    assert runner == ("cache, whole prompts" if takes_no_state else "cache")
+    assert tokens == expected
+    if takes_no_state:
+        assert all(chunk.is_first and chunk.is_last for step in steps for chunk in step.prefills)
+    else:
+        assert_mixed(steps)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from text_generation.kv.kv_cache import layer_shapes
+from text_generation.kv.layer_shapes import layer_shapes
 from text_generation.runners.falcon import use_attention_interface
 
 from tests.engine.tiny_models import tiny_model

@@ -18,7 +18,8 @@ from text_generation.fused.runner import FusedRunner
 from text_generation.fused.thread_team import ThreadTeam, bits_of
 from text_generation.in_flight import runner_selection
 from text_generation.in_flight.engine import InFlightEngine
-from text_generation.kv.kv_cache import CacheSize, KVCache, layer_shapes
+from text_generation.kv.kv_cache import CacheSize, KVCache
+from text_generation.kv.layer_shapes import layer_shapes
 
 from tests.engine.driving import generate_all, running, setup
 from tests.engine.tiny_models import Asked, mixed_load, random_model, reference, tiny_model

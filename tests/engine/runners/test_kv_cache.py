@@ -10,17 +10,16 @@ from hf_runtime.errors import LoadError
 from text_generation.kv.kv_cache import (
     CacheSize,
     KVCache,
-    LayerShape,
     context_length,
-    layer_shapes,
     plan_size,
     prefix_slots,
     spread_free_bytes,
 )
+from text_generation.kv.layer_shapes import LayerShape, layer_shapes
 from text_generation.kv.slot_contents import SlotCopy
 from transformers import AutoConfig
 
-from tests.engine.tiny_models import MAMBA, random_model, tiny_model
+from tests.engine.tiny_models import RWKV, random_model, tiny_model
 
 GIB = 2**30
 CPU = torch.device("cpu")
@@ -124,8 +123,8 @@ def test_the_device_with_the_least_room_decides() -> None:
     elsewhere = LayerShape(2, 32, 32, torch.float32, meta)
     free = {CPU: 9000, meta: 100}
     # A third of the cache lies where 100 bytes are free: 300 in all.
-    assert spread_free_bytes([KIB_LAYER, KIB_LAYER, elsewhere], free.__getitem__) == 300
-    assert spread_free_bytes(SHAPES, free.__getitem__) == 9000
+    assert spread_free_bytes([KIB_LAYER, KIB_LAYER, elsewhere], 8, free.__getitem__) == 300
+    assert spread_free_bytes(SHAPES, 8, free.__getitem__) == 9000
 
 
 def test_layer_shapes_are_read_off_the_model() -> None:
@@ -135,9 +134,9 @@ def test_layer_shapes_are_read_off_the_model() -> None:
     assert expected.bytes_per_token == 2 * 16 * 2
 
 
-def test_a_recurrent_model_has_no_layer_shapes() -> None:
+def test_a_model_that_keeps_all_outside_the_cache_has_no_layer_shapes() -> None:
     with pytest.raises(ValueError, match="the model keeps no keys and values"):
-        layer_shapes(random_model("mamba", **MAMBA), CPU)
+        layer_shapes(random_model("rwkv", **RWKV), CPU)
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 from text_generation.engine.engine import Engine
 from text_generation.in_flight import engine as in_flight
 from text_generation.in_flight.engine import InFlightEngine
-from text_generation.kv.kv_cache import layer_shapes
+from text_generation.kv.layer_shapes import layer_shapes
 from text_generation.kv.pages import PAGE_SIZE
 from text_generation.lora import rows
 from text_generation.lora.linear import AdaptedLinear

@@ -7,7 +7,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 import torch.nn.functional as F
-from text_generation.kv.kv_cache import CacheSize, KVCache, LayerShape
+from text_generation.kv.kv_cache import CacheSize, KVCache
+from text_generation.kv.layer_shapes import LayerShape
 from text_generation.runners.packed_attention import (
     AttentionRule,
     PackedStep,

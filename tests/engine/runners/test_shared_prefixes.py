@@ -31,18 +31,23 @@ def sequence(prompt: list[int], max_tokens: int = 1) -> Sequence:
 
 @dataclass
 class Slots:
-    """A scheduler that shares prefixes, and what the slots of its cache hold. Cell = token id."""
+    """A scheduler that shares prefixes, and what the slots of its cache hold. Cell = token id.
+    Slots of states are copied whole, and continued from their end alone.
+    """
 
     num_slots: int = 4
     budget: int = 64
     num_own: int = 0
     max_kept: int = 99
+    states: bool = False
     held: dict[int, list[int]] = field(default_factory=dict)
     num_computed: int = 0
 
     def __post_init__(self) -> None:
         order = prefix_slot_order(self.num_slots, self.num_own)
-        self.contents = SlotContents(self.num_slots, self.num_own, self.max_kept)
+        self.contents = SlotContents(
+            self.num_slots, self.num_own, self.max_kept, states=self.states
+        )
         self.scheduler = Scheduler(self.num_slots, self.budget, self.contents)
         self.held = {slot: [] for slot in order}
 
@@ -64,7 +69,7 @@ class Slots:
     def compute(self, one: Sequence, start: int, end: int) -> None:
         """Writes tokens behind its own, and over whatever else."""
         said = one.prompt_token_ids + one.token_ids
-        assert self.held[one.slot][:start] == said[:start]
+        assert self.held[one.slot][: None if self.states and start else start] == said[:start]
         self.held[one.slot] = said[:end]
         self.num_computed += end - start
 
@@ -77,7 +82,8 @@ class Slots:
         for copy in copies:
             assert copy.source != copy.target
             assert len(self.held[copy.source]) >= copy.num_tokens
-            self.held[copy.target] = self.held[copy.source][: copy.num_tokens]
+            copied = None if self.states else copy.num_tokens
+            self.held[copy.target] = self.held[copy.source][:copied]
 
     def run(self, *sequences: Sequence) -> list[int]:
         """Computes them to their end -> how many tokens of each were there already."""
@@ -97,7 +103,12 @@ PROMPTS = st.builds(
 )
 LOAD = st.lists(st.tuples(PROMPTS, st.integers(1, 6)), min_size=1, max_size=14)
 SHAPES = st.builds(
-    Slots, st.integers(1, 5), st.integers(1, 24), st.integers(0, 3), st.integers(1, 8)
+    Slots,
+    st.integers(1, 5),
+    st.integers(1, 24),
+    st.integers(0, 3),
+    st.integers(1, 8),
+    st.booleans(),
 )
 
 
@@ -161,6 +172,14 @@ def test_the_next_turn_of_a_chat_starts_behind_the_last_answers_computed_tokens(
     slots, prompt = Slots(), list(range(20))
     slots.run(sequence(prompt, max_tokens=5))
     assert slots.run(sequence([*prompt, 1, 1, 1, 1, 1, 30, 31])) == [24]  # the fifth was answered
+
+
+def test_a_state_is_shared_by_who_continues_all_of_it() -> None:
+    slots, prompt = Slots(states=True), list(range(20))
+    slots.run(sequence(prompt, max_tokens=5))
+    assert slots.run(sequence(prompt), sequence([*prompt, 30])) == [0, 0]
+    assert slots.run(sequence([*prompt, 1, 1, 1, 1, 30], max_tokens=3)) == [24]
+    assert slots.run(sequence([*prompt, 1, 1, 1, 1, 30, 1, 1, 9])) == [27]
 
 
 def test_adapters_share_with_themselves_alone() -> None:

@@ -11,7 +11,7 @@ from text_generation.engine.scheduler import Scheduler
 from text_generation.in_flight import runner_selection
 from text_generation.in_flight.engine import InFlightEngine
 from text_generation.in_flight.warm_up import dummy_sequence
-from text_generation.kv.kv_cache import layer_shapes
+from text_generation.kv.layer_shapes import layer_shapes
 from text_generation.kv.paged_cache import PagedCache, PagedSize
 from text_generation.kv.pages import Pages
 from text_generation.lora.linear import Adapter, Adapters, LowRank, attach

@@ -1,0 +1,121 @@
+"""What each layer of a model keeps of a sequence: read off the model itself.
+
+Keys and values, and keys of an indexer (DeepSeek Sparse Attention), grow by one with each token.
+Convolution and recurrent states (Mamba, gated delta rules) are as large after the first token as
+after the last.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+
+@dataclass(frozen=True)
+class StateShape:
+    """A state of one sequence: (*shape,). A layer may keep several of a kind, by ``index``."""
+
+    kind: str  # "conv" or "recurrent"
+    index: int
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+    @property
+    def num_bytes(self) -> int:
+        return math.prod(self.shape) * self.dtype.itemsize
+
+
+@dataclass(frozen=True)
+class LayerShape:
+    """What one layer keeps for a token and for a sequence, and where; ``num_kv_heads`` is 0 where
+    it keeps no keys and values.
+    """
+
+    num_kv_heads: int
+    key_dim: int
+    value_dim: int
+    dtype: torch.dtype
+    device: torch.device
+    indexer_dim: int = 0
+    states: tuple[StateShape, ...] = ()
+
+    @property
+    def bytes_per_token(self) -> int:
+        dims = self.num_kv_heads * (self.key_dim + self.value_dim) + self.indexer_dim
+        return dims * self.dtype.itemsize
+
+    @property
+    def bytes_per_sequence(self) -> int:
+        """Whatever its length."""
+        return sum(state.num_bytes for state in self.states)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it keeps one key and one value per token and head, and nothing else."""
+        return bool(self.num_kv_heads) and not self.indexer_dim and not self.states
+
+
+def sequence_bytes(shapes: list[LayerShape], num_tokens: int) -> int:
+    """What a sequence of ``num_tokens`` takes in these layers."""
+    return sum(shape.bytes_per_token * num_tokens + shape.bytes_per_sequence for shape in shapes)
+
+
+def cache_argument(model: Any) -> str:
+    """What the model's ``forward`` calls its cache."""
+    names = inspect.signature(model.forward).parameters
+    return "cache_params" if "cache_params" in names else "past_key_values"
+
+
+@torch.inference_mode()
+def layer_shapes(model: Any, device: torch.device) -> list[LayerShape]:
+    """Runs two tokens through the model and looks at what each layer of transformers' cache kept.
+    Layers at the end that keep nothing are left out.
+
+    Raises:
+        ValueError: a layer keeps something else than keys, values and states of transformers' own
+          kinds, or none keeps anything.
+    """
+    from transformers import DynamicCache
+
+    cache = DynamicCache(config=model.config)
+    tokens = torch.zeros(1, 2, dtype=torch.int64, device=device)
+    model(input_ids=tokens, use_cache=True, **{cache_argument(model): cache})
+    shapes = [_layer_shape(index, layer, device) for index, layer in enumerate(cache.layers)]
+    while shapes and not shapes[-1].num_kv_heads and not shapes[-1].states:
+        shapes.pop()
+    if not shapes:
+        raise ValueError("the model keeps no keys and values")
+    return shapes
+
+
+def _layer_shape(index: int, layer: Any, device: torch.device) -> LayerShape:
+    if type(layer).__module__ != "transformers.cache_utils":
+        raise ValueError(f"layer {index} keeps what no slot does: a {type(layer).__name__}")
+    states = _state_shapes(layer)
+    keys, values = getattr(layer, "keys", None), getattr(layer, "values", None)
+    if keys is None or values is None:
+        return LayerShape(0, 0, 0, torch.float32, _device(layer, device), states=states)
+    if keys.shape[:3] != values.shape[:3] or keys.shape[2] != 2:
+        raise ValueError(f"layer {index} does not keep one key and one value per token")
+    indexer_keys = getattr(layer, "indexer_keys", None)
+    dim = 0 if indexer_keys is None else indexer_keys.shape[2]
+    return LayerShape(
+        keys.shape[1], keys.shape[3], values.shape[3], keys.dtype, keys.device, dim, states
+    )
+
+
+def _state_shapes(layer: Any) -> tuple[StateShape, ...]:
+    return tuple(
+        StateShape(kind, index, tuple(state.shape[1:]), state.dtype)
+        for kind in ("conv", "recurrent")
+        for index, state in getattr(layer, f"{kind}_states", {}).items()
+        if state is not None
+    )
+
+
+def _device(layer: Any, default: torch.device) -> torch.device:
+    return getattr(layer, "device", None) or default

@@ -1,0 +1,166 @@
+"""States of convolutions and recurrences, and an indexer's keys, in slots beside keys and values:
+their sizes, their copies, their share of a prompt, and that a wrong one is found at load.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+import torch
+from hf_runtime.errors import LoadError
+from text_generation.in_flight.engine import InFlightEngine
+from text_generation.in_flight.runner_selection import UnsupportedModelError, select_runner
+from text_generation.kv.kv_cache import CacheSize, KVCache, plan_size
+from text_generation.kv.layer_shapes import LayerShape, StateShape, layer_shapes, sequence_bytes
+from text_generation.kv.slot_contents import SlotCopy
+from text_generation.runners import slot_cache
+from text_generation.runners.cache_runner import CacheRunner, WholePromptRunner
+
+from tests.engine.driving import generate_all, running, setup
+from tests.engine.tiny_models import VOCAB_SIZE, Asked, mixed_load, reference, tiny_model
+
+CPU = torch.device("cpu")
+GIB = 2**30
+CONV = StateShape("conv", 0, (96, 4), torch.float32)
+RECURRENT = StateShape("recurrent", 0, (4, 8, 8), torch.float32)
+
+
+def test_what_each_layer_keeps_is_read_off_the_model() -> None:
+    states, keys = layer_shapes(tiny_model("qwen3-next").to(torch.bfloat16), CPU)
+    assert (states.num_kv_heads, states.bytes_per_token) == (0, 0)
+    assert [(state.kind, state.index) for state in states.states] == [
+        ("conv", 0),
+        ("recurrent", 0),
+    ]
+    assert states.bytes_per_sequence == sum(state.num_bytes for state in states.states) > 0
+    assert (keys.bytes_per_token, keys.bytes_per_sequence) == (2 * 16 * 2, 0)
+    both = layer_shapes(tiny_model("falcon-h1"), CPU)[0]
+    assert both.num_kv_heads == 2
+    assert len(both.states) == 2
+    assert layer_shapes(tiny_model("deepseek-v3.2"), CPU)[0].indexer_dim == 16
+
+
+def test_a_slot_is_its_tokens_and_its_states() -> None:
+    shapes = [
+        LayerShape(0, 0, 0, torch.float32, CPU, states=(CONV, RECURRENT)),
+        LayerShape(2, 8, 8, torch.float32, CPU, indexer_dim=4),
+    ]
+    fixed = 4 * (96 * 4 + 4 * 8 * 8)
+    per_token = 4 * (2 * 16 + 4)
+    assert sequence_bytes(shapes, 100) == 100 * per_token + fixed
+    asked: dict[str, Any] = {"model_limit": 100, "max_model_len": None, "free_bytes": GIB}
+    size = plan_size(shapes, **asked, max_num_seqs=8, kv_cache_gib=None)
+    assert size.num_bytes == 8 * (100 * per_token + fixed)
+    with pytest.raises(LoadError) as raised:
+        plan_size(shapes, **asked, max_num_seqs=8, kv_cache_gib=1e-4)
+    assert str(raised.value).startswith(
+        "the KV cache does not fit: 8 sequences (max_num_seqs) x (100 tokens (max_model_len) x "
+        "144 bytes + 2560 bytes of states) = 0.00 GiB, but kv_cache_gib is 0.0001, which holds "
+        "6 sequences of that length or 75 tokens each"
+    )
+
+
+def test_a_model_of_states_alone_is_sized_by_sequences() -> None:
+    shapes = [LayerShape(0, 0, 0, torch.float32, CPU, states=(CONV,))]
+    asked: dict[str, Any] = {"model_limit": None, "max_num_seqs": None, "kv_cache_gib": 1e-4}
+    size = plan_size(shapes, **asked, max_model_len=10**6, free_bytes=GIB)
+    assert (size.num_slots, size.max_model_len) == (69, 10**6)
+
+
+def test_a_copy_takes_a_whole_state_and_the_named_keys_of_an_indexer() -> None:
+    shape = LayerShape(1, 2, 2, torch.float32, CPU, indexer_dim=3, states=(CONV, RECURRENT))
+    cache = KVCache([shape], CacheSize(num_slots=3, max_model_len=6, num_bytes=0))
+    for slot in range(3):
+        for stored in (*cache.states[0], *cache.indexer_keys):
+            stored[slot] = slot + 1
+    cache.copy_slots([SlotCopy(2, 0, 4)])
+    for stored in cache.states[0]:
+        assert [stored[slot].unique().tolist() for slot in range(3)] == [[3], [2], [3]]
+    assert cache.indexer_keys[0][0, :, 0].tolist() == [3, 3, 3, 3, 1, 1]
+
+
+def goes_on(select_states: Any) -> Any:
+    """A sequence goes on from what its slot held before."""
+
+    def faulty(self: Any, rows: slice, *, begin: bool) -> None:
+        select_states(self, rows, begin=False)
+
+    return faulty
+
+
+def forgets(select_states: Any) -> Any:
+    """A chunk in the last slot, where prompts are computed that a step does not, begins anew."""
+
+    def faulty(self: Any, rows: slice, *, begin: bool) -> None:
+        select_states(self, rows, begin=begin or rows.start > 0)
+
+    return faulty
+
+
+def moves_no_state(copy_slots: Any) -> Any:
+    """Keys and values are copied, and states stay."""
+
+    def faulty(self: KVCache, copies: Any) -> None:
+        states, self.states = self.states, []
+        copy_slots(self, copies)
+        self.states = states
+
+    return faulty
+
+
+def selected(model: Any, shapes: list[LayerShape]) -> Any:
+    try:
+        return select_runner(model, shapes, CPU)
+    except UnsupportedModelError:
+        return None
+
+
+@pytest.mark.parametrize(
+    "owner, name, fault, left",
+    [
+        (slot_cache.StateLayer, "select_states", goes_on, None),
+        (slot_cache.StateLayer, "select_states", forgets, WholePromptRunner),
+        (KVCache, "copy_slots", moves_no_state, None),
+    ],
+)
+@pytest.mark.parametrize("architecture", ["mamba2", "falcon-h1"])
+def test_the_trial_run_finds_a_wrong_state(
+    architecture: str, owner: Any, name: str, fault: Any, left: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = tiny_model(architecture)
+    shapes = layer_shapes(model, CPU)
+    assert selected(model, shapes) is CacheRunner
+    monkeypatch.setattr(owner, name, fault(getattr(owner, name)))
+    assert selected(model, shapes) is left
+
+
+def test_a_chat_goes_on_from_the_state_of_its_last_turn_and_others_begin_anew() -> None:
+    model = tiny_model("qwen3-next")
+    prompt = [token for one in mixed_load(6) for token in one.prompt][:50]
+    (answer,) = reference(model, [Asked(prompt, 9)])
+    asked = [Asked([*prompt, *answer, 5, 6], 9), Asked([*prompt[:40], 5, 6], 9), Asked(prompt, 9)]
+    expected = reference(model, asked)
+    engine = InFlightEngine(setup(model, max_num_seqs=2, max_num_batched_tokens=16))
+    with running(engine):
+        assert generate_all(engine, [Asked(prompt, 9)], at_first=1) == [answer]
+        assert generate_all(engine, asked, at_first=2) == expected
+        assert engine.metrics.num_reused_prompt_tokens == len(prompt) + len(answer) - 1
+
+
+def test_states_are_whoever_runs_beside() -> None:
+    model, asked = tiny_model("mamba2"), mixed_load(9)
+    expected = reference(model, asked)
+    assert max(token for row in expected for token in row) < VOCAB_SIZE
+    engine = InFlightEngine(setup(model, max_num_seqs=3, max_num_batched_tokens=8))
+    with running(engine):
+        assert generate_all(engine, asked, at_first=5) == expected
+
+
+def test_a_pure_state_model_and_an_indexer_take_no_pages() -> None:
+    for name in ("mamba2", "deepseek-v3.2"):
+        given = setup(tiny_model(name), max_num_seqs=2)
+        engine = InFlightEngine(dataclasses.replace(given, paged=True))
+        with running(engine):
+            assert "2 sequences x" in engine.description
