@@ -14,7 +14,7 @@ import pytest
 import torch
 from text_generation.engine.scheduler import PrefillChunk, Step
 from text_generation.in_flight.warm_up import dummy_sequence
-from text_generation.kv.kv_cache import LayerShape
+from text_generation.kv.layer_shapes import LayerShape
 from text_generation.kv.paged_cache import PagedCache, PagedSize
 from text_generation.kv.pages import PAGE_SIZE
 from text_generation.paged import plain_attention as plain

@@ -8,7 +8,7 @@ import pytest
 import torch
 from hf_runtime.errors import LoadError
 from text_generation.in_flight.step_tokens import max_num_batched_tokens
-from text_generation.kv.kv_cache import LayerShape
+from text_generation.kv.layer_shapes import LayerShape
 from text_generation.kv.paged_cache import PagedCache, PagedSize, plan_pages
 from text_generation.options import Options
 
