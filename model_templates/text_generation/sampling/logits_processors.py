@@ -182,7 +182,8 @@ def _pairs(tokens: Iterable[tuple[int, Rows[int] | _Ids]]) -> _Ids:
 
 def _forbid(logits: torch.Tensor, places: torch.Tensor) -> None:
     """places (n, 2) are (row, token)."""
-    logits[places.unbind(1)] = _MINUS_INFINITY
+    # Not a plain number, which torch would copy to the device, and wait for it.
+    logits.index_put_(places.unbind(1), logits.new_full((), _MINUS_INFINITY))
 
 
 def mask_by_grammars(logits: torch.Tensor, constrained: Rows[tuple[int, Grammar]]) -> None:

@@ -226,7 +226,9 @@ def _note_copy(
 
 
 def _indexed(gpu: Recording, func: Any, args: Any, kwargs: Any) -> Any:
-    """``index`` and ``index_put_``: a mask's size is read, an index on the host is copied."""
+    """``index`` and ``index_put_``: a mask's size is read, an index on the host is copied, and so
+    is a number that is put (``_index_put_impl_``).
+    """
     target, indices, *rest = args
     masks = [t for t in tensors_in(indices) if t.dtype in (torch.bool, torch.uint8)]
     if masks and rest and not on_gpu(rest[0]) and rest[0].numel() == 1:
@@ -240,6 +242,9 @@ def _indexed(gpu: Recording, func: Any, args: Any, kwargs: Any) -> Any:
             found += _sized_by_values(gpu, "nonzero", index).unbind(1)
         else:
             found.append(index)
+    if rest and isinstance(rest[0], torch.Tensor) and not on_gpu(rest[0]):
+        with Operators(gpu):
+            rest[0] = rest[0].to(target.device)
     return _plain(gpu, func, (target, found, *rest), kwargs)
 
 
