@@ -51,11 +51,10 @@ def plan_pages(
     kv_cache_gib: float | None,
     prefix_cache_gib: float | None,
     free_bytes: int,
-    reserved_bytes: int = 0,
 ) -> PagedSize:
     """Chooses how many pages there are: ``kv_cache_gib`` where it is given, else what
-    ``max_num_seqs`` sequences of full length need, at most a share of ``free_bytes`` less
-    ``reserved_bytes``, which a step takes beside the cache; ``prefix_cache_gib`` more.
+    ``max_num_seqs`` sequences of full length need, at most a share of ``free_bytes``;
+    ``prefix_cache_gib`` more.
 
     Without ``max_model_len`` it is the model's limit, or what the pages hold; without
     ``max_num_seqs`` it is 512, or a sequence for each page.
@@ -69,9 +68,9 @@ def plan_pages(
         raise LoadError(
             f"max_model_len: got {length}, the model's own limit is {model_limit} tokens"
         )
-    _check_free(kv_cache_gib, prefix_cache_gib, free_bytes - reserved_bytes, shapes[0].device)
-    most = int(free_bytes * FREE_SHARE[shapes[0].device.type]) - reserved_bytes
-    budget = most if kv_cache_gib is None else int(kv_cache_gib * GIB)
+    _check_free(kv_cache_gib, prefix_cache_gib, free_bytes, shapes[0].device)
+    share = FREE_SHARE[shapes[0].device.type]
+    budget = int(free_bytes * share) if kv_cache_gib is None else int(kv_cache_gib * GIB)
     more = int((prefix_cache_gib or 0) * GIB)
     num_usable = max(0, budget + more) // per_page - 1  # page 0 is padding's
     if max_model_len is None:

@@ -44,7 +44,6 @@ def numbers(size: PagedSize) -> tuple[int, int, int]:
         ({"model_limit": 1024, "prefix_cache_gib": 1}, (512 * 64 + 65536, 1024, 512)),
         # 18 of 20 GiB, less page 0.
         ({"model_limit": 131072}, (18 * 65536 - 1, 131072, 512)),
-        ({"model_limit": 131072, "reserved_bytes": 2 * GIB}, (16 * 65536 - 1, 131072, 512)),
         ({}, (512 * 128, 2048, 512)),  # no limit of its own
         # All that is asked for is taken: prefixes use what sequences don't.
         ({"model_limit": 1024, "kv_cache_gib": 19}, (19 * 65536 - 1, 1024, 512)),
@@ -78,8 +77,8 @@ LOWER = "lower one of them or raise kv_cache_gib"
         ),
         ({"kv_cache_gib": 20.5}, "kv_cache_gib: got 20.5, but 20.00 GiB are free on cuda:0"),
         (
-            {"kv_cache_gib": 15, "prefix_cache_gib": 4, "reserved_bytes": 2 * GIB},
-            "kv_cache_gib: got 15 and prefix_cache_gib: got 4, but 18.00 GiB are free on cuda:0",
+            {"kv_cache_gib": 15, "prefix_cache_gib": 6},
+            "kv_cache_gib: got 15 and prefix_cache_gib: got 6, but 20.00 GiB are free on cuda:0",
         ),
         (
             {"max_model_len": 4096, "kv_cache_gib": 0.002},
@@ -92,7 +91,7 @@ LOWER = "lower one of them or raise kv_cache_gib"
             "free memory holds 287" + PAGES + "4592 tokens: " + LOWER,
         ),
         (
-            {"model_limit": 64, "reserved_bytes": 19 * GIB},
+            {"model_limit": 64, "free_bytes": -GIB},
             "one sequence of 16 tokens (max_model_len) takes 1, but the free memory holds 0"
             + PAGES
             + "0 tokens: "
