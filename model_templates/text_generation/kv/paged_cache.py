@@ -89,7 +89,7 @@ def _check_free(
     kv_cache_gib: float | None, prefix_cache_gib: float | None, free_bytes: int, device: object
 ) -> None:
     asked = {"kv_cache_gib": kv_cache_gib or 0.0, "prefix_cache_gib": prefix_cache_gib or 0.0}
-    if sum(asked.values()) * GIB > free_bytes:
+    if sum(asked.values()) * GIB > max(0, free_bytes):
         got = " and ".join(f"{name}: got {gib:g}" for name, gib in asked.items() if gib)
         raise LoadError(f"{got}, but {free_bytes / GIB:.2f} GiB are free on {device}")
 
