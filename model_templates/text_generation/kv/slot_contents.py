@@ -120,6 +120,8 @@ class SlotContents:
         """Moves the last running sequences into the slots of those that are gone; sorts them by
         slot.
         """
+        if self._parked is None and (not running or running[-1].slot == len(running) - 1):
+            return []  # they lie in order, and none is gone
         if self._parked in running:
             self._parked = None
         slots = {sequence.slot for sequence in running}
