@@ -71,20 +71,26 @@ def draw(
     # first round weighs them all.
     excess = (num_within - top_k) * tl.exp(-farthest.to(tl.float32, bitcast=True))
     least = tl.where(top_p > 0, 0, farthest)
+    num_nearer, num_within = 0, 2  # tokens; once only one is between, the bits do not matter
     middle = farthest
     share = float("inf")
-    while least < farthest:
+    while (least < farthest) & (num_within - num_nearer > 1):
         weights = tl.full((BLOCK,), 0.0, tl.float32)
+        counts = tl.full((BLOCK,), 0, tl.int32)
         for start in range(0, vocab_size, BLOCK):
             column = start + lane
             x = tl.load(logits_ptr + column, mask=column < vocab_size, other=float("-inf"))
             distance = (top - x.to(tl.float32)) * scale
             is_within = distance.to(tl.int32, bitcast=True) <= middle
             weights += tl.where(is_within, tl.exp(-distance), 0.0)
-        weight = tl.sum(weights, axis=0)
+            counts += is_within.to(tl.int32)
+        weight, count = tl.sum(weights, axis=0), tl.sum(counts, axis=0)
         is_first = share == float("inf")
-        least = tl.where(is_first | (weight >= share), least, middle + 1)
-        farthest = tl.where(weight >= share, middle, farthest)
+        is_enough = is_first | (weight >= share)
+        least = tl.where(is_enough, least, middle + 1)
+        farthest = tl.where(is_enough, middle, farthest)
+        num_nearer = tl.where(is_enough, num_nearer, count)
+        num_within = tl.where(is_enough, count, num_within)
         share = tl.where(is_first, top_p * (weight - excess), share)
         middle = least + (farthest - least) // 2
 
