@@ -19,7 +19,6 @@ import torch
 from ..kv.pages import PAGE_SIZE
 
 _MOST_SPLITS = 32
-_INTERPRETED_MULTIPROCESSORS = 8  # few, so that contexts are split in tests too
 _NUM_STAGES = 3  # page numbers are loaded two tiles ahead, keys and values one
 
 
@@ -47,28 +46,46 @@ class Launch:
     num_stages: int = _NUM_STAGES
 
 
+class Card(NamedTuple):
+    """What launches depend on."""
+
+    capability: tuple[int, int]
+    num_multiprocessors: int
+
+    @property
+    def multiplies_from_shared_memory(self) -> bool:
+        """Whether products leave registers to the rest: of Hopper and of data centers' Blackwell,
+        which have 227 KiB of shared memory, too.
+        """
+        return self.capability[0] in (9, 10)
+
+
+_INTERPRETED = Card((8, 6), num_multiprocessors=8)  # so few that contexts are split in tests
+
+
 @cache
-def num_multiprocessors(device: torch.device) -> int:
+def card_of(device: torch.device) -> Card:
     """The device's."""
     if device.type == "cpu":
-        return _INTERPRETED_MULTIPROCESSORS
-    return int(torch.cuda.get_device_properties(device).multi_processor_count)
+        return _INTERPRETED
+    found = torch.cuda.get_device_properties(device)
+    return Card((found.major, found.minor), int(found.multi_processor_count))
 
 
-def num_splits(num_seqs: int, kv_heads: int, multiprocessors: int) -> int:
+def num_splits(num_seqs: int, kv_heads: int, card: Card) -> int:
     """How many programs share a decode's context: a power of two, so many that each multiprocessor
     has two.
     """
-    wanted = 2 * multiprocessors // (num_seqs * kv_heads)
+    wanted = 2 * card.num_multiprocessors // (num_seqs * kv_heads)
     return min(_MOST_SPLITS, 1 << max(wanted.bit_length() - 1, 0))
 
 
 @cache
-def attention_launch(shape: AttentionShape, *, is_decode: bool) -> Launch:
+def attention_launch(shape: AttentionShape, card: Card, *, is_decode: bool) -> Launch:
     """A tile is BLOCK_M rows (tokens times the query heads of a key head) by BLOCK_N tokens."""
     key_p, value_p = _power_of_two(shape.key_dim), _power_of_two(shape.value_dim)
     width = max(key_p, value_p)
-    block_m, block_n, num_warps = _tile(width, shape.itemsize)
+    block_m, block_n, num_warps = _tile(width, shape.itemsize, card)
     if is_decode and shape.itemsize < 4 and shape.group <= 16:
         block_m, block_n, num_warps = 16, 64 if width <= 128 else 32, 4
     constants = {
@@ -89,14 +106,16 @@ def attention_launch(shape: AttentionShape, *, is_decode: bool) -> Launch:
     return Launch(constants, num_warps)
 
 
-def _tile(width: int, itemsize: int) -> tuple[int, int, int]:
+def _tile(width: int, itemsize: int, card: Card) -> tuple[int, int, int]:
     """BLOCK_M, BLOCK_N and warps for heads of ``width`` numbers: the more, the smaller the tile
     that fits in registers.
     """
     if itemsize == 4:
         return (16, 32, 8) if width <= 128 else (16, 16, 4)
-    sizes = {64: (128, 64, 8), 128: (128, 32, 8), 256: (64, 32, 8)}
-    return sizes.get(max(64, width), (32, 16, 8))
+    if width > 256:
+        return (32, 16, 8)
+    block_n = 64 if width <= 64 or card.multiplies_from_shared_memory else 32
+    return (128 if width <= 128 else 64, block_n, 8)
 
 
 @cache

@@ -15,11 +15,11 @@ from ..kv.pages import PAGE_SIZE
 from .launching import (
     AttentionShape,
     attention_launch,
+    card_of,
     draw_launch,
     join_launch,
     launch,
     norm_launch,
-    num_multiprocessors,
     num_splits,
     rotary_launch,
     silu_launch,
@@ -77,7 +77,8 @@ def paged_attention(
     kv_heads, value_dim = values.shape[2:]
     num_seqs = lengths.shape[0]
     shape = AttentionShape(heads, kv_heads, key_dim, value_dim, q.element_size())
-    splits = num_splits(num_seqs, kv_heads, num_multiprocessors(q.device))
+    card = card_of(q.device)
+    splits = num_splits(num_seqs, kv_heads, card)
     out = q.new_empty(num_tokens, heads, value_dim)
     parts, lse = out, out  # not written where nothing is split
     if splits > 1:
@@ -94,14 +95,14 @@ def paged_attention(
         "UPCAST": q.device.type == "cpu" and q.dtype == torch.bfloat16,
     }
     kernels = _attention_kernels()
-    how = attention_launch(shape, is_decode=True)
+    how = attention_launch(shape, card, is_decode=True)
     grid = (num_seqs, kv_heads, splits)
     launch(kernels.paged_attention, grid, how, *arguments, IS_SPLIT=splits > 1, **constants)
     if splits > 1:
         join = join_launch(shape, splits)
         launch(kernels.join_splits, (num_seqs, heads), join, parts, lse, out, starts)
     if max_query_len > 1:
-        how = attention_launch(shape, is_decode=False)
+        how = attention_launch(shape, card, is_decode=False)
         block_q = how.constants["BLOCK_M"] // shape.group
         grid = (num_tokens // block_q + num_seqs, kv_heads, 1)
         launch(kernels.paged_attention, grid, how, *arguments, IS_SPLIT=False, **constants)

@@ -13,7 +13,7 @@ import torch
 pytest.importorskip("triton")
 import triton
 from text_generation.gpu import ops
-from text_generation.gpu.launching import Launch
+from text_generation.gpu.launching import Card, Launch
 
 from tests.gpu.kernels.compiling import Recorded, compiled
 
@@ -70,8 +70,10 @@ def check(launches: list[Recorded], capability: int) -> None:
 
 @pytest.mark.parametrize("layer, capability", CASES)
 def test_attention_compiles_without_spills(
-    layer: str, capability: int, recorded: list[Recorded]
+    layer: str, capability: int, recorded: list[Recorded], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    card = Card(divmod(capability, 10), num_multiprocessors=100)
+    monkeypatch.setattr(ops, "card_of", lambda _: card)
     heads, kv_heads, key_dim, value_dim, dtype, window, softcap, has_sinks = LAYERS[layer][0]
     qkv = torch.empty(1, (heads + 2 * kv_heads) * key_dim, dtype=dtype)
     q = qkv[:, : heads * key_dim].unflatten(1, (heads, key_dim))

@@ -163,9 +163,9 @@ def _normed() -> tuple[torch.Tensor, ...]:
 
 @pytest.mark.parametrize("num_seqs, kv_heads, splits", [(1, 8, 32), (8, 8, 4), (64, 8, 1)])
 def test_few_decodes_are_split_over_the_card(num_seqs: int, kv_heads: int, splits: int) -> None:
-    from text_generation.gpu.launching import num_splits
+    from text_generation.gpu.launching import Card, num_splits
 
-    assert num_splits(num_seqs, kv_heads, multiprocessors=132) == splits
+    assert num_splits(num_seqs, kv_heads, Card((9, 0), 132)) == splits
 
 
 def test_pages_of_another_size_are_refused() -> None:
