@@ -24,7 +24,7 @@ from ..fused.attention_rules import UnsupportedDecoderError
 from ..gpu.backends import AttentionCase, RecordingAttention, select_attention
 from ..gpu.runner import GpuFusedRunner
 from ..kv.kv_cache import CacheSize, KVCache
-from ..kv.layer_shapes import LayerShape
+from ..kv.layer_shapes import LayerShape, cache_argument
 from ..kv.paged_cache import PagedCache, PagedSize
 from ..kv.pages import Pages, num_pages_of
 from ..paged.attention import Attend
@@ -79,14 +79,16 @@ def select_runner(
     is_packed = is_plain and getattr(model, "_supports_attention_backend", False)
     if is_packed and not in_pages:
         candidates.insert(0, PackedRunner)
-    if any(shape.states for shape in shapes):
+    has_states = any(shape.states for shape in shapes)
+    if has_states:
         candidates.append(WholePromptRunner)
     if "local" in (getattr(model.config, "attention_layers", None) or ()):
         # GPT-Neo counts its window from the longest row of a batch and keeps its width where
         # _narrow_windows can't change it: only prompts longer than the trial's would differ.
         raise UnsupportedModelError("its local attention takes no sequences of different lengths")
     with _narrow_windows(model):
-        expected = _TrialRun(model, device).expected()
+        trial = _TrialRun(model, device)
+        expected = trial.decoded() if has_states else trial.expected()
         may_be_fused = is_plain and device.type == "cpu" and not in_pages
         if may_be_fused and _fits_fused(model, shapes, device, expected):
             return fused_runner
@@ -249,6 +251,23 @@ class _TrialRun:
             output = self.model(input_ids=tokens, use_cache=False).logits[0]
             for num_forced in range(len(forced) + 1):
                 logits[row, num_forced] = output[len(prompt) - 1 + num_forced].float()
+        return logits
+
+    @torch.inference_mode()
+    def decoded(self) -> dict[tuple[int, int], torch.Tensor]:
+        """The same as ``generate`` computes them, over transformers' own cache: with some states a
+        decoded token is not computed as in a whole forward (Zamba 2 limits time steps in one).
+        """
+        from transformers import DynamicCache
+
+        logits = {}
+        name = cache_argument(self.model)
+        for row, (prompt, forced) in enumerate(zip(self.prompts, self.forced, strict=True)):
+            cache = DynamicCache(config=self.model.config)
+            for num_forced, tokens in enumerate([prompt, *([token] for token in forced)]):
+                inputs = {"input_ids": torch.tensor([tokens], device=self.device), name: cache}
+                output = self.model(**inputs, use_cache=True).logits[0, -1]
+                logits[row, num_forced] = output.float()
         return logits
 
     def run(self, runner: Runner) -> dict[tuple[int, int], torch.Tensor]:

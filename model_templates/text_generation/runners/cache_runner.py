@@ -38,7 +38,8 @@ class CacheRunner:
         self._cache_name = cache_argument(model)
         self._accepted = set(inspect.signature(model.forward).parameters)
         self._attends = any(shape.num_kv_heads for shape in cache.shapes)
-        self._windows, self._unmasked = _layer_kinds(model.config.get_text_config())
+        self._has_states = any(shape.states for shape in cache.shapes)
+        self._windows = _sliding_windows(model.config.get_text_config())
 
     @torch.inference_mode()
     def forward(self, step: Step) -> torch.Tensor:
@@ -95,13 +96,15 @@ class CacheRunner:
         columns = torch.arange(length, device=self.device)
         if not self._windows:
             return (columns <= positions[:, -1:]).to(torch.int64)
-        masks: dict[str, torch.Tensor | None] = dict.fromkeys(self._unmasked)
+        masks: dict[str, torch.Tensor | None] = {}
         for kind, window in self._windows.items():
             hidden = columns > positions.unsqueeze(-1)  # (rows, tokens, length)
             if window:
                 hidden = hidden | (columns <= positions.unsqueeze(-1) - window)
             mask = torch.zeros(hidden.shape, dtype=self.model.dtype, device=self.device)
             masks[kind] = mask.masked_fill_(hidden, torch.finfo(mask.dtype).min).unsqueeze(1)
+        if self._has_states:
+            return {**masks, **dict.fromkeys(_STATE_KINDS)}
         return masks if len(masks) > 1 else next(iter(masks.values()))
 
 
@@ -114,14 +117,14 @@ class WholePromptRunner(CacheRunner):
     cuts_prompts = False
 
 
-def _layer_kinds(config: Any) -> tuple[dict[str, int], set[str]]:
-    """Of a model with sliding windows, the kinds of layers that attend with each kind's window (0:
-    none), and the kinds that do not; both empty without any window.
+def _sliding_windows(config: Any) -> dict[str, int]:
+    """The layer kinds of a model with sliding windows and each kind's window (0: none); empty
+    without any.
     """
     window = getattr(config, "sliding_window", None)
     kinds = set(getattr(config, "layer_types", None) or ["sliding_attention"])
     if not window or not kinds & _SLIDING_KINDS:
-        return {}, set()
-    attending = sorted(kinds - _STATE_KINDS)
-    windows = {kind: window if kind in _SLIDING_KINDS else 0 for kind in attending}
-    return windows, kinds & _STATE_KINDS
+        return {}
+    if "hybrid_sliding" in kinds:  # some models call their masks by what those layers attend to
+        kinds |= {"full_attention", "sliding_attention"}
+    return {kind: window if kind in _SLIDING_KINDS else 0 for kind in sorted(kinds - _STATE_KINDS)}

@@ -52,6 +52,18 @@ class SlotLayer(CacheLayerMixin):
         keys[self._places(keys.device)] = indexer_key_states
         return keys[:, : self.length]
 
+    @property
+    def indexer_position_ids(self) -> torch.Tensor | None:
+        """(3, rows, num_past): the positions of the columns before the forward's tokens, as Qwen 4
+        (experimental) keeps them for its three rotary axes.
+        """
+        past = torch.arange(self.num_past, device=self.positions.device)
+        return past.expand(3, len(self.positions), -1) if self.num_past else None
+
+    @indexer_position_ids.setter
+    def indexer_position_ids(self, position_ids: torch.Tensor) -> None:
+        """A column's position is its number."""
+
     def _places(self, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
         """Where the forward's tokens go: rows (rows, 1), positions (rows, tokens)."""
         positions = self.positions.to(device)
