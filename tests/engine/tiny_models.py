@@ -134,6 +134,17 @@ STATES: dict[str, tuple[str, dict[str, Any]]] = {
         },
     ),
 }
+# Its tokens see each other within chunks, in every second layer; the others scale by position.
+LLAMA4 = {
+    **_SHAPE,
+    **_GROUPED,
+    "head_dim": 8,
+    "intermediate_size_mlp": 64,
+    "num_local_experts": 2,
+    "attention_chunk_size": 24,
+    "no_rope_layers": [1, 0],
+    "floor_scale": 8,
+}
 # What does not go in flight, for random_model and random_encoder_decoder.
 RWKV = {"vocab_size": VOCAB_SIZE, "hidden_size": 32, "num_hidden_layers": 2}
 GPT_NEO = {
@@ -144,14 +155,6 @@ GPT_NEO = {
     "max_position_embeddings": CONTEXT,
     "attention_types": [[["global", "local"], 1]],
     "window_size": 24,  # longer than what is tried at load
-}
-LLAMA4 = {
-    **_SHAPE,
-    **_GROUPED,
-    "head_dim": 8,
-    "intermediate_size_mlp": 64,
-    "num_local_experts": 2,
-    "attention_chunk_size": 24,
 }
 # Its rotary embedding changes where the longest sequence of a batch passes 64 tokens.
 PHI3_LONG = {

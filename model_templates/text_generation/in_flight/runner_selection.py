@@ -32,6 +32,7 @@ from ..paged.plain_attention import plain_attention
 from ..paged.runner import PagedRunner
 from ..runners.cache_runner import CacheRunner, WholePromptRunner
 from ..runners.experts import choose_experts
+from ..runners.packed_attention import CHUNKED
 from ..runners.packed_runner import PackedRunner
 from ..sequence.sampling_params import SamplingParams
 from .warm_up import dummy_sequence
@@ -43,7 +44,7 @@ _TOLERANCE = {torch.float32: 1e-3, torch.float16: 3e-2, torch.bfloat16: 8e-2}
 _WIDEST = 8e-2
 _TRIAL_LEN = 32
 _TRIAL_WIDTH = 4
-_WIDTHS = ("sliding_window", "attention_chunk_size")
+_WIDTHS = ("sliding_window", "attention_chunk_size", "floor_scale")
 
 
 class Runner(Protocol):
@@ -77,7 +78,8 @@ def select_runner(
     candidates: list[RunnerFactory] = [CacheRunner]
     is_plain = all(shape.is_plain for shape in shapes)
     is_packed = is_plain and getattr(model, "_supports_attention_backend", False)
-    if is_packed and not in_pages:
+    kinds = getattr(model.config.get_text_config(), "layer_types", None) or ()
+    if is_packed and (CHUNKED in kinds or not in_pages):
         candidates.insert(0, PackedRunner)
     has_states = any(shape.states for shape in shapes)
     if has_states:
@@ -207,7 +209,8 @@ def _first_matching(
 
 @contextmanager
 def _narrow_windows(model: Any) -> Iterator[None]:
-    """Narrows sliding windows and attention chunks to fewer tokens than the trial run has:
+    """Narrows sliding windows, attention chunks and steps of temperature to fewer tokens than the
+    trial run has:
     otherwise it would not show whether a runner respects them.
     """
     configs = [getattr(module, "config", None) for module in model.modules()]

@@ -23,6 +23,7 @@ import torch.nn.functional as F
 from ..kv.kv_cache import KVCache
 
 ATTENTION_NAME = "hf_triton_packed"
+CHUNKED = "chunked_attention"  # among a configuration's ``layer_types``
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,33 @@ class PrefillSpan:
     slot: int
     start: int
     end: int
+
+
+@dataclass(frozen=True)
+class AttentionRule:
+    """How a layer scores: the scale, its sliding window (0: none), its soft cap (0: none), its
+    attention sinks (heads,), which slots don't compute, and the chunk of positions within which
+    tokens see each other (0: none), which pages don't.
+    """
+
+    scale: float
+    window: int = 0
+    softcap: float = 0.0
+    sinks: torch.Tensor | None = None
+    chunk: int = 0
+
+    @property
+    def reach(self) -> int:
+        """Sequences of no more tokens are seen whole (0: all are)."""
+        return self.window or self.chunk
+
+    def oldest(self, positions: torch.Tensor) -> torch.Tensor:
+        """The first position that tokens at ``positions`` see, where they don't see all."""
+        return positions - (positions % self.chunk if self.chunk else self.window - 1)
+
+    def scores(self, raw: torch.Tensor) -> torch.Tensor:
+        """Gemma 2's soft cap, https://arxiv.org/abs/2408.00118, section 2."""
+        return torch.tanh(raw / self.softcap) * self.softcap if self.softcap else raw
 
 
 @dataclass
@@ -67,17 +95,19 @@ class PackedStep:
             self._rows[key] = (first.unsqueeze(1) + heads).flatten().to(stored.device)
         return self._rows[key]
 
-    def decode_mask(self, window: int, like: torch.Tensor, repeats: int = 1) -> torch.Tensor:
+    def decode_mask(
+        self, rule: AttentionRule, like: torch.Tensor, repeats: int = 1
+    ) -> torch.Tensor:
         """(num_decodes * repeats, 1, max_len) additive: 0 where a row's token may look, -inf
         elsewhere. Each row stands ``repeats`` times in a row.
         """
-        key = (window, like.device, like.dtype, repeats)
+        key = (rule.window, rule.chunk, like.device, like.dtype, repeats)
         if key not in self._masks:
             positions = self.positions[: self.num_decodes].to(like.device).view(-1, 1, 1)
             columns = torch.arange(self.max_len, device=like.device)
             hidden = columns > positions
-            if window:
-                hidden = hidden | (columns <= positions - window)
+            if rule.reach:
+                hidden = hidden | (columns < rule.oldest(positions))
             mask = torch.zeros(hidden.shape, dtype=like.dtype, device=like.device)
             mask.masked_fill_(hidden, float("-inf"))
             self._masks[key] = mask.repeat_interleave(repeats, dim=0) if repeats > 1 else mask
@@ -134,7 +164,7 @@ def packed_attention(
     _write(values, rows, value)
 
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-    rule = AttentionRule(scale, sliding_window or 0, softcap or 0.0)
+    rule = AttentionRule(scale, sliding_window or 0, softcap or 0.0, chunk=_chunk(module))
     q = query[0].transpose(0, 1)  # (num_tokens, heads, key_dim)
     if not step.prefills:
         return _decode(q, keys, values, step, rule).unsqueeze(0), None
@@ -149,26 +179,18 @@ def packed_attention(
     return out.unsqueeze(0), None
 
 
+def _chunk(module: Any) -> int:
+    """The chunk of a layer's attention (Llama 4), 0 without."""
+    config = getattr(module, "config", None)
+    kinds = getattr(config, "layer_types", None) or {}
+    is_chunked = kinds and kinds[module.layer_idx] == CHUNKED
+    return int(config.attention_chunk_size) if config and is_chunked else 0
+
+
 def _write(stored: torch.Tensor, rows: torch.Tensor, states: torch.Tensor) -> None:
     """Puts states (1, kv_heads, num_tokens, dim) at their rows of ``stored``."""
     dim = stored.shape[-1]
     stored.view(-1, dim).index_copy_(0, rows, states[0].transpose(0, 1).reshape(-1, dim))
-
-
-@dataclass(frozen=True)
-class AttentionRule:
-    """How a layer scores: the scale, its sliding window (0: none), its soft cap (0: none), and its
-    attention sinks (heads,), which slots don't compute.
-    """
-
-    scale: float
-    window: int = 0
-    softcap: float = 0.0
-    sinks: torch.Tensor | None = None
-
-    def scores(self, raw: torch.Tensor) -> torch.Tensor:
-        """Gemma 2's soft cap, https://arxiv.org/abs/2408.00118, section 2."""
-        return torch.tanh(raw / self.softcap) * self.softcap if self.softcap else raw
 
 
 def _decode(
@@ -184,7 +206,7 @@ def _decode(
     k = keys[:rows, :, : step.max_len]  # (rows, kv_heads, max_len, key_dim), a view
     v = values[:rows, :, : step.max_len]
     folded = q.reshape(rows, kv_heads, heads // kv_heads, -1)
-    mask = step.decode_mask(rule.window, q).unsqueeze(1)  # (rows, 1, 1, max_len)
+    mask = step.decode_mask(rule, q).unsqueeze(1)  # (rows, 1, 1, max_len)
     if rule.softcap:
         return _matmul_attention(folded, k, v, mask, rule).reshape(rows, heads, -1)
     mask = mask.expand(rows, 1, folded.shape[2], step.max_len)
@@ -201,7 +223,7 @@ def _decode_by_bmm(
     k = keys.flatten(0, 1)[: rows * kv_heads, : step.max_len]  # (rows * kv_heads, max_len, dim)
     v = values.flatten(0, 1)[: rows * kv_heads, : step.max_len]
     folded = q.reshape(rows * kv_heads, heads // kv_heads, dim)
-    mask = step.decode_mask(rule.window, q, kv_heads)  # (rows * kv_heads, 1, max_len)
+    mask = step.decode_mask(rule, q, kv_heads)  # (rows * kv_heads, 1, max_len)
     scores = torch.baddbmm(mask, folded, k.transpose(1, 2), alpha=rule.scale)
     return torch.bmm(torch.softmax(scores, dim=-1), v).view(rows, heads, -1)
 
@@ -218,14 +240,14 @@ def prefill_attention(
     v = values[span.slot : span.slot + 1, :, : span.end]
     if rule.softcap:
         out = _prefill_by_matmul(q, k, v, span, rule)
-    elif span.start == 0 and (not rule.window or span.end <= rule.window):
+    elif span.start == 0 and (not rule.reach or span.end <= rule.reach):
         out = F.scaled_dot_product_attention(
             q, k, v, is_causal=True, scale=rule.scale, enable_gqa=True
         )
     elif q.device.type == "cuda":
         out = _prefill_folded(q, k, v, span, rule)
     else:
-        visible = _visible(span, rule.window, q.device)
+        visible = _visible(span, rule, q.device)
         out = F.scaled_dot_product_attention(
             q, k, v, attn_mask=visible, scale=rule.scale, enable_gqa=True
         )
@@ -240,7 +262,7 @@ def _prefill_folded(
     """
     _, heads, chunk, dim = q.shape
     group = heads // k.shape[1]
-    visible = _visible(span, rule.window, q.device).repeat(group, 1)  # (group * chunk, end)
+    visible = _visible(span, rule, q.device).repeat(group, 1)  # (group * chunk, end)
     folded = q.reshape(1, k.shape[1], group * chunk, dim)
     out = F.scaled_dot_product_attention(folded, k, v, attn_mask=visible, scale=rule.scale)
     return out.reshape(1, heads, chunk, -1)
@@ -252,7 +274,7 @@ def _prefill_by_matmul(
     _, heads, chunk, dim = q.shape
     kv_heads = k.shape[1]
     folded = q.reshape(1, kv_heads, heads // kv_heads * chunk, dim)
-    hidden = ~_visible(span, rule.window, q.device)
+    hidden = ~_visible(span, rule, q.device)
     mask = torch.zeros(hidden.shape, dtype=q.dtype, device=q.device).masked_fill_(
         hidden, float("-inf")
     )
@@ -260,12 +282,12 @@ def _prefill_by_matmul(
     return out.reshape(1, heads, chunk, -1)
 
 
-def _visible(span: PrefillSpan, window: int, device: torch.device) -> torch.Tensor:
+def _visible(span: PrefillSpan, rule: AttentionRule, device: torch.device) -> torch.Tensor:
     """(chunk, end) bool: the columns that each of the chunk's tokens may look at."""
     positions = torch.arange(span.start, span.end, device=device).unsqueeze(1)
     columns = torch.arange(span.end, device=device)
     visible = columns <= positions
-    return visible & (columns > positions - window) if window else visible
+    return visible & (columns >= rule.oldest(positions)) if rule.reach else visible
 
 
 def _matmul_attention(

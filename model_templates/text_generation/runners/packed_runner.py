@@ -11,10 +11,11 @@ from typing import Any
 
 import torch
 from hf_runtime.devices.device import devices_of
+from transformers import Cache
 
 from ..engine.scheduler import Step
 from ..kv.kv_cache import KVCache
-from .packed_attention import ATTENTION_NAME, PackedStep, PrefillSpan, attending, register
+from .packed_attention import ATTENTION_NAME, CHUNKED, PackedStep, PrefillSpan, attending, register
 
 _LEN_STEP = 32  # tokens; cache views end at multiples of it, so that kernels see fewer shapes
 
@@ -29,6 +30,8 @@ class PackedRunner:
         self.cache = cache
         self.device = device
         self._is_spread = len(devices_of(model)) > 1
+        kinds = getattr(model.config.get_text_config(), "layer_types", None) or ()
+        self._asks_offsets = CHUNKED in kinds
         register()
         model.set_attn_implementation(ATTENTION_NAME)
 
@@ -48,6 +51,7 @@ class PackedRunner:
                 position_ids=packed.positions.unsqueeze(0),
                 use_cache=False,
                 logits_to_keep=rows,
+                **({"past_key_values": _Offsets(packed)} if self._asks_offsets else {}),
             )
         logits: torch.Tensor = output.logits[0]
         return logits
@@ -73,6 +77,27 @@ class PackedRunner:
         if self._is_spread:
             return rows
         return torch.tensor(rows, dtype=torch.int64, device=self.device)
+
+
+class _Offsets(Cache):
+    """What Llama 4 asks of its cache beside keys and values: from ``get_seq_length`` and tokens'
+    numbers in the row it computes positions, for the temperature of its attention.
+    """
+
+    def __init__(self, packed: PackedStep) -> None:
+        super().__init__(layers=[])
+        numbers = torch.arange(len(packed.positions), device=packed.positions.device)
+        self._offsets = packed.positions - numbers
+
+    def get_seq_length(self, layer_idx: int = 0) -> Any:
+        """(num_tokens,) int64: one for each token."""
+        return self._offsets
+
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """The attention function writes them to the slots."""
+        return key_states, value_states
 
 
 def lay_out(step: Step) -> tuple[torch.Tensor, list[int], list[PrefillSpan]]:

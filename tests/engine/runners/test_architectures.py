@@ -20,10 +20,12 @@ from tests.engine.driving import generate_all, running, setup
 from tests.engine.tiny_models import (
     CACHED,
     CONTEXT,
+    LLAMA4,
     PACKED,
     STATES,
     WINDOW,
     mixed_load,
+    random_model,
     reference,
     tiny_model,
 )
@@ -168,6 +170,17 @@ def test_models_without_attention_interface_go_through_the_cache(name: str) -> N
     assert runner == "cache"
     assert tokens == expected
     assert_mixed(steps)
+
+
+def test_chunked_attention_and_its_temperature_follow_each_tokens_position() -> None:
+    model = random_model("llama4_text", **LLAMA4)
+    expected = varied_reference(model)
+    tokens, runner, steps = tokens_in_flight(model)
+    assert runner == "packed"
+    assert tokens == expected
+    assert_mixed(steps)
+    for without in ({"attention_chunk_size": CONTEXT}, {"attn_temperature_tuning": False}):
+        assert reference(random_model("llama4_text", **{**LLAMA4, **without}), ASKED) != expected
 
 
 @pytest.mark.parametrize("name", sorted(STATES))
