@@ -135,7 +135,7 @@ CASES = {
         },
         "10m",
         "15m",
-        "Model a has had no free slot for 10 minutes",
+        "Model a has had no room for more sequences for 10 minutes",
         {"model": "a"},
     ),
     "HfTritonQueueGrows": Case(
@@ -205,6 +205,23 @@ CASES = {
 }
 
 
+# Of a cache in pages, which few long sequences fill.
+NO_PAGE_FREE = Case(
+    {
+        'hf_triton_kv_slots{model="a"}': "512x30",
+        'hf_triton_kv_slots_used{model="a"}': "40x30",
+        'hf_triton_kv_tokens{model="a"}': "10000x30",
+        'hf_triton_kv_tokens_used{model="a"}': "8000 9200x30",
+        'hf_triton_kv_tokens{model="b"}': "10000x30",
+        'hf_triton_kv_tokens_used{model="b"}': "8900x30",
+    },
+    "10m",
+    "15m",
+    CASES["HfTritonNoSlotFree"].summary,
+    {"model": "a"},
+)
+
+
 def promtool_case(name: str, case: Case) -> dict[str, Any]:
     rule = RULES[name]
     fired = {
@@ -233,6 +250,7 @@ def test_every_alert_has_a_case() -> None:
 def test_every_alert_fires_when_it_should_and_not_before(tmp_path: Path) -> None:
     (tmp_path / "rules.yaml").write_bytes(rules())
     tests = [promtool_case(name, case) for name, case in CASES.items()]
+    tests.append(promtool_case("HfTritonNoSlotFree", NO_PAGE_FREE))
     body = {"rule_files": ["rules.yaml"], "evaluation_interval": "1m", "tests": tests}
     (tmp_path / "tests.yaml").write_text(yaml.safe_dump(body))
     assert "SUCCESS" in promtool("test", "rules", "tests.yaml", folder=tmp_path)
