@@ -28,12 +28,13 @@ _SERVED = "through tritonserver"
 SECTIONS = {
     section.name: section
     for section in (
+        Section("agree-ways", "tokens beside the CPU's: ways", "agree.ways", 120),
         Section("agree-models", "tokens beside the CPU's: models", "agree.models", 90),
-        Section("agree-weights", "tokens beside the CPU's: weights", "agree.weights", 90),
-        Section("agree-sampling", "tokens beside the CPU's: sampling", "agree.sampling", 90),
-        Section("ceilings", "memory and matrix products", "sections.ceilings", 60),
-        Section("launches", "kernels, steps, copies, waits", "sections.launches", 60),
-        Section("tokens-1b", "tokens/s, 1 B", "sections.throughput", 200, "llama-1b"),
+        Section("agree-weights", "tokens beside the CPU's: weights", "agree.weights", 60),
+        Section("agree-sampling", "tokens beside the CPU's: sampling", "agree.sampling", 45),
+        Section("ceilings", "memory and matrix products", "sections.ceilings", 40),
+        Section("launches", "kernels, steps, copies, waits", "sections.launches", 40),
+        Section("tokens-1b", "tokens/s, 1 B", "sections.throughput", 180, "llama-1b"),
         Section("vllm-1b", "tokens/s of vLLM, 1 B", "sections.vllm", 200, "llama-1b"),
         Section("tokens-8b", "tokens/s, 8 B", "sections.throughput", 300, "llama-8b"),
         Section("counts", "kernels, copies, waits", "sections.counts", 90, is_fake_only=True),

@@ -74,7 +74,7 @@ def select_attention(cases: Callable[[], set[AttentionCase]], device: torch.devi
     if not found:
         return plain_attention
     refused = []
-    for name, load in _backends(device):
+    for name, load in backends(device):
         try:
             attend = load()
             for case in found:
@@ -89,7 +89,8 @@ def select_attention(cases: Callable[[], set[AttentionCase]], device: torch.devi
     return plain_attention
 
 
-def _backends(device: torch.device) -> Iterator[tuple[str, Callable[[], Attend]]]:
+def backends(device: torch.device) -> Iterator[tuple[str, Callable[[], Attend]]]:
+    """Their names and how each is loaded, which may raise anything; the fastest first."""
     yield "varlen_attn", lambda: _varlen_attn(device)
     for name in _FLASH_ATTENTION:
         yield name, lambda name=name: _flash_attention(name, device)  # type: ignore[misc]

@@ -78,7 +78,8 @@ def case(context: Context, **named: str) -> Iterator[dict[str, Any]]:
     in the row too.
     """
     context.say(", ".join(named.values()))
-    row: dict[str, Any] = {**named, "run_by": "", "tokens": 0, "near_ties": 0, "agrees": False}
+    row: dict[str, Any] = {**named, "run_by": "", "tokens": 0, "near_ties": 0, "preempted": 0}
+    row["agrees"] = False
     try:
         yield row
     except Exception as error:  # noqa: BLE001
@@ -117,4 +118,5 @@ def run_case(
     with engine_on(model, device, **{**ROOM, **options}) as engine:
         row["run_by"] = engine.runner.name
         got = [*answers(engine, asked), *answers(engine, asked)]
+        row["preempted"] = engine.metrics.num_preempted
     compare(row, [*expected, *expected], got, tolerance or TOLERANCE[model.dtype])

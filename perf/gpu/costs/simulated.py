@@ -11,13 +11,15 @@ from typing import Any
 
 import torch
 from text_generation.engine.scheduler import Scheduler, Step
+from text_generation.in_flight.step_tokens import max_num_batched_tokens
 from text_generation.in_flight.warm_up import dummy_sequence
 from text_generation.kv.kv_cache import CacheSize, plan_size
 from text_generation.kv.layer_shapes import LayerShape
 from text_generation.kv.paged_cache import PagedSize, plan_pages
 from text_generation.kv.pages import PAGE_SIZE, Pages, num_pages_of
 from text_generation.kv.slot_contents import SlotContents
-from text_generation.kv.space import Space
+from text_generation.options import Options
+from text_generation.paged.graphs import MOST_TOKENS, token_counts
 from text_generation.sequence.sampling_params import SamplingParams
 from text_generation.sequence.sequence import Sequence, Token
 
@@ -27,7 +29,9 @@ from perf.gpu.sections.closed_loop import requests
 MEAN_TOKENS = 370  # of a request of the load, when it ends
 _GIB = 2**30
 _PADDED_TO, _SHORTEST_GRAPH = 32, 256  # columns of slots, and of their shortest graph
-_SMALL_GRAPHS, _GRAPH_STEP = (1, 2, 4, 8), 16  # tokens
+_SMALL_GRAPHS, _GRAPH_STEP = (1, 2, 4, 8), 16  # rows
+_SLOTS_NUM_BATCHED_TOKENS = 512
+_DEVICE = torch.device("cuda")
 
 
 @dataclass(frozen=True)
@@ -46,8 +50,8 @@ class Work:
 
 def room(decoder: Decoder, card: Card, design: Design) -> CacheSize | PagedSize:
     """The cache as the engine sizes it by default. Raises LoadError where nothing fits."""
-    dim, device = decoder.head_dim, torch.device("cuda")
-    shape = LayerShape(decoder.num_kv_heads, dim, dim, torch.bfloat16, device)
+    dim = decoder.head_dim
+    shape = LayerShape(decoder.num_kv_heads, dim, dim, torch.bfloat16, _DEVICE)
     asked: dict[str, Any] = {
         "model_limit": decoder.context,
         "max_model_len": None,
@@ -73,10 +77,7 @@ def steps(
 ) -> Iterator[Work]:
     """The last three quarters of so many steps."""
     size, asked = room(decoder, card, design), requests(0)
-    scheduler = _scheduler(size, design)
-    of: Callable[[Step], Work] = _PagedWork(design.most_graph_tokens)
-    if isinstance(size, CacheSize):
-        of = _SlotWork(size)
+    scheduler, of = _in_slots(size) if isinstance(size, CacheSize) else _in_pages(size, card)
 
     def new(count: int) -> list[Sequence]:
         return [
@@ -97,30 +98,36 @@ def steps(
             yield replace(work, copied=tuple(copy.num_tokens for copy in copies))
 
 
-def _scheduler(size: CacheSize | PagedSize, design: Design) -> Scheduler:
-    if isinstance(size, CacheSize):
-        space: Space = SlotContents(size.num_slots, 0, size.num_slots)
-        return Scheduler(size.num_slots, design.max_num_batched_tokens, space)
-    return Scheduler(size.max_num_seqs, design.max_num_batched_tokens, Pages(size.num_pages))
+def _in_slots(size: CacheSize) -> tuple[Scheduler, Callable[[Step], Work]]:
+    space = SlotContents(size.num_slots, 0, size.num_slots)
+    return Scheduler(size.num_slots, _SLOTS_NUM_BATCHED_TOKENS, space), _SlotWork(size)
+
+
+def _in_pages(size: PagedSize, card: Card) -> tuple[Scheduler, Callable[[Step], Work]]:
+    def total_bytes(_: torch.device) -> int:
+        return int(card.memory_gib * _GIB)
+
+    number = max_num_batched_tokens(Options(), _DEVICE, total_bytes, size.max_num_seqs)
+    return Scheduler(size.max_num_seqs, number, Pages(size.num_pages)), _PagedWork(number)
 
 
 class _PagedWork:
     """What a step in pages does: attention reads whole pages, graphs hold up to so many tokens."""
 
-    def __init__(self, most_graph_tokens: int) -> None:
-        self._most = most_graph_tokens
+    def __init__(self, max_num_batched_tokens: int) -> None:
+        self._sizes = token_counts(1, min(max_num_batched_tokens, MOST_TOKENS))
 
     def __call__(self, step: Step) -> Work:
         ends = [one.num_computed_tokens for one in step.decodes]
         ends += [chunk.end for chunk in step.prefills]
-        is_replayed = step.num_tokens <= self._most
+        padded = next((size for size in self._sizes if size >= step.num_tokens), None)
         return Work(
             num_sampled=len(step.sampled),
-            num_tokens=_padded(step.num_tokens) if is_replayed else step.num_tokens,
+            num_tokens=padded or step.num_tokens,
             num_chunks=len(step.prefills),
             read=sum(num_pages_of(end) * PAGE_SIZE for end in ends),
             needed=sum(ends),
-            is_replayed=is_replayed,
+            is_replayed=padded is not None,
         )
 
 
@@ -139,7 +146,9 @@ class _SlotWork:
         is_replayed, rows = not chunks, len(ends)
         columns = -(-max(ends, default=0) // _PADDED_TO) * _PADDED_TO
         if is_replayed:
-            rows = min(_padded(rows), self._size.num_slots)
+            small = next((number for number in _SMALL_GRAPHS if number >= rows), None)
+            rows = small or -(-rows // _GRAPH_STEP) * _GRAPH_STEP
+            rows = min(rows, self._size.num_slots)
             columns = _SHORTEST_GRAPH
             while columns < max(ends):
                 columns *= 2
@@ -157,9 +166,3 @@ class _SlotWork:
             is_replayed=is_replayed,
             num_new_shapes=num_new,
         )
-
-
-def _padded(num_tokens: int) -> int:
-    """The tokens of the graph that computes so many."""
-    small = next((size for size in _SMALL_GRAPHS if size >= num_tokens), None)
-    return small or -(-num_tokens // _GRAPH_STEP) * _GRAPH_STEP

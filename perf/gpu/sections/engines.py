@@ -93,9 +93,10 @@ def engine_on(
     *,
     adapters: Adapters | None = None,
     paged: bool = True,
+    runs_ahead: bool = True,
     **options: Any,
 ) -> Iterator[InFlightEngine]:
-    """The engine with these options; with pages on a CPU, too."""
+    """The engine with these options; with pages and a step ahead on a CPU, too."""
     own_attention = model.config._attn_implementation  # noqa: SLF001
     engine = InFlightEngine(
         EngineSetup(
@@ -108,6 +109,7 @@ def engine_on(
             prepare=lambda _: None,
             adapters=adapters,
             paged=paged,
+            runs_ahead=runs_ahead,
         )
     )
     engine.start()

@@ -100,7 +100,7 @@ def test_the_first_that_agrees_in_all_cases_is_taken(
         yield "third", lambda: flash_attention(flash)
         yield "fourth", lambda: plain_attention
 
-    monkeypatch.setattr(backends, "_backends", tried)
+    monkeypatch.setattr(backends, "backends", tried)
     found = select_attention(lambda: {CASES["plain"], CASES["window"]}, CUDA)
     assert "flash_attention" in found.__qualname__  # type: ignore[attr-defined]
     (line,) = log_lines
@@ -114,7 +114,7 @@ def test_the_first_that_agrees_in_all_cases_is_taken(
 def test_where_none_agrees_attention_is_plain(
     monkeypatch: pytest.MonkeyPatch, log_lines: list[str]
 ) -> None:
-    monkeypatch.setattr(backends, "_backends", lambda _: iter([("first", not_installed)]))
+    monkeypatch.setattr(backends, "backends", lambda _: iter([("first", not_installed)]))
     assert select_attention(lambda: {PLAIN}, CUDA) is plain_attention
     (line,) = log_lines
     assert line.startswith("W attention by torch's operators, slowly; first: ImportError")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from perf.gpu.agree import sampling, weights
+from perf.gpu.agree import sampling, ways, weights
 from perf.gpu.agree.compared import Reference, case, compare
 from perf.gpu.results import Context
 from perf.gpu.sections import (
@@ -179,3 +179,17 @@ def test_memory_is_held_to_the_budget(measured: Measured) -> None:
 )
 def test_kernels_are_told_apart_by_their_names(kernel: str, kind: str) -> None:
     assert kernels.kind_of(kernel) == kind
+
+
+def test_every_way_to_compute_a_llama_agrees_with_the_cpu(
+    measured: Measured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ways, "_SHORT", (3,))
+    context, figures = measured
+    ways.measure(context)
+    found = {(row["way"], row["dtype"]): row for row in rows(figures, "agreement")}
+    assert found["few pages: preempted", "float32"]["preempted"] > 0
+    assert found["fused, FlashAttention 3", "bfloat16"]["agrees"] is None, "it is not installed"
+    assert not any(row["agrees"] is False for row in found.values())
+    assert found["fused, our kernel", "float32"]["run_by"].startswith("fused")
+    assert found["paged, our kernel", "float32"]["run_by"].startswith("paged")
