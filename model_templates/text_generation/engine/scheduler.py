@@ -21,54 +21,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 
 from ..kv.slot_contents import SlotContents, SlotCopy
 from ..kv.space import Space
 from ..sequence.sequence import Sequence
-from .step_inputs import StepInputs
-
-
-@dataclass(frozen=True)
-class PrefillChunk:
-    """Tokens ``start .. end-1`` of a prompt, or of what a preempted sequence computes again; the
-    last chunk gives the next output token.
-    """
-
-    sequence: Sequence
-    start: int
-    end: int
-
-    @property
-    def is_first(self) -> bool:
-        """Whether the sequence begins with it, for the first time."""
-        sequence = self.sequence
-        return self.start == sequence.num_reused_tokens and not sequence.num_preemptions
-
-    @property
-    def is_last(self) -> bool:
-        return self.end == self.sequence.num_prefill_tokens
-
-
-@dataclass(frozen=True)
-class Step:
-    """What to compute: one token for each of ``decodes`` (those in slots in their order), then the
-    chunks of ``prefills``; ``copies`` come before both.
-    """
-
-    decodes: list[Sequence] = field(default_factory=list)
-    prefills: list[PrefillChunk] = field(default_factory=list)
-    copies: list[SlotCopy] = field(default_factory=list)
-    inputs: StepInputs = field(default_factory=StepInputs)
-
-    @property
-    def sampled(self) -> list[Sequence]:
-        """The sequences that get a token from this step, in the order of the step's logits."""
-        return self.decodes + [chunk.sequence for chunk in self.prefills if chunk.is_last]
-
-    @property
-    def num_tokens(self) -> int:
-        return len(self.decodes) + sum(chunk.end - chunk.start for chunk in self.prefills)
+from .step import PrefillChunk, Step
 
 
 class Scheduler:

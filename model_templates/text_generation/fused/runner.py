@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from ..engine.scheduler import Step
+from ..engine.step import Step
 from ..kv.kv_cache import KVCache
 from ..runners.packed_attention import AttentionRule, PrefillSpan, prefill_attention
 from ..runners.packed_runner import lay_out

@@ -15,7 +15,8 @@ from hf_runtime.devices.device import total_bytes
 from hf_runtime.errors import reason
 
 from ..engine.engine import Engine, EngineSetup
-from ..engine.scheduler import Scheduler, Step
+from ..engine.scheduler import Scheduler
+from ..engine.step import Step
 from ..kv.kv_cache import CacheSize, context_length, stable_length
 from ..kv.layer_shapes import layer_shapes
 from ..kv.paged_cache import PagedSize

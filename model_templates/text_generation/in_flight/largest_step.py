@@ -15,7 +15,7 @@ from hf_runtime.devices.device import devices_of, total_bytes
 from hf_runtime.errors import LoadError, reason
 
 from ..engine.engine import EngineSetup
-from ..engine.scheduler import PrefillChunk, Step
+from ..engine.step import PrefillChunk, Step
 from ..kv.kv_cache import CacheSize, KVCache
 from ..kv.layer_shapes import LayerShape
 from ..kv.paged_cache import PagedCache, PagedSize

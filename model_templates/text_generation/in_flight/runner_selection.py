@@ -19,7 +19,8 @@ import torch
 from hf_runtime import log
 from hf_runtime.errors import RuntimeModelError, reason
 
-from ..engine.scheduler import Scheduler, Step
+from ..engine.scheduler import Scheduler
+from ..engine.step import Step
 from ..fused.attention_rules import UnsupportedDecoderError
 from ..gpu.backends import AttentionCase, RecordingAttention, select_attention
 from ..gpu.runner import GpuFusedRunner

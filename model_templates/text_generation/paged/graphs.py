@@ -25,7 +25,7 @@ from hf_runtime.devices.device import devices_of
 from hf_runtime.errors import reason
 from hf_runtime.log import info, warn
 
-from ..engine.scheduler import Step
+from ..engine.step import Step
 from ..kv.pages import PAGE_SIZE, num_pages_of
 from .step import PagedStep, StepShape, lay_out_pages, views
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from hf_runtime.devices.device import devices_of
 
-from ..engine.scheduler import Step
+from ..engine.step import Step
 from ..kv.paged_cache import PagedCache
 from ..lora.linear import Adapters
 from .attention import ATTENTION_NAME, Attend, attending, register

@@ -15,8 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..engine.scheduler import Step
-from ..engine.step_inputs import StepInputs
+from ..engine.step import Step, StepInputs
 from ..kv.paged_cache import PagedCache
 from ..kv.pages import PAGE_SIZE
 from ..sequence.sequence import Sequence

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from ..engine.scheduler import Step
+from ..engine.step import Step
 from ..lora.linear import Adapters
 from ..lora.rows import RowAdapters, StepAdapters
 from ..sequence.sequence import Sequence

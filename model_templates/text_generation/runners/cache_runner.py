@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from ..engine.scheduler import PrefillChunk, Step
+from ..engine.step import PrefillChunk, Step
 from ..kv.kv_cache import KVCache
 from ..kv.layer_shapes import cache_argument
 from ..sequence.sequence import Sequence

@@ -13,7 +13,7 @@ import torch
 from hf_runtime.devices.device import devices_of
 from transformers import Cache
 
-from ..engine.scheduler import Step
+from ..engine.step import Step
 from ..kv.kv_cache import KVCache
 from .packed_attention import ATTENTION_NAME, CHUNKED, PackedStep, PrefillSpan, attending, register
 

@@ -10,7 +10,8 @@ from itertools import islice
 from typing import Any
 
 import torch
-from text_generation.engine.scheduler import Scheduler, Step
+from text_generation.engine.scheduler import Scheduler
+from text_generation.engine.step import Step
 from text_generation.in_flight.step_tokens import max_num_batched_tokens
 from text_generation.in_flight.warm_up import dummy_sequence
 from text_generation.kv.kv_cache import CacheSize, plan_size

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from hf_runtime.errors import DeviceLostError, EngineError, LoadError, OverloadedError, RequestError
-from text_generation.engine.scheduler import Step
+from text_generation.engine.step import Step
 from text_generation.in_flight import storage
 from text_generation.in_flight.engine import InFlightEngine
 from text_generation.structured.constraint import Constraint

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from hf_runtime.errors import CancelledError, DeadlineError, EngineError
-from text_generation.engine.scheduler import Step
+from text_generation.engine.step import Step
 from text_generation.in_flight.engine import InFlightEngine
 from text_generation.sequence.sequence import Sequence
 from text_generation.structured.constraint import Constraint

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from text_generation.engine.scheduler import PrefillChunk, Step
+from text_generation.engine.step import PrefillChunk, Step
 from text_generation.in_flight.warm_up import dummy_sequence
 from text_generation.kv.layer_shapes import LayerShape
 from text_generation.kv.paged_cache import PagedCache, PagedSize

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from text_generation.engine.scheduler import Scheduler, Step
+from text_generation.engine.scheduler import Scheduler
+from text_generation.engine.step import Step
 from text_generation.in_flight.warm_up import dummy_sequence
 from text_generation.kv import prefix_index, slot_contents
 from text_generation.kv.slot_contents import SlotContents, SlotCopy, prefix_slot_order
