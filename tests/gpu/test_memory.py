@@ -45,8 +45,11 @@ def left_bytes(gpu: FakeGpu, config: dict[str, Any], **options: Any) -> int:
     return gpu.total_bytes - gpu.pool_bytes - gpu.live.peak
 
 
-@pytest.mark.parametrize("num_tokens", [None, 8192])
-@pytest.mark.parametrize("config", [LLAMA_2_7B, LLAMA_3_8B], ids=["Llama-2-7B", "Llama-3.1-8B"])
+@pytest.mark.parametrize(
+    "config, num_tokens",
+    [(LLAMA_2_7B, None), (LLAMA_3_8B, 8192)],
+    ids=["Llama-2-7B", "Llama-3.1-8B, long steps"],
+)
 def test_the_largest_step_fits_beside_the_cache(
     config: dict[str, Any], num_tokens: int | None
 ) -> None:

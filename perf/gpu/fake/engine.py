@@ -19,7 +19,8 @@ from text_generation.sequence.sequence import Sequence, Update
 from perf.gpu.fake.events import Log
 from perf.gpu.fake.gpu import FakeGpu
 
-SMALL: dict[str, Any] = {"max_num_seqs": 4, "max_model_len": 60}
+# Few sizes to capture: 1, 2 and 4 decodes, and 16 tokens with chunks among them.
+SMALL: dict[str, Any] = {"max_num_seqs": 4, "max_model_len": 60, "max_num_batched_tokens": 16}
 _UNTIL_STEADY = 3  # steps after the prompts': an engine may be a step ahead of what it has read
 
 

@@ -52,6 +52,8 @@ class FakeGpu:
         self.pinned: set[int] = set()
         self.truth: Callable[[], bool] = lambda: False
         self.fake = FakeTensorMode(allow_non_fake_inputs=True)
+        self.first_met: list[str] = []  # kernels of a shape that was captured before it ever ran
+        self._ran: set[tuple[str, tuple[int, ...]]] = set()
         self._capture: Capture | None = None
 
     def __enter__(self) -> FakeGpu:
@@ -93,7 +95,10 @@ class FakeGpu:
         event = Event(kind, op, caller(), shape, num_bytes)
         self.log.append(event)
         if self._capture is None:
+            self._ran.add((op, shape))
             return
+        if kind == "kernel" and (op, shape) not in self._ran:
+            self.first_met.append(str(event))
         self._capture.events.append(event)
         if kind == "wait":
             self.problems.append(f"{event} while capturing")
