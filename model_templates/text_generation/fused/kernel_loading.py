@@ -53,12 +53,19 @@ def _load_module() -> tuple[ModuleType, bool]:
     """The module of kernels, and whether what it compiles is kept on disk."""
     source = _SOURCE.read_bytes()
     digest = hashlib.sha256(source).hexdigest()[:16]
-    for folder in _cache_folders():
-        path = folder / digest / _SOURCE.name
-        if _is_private_copy(path, source):
+    for folder in private_folders(digest):
+        path = folder / _SOURCE.name
+        if _is_copy(path, source):
             return _imported(path, f"hf_triton_kernels_{digest}"), True
     _say_not_kept("no folder for caches is this user's alone; XDG_CACHE_HOME may name one")
     return _imported(_SOURCE, f"hf_triton_kernels_{digest}"), False
+
+
+def private_folders(name: str) -> Iterator[Path]:
+    """Folders of that name where compiled code may be kept: nobody else can write there."""
+    for folder in _cache_folders():
+        if _is_made_private(folder / name):
+            yield folder / name
 
 
 def _cache_folders() -> Iterator[Path]:
@@ -71,19 +78,25 @@ def _cache_folders() -> Iterator[Path]:
         yield Path(tempfile.gettempdir()) / f"hf-triton-kernels-{user}"
 
 
-def _is_private_copy(path: Path, source: bytes) -> bool:
-    """Puts ``source`` at ``path``; False where that can't be, or others could change it."""
+def _is_made_private(path: Path) -> bool:
+    """Makes a folder; False where that can't be, or others could change what is in it."""
     try:
-        folders = (path.parent.parent, path.parent)
-        for folder in folders:  # one by one: the mode is not that of parents made on the way
+        for folder in (path.parent, path):
+            # one by one: the mode is not that of parents made on the way
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if not all(_is_private(folder) for folder in folders):
-            return False
+        return _is_private(path.parent) and _is_private(path)
+    except (OSError, RuntimeError):
+        return False
+
+
+def _is_copy(path: Path, source: bytes) -> bool:
+    """Puts ``source`` at ``path``; False where that can't be."""
+    try:
         if not path.exists() or path.read_bytes() != source:
             temporary = path.with_name(f".{path.name}.{os.getpid()}")
             temporary.write_bytes(source)
             temporary.replace(path)
-    except (OSError, RuntimeError):
+    except OSError:
         return False
     return True
 

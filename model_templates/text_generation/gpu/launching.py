@@ -7,6 +7,7 @@ registers or takes more shared memory than a card has (tests/gpu/kernels/test_co
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from ..fused.kernel_loading import private_folders
 from ..kv.pages import PAGE_SIZE
 
 _MOST_SPLITS = 32
@@ -176,6 +178,7 @@ def launch(
         with _interpreting():
             _interpreted(kernel)[grid](*arguments, **how.constants, **constants)
         return
+    keep_compiled()
     with _current(device):
         kernel[grid](
             *arguments,
@@ -184,6 +187,18 @@ def launch(
             num_warps=how.num_warps,
             num_stages=how.num_stages,
         )
+
+
+@cache
+def keep_compiled() -> None:
+    """Has OpenAI Triton keep what it compiles where we keep such code, also where its own folder in
+    the user's home can't be written.
+    """
+    import triton
+
+    folder = next(private_folders("openai-triton"), None)
+    if folder is not None and "TRITON_CACHE_DIR" not in os.environ:
+        triton.knobs.cache.dir = str(folder)
 
 
 def _current(device: torch.device) -> Any:

@@ -14,6 +14,7 @@ import torch
 from ..kv.pages import PAGE_SIZE
 from .launching import (
     AttentionShape,
+    Launch,
     attention_launch,
     card_of,
     draw_launch,
@@ -75,37 +76,39 @@ def paged_attention(
     _check_attention(q, keys, values)
     num_tokens, heads, key_dim = q.shape
     kv_heads, value_dim = values.shape[2:]
-    num_seqs = lengths.shape[0]
+    num_seqs, card = lengths.shape[0], card_of(q.device)
     shape = AttentionShape(heads, kv_heads, key_dim, value_dim, q.element_size())
-    card = card_of(q.device)
     splits = num_splits(num_seqs, kv_heads, card)
     out = q.new_empty(num_tokens, heads, value_dim)
-    parts, lse = out, out  # not written where nothing is split
+    kernels = _attention_kernels()
+
+    def attend(grid: tuple[int, ...], how: Launch, *parts: torch.Tensor) -> None:
+        launch(
+            *(kernels.paged_attention, grid, how, q, keys, values, out),
+            *(parts or (out, out)),  # which are not read
+            *(out if sinks is None else sinks, starts, lengths, first_page, pages),
+            *(num_seqs, splits, scale, q.stride(0), q.stride(1)),
+            IS_SPLIT=bool(parts),
+            WINDOW=window,
+            SOFTCAP=softcap,
+            HAS_SINKS=sinks is not None,
+            # The interpreter has no products of bfloat16.
+            UPCAST=q.device.type == "cpu" and q.dtype == torch.bfloat16,
+        )
+
+    decode = attention_launch(shape, card, is_decode=True)
     if splits > 1:
         parts = q.new_empty(num_seqs, splits, heads, value_dim, dtype=torch.float32)
         lse = q.new_empty(num_seqs, splits, heads, dtype=torch.float32)
-    tensors = (q, keys, values, out, parts, lse, out if sinks is None else sinks)
-    step = (starts, lengths, first_page, pages, num_seqs)
-    arguments = (*tensors, *step, splits, scale, q.stride(0), q.stride(1))
-    constants = {
-        "WINDOW": window,
-        "SOFTCAP": softcap,
-        "HAS_SINKS": sinks is not None,
-        # The interpreter has no products of bfloat16.
-        "UPCAST": q.device.type == "cpu" and q.dtype == torch.bfloat16,
-    }
-    kernels = _attention_kernels()
-    how = attention_launch(shape, card, is_decode=True)
-    grid = (num_seqs, kv_heads, splits)
-    launch(kernels.paged_attention, grid, how, *arguments, IS_SPLIT=splits > 1, **constants)
-    if splits > 1:
+        attend((num_seqs, kv_heads, splits), decode, parts, lse)
         join = join_launch(shape, splits)
         launch(kernels.join_splits, (num_seqs, heads), join, parts, lse, out, starts)
+    else:
+        attend((num_seqs, kv_heads, 1), decode)
     if max_query_len > 1:
         how = attention_launch(shape, card, is_decode=False)
         block_q = how.constants["BLOCK_M"] // shape.group
-        grid = (num_tokens // block_q + num_seqs, kv_heads, 1)
-        launch(kernels.paged_attention, grid, how, *arguments, IS_SPLIT=False, **constants)
+        attend((num_tokens // block_q + num_seqs, kv_heads, 1), how)
     return out
 
 

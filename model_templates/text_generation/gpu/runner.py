@@ -74,13 +74,14 @@ class GpuFusedRunner(PageRunner):
             attended = self._attention(index, qkv, step)
             if layer is self.decoder.layers[-1] and wants_fewer:
                 # The other tokens' keys and values are in the cache: nothing else of them is used.
-                hidden, attended = hidden[step.last], attended[step.last]
+                hidden = hidden.index_select(0, step.last)
+                attended = attended.index_select(0, step.last)
             delta = layer.output(attended)
             gate_up = layer.gate_up(_normalised(hidden, delta, layer.mlp_norm))
             delta = layer.down(_OPS.silu_mul.default(gate_up))
         out = _normalised(hidden, delta, self.decoder.norm)
         if not wants_fewer and step.max_query_len > 1:  # as many, but not each token's
-            out = out[step.last]
+            out = out.index_select(0, step.last)
         logits: torch.Tensor = self.decoder.head(out)
         return logits
 

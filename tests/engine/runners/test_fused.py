@@ -314,18 +314,15 @@ def test_a_folder_that_others_can_write_to_is_not_run_from(tmp_path: Path) -> No
     folder = tmp_path / "kernels"
     folder.mkdir(mode=0o777)
     folder.chmod(0o777)
-    assert not kernel_loading._is_private_copy(folder / "0" / "kernels.py", b"")
+    assert not kernel_loading._is_made_private(folder / "0")
     folder.chmod(0o755)
-    assert kernel_loading._is_private_copy(folder / "0" / "kernels.py", b"x = 1\n")
-    assert (folder / "0" / "kernels.py").read_bytes() == b"x = 1\n"
+    assert kernel_loading._is_made_private(folder / "0")
 
 
 def test_where_others_of_a_group_may_write_the_folder_is_private(tmp_path: Path) -> None:
     before = os.umask(0o002)
     try:
-        assert kernel_loading._is_private_copy(
-            tmp_path / "new" / "kernels" / "0" / "kernels.py", b""
-        )
+        assert kernel_loading._is_made_private(tmp_path / "new" / "kernels" / "0")
     finally:
         os.umask(before)
 

@@ -13,7 +13,7 @@ import torch
 pytest.importorskip("triton")
 import triton
 from text_generation.gpu import ops
-from text_generation.gpu.launching import Card, Launch
+from text_generation.gpu.launching import Card, Launch, keep_compiled
 
 from tests.gpu.kernels.compiling import Recorded, compiled
 
@@ -117,3 +117,16 @@ def test_draws_compile_without_spills(
     ops.draw(torch.empty(1, 128256, dtype=dtype), ids, torch.empty(4, 1), ids, ids)
     assert len(recorded) == 1
     check(recorded, capability)
+
+
+def test_compiled_kernels_are_kept_with_the_other_compiled_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.delenv("TRITON_CACHE_DIR")
+    keep_compiled.__wrapped__()
+    assert triton.knobs.cache.dir == str(tmp_path / "hf-triton/kernels/openai-triton")
+    monkeypatch.setenv("TRITON_CACHE_DIR", "/elsewhere")
+    triton.knobs.cache.dir = "/elsewhere"
+    keep_compiled.__wrapped__()
+    assert triton.knobs.cache.dir == "/elsewhere"

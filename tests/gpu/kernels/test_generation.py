@@ -113,6 +113,9 @@ def two_adapters(model: Any) -> Adapters:
 
 def test_joined_weights_are_the_only_ones() -> None:
     model = tiny_model("qwen2")
+    for name, weight in model.named_parameters():
+        if name.endswith("bias"):
+            weight.data.normal_()
     before = {name: weight.clone() for name, weight in model.named_parameters()}
     num_bytes = stored_bytes(model.parameters())
     layers = [(layer.qkv, layer.gate_up) for layer in fused(model).decoder.layers]
@@ -122,6 +125,9 @@ def test_joined_weights_are_the_only_ones() -> None:
     assert stored_bytes([*model.parameters(), *weights]) == num_bytes
     for name, weight in model.named_parameters():
         torch.testing.assert_close(weight, before[name], rtol=0, atol=0)
+    attention, x = model.model.layers[1].self_attn, torch.randn(3, 32)
+    parts = [getattr(attention, name)(x) for name in ("q_proj", "k_proj", "v_proj")]
+    torch.testing.assert_close(layers[1][0](x), torch.cat(parts, dim=-1))
     again = [one for layer in fused(model).decoder.layers for one in (layer.qkv, layer.gate_up)]
     assert again == joint
 
