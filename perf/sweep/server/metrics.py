@@ -131,7 +131,8 @@ def _gauge_figures(gauges: Mapping[str, Sequence[float]]) -> dict[str, float]:
     figures: dict[str, float] = {}
     for name, values in gauges.items():
         figures |= mean_and_max(name, values)
-    for kind, share in (("tokens", "kv_cache_share"), ("slots", "kv_slots_share")):
+    shares = {"tokens": "kv_cache_share", "slots": "kv_slots_share", "pages": "kv_pages_share"}
+    for kind, share in shares.items():
         whole = figures.get(f"kv_{kind}")
         for end in ("", "_max"):
             if whole:
