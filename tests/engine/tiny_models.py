@@ -114,6 +114,33 @@ STATES: dict[str, tuple[str, dict[str, Any]]] = {
             "mamba_dt_rank": 4,
         },
     ),
+    "minimax": (
+        "minimax",
+        {
+            **_GROUPED,
+            "head_dim": 8,
+            "layer_types": [_LINEAR, _FULL],
+            "block_size": 16,
+            "num_local_experts": 4,
+        },
+    ),
+    "minimax-m3": (
+        "minimax_m3_vl_text",
+        {
+            **_GROUPED,
+            "head_dim": 8,
+            "layer_types": [_FULL, "minimax_m3_sparse"],
+            "mlp_layer_types": ["dense", "sparse"],
+            "dense_intermediate_size": 64,
+            "num_local_experts": 4,
+            "num_experts_per_tok": 2,
+            "index_n_heads": 2,
+            "index_head_dim": 8,
+            "index_block_size": 8,
+            "index_topk_blocks": 2,
+            "rotary_dim": 8,
+        },
+    ),
     "deepseek-v3.2": (
         "deepseek_v32",
         {
@@ -210,13 +237,12 @@ def random_model(model_type: str, **config: Any) -> Any:
     """A decoder with normal weights of a standard deviation of 0.3, without special tokens."""
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    return _with_large_weights(
-        AutoModelForCausalLM.from_config(
-            AutoConfig.for_model(
-                model_type, **{"bos_token_id": None, "eos_token_id": None, **config}
-            )
-        )
-    )
+    special = {"bos_token_id": None, "eos_token_id": None}
+    config_of = AutoConfig.for_model(model_type, **{**special, **config})
+    with torch.random.fork_rng():
+        torch.manual_seed(0)  # some biases are drawn
+        model = AutoModelForCausalLM.from_config(config_of)
+    return _with_large_weights(model)
 
 
 def random_encoder_decoder(model_type: str, **config: Any) -> Any:

@@ -9,6 +9,7 @@ paged, cache. Layers that keep states or an indexer's keys run on the cache runn
 
 from __future__ import annotations
 
+import inspect
 import itertools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -25,7 +26,7 @@ from ..fused.attention_rules import UnsupportedDecoderError
 from ..gpu.backends import AttentionCase, RecordingAttention, select_attention
 from ..gpu.runner import GpuFusedRunner
 from ..kv.kv_cache import CacheSize, KVCache
-from ..kv.layer_shapes import LayerShape, cache_argument
+from ..kv.layer_shapes import LayerShape, cache_argument, own_cache
 from ..kv.paged_cache import PagedCache, PagedSize
 from ..kv.pages import Pages, num_pages_of
 from ..paged.attention import Attend
@@ -262,16 +263,20 @@ class _TrialRun:
         """The same as ``generate`` computes them, over transformers' own cache: with some states a
         decoded token is not computed as in a whole forward (Zamba 2 limits time steps in one).
         """
-        from transformers import DynamicCache
-
         logits = {}
-        name = cache_argument(self.model)
+        accepted = inspect.signature(self.model.forward).parameters
         for row, (prompt, forced) in enumerate(zip(self.prompts, self.forced, strict=True)):
-            cache = DynamicCache(config=self.model.config)
+            cache, num_past = own_cache(self.model), 0
             for num_forced, tokens in enumerate([prompt, *([token] for token in forced)]):
-                inputs = {"input_ids": torch.tensor([tokens], device=self.device), name: cache}
-                output = self.model(**inputs, use_cache=True).logits[0, -1]
-                logits[row, num_forced] = output.float()
+                end = num_past + len(tokens)
+                inputs = {
+                    "input_ids": torch.tensor([tokens], device=self.device),
+                    "position_ids": torch.arange(num_past, end, device=self.device).unsqueeze(0),
+                    cache_argument(self.model): cache,
+                }
+                named = {name: value for name, value in inputs.items() if name in accepted}
+                output = self.model(**named, use_cache=True).logits[0, -1]
+                logits[row, num_forced], num_past = output.float(), end
         return logits
 
     def run(self, runner: Runner) -> dict[tuple[int, int], torch.Tensor]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 import math
+import sys
 from dataclasses import dataclass
 from typing import Any
 
@@ -79,12 +80,10 @@ def layer_shapes(model: Any, device: torch.device) -> list[LayerShape]:
         ValueError: a layer keeps something else than keys, values and states of transformers' own
           kinds, or none keeps anything.
     """
-    from transformers import DynamicCache
-
-    cache = DynamicCache(config=model.config)
+    cache = own_cache(model)
     tokens = torch.zeros(1, 2, dtype=torch.int64, device=device)
     model(input_ids=tokens, use_cache=True, **{cache_argument(model): cache})
-    shapes = [_layer_shape(index, layer, device) for index, layer in enumerate(cache.layers)]
+    shapes = [_layer_shape(cache, index, device) for index in range(len(cache))]
     while shapes and not shapes[-1].num_kv_heads and not shapes[-1].states:
         shapes.pop()
     if not shapes:
@@ -92,17 +91,28 @@ def layer_shapes(model: Any, device: torch.device) -> list[LayerShape]:
     return shapes
 
 
-def _layer_shape(index: int, layer: Any, device: torch.device) -> LayerShape:
-    if type(layer).__module__ != "transformers.cache_utils":
+def own_cache(model: Any) -> Any:
+    """The cache that ``generate`` makes for the model; MiniMax takes no other than its own."""
+    from transformers import DynamicCache
+
+    minimax = getattr(sys.modules[type(model).__module__], "MiniMaxCache", None)
+    return minimax() if minimax is not None else DynamicCache(config=model.config)
+
+
+def _layer_shape(cache: Any, index: int, device: torch.device) -> LayerShape:
+    layer = cache.layers[index] if index < len(cache.layers) else None
+    is_foreign = layer is not None and type(layer).__module__ != "transformers.cache_utils"
+    if is_foreign and not hasattr(layer, "idx_keys"):
         raise ValueError(f"layer {index} keeps what no slot does: a {type(layer).__name__}")
-    states = _state_shapes(layer)
+    states = _state_shapes(layer) + _linear_shapes(cache, index)
     keys, values = getattr(layer, "keys", None), getattr(layer, "values", None)
     if keys is None or values is None:
         return LayerShape(0, 0, 0, torch.float32, _device(layer, device), states=states)
     if keys.shape[:3] != values.shape[:3] or keys.shape[2] != 2:
         raise ValueError(f"layer {index} does not keep one key and one value per token")
-    indexer_keys = getattr(layer, "indexer_keys", None)
-    dim = 0 if indexer_keys is None else indexer_keys.shape[2]
+    # (rows, tokens, dim), or MiniMax M3's (rows, 1, tokens, dim)
+    indexer_keys = getattr(layer, "indexer_keys", getattr(layer, "idx_keys", None))
+    dim = 0 if indexer_keys is None else indexer_keys.shape[-1]
     return LayerShape(
         keys.shape[1], keys.shape[3], values.shape[3], keys.dtype, keys.device, dim, states
     )
@@ -114,6 +124,16 @@ def _state_shapes(layer: Any) -> tuple[StateShape, ...]:
         for kind in ("conv", "recurrent")
         for index, state in getattr(layer, f"{kind}_states", {}).items()
         if state is not None
+    )
+
+
+def _linear_shapes(cache: Any, index: int) -> tuple[StateShape, ...]:
+    """MiniMax's cache keeps states beside its layers."""
+    kept = getattr(cache, "linear_cache", [])[index : index + 1]
+    return tuple(
+        StateShape("recurrent", 0, tuple(state.shape[1:]), state.dtype)
+        for state in kept
+        if isinstance(state, torch.Tensor)
     )
 
 

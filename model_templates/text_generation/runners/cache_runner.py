@@ -18,7 +18,7 @@ from ..engine.step import PrefillChunk, Step
 from ..kv.kv_cache import KVCache
 from ..kv.layer_shapes import cache_argument
 from ..sequence.sequence import Sequence
-from .slot_cache import SlotCache
+from .slot_cache import slot_cache
 
 # Layers that keep states and attend to nothing: no row is padded, so they take no mask.
 _STATE_KINDS = {"linear_attention", "conv"}
@@ -34,7 +34,7 @@ class CacheRunner:
         self.model = model
         self.cache = cache
         self.device = device
-        self._slots = SlotCache(cache)
+        self._slots = slot_cache(model, cache)
         self._cache_name = cache_argument(model)
         self._accepted = set(inspect.signature(model.forward).parameters)
         self._attends = any(shape.num_kv_heads for shape in cache.shapes)

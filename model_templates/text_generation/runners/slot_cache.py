@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from transformers import Cache
+from transformers import Cache, DynamicCache
 from transformers.cache_utils import CacheLayerMixin, DummyLayer, LinearAttentionLayer
 
 from ..kv.kv_cache import KVCache
-from ..kv.layer_shapes import StateShape
+from ..kv.layer_shapes import StateShape, own_cache
 
 
 class SlotLayer(CacheLayerMixin):
@@ -51,6 +51,10 @@ class SlotLayer(CacheLayerMixin):
         keys = self.stored_indexer_keys[self.rows]
         keys[self._places(keys.device)] = indexer_key_states
         return keys[:, : self.length]
+
+    def update_index(self, idx_k: torch.Tensor) -> torch.Tensor:
+        """The same in MiniMax M3's layout, (rows, 1, tokens, dim)."""
+        return self.update_indexer(idx_k[:, 0]).unsqueeze(1)
 
     @property
     def indexer_position_ids(self) -> torch.Tensor | None:
@@ -119,7 +123,8 @@ class SlotCache(Cache):
     """The slots, layer by layer."""
 
     def __init__(self, cache: KVCache) -> None:
-        super().__init__(layers=[_layer(cache, index) for index in range(len(cache.shapes))])
+        layers = [_layer(cache, index) for index in range(len(cache.shapes))]
+        Cache.__init__(self, layers=layers)
 
     def select(self, rows: slice, positions: torch.Tensor, num_past: int, length: int) -> None:
         """Sets the slots of the next forward, the positions of its tokens, and how many columns
@@ -131,6 +136,29 @@ class SlotCache(Cache):
                 layer.num_past, layer.length = num_past, length
             if isinstance(layer, StateLayer):
                 layer.select_states(rows, begin=not num_past)
+
+
+class LinearSlotCache(SlotCache):
+    """The slots as MiniMax wants them: it asks the cache itself for states."""
+
+    def __len__(self) -> int:
+        return len(self.layers)
+
+    def get_linear_cache(self, layer_idx: int) -> torch.Tensor | None:
+        """(rows, heads, dim, dim), or None where sequences begin."""
+        return self.get_recurrent_state(layer_idx)
+
+    def set_linear_cache(self, layer_idx: int, linear_cache: torch.Tensor) -> None:
+        self.update_recurrent_state(linear_cache, layer_idx)
+
+
+def slot_cache(model: Any, cache: KVCache) -> SlotCache:
+    """The slots as the model wants them."""
+    own = type(own_cache(model))
+    if own is DynamicCache:
+        return SlotCache(cache)
+    kind: type[SlotCache] = type("LinearSlotCache", (LinearSlotCache, own), {})
+    return kind(cache)
 
 
 def _layer(cache: KVCache, index: int) -> Any:
