@@ -19,18 +19,21 @@ COPY_S = 9e-6  # to start a copy between slots, of a layer's keys or values
 
 @dataclass(frozen=True)
 class Card:
-    """A GPU; ``memory_gib`` is what CUDA reports as its total."""
+    """A GPU; ``memory_gib`` is what CUDA reports as its total, ``step_gib`` what the engine leaves
+    free for its largest step and the graphs', as counted for Llama-2-7B.
+    """
 
     name: str
     memory_gib: float
+    step_gib: float
     bytes_per_s: float
     flop_per_s: float
 
 
 # An H100 (SXM) on paper: 3.35 TB/s and 989 TFLOP/s in bfloat16; nine tenths and half of that.
-H100 = Card("H100 80 GB", 79.6, 3.0e12, 500e12)
+H100 = Card("H100 80 GB", 79.6, 0.95, 3.0e12, 500e12)
 # An A10: 600 GB/s and 125 TFLOP/s on paper.
-A10 = Card("A10 24 GB", 22.3, 0.5e12, 60e12)
+A10 = Card("A10 24 GB", 22.3, 0.48, 0.5e12, 60e12)
 
 
 @dataclass(frozen=True)
@@ -71,6 +74,7 @@ class Design:
     has_pages: bool
     products_a_layer: int  # kernels
     others_a_layer: int  # kernels, attention's too
+    others_a_step: int  # kernels, of sampling too
     attention_share: float  # of the bandwidth that attention reads keys and values with
     host_s: float  # of a step
     host_s_per_sequence: float
@@ -86,6 +90,7 @@ SLOTS = Design(
     has_pages=False,
     products_a_layer=7,
     others_a_layer=34,
+    others_a_step=1,
     attention_share=0.6,
     host_s=30e-6,
     host_s_per_sequence=3.4e-6,
@@ -100,6 +105,7 @@ PAGES = Design(
     has_pages=True,
     products_a_layer=4,
     others_a_layer=5,
+    others_a_step=21,
     attention_share=0.8,
     host_s=140e-6,
     host_s_per_sequence=4e-6,

@@ -101,12 +101,12 @@ def seconds(work: Work, decoder: Decoder, card: Card, design: Design) -> float:
         num_products * SMALL_KERNEL_S,
     )
     attention = work.read * per_token / (design.attention_share * card.bytes_per_s)
-    others = layers * design.others_a_layer * SMALL_KERNEL_S
-    device = products + attention + others
+    num_others = layers * design.others_a_layer + design.others_a_step
+    device = products + attention + num_others * SMALL_KERNEL_S
     host = design.host_s + design.host_s_per_sequence * work.num_sampled
     if not work.is_replayed:
-        num_kernels = layers * (design.products_a_layer + design.others_a_layer)
-        launching = num_kernels * design.launch_s + design.prompt_s * max(0, work.num_chunks - 1)
+        launching = (num_products + num_others) * design.launch_s
+        launching += design.prompt_s * max(0, work.num_chunks - 1)
         device = max(device, launching)
     copies = sum(work.copied) * per_token * 2 / card.bytes_per_s
     copies += len(work.copied) * 2 * layers * COPY_S

@@ -62,7 +62,8 @@ def room(decoder: Decoder, card: Card, design: Design) -> CacheSize | PagedSize:
     free = int((card.memory_gib - CONTEXT_GIB) * _GIB - decoder.weight_bytes)
     shapes = [shape] * decoder.num_layers
     if design.has_pages:
-        return plan_pages(shapes, **asked, prefix_cache_gib=None, free_bytes=free)
+        left = free - int(card.step_gib * _GIB)
+        return plan_pages(shapes, **asked, prefix_cache_gib=None, free_bytes=left)
     return plan_size(shapes, **asked, free_bytes=free)
 
 
