@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 from text_generation.engine.scheduler import Scheduler
 from text_generation.engine.step import Step
 from text_generation.in_flight.warm_up import dummy_sequence
+from text_generation.kv.pages import Pages
 from text_generation.kv.slot_contents import SlotCopy
 from text_generation.sequence.sampling_params import SamplingParams
 from text_generation.sequence.sequence import Sequence, Token
@@ -137,8 +139,22 @@ def test_sequences_may_leave_at_any_moment_from_wherever_they_are(
     assert len(left) + len(simulation.finished) == len(everything)
 
 
-def test_short_prompts_are_taken_in_order_of_arrival() -> None:
-    scheduler = Scheduler(max_num_seqs=8, max_num_batched_tokens=10)
+MakeScheduler = Callable[[int, int], Scheduler]
+
+
+@pytest.fixture(params=["slots", "pages"])
+def make(request: pytest.FixtureRequest) -> MakeScheduler:
+    """From max_num_seqs and max_num_batched_tokens; pages are enough for all."""
+
+    def made(max_num_seqs: int, max_num_batched_tokens: int) -> Scheduler:
+        pages = Pages(100_000, shares=False) if request.param == "pages" else None
+        return Scheduler(max_num_seqs, max_num_batched_tokens, pages)
+
+    return made
+
+
+def test_short_prompts_are_taken_in_order_of_arrival(make: MakeScheduler) -> None:
+    scheduler = make(8, 10)
     first, second, third = sequence(4), sequence(5), sequence(3)
     scheduler.add([first, second])
     scheduler.add([third])
@@ -181,16 +197,16 @@ def test_prompts_that_are_not_cut_are_computed_whole_and_one_passes_the_budget(
     assert all(len(one.token_ids) == one.params.max_tokens for one in everything)
 
 
-def test_a_short_prompt_does_not_wait_for_the_long_ones_before_it() -> None:
-    scheduler = Scheduler(max_num_seqs=32, max_num_batched_tokens=100)
+def test_a_short_prompt_does_not_wait_for_the_long_ones_before_it(make: MakeScheduler) -> None:
+    scheduler = make(32, 100)
     short = sequence(10, 9)
     scheduler.add([*(sequence(1000, 9) for _ in range(20)), short])
     assert num_steps_until_sampled(scheduler, short) == 1
 
 
-def test_a_long_prompt_does_not_starve_in_a_flood_of_short_ones() -> None:
+def test_a_long_prompt_does_not_starve_in_a_flood_of_short_ones(make: MakeScheduler) -> None:
     """It gets half of every step and what the short ones leave: 60 of 100 tokens here."""
-    scheduler = Scheduler(max_num_seqs=10_000, max_num_batched_tokens=100)
+    scheduler = make(10_000, 100)
     long = sequence(1000)
     flood = [sequence(20) for _ in range(2000)]
     scheduler.add([*flood[:1000], long, *flood[1000:]])
@@ -205,16 +221,16 @@ def test_a_long_prompt_does_not_starve_in_a_flood_of_short_ones() -> None:
     assert sum(bool(one.token_ids) for one in flood) >= 16 * 2
 
 
-def test_the_last_free_slot_goes_to_who_came_first() -> None:
+def test_the_last_free_place_goes_to_who_came_first(make: MakeScheduler) -> None:
     for long_first in (True, False):
-        scheduler = Scheduler(max_num_seqs=1, max_num_batched_tokens=10)
+        scheduler = make(1, 10)
         long, short = sequence(25), sequence(2)
         scheduler.add([long, short] if long_first else [short, long])
         assert scheduler.schedule().prefills[0].sequence is (long if long_first else short)
 
 
-def test_running_sequences_decode_even_where_they_pass_the_budget() -> None:
-    scheduler = Scheduler(max_num_seqs=4, max_num_batched_tokens=2)
+def test_running_sequences_decode_even_where_they_pass_the_budget(make: MakeScheduler) -> None:
+    scheduler = make(4, 2)
     running = [sequence(1, 9) for _ in range(3)]
     scheduler.add(running)
     while len(scheduler.running) < 2:
@@ -225,8 +241,8 @@ def test_running_sequences_decode_even_where_they_pass_the_budget() -> None:
     assert step.prefills == []  # and no prompt is admitted beyond it
 
 
-def test_no_more_than_max_num_seqs_hold_a_slot() -> None:
-    scheduler = Scheduler(max_num_seqs=2, max_num_batched_tokens=100)
+def test_no_more_than_max_num_seqs_run(make: MakeScheduler) -> None:
+    scheduler = make(2, 100)
     scheduler.add([sequence(3, 5) for _ in range(4)])
     assert len(scheduler.schedule().prefills) == 2
     assert scheduler.schedule().prefills == []
