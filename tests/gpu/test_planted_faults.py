@@ -61,8 +61,11 @@ def attend_otherwise_in_a_capture(module: Any, states: torch.Tensor) -> None:
 
 def found_in(name: str) -> list[str]:
     """What the tests of this folder say of a load and a greedy decode step."""
-    with FakeGpu(total_bytes=2 * GIB) as gpu, engine_on(gpu, tiny_on_gpu(name)) as fake:
-        log = fake.decode_step(*(fake.sequence(10) for _ in range(3)))
+    with (
+        FakeGpu(total_bytes=2 * GIB) as gpu,
+        engine_on(gpu, tiny_on_gpu(name), max_num_seqs=1) as fake,
+    ):
+        log = fake.decode_step(fake.sequence(10))
         found = [*gpu.problems, *bad_attention(gpu), *warmed_up_otherwise(gpu)]
     found += ["not replayed"] * (log.count("replay") != 1)
     found += ["over its budget"] * (not BUDGET.covers(budget_of(log)))

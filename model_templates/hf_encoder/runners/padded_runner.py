@@ -11,6 +11,7 @@ from functools import cache
 from typing import Any
 
 import torch
+from hf_runtime.devices.device import to_device
 
 from ..texts.encoding import Encoding
 from .runner import Runner, RunnerFactory, RunnerSetup, output_of
@@ -101,13 +102,6 @@ class PaddedRunner(Runner):
 
 def _padded(rows: Sequence[Sequence[int]], length: int, filler: int) -> list[list[int]]:
     return [[*row, *[filler] * (length - len(row))] for row in rows]
-
-
-def to_device(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """The tensor on the device; nobody waits for a GPU to copy it."""
-    if device.type != "cuda":
-        return tensor.to(device)
-    return tensor.pin_memory().to(device, non_blocking=True)
 
 
 class EqualLengthRunner(PaddedRunner):

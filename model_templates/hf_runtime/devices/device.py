@@ -101,6 +101,13 @@ def choose_attention_kernels(device: str) -> None:
         torch.backends.cuda.enable_cudnn_sdp(False)
 
 
+def to_device(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """A CPU's tensor on the device; nobody waits for a GPU to copy it."""
+    if device.type != "cuda" or not tensor.numel():
+        return tensor.to(device)
+    return tensor.pin_memory().to(device, non_blocking=True)
+
+
 def check_device_works(device: torch.device) -> None:
     """Asks a device to compute something trivial: after an illegal address or a failed assertion
     a GPU answers everything with the same error, until its process ends.

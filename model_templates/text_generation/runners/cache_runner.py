@@ -13,6 +13,7 @@ import inspect
 from typing import Any
 
 import torch
+from hf_runtime.devices.device import to_device
 
 from ..engine.step import PrefillChunk, Step
 from ..kv.kv_cache import KVCache
@@ -52,17 +53,16 @@ class CacheRunner:
         return torch.cat(logits) if logits else torch.empty(0)
 
     def _decode(self, sequences: list[Sequence]) -> torch.Tensor:
-        input_ids = torch.tensor([[s.last_token_id] for s in sequences], device=self.device)
-        positions = torch.tensor(
-            [[s.num_computed_tokens - 1] for s in sequences], device=self.device
-        )
+        last = [[[s.last_token_id] for s in sequences]]
+        last.append([[s.num_computed_tokens - 1] for s in sequences])
+        input_ids, positions = to_device(torch.tensor(last), self.device)  # (rows, 1) each
         length = max(s.num_computed_tokens for s in sequences)
         self._slots.select(slice(0, len(sequences)), positions, length - 1, length)
         return self._run(input_ids, positions, length)
 
     def _prefill(self, chunk: PrefillChunk) -> torch.Tensor:
         tokens = chunk.sequence.tokens(chunk.start, chunk.end)
-        input_ids = torch.tensor([tokens], device=self.device)
+        input_ids = to_device(torch.tensor([tokens]), self.device)
         positions = torch.arange(chunk.start, chunk.end, device=self.device).unsqueeze(0)
         slot = chunk.sequence.slot
         self._slots.select(slice(slot, slot + 1), positions, chunk.start, chunk.end)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
+from hf_runtime.devices import device as devices
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,4 @@ class DeviceColumns:
 
 def to_device(array: npt.NDArray[np.int32], device: torch.device) -> torch.Tensor:
     """array (size,) -> the same on the device; nobody waits for a GPU to copy it."""
-    tensor = torch.from_numpy(array)
-    if device.type != "cuda" or not len(array):
-        return tensor
-    return tensor.pin_memory().to(device, non_blocking=True)
+    return devices.to_device(torch.from_numpy(array), device)

@@ -217,7 +217,7 @@ def _note_copy(
     pinned: aten/src/ATen/native/cuda/Copy.cu.
     """
     host = source if on_gpu(target) else target
-    if host.device.type == "meta":
+    if host.device.type == "meta" or not host.numel():
         return
     is_pinned = host.untyped_storage().data_ptr() in gpu.pinned
     gpu.note("h2d" if on_gpu(target) else "d2h", op, target)
