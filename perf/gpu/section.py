@@ -42,7 +42,7 @@ def main(argv: list[str]) -> None:
     section = SECTIONS.get(args.name)
     module = f"perf.gpu.{section.module if section else 'sections.machine'}"
     shape = "tiny" if is_fake else section.shape if section else ""
-    device = "cpu" if is_fake else args.device
+    device = "cpu" if is_fake and section else args.device
     context = Context(device, is_fake, shape, args.folder, args.seed, take)
     measured.state = _measured(module, context)
     results.write(args.results)

@@ -8,7 +8,7 @@ from perf.gpu.fake.engine import FakeEngine, engine_on
 from perf.gpu.fake.events import Log
 from perf.gpu.fake.gpu import FakeGpu
 from perf.gpu.fake.models import LLAMA_3_8B, causal_on_gpu
-from perf.gpu.results import Context
+from perf.gpu.results import Context, Target
 
 CARDS = {"H100": (9, 0), "A10": (8, 6)}  # compute capability
 _SAMPLED = {"temperature": 0.7, "seed": 1}
@@ -24,6 +24,7 @@ WAYS: dict[str, dict[str, Any]] = {
 }
 _ROOM: dict[str, Any] = {"max_num_seqs": len(WAYS), "max_model_len": 256}
 _FEW_LAYERS, _MORE_LAYERS = 2, 4
+_MOST_KERNELS = 12
 
 
 def measure(context: Context) -> None:
@@ -31,6 +32,7 @@ def measure(context: Context) -> None:
     for card, capability in CARDS.items():
         few, more = (_kernels(capability, layers) for layers in (_FEW_LAYERS, _MORE_LAYERS))
         a_layer = (more[1] - few[1]) / (_MORE_LAYERS - _FEW_LAYERS)
+        is_met = float(a_layer <= _MOST_KERNELS and more[0] > 0)
         context.emit(
             "a decode step of a Llama",
             {
@@ -39,6 +41,9 @@ def measure(context: Context) -> None:
                 "kernels_a_layer": round(a_layer),
                 "other_kernels": round(few[1] - a_layer * _FEW_LAYERS),
             },
+            Target(
+                f"captured, at most {_MOST_KERNELS} kernels a layer", is_met, 1.0, is_exact=True
+            ),
         )
     with FakeGpu() as gpu, engine_on(gpu, _llama(_FEW_LAYERS), **_ROOM) as fake:
         for way, params in WAYS.items():
@@ -73,14 +78,16 @@ def _with_prompts(fake: FakeEngine) -> Log:
 
 
 def _emit(context: Context, step: str, log: Log) -> None:
+    copies, waits = log.count("h2d"), log.count("wait")
     context.emit(
         "copies and waits of a step",
         {
             "step": step,
-            "copies_in": log.count("h2d"),
+            "copies_in": copies,
             "copies_out": log.count("d2h"),
-            "waits": log.count("wait"),
+            "waits": waits,
             "graphs_replayed": log.count("replay"),
             "kernels_beside": log.count("kernel"),
         },
+        Target("one copy in, one wait", float(copies <= 1 and waits <= 1), 1.0, is_exact=True),
     )

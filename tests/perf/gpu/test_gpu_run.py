@@ -253,6 +253,22 @@ def test_why_there_is_no_gpu_is_one_line(fake: FakeTorch, said: str) -> None:
     assert "\n" not in told
 
 
+@pytest.mark.slow
+def test_the_verb_runs_on_a_fake_gpu_and_goes_on_where_it_was(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--device", "fake", "--output", str(tmp_path / "gpu"), "--work-dir", str(tmp_path)]
+    assert cli.main(["perf", "gpu", *words, "--sections", "ceilings"]) == 0
+    told = capsys.readouterr()
+    assert told.err.startswith("On a fake GPU (asked for): models are tiny")
+    assert told.out == (tmp_path / "gpu.md").read_text()
+    assert "| copy | - |" in told.out
+    assert main([*words, "--sections", "ceilings,vllm-1b"]) == 0
+    told = capsys.readouterr()
+    assert "ceilings: kept, of " in told.err
+    assert "**skipped: no vLLM in this Python" in told.out
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_a_gpu_has_its_ceilings_measured(tmp_path: Path) -> None:
     words = ["--sections", "ceilings", "--output", str(tmp_path / "gpu")]
