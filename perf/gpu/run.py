@@ -183,7 +183,7 @@ class Run:
         path = self.output.with_name(f"{self.output.name}.md")
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
-        print(text)
+        print(text, end="")
         for line in report.summary(self.results, names):
             say(line)
         say(f"written: {path} and {self.path.name}")
