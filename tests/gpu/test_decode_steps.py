@@ -67,14 +67,6 @@ def test_a_step_of_every_way_at_once_copies_and_waits_no_more_than_this(fake: Fa
     assert BUDGET.covers(budget_of(log)), f"{budget_of(log)}\n{log.told('h2d', 'd2h', 'wait')}"
 
 
-@pytest.mark.parametrize("name", ["gptj", "bloom"])
-def test_a_decode_step_that_nothing_captures_copies_and_waits_no_more(name: str) -> None:
-    with FakeGpu(total_bytes=2 * GIB) as gpu, engine_on(gpu, tiny_on_gpu(name)) as fake:
-        log = fake.decode_step(*(fake.sequence(10) for _ in range(3)))
-        assert fake.engine.runner.name == "cache"
-    assert BUDGET.covers(budget_of(log)), log.told("h2d", "d2h", "wait")
-
-
 def test_a_step_of_prompts_copies_and_waits_no_more_than_this(fake: FakeEngine) -> None:
     running = [fake.sequence(10), fake.sequence(10)]
     fake.step(*running)
