@@ -172,8 +172,6 @@ LLAMA4 = {
     "no_rope_layers": [1, 0],
     "floor_scale": 8,
 }
-# What does not go in flight, for random_model and random_encoder_decoder.
-RWKV = {"vocab_size": VOCAB_SIZE, "hidden_size": 32, "num_hidden_layers": 2}
 GPT_NEO = {
     "vocab_size": VOCAB_SIZE,
     "hidden_size": 32,
@@ -183,6 +181,8 @@ GPT_NEO = {
     "attention_types": [[["global", "local"], 1]],
     "window_size": 24,  # longer than what is tried at load
 }
+# What does not go in flight, for random_model and random_encoder_decoder.
+RWKV = {"vocab_size": VOCAB_SIZE, "hidden_size": 32, "num_hidden_layers": 2}
 # Its rotary embedding changes where the longest sequence of a batch passes 64 tokens.
 PHI3_LONG = {
     **_SHAPE,

@@ -121,7 +121,7 @@ class InFlightEngine(Engine):
             self.runner = AdaptedRunner(self.runner, adapted, setup.adapters, setup.device)
         self._use_new_space(shares=False)
         warm_up(self._scheduler, self.runner, self._sampler, self._cache)
-        self._use_new_space(shares=options.prefix_cache)
+        self._use_new_space(shares=options.prefix_cache and self._cuts_prompts)
 
     @property
     def _max_num_batched_tokens(self) -> int:

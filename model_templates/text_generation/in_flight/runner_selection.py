@@ -32,7 +32,7 @@ from ..kv.pages import Pages, num_pages_of
 from ..paged.attention import Attend
 from ..paged.plain_attention import plain_attention
 from ..paged.runner import PagedRunner
-from ..runners.cache_runner import CacheRunner, WholePromptRunner
+from ..runners.cache_runner import CacheRunner, LocalAttentionRunner, WholePromptRunner
 from ..runners.experts import choose_experts
 from ..runners.packed_attention import CHUNKED
 from ..runners.packed_runner import PackedRunner
@@ -87,9 +87,7 @@ def select_runner(
     if has_states:
         candidates.append(WholePromptRunner)
     if "local" in (getattr(model.config, "attention_layers", None) or ()):
-        # GPT-Neo counts its window from the longest row of a batch and keeps its width where
-        # _narrow_windows can't change it: only prompts longer than the trial's would differ.
-        raise UnsupportedModelError("its local attention takes no sequences of different lengths")
+        candidates = [LocalAttentionRunner]
     with _narrow_windows(model):
         trial = _TrialRun(model, device)
         expected = trial.decoded() if has_states else trial.expected()

@@ -117,6 +117,36 @@ class WholePromptRunner(CacheRunner):
     cuts_prompts = False
 
 
+class LocalAttentionRunner(CacheRunner):
+    """For GPT-Neo, whose local layers count their window from the longest row of a batch."""
+
+    def __init__(self, model: Any, cache: KVCache, device: torch.device) -> None:
+        super().__init__(model, cache, device)
+        self._window = int(model.config.window_size)
+        self._local = [
+            module
+            for module in model.modules()
+            if getattr(module, "attention_type", None) == "local" and hasattr(module, "bias")
+        ]
+
+    def _run(self, input_ids: torch.Tensor, positions: torch.Tensor, length: int) -> torch.Tensor:
+        """As before, with what each row's token sees where the layers look up their window: a
+        (rows, 1, length, length) bool, of which they read the last row.
+        """
+        if positions.shape[1] > 1:
+            return super()._run(input_ids, positions, length)
+        columns = torch.arange(length, device=self.device)
+        visible = (columns <= positions) & (columns > positions - self._window)
+        own = [layer.bias for layer in self._local]
+        try:
+            for layer in self._local:
+                layer.bias = visible[:, None, None].expand(-1, 1, length, -1).to(layer.bias.device)
+            return super()._run(input_ids, positions, length)
+        finally:
+            for layer, bias in zip(self._local, own, strict=True):
+                layer.bias = bias
+
+
 def _sliding_windows(config: Any) -> dict[str, int]:
     """The layer kinds of a model with sliding windows and each kind's window (0: none); empty
     without any.

@@ -12,7 +12,6 @@ from text_generation.loading import _start_engine
 
 from tests.engine.driving import generate_all, running, setup
 from tests.engine.tiny_models import (
-    GPT_NEO,
     PHI3_LONG,
     RWKV,
     T5,
@@ -35,28 +34,15 @@ def t5() -> Any:
     return random_encoder_decoder("t5", **T5)
 
 
-@pytest.mark.parametrize(
-    "make, why",
-    [
-        (lambda: random_model("rwkv", **RWKV), NO_KEYS),
-        (
-            lambda: random_model("gpt_neo", **GPT_NEO),
-            "its local attention takes no sequences of different lengths",
-        ),
-    ],
-    ids=["rwkv", "gpt-neo"],
-)
-def test_what_cannot_be_held_goes_to_generate_with_one_line(
-    make: Any, why: str, log_lines: list[str]
-) -> None:
-    model = make()
+def test_what_cannot_be_held_goes_to_generate_with_one_line(log_lines: list[str]) -> None:
+    model = random_model("rwkv", **RWKV)
     asked = mixed_load(6)
     expected = reference(model, asked)
     engine = started(model)
     try:
         assert engine.name == "generate"
         assert len(log_lines) == 1
-        assert log_lines[0].startswith(f"I tiny: engine generate, because {why}")
+        assert log_lines[0].startswith(f"I tiny: engine generate, because {NO_KEYS}")
         assert generate_all(engine, asked, at_first=5) == expected
     finally:
         engine.stop()

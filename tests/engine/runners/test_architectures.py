@@ -20,6 +20,7 @@ from tests.engine.driving import generate_all, running, setup
 from tests.engine.tiny_models import (
     CACHED,
     CONTEXT,
+    GPT_NEO,
     LLAMA4,
     PACKED,
     STATES,
@@ -170,6 +171,16 @@ def test_models_without_attention_interface_go_through_the_cache(name: str) -> N
     assert runner == "cache"
     assert tokens == expected
     assert_mixed(steps)
+
+
+def test_a_local_window_follows_each_rows_position() -> None:
+    model = random_model("gpt_neo", **GPT_NEO)
+    expected = varied_reference(model)
+    tokens, runner, steps = tokens_in_flight(model)
+    assert runner == "cache"
+    assert tokens == expected
+    assert_mixed(steps)
+    assert reference(random_model("gpt_neo", **{**GPT_NEO, "window_size": 99}), ASKED) != expected
 
 
 def test_chunked_attention_and_its_temperature_follow_each_tokens_position() -> None:
