@@ -7,33 +7,27 @@ Puts scheduler, runner, cache and sampler together; each of them knows nothing o
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import Any
 
 import torch
 from hf_runtime.devices.device import total_bytes
-from hf_runtime.errors import reason
 
 from ..engine.engine import Engine, EngineSetup
 from ..engine.scheduler import Scheduler
 from ..engine.step import Step
-from ..kv.kv_cache import CacheSize, context_length, stable_length
-from ..kv.layer_shapes import layer_shapes
+from ..kv.kv_cache import CacheSize
 from ..kv.paged_cache import PagedSize
-from ..lora.linear import attach
 from ..paged.graphs import with_cuda_graphs
 from ..paged.runner import AdaptedPageRunner, PageRunner
 from ..runners.adapter_runner import AdaptedRunner
-from ..runners.falcon import use_attention_interface
 from ..sampling.sampler import Sampled, Sampler, SamplerInputs, argmax
 from ..sequence.sequence import Sequence
 from ..structured.following import wait_for_masks
 from ..structured.grammar import tell_all
-from .largest_step import free_beside_steps
-from .rotary import settle_rotary
-from .runner_selection import Runner, UnsupportedModelError, select_runner
+from .plan import plan
+from .runner_selection import Runner
 from .step_tokens import max_num_batched_tokens
-from .storage import allocate, plan_storage
+from .storage import allocate
 from .warm_up import warm_up
 
 _LONGEST_WAIT_S = 0.05  # for grammars, which mostly take less than the step
@@ -73,44 +67,12 @@ class InFlightEngine(Engine):
             UnsupportedModelError: the architecture can't be served by this engine.
             LoadError: the cache does not fit.
         """
-        setup, options = self.setup, self.setup.options
-        use_attention_interface(setup.model)
-        try:
-            shapes = layer_shapes(setup.model, setup.device)
-        except Exception as error:
-            # Any failure of an unknown architecture means the same: this engine can't serve it.
-            raise UnsupportedModelError(reason(error)) from error
-        in_pages = setup.device.type == "cuda" if setup.paged is None else setup.paged
-        in_pages = in_pages and all(shape.is_plain for shape in shapes)
-        config = setup.model.config.get_text_config()
-        stable = stable_length(config)
-        model_limit = stable if stable and not options.max_model_len else context_length(config)
-        self._vocab_size = int(config.vocab_size)
-        storage = plan_storage(setup, shapes, model_limit, in_pages=in_pages)
-        if stable and storage.size.max_model_len > stable:
-            raise UnsupportedModelError(
-                f"one sequence of more than {stable} tokens changes the rotary embedding of all; "
-                f"with max_model_len {stable} or less it can"
-            )
-        make_runner = select_runner(setup.model, shapes, setup.device, in_pages)
-        settle_rotary(setup.model, storage.size.max_model_len)
-        if in_pages and not getattr(make_runner, "keeps_pages", False):
-            in_pages = False
-            storage = plan_storage(setup, shapes, model_limit, in_pages=in_pages)
-        self._cuts_prompts = getattr(make_runner, "cuts_prompts", True)
-        self._keeps_states = any(shape.states for shape in shapes)
-        ahead = setup.device.type == "cuda" if setup.runs_ahead is None else setup.runs_ahead
-        self._runs_ahead = ahead and in_pages
-        setup.prepare(setup.model)
-        if setup.adapters is not None:
-            attach(setup.model, setup.adapters)
-        if setup.device.type == "cuda":
-            free = free_beside_steps(setup, shapes, make_runner, storage.size)
-            beside = replace(setup, free_bytes=free)
-            storage = plan_storage(beside, shapes, model_limit, in_pages=in_pages)
-        self._storage, self.size = storage, storage.size
+        setup = self.setup
+        self._plan = plan(setup)
+        self._storage, self.size = self._plan.storage, self._plan.storage.size
+        self._vocab_size = int(setup.model.config.get_text_config().vocab_size)
         self._cache = allocate(self._storage)
-        runner = make_runner(setup.model, self._cache, setup.device)
+        runner = self._plan.make_runner(setup.model, self._cache, setup.device)
         own_argmax = getattr(runner, "argmax", argmax)
         self._sampler = Sampler(sorted(setup.eos_token_ids), own_argmax)
         self.runner = self._with_graphs(runner)
@@ -121,7 +83,8 @@ class InFlightEngine(Engine):
             self.runner = AdaptedRunner(self.runner, adapted, setup.adapters, setup.device)
         self._use_new_space(shares=False)
         warm_up(self._scheduler, self.runner, self._sampler, self._cache)
-        self._use_new_space(shares=options.prefix_cache and self._cuts_prompts)
+        shares = setup.options.prefix_cache and self._plan.cuts_prompts
+        self._use_new_space(shares=shares)
 
     @property
     def _max_num_batched_tokens(self) -> int:
@@ -135,7 +98,7 @@ class InFlightEngine(Engine):
         self._space = self._storage.new_space(shares=shares)
         num_tokens = self._max_num_batched_tokens
         self._scheduler = Scheduler(
-            self.size.max_num_seqs, num_tokens, self._space, cuts_prompts=self._cuts_prompts
+            self.size.max_num_seqs, num_tokens, self._space, cuts_prompts=self._plan.cuts_prompts
         )
 
     @property
@@ -175,7 +138,7 @@ class InFlightEngine(Engine):
             logits = self.runner.forward(step)
             self._settle()
             self._sample(step, inputs, logits)
-        if not (self._runs_ahead and step.num_tokens):
+        if not (self._plan.runs_ahead and step.num_tokens):
             self._settle()
 
     def _sample(self, step: Step, inputs: SamplerInputs, logits: torch.Tensor) -> None:
@@ -199,7 +162,7 @@ class InFlightEngine(Engine):
         again in the next step, so that nobody waits for them. A state can't take a token twice:
         there everybody waits, in the sampler.
         """
-        if self._keeps_states:
+        if self._plan.keeps_states:
             return set()
         grammars = [s.grammar for s in sampled if s.grammar is not None]
         if not grammars or wait_for_masks(grammars, _LONGEST_WAIT_S):

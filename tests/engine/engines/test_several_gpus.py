@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 from hf_runtime.devices import device
-from text_generation.in_flight import engine as in_flight
+from text_generation.in_flight import plan
 from text_generation.in_flight.engine import InFlightEngine
 from text_generation.in_flight.runner_selection import UnsupportedModelError, select_runner
 from text_generation.kv.kv_cache import CacheSize, KVCache
@@ -48,7 +48,7 @@ def prepared(model: Any, paged: bool) -> InFlightEngine:
 @pytest.fixture
 def unmeasured(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pretended GPUs count no memory."""
-    monkeypatch.setattr(in_flight, "free_beside_steps", lambda setup, *_: setup.free_bytes)
+    monkeypatch.setattr(plan, "free_beside_steps", lambda setup, *_: setup.free_bytes)
 
 
 @pytest.mark.usefixtures("unmeasured")

@@ -11,7 +11,7 @@ import pytest
 import torch
 from hf_runtime.errors import EngineError
 from text_generation.engine.step import Step
-from text_generation.in_flight import engine as in_flight
+from text_generation.in_flight import plan
 from text_generation.in_flight.engine import InFlightEngine
 from text_generation.kv import prefix_index, slot_contents
 from text_generation.runners.cache_runner import CacheRunner
@@ -78,7 +78,7 @@ def test_every_runner_shares(
     asked, expected = conversations(model, 4)
     packed = InFlightEngine(setup(model, **SMALL))
     assert tokens_of(packed, asked) == expected
-    monkeypatch.setattr(in_flight, "select_runner", lambda *_: CacheRunner)
+    monkeypatch.setattr(plan, "select_runner", lambda *_: CacheRunner)
     cached = InFlightEngine(setup(tiny_model(model_type), **SMALL))
     assert tokens_of(cached, asked) == expected
     assert (packed.runner.name, cached.runner.name) == ("packed", "cache")

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from text_generation.engine.step import Step
-from text_generation.in_flight import engine as in_flight
+from text_generation.in_flight import plan
 from text_generation.in_flight.engine import InFlightEngine
 from text_generation.runners.cache_runner import CacheRunner
 
@@ -46,7 +46,7 @@ def packed_model(request: pytest.FixtureRequest) -> tuple[Any, list[tuple[int, .
 
 @pytest.fixture
 def cache_runner_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(in_flight, "select_runner", lambda *_: CacheRunner)
+    monkeypatch.setattr(plan, "select_runner", lambda *_: CacheRunner)
 
 
 def varied_reference(model: Any) -> list[tuple[int, ...]]:

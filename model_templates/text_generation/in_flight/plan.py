@@ -1,0 +1,86 @@
+"""Plans how the in-flight engine holds a model: by which runner, and in how much of what storage.
+
+Leaves the model as that runner needs it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from hf_runtime.errors import reason
+
+from ..engine.engine import EngineSetup
+from ..kv.kv_cache import context_length, stable_length
+from ..kv.layer_shapes import LayerShape, layer_shapes
+from ..lora.linear import attach
+from ..runners.falcon import use_attention_interface
+from .largest_step import free_beside_steps
+from .rotary import settle_rotary
+from .runner_selection import RunnerFactory, UnsupportedModelError, select_runner
+from .storage import Storage, plan_storage
+
+
+@dataclass(frozen=True)
+class Plan:
+    """``runs_ahead``: forwards are launched before the tokens of the step before are read.
+    ``cuts_prompts``: a prompt may be computed in chunks. ``keeps_states``: layers keep states of a
+    sequence, not of each token.
+    """
+
+    make_runner: RunnerFactory
+    storage: Storage
+    runs_ahead: bool
+    cuts_prompts: bool
+    keeps_states: bool
+
+
+def plan(setup: EngineSetup) -> Plan:
+    """
+    Raises:
+        UnsupportedModelError: the architecture can't be served by this engine.
+        LoadError: the cache does not fit.
+    """
+    model, device = setup.model, setup.device
+    use_attention_interface(model)
+    try:
+        shapes = layer_shapes(model, device)
+    except Exception as error:
+        # Any failure of an unknown architecture means the same: this engine can't serve it.
+        raise UnsupportedModelError(reason(error)) from error
+    in_pages = device.type == "cuda" if setup.paged is None else setup.paged
+    in_pages = in_pages and all(shape.is_plain for shape in shapes)
+    storage = _storage(setup, shapes, in_pages=in_pages)
+    make_runner = select_runner(model, shapes, device, in_pages)
+    settle_rotary(model, storage.size.max_model_len)
+    if in_pages and not getattr(make_runner, "keeps_pages", False):
+        in_pages = False
+        storage = _storage(setup, shapes, in_pages=in_pages)
+    setup.prepare(model)
+    if setup.adapters is not None:
+        attach(model, setup.adapters)
+    if device.type == "cuda":
+        free = free_beside_steps(setup, shapes, make_runner, storage.size)
+        storage = _storage(replace(setup, free_bytes=free), shapes, in_pages=in_pages)
+    ahead = device.type == "cuda" if setup.runs_ahead is None else setup.runs_ahead
+    return Plan(
+        make_runner=make_runner,
+        storage=storage,
+        runs_ahead=ahead and in_pages,
+        cuts_prompts=getattr(make_runner, "cuts_prompts", True),
+        keeps_states=any(shape.states for shape in shapes),
+    )
+
+
+def _storage(setup: EngineSetup, shapes: list[LayerShape], *, in_pages: bool) -> Storage:
+    config = setup.model.config.get_text_config()
+    stable = stable_length(config)
+    limit = context_length(config)
+    if stable and not setup.options.max_model_len:
+        limit = stable
+    storage = plan_storage(setup, shapes, limit, in_pages=in_pages)
+    if stable and storage.size.max_model_len > stable:
+        raise UnsupportedModelError(
+            f"one sequence of more than {stable} tokens changes the rotary embedding of all; "
+            f"with max_model_len {stable} or less it can"
+        )
+    return storage
