@@ -55,6 +55,11 @@ class Card(NamedTuple):
     num_multiprocessors: int
 
     @property
+    def has_fast_products(self) -> bool:
+        """Whether OpenAI Triton multiplies on tensor cores there: before sm_80 it does not."""
+        return self.capability >= (8, 0)
+
+    @property
     def multiplies_from_shared_memory(self) -> bool:
         """Whether products leave registers to the rest: of Hopper and of data centers' Blackwell,
         which have 227 KiB of shared memory, too.
@@ -88,7 +93,7 @@ def attention_launch(shape: AttentionShape, card: Card, *, is_decode: bool) -> L
     key_p, value_p = _power_of_two(shape.key_dim), _power_of_two(shape.value_dim)
     width = max(key_p, value_p)
     block_m, block_n, num_warps = _tile(width, shape.itemsize, card)
-    if is_decode and shape.itemsize < 4 and shape.group <= 16:
+    if is_decode and shape.itemsize < 4 and shape.group <= 16 and card.has_fast_products:
         block_m, block_n, num_warps = 16, 64 if width <= 128 else 32, 4
     constants = {
         "KV_HEADS": shape.kv_heads,
@@ -112,12 +117,14 @@ def _tile(width: int, itemsize: int, card: Card) -> tuple[int, int, int]:
     """BLOCK_M, BLOCK_N and warps for heads of ``width`` numbers: the more, the smaller the tile
     that fits in registers.
     """
+    if not card.has_fast_products or (itemsize == 4 and width > 128):
+        return 16, 16, 4
     if itemsize == 4:
-        return (16, 32, 8) if width <= 128 else (16, 16, 4)
+        return 16, 32, 8
     if width > 256:
-        return (32, 16, 8)
+        return 32, 16, 8
     block_n = 64 if width <= 64 or card.multiplies_from_shared_memory else 32
-    return (128 if width <= 128 else 64, block_n, 8)
+    return 128 if width <= 128 else 64, block_n, 8
 
 
 @cache
