@@ -26,7 +26,8 @@ from generator.errors import PerfError
 NEEDED = (
     *("torch", "transformers", "accelerate", "numpy", "psutil", "safetensors", "tokenizers"),
     *("sentencepiece", "tqdm", "aiohttp", "jinja2", "pyyaml", "huggingface-hub", "tritonclient"),
-    *("protobuf", "grpcio", "python-rapidjson"),
+    *("protobuf", "grpcio", "python-rapidjson", "triton", "kernels", "llguidance", "torchao"),
+    *("bitsandbytes", "vllm"),
 )
 """With what these require: nothing else that is installed is seen, such as a scikit-learn that was
 compiled for another numpy."""
