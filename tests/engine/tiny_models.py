@@ -183,6 +183,22 @@ GPT_NEO = {
 }
 # What does not go in flight, for random_model and random_encoder_decoder.
 RWKV = {"vocab_size": VOCAB_SIZE, "hidden_size": 32, "num_hidden_layers": 2}
+# Its cache keeps a window of the tokens, its masks do not: generate forgets what a forward sees.
+MOSHI = {**_SHAPE, **_GROUPED, **_SLIDING, "head_dim": 8, "ffn_dim": 128}
+# Attends to the best blocks of 128 tokens, once there are more than two.
+MINIMAX_M3 = {
+    **_SHAPE,
+    **_GROUPED,
+    "head_dim": 8,
+    "layer_types": ["full_attention", "minimax_m3_sparse"],
+    "mlp_layer_types": ["dense", "sparse"],
+    "num_local_experts": 4,
+    "num_experts_per_tok": 2,
+    "index_n_heads": 2,
+    "index_head_dim": 8,
+    "index_block_size": 128,
+    "index_topk_blocks": 2,
+}
 # Its rotary embedding changes where the longest sequence of a batch passes 64 tokens.
 PHI3_LONG = {
     **_SHAPE,
@@ -242,7 +258,7 @@ def random_model(model_type: str, **config: Any) -> Any:
     with torch.random.fork_rng():
         torch.manual_seed(0)  # some biases are drawn
         model = AutoModelForCausalLM.from_config(config_of)
-    return _with_large_weights(model)
+    return with_large_weights(model)
 
 
 def random_encoder_decoder(model_type: str, **config: Any) -> Any:
@@ -250,18 +266,19 @@ def random_encoder_decoder(model_type: str, **config: Any) -> Any:
     from transformers import AutoConfig, AutoModelForSeq2SeqLM
 
     special = {"pad_token_id": 0, "eos_token_id": 1, "decoder_start_token_id": 2}
-    return _with_large_weights(
+    return with_large_weights(
         AutoModelForSeq2SeqLM.from_config(
             AutoConfig.for_model(model_type, **{"vocab_size": VOCAB_SIZE, **special, **config})
         )
     )
 
 
-def _with_large_weights(model: Any) -> Any:
+def with_large_weights(model: Any) -> Any:
+    """The model with normal weights of a standard deviation of 0.3, in evaluation mode."""
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for parameter in model.parameters():
-            if parameter.dim() > 1:
+            if parameter.dim() > 1 and parameter.is_floating_point():
                 parameter.normal_(0, 0.3, generator=generator)
     return model.eval()
 

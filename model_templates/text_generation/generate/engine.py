@@ -5,8 +5,7 @@ other caches. A batch runs until its longest sequence is finished, but each sequ
 soon as it is finished itself. The in-flight engine's Sampler chooses the tokens, as a logits
 processor within ``generate``, so options mean the same on both engines and requests with different
 options share a batch. Requests for beam search share a batch only with equal options and are
-answered when the batch ends. In some architectures padding changes the output: that is tried at
-load, and they get batches of equal prompt lengths.
+answered when the batch ends. Which prompts may share a batch is tried at load (batches.py).
 """
 
 from __future__ import annotations
@@ -23,14 +22,12 @@ from transformers import LogitsProcessorList, StoppingCriteriaList
 from ..engine.engine import Engine, EngineSetup
 from ..sampling.sampler import Sampler
 from ..sequence.sequence import Sequence, Token
+from .batches import Batches, shown_batches
 from .beam_search import BeamSearch
 from .lengths import max_lengths
 from .logits_processor import Finished, SamplingProcessor, decoder_starts
 
 _DEFAULT_NUM_SEQS = 32
-# Of the logits' range. Another batch shape sums in another order and rounds differently, mostly in
-# bfloat16; an architecture that attends to padding differs by more.
-_PADDING_TOLERANCE = 2e-2
 
 
 class GenerateEngine(Engine):
@@ -46,7 +43,7 @@ class GenerateEngine(Engine):
         self._max_num_seqs = options.max_num_seqs or _DEFAULT_NUM_SEQS
         self._waiting: deque[Sequence] = deque()
         self._batch: list[Sequence] = []
-        self._pads_safely = True
+        self.batches = Batches.PADDED
 
     @property
     def max_num_seqs(self) -> int:
@@ -63,9 +60,8 @@ class GenerateEngine(Engine):
 
     @property
     def description(self) -> str:
-        batches = "padded batches" if self._pads_safely else "batches of equal prompt lengths"
         size = f"{self._max_num_seqs} sequences x {self._max_model_len} tokens"
-        return f"generate engine, {batches} of {size}"
+        return f"generate engine, {self.batches.value} of {size}"
 
     def check_length(self, num_prompt_tokens: int, max_tokens: int) -> None:
         """As the base says, but an encoder-decoder's prompt and output each have a context."""
@@ -118,7 +114,7 @@ class GenerateEngine(Engine):
         )
         self.setup.prepare(self.setup.model)
         try:
-            self._pads_safely = self._padding_changes_nothing()
+            self.batches = shown_batches(self.setup.model, self._pad)
         except Exception as error:
             # An architecture that fails here fails every request: say so now.
             raise LoadError(
@@ -186,14 +182,14 @@ class GenerateEngine(Engine):
         return batch
 
     def _fits(self, batch: list[Sequence], sequence: Sequence) -> bool:
-        """Where padding is not safe all prompts are of one length. All rows of a decoder run on to
-        the longest prompt plus the longest output, which must stay within the context. Beams are
-        searched for with the same options in every row.
+        """All rows of a decoder run on to the longest prompt plus the longest output, which must
+        stay within the context. Beams are searched for with the same options in every row.
         """
         searches = batch[0].params.num_beams > 1 or sequence.params.num_beams > 1
         if searches and sequence.params != batch[0].params:
             return False
-        if not self._pads_safely and sequence.num_prompt_tokens != batch[0].num_prompt_tokens:
+        alike = sequence.num_prompt_tokens == batch[0].num_prompt_tokens
+        if self.batches is Batches.ALONE or (self.batches is Batches.EQUAL and not alike):
             return False
         if self.is_encoder_decoder:
             return True
@@ -257,28 +253,6 @@ class GenerateEngine(Engine):
             mask.append([0] * left + [1] * len(prompt) + [0] * right)
         device = self.setup.device
         return torch.tensor(ids, device=device), torch.tensor(mask, device=device)
-
-    @torch.inference_mode()
-    def _padding_changes_nothing(self) -> bool:
-        """Compares first-token logits of a short prompt alone and padded beside a long one; also
-        warms up.
-        """
-        short, long = [1, 2, 3], [3, 2, 1, 2, 3, 1, 2]
-        alone, padded = (self._first_logits(prompts)[0] for prompts in ([short], [short, long]))
-        span = (alone.max() - alone.min()).clamp_min(1e-6)
-        difference = float(((alone - padded).abs().max() / span).item())
-        return difference <= _PADDING_TOLERANCE
-
-    def _first_logits(self, prompts: list[list[int]]) -> torch.Tensor:
-        """(len(prompts), vocab): the model's own logits of the first token."""
-        input_ids, attention_mask = self._pad(prompts)
-        output = self.setup.model.generate(
-            input_ids,
-            attention_mask=attention_mask,
-            generation_config=self._config(2, return_dict_in_generate=True, output_logits=True),
-        )
-        first: torch.Tensor = output.logits[0]
-        return first.float()
 
     def _config(self, max_new_tokens: int, **changes: Any) -> Any:
         """The model's generation config for one call."""

@@ -5,13 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import torch
 from hf_runtime.errors import LoadError
 from text_generation.engine.engine import Engine
 from text_generation.in_flight.engine import InFlightEngine
 from text_generation.loading import _start_engine
+from text_generation.runners.packed_runner import PackedRunner
 
 from tests.engine.driving import generate_all, running, setup
 from tests.engine.tiny_models import (
+    MOSHI,
     PHI3_LONG,
     RWKV,
     T5,
@@ -34,8 +37,18 @@ def t5() -> Any:
     return random_encoder_decoder("t5", **T5)
 
 
-def test_what_cannot_be_held_goes_to_generate_with_one_line(log_lines: list[str]) -> None:
-    model = random_model("rwkv", **RWKV)
+@pytest.mark.parametrize(
+    "make, why",
+    [
+        (lambda: random_model("rwkv", **RWKV), NO_KEYS),
+        (lambda: random_model("moshi", **MOSHI), "PackedRunner: its logits differ by 0."),
+    ],
+    ids=["rwkv", "moshi"],
+)
+def test_what_cannot_be_held_goes_to_generate_with_one_line(
+    make: Any, why: str, log_lines: list[str]
+) -> None:
+    model = make()
     asked = mixed_load(6)
     expected = reference(model, asked)
     engine = started(model)
@@ -46,6 +59,32 @@ def test_what_cannot_be_held_goes_to_generate_with_one_line(log_lines: list[str]
         assert generate_all(engine, asked, at_first=5) == expected
     finally:
         engine.stop()
+
+
+@pytest.mark.usefixtures("not_fused")
+def test_in_bfloat16_logits_may_differ_by_rounding_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    def runner() -> str:
+        with running(InFlightEngine(setup(model.to(torch.bfloat16), max_num_seqs=4))) as engine:
+            name: str = engine.runner.name  # type: ignore[attr-defined]
+            return name
+
+    model = tiny_model("llama")
+    own_attention = model.config._attn_implementation
+    assert runner() == "packed"
+    model.set_attn_implementation(own_attention)
+    monkeypatch.setattr(PackedRunner, "forward", off_by(0.05, PackedRunner.forward))
+    assert runner() == "cache"
+
+
+def off_by(share: float, forward: Any) -> Any:
+    """A runner's forward whose first logit is wrong by a share of the logits' range."""
+
+    def wrong(runner: Any, step: Any) -> torch.Tensor:
+        logits: torch.Tensor = forward(runner, step).clone()
+        logits[:, 0] += share * (logits.amax(-1) - logits.amin(-1))
+        return logits
+
+    return wrong
 
 
 def test_encoder_decoder_goes_to_generate_with_one_line(log_lines: list[str]) -> None:

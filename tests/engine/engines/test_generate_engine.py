@@ -16,6 +16,8 @@ from tests.engine.driving import Answers, Completion, generate_all, running, set
 from tests.engine.tiny_models import (
     BART,
     GPT_NEO,
+    LLAMA4,
+    MINIMAX_M3,
     T5,
     Asked,
     mixed_load,
@@ -79,32 +81,83 @@ def test_rows_never_run_past_the_context_together() -> None:
     assert sizes == [2, 1]
 
 
-def test_models_that_padding_changes_get_batches_of_equal_lengths(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(GenerateEngine, "_padding_changes_nothing", lambda _: False)
-    model = tiny_model("gpt2")
-    asked = [Asked([5] * n, 3) for n in (4, 2, 4, 2, 4)]
-    expected = reference(model, asked)
-    engine = GenerateEngine(setup(model, max_num_seqs=8))
-    sizes = batch_sizes(engine)
-    with running(engine):
-        assert "batches of equal prompt lengths" in engine.description
-        assert generate_all(engine, asked, at_first=5) == expected
-    assert sizes == [3, 2]
-
-
-def test_padding_that_changes_answers_is_noticed_at_load(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = tiny_model("gpt2")
+def blind(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Makes a model attend to padding."""
     forward = model.forward
 
-    def blind(**inputs: Any) -> Any:
+    def without_mask(**inputs: Any) -> Any:
         inputs["attention_mask"] = torch.ones_like(inputs["attention_mask"])
         return forward(**inputs)
 
-    monkeypatch.setattr(model, "forward", blind)
-    with running(GenerateEngine(setup(model, max_num_seqs=8))) as engine:
+    monkeypatch.setattr(model, "forward", without_mask)
+
+
+def swayed(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Makes the rows of a batch depend on each other."""
+    forward = model.forward
+
+    def mixed(**inputs: Any) -> Any:
+        output = forward(**inputs)
+        output.logits = output.logits - output.logits.mean(0, keepdim=True) / 2
+        return output
+
+    monkeypatch.setattr(model, "forward", mixed)
+
+
+@pytest.mark.parametrize(
+    "change, batches, sizes",
+    [
+        (blind, "batches of equal prompt lengths", [3, 2]),
+        (swayed, "batches of one prompt", [1] * 5),
+    ],
+)
+def test_rows_that_change_in_a_batch_get_smaller_ones(
+    change: Any, batches: str, sizes: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = tiny_model("gpt2")
+    change(model, monkeypatch)
+    asked = [Asked([5] * n, 3) for n in (4, 2, 4, 2, 4)]
+    expected = reference(model, asked)
+    engine = GenerateEngine(setup(model, max_num_seqs=8))
+    found = batch_sizes(engine)
+    with running(engine):
+        assert f"generate engine, {batches} of 8 sequences" in engine.description
+        assert generate_all(engine, asked, at_first=5) == expected
+    assert found == sizes
+
+
+@pytest.mark.parametrize(
+    "model_type, config",
+    [
+        ("minimax_m3_vl_text", MINIMAX_M3),
+        ("llama4_text", {**LLAMA4, "floor_scale": 16, "attn_temperature_tuning": True}),
+    ],
+)
+def test_what_padding_changes_after_many_tokens_is_noticed_at_load(
+    model_type: str, config: dict[str, Any]
+) -> None:
+    """The first counts blocks of 128 tokens from the first pad, the second positions from 16 on."""
+    engine = GenerateEngine(setup(random_model(model_type, **config), max_num_seqs=8))
+    with running(engine):
         assert "batches of equal prompt lengths" in engine.description
+
+
+def test_answers_that_cannot_be_reproduced_are_said_at_load(
+    monkeypatch: pytest.MonkeyPatch, log_lines: list[str]
+) -> None:
+    model = tiny_model("gpt2")
+    forward = model.forward
+
+    def random(**inputs: Any) -> Any:
+        output = forward(**inputs)
+        output.logits = output.logits + torch.randn_like(output.logits)
+        return output
+
+    monkeypatch.setattr(model, "forward", random)
+    with running(GenerateEngine(setup(model, max_num_seqs=8))) as engine:
+        assert "batches of one prompt" in engine.description
+    why = "the model's own answers change from run to run: none can be reproduced"
+    assert log_lines == [f"W {why}"]
 
 
 def completions(model: Any, engine_class: Any, requests: list[dict[str, Any]]) -> list[Completion]:
