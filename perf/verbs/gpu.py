@@ -11,7 +11,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from generator.errors import EXIT_INPUT, EXIT_OK, PerfError
-from perf.gpu.plan import SECTIONS, chosen
+from perf.gpu.plan import SECTIONS, Section, chosen
 from perf.verbs.arguments import names, positive
 
 OUTPUT = Path("perf-results/gpu")
@@ -38,10 +38,10 @@ def _sections() -> str:
     return "\n".join(["sections:", *lines])
 
 
-def _when(section: object) -> str:
-    if getattr(section, "is_fake_only", False):
+def _when(section: Section) -> str:
+    if section.is_fake_only:
         return " (without a GPU)"
-    return " (large)" if getattr(section, "is_large", False) else ""
+    return " (large)" if section.is_large else ""
 
 
 DESCRIPTION += _sections()
