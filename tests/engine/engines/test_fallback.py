@@ -55,7 +55,7 @@ def test_what_cannot_be_held_goes_to_generate_with_one_line(
     try:
         assert engine.name == "generate"
         assert len(log_lines) == 1
-        assert log_lines[0].startswith(f"I tiny: engine generate, because {NO_KEYS}")
+        assert log_lines[0].startswith(f"I tiny: engine generate, because {why}")
         assert generate_all(engine, asked, at_first=5) == expected
     finally:
         engine.stop()
