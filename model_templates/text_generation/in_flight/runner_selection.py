@@ -88,6 +88,9 @@ def select_runner(
     has_states = any(shape.states for shape in shapes)
     if has_states:
         candidates.append(WholePromptRunner)
+    if hasattr(own_cache(model), "linear_cache"):
+        # MiniMax goes on from a state token by token, and rounds it each time.
+        candidates = [WholePromptRunner]
     if "local" in (getattr(model.config, "attention_layers", None) or ()):
         candidates = [LocalAttentionRunner]
     with narrowed(model, _WIDTHS.__contains__, _TRIAL_WIDTH):
