@@ -27,7 +27,7 @@ from ..fused.attention_rules import UnsupportedDecoderError
 from ..gpu.backends import AttentionCase, RecordingAttention, select_attention
 from ..gpu.runner import GpuFusedRunner
 from ..kv.kv_cache import CacheSize, KVCache
-from ..kv.layer_shapes import LayerShape
+from ..kv.layer_shapes import LayerShape, own_cache
 from ..kv.paged_cache import PagedCache, PagedSize
 from ..kv.pages import Pages, num_pages_of
 from ..paged.attention import Attend
@@ -85,8 +85,7 @@ def select_runner(
     kinds = getattr(model.config.get_text_config(), "layer_types", None) or ()
     if is_packed and (CHUNKED in kinds or not in_pages):
         candidates.insert(0, PackedRunner)
-    has_states = any(shape.states for shape in shapes)
-    if has_states:
+    if any(shape.states for shape in shapes):
         candidates.append(WholePromptRunner)
     if hasattr(own_cache(model), "linear_cache"):
         # MiniMax goes on from a state token by token, and rounds it each time.
