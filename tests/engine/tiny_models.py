@@ -59,6 +59,7 @@ PACKED: dict[str, tuple[str, dict[str, Any]]] = {
         "falcon",
         {"new_decoder_architecture": True, "num_kv_heads": 2, "alibi": False},
     ),
+    "stablelm": ("stablelm", _GROUPED),
     "mixtral": ("mixtral", {**_GROUPED, "num_local_experts": 4}),
 }
 CACHED: dict[str, tuple[str, dict[str, Any]]] = {

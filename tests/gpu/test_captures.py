@@ -34,6 +34,7 @@ KERNELS = {
     "qwen2": 22,
     "qwen2-sliding": 22,
     "qwen3": 22,
+    "stablelm": 96,
 }
 KERNELS_A_LAYER = 9  # of Llama
 # Beside the graph: token ids that are on the device alone are filled in, a token is chosen.

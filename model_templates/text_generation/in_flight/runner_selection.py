@@ -81,7 +81,8 @@ def select_runner(
     choose_experts(model, device)
     candidates: list[RunnerFactory] = [CacheRunner]
     is_plain = all(shape.is_plain for shape in shapes)
-    is_packed = is_plain and getattr(model, "_supports_attention_backend", False)
+    # Not _supports_attention_backend, which some models lack that take any attention function.
+    is_packed = is_plain and model._can_set_attn_implementation()  # noqa: SLF001
     kinds = getattr(model.config.get_text_config(), "layer_types", None) or ()
     if is_packed and (CHUNKED in kinds or not in_pages):
         candidates.insert(0, PackedRunner)

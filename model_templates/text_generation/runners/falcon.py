@@ -23,7 +23,6 @@ def use_attention_interface(model: Any) -> None:
             module.num_key_value_groups = module.num_heads // module.num_kv_heads
             module.forward = MethodType(_forward, module)
     # What transformers tells from the source of a model's attention.
-    model._supports_attention_backend = True  # noqa: SLF001
     model._can_set_attn_implementation = lambda: True  # noqa: SLF001
 
 

@@ -75,7 +75,7 @@ def test_a_split_model_generates_its_own_tokens(name: str, runner: str) -> None:
 def test_a_split_model_can_go_through_transformers_cache(name: str) -> None:
     with pretended_gpus():
         model = split(name)
-        model._supports_attention_backend = False
+        model._can_set_attn_implementation = lambda: False
         assert select_runner(model, layer_shapes(model, FIRST), FIRST) is CacheRunner
 
 
