@@ -5,10 +5,11 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
-from transformers import LogitsProcessor, LogitsProcessorList
+from transformers import GenerationMixin, LogitsProcessor, LogitsProcessorList
 
 _MASKED = -1e9  # a logit below this is one that a model never chooses
 
@@ -36,12 +37,16 @@ def own_logits(
         return_dict_in_generate=True,
         output_logits=True,
     )
-    output = model.generate(
-        input_ids,
-        attention_mask=attention_mask,
-        generation_config=config,
-        logits_processor=LogitsProcessorList([_Forced(forced)]),
-    )
+    for generate in (model.generate, partial(GenerationMixin.generate, model)):
+        output: Any = generate(
+            input_ids,
+            attention_mask=attention_mask,
+            generation_config=config,
+            logits_processor=LogitsProcessorList([_Forced(forced)]),
+        )
+        taken = output.sequences[:, -len(forced[0]) - 1 : -1].tolist()
+        if taken == forced:  # Janus's own generate drops the processor
+            break
     return torch.stack(output.logits, dim=1).float()
 
 

@@ -94,7 +94,10 @@ def select_runner(
     if "local" in (getattr(model.config, "attention_layers", None) or ()):
         candidates = [LocalAttentionRunner]
     with narrowed(model, _WIDTHS.__contains__, _TRIAL_WIDTH):
-        expected = _TrialRun(model, device).expected()
+        try:
+            expected = _TrialRun(model, device).expected()
+        except Exception as error:
+            raise UnsupportedModelError(f"its own generate fails: {reason(error)}") from error
         may_be_fused = is_plain and device.type == "cpu" and not in_pages
         if may_be_fused and _fits_fused(model, shapes, device, expected):
             return fused_runner
