@@ -1,0 +1,273 @@
+"""Measures one model type: a tiny model of it is loaded and served as models.yaml's would be, and
+its greedy tokens are compared with those of ``generate``, prompt by prompt.
+
+Prompts are of mixed lengths; they are computed in chunks, some wait or join in mid-flight, and two
+begin like an earlier one.
+"""
+
+from __future__ import annotations
+
+import random
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hf_runtime import log
+from hf_runtime.devices.device import Placement
+from hf_runtime.errors import reason
+from hf_runtime.weights.served_model import ServedModel
+from text_generation.engine.own_logits import difference, own_logits
+from text_generation.kv.kv_cache import stable_length
+from text_generation.loading import ModelParts, load_parts, start_engine
+from text_generation.options import Options
+
+from tests.architectures.configurations import CONTEXT, VARIANTS, tiny_config
+from tests.engine.driving import generate_all
+from tests.engine.tiny_models import Asked, with_large_weights
+
+DTYPES = ("float32", "bfloat16")
+KINDS = ("causal", "sequence-to-sequence", "image-text")
+VERDICTS = ("wrong", "random", "near tie", "equal")  # the worst first
+RIGHT = VERDICTS[2:]
+_OPTIONS: dict[str, Any] = {"max_num_seqs": 3, "max_num_batched_tokens": 16}
+_LENGTHS = (60, 3, 17, 1)
+_MAX_TOKENS = 10
+_IDS = (3, 180)  # of prompts: no special tokens
+# Of the logits' range: a token is as likely as the likeliest, up to rounding.
+_TIES = {torch.float32: 1e-3, torch.bfloat16: 0.08}  # as a runner may differ at most
+_PLACEMENT = Placement("cpu", {"": "cpu"})
+_CHANGING = (
+    "eos_token_id forced_bos_token_id forced_eos_token_id suppress_tokens begin_suppress_tokens "
+    "no_repeat_ngram_size encoder_no_repeat_ngram_size max_length min_length"
+)
+
+
+@dataclass(frozen=True)
+class Row:
+    """What the table says of a model type. ``runner``: that of the in-flight engine, or what the
+    generate engine's batches are, or ``-`` for what does not load; two where dtypes differ.
+    ``tokens``, for each of DTYPES: one of VERDICTS (``random``: the model's own differ from run to
+    run) or ``-``. ``why`` it is not in flight, or does not load.
+    """
+
+    kind: str
+    name: str
+    runner: str
+    tokens: tuple[str, ...]
+    why: str
+
+    @property
+    def is_in_flight(self) -> bool:
+        return self.runner != "-" and "generate" not in self.runner
+
+
+def names_of(kind: str) -> list[str]:
+    """The model types of a kind that the installed transformers has, and variants of them."""
+    from transformers.models.auto import modeling_auto as auto
+
+    mappings: dict[str, Any] = {
+        "causal": auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+        "sequence-to-sequence": auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
+        "image-text": auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES,
+    }
+    variants = VARIANTS if kind == "causal" else {}
+    names = {*mappings[kind], *(name for name in variants if name.split(":")[0] in mappings[kind])}
+    return sorted(names)
+
+
+def measure(kind: str, name: str, folder: Path) -> Row:
+    """The row of a model type; ``folder`` is an empty one, for its weights."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            _save(kind, name, folder / "weights")
+    except Exception as error:  # noqa: BLE001 - whatever an architecture raises
+        return Row(kind, name, "-", ("-",) * len(DTYPES), f"not built: {_line(error)}")
+    found = [_served(kind, folder, dtype) for dtype in DTYPES]
+    runners = list(dict.fromkeys(runner for runner, _, _ in found))
+    whys = list(dict.fromkeys(why for _, _, why in found if why))
+    tokens = tuple(verdict for _, verdict, _ in found)
+    why = "; ".join(whys).replace(f"{folder}/", "")
+    return Row(kind, name, " / ".join(runners), tokens, why)
+
+
+def _served(kind: str, folder: Path, dtype: str) -> tuple[str, str, str]:
+    """A saved model's runner, how its tokens compare, and why it is not in flight."""
+    with warnings.catch_warnings(), _logged() as lines:
+        warnings.simplefilter("ignore")
+        try:
+            parts = _load(kind, folder, dtype)
+            asked = _asked(parts.model)
+            expected = [_reference(parts.model, one) for one in asked]
+            engine: Any = start_engine("tiny", parts, Options(**_OPTIONS), _PLACEMENT, 1)
+        except Exception as error:  # noqa: BLE001
+            return "-", "-", f"does not load: {_line(error)}"
+        why = "; ".join(line.partition("because ")[2] for line in lines if "because " in line)
+        is_in_flight = engine.name == "in_flight"
+        runner = engine.runner.name if is_in_flight else f"generate, {engine.batches.value}"
+        try:
+            got = generate_all(engine, asked, at_first=4)
+        except Exception as error:  # noqa: BLE001
+            return runner, "wrong", _line(error)
+        finally:
+            engine.stop()
+    verdicts = {
+        _verdict(one, *own, ours, lambda: _load(kind, folder, dtype).model)
+        for one, own, ours in zip(asked, expected, got, strict=True)
+    }
+    return runner, next(one for one in VERDICTS if one in verdicts), why
+
+
+def _save(kind: str, name: str, weights: Path) -> None:
+    """A checkpoint of the type with random weights, and a tokenizer of numbers."""
+    config = tiny_config(name)
+    torch.manual_seed(0)
+    model = with_large_weights(_auto_class(kind).from_config(config))
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() < 2 and parameter.is_floating_point():  # norms, biases, sinks
+                parameter.add_(torch.empty_like(parameter).normal_(0, 0.2, generator=generator))
+    own = model.generation_config
+    if model.config.is_encoder_decoder and own.decoder_start_token_id is None:
+        own.decoder_start_token_id = 2
+    for field in _CHANGING.split():
+        if getattr(own, field, None) is not None:
+            setattr(own, field, None)
+    model.save_pretrained(weights)
+    if type(model.config) is not type(config):  # a checkpoint's file describes the whole model
+        config.save_pretrained(weights)
+    _save_tokenizer(weights, int(model.config.get_text_config().vocab_size))
+
+
+def _save_tokenizer(weights: Path, size: int) -> None:
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    tokenizer = Tokenizer(models.WordLevel({str(n): n for n in range(size)}, unk_token="0"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="0").save_pretrained(weights)
+
+
+def _auto_class(kind: str) -> Any:
+    import transformers
+
+    classes = ("AutoModelForCausalLM", "AutoModelForSeq2SeqLM", "AutoModelForImageTextToText")
+    return getattr(transformers, dict(zip(KINDS, classes, strict=True))[kind])
+
+
+def _load(kind: str, folder: Path, dtype: str) -> ModelParts:
+    """As the server loads it. No task takes images in flight yet: such a model is given text."""
+    place = folder / "repository" / "tiny"
+    place.mkdir(parents=True, exist_ok=True)
+    served = ServedModel(
+        folder=place,
+        name="tiny",
+        task="text-generation",
+        model="../../weights",
+        local=True,
+        revision=None,
+        dtype=dtype,
+        device_map=None,
+        trust_remote_code=False,
+        max_batch_size=0,
+        options={},
+        public_name="tiny",
+        decoupled=False,
+    )
+    torch.manual_seed(0)
+    if kind != "image-text":
+        return load_parts(served, _PLACEMENT)
+    from transformers import AutoTokenizer
+
+    model = _auto_class(kind).from_pretrained(folder / "weights", dtype=getattr(torch, dtype))
+    tokenizer = AutoTokenizer.from_pretrained(folder / "weights")
+    return ModelParts(model.config, tokenizer, model.eval())
+
+
+def _asked(model: Any) -> list[Asked]:
+    """Four prompts, one that begins like the first, and the first again."""
+    draw = random.Random(5)
+    most = (stable_length(model.config.get_text_config()) or CONTEXT) - _MAX_TOKENS
+    if getattr(model.config, "max_position_embeddings", CONTEXT) < CONTEXT:
+        most = model.config.max_position_embeddings - _MAX_TOKENS
+    prompts = [[draw.randint(*_IDS) for _ in range(min(length, most))] for length in _LENGTHS]
+    prompts += [prompts[0][: most // 2][:40] + [draw.randint(*_IDS) for _ in range(6)], prompts[0]]
+    return [Asked(prompt, _MAX_TOKENS) for prompt in prompts]
+
+
+@torch.inference_mode()
+def _reference(model: Any, one: Asked) -> tuple[list[int], torch.Tensor]:
+    """``generate``'s greedy tokens of one prompt alone, and their logits (tokens, vocab)."""
+    output = model.generate(
+        torch.tensor([one.prompt]),
+        attention_mask=torch.ones(1, len(one.prompt), dtype=torch.int64),
+        max_new_tokens=one.max_tokens,
+        do_sample=False,
+        num_beams=1,
+        pad_token_id=0,
+        output_logits=True,
+        return_dict_in_generate=True,
+    )
+    return output.sequences[0, -one.max_tokens :].tolist(), torch.cat(output.logits).float()
+
+
+def _verdict(
+    one: Asked,
+    tokens: list[int],
+    logits: torch.Tensor,
+    ours: tuple[int, ...],
+    load: Callable[[], Any],
+) -> str:
+    """Whether our tokens are the reference's, up to the first that is as likely; ``load`` gives the
+    model as it was.
+    """
+    if list(ours) == tokens:
+        return "equal"
+    pairs = enumerate(zip(tokens, ours, strict=False))
+    at = next((n for n, (own, other) in pairs if own != other), None)
+    if at is None:
+        return "wrong"
+    model = load()
+    regret = _regret(logits[at], ours[at])
+    if regret <= max(_TIES[model.dtype], _noise(model, one.prompt + tokens[:at], logits[at])):
+        return "near tie"
+    torch.manual_seed(1)
+    return "random" if _reference(model, one)[0] != tokens else "wrong"
+
+
+def _noise(model: Any, tokens: list[int], logits: torch.Tensor) -> float:
+    """In bfloat16, what the model's own logits after these tokens change by where half of them are
+    decoded one by one.
+    """
+    if model.dtype == torch.float32 or model.config.is_encoder_decoder or len(tokens) < 2:
+        return 0.0
+    half = len(tokens) // 2
+    first = torch.tensor([tokens[:half]])
+    decoded = own_logits(model, first, torch.ones_like(first), [tokens[half:]])
+    return difference(decoded[0, -1], logits)
+
+
+def _regret(logits: torch.Tensor, token_id: int) -> float:
+    """How far a token is behind the likeliest one, as a share of the logits' range."""
+    known = logits[logits > torch.finfo(torch.bfloat16).min / 2]
+    span = (known.max() - known.min()).clamp_min(1e-6)
+    return float((logits.max() - logits[token_id]) / span)
+
+
+@contextmanager
+def _logged() -> Iterator[list[str]]:
+    """What is logged meanwhile."""
+    lines: list[str] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(log, "info", lines.append)
+        yield lines
+
+
+def _line(error: BaseException) -> str:
+    return f"{type(error).__name__}: {reason(error, 140)}"
