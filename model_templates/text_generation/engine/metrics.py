@@ -124,7 +124,7 @@ def families(
         yield Family(f"{_PREFIX}{name.removeprefix('num_')}_total", help_text, True, (sample,))
     name = f"{_PREFIX}reused_prompt_tokens_total"
     yield one_number(name, _REUSED_HELP, metrics.reused_prompt_tokens.value, counter=True)
-    if "kv_pages" in gauges:
+    if "kv_cache_bytes" in gauges:  # the in-flight engine; one over slots preempts nothing
         name, number = f"{_PREFIX}preemptions_total", float(metrics.num_preempted)
         yield one_number(name, _PREEMPTED_HELP, number, counter=True)
     reasons = [

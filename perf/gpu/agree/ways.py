@@ -5,7 +5,6 @@ computes attention and layers, graphs or none, a step ahead or not, preemption.
 from __future__ import annotations
 
 import copy
-import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import partial
@@ -36,8 +35,6 @@ def measure(context: Context) -> None:
     """A row for each; FlashAttention computes no float32, and OpenAI Triton's interpreter, which
     stands for our kernels on a CPU, has no products of bfloat16.
     """
-    if context.is_fake:
-        os.environ["TRITON_INTERPRET"] = "1"  # before OpenAI Triton is imported
     device, model = torch.device(context.device), random_model("llama")
     for dtype in (torch.float32, torch.bfloat16):
         rounded = copy.deepcopy(model).to(dtype)
