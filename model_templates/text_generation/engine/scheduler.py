@@ -12,6 +12,10 @@ it gets at least half of what a step has for prompts, and short ones share the r
 don't wait for a flood of long ones, nor long ones for a flood of short ones. Room goes to who came
 first.
 
+What an encoder computes for a sequence (an image, a sound, the text that an encoder-decoder reads)
+is computed in the step that begins it. A step encodes as many tokens as it may compute, or one
+source that is longer.
+
 Where a running sequence finds no room for its next token, the youngest one is preempted
 (https://arxiv.org/abs/2309.06180, section 4.5): it gives its room back, waits first in its line,
 and all of its tokens are computed again. Prompts are started in no step that preempts.
@@ -54,6 +58,7 @@ class Scheduler:
         self._partial: Sequence | None = None
         self._space: Space = space or SlotContents(max_num_seqs)
         self._copies: list[SlotCopy] = []  # of the step that is being made
+        self._num_encoded = 0  # tokens of sources, in the step that is being made
 
     @property
     def has_work(self) -> bool:
@@ -80,6 +85,8 @@ class Scheduler:
         pending; what is left of the step's tokens goes to prompts.
         """
         self._space.finish_step()
+        unplaced = [s for s in (self._partial,) if s is not None and not s.num_computed_tokens]
+        self._num_encoded = sum(sequence.num_source_tokens for sequence in unplaced)
         num_preempted = self.num_preempted
         decodes = self._decodes()
         prefills = []
@@ -205,8 +212,11 @@ class Scheduler:
         head = line[0]
         if self._space.find(head).is_worth_waiting_for or not self._comes_first(head):
             return
+        if not self._may_encode(head):
+            return
         if self._space.has_room(head, whole=self._is_whole(head, budget)):
             self._partial = line.popleft()
+            self._num_encoded += head.num_source_tokens
 
     def _comes_first(self, sequence: Sequence) -> bool:
         """Whether no long prompt that came before it waits for room."""
@@ -229,7 +239,10 @@ class Scheduler:
                 break
             if not self._comes_first(sequence) or not self._space.has_room(sequence, whole=True):
                 break
+            if not self._may_encode(sequence):
+                break
             self._short.popleft()
+            self._num_encoded += sequence.num_source_tokens
             num_tokens += self._admit(sequence, chunks)
         self._short.extendleft(reversed(held_back))
         return num_tokens
@@ -260,6 +273,13 @@ class Scheduler:
             self.running.append(sequence)
             self._partial = None
         return self._book(sequence, end, chunks)
+
+    def _may_encode(self, sequence: Sequence) -> bool:
+        """Whether this step may compute the sequence's source."""
+        num_tokens = sequence.num_source_tokens
+        if not num_tokens or not self._num_encoded:
+            return True
+        return self._num_encoded + num_tokens <= self.max_num_batched_tokens
 
     def _book(self, sequence: Sequence, end: int, chunks: list[PrefillChunk]) -> int:
         start, sequence.num_computed_tokens = sequence.num_computed_tokens, end

@@ -21,6 +21,7 @@ from .sampling_params import SamplingParams
 if TYPE_CHECKING:
     from ..structured.grammar import Grammar
     from .detokenizer import Detokenizer
+    from .source import Source
 
 
 @dataclass(frozen=True)
@@ -110,7 +111,8 @@ class Sequence:
 
     ``num_prefill_tokens`` are computed in chunks before it decodes: its prompt, and after a
     preemption the tokens generated until then. ``num_pending`` tokens are sampled on the device and
-    not in ``token_ids`` yet; ``num_computed_tokens`` does not wait for them.
+    not in ``token_ids`` yet; ``num_computed_tokens`` does not wait for them. An encoder computes
+    the ``source`` in the step that begins the sequence.
     """
 
     prompt_token_ids: list[int]
@@ -124,6 +126,7 @@ class Sequence:
     deadline_s: float | None = None
     fails_on_timeout: bool = False
     grammar: Grammar | None = None
+    source: Source | None = None
     token_ids: list[int] = field(default_factory=list)
     slot: int = -1
     pages: array[int] = field(default_factory=lambda: array("i"))  # numbers, int32
@@ -150,6 +153,10 @@ class Sequence:
     @property
     def num_prompt_tokens(self) -> int:
         return len(self.prompt_token_ids)
+
+    @property
+    def num_source_tokens(self) -> int:
+        return 0 if self.source is None else self.source.num_tokens
 
     @property
     def continued_token_ids(self) -> list[int]:

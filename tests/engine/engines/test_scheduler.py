@@ -15,6 +15,7 @@ from text_generation.kv.pages import Pages
 from text_generation.kv.slot_contents import SlotCopy
 from text_generation.sequence.sampling_params import SamplingParams
 from text_generation.sequence.sequence import Sequence, Token
+from text_generation.sequence.source import Source
 
 
 def sequence(num_prompt_tokens: int, max_tokens: int = 1) -> Sequence:
@@ -195,6 +196,17 @@ def test_prompts_that_are_not_cut_are_computed_whole_and_one_passes_the_budget(
             one.append(Token(0), frozenset())
         scheduler.retire([one for one in step.sampled if one.finish_reason])
     assert all(len(one.token_ids) == one.params.max_tokens for one in everything)
+
+
+def test_a_step_encodes_no_more_than_its_tokens_or_one_long_source(make: MakeScheduler) -> None:
+    scheduler = make(8, 10)
+    sources = [4, 6, 25, 0, 1]
+    sequences = [sequence(1, max_tokens=9) for _ in sources]
+    for one, num_tokens in zip(sequences, sources, strict=True):
+        one.source = Source({}, num_tokens)
+    scheduler.add(sequences)
+    begun = [[chunk.sequence for chunk in scheduler.schedule().prefills] for _ in range(3)]
+    assert begun == [sequences[:2], sequences[2:4], sequences[4:]]
 
 
 def test_a_short_prompt_does_not_wait_for_the_long_ones_before_it(make: MakeScheduler) -> None:
