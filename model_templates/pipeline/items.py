@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from hf_runtime.errors import RequestError
+from hf_runtime.media import decoding as media
 from hf_runtime.request.tensors import kind_of
 
-from . import media
 from .kinds import Kind
 
 _SOUND_KEYS = {"raw", "array", "sampling_rate", "audio"}

@@ -9,13 +9,13 @@ from typing import Any
 from hf_runtime.devices.device import Placement, check_devices_work
 from hf_runtime.engine.triton_model import Instance
 from hf_runtime.errors import LoadError, RequestError
+from hf_runtime.media.decoding import MediaLimits
 
 from .calling import PipelineCall
 from .engine import PipelineEngine
 from .items import ItemReader
 from .kinds import Kind
 from .loading import default_parameters, kind_of_pipeline, load_pipeline, pipeline_name
-from .media import MediaLimits
 from .options import Options
 from .parameters import CallParameters
 from .reception import Reception

@@ -14,12 +14,12 @@ import pytest
 import soundfile
 import torch
 from hf_runtime.errors import RequestError
+from hf_runtime.media.decoding import MediaLimits, file_bytes, image, sound
+from hf_runtime.media.resampling import resample
 from PIL import Image
 from pipeline.answers import to_json
 from pipeline.items import ItemReader
 from pipeline.kinds import KINDS
-from pipeline.media import MediaLimits, file_bytes, image, sound
-from pipeline.resampling import resample
 
 from tests.pipeline.files import base64_text, picture, png, sound_file, tone
 

@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from hf_runtime.errors import RequestError
 
+from ..errors import RequestError
 from .resampling import can_resample, resample
 
 # Without EPS, which Pillow renders by running Ghostscript, and without formats whose files are text
