@@ -175,6 +175,7 @@ class Reception:
             deadline_s=None if row.timeout_ms is None else arrived_s + row.timeout_ms / 1000,
             fails_on_timeout=row.on_timeout == "error",
             grammar=None if held is None else held(),
+            source=row.source,
         )
 
     def _closed(self, answer: Answer) -> None:

@@ -15,6 +15,7 @@ from hf_runtime.request.tensors import RequestFields, shown
 
 from ..sequence.sampling_params import SamplingParams
 from ..sequence.sequence import DecoderStart
+from ..sequence.source import Source
 from ..structured.constraint import Constraint
 from .bad_words import NUM_SPELLINGS
 from .row_options import CHAT_FIELDS, RowFields, read_rows
@@ -28,19 +29,22 @@ _UNKNOWN = 2**63
 @dataclass(frozen=True)
 class Prompt:
     """What a row gives the model to read. ``text`` is what its caller sent, of a chat as its
-    template renders it; ``decoder_start`` is an encoder-decoder's, where it is not the model's own.
+    template renders it; ``decoder_start`` is an encoder-decoder's, where it is not the model's own;
+    ``source`` is what an encoder reads for it.
     """
 
     text: str
     token_ids: list[int]
     decoder_start: DecoderStart | None = None
+    source: Source | None = None
 
 
 @dataclass(frozen=True)
 class Generation:
     """One row of a request: what to continue and how. ``on_timeout`` is ``partial`` or ``error``;
-    text, tokens and start are those of its Prompt. ``lora_name`` is None for the model alone.
-    ``cache_salt`` is that of whoever may share its keys and values, None for everybody without.
+    text, tokens, start and source are those of its Prompt. ``lora_name`` is None for the model
+    alone. ``cache_salt`` is that of whoever may share its keys and values, None for everybody
+    without.
     """
 
     text: str
@@ -51,6 +55,7 @@ class Generation:
     timeout_ms: int | None = None
     on_timeout: str = "partial"
     decoder_start: DecoderStart | None = None
+    source: Source | None = None
     lora_name: str | None = None
     cache_salt: str | None = None
 
@@ -300,6 +305,7 @@ def _generation(
         timeout_ms=timeout_ms,
         on_timeout=row["on_timeout"],
         decoder_start=prompt.decoder_start,
+        source=prompt.source,
         lora_name=lora_name,
         cache_salt=row["cache_salt"],
     )
