@@ -2,8 +2,9 @@
 fronts, and models that route requests to other models.
 
 All are Triton models of one server, each in a process of its own. An engine listens at an abstract
-Unix socket (man 7 unix), which leaves no file behind. A frame is its length and a JSON object, so
-reading one can't run code. Knows neither Triton nor what the tensors mean.
+Unix socket (man 7 unix), which leaves no file behind. A frame is two lengths, a JSON object, and
+the bytes of its texts and files, so reading one can't run code. Knows neither Triton nor what the
+tensors mean.
 
 BLS, Triton's own calls from model to model, does not do: it holds a thread for each waiting request
 (of 200 requests 6 ran at a time) and does not pass cancellations on.
@@ -12,6 +13,7 @@ BLS, Triton's own calls from model to model, does not do: it holds a thread for 
 from __future__ import annotations
 
 import hashlib
+import io
 import itertools
 import json
 import os
@@ -19,6 +21,7 @@ import re
 import socket
 import struct
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -30,13 +33,13 @@ Frame = dict[str, Any]
 
 # To be incremented whenever a frame changes its meaning: generated folders of two releases can be
 # connected for the moment between two reloads.
-VERSION = 2
+VERSION = 3
 MAX_FRAME_BYTES = 256 * 2**20
 
 # Not multiprocessing.connection, which frames alike: it reads and writes every frame by itself, for
 # 2 to 4 times the processor time where many small ones are queued (200 bytes: 3.3 microseconds a
 # frame, 0.7 here), connects without a timeout, and gives no way to wake a thread that reads.
-_LENGTH = struct.Struct("!I")
+_LENGTHS = struct.Struct("!II")  # of all that follows, and of the JSON in it
 _INTEGERS = [f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)]
 _DTYPES = frozenset(["bool", "float16", "float32", "float64", *_INTEGERS])
 _STARTTIME = 22 - 3  # man 5 proc_pid_stat: field 22, counted from the one after the name
@@ -52,7 +55,7 @@ class FrameTooLargeError(Exception):
     """A frame would be larger than MAX_FRAME_BYTES."""
 
     def __init__(self, size: int) -> None:
-        super().__init__(f"{size} bytes in JSON, allowed: at most {MAX_FRAME_BYTES}")
+        super().__init__(f"{size} bytes, allowed: at most {MAX_FRAME_BYTES}")
 
 
 def server_identity() -> str:
@@ -114,11 +117,19 @@ def check_hello(frame: Frame) -> None:
 
 
 def encode(frame: Mapping[str, Any]) -> bytes:
-    """A frame as bytes, its length first. Raises FrameTooLargeError."""
-    body = json.dumps(frame, separators=(",", ":")).encode("ascii")
-    if len(body) > MAX_FRAME_BYTES:
-        raise FrameTooLargeError(len(body))
-    return _LENGTH.pack(len(body)) + body
+    """A frame as bytes, its lengths first. Raises FrameTooLargeError."""
+    pieces: list[bytes] = []
+
+    def length(piece: bytes) -> int:
+        pieces.append(piece)
+        return len(piece)
+
+    # In JSON a byte of an image would take up to six.
+    body = json.dumps(frame, separators=(",", ":"), default=length).encode("ascii")
+    size = len(body) + sum(map(len, pieces))
+    if size > MAX_FRAME_BYTES:
+        raise FrameTooLargeError(size)
+    return b"".join((_LENGTHS.pack(size, len(body)), body, *pieces))
 
 
 def read_frame(stream: BinaryIO) -> Frame | None:
@@ -128,32 +139,37 @@ def read_frame(stream: BinaryIO) -> Frame | None:
         LinkError: it is too large, torn, or not a JSON object.
         OSError: the connection broke.
     """
-    head = stream.read(_LENGTH.size)
+    head = stream.read(_LENGTHS.size)
     if not head:
         return None
-    size = _LENGTH.unpack(head)[0] if len(head) == _LENGTH.size else 0
-    if not 0 < size <= MAX_FRAME_BYTES:
+    size, num_json = _LENGTHS.unpack(head) if len(head) == _LENGTHS.size else (0, 0)
+    if not 0 < num_json <= size <= MAX_FRAME_BYTES:
         raise LinkError(f"a frame of {size} bytes, allowed: 1 to {MAX_FRAME_BYTES}")
-    body = stream.read(size)
-    if len(body) < size:
+    body = stream.read(num_json)
+    rest = io.BytesIO(stream.read(size - num_json) if size > num_json else b"")
+    if len(body) + len(rest.getbuffer()) < size:
         raise LinkError("a frame ended early")
     try:
-        frame = json.loads(body)
-    except (ValueError, RecursionError) as error:
+        frame = json.loads(body, object_hook=partial(_with_bytes, rest))
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise LinkError("a frame is not JSON") from error
     if not isinstance(frame, dict):
         raise LinkError("a frame is not a JSON object")
     return frame
 
 
+def _with_bytes(rest: BinaryIO, value: Frame) -> Frame:
+    """A tensor of bytes with them in place of their lengths: they lie in the order of the JSON."""
+    if value.get("dtype") == "bytes":
+        value["data"] = [rest.read(length) for length in value["data"]]
+    return value
+
+
 def pack_tensor(array: Array) -> Frame:
-    """An array of any of Triton's data types as JSON values; each byte of a text becomes the code
-    point of its value (latin-1).
-    """
+    """An array of any of Triton's data types as JSON values; texts as bytes."""
     flat = array.reshape(-1).tolist()
     if array.dtype == np.object_:
-        texts = [value.encode() if isinstance(value, str) else value for value in flat]
-        data = [value.decode("latin-1") for value in texts]
+        data = [value.encode() if isinstance(value, str) else value for value in flat]
         return {"dtype": "bytes", "shape": list(array.shape), "data": data}
     assert array.dtype.name in _DTYPES
     return {"dtype": array.dtype.name, "shape": list(array.shape), "data": flat}
@@ -164,8 +180,10 @@ def unpack_tensor(packed: Any) -> Array:
     try:
         dtype, shape, data = packed["dtype"], packed["shape"], packed["data"]
         if dtype == "bytes":
+            if not all(isinstance(value, bytes) for value in data):
+                raise LinkError("a tensor of bytes has something else")
             array = np.empty(len(data), dtype=np.object_)
-            array[:] = [value.encode("latin-1") for value in data]
+            array[:] = data
         elif dtype in _DTYPES:
             array = np.array(data, dtype=dtype)
         else:

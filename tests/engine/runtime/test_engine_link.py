@@ -117,6 +117,11 @@ def test_bytes_of_any_value_travel_unchanged() -> None:
     assert _round_trip(np.array([], dtype=np.object_)).shape == (0,)
 
 
+def test_a_file_travels_at_its_own_size() -> None:
+    file = np.array([bytes(range(256)) * 100], dtype=np.object_)
+    assert len(protocol.encode({"tensor": protocol.pack_tensor(file)})) < 25_700
+
+
 def _round_trip(array: Any) -> Any:
     data = protocol.encode({"tensor": protocol.pack_tensor(array)})
     frame = protocol.read_frame(io.BytesIO(data))
@@ -149,14 +154,20 @@ def test_a_broken_tensor_is_an_error_of_the_link(packed: Any) -> None:
     "data",
     [
         b"\0\0",
-        b"\0\0\0\0",
-        b"\0\0\0\x09{}",
-        b"\xff\xff\xff\xff",
-        b"\0\0\0\x02xx",
-        b"\0\0\0\x02[]",
-        struct.pack("!I", 100_000) + b"[" * 100_000,
+        struct.pack("!II", 0, 0),
+        struct.pack("!II", 9, 9) + b"{}",
+        struct.pack("!II", 9, 2) + b"{}",
+        struct.pack("!II", 2, 3) + b"{} ",
+        b"\xff\xff\xff\xff" * 2,
+        struct.pack("!II", 2, 2) + b"xx",
+        struct.pack("!II", 2, 2) + b"[]",
+        struct.pack("!II", 17, 17) + b'{"dtype":"bytes"}',
+        struct.pack("!II", 100_000, 100_000) + b"[" * 100_000,
     ],
-    ids=["torn head", "empty", "torn body", "too large", "no JSON", "no object", "too deep"],
+    ids=[
+        *("torn head", "empty", "torn body", "torn bytes", "more JSON than all", "too large"),
+        *("no JSON", "no object", "bytes without lengths", "too deep"),
+    ],
 )
 def test_a_broken_frame_is_an_error_of_the_link(data: bytes) -> None:
     with pytest.raises(LinkError):
@@ -165,7 +176,7 @@ def test_a_broken_frame_is_an_error_of_the_link(data: bytes) -> None:
 
 def test_a_frame_too_large_is_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(protocol, "MAX_FRAME_BYTES", 100)
-    with pytest.raises(FrameTooLargeError, match="113 bytes in JSON, allowed: at most 100"):
+    with pytest.raises(FrameTooLargeError, match="113 bytes, allowed: at most 100"):
         protocol.encode({"text": "x" * 102})
 
 
@@ -278,9 +289,9 @@ def test_the_requests_of_a_front_that_vanishes_count_as_cancelled(
     "garbage",
     [
         b"GET / HTTP/1.1\r\n\r\n",
-        b"\0\0\0\x02{}",
+        struct.pack("!II", 2, 2) + b"{}",
         protocol.encode({"kind": "hello", "version": protocol.VERSION + 1}),
-        protocol.encode(protocol.hello()) + b"\0\0\0\x02{}",
+        protocol.encode(protocol.hello()) + struct.pack("!II", 2, 2) + b"{}",
         protocol.encode(protocol.hello()) + protocol.encode({"kind": "x", "id": 1}),
         protocol.encode(protocol.hello()) + protocol.encode({"kind": "request", "id": 1}),
     ],

@@ -410,7 +410,7 @@ def test_a_request_too_large_is_its_callers_fault(
     status, text = request.result()
     assert status == "INVALID_ARG"
     assert text.startswith("the request: got 2")
-    assert text.endswith("bytes in JSON, allowed: at most 1000")
+    assert text.endswith("bytes, allowed: at most 1000")
     engine.waits_for(1)
     echo(engine.taken[0])
     assert first.result() == "x"
