@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import threading
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -45,7 +44,6 @@ class Callers:
     """Asks on and on; ``said`` are the statuses in order, each once until it changes."""
 
     def __init__(self, triton: Triton) -> None:
-        self.counts: Counter[int] = Counter()
         self.said: list[int] = []
         self.errors: set[str] = set()
         self._stop = threading.Event()
@@ -61,7 +59,6 @@ class Callers:
         while not has_ended:
             has_ended = self._stop.is_set()
             answer = post(triton.url("demo", "infer"), {"inputs": inputs})
-            self.counts[answer.status] += 1
             if self.said[-1:] != [answer.status]:
                 self.said.append(answer.status)
             if answer.status != 200:
@@ -98,5 +95,8 @@ def test_callers_get_503_in_the_gap_and_answers_before_and_after(
         callers.end()
     assert triton.server.api.is_model_ready("demo_stream", "2")
     assert callers.said == [200, 503, 200], (callers.said, callers.errors)
-    assert all("no engine runs" in error for error in callers.errors), callers.errors
-    print(callers.counts, lines)
+    in_the_gap = {
+        "the model is being unloaded: try again",
+        "no engine runs that could answer: load the model demo_stream",
+    }
+    assert callers.errors <= in_the_gap, callers.errors
