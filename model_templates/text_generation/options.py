@@ -113,6 +113,44 @@ class Options:
             "engines": ("in_flight",),
         },
     )
+    speculative_method: Literal["off", "ngram"] = field(
+        default="off",
+        metadata={
+            "help": "how tokens are drafted that a step verifies, where that is faster; ngram: by "
+            "looking the last tokens up in prompt and output; what is generated stays the same",
+            "engines": ("in_flight",),
+        },
+    )
+    num_speculative_tokens: int = field(
+        default=8,
+        metadata={
+            "help": "most tokens drafted for a sequence in a step; fewer where fewer pay",
+            "unit": "tokens",
+            "min": 1,
+            "max": 64,
+            "engines": ("in_flight",),
+        },
+    )
+    prompt_lookup_max: int = field(
+        default=4,
+        metadata={
+            "help": "with ngram, most tokens that are looked up",
+            "unit": "tokens",
+            "min": 1,
+            "max": 16,
+            "engines": ("in_flight",),
+        },
+    )
+    prompt_lookup_min: int = field(
+        default=2,
+        metadata={
+            "help": "with ngram, fewest tokens that are looked up",
+            "unit": "tokens",
+            "min": 1,
+            "max": 16,
+            "engines": ("in_flight",),
+        },
+    )
     default_max_tokens: int = field(
         default=128,
         metadata={
@@ -192,6 +230,12 @@ class Options:
         if self.prefix_cache_gib is not None and not self.prefix_cache:
             message = f"got {self.prefix_cache_gib:g}, but prefix_cache is false"
             found.append(("prefix_cache_gib", message))
+        if self.prompt_lookup_min > self.prompt_lookup_max:
+            message = (
+                f"got {self.prompt_lookup_min}, expected at most prompt_lookup_max "
+                f"({self.prompt_lookup_max})"
+            )
+            found.append(("prompt_lookup_min", message))
         default, ceiling = self.default_timeout_ms, self.max_timeout_ms
         if default is not None and ceiling is not None and default > ceiling:
             message = f"got {default}, expected at most max_timeout_ms ({ceiling})"

@@ -96,10 +96,15 @@ class Engine(ABC):
     def gauges(self) -> dict[str, int]:
         """What is in use at this moment, by name; may be read from any thread."""
 
+    @property
+    def drafts(self) -> bool:
+        """Whether it computes tokens that may come next."""
+        return False
+
     def families(self) -> Iterator[Family]:
         """What it counts and holds, as Prometheus names it; may be read from any thread."""
         adapters = self.setup.adapters.names if self.setup.adapters is not None else ()
-        return families(self.metrics, self.gauges, adapters)
+        return families(self.metrics, self.gauges, adapters, drafts=self.drafts)
 
     @abstractmethod
     def prepare(self) -> None:

@@ -34,6 +34,10 @@ _COUNTERS = {
     "num_unknown_tokens": "Prompt tokens that the tokenizer does not know",
     "num_refused": "Requests refused because the queue was full or the engine could not take them",
 }
+_DRAFTS = {
+    "num_draft_tokens": "Drafted tokens that were computed",
+    "num_accepted_tokens": "Drafted tokens that were accepted; they are generated tokens",
+}
 _PREEMPTED_HELP = "Times that a sequence gave its pages to others and was computed again"
 _REUSED_HELP = "Prompt tokens whose keys and values were there already, rounded at random"
 # How many reused tokens a request is counted by. Exact ones would tell everybody who reads metrics
@@ -61,6 +65,8 @@ class EngineMetrics:
         self.num_unknown_tokens = 0
         self.num_refused = 0
         self.num_preempted = 0
+        self.num_draft_tokens = 0
+        self.num_accepted_tokens = 0
         self.finish_reasons: Counter[str] = Counter()
         self.adapters: Counter[str] = Counter()
         self.batch_size = Histogram(_TOKENS)
@@ -109,17 +115,22 @@ class EngineMetrics:
 
 
 def families(
-    metrics: EngineMetrics, gauges: Mapping[str, int], adapters: Iterable[str]
+    metrics: EngineMetrics,
+    gauges: Mapping[str, int],
+    adapters: Iterable[str],
+    *,
+    drafts: bool = False,
 ) -> Iterator[Family]:
     """Everything that an engine counts and holds, as Prometheus names it: seconds and totals.
 
     ``gauges`` are what is in use at this moment, ``adapters`` the names that requests may give.
+    ``drafts`` where the engine speculates.
     """
     for name, help_text in _GAUGES.items():
         if name in gauges:
             sample = Sample({}, float(gauges[name]))
             yield Family(f"{_PREFIX}{name.removeprefix('num_')}", help_text, False, (sample,))
-    for name, help_text in _COUNTERS.items():
+    for name, help_text in (_COUNTERS | (_DRAFTS if drafts else {})).items():
         sample = Sample({}, float(getattr(metrics, name)))
         yield Family(f"{_PREFIX}{name.removeprefix('num_')}_total", help_text, True, (sample,))
     name = f"{_PREFIX}reused_prompt_tokens_total"

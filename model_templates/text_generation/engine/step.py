@@ -27,8 +27,8 @@ class StepInputs:
     as soon as work that is launched after ``forward`` runs, and valid until the next ``forward``.
     Empty columns give an empty view. Runners of slots leave ``device_columns`` None.
 
-    ``adapters`` are the numbers (0: none) of the step's sequences, of decodes and then of chunks;
-    empty where none has one.
+    ``adapters`` are the numbers (0: none) of the step's sequences, of decodes, of chunks and then
+    of drafts; empty where none has one.
 
     ``pending_rows`` are the rows, in the step before, of the tokens that were sampled there and
     that the host has not read: such a token's id is written as ``-1 - row``, and filled in on the
@@ -66,14 +66,34 @@ class PrefillChunk:
 
 
 @dataclass(frozen=True)
+class Draft:
+    """Tokens that a decoding sequence may go on with: they are computed behind its own token of the
+    step, and the logits of each are wanted.
+    """
+
+    sequence: Sequence
+    token_ids: list[int]
+
+    @property
+    def start(self) -> int:
+        """The first one's position."""
+        return self.sequence.num_computed_tokens
+
+    @property
+    def end(self) -> int:
+        return self.start + len(self.token_ids)
+
+
+@dataclass(frozen=True)
 class Step:
     """What to compute: one token for each of ``decodes`` (those in slots in their order), then the
-    chunks of ``prefills``; ``copies`` come before both.
+    chunks of ``prefills`` and the tokens of ``drafts``; ``copies`` come before all.
     """
 
     decodes: list[Sequence] = field(default_factory=list)
     prefills: list[PrefillChunk] = field(default_factory=list)
     copies: list[SlotCopy] = field(default_factory=list)
+    drafts: list[Draft] = field(default_factory=list)
     inputs: StepInputs = field(default_factory=StepInputs)
 
     @property
@@ -82,5 +102,18 @@ class Step:
         return self.decodes + [chunk.sequence for chunk in self.prefills if chunk.is_last]
 
     @property
+    def chunks(self) -> list[PrefillChunk | Draft]:
+        """What is computed of a sequence as several tokens."""
+        return [*self.prefills, *self.drafts]
+
+    @property
+    def rows(self) -> list[Sequence]:
+        """The sequence of each row of the step's logits: of ``sampled``, then of each token of
+        ``drafts``.
+        """
+        drafted = [draft.sequence for draft in self.drafts for _ in draft.token_ids]
+        return self.sampled + drafted if drafted else self.sampled
+
+    @property
     def num_tokens(self) -> int:
-        return len(self.decodes) + sum(chunk.end - chunk.start for chunk in self.prefills)
+        return len(self.decodes) + sum(chunk.end - chunk.start for chunk in self.chunks)

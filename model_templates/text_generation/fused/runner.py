@@ -35,6 +35,7 @@ class FusedRunner:
     """
 
     name = "fused"
+    takes_drafts = True
 
     def __init__(self, model: Any, cache: KVCache, device: torch.device) -> None:
         if device.type != "cpu" or model.dtype not in _DTYPES:
@@ -56,7 +57,7 @@ class FusedRunner:
 
     @torch.inference_mode()
     def forward(self, step: Step) -> torch.Tensor:
-        """Computes a step -> logits (num_sampled, vocab) in the order of ``step.sampled``."""
+        """Computes a step -> logits (num_rows, vocab) in the order of ``step.rows``."""
         tokens, last_rows, spans = lay_out(step)
         input_ids, positions, slots = tokens
         where = _Where(slots, positions, _stretches(len(slots), [s for s in spans if _is_long(s)]))

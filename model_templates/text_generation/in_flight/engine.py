@@ -14,14 +14,16 @@ from hf_runtime.devices.device import total_bytes
 
 from ..engine.engine import Engine, EngineSetup
 from ..engine.scheduler import Scheduler
-from ..engine.step import Step
+from ..engine.step import Draft, Step
 from ..kv.kv_cache import CacheSize
 from ..kv.paged_cache import PagedSize
 from ..paged.graphs import with_cuda_graphs
 from ..paged.runner import AdaptedPageRunner, PageRunner
 from ..runners.adapter_runner import AdaptedRunner
 from ..sampling.sampler import Sampled, Sampler, SamplerInputs, argmax
-from ..sequence.sequence import Sequence
+from ..sequence.sequence import Sequence, Token
+from ..speculative.drafter import Drafter, runs_of
+from ..speculative.making import make_drafter
 from ..structured.following import wait_for_masks
 from ..structured.grammar import tell_all
 from .plan import plan
@@ -34,7 +36,9 @@ _LONGEST_WAIT_S = 0.05  # for grammars, which mostly take less than the step
 
 
 class InFlightEngine(Engine):
-    """Generates for many sequences at once, one token each a step."""
+    """Generates for many sequences at once, one token each a step; more where drafted ones are
+    right.
+    """
 
     name = "in_flight"
     size: CacheSize | PagedSize
@@ -44,6 +48,8 @@ class InFlightEngine(Engine):
         super().__init__(setup)
         self._launched: Sampled | None = None  # tokens that are sampled and not read yet
         self._pending_rows: dict[Sequence, int] = {}  # theirs, of those that go on
+        self._drafts: list[Draft] = []  # of the step that they are from
+        self._drafter: Drafter | None = None
 
     @property
     def max_num_seqs(self) -> int:
@@ -55,9 +61,10 @@ class InFlightEngine(Engine):
 
     @property
     def description(self) -> str:
+        drafts = f", {self._drafter.description}" if self._drafter is not None else ""
         return (
             f"in_flight engine ({self.runner.name}), {self._storage.description}, "
-            f"KV cache {self.size.gib:.2f} GiB"
+            f"KV cache {self.size.gib:.2f} GiB{drafts}"
         )
 
     def prepare(self) -> None:
@@ -73,6 +80,8 @@ class InFlightEngine(Engine):
         self._vocab_size = int(setup.model.config.get_text_config().vocab_size)
         self._cache = allocate(self._storage)
         runner = self._plan.make_runner(setup.model, self._cache, setup.device)
+        ahead = self._plan.runs_ahead
+        self._drafter = make_drafter(setup.options, runner, self.size.max_num_seqs, ahead)
         own_argmax = getattr(runner, "argmax", argmax)
         self._sampler = Sampler(sorted(setup.eos_token_ids), own_argmax)
         self.runner = self._with_graphs(runner)
@@ -102,6 +111,11 @@ class InFlightEngine(Engine):
         )
 
     @property
+    def drafts(self) -> bool:
+        """Whether it computes tokens that may come next."""
+        return self._drafter is not None
+
+    @property
     def num_kept(self) -> int:
         """How many ended sequences, or pages of them, can be shared with; not published."""
         return self._space.num_kept
@@ -125,34 +139,44 @@ class InFlightEngine(Engine):
     def _step(self) -> None:
         """Computes a step. Where it runs ahead, the device has the forward of this step to compute
         while the host reads the tokens of the step before and sends them; all that depends on them
-        (ends, grammars, cancellation) comes one step late, and nothing else changes.
+        (ends, grammars, cancellation) comes one step late, and nothing else changes. A draft
+        continues the last token: a step that may draft waits for that.
         """
+        drafter = self._drafter
+        if drafter is not None and self._launched and drafter.wants(self._scheduler.running):
+            self._settle()
         step = self._scheduler.schedule()
         self.metrics.num_preempted = self._scheduler.num_preempted
+        if drafter is not None and self._launched is None:
+            drafter.draft(step, self._space.grow)
         if step.num_tokens:
             self._cache.copy_slots(step.copies)
-            inputs = self._sampler.prepare(step.sampled, self._vocab_size, self._pending_rows)
+            inputs = self._sampler.prepare(step.rows, self._vocab_size, self._pending_rows)
             step.inputs.columns, step.inputs.pending_rows = inputs.array, self._pending_rows
             if self._launched is not None:
                 step.inputs.pending_tokens = self._launched.token_ids
             logits = self.runner.forward(step)
             self._settle()
             self._sample(step, inputs, logits)
-        if not (self._plan.runs_ahead and step.num_tokens):
+        if step.drafts or not (self._plan.runs_ahead and step.num_tokens):
             self._settle()
+        if drafter is not None:
+            drafter.ended(step)
 
     def _sample(self, step: Step, inputs: SamplerInputs, logits: torch.Tensor) -> None:
         """Launches the sampling of a step's tokens."""
-        late = self._late(inputs.sequences)
+        sampled = step.sampled
+        late = self._late(sampled)
         started = [chunk.sequence for chunk in step.prefills if chunk.is_first]
-        self.metrics.computed(len(inputs.sequences) - len(late), started)
+        self.metrics.computed(len(sampled) - len(late), started)
         for sequence in late:
             sequence.num_computed_tokens -= 1
-        if len(late) == len(inputs.sequences):
+        if len(late) == len(sampled):
             return
         array = step.inputs.device_columns
         self._launched = self._sampler.launch(logits, inputs, array, late)
-        for row, sequence in enumerate(inputs.sequences):
+        self._drafts = step.drafts
+        for row, sequence in enumerate(sampled):
             if sequence not in late and sequence.finish_reason is None:
                 sequence.num_pending = 1
                 self._pending_rows[sequence] = row
@@ -174,18 +198,36 @@ class InFlightEngine(Engine):
         launched, self._launched = self._launched, None
         if launched is None:
             return
-        pairs = zip(launched.sequences, launched.read(), strict=True)
-        read = [(sequence, token) for sequence, token in pairs if sequence in self._pending_rows]
+        runs = runs_of(launched.sequences, launched.read(), self._drafts)
+        read = [(sequence, runs[sequence]) for sequence in self._pending_rows]
         self._pending_rows = {}
         for sequence, _ in read:
             sequence.num_pending = 0
-        going = [(sequence, token) for sequence, token in read if sequence.finish_reason is None]
-        tell_all((sequence.grammar, token.id) for sequence, token in going)
-        for sequence, token in going:
-            sequence.append(token, self.setup.eos_token_ids)
+        going = [(sequence, run) for sequence, run in read if sequence.finish_reason is None]
+        tell_all((sequence.grammar, run[0].id) for sequence, run in going)
+        for sequence, run in going:
+            self._append(sequence, run)
         sequences = [sequence for sequence, _ in going]
+        self.metrics.num_draft_tokens += sum(len(draft.token_ids) for draft in self._drafts)
+        self._drafts = []
         self._publish(sequences)
         self._remove([sequence for sequence in sequences if sequence.finish_reason is not None])
+
+    def _append(self, sequence: Sequence, run: list[Token]) -> None:
+        """Adds tokens up to the one that ends the sequence. Keys and values of all before the last
+        are computed: those of drafted tokens that were wrong lie behind them, and are written over.
+        """
+        num_before = len(sequence.token_ids)
+        for token in run:
+            if sequence.finish_reason is None:
+                sequence.append(token, self.setup.eos_token_ids)
+        num_accepted = len(sequence.token_ids) - num_before - 1
+        if num_accepted:
+            sequence.num_computed_tokens += num_accepted
+            self.metrics.num_generated_tokens += num_accepted
+            self.metrics.num_accepted_tokens += num_accepted
+        if self._drafter is not None:
+            self._drafter.follow(sequence, run)
 
     def _remove(self, sequences: list[Sequence]) -> None:
         copies = self._scheduler.retire(self._forgotten(sequences))
@@ -204,4 +246,6 @@ class InFlightEngine(Engine):
     def _forgotten(self, sequences: list[Sequence]) -> list[Sequence]:
         for sequence in sequences:
             self._sampler.forget(sequence)
+            if self._drafter is not None:
+                self._drafter.forget(sequence)
         return sequences

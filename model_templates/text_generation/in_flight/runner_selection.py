@@ -57,7 +57,7 @@ class Runner(Protocol):
     name: str
 
     def forward(self, step: Step) -> torch.Tensor:
-        """Computes a step -> logits (num_sampled, vocab) in the order of ``step.sampled``."""
+        """Computes a step -> logits (num_rows, vocab) in the order of ``step.rows``."""
 
 
 # From a model, a cache (of pages, where it has a true attribute ``keeps_pages``) and a device.

@@ -133,13 +133,15 @@ class Pages:
         return []
 
     def grow(self, sequence: Sequence, num_tokens: int) -> bool:
-        """Adds the page that so many tokens need; False where there is none."""
-        if num_tokens <= len(sequence.pages) * PAGE_SIZE:
+        """Adds the pages that so many tokens need; False where there are none."""
+        num_more = num_pages_of(num_tokens) - len(sequence.pages)
+        if num_more <= 0:
             return True
         self._note_full(sequence, self._held[sequence], sequence.num_computed_tokens)
-        if not self._num_free:
+        if num_more > self._num_free:
             return False
-        sequence.pages.append(self._take())
+        for _ in range(num_more):
+            sequence.pages.append(self._take())
         return True
 
     def note_computed(self, sequence: Sequence, num_computed: int) -> None:

@@ -26,6 +26,7 @@ class PageRunner(ABC):
 
     name = ""
     keeps_pages = True
+    takes_drafts = True
 
     def __init__(self, model: Any, cache: PagedCache, device: torch.device) -> None:
         self.model, self.cache, self.device = model, cache, device
@@ -33,7 +34,7 @@ class PageRunner(ABC):
 
     @torch.inference_mode()
     def forward(self, step: Step) -> torch.Tensor:
-        """Computes a step -> logits (num_sampled, vocab) in the order of ``step.sampled``; what
+        """Computes a step -> logits (num_rows, vocab) in the order of ``step.rows``; what
         ``StepInputs`` asks for is on the device then.
         """
         host = lay_out_pages(step, pinned=self._is_pinned)

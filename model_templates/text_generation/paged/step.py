@@ -1,8 +1,8 @@
 """Lays out a step for a cache in pages: every number that the device needs, in one int32 buffer and
 one copy.
 
-All tokens of a step lie in one row: the decodes, one token each, then chunk after chunk. Knows
-nothing of models and attention.
+All tokens of a step lie in one row: the decodes, one token each, then chunk after chunk, then draft
+after draft. Knows nothing of models and attention.
 """
 
 from __future__ import annotations
@@ -163,13 +163,14 @@ def lay_out_pages(step: Step, shape: StepShape | None = None, *, pinned: bool = 
     """The step's numbers in a buffer of ``shape``, or of its own. Padding tokens have the id 0 at
     position 0 and write to page 0; padding sequences have no tokens.
     """
-    sequences = step.decodes + [chunk.sequence for chunk in step.prefills]
-    counts = [1] * len(step.decodes) + [chunk.end - chunk.start for chunk in step.prefills]
+    chunks = step.chunks
+    sequences = step.decodes + [chunk.sequence for chunk in chunks]
+    counts = [1] * len(step.decodes) + [chunk.end - chunk.start for chunk in chunks]
     lengths = [sequence.num_computed_tokens for sequence in step.decodes]
-    lengths += [chunk.end for chunk in step.prefills]
+    lengths += [chunk.end for chunk in chunks]
     pages = np.frombuffer(b"".join(sequence.pages for sequence in sequences), dtype=np.int32)
     columns = step.inputs.columns
-    own = StepShape(sum(counts), len(sequences), len(step.sampled))
+    own = StepShape(sum(counts), len(sequences), len(step.rows))
     shape = shape or own
     size = sum(shape.sizes.values()) + len(pages) + len(columns)
     buffer = torch.zeros(size, dtype=torch.int32, pin_memory=pinned)
@@ -193,9 +194,11 @@ def lay_out_pages(step: Step, shape: StepShape | None = None, *, pinned: bool = 
     parts["positions"][:tokens] = positions
     page_at = np.repeat(first_page, counts) + positions // PAGE_SIZE
     parts["rows"][:tokens] = pages[page_at] * PAGE_SIZE + positions % PAGE_SIZE
-    ends = starts[1 : seqs + 1] - 1
+    num_drafted = sum(len(draft.token_ids) for draft in step.drafts)
+    ends = starts[1 : seqs - len(step.drafts) + 1] - 1
     is_sampled = [True] * len(step.decodes) + [chunk.is_last for chunk in step.prefills]
-    parts["last"][: own.num_last] = ends[is_sampled]
+    drafted = np.arange(tokens - num_drafted, tokens, dtype=np.int32)
+    parts["last"][: own.num_last] = np.concatenate([ends[is_sampled], drafted])
     read = starts[: seqs + 1].tolist(), lengths
     return HostStep(buffer, shape, len(pages), step.inputs, max(counts), *read)
 
@@ -204,6 +207,8 @@ def _token_ids(step: Step) -> list[int]:
     ids = _last_token_ids(step.decodes, step.inputs.pending_rows)
     for chunk in step.prefills:
         ids += chunk.sequence.tokens(chunk.start, chunk.end)
+    for draft in step.drafts:
+        ids += draft.token_ids
     return ids
 
 

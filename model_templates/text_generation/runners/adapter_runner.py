@@ -31,8 +31,8 @@ class AdaptedRunner:
         self.cache, self.name = plain.cache, f"{plain.name}, adapters"
 
     def forward(self, step: Step) -> torch.Tensor:
-        """Computes a step -> logits (num_sampled, vocab) in the order of ``step.sampled``."""
-        computed = (*step.decodes, *(chunk.sequence for chunk in step.prefills))
+        """Computes a step -> logits (num_rows, vocab) in the order of ``step.rows``."""
+        computed = (*step.decodes, *(chunk.sequence for chunk in step.chunks))
         if all(sequence.lora_name is None for sequence in computed):
             return self.plain.forward(step)  # type: ignore[no-any-return]
         if getattr(self.plain, "keeps_pages", False):
@@ -46,9 +46,9 @@ class AdaptedRunner:
 
     def _forward(self, step: Step) -> torch.Tensor:
         numbers = [self._number(sequence) for sequence in step.decodes]
-        for chunk in step.prefills:
+        for chunk in step.chunks:
             numbers += [self._number(chunk.sequence)] * (chunk.end - chunk.start)
-        sampled = [self._number(sequence) for sequence in step.sampled]
+        sampled = [self._number(sequence) for sequence in step.rows]
         with self._applied(numbers, sampled):
             logits: torch.Tensor = self.inner.forward(step)
         return logits

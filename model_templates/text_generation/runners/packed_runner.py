@@ -24,6 +24,7 @@ class PackedRunner:
     """Sets the model's attention implementation to packed attention, for as long as it runs."""
 
     name = "packed"
+    takes_drafts = True
 
     def __init__(self, model: Any, cache: KVCache, device: torch.device) -> None:
         self.model = model
@@ -37,7 +38,7 @@ class PackedRunner:
 
     @torch.inference_mode()
     def forward(self, step: Step) -> torch.Tensor:
-        """Computes a step -> logits (num_sampled, vocab) in the order of ``step.sampled``."""
+        """Computes a step -> logits (num_rows, vocab) in the order of ``step.rows``."""
         input_ids, packed, last_rows = self._pack(step)
         return self.run(input_ids, packed, last_rows)
 
@@ -101,9 +102,9 @@ class _Offsets(Cache):
 
 
 def lay_out(step: Step) -> tuple[torch.Tensor, list[int], list[PrefillSpan]]:
-    """A step's tokens in one row, decodes in slot order, then chunk after chunk -> their ids,
-    positions and slots, (3, num_tokens) int64 on the CPU; the tokens whose logits are wanted; where
-    the chunks lie.
+    """A step's tokens in one row, decodes in slot order, then chunk after chunk, then draft after
+    draft -> their ids, positions and slots, (3, num_tokens) int64 on the CPU; the tokens whose
+    logits are wanted; where the chunks and drafts lie.
     """
     input_ids = [sequence.last_token_id for sequence in step.decodes]
     positions = [sequence.num_computed_tokens - 1 for sequence in step.decodes]
@@ -118,4 +119,11 @@ def lay_out(step: Step) -> tuple[torch.Tensor, list[int], list[PrefillSpan]]:
         slots += [slot] * (chunk.end - chunk.start)
         if chunk.is_last:
             last_rows.append(len(input_ids) - 1)
+    for draft in step.drafts:
+        slot, first = draft.sequence.slot, len(input_ids)
+        spans.append(PrefillSpan(first, slot, draft.start, draft.end))
+        input_ids += draft.token_ids
+        positions += range(draft.start, draft.end)
+        slots += [slot] * len(draft.token_ids)
+        last_rows += range(first, len(input_ids))
     return torch.tensor([input_ids, positions, slots]), last_rows, spans

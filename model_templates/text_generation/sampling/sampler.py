@@ -1,5 +1,11 @@
 """Logits to tokens, for a batch in which every sequence has its own options.
 
+A sequence with drafted tokens has a row for its next token and one for each that follows a drafted
+one. Each is sampled by the random number of its own token; those after the first sampled token that
+is not the drafted one are dropped. So a draft changes no token. It is speculative sampling
+(https://arxiv.org/abs/2211.17192, section 2.3) with all of the draft's probability on one token:
+that is accepted with the model's probability for it, else another is drawn from the rest.
+
 A batch of plain greedy sequences costs one argmax. A sequence's options change its own tokens
 only, and a seed gives the same tokens in any batch.
 
@@ -11,6 +17,7 @@ nothing; ``read``. What grammars and bad words of several tokens forbid is one m
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from collections.abc import Sequence as Rows
 from dataclasses import dataclass
@@ -106,18 +113,20 @@ class Sampler:
         vocab_size: int,
         pending_rows: Mapping[Sequence, int] = _NONE_PENDING,
     ) -> SamplerInputs:
-        """What the next ``launch`` needs. ``pending_rows`` are those, in the last ``launch``, of
-        tokens that are not read yet. What is prepared is launched before the next is prepared, or
-        not at all.
+        """What the next ``launch`` needs; a sequence that stands there several times gets as many
+        tokens. ``pending_rows`` are those, in the last ``launch``, of tokens that are not read yet.
+        What is prepared is launched before the next is prepared, or not at all.
         """
         if all(sequence.params.is_plain for sequence in sequences):
             return SamplerInputs(list(sequences), NOTHING)
         columns = Columns()
-        drawn = [
-            (row, s.params, s.uniform())
-            for row, s in enumerate(sequences)
-            if not s.params.is_greedy
-        ]
+        num_before: Counter[Sequence] = Counter()
+        drawn = []
+        for row, sequence in enumerate(sequences):
+            if not sequence.params.is_greedy:
+                uniform = sequence.uniform(num_before[sequence])
+                drawn.append((row, sequence.params, uniform))
+                num_before[sequence] += 1
         # A kernel takes each row as it is, without a copy.
         groups = [drawn] * bool(drawn) if self.has_kernel else grouped(drawn, vocab_size)
         changes = self._changes.prepare(sequences, vocab_size, pending_rows, columns)

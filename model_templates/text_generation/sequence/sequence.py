@@ -146,7 +146,8 @@ class Sequence:
         the batch.
         """
         self._random = random.Random(self.params.seed)
-        self._uniform = (-1, 0.0)  # the token that the number is for
+        self._uniforms: list[float] = []  # not used yet
+        self._num_used = 0
         self._new_tokens: list[Token] = []
         self.num_prefill_tokens = self.num_prompt_tokens
 
@@ -180,11 +181,15 @@ class Sequence:
         """The output's, with those that are not read from the device yet."""
         return len(self.token_ids) + self.num_pending
 
-    def uniform(self) -> float:
-        """The random number in [0, 1) for the next token, the same until that is sampled."""
-        if self._uniform[0] != self.num_sampled_tokens:
-            self._uniform = self.num_sampled_tokens, self._random.random()
-        return self._uniform[1]
+    def uniform(self, num_ahead: int = 0) -> float:
+        """The random number in [0, 1) for the next token, or for one that comes ``num_ahead`` after
+        it: the same until that is sampled.
+        """
+        del self._uniforms[: max(0, self.num_sampled_tokens - self._num_used)]
+        self._num_used = self.num_sampled_tokens
+        while len(self._uniforms) <= num_ahead:
+            self._uniforms.append(self._random.random())
+        return self._uniforms[num_ahead]
 
     @property
     def last_token_id(self) -> int:
