@@ -114,7 +114,7 @@ AHEAD = {"paged": True, "runs_ahead": True}
 
 
 @pytest.mark.parametrize(
-    ("runner", "way", "options"),
+    "runner, way, options",
     [
         ("fused", {}, OPTIONS),
         ("packed", {}, OPTIONS),

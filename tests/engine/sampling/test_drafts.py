@@ -19,7 +19,7 @@ def looked_up(text: list[int], least: int, most: int) -> list[int]:
     return []
 
 
-@pytest.mark.parametrize(("least", "most"), [(1, 1), (2, 4), (3, 3)])
+@pytest.mark.parametrize("least, most", [(1, 1), (2, 4), (3, 3)])
 def test_the_longest_end_that_stood_before_is_found(least: int, most: int) -> None:
     rnd = random.Random(least)
     for _ in range(200):
