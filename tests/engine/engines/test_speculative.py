@@ -26,7 +26,7 @@ NUM_REQUESTS = 24
 OPTIONS: dict[str, Any] = {"max_num_seqs": 5, "max_num_batched_tokens": 24, "max_model_len": 96}
 # Seven pages for five sequences of up to six: some have to be preempted.
 LITTLE_ROOM = {**OPTIONS, "kv_cache_gib": 8 * 16 * 2 * 2 * 2 * 8 * 4 / 2**30}
-NGRAMS = {"speculative_method": "ngram"}
+NGRAMS: dict[str, Any] = {"speculative_method": "ngram"}
 WAYS: list[dict[str, Any]] = [
     {},
     {"temperature": 1.5, "seed": 3},
@@ -109,8 +109,8 @@ def expected() -> list[Completion]:
     return answers_of(InFlightEngine(setup(tiny_model("llama"), eos=[EOS], **OPTIONS)))
 
 
-IN_PAGES = {"paged": True}
-AHEAD = {"paged": True, "runs_ahead": True}
+IN_PAGES: dict[str, Any] = {"paged": True}
+AHEAD: dict[str, Any] = {"paged": True, "runs_ahead": True}
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,7 @@ AHEAD = {"paged": True, "runs_ahead": True}
 def test_drafts_change_no_answer(
     expected: list[Completion],
     runner: str,
-    way: dict[str, bool],
+    way: dict[str, Any],
     options: dict[str, Any],
     monkeypatch: pytest.MonkeyPatch,
     request: pytest.FixtureRequest,
