@@ -35,7 +35,8 @@ def not_fused(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(*_: Any) -> Any:
         raise UnsupportedDecoderError("not here")
 
-    monkeypatch.setattr(runner_selection, "fused_runner", missing)
+    for runner in ("fused_runner", "state_runner"):
+        monkeypatch.setattr(runner_selection, runner, missing)
 
 
 STORAGE_KINDS = ("slots", "pages", "few pages", "few pages, a step ahead")

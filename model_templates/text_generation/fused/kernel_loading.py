@@ -1,15 +1,15 @@
 """Loads the kernels so that they are compiled once on a machine, not once for every model.
 
-Numba caches compiled code beside the source file. Every model has its own copy of that file, in a
-folder that may be read-only. So the file is copied once more, to a folder of this user's that is
-named by the file's hash, and all models share it. Cached code is executed without a check, so only
-a folder that nobody else can write to is used.
+Numba caches compiled code beside the source files. Every model has its own copy of those, in a
+folder that may be read-only. So they are copied once more, to a folder of this user's that is named
+by their hash, and all models share it. Cached code is executed without a check, so only a folder
+that nobody else can write to is used.
 """
 
 from __future__ import annotations
 
 import hashlib
-import importlib.util
+import importlib
 import os
 import stat
 import sys
@@ -25,13 +25,16 @@ from hf_runtime.errors import reason
 
 from .thread_team import Kernel
 
-_SOURCE = Path(__file__).with_name("kernels.py")
+KERNELS, STATE_KERNELS = "kernels.py", "state_kernels.py"  # the second imports the first
 
 
 @cache
-def load_kernel(name: str, dtype: str) -> Kernel:
-    """A kernel; compiling it takes seconds, once on a machine. Raises ImportError without Numba."""
-    module, is_kept = _load_module()
+def load_kernel(name: str, dtype: str, source: str = KERNELS) -> Kernel:
+    """A kernel of a source file; compiling it takes seconds, once on a machine. Raises ImportError
+    without Numba.
+    """
+    package, is_kept = _load_package()
+    module = importlib.import_module(f"{package}.{Path(source).stem}")
     try:
         function = module.compiled(name, dtype, cache=is_kept)
     except Exception as error:
@@ -49,16 +52,17 @@ def _say_not_kept(why: str) -> None:
 
 
 @cache
-def _load_module() -> tuple[ModuleType, bool]:
-    """The module of kernels, and whether what it compiles is kept on disk."""
-    source = _SOURCE.read_bytes()
-    digest = hashlib.sha256(source).hexdigest()[:16]
+def _load_package() -> tuple[str, bool]:
+    """The package of kernels, and whether what it compiles is kept on disk."""
+    sources = {
+        name: Path(__file__).with_name(name).read_bytes() for name in (KERNELS, STATE_KERNELS)
+    }
+    digest = hashlib.sha256(b"".join(sources.values())).hexdigest()[:16]
     for folder in private_folders(digest):
-        path = folder / _SOURCE.name
-        if _is_copy(path, source):
-            return _imported(path, f"hf_triton_kernels_{digest}"), True
+        if all(_is_copy(folder / name, source) for name, source in sources.items()):
+            return _packaged(folder, digest), True
     _say_not_kept("no folder for caches is this user's alone; XDG_CACHE_HOME may name one")
-    return _imported(_SOURCE, f"hf_triton_kernels_{digest}"), False
+    return _packaged(Path(__file__).parent, digest), False
 
 
 def private_folders(name: str) -> Iterator[Path]:
@@ -109,11 +113,9 @@ def _is_private(folder: Path) -> bool:
     return is_ours and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
 
 
-def _imported(path: Path, name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # where Numba looks for what it kept
-    spec.loader.exec_module(module)
-    return module
+def _packaged(folder: Path, digest: str) -> str:
+    """Makes the modules in a folder those of a package -> its name."""
+    package = ModuleType(f"hf_triton_kernels_{digest}")
+    package.__path__ = [str(folder)]
+    sys.modules[package.__name__] = package  # where Numba looks for what it kept
+    return package.__name__

@@ -88,6 +88,8 @@ def select_runner(
         candidates.insert(0, PackedRunner)
     if any(shape.states for shape in shapes):
         candidates.append(WholePromptRunner)
+        if device.type == "cpu":
+            candidates.insert(0, state_runner)
     if hasattr(own_cache(model), "linear_cache"):
         # MiniMax goes on from a state token by token, and rounds it each time.
         candidates = [WholePromptRunner]
@@ -155,6 +157,18 @@ def fused_runner(model: Any, cache: KVCache, device: torch.device) -> Runner:
     from ..fused.runner import FusedRunner
 
     return FusedRunner(model, cache, device)
+
+
+def state_runner(model: Any, cache: KVCache, device: torch.device) -> Runner:
+    """The fastest runner of models with states on a CPU.
+
+    Raises:
+        ImportError: Numba is not installed.
+        UnsupportedStatesError: the model's states go on in another way than it knows.
+    """
+    from ..states.runner import StateRunner
+
+    return StateRunner(model, cache, device)
 
 
 def _fits_fused(

@@ -21,20 +21,25 @@ _LEN_STEP = 32  # tokens; cache views end at multiples of it, so that kernels se
 
 
 class PackedRunner:
-    """Sets the model's attention implementation to packed attention, for as long as it runs."""
+    """Sets the model's attention implementation to packed attention, for as long as it runs, where
+    it ``attends``.
+    """
 
     name = "packed"
     takes_drafts = True
 
-    def __init__(self, model: Any, cache: KVCache, device: torch.device) -> None:
+    def __init__(
+        self, model: Any, cache: KVCache, device: torch.device, *, attends: bool = True
+    ) -> None:
         self.model = model
         self.cache = cache
         self.device = device
         self._is_spread = len(devices_of(model)) > 1
         kinds = getattr(model.config.get_text_config(), "layer_types", None) or ()
         self._asks_offsets = CHUNKED in kinds
-        register()
-        model.set_attn_implementation(ATTENTION_NAME)
+        if attends:
+            register()
+            model.set_attn_implementation(ATTENTION_NAME)
 
     @torch.inference_mode()
     def forward(self, step: Step) -> torch.Tensor:

@@ -34,6 +34,7 @@ from tests.engine.tiny_models import (
 pytestmark = pytest.mark.slow
 
 ASKED = mixed_load(14)
+COMPILED = STATES.keys() - {"minimax", "minimax-m3", "deepseek-v3.2"}
 FUSED = {"llama", "mistral", "qwen2", "qwen2-sliding", "qwen3"}
 CHUNKED = {"max_num_seqs": 4, "max_num_batched_tokens": 12}
 
@@ -194,8 +195,19 @@ def test_chunked_attention_and_its_temperature_follow_each_tokens_position() -> 
         assert reference(random_model("llama4_text", **{**LLAMA4, **without}), ASKED) != expected
 
 
+@pytest.mark.parametrize("name", sorted(COMPILED))
+def test_models_that_keep_states_are_packed(name: str) -> None:
+    model = tiny_model(name)
+    expected = varied_reference(model)
+    tokens, runner, steps = tokens_in_flight(model)
+    assert runner == "packed, states"
+    assert tokens == expected
+    assert_mixed(steps)
+
+
+@pytest.mark.usefixtures("not_fused")
 @pytest.mark.parametrize("name", sorted(STATES))
-def test_models_that_keep_states_go_through_the_cache(name: str) -> None:
+def test_models_that_keep_states_go_through_the_cache_elsewhere(name: str) -> None:
     model = tiny_model(name)
     expected = varied_reference(model)
     tokens, runner, steps = tokens_in_flight(model)

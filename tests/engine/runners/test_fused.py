@@ -341,13 +341,13 @@ def test_without_home_or_folder_to_write_to_the_kernels_are_compiled(
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.setattr(Path, "expanduser", nobody)
     monkeypatch.setattr("tempfile.gettempdir", nowhere)
-    for cached in (kernel_loading._load_module, kernel_loading._say_not_kept):
+    for cached in (kernel_loading._load_package, kernel_loading._say_not_kept):
         cached.cache_clear()
     try:
         for name in ("silu_mul", "argmax"):
             assert load_kernel.__wrapped__(name, "float32").address
     finally:
-        kernel_loading._load_module.cache_clear()
+        kernel_loading._load_package.cache_clear()
     (line,) = log_lines
     assert "compiles the kernels anew" in line
     assert "XDG_CACHE_HOME" in line

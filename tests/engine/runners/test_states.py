@@ -11,12 +11,17 @@ import pytest
 import torch
 from hf_runtime.errors import LoadError
 from text_generation.in_flight.engine import InFlightEngine
-from text_generation.in_flight.runner_selection import UnsupportedModelError, select_runner
+from text_generation.in_flight.runner_selection import (
+    UnsupportedModelError,
+    select_runner,
+    state_runner,
+)
 from text_generation.kv.kv_cache import CacheSize, KVCache, plan_size
 from text_generation.kv.layer_shapes import LayerShape, StateShape, layer_shapes, sequence_bytes
 from text_generation.kv.slot_contents import SlotCopy
 from text_generation.runners import slot_cache
 from text_generation.runners.cache_runner import CacheRunner, WholePromptRunner
+from text_generation.states import runner as states_runner
 
 from tests.engine.driving import generate_all, running, setup
 from tests.engine.tiny_models import Asked, mixed_load, reference, tiny_model
@@ -117,6 +122,41 @@ def selected(model: Any, shapes: list[LayerShape]) -> Any:
         return None
 
 
+def new_where(is_new: Any) -> Any:
+    """Says anew which of a step's sequences begin with it, from their slots."""
+
+    def replaced(runs: Any) -> Any:
+        def faulty(step: Any) -> Any:
+            found = runs(step)
+            for row in found.table:
+                row[3] = is_new(*row.tolist())
+            return found
+
+        return faulty
+
+    return replaced
+
+
+@pytest.mark.parametrize(
+    "owner, name, fault, left",
+    [
+        (states_runner, "_runs", new_where(lambda first, count, slot, begins: 0), CacheRunner),
+        (states_runner, "_runs", new_where(lambda *row: row[3] or row[2] > 1), CacheRunner),
+        (KVCache, "copy_slots", moves_no_state, None),
+    ],
+    ids=["goes on", "forgets", "moves no state"],
+)
+@pytest.mark.parametrize("architecture", ["mamba2", "falcon-h1", "qwen3-next"])
+def test_the_trial_run_finds_a_wrong_state_in_a_packed_row(
+    architecture: str, owner: Any, name: str, fault: Any, left: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shapes = layer_shapes(tiny_model(architecture), CPU)
+    assert selected(tiny_model(architecture), shapes) is state_runner
+    monkeypatch.setattr(owner, name, fault(getattr(owner, name)))
+    assert selected(tiny_model(architecture), shapes) is left
+
+
+@pytest.mark.usefixtures("not_fused")
 @pytest.mark.parametrize(
     "owner, name, fault, left",
     [
@@ -126,7 +166,7 @@ def selected(model: Any, shapes: list[LayerShape]) -> Any:
     ],
 )
 @pytest.mark.parametrize("architecture", ["mamba2", "falcon-h1"])
-def test_the_trial_run_finds_a_wrong_state(
+def test_the_trial_run_finds_a_wrong_state_in_the_cache(
     architecture: str, owner: Any, name: str, fault: Any, left: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = tiny_model(architecture)
@@ -136,11 +176,8 @@ def test_the_trial_run_finds_a_wrong_state(
     assert selected(model, shapes) is left
 
 
-@pytest.mark.parametrize("name, is_shared", [("qwen3-next", True), ("mamba", False)])
-def test_a_chat_goes_on_from_the_state_of_its_last_turn_and_others_begin_anew(
-    name: str, *, is_shared: bool
-) -> None:
-    """Unless the model can't go on from a state."""
+@pytest.mark.parametrize("name", ["qwen3-next", "mamba"])
+def test_a_chat_goes_on_from_the_state_of_its_last_turn_and_others_begin_anew(name: str) -> None:
     model = tiny_model(name)
     prompt = [token for one in mixed_load(6) for token in one.prompt][:50]
     (answer,) = reference(model, [Asked(prompt, 9)])
@@ -150,12 +187,12 @@ def test_a_chat_goes_on_from_the_state_of_its_last_turn_and_others_begin_anew(
     with running(engine):
         assert generate_all(engine, [Asked(prompt, 9)], at_first=1) == [answer]
         assert generate_all(engine, asked, at_first=2) == expected
-        num_reused = len(prompt) + len(answer) - 1 if is_shared else 0
-        assert engine.metrics.num_reused_prompt_tokens == num_reused
+        assert engine.metrics.num_reused_prompt_tokens == len(prompt) + len(answer) - 1
 
 
-def test_a_state_is_its_sequences_own_whoever_runs_beside() -> None:
-    model, asked = tiny_model("mamba2"), mixed_load(9)
+@pytest.mark.parametrize("name", ["mamba", "mamba2", "jamba", "qwen3-next", "lfm2"])
+def test_a_state_is_its_sequences_own_whoever_runs_beside(name: str) -> None:
+    model, asked = tiny_model(name), mixed_load(9)
     expected = reference(model, asked)
     engine = InFlightEngine(setup(model, max_num_seqs=3, max_num_batched_tokens=8))
     with running(engine):

@@ -1,0 +1,341 @@
+"""How states of convolutions and recurrences go on, as loops over the tokens of each sequence.
+
+A step's tokens lie in one row; ``runs`` (count, 4) int64 say which of them are whose: first row,
+number of tokens, slot, and 1 where the sequence begins there, so that its state is 0 before. A run
+is one task for each head or block of channels. Recurrent states are float32. Arguments are as in
+kernels.py; strides are in numbers, from a token to the next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numba import cfunc, njit, types
+
+from .kernels import bfloat16_at, exp, float32_at, float_of, integers_at, load, rounded, store, take
+
+_ZERO, _ONE = np.float32(0), np.float32(1)
+_ROWS = 4
+_SMALL = np.float32(1e-6)
+_CHANNELS = 256
+
+
+@njit(fastmath=True, error_model="numpy", inline="always")
+def _weigh(sums: Any, x: Any, at: Any, weight: Any, weight_at: Any, count: Any) -> None:
+    for i in range(count):
+        store(sums, i, load(sums, i) + load(x, at + i) * load(weight, weight_at + i))
+
+
+@njit(fastmath=True, error_model="numpy")
+def _conv(a: Any, x: Any, states: Any, weight: Any, bias: Any, out: Any) -> None:
+    """A causal convolution of each channel, and its SiLU where asked for.
+
+    2 runs, 3 their count, 4 channels, 5 kernel size, 6 x (tokens, channels), 7 its stride, 8 states
+    (slots, length, channels), the newest last, 9 length, 10 weight (kernel size, channels), 11 bias
+    (channels,) or 0, 12 out (tokens, channels), 13 whether SiLU, 14 scratch (threads, 256).
+    """
+    runs, num_runs, channels, size = integers_at(a[2]), a[3], a[4], a[5]
+    stride, length = a[7], a[9]
+    sums = float32_at(a[14] + 4 * take(a, 1) * _CHANNELS)
+    blocks = (channels + _CHANNELS - 1) // _CHANNELS
+    while True:
+        task = take(a, 0)
+        if task >= num_runs * blocks:
+            break
+        run, begin = task // blocks * 4, task % blocks * _CHANNELS
+        count = min(_CHANNELS, channels - begin)
+        first, num_tokens, is_new = runs[run], runs[run + 1], runs[run + 3]
+        state = runs[run + 2] * length * channels + begin
+        for token in range(num_tokens):
+            for i in range(count):
+                store(sums, i, load(bias, begin + i) if a[11] != 0 else _ZERO)
+            for tap in range(size):
+                source, weight_at = token - size + 1 + tap, tap * channels + begin
+                if source >= 0:
+                    _weigh(sums, x, (first + source) * stride + begin, weight, weight_at, count)
+                elif is_new == 0:
+                    row = state + (length + source) * channels
+                    _weigh(sums, states, row, weight, weight_at, count)
+            to = (first + token) * channels + begin
+            for i in range(count):
+                value = rounded(out, load(sums, i))
+                store(out, to + i, value / (_ONE + exp(-value)) if a[13] != 0 else value)
+        for place in range(length):
+            source, to = num_tokens - length + place, state + place * channels
+            for i in range(count):
+                if source >= 0:
+                    value = load(x, (first + source) * stride + begin + i)
+                elif is_new == 0:
+                    value = load(states, to + num_tokens * channels + i)
+                else:
+                    value = _ZERO
+                store(states, to + i, value)
+
+
+@njit(fastmath=True, error_model="numpy", inline="always")
+def _unit(x: Any, at: Any, size: Any, scale: Any, is_normalised: Any, out: Any, to: Any) -> None:
+    """``scale`` times a vector, divided by its length where it ``is_normalised``."""
+    if is_normalised != 0:
+        total = _SMALL
+        for i in range(size):
+            total += load(x, at + i) * load(x, at + i)
+        scale = scale / np.sqrt(total)
+    for i in range(size):
+        store(out, to + i, load(x, at + i) * scale)
+
+
+@njit(fastmath=True, error_model="numpy")
+def _delta_rule(a: Any, q: Any, k: Any, v: Any, beta: Any, out: Any) -> None:
+    """The gated delta rule, https://arxiv.org/abs/2412.06464; with a gate for each channel that of
+    https://arxiv.org/abs/2510.26692.
+
+    2 runs, 3 their count, 4 key heads, 5 value heads, 6 key dim, 7 value dim, 8 q and 9 k (tokens,
+    key heads, key dim), 10 v (tokens, value heads, value dim), 11 to 13 their strides, 14 g
+    value heads) or (tokens, value heads, key dim) float32, 15 whether for each channel, 16 beta
+    (tokens, value heads), 17 states (slots, value heads, key dim, value dim) float32, 18 out like
+    v, 19 whether q and k are normalised, 20 value dims of a task, 21 scratch (threads, 3 key dim +
+    2 value dim), 22 scale of q.
+    """
+    runs, num_runs, heads, size, dim, block = integers_at(a[2]), a[3], a[5], a[6], a[7], a[20]
+    group, g, scale = heads // a[4], float32_at(a[14]), float_of(a[22])
+    scratch = float32_at(a[21] + 4 * take(a, 1) * (3 * size + 2 * dim))
+    decay_at, delta_at, sums_at = 2 * size, 3 * size, 3 * size + dim
+    blocks = (dim + block - 1) // block
+    while True:
+        task = take(a, 0)
+        if task >= num_runs * heads * blocks:
+            break
+        run, head = task // (heads * blocks) * 4, task // blocks % heads
+        begin = task % blocks * block
+        count = min(block, dim - begin)
+        first, num_tokens = runs[run], runs[run + 1]
+        state = float32_at(a[17] + 4 * (((runs[run + 2] * heads + head) * size) * dim + begin))
+        if runs[run + 3] != 0:
+            for i in range(size):
+                for j in range(count):
+                    store(state, i * dim + j, _ZERO)
+        for token in range(first, first + num_tokens):
+            key_head, at = head // group * size, token * heads + head
+            _unit(k, token * a[12] + key_head, size, _ONE, a[19], scratch, 0)
+            _unit(q, token * a[11] + key_head, size, scale, a[19], scratch, size)
+            for i in range(size):
+                gate = load(g, at * size + i) if a[15] != 0 else load(g, at)
+                store(scratch, decay_at + i, exp(gate))
+            for j in range(count):
+                store(scratch, delta_at + j, _ZERO)
+                store(scratch, sums_at + j, _ZERO)
+            _read(state, size, dim, count, scratch, decay_at, delta_at)
+            value_at = token * a[13] + head * dim + begin
+            for j in range(count):
+                error = load(v, value_at + j) - load(scratch, delta_at + j)
+                store(scratch, delta_at + j, error * load(beta, at))
+            _write(state, size, dim, count, scratch, decay_at, delta_at, sums_at)
+            for j in range(count):
+                store(out, at * dim + begin + j, load(scratch, sums_at + j))
+
+
+@njit(fastmath=True, error_model="numpy", inline="always")
+def _read(
+    state: Any, size: Any, dim: Any, count: Any, scratch: Any, decay_at: Any, to: Any
+) -> None:
+    """scratch[to : to+count] += what the decayed state holds for the key at scratch[0], four rows
+    at a time.
+    """
+    whole = size - size % _ROWS
+    for i in range(0, whole, _ROWS):
+        k0 = load(scratch, i) * load(scratch, decay_at + i)
+        k1 = load(scratch, i + 1) * load(scratch, decay_at + i + 1)
+        k2 = load(scratch, i + 2) * load(scratch, decay_at + i + 2)
+        k3 = load(scratch, i + 3) * load(scratch, decay_at + i + 3)
+        row = i * dim
+        for j in range(count):
+            pair = k0 * load(state, row + j) + k1 * load(state, row + dim + j)
+            other = k2 * load(state, row + 2 * dim + j) + k3 * load(state, row + 3 * dim + j)
+            store(scratch, to + j, load(scratch, to + j) + pair + other)
+    for i in range(whole, size):
+        k0 = load(scratch, i) * load(scratch, decay_at + i)
+        for j in range(count):
+            store(scratch, to + j, load(scratch, to + j) + k0 * load(state, i * dim + j))
+
+
+@njit(fastmath=True, error_model="numpy", inline="always")
+def _write(
+    state: Any,
+    size: Any,
+    dim: Any,
+    count: Any,
+    scratch: Any,
+    decay_at: Any,
+    delta_at: Any,
+    to: Any,
+) -> None:
+    """Decays the state and adds key times delta; scratch[to : to+count] += what it holds for the
+    query at scratch[size].
+    """
+    whole = size - size % 2
+    for i in range(0, whole, 2):
+        k0, k1 = load(scratch, i), load(scratch, i + 1)
+        q0, q1 = load(scratch, size + i), load(scratch, size + i + 1)
+        d0, d1 = load(scratch, decay_at + i), load(scratch, decay_at + i + 1)
+        row = i * dim
+        for j in range(count):
+            delta = load(scratch, delta_at + j)
+            one = load(state, row + j) * d0 + k0 * delta
+            other = load(state, row + dim + j) * d1 + k1 * delta
+            store(state, row + j, one)
+            store(state, row + dim + j, other)
+            store(scratch, to + j, load(scratch, to + j) + q0 * one + q1 * other)
+    for i in range(whole, size):
+        k0, q0, d0 = load(scratch, i), load(scratch, size + i), load(scratch, decay_at + i)
+        for j in range(count):
+            one = load(state, i * dim + j) * d0 + k0 * load(scratch, delta_at + j)
+            store(state, i * dim + j, one)
+            store(scratch, to + j, load(scratch, to + j) + q0 * one)
+
+
+@njit(fastmath=True, error_model="numpy")
+def _ssd(a: Any, x: Any, b: Any, c: Any) -> None:
+    """Mamba 2's recurrence, https://arxiv.org/abs/2405.21060.
+
+    2 runs, 3 their count, 4 heads, 5 groups of them, 6 head dim, 7 state size, 8 x (tokens, heads,
+    head dim), 9 b and 10 c (tokens, groups, state size), 11 to 13 their strides, 14 dt (tokens,
+    heads), 15 A and 16 D (heads,), 17 states (slots, heads, head dim, state size), 18 out (tokens,
+    heads, head dim), all float32, 19 head dims of a task, 20 scratch (threads, 2 state size).
+    """
+    runs, num_runs, heads, dim, size, block = integers_at(a[2]), a[3], a[4], a[6], a[7], a[19]
+    group = heads // a[5]
+    dt, decays, skips, out = (
+        float32_at(a[14]),
+        float32_at(a[15]),
+        float32_at(a[16]),
+        float32_at(a[18]),
+    )
+    scratch = float32_at(a[20] + 8 * take(a, 1) * size)
+    blocks = (dim + block - 1) // block
+    while True:
+        task = take(a, 0)
+        if task >= num_runs * heads * blocks:
+            break
+        run, head = task // (heads * blocks) * 4, task // blocks % heads
+        begin = task % blocks * block
+        count = min(block, dim - begin)
+        first, num_tokens = runs[run], runs[run + 1]
+        state = float32_at(a[17] + 4 * ((runs[run + 2] * heads + head) * dim + begin) * size)
+        if runs[run + 3] != 0:
+            for i in range(count * size):
+                store(state, i, _ZERO)
+        for token in range(first, first + num_tokens):
+            at = token * heads + head
+            step = load(dt, at)
+            decay = exp(step * load(decays, head))
+            b_at, c_at = token * a[12] + head // group * size, token * a[13] + head // group * size
+            for n in range(size):
+                store(scratch, n, load(b, b_at + n))
+                store(scratch, size + n, load(c, c_at + n))
+            for i in range(count):
+                value = load(x, token * a[11] + head * dim + begin + i)
+                more, total, row = value * step, _ZERO, i * size
+                for n in range(size):
+                    now = load(state, row + n) * decay + more * load(scratch, n)
+                    store(state, row + n, now)
+                    total += now * load(scratch, size + n)
+                store(out, at * dim + begin + i, total + value * load(skips, head))
+
+
+@njit(fastmath=True, error_model="numpy")
+def _selective_scan(a: Any, x: Any, b: Any, c: Any, z: Any, out: Any) -> None:
+    """Mamba's selective scan, https://arxiv.org/abs/2312.00752.
+
+    2 runs, 3 their count, 4 channels, 5 state size, 6 x (tokens, channels), 7 b and 8 c (tokens,
+    state size), 9 z (tokens, channels), 10 to 13 their strides, 14 dt (tokens, channels), 15 A
+    (channels, state size) and 16 D (channels,), 17 states (slots, channels, state size), these
+    float32, 18 out (tokens, channels), 19 scratch (threads, 2 state size).
+    """
+    runs, num_runs, channels, size = integers_at(a[2]), a[3], a[4], a[5]
+    dt, decays, skips = float32_at(a[14]), float32_at(a[15]), float32_at(a[16])
+    scratch = float32_at(a[19] + 8 * take(a, 1) * size)
+    blocks = (channels + _CHANNELS - 1) // _CHANNELS
+    while True:
+        task = take(a, 0)
+        if task >= num_runs * blocks:
+            break
+        run, begin = task // blocks * 4, task % blocks * _CHANNELS
+        end, first = min(begin + _CHANNELS, channels), runs[run]
+        state = float32_at(a[17] + 4 * runs[run + 2] * channels * size)
+        if runs[run + 3] != 0:
+            for i in range(begin * size, end * size):
+                store(state, i, _ZERO)
+        for token in range(first, first + runs[run + 1]):
+            for n in range(size):
+                store(scratch, n, load(b, token * a[11] + n))
+                store(scratch, size + n, load(c, token * a[12] + n))
+            for i in range(begin, end):
+                step, value = load(dt, token * channels + i), load(x, token * a[10] + i)
+                more, total, row = step * value, _ZERO, i * size
+                for n in range(size):
+                    now = load(state, row + n) * exp(step * load(decays, row + n))
+                    now += more * load(scratch, n)
+                    store(state, row + n, now)
+                    total += now * load(scratch, size + n)
+                gate = load(z, token * a[13] + i)
+                gate = rounded(out, gate / (_ONE + exp(-gate)))
+                whole = rounded(out, total) + value * load(skips, i)
+                store(out, token * channels + i, whole * gate)
+
+
+def _conv_float32(a: Any) -> None:
+    at = float32_at
+    _conv(a, at(a[6]), at(a[8]), at(a[10]), at(a[11]), at(a[12]))
+
+
+def _conv_bfloat16(a: Any) -> None:
+    at = bfloat16_at
+    _conv(a, at(a[6]), at(a[8]), at(a[10]), at(a[11]), at(a[12]))
+
+
+def _delta_rule_float32(a: Any) -> None:
+    at = float32_at
+    _delta_rule(a, at(a[8]), at(a[9]), at(a[10]), at(a[16]), at(a[18]))
+
+
+def _delta_rule_bfloat16(a: Any) -> None:
+    at = bfloat16_at
+    _delta_rule(a, at(a[8]), at(a[9]), at(a[10]), at(a[16]), at(a[18]))
+
+
+def _ssd_float32(a: Any) -> None:
+    _ssd(a, float32_at(a[8]), float32_at(a[9]), float32_at(a[10]))
+
+
+def _ssd_bfloat16(a: Any) -> None:
+    _ssd(a, bfloat16_at(a[8]), bfloat16_at(a[9]), bfloat16_at(a[10]))
+
+
+def _selective_scan_float32(a: Any) -> None:
+    at = float32_at
+    _selective_scan(a, at(a[6]), at(a[7]), at(a[8]), at(a[9]), at(a[18]))
+
+
+def _selective_scan_bfloat16(a: Any) -> None:
+    at = bfloat16_at
+    _selective_scan(a, at(a[6]), at(a[7]), at(a[8]), at(a[9]), at(a[18]))
+
+
+_ENTRIES: dict[tuple[str, str], Callable[[Any], None]] = {
+    ("conv", "float32"): _conv_float32,
+    ("conv", "bfloat16"): _conv_bfloat16,
+    ("delta_rule", "float32"): _delta_rule_float32,
+    ("delta_rule", "bfloat16"): _delta_rule_bfloat16,
+    ("ssd", "float32"): _ssd_float32,
+    ("ssd", "bfloat16"): _ssd_bfloat16,
+    ("selective_scan", "float32"): _selective_scan_float32,
+    ("selective_scan", "bfloat16"): _selective_scan_bfloat16,
+}
+
+
+def compiled(name: str, dtype: str, cache: bool) -> Any:
+    """A kernel as a C function; ``cache``: kept on disk beside this file."""
+    signature = types.void(types.CPointer(types.int64))
+    return cfunc(signature, cache=cache)(_ENTRIES[name, dtype])

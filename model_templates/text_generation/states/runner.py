@@ -1,0 +1,149 @@
+"""Runs a step of a model with states as one packed ``[1, num_tokens]`` forward on the CPU.
+
+Its modules run over the row as they are. Only where a convolution or a recurrence goes on are
+sequences told apart, by compiled functions (functions.py) that stand, for the time of the forward,
+where transformers' own stand in the model's source; so a scan takes a state that transformers'
+does not, and prompts are computed in chunks. Layers that attend do so as in the packed runner.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from transformers import Cache
+
+from ..engine.step import Step
+from ..kv.kv_cache import KVCache
+from ..kv.layer_shapes import cache_argument
+from ..runners.packed_attention import PackedStep, attending
+from ..runners.packed_runner import PackedRunner
+from .functions import Runs, StateFunctions, UnsupportedStatesError
+
+_REPLACED = (
+    "causal_conv1d_fn",
+    "torch_chunk_gated_delta_rule",
+    "chunk_kimi_delta_attention",
+    "mamba2_chunk_scan",
+    "mamba_selective_scan",
+)
+
+
+class StateRunner(PackedRunner):
+    """Raises UnsupportedStatesError for another device, ImportError without Numba."""
+
+    name = "packed, states"
+
+    def __init__(self, model: Any, cache: KVCache, device: torch.device) -> None:
+        if device.type != "cpu":
+            raise UnsupportedStatesError(f"it is on {device.type}")
+        attends = any(shape.num_kv_heads for shape in cache.shapes)
+        super().__init__(model, cache, device, attends=attends)
+        self._functions = StateFunctions(cache)
+        self._cache_name = cache_argument(model)
+        self._accepted = set(inspect.signature(model.forward).parameters)
+        modules = {type(module).__module__ for module in model.modules()}
+        self._sources = [vars(sys.modules[name]) for name in modules if name in sys.modules]
+
+    @torch.inference_mode()
+    def forward(self, step: Step) -> torch.Tensor:
+        """Computes a step -> logits (num_sampled, vocab) in the order of ``step.sampled``."""
+        self._functions.begin(_runs(step))
+        logits = super().forward(step)
+        self._functions.end()
+        return logits
+
+    def run(
+        self, input_ids: torch.Tensor, packed: PackedStep, rows: torch.Tensor | list[int]
+    ) -> torch.Tensor:
+        """As in the packed runner."""
+        inputs = {
+            "input_ids": input_ids.unsqueeze(0),
+            "position_ids": packed.positions.unsqueeze(0),
+            self._cache_name: _RowCache(self._functions),
+            "use_cache": True,
+            "logits_to_keep": rows,
+        }
+        given = {name: value for name, value in inputs.items() if name in self._accepted}
+        with attending(packed), self._replaced():
+            logits: torch.Tensor = self.model(**given).logits[0]
+        return logits
+
+    @contextmanager
+    def _replaced(self) -> Iterator[None]:
+        """Has the model's source call our functions. One engine thread a process: no lock."""
+        before = [
+            (source, name, source[name])
+            for source in self._sources
+            for name in _REPLACED
+            if name in source
+        ]
+        try:
+            for source, name, _ in before:
+                source[name] = getattr(self._functions, name)
+            yield
+        finally:
+            for source, name, own in before:
+                source[name] = own
+
+
+def _runs(step: Step) -> Runs:
+    """The row's tokens by sequence, in the order of ``lay_out``."""
+    table = [(row, 1, row, 0) for row in range(len(step.decodes))]
+    first, longest = len(table), 1
+    for chunk in step.prefills:
+        num_tokens = chunk.end - chunk.start
+        table.append((first, num_tokens, chunk.sequence.slot, int(not chunk.start)))
+        first, longest = first + num_tokens, max(longest, num_tokens)
+    return Runs(torch.tensor(table), longest)
+
+
+class _RowCache(Cache):
+    """The cache as modules see it: nothing is in it, so that they compute all sequences in the same
+    way; what they ask for says which state goes on next.
+    """
+
+    def __init__(self, functions: StateFunctions) -> None:
+        super().__init__(layers=[])
+        self._functions = functions
+
+    def get_conv_state(self, layer_idx: int, state_idx: int = 0) -> None:
+        """None: the function has it."""
+
+    def update_conv_state(
+        self, conv_states: torch.Tensor, layer_idx: int, state_idx: int = 0, **_: Any
+    ) -> torch.Tensor:
+        """What goes in, alone."""
+        self._functions.expect("conv", layer_idx, state_idx)
+        return conv_states
+
+    def get_recurrent_state(self, layer_idx: int, state_idx: int = 0) -> None:
+        """None: the function has it."""
+        self._functions.expect("recurrent", layer_idx, state_idx)
+
+    def update_recurrent_state(
+        self, recurrent_states: torch.Tensor, layer_idx: int, state_idx: int = 0, **_: Any
+    ) -> torch.Tensor:
+        """It is updated."""
+        return recurrent_states
+
+    def has_previous_state(
+        self, layer_idx: int | None = None, state_idx: int | None = None
+    ) -> bool:
+        return False
+
+    def is_recording_past(self, layer_idx: int) -> bool:
+        return False
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        return 0
+
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """The attention function writes them to the slots."""
+        return key_states, value_states
