@@ -30,6 +30,13 @@ def load_tokenizer(served: ServedModel, files: Path) -> Any:
     return _load(served, AutoTokenizer, files, part="its tokenizer: ")
 
 
+def load_processor(served: ServedModel, files: Path) -> Any:
+    """The model's processor: of text, and of images or sounds."""
+    from transformers import AutoProcessor
+
+    return _load(served, AutoProcessor, files, part="its processor: ")
+
+
 def load_model(
     served: ServedModel, files: Path, auto_class: Any, config: Any, placement: Placement
 ) -> Any:

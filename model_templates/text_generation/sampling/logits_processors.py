@@ -1,5 +1,6 @@
 """The logits processors: what the options of sequences change in their logits before a token is
-chosen. Biases, penalties, bad words, ends of text that are forbidden until min_tokens, grammars.
+chosen. Biases, penalties, bad words, ends of text that are forbidden until min_tokens, a task's own
+rule, grammars.
 
 In transformers' and vLLM's order. All rows' changes go to the device together, as a few lists of
 (row, token), so rows without such options cost nothing.
@@ -112,7 +113,10 @@ class LogitsProcessors:
         words = _pairs((row, change.completions()) for row, change in followed)
         if len(words):
             _forbid(logits, to_device(words, logits.device).long())
-        sequences = ((row, change.sequence) for row, change in followed)
+        sequences = [(row, change.sequence) for row, change in followed]
+        for row, sequence in sequences:
+            if sequence.params.rule is not None:
+                sequence.params.rule.restrict(logits[row], sequence.token_ids)
         held = [(row, s.grammar) for row, s in sequences if s.grammar is not None and s not in late]
         if held:
             mask_by_grammars(logits, held)
@@ -156,7 +160,7 @@ class _SequenceProcessors:
         self._at_first = np.array(
             [*self._bad_words.single, *(token for token in ends if token < vocab_size)], np.int32
         )
-        self.follows = self._bad_words.follows or sequence.grammar is not None
+        self.follows = bool(self._bad_words.follows or sequence.grammar or params.rule)
 
     def forbidden(self) -> _Ids:
         """The tokens that must not come next, whichever came last."""

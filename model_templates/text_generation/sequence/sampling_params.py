@@ -6,8 +6,10 @@ Knows no tensors of Triton and no torch.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence as Tokens
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any, Protocol
 
 from hf_runtime.errors import RequestError
 from hf_runtime.request.tensors import shown
@@ -17,6 +19,13 @@ from ..structured.constraint import Constraint
 MAX_SEED = 2**64 - 1
 MAX_LOGPROBS = 20
 MAX_LOGIT_BIAS = 100.0
+
+
+class LogitsRule(Protocol):
+    """What a task allows beside what a request asks for, such as timestamps in order."""
+
+    def restrict(self, logits: Any, token_ids: Tokens[int]) -> None:
+        """Changes float32 logits (vocab,) in place; ``token_ids`` is the output so far."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +38,7 @@ class SamplingParams:
     ``num_logprobs`` is None where no log-probabilities are computed, 0 for those of the sampled
     token, k for those of the k likeliest too. ``num_beams`` above 1 asks for beam search, whose
     scores are divided by the length to the power of ``length_penalty``; None is the model's own.
-    ``constraint`` is the grammar that the output has to follow.
+    ``constraint`` is the grammar that the output has to follow, ``rule`` the task's own.
     """
 
     max_tokens: int
@@ -52,6 +61,7 @@ class SamplingParams:
     num_beams: int = 1
     length_penalty: float | None = None
     constraint: Constraint | None = None
+    rule: LogitsRule | None = None
 
     def __post_init__(self) -> None:
         """Raises RequestError that names the field, what was got and what is allowed."""
@@ -96,6 +106,7 @@ class SamplingParams:
             or self.bad_token_ids
             or self.min_tokens
             or self.constraint
+            or self.rule
         )
 
     @cached_property

@@ -1,0 +1,101 @@
+"""The ``options:`` of a speech recognition model: keys, units, ranges and defaults.
+
+Standard library only: the generator loads this file to check models.yaml, and the server loads it
+to read ``model.json``. What means the same as for text-generation is described there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal
+
+from text_generation.options import Options as TextGenerationOptions
+
+# Whether the engine here can answer piece by piece; read by generator/spec/task_folders.py.
+STREAMS = True
+# Whether weights may be quantized; read by generator/spec/task_folders.py.
+QUANTIZES = True
+# What model.py imports beside hf_runtime; read by generator/spec/task_folders.py.
+PACKAGES = ("text_generation",)
+
+_SHARED = {field.name: field for field in fields(TextGenerationOptions)}
+
+
+def _same(name: str) -> Any:
+    """A field of text-generation's options."""
+    return field(default=_SHARED[name].default, metadata=_SHARED[name].metadata)
+
+
+@dataclass(frozen=True)
+class Options:
+    """How one speech recognition model is run. ``None`` means: decided when the model loads."""
+
+    language: str | None = field(
+        default=None,
+        metadata={
+            "help": "language of requests that name none, as the model writes it (en, english); "
+            "default: the model's own, else it is detected"
+        },
+    )
+    speech_task: Literal["transcribe", "translate"] | None = field(
+        default=None,
+        metadata={
+            "help": "transcribe or translate (to English), of requests that name no task; default: "
+            "the model's own"
+        },
+    )
+    instruction: str | None = field(
+        default=None,
+        metadata={
+            "help": "what an audio-text model is told to do with the sound; default: to transcribe "
+            "it; a request's prompt stands in its place"
+        },
+    )
+    max_audio_s: float = field(
+        default=1800.0,
+        metadata={"help": "longest sound", "unit": "seconds", "exclusive_min": 0},
+    )
+    max_input_mib: float = field(
+        default=64.0,
+        metadata={"help": "largest request", "unit": "MiB", "exclusive_min": 0},
+    )
+    max_num_seqs: int | None = field(
+        default=None,
+        metadata={
+            "help": "sounds transcribed at once; default: as many as fit, at most 128 (CPU) or 512 "
+            "(GPU)",
+            "unit": "sounds",
+            "min": 1,
+            "max": 1024,
+        },
+    )
+    max_queue_size: int = field(
+        default=256,
+        metadata={
+            "help": "requests that may wait beyond the running ones; more are refused with 503",
+            "unit": "requests",
+            "min": 0,
+        },
+    )
+    kv_cache_gib: float | None = _same("kv_cache_gib")
+    num_reader_threads: int = field(
+        default=2,
+        metadata={
+            "help": "threads that decode sounds and compute their features, beside the model's",
+            "unit": "threads",
+            "min": 1,
+            "max": 64,
+        },
+    )
+    default_timeout_ms: int | None = _same("default_timeout_ms")
+    max_timeout_ms: int | None = _same("max_timeout_ms")
+    unload_grace_s: float = _same("unload_grace_s")
+    watchdog_s: float = _same("watchdog_s")
+
+    def problems(self) -> list[tuple[str, str]]:
+        """Mistakes that only show in two fields together, each as (field, message)."""
+        default, ceiling = self.default_timeout_ms, self.max_timeout_ms
+        if default is not None and ceiling is not None and default > ceiling:
+            message = f"got {default}, expected at most max_timeout_ms ({ceiling})"
+            return [("default_timeout_ms", message)]
+        return []
