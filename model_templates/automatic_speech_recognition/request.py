@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 from hf_runtime.errors import RequestError
-from hf_runtime.media.decoding import MediaLimits, sound, waveform
+from hf_runtime.media import decoding
+from hf_runtime.media.decoding import MediaLimits, waveform
 from hf_runtime.request.json_text import short
 from hf_runtime.request.tensors import RequestFields, shown, text
 from text_generation.request.sampling_json import lenient_boolean, lenient_integer, lenient_number
@@ -59,7 +60,7 @@ class SpeechRow:
         if isinstance(self.sound, np.ndarray):
             rate = self.sampling_rate
             return waveform("samples", self.sound, rate, sampling_rate, limits)
-        return sound("audio", self.sound, sampling_rate, limits)
+        return decoding.sound("audio", self.sound, sampling_rate, limits)
 
 
 @dataclass(frozen=True)
@@ -92,8 +93,9 @@ class SpeechReader:
     def _row(
         self, row: dict[str, Any], file: bytes | str | None, array: Samples | None, where: str
     ) -> SpeechRow:
-        if (file is None) == (array is None):
-            found = "missing" if file is None else "given with samples"
+        sound = array if file is None else file
+        if sound is None or (file is not None and array is not None):
+            found = "missing" if sound is None else "given with samples"
             raise RequestError(f"audio: {found}{where}, send one of audio and samples")
         if (array is None) != (row["sampling_rate"] is None):
             wants = "missing, samples need it" if file is None else "given without samples"
@@ -109,7 +111,7 @@ class SpeechReader:
         if row["on_timeout"] not in ("partial", "error"):
             raise RequestError("on_timeout: got another text, allowed: partial or error")
         return SpeechRow(
-            sound=array if file is None else file,
+            sound=sound,
             sampling_rate=row["sampling_rate"],
             wanted=wanted,
             params=_params(row),

@@ -116,13 +116,19 @@ def sound(field: str, value: bytes | str, sampling_rate: int, limits: MediaLimit
         raise RequestError(f"{field}: {_no_file('sound', encoded)}; allowed: {allowed}") from None
     if len(samples) < num_frames or _is_cut_short(encoded):
         raise RequestError(f"{field}: the {format_name} file is cut short")
+    if not np.isfinite(samples).all():
+        raise RequestError(f"{field}: the {format_name} file has samples that are no numbers")
     return _at_rate(field, samples.mean(axis=1), rate, sampling_rate, limits)
 
 
 def waveform(
-    field: str, value: Sequence[object], rate: object, sampling_rate: int, limits: MediaLimits
+    field: str,
+    value: Sequence[object] | Samples,
+    rate: object,
+    sampling_rate: int,
+    limits: MediaLimits,
 ) -> Samples:
-    """The same of samples that came as a list of numbers at ``rate`` Hz."""
+    """The same of samples that came as numbers at ``rate`` Hz."""
     if isinstance(rate, bool) or not isinstance(rate, int) or not 1 <= rate <= 1_000_000:
         raise RequestError(f"{field}: sampling_rate must be an integer of 1 to 1000000")
     try:
