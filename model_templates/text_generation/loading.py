@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 from hf_runtime import log
 from hf_runtime.devices.device import Placement, free_bytes
 from hf_runtime.errors import LoadError, RequestError
-from hf_runtime.weights.loading import load_config, load_model, load_tokenizer
+from hf_runtime.weights.loading import load_config, load_model, load_processor, load_tokenizer
 from hf_runtime.weights.model_files import model_files
 from hf_runtime.weights.served_model import ServedModel
 
@@ -21,6 +23,7 @@ from .in_flight.runner_selection import UnsupportedModelError
 from .int8.linear import prepack_all
 from .lora.linear import Adapters
 from .lora.reading import read_adapters
+from .media.processor import MediaProcessor
 from .on_vllm.loading import load_files, make_engine
 from .options import Options
 from .request.bad_words import word_tokenizer
@@ -29,6 +32,8 @@ from .request.parsing import PromptReader, Tokenize
 from .sequence.sequence import DecoderStart
 from .structured.compiling import Compiler
 from .structured.grammar_processes import GrammarProcesses
+
+_MEDIA_TASKS = ("image-text-to-text", "audio-text-to-text")
 
 
 @dataclass(frozen=True)
@@ -46,11 +51,12 @@ class LoadedModel:
 
 @dataclass(frozen=True)
 class ModelParts:
-    """What a model's files hold."""
+    """What a model's files hold; ``media`` where its prompts may have images or sounds."""
 
     config: Any
     tokenizer: Any
     model: Any
+    media: MediaProcessor | None = None
 
     @property
     def decoder_start(self) -> DecoderStart | None:
@@ -95,9 +101,26 @@ def load_parts(
     files = model_files(served)
     config = load_config(served, files)
     check(config)
+    if served.task in _MEDIA_TASKS:
+        return _load_media_parts(served, files, config, placement)
     tokenizer = load_tokenizer(served, files)
     model = load_model(served, files, _auto_class(config), config, placement)
     return ModelParts(config, tokenizer, model)
+
+
+def _load_media_parts(
+    served: ServedModel, files: Path, config: Any, placement: Placement
+) -> ModelParts:
+    """As ``load_parts``, with the processor, which holds the tokenizer."""
+    from transformers import AutoModelForMultimodalLM
+
+    processor = load_processor(served, files)
+    tokenizer = getattr(processor, "tokenizer", None)
+    if tokenizer is None:
+        raise LoadError(f"{served.source}: it has no processor of text and images or sounds")
+    model = load_model(served, files, AutoModelForMultimodalLM, config, placement)
+    accepted = inspect.signature(model.forward).parameters
+    return ModelParts(config, tokenizer, model, MediaProcessor(processor, config, accepted))
 
 
 def start_on_vllm(
@@ -130,6 +153,7 @@ def start_engine(
         free_bytes=free_bytes,
         prepare=prepack_all if device.type == "cpu" else lambda model: None,
         adapters=adapters,
+        trial_prompts=() if parts.media is None else parts.media.trial_prompts(),
     )
     return _start_engine(name, setup)
 

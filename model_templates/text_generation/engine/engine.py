@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Sequence as Items
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -30,6 +31,7 @@ from hf_runtime.metrics.publishing import Family
 from ..lora.linear import Adapters
 from ..options import Options
 from ..sequence.sequence import Sequence
+from ..sequence.source import Source
 from .deadlines import Deadlines
 from .delivery import Delivery
 from .metrics import EngineMetrics, families
@@ -42,6 +44,7 @@ class EngineSetup:
     any. ``sending_share`` of the time is what sending streams' tokens may take. ``paged`` has the
     in-flight engine keep keys and values in pages or in slots; None: in pages on a GPU. With
     pages it ``runs_ahead`` of what the host has read by one step, or not; None: on a GPU.
+    ``trial_prompts`` are prompts with images or sounds, of a model that is to take them.
     """
 
     model: Any
@@ -55,6 +58,7 @@ class EngineSetup:
     sending_share: float = 1.0
     paged: bool | None = None
     runs_ahead: bool | None = None
+    trial_prompts: Items[tuple[list[int], Source]] = ()
 
 
 class Engine(ABC):

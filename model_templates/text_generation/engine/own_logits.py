@@ -16,13 +16,18 @@ _MASKED = -1e9  # a logit below this is one that a model never chooses
 
 @torch.inference_mode()
 def own_logits(
-    model: Any, input_ids: torch.Tensor, attention_mask: torch.Tensor, forced: list[list[int]]
+    model: Any,
+    input_ids: torch.Tensor,
+    attention_mask: torch.Tensor,
+    forced: list[list[int]],
+    **inputs: Any,
 ) -> torch.Tensor:
     """The logits by which ``generate`` chooses, with the cache and the masks that it makes for the
     model: a forward without them may compute something else.
 
     input_ids and attention_mask (rows, length); ``forced``: for each row as many tokens, taken as
-    generated one after the other -> (rows, tokens + 1, vocab), float32.
+    generated one after the other; ``inputs``: what an encoder reads -> (rows, tokens + 1, vocab),
+    float32.
     """
     config = copy.deepcopy(model.generation_config)
     for name in ("max_length", "min_length", "min_new_tokens", "forced_eos_token_id"):
@@ -43,6 +48,7 @@ def own_logits(
             attention_mask=attention_mask,
             generation_config=config,
             logits_processor=LogitsProcessorList([_Forced(forced)]),
+            **inputs,
         )
         taken = output.sequences[:, -len(forced[0]) - 1 : -1].tolist()
         if taken == forced:  # Janus's own generate drops the processor

@@ -34,8 +34,9 @@ from .step import PrefillChunk, Step
 
 class Scheduler:
     """Runs ``max_num_seqs`` sequences and computes at most ``max_num_batched_tokens`` a step.
-    Without ``space``, each has a slot and no prefixes are shared. Unless it ``cuts_prompts``, a
-    step that has tokens left computes all of the next prompt.
+    Without ``space``, each has a slot and no prefixes are shared. Unless it ``cuts_prompts``, or of
+    sequences with sources unless it ``cuts_sources``, a step that has tokens left computes all of
+    the next prompt.
     """
 
     def __init__(
@@ -45,13 +46,14 @@ class Scheduler:
         space: Space | None = None,
         *,
         cuts_prompts: bool = True,
+        cuts_sources: bool = True,
     ) -> None:
         self.max_num_seqs = max_num_seqs
         self.max_num_batched_tokens = max_num_batched_tokens
         self.running: list[Sequence] = []
         self.num_preempted = 0
         self._longest_short = max_num_batched_tokens // 2
-        self._cuts_prompts = cuts_prompts
+        self._cuts_prompts, self._cuts_sources = cuts_prompts, cuts_sources
         self._short: deque[Sequence] = deque()
         self._long: deque[Sequence] = deque()
         self._num_arrived = 0
@@ -113,6 +115,15 @@ class Scheduler:
         if gone:
             self.running = [sequence for sequence in self.running if sequence not in gone]
         return self._space.arrange(self.running)
+
+    def discard(self, failed: Iterable[Sequence]) -> list[SlotCopy]:
+        """As ``retire``, of sequences that the last step began and did not compute: nobody shares
+        what they would have computed.
+        """
+        failed = list(failed)
+        for sequence in failed:
+            self._space.discard(sequence)
+        return self.retire(failed)
 
     def drain_running(self) -> list[Sequence]:
         """Takes out every sequence that is started, and forgets what was computed; those that wait
@@ -250,7 +261,8 @@ class Scheduler:
     def _is_whole(self, sequence: Sequence, budget: int) -> bool:
         """Whether a step with ``budget`` tokens left computes all of a prompt that waits."""
         num_left = sequence.num_prefill_tokens - self._space.find(sequence).num_ready
-        return num_left <= budget or not self._cuts_prompts
+        may_cut = self._cuts_prompts and (self._cuts_sources or sequence.source is None)
+        return num_left <= budget or not may_cut
 
     def _admit(self, sequence: Sequence, chunks: list[PrefillChunk]) -> int:
         """Books all of a prompt that is to be computed; returns its tokens."""

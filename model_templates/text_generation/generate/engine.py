@@ -20,6 +20,7 @@ from hf_runtime.errors import EngineError, LoadError, RequestError, reason
 from transformers import LogitsProcessorList, StoppingCriteriaList
 
 from ..engine.engine import Engine, EngineSetup
+from ..media.entry import inputs_on
 from ..sampling.sampler import Sampler
 from ..sequence.sequence import Sequence, Token
 from .batches import Batches, shown_batches
@@ -157,6 +158,8 @@ class GenerateEngine(Engine):
             self._search(self._batch)
         else:
             self._generate(self._batch)
+        for sequence in self._batch:
+            sequence.source = None  # memory, though others still refer to it
         left = self._drain_running()
         if left:
             self._fail(left, EngineError("generate ended before the sequence did"))
@@ -188,6 +191,8 @@ class GenerateEngine(Engine):
         searches = batch[0].params.num_beams > 1 or sequence.params.num_beams > 1
         if searches and sequence.params != batch[0].params:
             return False
+        if sequence.source is not None or batch[0].source is not None:
+            return False
         alike = sequence.num_prompt_tokens == batch[0].num_prompt_tokens
         if self.batches is Batches.ALONE or (self.batches is Batches.EQUAL and not alike):
             return False
@@ -205,6 +210,8 @@ class GenerateEngine(Engine):
         )
         choose.first_token_id = self._generation_config.forced_bos_token_id
         choose.last_token_id = self._last_token_id
+        source = batch[0].source  # of a batch of one, where there is any
+        inputs = {} if source is None else inputs_on(self.setup.model, source, self.setup.device)
         self.setup.model.generate(
             input_ids,
             attention_mask=attention_mask,
@@ -213,6 +220,7 @@ class GenerateEngine(Engine):
             ),
             logits_processor=LogitsProcessorList([choose]),
             stopping_criteria=StoppingCriteriaList([Finished(batch)]),
+            **inputs,
         )
 
     def _search(self, batch: list[Sequence]) -> None:

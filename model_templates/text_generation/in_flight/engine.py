@@ -7,10 +7,12 @@ Puts scheduler, runner, cache and sampler together; each of them knows nothing o
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import torch
 from hf_runtime.devices.device import total_bytes
+from hf_runtime.errors import EngineError
 
 from ..engine.engine import Engine, EngineSetup
 from ..engine.scheduler import Scheduler
@@ -26,6 +28,7 @@ from ..speculative.drafter import Drafter, runs_of
 from ..speculative.making import make_drafter
 from ..structured.following import wait_for_masks
 from ..structured.grammar import tell_all
+from .encoding import encode, forget_embeddings
 from .plan import plan
 from .runner_selection import Runner
 from .step_tokens import max_num_batched_tokens
@@ -106,8 +109,13 @@ class InFlightEngine(Engine):
     def _use_new_space(self, *, shares: bool) -> None:
         self._space = self._storage.new_space(shares=shares)
         num_tokens = self._max_num_batched_tokens
+        media = self._plan.media
         self._scheduler = Scheduler(
-            self.size.max_num_seqs, num_tokens, self._space, cuts_prompts=self._plan.cuts_prompts
+            self.size.max_num_seqs,
+            num_tokens,
+            self._space,
+            cuts_prompts=self._plan.cuts_prompts,
+            cuts_sources=media is None or media.cuts_sources,
         )
 
     @property
@@ -134,6 +142,10 @@ class InFlightEngine(Engine):
         return self._scheduler.has_work or self._launched is not None
 
     def _add(self, sequences: Iterable[Sequence]) -> None:
+        media = self._plan.media
+        for sequence in sequences if media is not None and not media.shares else ():
+            if sequence.source is not None:
+                sequence.source = replace(sequence.source, cache_token_ids=None)
         self._scheduler.add(sequences)
 
     def _step(self) -> None:
@@ -147,21 +159,35 @@ class InFlightEngine(Engine):
             self._settle()
         step = self._scheduler.schedule()
         self.metrics.num_preempted = self._scheduler.num_preempted
+        failed: dict[Sequence, EngineError] = {}
+        if step.num_tokens:
+            self._cache.copy_slots(step.copies)
+            step, failed = self._encoded(step)
         if drafter is not None and self._launched is None:
             drafter.draft(step, self._space.grow)
         if step.num_tokens:
-            self._cache.copy_slots(step.copies)
             inputs = self._sampler.prepare(step.rows, self._vocab_size, self._pending_rows)
             step.inputs.columns, step.inputs.pending_rows = inputs.array, self._pending_rows
             if self._launched is not None:
                 step.inputs.pending_tokens = self._launched.token_ids
             logits = self.runner.forward(step)
+            forget_embeddings(step)
             self._settle()
             self._sample(step, inputs, logits)
-        if step.drafts or not (self._plan.runs_ahead and step.num_tokens):
+        if step.drafts or failed or not (self._plan.runs_ahead and step.num_tokens):
             self._settle()
         if drafter is not None:
             drafter.ended(step)
+        for sequence, error in failed.items():
+            self._cache.copy_slots(self._scheduler.discard(self._forgotten([sequence])))
+            self._fail([sequence], error)
+
+    def _encoded(self, step: Step) -> tuple[Step, dict[Sequence, EngineError]]:
+        """The step with what encoders compute for the sequences that it begins, and without those
+        that they fail.
+        """
+        media = self._plan.media
+        return (step, {}) if media is None else encode(step, media.entry)
 
     def _sample(self, step: Step, inputs: SamplerInputs, logits: torch.Tensor) -> None:
         """Launches the sampling of a step's tokens."""
@@ -232,6 +258,8 @@ class InFlightEngine(Engine):
     def _remove(self, sequences: list[Sequence]) -> None:
         copies = self._scheduler.retire(self._forgotten(sequences))
         self._cache.copy_slots(copies)
+        for sequence in sequences:
+            sequence.source = sequence.encoded = None  # memory, though others still refer to it
 
     def _drain_running(self) -> list[Sequence]:
         self._launched = None

@@ -15,6 +15,7 @@ from ..kv.layer_shapes import LayerShape, layer_shapes
 from ..lora.linear import attach
 from ..runners.falcon import use_attention_interface
 from .largest_step import free_beside_steps
+from .media_plan import MediaPlan, decoder_entry, plan_media
 from .rotary import settle_rotary
 from .runner_selection import RunnerFactory, UnsupportedModelError, select_runner
 from .storage import Storage, plan_storage
@@ -24,7 +25,8 @@ from .storage import Storage, plan_storage
 class Plan:
     """``runs_ahead``: forwards are launched before the tokens of the step before are read.
     ``cuts_prompts``: a prompt may be computed in chunks. ``keeps_states``: layers keep states of a
-    sequence, not of each token.
+    sequence, not of each token. ``media``: how prompts with images or sounds are held, where the
+    model takes them.
     """
 
     make_runner: RunnerFactory
@@ -32,6 +34,7 @@ class Plan:
     runs_ahead: bool
     cuts_prompts: bool
     keeps_states: bool
+    media: MediaPlan | None
 
 
 def plan(setup: EngineSetup) -> Plan:
@@ -42,15 +45,20 @@ def plan(setup: EngineSetup) -> Plan:
     """
     model, device = setup.model, setup.device
     use_attention_interface(model)
+    entry = decoder_entry(setup) if setup.trial_prompts else None
     try:
         shapes = layer_shapes(model, device)
     except Exception as error:
         # Any failure of an unknown architecture means the same: this engine can't serve it.
         raise UnsupportedModelError(reason(error)) from error
     in_pages = device.type == "cuda" if setup.paged is None else setup.paged
-    in_pages = in_pages and all(shape.is_plain for shape in shapes)
+    in_pages = in_pages and entry is None and all(shape.is_plain for shape in shapes)
     storage = _storage(setup, shapes, in_pages=in_pages)
     make_runner = select_runner(model, shapes, device, in_pages)
+    media = None
+    if entry is not None:
+        media = plan_media(setup, shapes, make_runner, entry)
+        make_runner = media.make_runner
     settle_rotary(model, storage.size.max_model_len)
     if in_pages and not getattr(make_runner, "keeps_pages", False):
         in_pages = False
@@ -68,6 +76,7 @@ def plan(setup: EngineSetup) -> Plan:
         runs_ahead=ahead and in_pages,
         cuts_prompts=getattr(make_runner, "cuts_prompts", True),
         keeps_states=any(shape.states for shape in shapes),
+        media=media,
     )
 
 

@@ -38,6 +38,7 @@ from ..runners.experts import choose_experts
 from ..runners.packed_attention import CHUNKED
 from ..runners.packed_runner import PackedRunner
 from ..sequence.sampling_params import SamplingParams
+from ..sequence.sequence import Sequence
 from .warm_up import dummy_sequence
 
 # The largest difference of logits, as a share of their range. Runners sum in another order than the
@@ -47,8 +48,8 @@ from .warm_up import dummy_sequence
 _EXACT = 1e-3  # float32
 _TIMES_NOISE, _TIMES_EPS, _WIDEST = 4.0, 3.0, 8e-2
 _TRIAL_LEN = 32
-_TRIAL_WIDTH = 4
-_WIDTHS = ("sliding_window", "attention_chunk_size", "floor_scale")
+TRIAL_WIDTH = 4
+WIDTHS = ("sliding_window", "attention_chunk_size", "floor_scale")
 
 
 class Runner(Protocol):
@@ -95,9 +96,9 @@ def select_runner(
         candidates = [WholePromptRunner]
     if "local" in (getattr(model.config, "attention_layers", None) or ()):
         candidates = [LocalAttentionRunner]
-    with narrowed(model, _WIDTHS.__contains__, _TRIAL_WIDTH):
+    with narrowed(model, WIDTHS.__contains__, TRIAL_WIDTH):
         try:
-            expected = _TrialRun(model, device).expected()
+            expected = TrialRun(model, device).expected()
         except Exception as error:
             raise UnsupportedModelError(f"its own generate fails: {reason(error)}") from error
         may_be_fused = is_plain and device.type == "cpu" and not in_pages
@@ -175,7 +176,7 @@ def _fits_fused(
     model: Any,
     shapes: list[LayerShape],
     device: torch.device,
-    expected: _Expected,
+    expected: Expected,
 ) -> bool:
     """Whether the fused runner's logits agree with the model's. Where it fails, for whatever
     reason, the next runner is tried.
@@ -199,7 +200,7 @@ def _first_matching(
     model: Any,
     shapes: list[LayerShape],
     device: torch.device,
-    expected: _Expected,
+    expected: Expected,
 ) -> RunnerFactory:
     own_attention = model.config._attn_implementation  # noqa: SLF001
     reasons = []
@@ -220,7 +221,7 @@ def _first_matching(
 
 
 @dataclass(frozen=True)
-class _Expected:
+class Expected:
     """``logits`` (prompts, forced tokens + 1, vocab), float32, and how far from them a runner's may
     be, as a share of their range.
     """
@@ -229,7 +230,7 @@ class _Expected:
     tolerance: float
 
 
-class _TrialRun:
+class TrialRun:
     """Three prompts of 7, 4 and 18 tokens, more than a page, and two more tokens for each."""
 
     def __init__(self, model: Any, device: torch.device) -> None:
@@ -238,15 +239,17 @@ class _TrialRun:
         numbers = torch.randint(0, vocab_size, (3, 20), generator=torch.Generator().manual_seed(0))
         lengths = (7, 4, 18)
         self.prompts = [numbers[row, :length].tolist() for row, length in enumerate(lengths)]
+        self.num_step_tokens, self.length = 5, _TRIAL_LEN
+        self.cuts_sources = True
         self.forced = [
             numbers[row, length : length + 2].tolist() for row, length in enumerate(lengths)
         ]
 
-    def expected(self) -> _Expected:
+    def expected(self) -> Expected:
         """What the model's own generate computes, prompt by prompt."""
         pairs = zip(self.prompts, self.forced, strict=True)
-        logits = [self._own_logits(prompt, forced) for prompt, forced in pairs]
-        return _Expected(torch.stack(logits), self._tolerance(logits[-1]))
+        logits = [self.own_logits(prompt, forced) for prompt, forced in pairs]
+        return Expected(torch.stack(logits), self._tolerance(logits[-1]))
 
     def _tolerance(self, own: torch.Tensor) -> float:
         """The largest difference that rounding makes. ``own`` (3, vocab) is of the last prompt. A
@@ -260,27 +263,37 @@ class _TrialRun:
             return _EXACT
         prompt = self.prompts[-1]
         half = len(prompt) // 2
-        decoded = self._own_logits(prompt[:half], prompt[half:] + self.forced[-1])
+        decoded = self.own_logits(prompt[:half], prompt[half:] + self.forced[-1])
         noise = difference(decoded[-len(own) :], own)
         least = _TIMES_EPS * torch.finfo(model.dtype).eps
         return min(_WIDEST, max(least, _TIMES_NOISE * noise))
 
-    def _own_logits(self, prompt: list[int], forced: list[int]) -> torch.Tensor:
+    def own_logits(self, prompt: list[int], forced: list[int]) -> torch.Tensor:
         """(forced tokens + 1, vocab) of the model's own generate."""
         tokens = torch.tensor([prompt], device=self.device)
         return own_logits(self.model, tokens, torch.ones_like(tokens), [forced])[0]
 
+    def sequences(self) -> list[Sequence]:
+        """The prompts as the engine is given them."""
+        params = SamplingParams(max_tokens=3)
+        return [dummy_sequence(prompt, params) for prompt in self.prompts]
+
     def run(self, runner: Runner) -> torch.Tensor:
         """The same logits (prompts, 3, vocab) as the engine computes them: prompts join while
-        others decode, at most five tokens a step.
+        others decode, at most ``num_step_tokens`` a step.
         """
-        params = SamplingParams(max_tokens=3)
-        sequences = [dummy_sequence(prompt, params) for prompt in self.prompts]
+        sequences = self.sequences()
         cache = runner.cache  # type: ignore[attr-defined]
         in_pages = isinstance(cache, PagedCache)
         space = Pages(cache.size.num_pages, shares=False) if in_pages else None
         cuts_prompts = getattr(runner, "cuts_prompts", True)
-        scheduler = Scheduler(len(sequences), 5, space, cuts_prompts=cuts_prompts)
+        scheduler = Scheduler(
+            len(sequences),
+            self.num_step_tokens,
+            space,
+            cuts_prompts=cuts_prompts,
+            cuts_sources=self.cuts_sources,
+        )
         scheduler.add(sequences)
         logits: dict[tuple[int, int], torch.Tensor] = {}
         while scheduler.has_work:
@@ -300,7 +313,7 @@ def _difference(
     model: Any,
     shapes: list[LayerShape],
     device: torch.device,
-    expected: _Expected,
+    expected: Expected,
 ) -> float:
     """Largest difference of a runner's logits from the expected ones, as a share of their range."""
     return difference(_logits(factory, model, shapes, device), expected.logits)
@@ -309,13 +322,17 @@ def _difference(
 def _logits(
     factory: RunnerFactory, model: Any, shapes: list[LayerShape], device: torch.device
 ) -> torch.Tensor:
-    """The trial run's, over a cache of its own."""
+    return trial_logits(factory, shapes, TrialRun(model, device))
+
+
+def trial_logits(factory: RunnerFactory, shapes: list[LayerShape], trial: TrialRun) -> torch.Tensor:
+    """A trial run's, over a cache of its own."""
     cache: KVCache | PagedCache
     if getattr(factory, "keeps_pages", False):
-        num_pages = 3 * (num_pages_of(_TRIAL_LEN) + 1) + 1  # none is preempted
-        cache = PagedCache(shapes, PagedSize(num_pages, _TRIAL_LEN, max_num_seqs=3, num_bytes=0))
+        num_pages = 3 * (num_pages_of(trial.length) + 1) + 1  # none is preempted
+        cache = PagedCache(shapes, PagedSize(num_pages, trial.length, max_num_seqs=3, num_bytes=0))
     else:
-        cache = KVCache(shapes, CacheSize(num_slots=3, max_model_len=_TRIAL_LEN, num_bytes=0))
+        cache = KVCache(shapes, CacheSize(num_slots=3, max_model_len=trial.length, num_bytes=0))
         for state in itertools.chain(*cache.states):
             state.fill_(1)  # what other sequences left
-    return _TrialRun(model, device).run(factory(model, cache, device))
+    return trial.run(factory(trial.model, cache, trial.device))

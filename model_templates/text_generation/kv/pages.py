@@ -174,13 +174,23 @@ class Pages:
         del self._held[sequence]
         sequence.pages = array("i")
 
+    def discard(self, sequence: Sequence) -> None:
+        """Takes a sequence's pages back, and knows none that was to be its own."""
+        for page in sequence.pages[sequence.num_reused_tokens // PAGE_SIZE :]:
+            if page in self._content_of:
+                self._forget(self._content_of[page])
+        if sequence in self._held:
+            self._held[sequence].coming.clear()
+        sequence.num_computed_tokens = 0
+        self.release(sequence)
+
     @property
     def _num_free(self) -> int:
         return len(self._free) + len(self._idle)
 
     def _find(self, sequence: Sequence) -> SharedPages:
         pages: list[int] = []
-        start: object = (sequence.lora_name, sequence.cache_salt)
+        start: object = sequence.cache_start
         last_ready, num_coming = start, 0
         for end in range(PAGE_SIZE, sequence.num_prefill_tokens, PAGE_SIZE):
             content = self._contents.get(_key(sequence, start, end))
@@ -244,4 +254,4 @@ class Pages:
 
 
 def _key(sequence: Sequence, start: object, end: int) -> _Key:
-    return start, tuple(sequence.tokens(end - PAGE_SIZE, end))
+    return start, tuple(sequence.keys(end - PAGE_SIZE, end))

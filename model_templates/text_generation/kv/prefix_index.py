@@ -103,7 +103,7 @@ class PrefixIndex:
         """The most that a prompt shares, less its last token, which gives its first logits."""
         if not self._by_start:
             return NO_SHARED_PREFIX
-        prompt = sequence.prompt_token_ids
+        prompt = sequence.prompt_keys
         candidates = self._by_start.get(_start(sequence, prompt))
         if candidates is None or len(prompt) <= MIN_TOKENS:
             return NO_SHARED_PREFIX
@@ -128,7 +128,5 @@ class PrefixIndex:
 
 
 def _start(sequence: Sequence, token_ids: list[int]) -> tuple[object, ...]:
-    """What sequences that can share have in common: the adapter, the salt, and their first
-    MIN_TOKENS.
-    """
-    return (sequence.lora_name, sequence.cache_salt, *token_ids[:MIN_TOKENS])
+    """What sequences that can share have in common, their first MIN_TOKENS among it."""
+    return (*sequence.cache_start, *token_ids[:MIN_TOKENS])

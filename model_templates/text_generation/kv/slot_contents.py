@@ -154,8 +154,13 @@ class SlotContents:
         num_tokens = sequence.num_computed_tokens
         if not self._room or num_tokens < MIN_TOKENS:
             return
-        token_ids = (sequence.prompt_token_ids + sequence.token_ids)[:num_tokens]
+        token_ids = sequence.keys(0, num_tokens)
         self._keep(prefix_of(sequence, token_ids, num_tokens, self._tick()))
+
+    def discard(self, sequence: Sequence) -> None:
+        """Takes a sequence's slot back, and keeps nothing of it."""
+        sequence.num_computed_tokens = 0
+        self.release(sequence)
 
     def clear(self) -> None:
         """Forgets all, where what the slots hold is in doubt."""
@@ -186,7 +191,7 @@ class SlotContents:
         prefix = None
         is_shared = self._room and not self._index.whole
         if is_shared and sequence.num_prompt_tokens > MIN_TOKENS:
-            prefix = prefix_of(sequence, sequence.prompt_token_ids, sequence.num_reused_tokens)
+            prefix = prefix_of(sequence, sequence.prompt_keys, sequence.num_reused_tokens)
             self._index.add(prefix)
         self._holding[sequence] = prefix
 

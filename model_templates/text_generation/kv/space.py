@@ -61,5 +61,8 @@ class Space(Protocol):
     def release(self, sequence: Sequence) -> None:
         """Takes a sequence's room back, if it has any, when its last step is over."""
 
+    def discard(self, sequence: Sequence) -> None:
+        """Takes a sequence's room back where what its last step was to compute was not."""
+
     def clear(self) -> None:
         """Takes all room back and forgets what it holds, where that is in doubt."""

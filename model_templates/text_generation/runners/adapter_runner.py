@@ -5,7 +5,6 @@ Knows steps and runners; knows nothing of weights.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -15,7 +14,7 @@ from ..engine.step import Step
 from ..lora.linear import Adapters
 from ..lora.rows import RowAdapters, StepAdapters
 from ..sequence.sequence import Sequence
-from .cache_runner import CacheRunner
+from .cache_runner import CacheRunner, forwards_of
 
 
 class AdaptedRunner:
@@ -40,7 +39,7 @@ class AdaptedRunner:
             return self.inner.forward(step)  # type: ignore[no-any-return]
         if not isinstance(self.inner, CacheRunner):
             return self._forward(step)
-        found = [(part, self._forward(part)) for part in _forwards(step)]
+        found = [(part, self._forward(part)) for part in forwards_of(step)]
         kept = [logits for part, logits in found if part.sampled]
         return torch.cat(kept) if kept else torch.empty(0)
 
@@ -66,11 +65,3 @@ class AdaptedRunner:
 
 def _rows(numbers: list[int]) -> RowAdapters | None:
     return RowAdapters(numbers) if any(numbers) else None
-
-
-def _forwards(step: Step) -> Iterator[Step]:
-    """The forwards that the cache runner makes of a step, each a step of its own."""
-    if step.decodes:
-        yield Step(step.decodes)
-    for chunk in step.prefills:
-        yield Step(prefills=[chunk])

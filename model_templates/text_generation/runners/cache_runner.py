@@ -10,6 +10,7 @@ place. It is 10 to 20 % slower than the packed runner, but the model only has to
 from __future__ import annotations
 
 import inspect
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -145,6 +146,14 @@ class LocalAttentionRunner(CacheRunner):
         finally:
             for layer, bias in zip(self._local, own, strict=True):
                 layer.bias = bias
+
+
+def forwards_of(step: Step) -> Iterator[Step]:
+    """The forwards that the cache runner makes of a step, each a step of its own."""
+    if step.decodes:
+        yield Step(step.decodes)
+    for chunk in step.prefills:
+        yield Step(prefills=[chunk])
 
 
 def _sliding_windows(config: Any) -> dict[str, int]:

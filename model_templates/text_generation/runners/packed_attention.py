@@ -29,13 +29,14 @@ CHUNKED = "chunked_attention"  # among a configuration's ``layer_types``
 @dataclass(frozen=True)
 class PrefillSpan:
     """Tokens ``first .. first+end-start-1`` of the row are tokens ``start .. end-1`` of the prompt
-    in ``slot``.
+    in ``slot``. Tokens of one of ``blocks`` (first token, end) see all of it.
     """
 
     first: int
     slot: int
     start: int
     end: int
+    blocks: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -240,7 +241,7 @@ def prefill_attention(
     v = values[span.slot : span.slot + 1, :, : span.end]
     if rule.softcap:
         out = _prefill_by_matmul(q, k, v, span, rule)
-    elif span.start == 0 and (not rule.reach or span.end <= rule.reach):
+    elif span.start == 0 and not span.blocks and (not rule.reach or span.end <= rule.reach):
         out = F.scaled_dot_product_attention(
             q, k, v, is_causal=True, scale=rule.scale, enable_gqa=True
         )
@@ -287,7 +288,11 @@ def _visible(span: PrefillSpan, rule: AttentionRule, device: torch.device) -> to
     positions = torch.arange(span.start, span.end, device=device).unsqueeze(1)
     columns = torch.arange(span.end, device=device)
     visible = columns <= positions
-    return visible & (columns >= rule.oldest(positions)) if rule.reach else visible
+    if rule.reach:
+        visible = visible & (columns >= rule.oldest(positions))
+    for first, end in span.blocks:
+        visible[max(0, first - span.start) : max(0, end - span.start), first:end] = True
+    return visible
 
 
 def _matmul_attention(

@@ -118,7 +118,8 @@ def lay_out(step: Step) -> tuple[torch.Tensor, list[int], list[PrefillSpan]]:
     spans = []
     for chunk in step.prefills:
         slot = chunk.sequence.slot
-        spans.append(PrefillSpan(len(input_ids), slot, chunk.start, chunk.end))
+        blocks = tuple(chunk.sequence.encoded.blocks) if chunk.sequence.encoded else ()
+        spans.append(PrefillSpan(len(input_ids), slot, chunk.start, chunk.end, blocks))
         input_ids += chunk.sequence.tokens(chunk.start, chunk.end)
         positions += range(chunk.start, chunk.end)
         slots += [slot] * (chunk.end - chunk.start)

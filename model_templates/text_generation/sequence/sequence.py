@@ -6,7 +6,7 @@ import random
 import time
 from array import array
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from hf_runtime.errors import (
     CancelledError,
@@ -112,7 +112,7 @@ class Sequence:
     ``num_prefill_tokens`` are computed in chunks before it decodes: its prompt, and after a
     preemption the tokens generated until then. ``num_pending`` tokens are sampled on the device and
     not in ``token_ids`` yet; ``num_computed_tokens`` does not wait for them. An encoder computes
-    the ``source`` in the step that begins the sequence.
+    the ``source`` in the step that begins the sequence; ``encoded`` is what the engine keeps of it.
     """
 
     prompt_token_ids: list[int]
@@ -127,6 +127,7 @@ class Sequence:
     fails_on_timeout: bool = False
     grammar: Grammar | None = None
     source: Source | None = None
+    encoded: Any = None
     token_ids: list[int] = field(default_factory=list)
     slot: int = -1
     pages: array[int] = field(default_factory=lambda: array("i"))  # numbers, int32
@@ -204,11 +205,35 @@ class Sequence:
         output = self.token_ids[first : end - num_prompt_tokens]
         return self.prompt_token_ids[start:] + output if start < num_prompt_tokens else output
 
+    @property
+    def prompt_keys(self) -> list[int]:
+        """The prompt's tokens as shared prefixes are found by: with numbers of contents where
+        features of images or sounds go.
+        """
+        known = None if self.source is None else self.source.cache_token_ids
+        return self.prompt_token_ids if known is None else known
+
+    def keys(self, start: int, end: int) -> list[int]:
+        """As ``tokens``, of which those of the prompt are ``prompt_keys``."""
+        if self.prompt_keys is self.prompt_token_ids or start >= self.num_prompt_tokens:
+            return self.tokens(start, end)
+        first_of_output = max(0, end - self.num_prompt_tokens)
+        return self.prompt_keys[start:end] + self.token_ids[:first_of_output]
+
+    @property
+    def cache_start(self) -> tuple[object, ...]:
+        """What sequences have in common that share keys and values, beside tokens."""
+        source = self.source
+        is_alone = source is not None and source.cache_token_ids is None
+        own_key = source.own_key if source is not None and is_alone else None
+        return (self.lora_name, self.cache_salt, own_key)
+
     def preempt(self) -> None:
         """Has all of its tokens computed again, those that are pending too."""
         self.num_prefill_tokens = self.num_prompt_tokens + len(self.token_ids) + self.num_pending
         self.num_computed_tokens = 0
         self.num_preemptions += 1
+        self.encoded = None
 
     def append(
         self, token: Token, eos_token_ids: frozenset[int], *, is_forced: bool = False

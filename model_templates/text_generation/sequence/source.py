@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 
@@ -12,8 +12,13 @@ class Source:
     the CPU as the model's processor makes them, such as pixel_values or input_features.
     ``num_tokens`` is what the encoder computes. ``digests`` are hashes of the contents, one for
     each image or sound in the order of the prompt: equal ones have equal features.
+    ``cache_token_ids`` are the prompt's tokens with a number below 0, one content's alone, wherever
+    an image's or a sound's features go: prompts that are equal in them have equal keys and values.
+    Without them the keys and values are shared with no other sequence.
     """
 
     inputs: dict[str, Any]
     num_tokens: int
     digests: tuple[bytes, ...] = ()
+    cache_token_ids: list[int] | None = None
+    own_key: object = field(default_factory=object)  # equal to no other

@@ -1,0 +1,169 @@
+"""Plans how prompts with images or sounds are held: tried on prompts of the model's own processor,
+as text is tried.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from hf_runtime.errors import reason
+
+from ..engine.engine import EngineSetup
+from ..engine.own_logits import difference, narrowed, own_logits
+from ..kv.layer_shapes import LayerShape
+from ..media.entry import DecoderEntry, inputs_on
+from ..runners.cache_runner import CacheRunner
+from ..runners.media_runner import MediaRunner
+from ..runners.packed_runner import PackedRunner
+from ..sequence.sequence import Sequence
+from ..sequence.source import Source
+from .runner_selection import (
+    TRIAL_WIDTH,
+    WIDTHS,
+    Expected,
+    Runner,
+    RunnerFactory,
+    TrialRun,
+    UnsupportedModelError,
+    fused_runner,
+    trial_logits,
+)
+
+_NUM_STEPS = 3  # that a trial prompt is computed in, at least
+
+
+@dataclass(frozen=True)
+class MediaPlan:
+    """``cuts_sources``: prompts with images or sounds may be computed in chunks. ``shares``: their
+    keys and values may be shared with prompts that begin like them.
+    """
+
+    make_runner: RunnerFactory
+    entry: DecoderEntry
+    cuts_sources: bool
+    shares: bool
+
+
+def decoder_entry(setup: EngineSetup) -> DecoderEntry:
+    """
+    Raises:
+        UnsupportedModelError: the model hands no embeddings to a decoder.
+    """
+    try:
+        return DecoderEntry(setup.model, setup.device)
+    except Exception as error:
+        raise UnsupportedModelError(f"with images: {reason(error)}") from error
+
+
+def plan_media(
+    setup: EngineSetup, shapes: list[LayerShape], plain: RunnerFactory, entry: DecoderEntry
+) -> MediaPlan:
+    """``plain`` is the runner for text, which is kept for steps of text alone.
+
+    Raises:
+        UnsupportedModelError: no runner's logits agree with the model's own.
+    """
+    first = PackedRunner if plain is fused_runner else plain
+    reasons = []
+    with narrowed(setup.model, WIDTHS.__contains__, TRIAL_WIDTH):
+        try:
+            with entry.attending_its_own_way():
+                trial = MediaTrial(setup, entry)
+                expected = trial.expected()
+        except Exception as error:
+            raise UnsupportedModelError(f"with images: {reason(error)}") from error
+        for fed in dict.fromkeys((first, CacheRunner)):
+            setup.model.set_attn_implementation(entry.own_attention)
+            factory = _WithMedia(plain if fed is first else fed, fed, entry)
+            why_not = _why_not(factory, shapes, trial, expected)
+            if not why_not:
+                return MediaPlan(factory, entry, trial.cuts_sources, trial.shares)
+            reasons.append(f"{fed.__name__}: {why_not}")
+    raise UnsupportedModelError(f"with images: {'; '.join(reasons)}")
+
+
+def _why_not(
+    factory: RunnerFactory, shapes: list[LayerShape], trial: MediaTrial, expected: Expected
+) -> str:
+    """What is wrong with a runner's logits; empty where nothing."""
+    try:
+        error = difference(trial_logits(factory, shapes, trial), expected.logits)
+    except Exception as failure:
+        # Whatever an unknown architecture raises: this runner does not support it.
+        return f"{type(failure).__name__}: {reason(failure, 120)}"
+    if error <= expected.tolerance:
+        return ""
+    return f"its logits differ by {error:.2g} of their range"
+
+
+class MediaTrial(TrialRun):
+    """Prompts with images or sounds, then one of text."""
+
+    def __init__(self, setup: EngineSetup, entry: DecoderEntry) -> None:
+        super().__init__(setup.model, setup.device)
+        prompts = setup.trial_prompts
+        text, forced = self.prompts[-1], self.forced[-1]
+        self._entry = entry
+        self._sources = {id(tokens): source for tokens, source in prompts}
+        self.prompts = [*(tokens for tokens, _ in prompts), text]
+        self.forced = [*(_last_of_text(*prompt) for prompt in prompts), forced]
+        longest = max(map(len, self.prompts))
+        self.length = longest + len(forced) + 1
+        self.num_step_tokens = max(self.num_step_tokens, -(-longest // _NUM_STEPS))
+        encoded = [entry.encode(tokens, source) for tokens, source in prompts]
+        self.cuts_sources = not any(one.blocks for one in encoded)
+        self.shares = all(
+            _is_content(block, source)
+            for (_, source), one in zip(prompts, encoded, strict=True)
+            for block in one.blocks
+        )
+
+    def own_logits(self, prompt: list[int], forced: list[int]) -> torch.Tensor:
+        """(forced tokens + 1, vocab) of the model's own generate."""
+        source = self._sources.get(id(prompt))
+        tokens = torch.tensor([prompt], device=self.device)
+        inputs = {} if source is None else inputs_on(self.model, source, self.device)
+        return own_logits(self.model, tokens, torch.ones_like(tokens), [forced], **inputs)[0]
+
+    def sequences(self) -> list[Sequence]:
+        """The prompts, encoded."""
+        sequences = super().sequences()
+        for sequence in sequences:
+            source = self._sources.get(id(sequence.prompt_token_ids))
+            if source is not None:
+                sequence.source = source
+                sequence.encoded = self._entry.encode(sequence.prompt_token_ids, source)
+        return sequences
+
+
+@dataclass(frozen=True)
+class _WithMedia:
+    """Makes a runner of text and of what the decoder's entry feeds."""
+
+    plain: RunnerFactory
+    fed: RunnerFactory
+    entry: DecoderEntry
+
+    @property
+    def cuts_prompts(self) -> bool:
+        return getattr(self.fed, "cuts_prompts", True)
+
+    def __call__(self, model: Any, cache: Any, device: torch.device) -> Runner:
+        fed = self.fed(model, cache, device)
+        plain = fed if self.plain is self.fed else self.plain(model, cache, device)
+        return MediaRunner(plain, fed, self.entry)
+
+
+def _last_of_text(tokens: list[int], source: Source) -> list[int]:
+    """The last two tokens that no feature takes the place of."""
+    keys = source.cache_token_ids or tokens
+    text = [token for token, key in zip(tokens, keys, strict=True) if key >= 0]
+    return (text or [0])[-2:] if len(text) > 1 else [0, 0]
+
+
+def _is_content(block: tuple[int, int], source: Source) -> bool:
+    """Whether a block is all of one image, and nothing else."""
+    keys = (source.cache_token_ids or [0])[slice(*block)]
+    return len(set(keys)) == 1 and keys[0] < 0

@@ -1,0 +1,3 @@
+"""Images and sounds beside a prompt: read by the model's processor, encoded once, merged into the
+decoder's inputs by the model itself.
+"""

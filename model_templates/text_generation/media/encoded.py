@@ -1,0 +1,262 @@
+"""What a model's own forward hands to its decoder for a prompt with images or sounds, and how the
+tokens of a step get it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+# What every decoder is given, whatever the prompt holds.
+_USUAL = (
+    *("input_ids", "inputs_embeds", "position_ids", "attention_mask", "past_key_values"),
+    *("use_cache", "cache_position", "labels", "logits_to_keep", "return_dict"),
+    *("output_attentions", "output_hidden_states"),
+)
+
+
+class UnsupportedInputsError(ValueError):
+    """The decoder is given what a step can't hold."""
+
+
+@dataclass
+class Encoded:
+    """Of a prompt of ``num_tokens``: its merged embeddings (tokens, hidden), further arguments of
+    the decoder by name, each (tokens, ...) or a list of such, and its positions (axes, tokens),
+    None where they are the tokens' numbers. ``deltas`` (axes,) is what is added to the number of
+    a token after the prompt. Tokens ``start .. end-1`` of a block see each other.
+
+    ``embeds`` and ``extras`` are dropped when the prompt is computed.
+    """
+
+    num_tokens: int
+    embeds: torch.Tensor | None
+    positions: torch.Tensor | None
+    deltas: torch.Tensor | None
+    extras: dict[str, Any] = field(default_factory=dict)
+    blocks: list[tuple[int, int]] = field(default_factory=list)
+
+    def drop(self) -> None:
+        """Forgets what the prompt's own tokens need."""
+        self.embeds = None
+        self.extras = {}
+
+    def changes(self, start: int, end: int) -> bool:
+        """Whether tokens ``start .. end-1`` are computed from more than their ids and numbers."""
+        if start < self.num_tokens and self.embeds is not None:
+            return True
+        return self.deltas is not None and bool(self.deltas.any())
+
+    def positions_of(self, start: int, end: int) -> torch.Tensor:
+        """(axes, end - start) int64."""
+        assert self.positions is not None
+        assert self.deltas is not None
+        own = self.positions[:, start:end]
+        first = max(start, self.num_tokens)
+        after = torch.arange(first, max(first, end), device=own.device)
+        return torch.cat([own, after + self.deltas.unsqueeze(1)], dim=1)
+
+
+@dataclass(frozen=True)
+class Part:
+    """Tokens ``start .. end-1`` of a sequence, which lie together in a step's row."""
+
+    encoded: Encoded | None
+    start: int
+    end: int
+
+    @property
+    def fed(self) -> int:
+        """How many of them have embeddings of their own."""
+        if self.encoded is None or self.encoded.embeds is None:
+            return 0
+        return max(0, min(self.end, self.encoded.num_tokens) - self.start)
+
+
+def fill(given: dict[str, Any], parts: list[Part]) -> dict[str, Any]:
+    """A decoder's arguments for the tokens of ``parts``, in their order, where ``given`` are those
+    for the same tokens as text.
+    """
+    embeds = given["inputs_embeds"]
+    shape = embeds.shape[:2]
+    changed = dict(given)
+    changed["inputs_embeds"] = _placed(embeds, shape, parts, lambda one: one.embeds)
+    positions = _positions(parts, embeds.device)
+    if positions is not None:
+        axes = len(positions)
+        changed["position_ids"] = positions.view(*((axes,) if axes > 1 else ()), *shape)
+    names = {name for part in parts if part.fed and part.encoded for name in part.encoded.extras}
+    for name in names:
+        changed[name] = _extra(name, given.get(name), shape, parts)
+    return changed
+
+
+def _positions(parts: list[Part], device: torch.device) -> torch.Tensor | None:
+    """(axes, tokens), None where all are the tokens' numbers."""
+    known = [part.encoded.positions for part in parts if part.encoded is not None]
+    axes = max((len(one) for one in known if one is not None), default=0)
+    if not axes:
+        return None
+    rows = []
+    for part in parts:
+        if part.encoded is not None and part.encoded.positions is not None:
+            rows.append(part.encoded.positions_of(part.start, part.end))
+        else:
+            numbers = torch.arange(part.start, part.end, device=device)
+            rows.append(numbers.expand(axes, -1))
+    return torch.cat(rows, dim=1)
+
+
+def _placed(base: torch.Tensor, shape: Any, parts: list[Part], of: Any) -> torch.Tensor:
+    """base (*shape, ...) with the prompts' own in the tokens that have them."""
+    flat = base.reshape(-1, *base.shape[2:]).clone()
+    first = 0
+    for part in parts:
+        if part.fed:
+            own = of(part.encoded)
+            if own is not None:
+                own = own[part.start : part.start + part.fed]
+                flat[first : first + part.fed] = own.to(flat.dtype)
+        first += part.end - part.start
+    return flat.view(*shape, *base.shape[2:])
+
+
+def _extra(name: str, given: Any, shape: Any, parts: list[Part]) -> Any:
+    """An argument for all tokens: zeros where the text has none."""
+    like = next(
+        part.encoded.extras[name]
+        for part in parts
+        if part.fed and part.encoded and name in part.encoded.extras
+    )
+
+    def whole(own: torch.Tensor, base: Any, of: Any) -> torch.Tensor:
+        if not isinstance(base, torch.Tensor) or base.shape[:2] != shape:
+            base = own.new_zeros(*shape, *own.shape[1:])
+        return _placed(base, shape, parts, of)
+
+    if isinstance(like, torch.Tensor):
+        return whole(like, given, lambda one: one.extras.get(name))
+    if isinstance(like, MarkedRows):
+        marked = whole(like.mask, None, lambda one: _mask(one, name)).bool()
+        layers = range(len(like.rows))
+        return [_marked_rows(parts, name, layer) for layer in layers] if marked.any() else None
+    raise UnsupportedInputsError(name)
+
+
+def _mask(encoded: Encoded, name: str) -> torch.Tensor | None:
+    own = encoded.extras.get(name)
+    return own.mask if own is not None else None
+
+
+@dataclass(frozen=True)
+class MarkedRows:
+    """A list of (marked tokens, ...), of the tokens that ``mask`` (tokens,) marks."""
+
+    mask: torch.Tensor
+    rows: list[torch.Tensor]
+
+
+def _marked_rows(parts: list[Part], name: str, layer: int) -> torch.Tensor:
+    found = []
+    for part in parts:
+        own = part.encoded.extras.get(name) if part.fed and part.encoded else None
+        if own is not None:
+            first, last = (int(own.mask[:end].sum()) for end in (part.start, part.start + part.fed))
+            found.append(own.rows[layer][first:last])
+    return torch.cat(found)
+
+
+def read_entry(given: dict[str, Any], num_tokens: int) -> Encoded:
+    """What a decoder was given for one prompt.
+
+    Raises:
+        UnsupportedInputsError: it is given what no step can hold.
+    """
+    embeds = given["inputs_embeds"]
+    positions, deltas = _read_positions(given.get("position_ids"), num_tokens)
+    extras: dict[str, Any] = {}
+    later: dict[str, Any] = {}
+    for name, value in given.items():
+        if name in _USUAL or not _holds_tensors(value):
+            continue
+        if isinstance(value, torch.Tensor) and value.shape[:2] == (1, num_tokens):
+            extras[name] = value[0]
+        elif isinstance(value, torch.Tensor) and value.shape[:1] == (num_tokens,):
+            raise UnsupportedInputsError(f"its decoder takes {name} by token without rows")
+        else:
+            later[name] = value
+    masks = [one for one in extras.values() if one.dtype == torch.bool and one.dim() == 1]
+    for name, value in later.items():
+        rows = list(value) if isinstance(value, list | tuple) else None
+        mask = next((m for m in masks if rows and _fits(rows, int(m.sum()))), None)
+        if rows is None or mask is None:
+            raise UnsupportedInputsError(f"its decoder takes {name}, which no step holds")
+        extras[name] = MarkedRows(mask, rows)
+    blocks = _blocks(given.get("attention_mask"), num_tokens)
+    return Encoded(num_tokens, embeds[0], positions, deltas, extras, blocks)
+
+
+def _holds_tensors(value: Any) -> bool:
+    values: Iterable[Any] = value if isinstance(value, list | tuple) else (value,)
+    return any(isinstance(one, torch.Tensor) for one in values)
+
+
+def _fits(rows: list[Any], count: int) -> bool:
+    return all(isinstance(row, torch.Tensor) and len(row) == count for row in rows)
+
+
+def _read_positions(
+    given: torch.Tensor | None, num_tokens: int
+) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+    """Positions (axes, tokens) and deltas (axes,). Multimodal rotary positions go on after the
+    largest of them (https://arxiv.org/abs/2409.12191, section 2.1); of four axes the first is the
+    tokens' numbers.
+    """
+    if given is None:
+        return None, None
+    positions = given.reshape(-1, num_tokens).to(torch.int64)
+    numbers = torch.arange(num_tokens, device=positions.device)
+    if len(positions) == 1 and bool((positions == numbers).all()):
+        return None, None
+    deltas = positions.new_zeros(len(positions))
+    own = 1 if len(positions) == 4 else 0
+    deltas[own:] = positions[own:].max() + 1 - num_tokens
+    return positions, deltas
+
+
+def _blocks(mask: Any, num_tokens: int) -> list[tuple[int, int]]:
+    """The stretches of tokens that see each other, read from the masks of a prompt's layers, each
+    (1, 1, tokens, tokens), bool or additive.
+
+    Raises:
+        UnsupportedInputsError: tokens see later ones in another way.
+    """
+    masks = list(mask.values()) if isinstance(mask, dict) else [mask]
+    found: list[tuple[int, int]] = []
+    for one in masks:
+        if not isinstance(one, torch.Tensor) or one.dim() != 4:
+            continue
+        if one.shape[-2:] != (num_tokens, num_tokens):
+            raise UnsupportedInputsError(f"its mask is {tuple(one.shape)}")
+        visible = one[0, 0] if one.dtype == torch.bool else one[0, 0] >= 0
+        found = max(found, _blocks_of(visible), key=len)
+    return found
+
+
+def _blocks_of(visible: torch.Tensor) -> list[tuple[int, int]]:
+    num_tokens = len(visible)
+    numbers = torch.arange(num_tokens, device=visible.device)
+    later = visible & (numbers > numbers.unsqueeze(1))
+    last = torch.where(later, numbers, -1).amax(-1).tolist()
+    blocks, token = [], 0
+    while token < num_tokens:
+        end = last[token] + 1
+        if end > token:
+            blocks.append((token, end))
+            if not bool(visible[token:end, token:end].all()):
+                raise UnsupportedInputsError("its tokens see some of those after them")
+        token = max(token + 1, end)
+    return blocks

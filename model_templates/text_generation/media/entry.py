@@ -1,0 +1,133 @@
+"""Where a model hands merged embeddings to its decoder.
+
+Every architecture merges features of images and sounds into embeddings in its own way, and counts
+positions in its own way. So the model's own ``generate`` begins each such prompt, and is stopped
+where its decoder would begin; what the decoder was given is then fed to it step by step.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from ..sequence.source import Source
+from .encoded import Encoded, Part, UnsupportedInputsError, fill, read_entry
+
+
+class DecoderEntry:
+    """Watches the decoder of a ``model``; must be made before a runner changes how it attends."""
+
+    def __init__(self, model: Any, device: torch.device) -> None:
+        """
+        Raises:
+            UnsupportedInputsError: nothing in the model takes embeddings.
+        """
+        self.model, self.device = model, device
+        self._decoder = _decoder_of(model)
+        self._names = list(inspect.signature(self._decoder.forward).parameters)
+        self._decoder.register_forward_pre_hook(self._enter, with_kwargs=True)
+        configs: list[Any] = [getattr(module, "config", None) for module in model.modules()]
+        self._own_attention: dict[int, tuple[Any, str]] = {
+            id(config): (config, config._attn_implementation)  # noqa: SLF001
+            for config in configs
+            if hasattr(config, "_attn_implementation")
+        }
+        self.own_attention: str = model.config._attn_implementation  # noqa: SLF001
+        self._is_capturing = False
+        self._parts: list[Part] | None = None
+
+    @torch.inference_mode()
+    def encode(self, token_ids: list[int], source: Source) -> Encoded:
+        """What the decoder is given for a prompt.
+
+        Raises:
+            UnsupportedInputsError: it is given what no step can hold, or nothing.
+        """
+        tokens = torch.tensor([token_ids], device=self.device)
+        config = copy.deepcopy(self.model.generation_config)
+        for name in ("max_length", "min_length", "min_new_tokens"):
+            setattr(config, name, None)
+        config.update(max_new_tokens=1, do_sample=False, num_beams=1, num_return_sequences=1)
+        if config.pad_token_id is None:
+            config.pad_token_id = 0
+        self._is_capturing = True
+        try:
+            with self.attending_its_own_way():
+                self.model.generate(
+                    tokens,
+                    attention_mask=torch.ones_like(tokens),
+                    generation_config=config,
+                    **inputs_on(self.model, source, self.device),
+                )
+        except _EnteredError as entered:
+            return read_entry(entered.given, len(token_ids))
+        finally:
+            self._is_capturing = False
+        raise UnsupportedInputsError("its decoder was given no embeddings")
+
+    @contextmanager
+    def feeding(self, parts: list[Part]) -> Iterator[None]:
+        """Has the decoder compute ``parts`` in the place of the forward's tokens."""
+        self._parts = parts
+        try:
+            yield
+        finally:
+            self._parts = None
+
+    def _enter(self, module: Any, args: Any, kwargs: Any) -> Any:
+        if not self._is_capturing and self._parts is None:
+            return None
+        given = {**dict(zip(self._names, args, strict=False)), **kwargs}
+        if given.get("inputs_embeds") is None:
+            given["inputs_embeds"] = module.get_input_embeddings()(given["input_ids"])
+            given["input_ids"] = None
+        if self._is_capturing:
+            raise _EnteredError(given)
+        assert self._parts is not None
+        return (), fill(given, self._parts)
+
+    @contextmanager
+    def attending_its_own_way(self) -> Iterator[None]:
+        """As it was loaded, so that the model makes the masks it has."""
+        now = [
+            (config, config._attn_implementation, own)  # noqa: SLF001
+            for config, own in self._own_attention.values()
+        ]
+        try:
+            for config, _, own in now:
+                config._attn_implementation_internal = own  # noqa: SLF001
+            yield
+        finally:
+            for config, name, _ in now:
+                config._attn_implementation_internal = name  # noqa: SLF001
+
+
+class _EnteredError(Exception):
+    """The decoder was entered."""
+
+    def __init__(self, given: dict[str, Any]) -> None:
+        super().__init__()
+        self.given = given
+
+
+def inputs_on(model: Any, source: Source, device: torch.device) -> dict[str, Any]:
+    """A source's inputs on a device, numbers with a point in the model's dtype."""
+    return {
+        name: value.to(device, model.dtype if value.is_floating_point() else None)
+        if isinstance(value, torch.Tensor)
+        else value
+        for name, value in source.inputs.items()
+    }
+
+
+def _decoder_of(model: Any) -> Any:
+    """The module that takes merged embeddings."""
+    found = model.get_decoder()
+    if found is model or "inputs_embeds" not in inspect.signature(found.forward).parameters:
+        raise UnsupportedInputsError("it has no decoder of its own that takes embeddings")
+    return found

@@ -1,0 +1,143 @@
+"""A model's processor: a prompt with images or sounds to tokens and tensors.
+
+Knows no request and no engine; any thread may call it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from hf_runtime.errors import LoadError, RequestError, reason
+
+from ..sequence.source import Source
+from .digests import ContentNumbers, digests_of
+
+if TYPE_CHECKING:
+    import numpy as np
+    from PIL.Image import Image
+
+_PLACEHOLDERS = ("image_token_id", "image_token_index", "audio_token_id", "audio_token_index")
+_NOT_INPUTS = ("input_ids", "attention_mask")
+_TRIAL_SIZES = ((56, 40), (40, 72))  # of images, in pixels
+_TRIAL_SOUND_S = 0.5
+
+
+class MediaProcessor:
+    """Around a ``processor`` of transformers; ``accepted`` are the arguments that the model's
+    forward takes.
+    """
+
+    def __init__(self, processor: Any, config: Any, accepted: Iterable[str]) -> None:
+        """
+        Raises:
+            LoadError: it reads neither images nor sounds.
+        """
+        self.processor = processor
+        self.takes_images = hasattr(processor, "image_processor")
+        sounds = getattr(
+            processor, "feature_extractor", getattr(processor, "audio_processor", None)
+        )
+        self.takes_sounds = sounds is not None
+        if not self.takes_images and not self.takes_sounds:
+            kind = type(processor).__name__
+            raise LoadError(f"the model's processor ({kind}) reads neither images nor sounds")
+        self.sampling_rate = int(getattr(sounds, "sampling_rate", 0) or 0)
+        self._accepted = set(accepted)
+        self._placeholders = _placeholder_ids(processor, config)
+        self._numbers = ContentNumbers()
+
+    def read(
+        self,
+        text: str,
+        images: list[Image] | None = None,
+        sounds: list[np.ndarray[Any, Any]] | None = None,
+        *,
+        add_special_tokens: bool = True,
+    ) -> tuple[list[int], Source]:
+        """A prompt's tokens, with as many placeholders as features will come, and what the encoder
+        reads. ``sounds`` are float32, mono, at ``sampling_rate``.
+
+        Raises:
+            RequestError: the text has other placeholders than there are images and sounds, or the
+                processor can't read one of them.
+        """
+        images, sounds = images or [], sounds or []
+        self._check_kinds(images, sounds)
+        given: dict[str, Any] = {"text": [text], "return_tensors": "pt"}
+        if images:
+            given["images"] = [images]
+        if sounds:
+            given["audio"], given["sampling_rate"] = sounds, self.sampling_rate
+        try:
+            made = self.processor(**given, add_special_tokens=add_special_tokens)
+        except Exception as error:  # processors raise what they like for what they can't read
+            raise RequestError(f"the model's processor refused it: {reason(error)}") from error
+        token_ids: list[int] = made["input_ids"][0].tolist()
+        return token_ids, self.source(
+            token_ids,
+            {name: value for name, value in made.items() if name in self._accepted},
+            len(images) + len(sounds),
+        )
+
+    def source(self, token_ids: list[int], made: dict[str, Any], num_items: int) -> Source:
+        """What an encoder reads beside these tokens: arguments of the model's forward."""
+        inputs = {name: value for name, value in made.items() if name not in _NOT_INPUTS}
+        contents = {
+            name: value for name, value in inputs.items() if not _is_by_token(value, token_ids)
+        }
+        digests = digests_of(contents, num_items)
+        num_tokens = sum(token in self._placeholders for token in token_ids)
+        return Source(
+            inputs,
+            num_tokens or len(token_ids),
+            digests,
+            self._numbers.replace(token_ids, self._placeholders, digests),
+        )
+
+    def trial_prompts(self) -> list[tuple[list[int], Source]]:
+        """Two short prompts with a picture or a sound each, to try an engine with."""
+        import numpy as np
+        from PIL import Image
+
+        prompts = []
+        for number, size in enumerate(_TRIAL_SIZES):
+            draw = np.random.default_rng(number)
+            if self.takes_images:
+                pixels = draw.integers(0, 256, (size[1], size[0], 3), dtype=np.uint8)
+                text = self._trial_text("image")
+                prompts.append(self.read(text, [Image.fromarray(pixels)]))
+            else:
+                length = int(self.sampling_rate * _TRIAL_SOUND_S * (number + 1))
+                sound = draw.normal(0, 0.1, length).astype(np.float32)
+                prompts.append(self.read(self._trial_text("audio"), [], [sound]))
+        return prompts
+
+    def _trial_text(self, kind: str) -> str:
+        """A prompt with one placeholder, as the chat template writes it."""
+        if getattr(self.processor, "chat_template", None):
+            content = [{"type": kind}, {"type": "text", "text": "What is this?"}]
+            messages = [{"role": "user", "content": content}]
+            return str(self.processor.apply_chat_template(messages, add_generation_prompt=True))
+        token = getattr(self.processor, f"{kind}_token", None)
+        return f"{token or ''} What is this?"
+
+    def _check_kinds(self, images: list[Any], sounds: list[Any]) -> None:
+        if images and not self.takes_images:
+            raise RequestError(f"images: got {len(images)}, this model reads none")
+        if sounds and not self.takes_sounds:
+            raise RequestError(f"sounds: got {len(sounds)}, this model reads none")
+
+
+def _placeholder_ids(processor: Any, config: Any) -> frozenset[int]:
+    """The tokens at whose places features go."""
+    found = {getattr(owner, name, None) for owner in (processor, config) for name in _PLACEHOLDERS}
+    for name in ("image_token_ids", "audio_token_ids"):
+        found.update(getattr(processor, name, None) or ())
+    return frozenset(token for token in found if isinstance(token, int))
+
+
+def _is_by_token(value: Any, token_ids: list[int]) -> bool:
+    """Whether it says something of each token, and nothing of the items."""
+    return isinstance(value, torch.Tensor) and value.shape == (1, len(token_ids))

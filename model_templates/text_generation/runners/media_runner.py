@@ -1,0 +1,54 @@
+"""Runs steps in which some sequences have images or sounds.
+
+Knows steps, runners and the decoder's entry; knows nothing of processors and encoders.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from ..engine.step import Step
+from ..media.encoded import Part
+from ..media.entry import DecoderEntry
+from .cache_runner import CacheRunner, forwards_of
+
+
+class MediaRunner:
+    """``plain`` runs steps of text, ``fed`` those with tokens that are computed from more than
+    their ids: the model itself, whose decoder the ``entry`` feeds. Both use the same cache.
+    """
+
+    def __init__(self, plain: Any, fed: Any, entry: DecoderEntry) -> None:
+        self.plain, self.fed, self.entry = plain, fed, entry
+        self.cache = fed.cache
+        self.name = plain.name if plain is fed else f"{plain.name}, {fed.name} with images"
+
+    def forward(self, step: Step) -> torch.Tensor:
+        """Computes a step -> logits (num_sampled, vocab) in the order of ``step.sampled``."""
+        if not any(_is_changed(part) for part in parts_of(step)):
+            return self.plain.forward(step)  # type: ignore[no-any-return]
+        if not isinstance(self.fed, CacheRunner):
+            return self._feed(step)
+        found = [(part, self._feed(part)) for part in forwards_of(step)]
+        kept = [logits for part, logits in found if part.sampled]
+        return torch.cat(kept) if kept else torch.empty(0)
+
+    def _feed(self, step: Step) -> torch.Tensor:
+        with self.entry.feeding(parts_of(step)):
+            logits: torch.Tensor = self.fed.forward(step)
+        return logits
+
+
+def parts_of(step: Step) -> list[Part]:
+    """A step's tokens in the order of its row."""
+    decodes = [
+        Part(s.encoded, s.num_computed_tokens - 1, s.num_computed_tokens) for s in step.decodes
+    ]
+    chunks = [Part(chunk.sequence.encoded, chunk.start, chunk.end) for chunk in step.prefills]
+    return decodes + chunks
+
+
+def _is_changed(part: Part) -> bool:
+    return part.encoded is not None and part.encoded.changes(part.start, part.end)
