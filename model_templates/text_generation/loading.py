@@ -12,8 +12,9 @@ import torch
 from hf_runtime import log
 from hf_runtime.devices.device import Placement, free_bytes
 from hf_runtime.errors import LoadError, RequestError
-from hf_runtime.weights.loading import load_config, load_model, load_processor, load_tokenizer
+from hf_runtime.weights.loading import load_config, load_model, load_tokenizer
 from hf_runtime.weights.model_files import model_files
+from hf_runtime.weights.processors import load_processor
 from hf_runtime.weights.served_model import ServedModel
 
 from .engine.engine import Engine, EngineSetup

@@ -20,21 +20,14 @@ def load_config(served: ServedModel, files: Path) -> Any:
     """The model's transformers configuration."""
     from transformers import AutoConfig
 
-    return _load(served, AutoConfig, files)
+    return load_part(served, AutoConfig, files)
 
 
 def load_tokenizer(served: ServedModel, files: Path) -> Any:
     """The model's tokenizer."""
     from transformers import AutoTokenizer
 
-    return _load(served, AutoTokenizer, files, part="its tokenizer: ")
-
-
-def load_processor(served: ServedModel, files: Path) -> Any:
-    """The model's processor: of text, and of images or sounds."""
-    from transformers import AutoProcessor
-
-    return _load(served, AutoProcessor, files, part="its processor: ")
+    return load_part(served, AutoTokenizer, files, part="its tokenizer: ")
 
 
 def load_model(
@@ -77,7 +70,7 @@ def _load_model(
     device_map = None if placement.device_map == {"": "cpu"} else placement.device_map
     dtype = resolve_dtype(served.dtype, config, placement.device)
     options = {"config": config, "dtype": dtype, **_quantized(served, config, placement)}
-    model, report = _load(
+    model, report = load_part(
         served, auto_class, files, device_map=device_map, output_loading_info=True, **options
     )
     if "quantization_config" in options:
@@ -130,7 +123,10 @@ def resolve_dtype(dtype: str, config: Any, device: str) -> Any:
     return torch.float32 if device == "cpu" and stored == torch.float16 else stored
 
 
-def _load(served: ServedModel, auto_class: Any, files: Path, part: str = "", **options: Any) -> Any:
+def load_part(
+    served: ServedModel, auto_class: Any, files: Path, part: str = "", **options: Any
+) -> Any:
+    """What a class of transformers makes of the files; ``part`` names it where that fails."""
     try:
         return auto_class.from_pretrained(
             files, local_files_only=True, trust_remote_code=served.trust_remote_code, **options

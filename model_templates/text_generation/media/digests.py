@@ -78,8 +78,6 @@ def _parts(
     name: str, value: Any, inputs: Mapping[str, Any], num_items: int
 ) -> list[torch.Tensor] | None:
     """What of a tensor belongs to each item; None where that can't be told."""
-    if num_items == 1:
-        return [torch.as_tensor(value)] if isinstance(value, torch.Tensor) else None
     if not isinstance(value, torch.Tensor) or not value.dim():
         return None
     grid = inputs.get("image_grid_thw")
@@ -91,7 +89,7 @@ def _parts(
         return list(value)
     if len(value) == 1 and value.dim() > 1 and value.shape[1] == num_items:
         return list(value[0])
-    return None
+    return [value] if num_items == 1 else None
 
 
 def _digest(values: list[Any]) -> bytes:
