@@ -46,7 +46,7 @@ def parts_of(step: Step) -> list[Part]:
     decodes = [
         Part(s.encoded, s.num_computed_tokens - 1, s.num_computed_tokens) for s in step.decodes
     ]
-    chunks = [Part(chunk.sequence.encoded, chunk.start, chunk.end) for chunk in step.prefills]
+    chunks = [Part(chunk.sequence.encoded, chunk.start, chunk.end) for chunk in step.chunks]
     return decodes + chunks
 
 
