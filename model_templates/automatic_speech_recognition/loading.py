@@ -8,8 +8,9 @@ from typing import Any
 from hf_runtime.devices.device import Placement
 from hf_runtime.errors import LoadError, RequestError
 from hf_runtime.media.decoding import MediaLimits
-from hf_runtime.weights.loading import load_config, load_model, load_processor
+from hf_runtime.weights.loading import load_config, load_model
 from hf_runtime.weights.model_files import model_files
+from hf_runtime.weights.processors import load_processor
 from hf_runtime.weights.served_model import ServedModel
 from text_generation.engine.engine import Engine
 from text_generation.loading import ModelParts, start_engine
