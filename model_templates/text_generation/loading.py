@@ -201,9 +201,18 @@ def loaded_model(
 
 
 def _auto_class(config: Any) -> Any:
-    from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
+    """The class of transformers that makes a model of this configuration, alone or by remote code;
+    of images and sounds too where no other does.
+    """
+    import transformers
 
-    return AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
+    if config.is_encoder_decoder:
+        return transformers.AutoModelForSeq2SeqLM
+    remote = getattr(config, "auto_map", None) or {}
+    names = ("AutoModelForCausalLM", "AutoModelForMultimodalLM", "AutoModelForSeq2SeqLM")
+    classes = [getattr(transformers, name) for name in names]
+    known = (c for c in classes if type(config) in c._model_mapping or c.__name__ in remote)  # noqa: SLF001
+    return next(known, transformers.AutoModelForCausalLM)
 
 
 def _start_engine(name: str, setup: EngineSetup) -> Engine:

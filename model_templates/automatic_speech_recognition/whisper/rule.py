@@ -76,7 +76,7 @@ def _forbid(logits: torch.Tensor, token_ids: tuple[int, ...]) -> None:
 
 def _only(logits: torch.Tensor, token_ids: tuple[int, ...]) -> None:
     index = _index(token_ids, logits.device)
-    kept = logits[index]
+    kept = logits[index] if len(token_ids) > 1 else 0.0
     logits.fill_(_NEVER)
     logits[index] = kept
 
