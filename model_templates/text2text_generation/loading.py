@@ -9,7 +9,7 @@ from hf_runtime import log
 from hf_runtime.devices.device import Placement
 from hf_runtime.errors import LoadError
 from hf_runtime.weights.served_model import ServedModel
-from text_generation.generate.engine import GenerateEngine
+from text_generation.engine.engine import Engine
 from text_generation.generate.lengths import max_lengths
 from text_generation.loading import (
     LoadedModel,
@@ -47,7 +47,6 @@ def load_text2text(served: ServedModel, placement: Placement, num_threads: int) 
     engine = start_engine(
         served.name, parts, _engine_options(parts, options), placement, num_threads
     )
-    assert isinstance(engine, GenerateEngine)
     source = _source(parts, engine, languages)
     reader = SourceReader(
         tokenize=lambda text, *, add_special_tokens=True: source.encode(
@@ -86,11 +85,11 @@ def _languages(parts: ModelParts, options: Options) -> Languages:
 
 def _engine_options(parts: ModelParts, options: Options) -> EngineOptions:
     """The options as the engine reads them, defaults of the model's own filled in."""
-    own = parts.model.generation_config
+    own, beams = parts.model.generation_config, options.num_beams
     return EngineOptions(
-        engine="generate",
+        engine="generate" if beams > 1 else "auto",
         max_model_len=options.max_model_len or _tokenizer_limit(parts),
-        max_num_seqs=options.max_num_seqs or max(32, options.num_beams),
+        max_num_seqs=options.max_num_seqs or (max(32, beams) if beams > 1 else None),
         max_queue_size=options.max_queue_size,
         default_max_tokens=options.default_max_tokens or default_max_tokens(own),
         default_timeout_ms=options.default_timeout_ms,
@@ -112,13 +111,14 @@ def _tokenizer_limit(parts: ModelParts) -> int | None:
         return None
 
 
-def _source(parts: ModelParts, engine: GenerateEngine, languages: Languages) -> SourceTokenizer:
+def _source(parts: ModelParts, engine: Engine, languages: Languages) -> SourceTokenizer:
     def count_unknown(number: int) -> None:
         engine.metrics.num_unknown_tokens += number
 
+    assert engine.max_source_len is not None
     source = SourceTokenizer(
         parts.tokenizer,
-        max_length=engine.max_input_len,
+        max_length=engine.max_source_len,
         vocab_size=vocab_size(parts.model),
         count_unknown=count_unknown,
     )

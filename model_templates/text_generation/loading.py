@@ -18,6 +18,7 @@ from hf_runtime.weights.processors import load_processor
 from hf_runtime.weights.served_model import ServedModel
 
 from .engine.engine import Engine, EngineSetup
+from .engine.generation_rules import decoder_start
 from .generate.engine import GenerateEngine
 from .in_flight.engine import InFlightEngine
 from .in_flight.runner_selection import UnsupportedModelError
@@ -62,12 +63,7 @@ class ModelParts:
     @property
     def decoder_start(self) -> DecoderStart | None:
         """How the model's outputs begin; None for a decoder, or where nothing says it."""
-        if not self.config.is_encoder_decoder:
-            return None
-        own = self.model.generation_config
-        ids = [getattr(own, name, None) for name in ("decoder_start_token_id", "bos_token_id")]
-        token_id = next((token_id for token_id in ids if isinstance(token_id, int)), None)
-        return None if token_id is None else DecoderStart(token_id)
+        return decoder_start(self.model)
 
 
 def load_engine(served: ServedModel, placement: Placement, num_threads: int) -> LoadedModel:
@@ -219,14 +215,8 @@ def _start_engine(name: str, setup: EngineSetup) -> Engine:
     """The engine that the options name; with ``auto`` the in-flight one, or generate with a line
     that says why.
     """
-    why = (
-        "encoder-decoder models can't run in flight"
-        if setup.model.config.is_encoder_decoder
-        else None
-    )
-    if setup.options.engine == "in_flight" and why:
-        raise LoadError(f"engine: got in_flight, but {why}; use engine: generate or auto")
-    if setup.options.engine != "generate" and why is None:
+    why = ""
+    if setup.options.engine != "generate":
         engine: Engine = InFlightEngine(setup)
         try:
             engine.start()

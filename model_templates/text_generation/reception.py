@@ -25,6 +25,7 @@ from .request.reading_threads import ReadingThreads
 from .sampling.sampler import choice_seed
 from .sequence.detokenizer import Detokenizer
 from .sequence.sequence import Sequence
+from .sequence.source import text_source
 from .structured.compiling import Started
 
 _LOGPROBS = frozenset(("logprobs", "cumulative_logprob"))
@@ -163,19 +164,22 @@ class Reception:
             include_stop_word=params.include_stop_word,
         )
         held = None if params.constraint is None else grammars.get(params.constraint)
+        prompt, source, start = row.prompt_token_ids, row.source, row.decoder_start
+        if start is not None:
+            prompt, source = [start.token_id], text_source(prompt)
         return Sequence(
-            row.prompt_token_ids,
+            prompt,
             params,
             answer,
             detokenizer,
             continues_prompt=continues,
-            decoder_start=row.decoder_start,
+            forced_token_id=None if start is None else start.forced_token_id,
             lora_name=row.lora_name,
             cache_salt=row.cache_salt,
             deadline_s=None if row.timeout_ms is None else arrived_s + row.timeout_ms / 1000,
             fails_on_timeout=row.on_timeout == "error",
             grammar=None if held is None else held(),
-            source=row.source,
+            source=source,
         )
 
     def _closed(self, answer: Answer) -> None:

@@ -13,11 +13,13 @@ from typing import Any
 import pytest
 import torch
 from text_generation.engine.engine import Engine, EngineSetup
+from text_generation.engine.generation_rules import decoder_start
 from text_generation.engine.metrics import EngineMetrics
 from text_generation.options import Options
 from text_generation.sequence.detokenizer import Detokenizer
 from text_generation.sequence.sampling_params import SamplingParams
-from text_generation.sequence.sequence import Sequence, Update
+from text_generation.sequence.sequence import DecoderStart, Sequence, Update
+from text_generation.sequence.source import text_source
 
 from tests.engine.tiny_models import Asked
 from tests.support.triton import eventually
@@ -137,17 +139,21 @@ class Answers:
         self._changed = threading.Condition()
 
     def sequence(self, number: int, prompt: list[int], **params: Any) -> Sequence:
-        """A sequence whose answer is ``results[number]``."""
-        continues = bool(params.pop("continues_prompt", True))
+        """A sequence whose answer is ``results[number]``; with a ``start`` an encoder reads the
+        prompt.
+        """
+        start: DecoderStart | None = params.pop("start", None)
         timing = {name: params.pop(name) for name in _TIMING if name in params}
         streams = bool(params.pop("streams", False))
         sampling = SamplingParams(**params)
         return Sequence(
-            prompt,
+            prompt if start is None else [start.token_id],
             sampling,
             Caller(lambda result: self.put(number, result), streams=streams),
-            Detokenizer(NumberTokenizer(), prompt if continues else [], sampling.stop_words),
-            continues_prompt=continues,
+            Detokenizer(NumberTokenizer(), [] if start else prompt, sampling.stop_words),
+            continues_prompt=start is None,
+            forced_token_id=None if start is None else start.forced_token_id,
+            source=None if start is None else text_source(prompt),
             **timing,
         )
 
@@ -208,10 +214,8 @@ def generate_all(engine: Engine, asked: Items[Asked], at_first: int) -> list[tup
 
     def make(number: int) -> Sequence:
         one = asked[number]
-        continues = not engine.setup.model.config.is_encoder_decoder
-        sequence = answers.sequence(
-            number, one.prompt, max_tokens=one.max_tokens, continues_prompt=continues
-        )
+        start = decoder_start(engine.setup.model)
+        sequence = answers.sequence(number, one.prompt, max_tokens=one.max_tokens, start=start)
 
         def answer_and_submit(result: Completion | Exception) -> None:
             answers.put(number, result)

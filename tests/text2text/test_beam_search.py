@@ -37,7 +37,7 @@ def searched(model: Any, prompt: list[int], **changes: Any) -> tuple[int, ...]:
 
 
 def asking(answers: Answers, number: int, prompt: list[int], **params: Any) -> Any:
-    return answers.sequence(number, prompt, continues_prompt=False, **params)
+    return answers.sequence(number, prompt, **{"start": DecoderStart(2), **params})
 
 
 def test_a_padded_batch_has_the_beams_of_each_prompt_alone(model: Any) -> None:
@@ -126,12 +126,10 @@ def test_each_row_has_its_own_start_and_first_token(model: Any) -> None:
         ]
         answers = Answers()
         with running(GenerateEngine(setup(model, eos=[EOS], max_num_seqs=9))) as engine:
-            rows = [
-                asking(answers, n, [5, 6, 7], max_tokens=7, num_beams=num_beams) for n in range(3)
-            ]
-            for row, start in zip(rows, starts, strict=True):
-                row.decoder_start = start
-            engine.submit(rows)
+            asked: dict[str, Any] = {"max_tokens": 7, "num_beams": num_beams}
+            engine.submit(
+                [asking(answers, n, [5, 6, 7], start=starts[n], **asked) for n in range(3)]
+            )
             assert [answers.completion(n).token_ids for n in range(3)] == expected
 
 
@@ -139,8 +137,8 @@ def test_a_forced_tokens_log_probability_is_its_own() -> None:
     model = random_encoder_decoder("t5", **T5)
     answers = Answers()
     with running(GenerateEngine(setup(model, eos=[EOS]))) as engine:
-        row = asking(answers, 0, [5, 6, 7], max_tokens=3, num_logprobs=2)
-        row.decoder_start = DecoderStart(2, 17)
+        start = DecoderStart(2, 17)
+        row = asking(answers, 0, [5, 6, 7], max_tokens=3, num_logprobs=2, start=start)
         engine.submit([row])
         answers.completion(0)
     tokens = [token for update in row.recipient.updates for token in update.tokens]

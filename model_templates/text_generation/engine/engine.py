@@ -41,7 +41,8 @@ from .metrics import EngineMetrics, families
 class EngineSetup:
     """What an engine is made of. ``prepare`` may change the model for speed; it runs on the
     engine's thread. ``adapters`` are those that requests may name; only the in-flight engine takes
-    any. ``sending_share`` of the time is what sending streams' tokens may take. ``paged`` has the
+    any. ``sending_share`` of the time is what sending streams' tokens may take. ``sources`` are
+    those that an encoder-decoder of sounds is tried with, the longest first. ``paged`` has the
     in-flight engine keep keys and values in pages or in slots; None: in pages on a GPU. With
     pages it ``runs_ahead`` of what the host has read by one step, or not; None: on a GPU.
     ``trial_prompts`` are prompts with images or sounds, of a model that is to take them.
@@ -56,6 +57,7 @@ class EngineSetup:
     prepare: Callable[[Any], object]
     adapters: Adapters | None = None
     sending_share: float = 1.0
+    sources: tuple[Source, ...] = ()
     paged: bool | None = None
     runs_ahead: bool | None = None
     trial_prompts: Items[tuple[list[int], Source]] = ()
@@ -89,6 +91,11 @@ class Engine(ABC):
     @abstractmethod
     def max_model_len(self) -> int:
         """The most tokens of prompt and output together."""
+
+    @property
+    def max_source_len(self) -> int | None:
+        """The most tokens of a text that an encoder reads; None of a model without one."""
+        return None
 
     @property
     @abstractmethod
@@ -157,8 +164,17 @@ class Engine(ABC):
             raise
 
     def check_length(self, num_prompt_tokens: int, max_tokens: int) -> None:
-        """Raises RequestError, with both numbers, where prompt and output pass the context."""
-        if num_prompt_tokens + max_tokens > self.max_model_len:
+        """Raises RequestError, with both numbers, where prompt and output pass the context. An
+        encoder's text and the output have one each.
+        """
+        if self.max_source_len is not None:
+            for field, got, most in (
+                ("text_input", num_prompt_tokens, self.max_source_len),
+                ("max_tokens", max_tokens, self.max_model_len),
+            ):
+                if got > most:
+                    raise RequestError(f"{field}: got {got} tokens, this model holds {most}")
+        elif num_prompt_tokens + max_tokens > self.max_model_len:
             raise RequestError(
                 f"max_tokens: the prompt has {num_prompt_tokens} tokens and max_tokens is "
                 f"{max_tokens}, together {num_prompt_tokens + max_tokens}; this model's context "
@@ -167,7 +183,8 @@ class Engine(ABC):
 
     def default_max_tokens(self, num_prompt_tokens: int) -> int:
         """Output length of a request that sets none: the option's, or what the context has left."""
-        left = self.max_model_len - num_prompt_tokens
+        num_before = num_prompt_tokens if self.max_source_len is None else 0
+        left = self.max_model_len - num_before
         return max(1, min(self.setup.options.default_max_tokens, left))
 
     def submit(self, sequences: list[Sequence]) -> None:

@@ -85,7 +85,7 @@ class EngineMetrics:
 
     def began(self, sequence: Sequence, queue_time_s: float) -> None:
         """A sequence's prompt is computed for the first time."""
-        self.num_prompt_tokens += sequence.num_prompt_tokens
+        self.num_prompt_tokens += sequence.num_sent_tokens
         if sequence.lora_name is not None:
             self.adapters[sequence.lora_name] += 1
         self.num_reused_prompt_tokens += sequence.num_reused_tokens

@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from transformers import GenerationMixin, LogitsProcessor, LogitsProcessorList
 
+from ..sequence.source import Source
+
 _MASKED = -1e9  # a logit below this is one that a model never chooses
 
 
@@ -29,6 +31,47 @@ def own_logits(
     generated one after the other; ``inputs``: what an encoder reads -> (rows, tokens + 1, vocab),
     float32.
     """
+    config = _forcing_config(model, forced)
+    for generate in (model.generate, partial(GenerationMixin.generate, model)):
+        output: Any = generate(
+            input_ids,
+            attention_mask=attention_mask,
+            generation_config=config,
+            logits_processor=LogitsProcessorList([_Forced(forced)]),
+            **inputs,
+        )
+        taken = output.sequences[:, -len(forced[0]) - 1 : -1].tolist()
+        if taken == forced:  # Janus's own generate drops the processor
+            break
+    return torch.stack(output.logits, dim=1).float()
+
+
+@torch.inference_mode()
+def own_source_logits(
+    model: Any, source: Source, prompt: list[int], forced: list[int]
+) -> torch.Tensor:
+    """The same of an encoder-decoder that reads ``source`` and decodes after ``prompt`` -> (tokens
+    + 1, vocab).
+    """
+    inputs = {
+        name: value.to(model.device, model.dtype if value.is_floating_point() else None)
+        for name, value in source.inputs.items()
+    }
+    if "input_ids" in inputs:
+        inputs["attention_mask"] = torch.ones_like(inputs["input_ids"])
+    config = _forcing_config(model, [forced])
+    config.decoder_start_token_id = prompt[0]
+    output: Any = GenerationMixin.generate(  # Whisper's own cuts what it reads into windows
+        model,
+        **inputs,
+        decoder_input_ids=torch.tensor([prompt], device=model.device),
+        generation_config=config,
+        logits_processor=LogitsProcessorList([_Forced([forced])]),
+    )
+    return torch.cat(output.logits).float()
+
+
+def _forcing_config(model: Any, forced: list[list[int]]) -> Any:
     config = copy.deepcopy(model.generation_config)
     for name in ("max_length", "min_length", "min_new_tokens", "forced_eos_token_id"):
         setattr(config, name, None)
@@ -42,18 +85,7 @@ def own_logits(
         return_dict_in_generate=True,
         output_logits=True,
     )
-    for generate in (model.generate, partial(GenerationMixin.generate, model)):
-        output: Any = generate(
-            input_ids,
-            attention_mask=attention_mask,
-            generation_config=config,
-            logits_processor=LogitsProcessorList([_Forced(forced)]),
-            **inputs,
-        )
-        taken = output.sequences[:, -len(forced[0]) - 1 : -1].tolist()
-        if taken == forced:  # Janus's own generate drops the processor
-            break
-    return torch.stack(output.logits, dim=1).float()
+    return config
 
 
 def difference(logits: torch.Tensor, expected: torch.Tensor) -> float:

@@ -21,7 +21,7 @@ from ..engine.own_logits import difference, narrowed, own_logits
 Pad = Callable[[list[list[int]]], tuple[torch.Tensor, torch.Tensor]]
 
 # Sizes in tokens, by which some architectures divide a row.
-_SIZES = re.compile(
+SIZES = re.compile(
     r"window|chunk_(size|len)|block_size|topk_blocks|index_topk|budget|floor_scale|n_floor"
 )
 _WIDTHS = (2, 4, 8)  # the first that the architecture takes
@@ -50,7 +50,7 @@ def shown_batches(model: Any, pad: Pad) -> Batches:
     trial = _Trial(model, pad)
     trial.logits([0])
     for width in _WIDTHS:
-        with suppress(Exception), narrowed(model, _SIZES.search, width):
+        with suppress(Exception), narrowed(model, SIZES.search, width):
             return trial.largest((Batches.PADDED, Batches.EQUAL))
     return trial.largest((Batches.EQUAL,))
 

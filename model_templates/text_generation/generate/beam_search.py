@@ -15,7 +15,7 @@ import torch
 from transformers import LogitsProcessor, LogitsProcessorList, StoppingCriteriaList
 
 from ..sequence.sequence import Sequence
-from .logits_processor import Finished, decoder_starts, forced_first_token_id
+from .logits_processor import Finished, decoder_starts
 
 
 class BeamSearch:
@@ -85,7 +85,7 @@ class _StepCallback(LogitsProcessor):
             return scores
         num_beams = scores.shape[0] // len(self.batch)
         for row, sequence in enumerate(self.batch):
-            forced = forced_first_token_id(sequence)
+            forced = sequence.forced_token_id
             if forced is not None:
                 beams = scores[row * num_beams : (row + 1) * num_beams]
                 beams.fill_(float("-inf"))

@@ -16,10 +16,11 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
-from hf_runtime.errors import EngineError, LoadError, RequestError, reason
+from hf_runtime.errors import EngineError, LoadError, reason
 from transformers import LogitsProcessorList, StoppingCriteriaList
 
 from ..engine.engine import Engine, EngineSetup
+from ..engine.generation_rules import ForcedTokens, neutral_config
 from ..media.entry import inputs_on
 from ..sampling.sampler import Sampler
 from ..sequence.sequence import Sequence, Token
@@ -40,7 +41,8 @@ class GenerateEngine(Engine):
         super().__init__(setup)
         model, options = setup.model, setup.options
         self.is_encoder_decoder = bool(model.config.is_encoder_decoder)
-        self._max_input_len, self._max_model_len = max_lengths(model.config, options.max_model_len)
+        lengths = max_lengths(model.config, options.max_model_len)
+        self._max_source_len, self._max_model_len = lengths
         self._max_num_seqs = options.max_num_seqs or _DEFAULT_NUM_SEQS
         self._waiting: deque[Sequence] = deque()
         self._batch: list[Sequence] = []
@@ -55,59 +57,21 @@ class GenerateEngine(Engine):
         return self._max_model_len
 
     @property
-    def max_input_len(self) -> int:
-        """The most tokens of a prompt: an encoder-decoder's output does not count with it."""
-        return self._max_input_len
+    def max_source_len(self) -> int | None:
+        return self._max_source_len if self.is_encoder_decoder else None
 
     @property
     def description(self) -> str:
         size = f"{self._max_num_seqs} sequences x {self._max_model_len} tokens"
         return f"generate engine, {self.batches.value} of {size}"
 
-    def check_length(self, num_prompt_tokens: int, max_tokens: int) -> None:
-        """As the base says, but an encoder-decoder's prompt and output each have a context."""
-        if not self.is_encoder_decoder:
-            super().check_length(num_prompt_tokens, max_tokens)
-            return
-        for field, got, most in (
-            ("text_input", num_prompt_tokens, self._max_input_len),
-            ("max_tokens", max_tokens, self._max_model_len),
-        ):
-            if got > most:
-                raise RequestError(f"{field}: got {got} tokens, this model holds {most}")
-
-    def default_max_tokens(self, num_prompt_tokens: int) -> int:
-        return super().default_max_tokens(0 if self.is_encoder_decoder else num_prompt_tokens)
-
     def prepare(self) -> None:
-        own = self.setup.model.generation_config
-        # Every call says its lengths; were they here too, transformers would warn at each.
-        own.max_length = own.max_new_tokens = own.min_length = own.min_new_tokens = None
-        config = copy.deepcopy(own)
-        config.do_sample, config.num_beams, config.num_return_sequences = False, 1, 1
-        # Neutral values, not None, which generate replaces by the model's own: the sampler applies
-        # these options.
-        config.temperature, config.top_k, config.top_p, config.repetition_penalty = (
-            1.0,
-            50,
-            1.0,
-            1.0,
-        )
-        config.length_penalty, config.early_stopping = 1.0, False
-        if config.exponential_decay_length_penalty is not None:
-            raise LoadError(
-                "generation_config.json: exponential_decay_length_penalty is not supported here"
-            )
+        config = neutral_config(self.setup.model)
         pad = config.pad_token_id
         eos = min(self.setup.eos_token_ids, default=0)
         self._pad_token_id = pad if isinstance(pad, int) and pad >= 0 else eos
         config.pad_token_id = self._pad_token_id
-        # Sequence.append decides when a sequence ends: generate must not end one that ignores eos.
-        vocab_size = self.setup.model.config.get_text_config().vocab_size
-        config.eos_token_id = vocab_size  # an id that never comes
-        last = getattr(config, "forced_eos_token_id", None)
-        self._last_token_id = last[0] if isinstance(last, list) else last
-        config.forced_eos_token_id = None
+        self._forced = ForcedTokens(config)
         self._generation_config = config
         self._sampler = Sampler(sorted(self.setup.eos_token_ids))
         self._beam_search = BeamSearch(
@@ -191,9 +155,9 @@ class GenerateEngine(Engine):
         searches = batch[0].params.num_beams > 1 or sequence.params.num_beams > 1
         if searches and sequence.params != batch[0].params:
             return False
-        if sequence.source is not None or batch[0].source is not None:
+        if any(one.source is not None and one.continues_prompt for one in (sequence, batch[0])):
             return False
-        alike = sequence.num_prompt_tokens == batch[0].num_prompt_tokens
+        alike = sequence.num_sent_tokens == batch[0].num_sent_tokens
         if self.batches is Batches.ALONE or (self.batches is Batches.EQUAL and not alike):
             return False
         if self.is_encoder_decoder:
@@ -204,14 +168,17 @@ class GenerateEngine(Engine):
 
     @torch.inference_mode()
     def _generate(self, batch: list[Sequence]) -> None:
-        input_ids, attention_mask = self._pad([sequence.prompt_token_ids for sequence in batch])
+        input_ids, attention_mask = self._pad([_read(sequence) for sequence in batch])
         choose = SamplingProcessor(
-            batch, self._sampler, self.setup.eos_token_ids, self._pad_token_id, self._on_tokens
+            batch,
+            self._sampler,
+            self._forced,
+            self.setup.eos_token_ids,
+            self._pad_token_id,
+            self._on_tokens,
         )
-        choose.first_token_id = self._generation_config.forced_bos_token_id
-        choose.last_token_id = self._last_token_id
-        source = batch[0].source  # of a batch of one, where there is any
-        inputs = {} if source is None else inputs_on(self.setup.model, source, self.setup.device)
+        own = batch[0].source if batch[0].continues_prompt else None  # of a batch of one
+        inputs = {} if own is None else inputs_on(self.setup.model, own, self.setup.device)
         self.setup.model.generate(
             input_ids,
             attention_mask=attention_mask,
@@ -225,7 +192,7 @@ class GenerateEngine(Engine):
 
     def _search(self, batch: list[Sequence]) -> None:
         """Beam search of a whole batch, then all its tokens at once."""
-        inputs = self._pad([sequence.prompt_token_ids for sequence in batch])
+        inputs = self._pad([_read(sequence) for sequence in batch])
         outputs = self._beam_search.search(batch, *inputs, self._searched_step)
         going = [
             (sequence, output)
@@ -267,3 +234,11 @@ class GenerateEngine(Engine):
         config = copy.deepcopy(self._generation_config)
         config.update(max_new_tokens=max_new_tokens, **changes)
         return config
+
+
+def _read(sequence: Sequence) -> list[int]:
+    """The tokens that the model reads first: those of the prompt, or of the encoder's text."""
+    if sequence.source is None or sequence.continues_prompt:
+        return sequence.prompt_token_ids
+    tokens: list[int] = sequence.source.inputs["input_ids"][0].tolist()
+    return tokens

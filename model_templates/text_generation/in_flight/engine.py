@@ -15,6 +15,7 @@ from hf_runtime.devices.device import total_bytes
 from hf_runtime.errors import EngineError
 
 from ..engine.engine import Engine, EngineSetup
+from ..engine.generation_rules import GenerationRules
 from ..engine.scheduler import Scheduler
 from ..engine.step import Draft, Step
 from ..kv.kv_cache import CacheSize
@@ -24,6 +25,7 @@ from ..paged.runner import AdaptedPageRunner, PageRunner
 from ..runners.adapter_runner import AdaptedRunner
 from ..sampling.sampler import Sampled, Sampler, SamplerInputs, argmax
 from ..sequence.sequence import Sequence, Token
+from ..sequence.source import text_source
 from ..speculative.drafter import Drafter, runs_of
 from ..speculative.making import make_drafter
 from ..structured.following import wait_for_masks
@@ -53,6 +55,7 @@ class InFlightEngine(Engine):
         self._pending_rows: dict[Sequence, int] = {}  # theirs, of those that go on
         self._drafts: list[Draft] = []  # of the step that they are from
         self._drafter: Drafter | None = None
+        self._rules: GenerationRules | None = None  # an encoder-decoder's
 
     @property
     def max_num_seqs(self) -> int:
@@ -63,10 +66,16 @@ class InFlightEngine(Engine):
         return self.size.max_model_len
 
     @property
+    def max_source_len(self) -> int | None:
+        held = self._plan.encoder_decoder
+        return None if held is None else held.max_source_len
+
+    @property
     def description(self) -> str:
         drafts = f", {self._drafter.description}" if self._drafter is not None else ""
+        sources = f" from sources of {self.max_source_len}" if self.max_source_len else ""
         return (
-            f"in_flight engine ({self.runner.name}), {self._storage.description}, "
+            f"in_flight engine ({self.runner.name}), {self._storage.description}{sources}, "
             f"KV cache {self.size.gib:.2f} GiB{drafts}"
         )
 
@@ -94,9 +103,19 @@ class InFlightEngine(Engine):
                 adapted = self._with_graphs(AdaptedPageRunner(runner, setup.adapters))
             self.runner = AdaptedRunner(self.runner, adapted, setup.adapters, setup.device)
         self._use_new_space(shares=False)
-        warm_up(self._scheduler, self.runner, self._sampler, self._cache)
+        self._warm_up()
         shares = setup.options.prefix_cache and self._plan.cuts_prompts
         self._use_new_space(shares=shares)
+
+    def _warm_up(self) -> None:
+        held = self._plan.encoder_decoder
+        sources = []
+        if held is not None:
+            self._rules = GenerationRules(self.setup.model)
+            sources = [text_source([0] * n) for n in (3, 5, 16)]
+            if held.max_source_len is None:
+                sources = list(self.setup.sources)
+        warm_up(self._scheduler, self.runner, self._sampler, self._cache, sources)
 
     @property
     def _max_num_batched_tokens(self) -> int:
@@ -172,6 +191,8 @@ class InFlightEngine(Engine):
                 step.inputs.pending_tokens = self._launched.token_ids
             logits = self.runner.forward(step)
             forget_embeddings(step)
+            if self._rules is not None:
+                logits = self._rules.apply(logits, step.sampled)
             self._settle()
             self._sample(step, inputs, logits)
         if step.drafts or failed or not (self._plan.runs_ahead and step.num_tokens):
@@ -230,7 +251,11 @@ class InFlightEngine(Engine):
         for sequence, _ in read:
             sequence.num_pending = 0
         going = [(sequence, run) for sequence, run in read if sequence.finish_reason is None]
-        tell_all((sequence.grammar, run[0].id) for sequence, run in going)
+        tell_all(
+            (sequence.grammar, run[0].id)
+            for sequence, run in going
+            if self._rules is None or self._rules.next_of(sequence) is None
+        )
         for sequence, run in going:
             self._append(sequence, run)
         sequences = [sequence for sequence, _ in going]
@@ -245,7 +270,9 @@ class InFlightEngine(Engine):
         """
         num_before = len(sequence.token_ids)
         for token in run:
-            if sequence.finish_reason is None:
+            if self._rules is not None:
+                self._rules.append(sequence, token, self.setup.eos_token_ids)
+            elif sequence.finish_reason is None:
                 sequence.append(token, self.setup.eos_token_ids)
         num_accepted = len(sequence.token_ids) - num_before - 1
         if num_accepted:
@@ -276,4 +303,6 @@ class InFlightEngine(Engine):
             self._sampler.forget(sequence)
             if self._drafter is not None:
                 self._drafter.forget(sequence)
+            if self._rules is not None:
+                self._rules.forget(sequence)
         return sequences

@@ -23,6 +23,7 @@ from ..kv.pages import num_pages_of
 from ..sampling.sampler import Sampler
 from ..sequence.sampling_params import SamplingParams
 from ..sequence.sequence import Sequence, Token
+from ..sequence.source import Source
 from .step_tokens import max_num_batched_tokens
 from .warm_up import dummy_sequence
 
@@ -37,9 +38,10 @@ def free_beside_steps(
     shapes: list[LayerShape],
     make_runner: Callable[[Any, Any, torch.device], Any],
     size: CacheSize | PagedSize,
+    step: Step | None = None,
 ) -> Callable[[torch.device], int]:
     """The free bytes of each GPU that steps leave to the cache, which is to be of that size or
-    less.
+    less. ``step`` is the largest where it is another than of a decoder.
 
     Raises:
         LoadError: there is no memory for a step even without the cache.
@@ -56,7 +58,7 @@ def free_beside_steps(
         before = {one: torch.cuda.memory_allocated(one) for one in devices}
         for one in devices:
             torch.cuda.reset_peak_memory_stats(one)
-        _run(runner, size, num_tokens, in_pages=in_pages)
+        _run(runner, step or largest_step(size, num_tokens, in_pages=in_pages))
         taken = {one: torch.cuda.max_memory_allocated(one) - before[one] for one in devices}
     except torch.OutOfMemoryError as error:
         raise LoadError(
@@ -80,8 +82,7 @@ def _small_cache(
     return KVCache(shapes, CacheSize(1, size.max_model_len, num_bytes=0))
 
 
-def _run(runner: Any, size: CacheSize | PagedSize, num_tokens: int, *, in_pages: bool) -> None:
-    step = largest_step(size, num_tokens, in_pages=in_pages)
+def _run(runner: Any, step: Step) -> None:
     sampler = Sampler(())
     logits = runner.forward(step)
     sampler.sample(logits, step.sampled)
@@ -102,6 +103,13 @@ def largest_step(size: CacheSize | PagedSize, num_tokens: int, *, in_pages: bool
     last.slot, last.num_prefill_tokens = 0, longest
     start = max(0, longest - (num_tokens - num_decodes))
     return Step(decodes, [PrefillChunk(last, start, longest)])
+
+
+def longest_source_step(source: Source) -> Step:
+    """A sequence of an encoder-decoder that begins with its longest source."""
+    sequence = dummy_sequence([0], _FULL_SAMPLING)
+    sequence.slot, sequence.source = 0, source
+    return Step([], [PrefillChunk(sequence, 0, 1)])
 
 
 def _sequence(num_tokens: int) -> Sequence:

@@ -14,11 +14,15 @@ from ..kv.kv_cache import context_length, stable_length
 from ..kv.layer_shapes import LayerShape, layer_shapes
 from ..lora.linear import attach
 from ..runners.falcon import use_attention_interface
-from .largest_step import free_beside_steps
+from .encoder_decoders import EncoderDecoder, hold_encoder_decoder
+from .largest_step import free_beside_steps, longest_source_step
 from .media_plan import MediaPlan, decoder_entry, plan_media
 from .rotary import settle_rotary
 from .runner_selection import RunnerFactory, UnsupportedModelError, select_runner
 from .storage import Storage, plan_storage
+
+# Of an encoder-decoder whose sources are so long that fewer fit, the generate engine holds more.
+_FEWEST_SLOTS = 4
 
 
 @dataclass(frozen=True)
@@ -26,7 +30,7 @@ class Plan:
     """``runs_ahead``: forwards are launched before the tokens of the step before are read.
     ``cuts_prompts``: a prompt may be computed in chunks. ``keeps_states``: layers keep states of a
     sequence, not of each token. ``media``: how prompts with images or sounds are held, where the
-    model takes them.
+    model takes them; ``encoder_decoder``: how a model is held that is one.
     """
 
     make_runner: RunnerFactory
@@ -34,7 +38,8 @@ class Plan:
     runs_ahead: bool
     cuts_prompts: bool
     keeps_states: bool
-    media: MediaPlan | None
+    media: MediaPlan | None = None
+    encoder_decoder: EncoderDecoder | None = None
 
 
 def plan(setup: EngineSetup) -> Plan:
@@ -44,6 +49,8 @@ def plan(setup: EngineSetup) -> Plan:
         LoadError: the cache does not fit.
     """
     model, device = setup.model, setup.device
+    if model.config.is_encoder_decoder:
+        return _plan_encoder_decoder(setup)
     use_attention_interface(model)
     entry = decoder_entry(setup) if setup.trial_prompts else None
     try:
@@ -77,6 +84,35 @@ def plan(setup: EngineSetup) -> Plan:
         cuts_prompts=getattr(make_runner, "cuts_prompts", True),
         keeps_states=any(shape.states for shape in shapes),
         media=media,
+    )
+
+
+def _plan_encoder_decoder(setup: EngineSetup) -> Plan:
+    held = hold_encoder_decoder(setup)
+    setup.prepare(setup.model)
+    options = replace(setup.options, max_model_len=held.max_model_len)
+    setup = replace(setup, options=options)
+
+    def storage(setup: EngineSetup) -> Storage:
+        return plan_storage(setup, held.shapes, held.max_model_len, in_pages=False)
+
+    planned = storage(setup)
+    if setup.device.type == "cuda":
+        step = longest_source_step(held.longest)
+        free = free_beside_steps(setup, held.shapes, held.make_runner, planned.size, step)
+        planned = storage(replace(setup, free_bytes=free))
+    num_slots = planned.size.max_num_seqs
+    if options.max_num_seqs is None and num_slots < _FEWEST_SLOTS:
+        raise UnsupportedModelError(
+            f"the cache holds {num_slots} sequences only; a smaller max_model_len lets it hold more"
+        )
+    return Plan(
+        make_runner=held.make_runner,
+        storage=planned,
+        runs_ahead=False,
+        cuts_prompts=False,
+        keeps_states=False,
+        encoder_decoder=held,
     )
 
 

@@ -252,21 +252,15 @@ class TrialRun:
         return Expected(torch.stack(logits), self._tolerance(logits[-1]))
 
     def _tolerance(self, own: torch.Tensor) -> float:
-        """The largest difference that rounding makes. ``own`` (3, vocab) is of the last prompt. A
-        quantized layer may round its input to 8 bits: where the last bit of a sum differs, it may
-        round to the next of 256 values.
-        """
-        model = self.model
-        if getattr(model, "hf_quantizer", None) is not None:
-            return _WIDEST
-        if model.dtype == torch.float32:
-            return _EXACT
-        prompt = self.prompts[-1]
-        half = len(prompt) // 2
-        decoded = self.own_logits(prompt[:half], prompt[half:] + self.forced[-1])
-        noise = difference(decoded[-len(own) :], own)
-        least = _TIMES_EPS * torch.finfo(model.dtype).eps
-        return min(_WIDEST, max(least, _TIMES_NOISE * noise))
+        """The largest difference that rounding makes. ``own`` (3, vocab) is of the last prompt."""
+
+        def noise() -> float:
+            prompt = self.prompts[-1]
+            half = len(prompt) // 2
+            decoded = self.own_logits(prompt[:half], prompt[half:] + self.forced[-1])
+            return difference(decoded[-len(own) :], own)
+
+        return tolerance(self.model, noise)
 
     def own_logits(self, prompt: list[int], forced: list[int]) -> torch.Tensor:
         """(forced tokens + 1, vocab) of the model's own generate."""
@@ -294,18 +288,43 @@ class TrialRun:
             cuts_prompts=cuts_prompts,
             cuts_sources=self.cuts_sources,
         )
-        scheduler.add(sequences)
-        logits: dict[tuple[int, int], torch.Tensor] = {}
-        while scheduler.has_work:
-            step = scheduler.schedule()
-            for sequence, row_logits in zip(step.sampled, runner.forward(step), strict=True):
-                row, num_forced = sequences.index(sequence), len(sequence.token_ids)
-                logits[row, num_forced] = row_logits.float()
-                sequence.token_ids += self.forced[row][num_forced : num_forced + 1]
-            done = [s for s in step.sampled if (sequences.index(s), 2) in logits]
-            runner.cache.copy_slots(scheduler.retire(done))  # type: ignore[attr-defined]
-        rows = range(len(sequences))
-        return torch.stack([torch.stack([logits[row, step] for step in range(3)]) for row in rows])
+        return logits_after(sequences, self.forced, scheduler, runner)
+
+
+def logits_after(
+    sequences: list[Sequence], forced: list[list[int]], scheduler: Scheduler, runner: Any
+) -> torch.Tensor:
+    """What a runner computes of sequences whose tokens are ``forced``, step by step -> (sequences,
+    forced tokens + 1, vocab), float32.
+    """
+    scheduler.add(sequences)
+    num_logits = len(forced[0]) + 1
+    logits: dict[tuple[int, int], torch.Tensor] = {}
+    while scheduler.has_work:
+        step = scheduler.schedule()
+        for sequence, row_logits in zip(step.sampled, runner.forward(step), strict=True):
+            row, num_forced = sequences.index(sequence), len(sequence.token_ids)
+            logits[row, num_forced] = row_logits.float()
+            sequence.token_ids += forced[row][num_forced : num_forced + 1]
+        done = [s for s in step.sampled if (sequences.index(s), num_logits - 1) in logits]
+        runner.cache.copy_slots(scheduler.retire(done))
+    rows = range(len(sequences))
+    return torch.stack(
+        [torch.stack([logits[row, step] for step in range(num_logits)]) for row in rows]
+    )
+
+
+def tolerance(model: Any, noise: Callable[[], float]) -> float:
+    """The largest difference that rounding makes, given what the model's own logits differ by from
+    one way of decoding to another. A quantized layer may round its input to 8 bits: where the last
+    bit of a sum differs, it may round to the next of 256 values.
+    """
+    if getattr(model, "hf_quantizer", None) is not None:
+        return _WIDEST
+    if model.dtype == torch.float32:
+        return _EXACT
+    least = _TIMES_EPS * torch.finfo(model.dtype).eps
+    return min(_WIDEST, max(least, _TIMES_NOISE * noise()))
 
 
 def _difference(

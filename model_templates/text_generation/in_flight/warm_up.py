@@ -4,6 +4,7 @@ once: kernels selected by shape, memory taken from the system, modules imported.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from ..engine.scheduler import Scheduler
@@ -13,6 +14,7 @@ from ..sampling.sampler import Sampler
 from ..sequence.detokenizer import Detokenizer
 from ..sequence.sampling_params import SamplingParams
 from ..sequence.sequence import Sequence, Update
+from ..sequence.source import Source
 
 _PROMPT_TOKENS = (3, 16, 64)
 _OUTPUT_TOKENS = 3
@@ -55,9 +57,15 @@ def dummy_sequence(prompt_token_ids: list[int], params: SamplingParams) -> Seque
 
 
 def warm_up(
-    scheduler: Scheduler, runner: Any, sampler: Sampler, cache: KVCache | PagedCache
+    scheduler: Scheduler,
+    runner: Any,
+    sampler: Sampler,
+    cache: KVCache | PagedCache,
+    sources: Iterable[Source] = (),
 ) -> None:
-    """Runs prompts of several lengths, greedy and sampled ones, through every part of a step."""
+    """Runs prompts of several lengths, greedy and sampled ones, through every part of a step; with
+    ``sources``, an encoder-decoder's, after the first token.
+    """
     room = cache.size.max_model_len - _OUTPUT_TOKENS
     lengths = [min(length, room) for length in _PROMPT_TOKENS][: scheduler.max_num_seqs]
     if room < 1:
@@ -67,9 +75,13 @@ def warm_up(
         SamplingParams(_OUTPUT_TOKENS, temperature=0.7, seed=0),
         _EVERY_OPTION,
     )
-    scheduler.add(
+    sequences = [
         dummy_sequence([0] * length, way) for length, way in zip(lengths, ways, strict=False)
-    )
+    ]
+    for sequence, source in zip(sequences, sources, strict=False):
+        sequence.prompt_token_ids, sequence.num_prefill_tokens = [0], 1
+        sequence.source = source
+    scheduler.add(sequences)
     while scheduler.has_work:
         step = scheduler.schedule()
         logits, sampled = runner.forward(step), step.sampled

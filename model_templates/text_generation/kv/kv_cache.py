@@ -176,7 +176,8 @@ def _does_not_fit(
 class KVCache:
     """What all slots hold, layer by layer: ``keys`` (slots, kv_heads, length, key_dim) and
     ``values`` alike, ``indexer_keys`` (slots, length, dim), and ``states``, those of ``shapes``
-    (slots, ...). What a layer does not keep is empty.
+    (slots, ...). What a layer does not keep is empty. ``source_lengths``: of each slot, how much of
+    its keys and values of an encoder's source is there.
     """
 
     def __init__(self, shapes: list[LayerShape], size: CacheSize) -> None:
@@ -194,6 +195,7 @@ class KVCache:
             self.states.append(
                 [zeros((num_slots, *state.shape), shape, state.dtype) for state in shape.states]
             )
+        self.source_lengths = [0] * num_slots
         self._by_token = [
             *(stored.transpose(1, 2) for stored in (*self.keys, *self.values) if stored.numel()),
             *(stored for stored in self.indexer_keys if stored.numel()),
@@ -202,11 +204,16 @@ class KVCache:
     def copy_slots(self, copies: Iterable[SlotCopy]) -> None:
         """Copies slots as the scheduler says, in order; states as they are."""
         for copy in copies:
+            num_read = self.source_lengths[copy.source]
+            self.source_lengths[copy.target] = num_read
             for stored in self._by_token:  # (slots, length, ...)
                 stored[copy.target, : copy.num_tokens] = stored[copy.source, : copy.num_tokens]
-            for layer in self.states:
-                for stored in layer:
-                    stored[copy.target] = stored[copy.source]
+            for layer, shape in zip(self.states, self.shapes, strict=True):
+                for stored, state in zip(layer, shape.states, strict=True):
+                    if state.kind == "cross":
+                        stored[copy.target, :, :num_read] = stored[copy.source, :, :num_read]
+                    else:
+                        stored[copy.target] = stored[copy.source]
 
 
 def zeros(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 import math
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -18,9 +18,11 @@ import torch
 
 @dataclass(frozen=True)
 class StateShape:
-    """A state of one sequence: (*shape,). A layer may keep several of a kind, by ``index``."""
+    """A state of one sequence: (*shape,). A layer may keep several of a kind, by ``index``. Keys
+    (index 0) and values (1) of what an encoder read are (heads, longest source, dim).
+    """
 
-    kind: str  # "conv" or "recurrent"
+    kind: str  # "conv", "recurrent" or "cross"
     index: int
     shape: tuple[int, ...]
     dtype: torch.dtype
@@ -53,6 +55,13 @@ class LayerShape:
     def bytes_per_sequence(self) -> int:
         """Whatever its length."""
         return sum(state.num_bytes for state in self.states)
+
+    def with_longest_source(self, length: int) -> LayerShape:
+        """The layer with room for sources of so many tokens."""
+        states = (
+            replace(state, shape=(state.shape[0], length, state.shape[2])) for state in self.states
+        )
+        return replace(self, states=tuple(states))
 
     @property
     def is_plain(self) -> bool:
@@ -89,6 +98,36 @@ def layer_shapes(model: Any, device: torch.device) -> list[LayerShape]:
     if not shapes:
         raise ValueError("the model keeps no keys and values")
     return shapes
+
+
+@torch.inference_mode()
+def cross_layer_shapes(model: Any, encoded: torch.Tensor, start: int) -> list[LayerShape]:
+    """The layers of an encoder-decoder for sources as long as ``encoded`` (1, tokens, size): runs
+    the decoder's first token over it.
+    """
+    from transformers import DynamicCache, EncoderDecoderCache
+    from transformers.modeling_outputs import MoEModelOutput
+
+    cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
+    model(
+        encoder_outputs=MoEModelOutput(last_hidden_state=encoded),
+        decoder_input_ids=torch.tensor([[start]], device=encoded.device),
+        past_key_values=cache,
+        use_cache=True,
+    )
+    own, cross = cache.self_attention_cache.layers, cache.cross_attention_cache.layers
+    return [_cross_layer_shape(*layers) for layers in zip(own, cross, strict=True)]
+
+
+def _cross_layer_shape(own: Any, cross: Any) -> LayerShape:
+    keys, values = own.keys, own.values
+    states = tuple(
+        StateShape("cross", index, tuple(stored.shape[1:]), stored.dtype)
+        for index, stored in enumerate((cross.keys, cross.values))
+    )
+    return LayerShape(
+        keys.shape[1], keys.shape[3], values.shape[3], keys.dtype, keys.device, states=states
+    )
 
 
 def own_cache(model: Any) -> Any:

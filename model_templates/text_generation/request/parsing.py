@@ -29,8 +29,8 @@ _UNKNOWN = 2**63
 @dataclass(frozen=True)
 class Prompt:
     """What a row gives the model to read. ``text`` is what its caller sent, of a chat as its
-    template renders it; ``decoder_start`` is an encoder-decoder's, where it is not the model's own;
-    ``source`` is what an encoder reads for it.
+    template renders it; ``source`` what an encoder reads beside the tokens. With a
+    ``decoder_start`` it reads the tokens themselves, and the output begins in that way.
     """
 
     text: str
@@ -42,9 +42,8 @@ class Prompt:
 @dataclass(frozen=True)
 class Generation:
     """One row of a request: what to continue and how. ``on_timeout`` is ``partial`` or ``error``;
-    text, tokens, start and source are those of its Prompt. ``lora_name`` is None for the model
-    alone. ``cache_salt`` is that of whoever may share its keys and values, None for everybody
-    without.
+    text, tokens, start and source are its Prompt's. ``lora_name`` is None for the model alone.
+    ``cache_salt`` is that of whoever may share its keys and values, None for everybody without.
     """
 
     text: str

@@ -41,7 +41,7 @@ class CacheRunner:
         self._accepted = set(inspect.signature(model.forward).parameters)
         self._attends = any(shape.num_kv_heads for shape in cache.shapes)
         self._has_states = any(shape.states for shape in cache.shapes)
-        self._windows = _sliding_windows(model.config.get_text_config())
+        self._windows = sliding_windows(model.config.get_text_config())
 
     @torch.inference_mode()
     def forward(self, step: Step) -> torch.Tensor:
@@ -156,7 +156,7 @@ def forwards_of(step: Step) -> Iterator[Step]:
         yield Step(prefills=[chunk])
 
 
-def _sliding_windows(config: Any) -> dict[str, int]:
+def sliding_windows(config: Any) -> dict[str, int]:
     """The layer kinds of a model with sliding windows and each kind's window (0: none); empty
     without any.
     """

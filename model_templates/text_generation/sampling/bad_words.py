@@ -35,7 +35,7 @@ class BadWords:
         if not self._longer:
             return []
         before = sequence.token_ids[-self._most_before :]
-        if len(before) < self._most_before and sequence.continues_prompt:
+        if len(before) < self._most_before:
             before = sequence.prompt_token_ids[len(before) - self._most_before :] + before
         lengths = self._lengths.get(before[-1], ()) if before else ()
         found = [self._longer.get(tuple(before[-length:]), ()) for length in lengths]

@@ -26,7 +26,7 @@ class PenalisedTokens:
 
     def __init__(self, sequence: Sequence, row: int) -> None:
         penalises_before = sequence.params.repetition_penalty != 1
-        prompt = dict.fromkeys(sequence.continued_token_ids if penalises_before else ())
+        prompt = dict.fromkeys(sequence.prompt_token_ids if penalises_before else ())
         self.sequence, self.row = sequence, row
         self._places = {token: place for place, token in enumerate(prompt)}
         self._counts = [0] * len(prompt)

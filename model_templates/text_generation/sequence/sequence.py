@@ -103,10 +103,11 @@ class DecoderStart:
 class Sequence:
     """A prompt, its output so far, and the slot or the pages of its keys and values.
 
-    ``continues_prompt`` is False where an encoder reads the prompt and the output is a text of its
-    own, which begins as ``decoder_start`` says, else as the model does. ``lora_name`` is its
-    adapter; sequences of different adapters, or of different ``cache_salt``, share no keys and
-    values. ``grammar`` is the state of its constraint. ``deadline_s`` is on the monotonic clock.
+    ``continues_prompt`` is False where an encoder reads what the caller sent, the ``source``, and
+    the output is a text of its own: its prompt is what the decoder starts with, and
+    ``forced_token_id`` the first token that the output has to have. ``lora_name`` is its adapter;
+    sequences of different adapters, or of different ``cache_salt``, share no keys and values.
+    ``grammar`` is the state of its constraint. ``deadline_s`` is on the monotonic clock.
     ``finish_reason`` is also ``cancelled`` or ``error``, which no caller sees.
 
     ``num_prefill_tokens`` are computed in chunks before it decodes: its prompt, and after a
@@ -120,7 +121,7 @@ class Sequence:
     recipient: Recipient
     detokenizer: Detokenizer
     continues_prompt: bool = True
-    decoder_start: DecoderStart | None = None
+    forced_token_id: int | None = None
     lora_name: str | None = None
     cache_salt: str | None = None
     deadline_s: float | None = None
@@ -161,16 +162,14 @@ class Sequence:
         return 0 if self.source is None else self.source.num_tokens
 
     @property
-    def continued_token_ids(self) -> list[int]:
-        """The tokens that the output continues, which a repetition penalty looks at too."""
-        if self.continues_prompt:
-            return self.prompt_token_ids
-        return [] if self.decoder_start is None else [self.decoder_start.token_id]
+    def num_sent_tokens(self) -> int:
+        """How many tokens the caller's own text or sound has."""
+        return self.num_prompt_tokens if self.continues_prompt else self.num_source_tokens
 
     @property
     def penalised_token_ids(self) -> list[int]:
         """The tokens that a repetition penalty looks at: the output, and what it continues."""
-        return self.continued_token_ids + self.token_ids
+        return self.prompt_token_ids + self.token_ids
 
     @property
     def num_tokens_left(self) -> int:

@@ -22,3 +22,10 @@ class Source:
     digests: tuple[bytes, ...] = ()
     cache_token_ids: list[int] | None = None
     own_key: object = field(default_factory=object)  # equal to no other
+
+
+def text_source(token_ids: list[int]) -> Source:
+    """A text that an encoder reads."""
+    import torch
+
+    return Source({"input_ids": torch.tensor([token_ids])}, len(token_ids))

@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 import torch
 from hf_runtime.errors import EngineError, LoadError, RequestError
+from text_generation.engine.generation_rules import decoder_start
 from text_generation.generate.engine import GenerateEngine
 from text_generation.in_flight.engine import InFlightEngine
+from text_generation.sequence.sequence import DecoderStart
 
 from tests.engine.driving import Answers, Completion, generate_all, running, setup
 from tests.engine.tiny_models import (
@@ -162,11 +164,10 @@ def test_answers_that_cannot_be_reproduced_are_said_at_load(
 
 def completions(model: Any, engine_class: Any, requests: list[dict[str, Any]]) -> list[Completion]:
     answers = Answers()
-    continues = not model.config.is_encoder_decoder
     with running(engine_class(setup(model, eos=[EOS], max_num_seqs=8))) as engine:
         engine.submit(
             [
-                answers.sequence(number, continues_prompt=continues, **request)
+                answers.sequence(number, start=decoder_start(model), **request)
                 for number, request in enumerate(requests)
             ]
         )
@@ -273,7 +274,7 @@ def test_a_batch_whose_rows_all_ignore_the_end_goes_on(encoder_decoder: Any) -> 
     first = completions(encoder_decoder, GenerateEngine, [plain])[0].token_ids[0]
     engine = GenerateEngine(setup(encoder_decoder, eos=[first], max_num_seqs=2))
     answers = Answers()
-    ignoring = {"max_tokens": 10, "ignore_eos": True, "continues_prompt": False}
+    ignoring = {"max_tokens": 10, "ignore_eos": True, "start": DecoderStart(2)}
     with running(engine):
         engine.submit([answers.sequence(n, [5, 6, 7, 8], **ignoring) for n in range(2)])
         assert [len(answers.completion(n).token_ids) for n in range(2)] == [10, 10]

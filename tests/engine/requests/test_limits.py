@@ -209,5 +209,5 @@ def test_the_most_stop_words_cost_each_token_little() -> None:
 def test_the_most_bad_words_cost_each_token_little() -> None:
     words = [(*range(n % 250), *[7] * 30, 8, n) for n in range(4000)]
     bad_words = BadWords(words, (), 5000)
-    sequence: Any = type("Written", (), {"token_ids": [7] * 1000 + [8], "continues_prompt": False})
+    sequence: Any = type("Written", (), {"token_ids": [7] * 1000 + [8]})
     assert fastest_s(lambda: bad_words.completions(sequence)) < 0.003

@@ -13,6 +13,7 @@ from text_generation.sampling.columns import Columns, DeviceColumns
 from text_generation.sampling.logits_processors import LogitsProcessors
 from text_generation.sampling.sampler import Sampler
 from text_generation.sequence.sequence import Sequence, Token
+from text_generation.sequence.source import text_source
 from transformers import (
     MinNewTokensLengthLogitsProcessor,
     NoBadWordsLogitsProcessor,
@@ -121,8 +122,8 @@ def test_bad_words_are_never_completed_as_in_transformers(
 def test_a_bad_word_can_begin_in_the_prompt_but_not_in_an_encoders() -> None:
     logits = torch.zeros(2, VOCAB_SIZE)
     rows = [
-        having([], [8, 6], bad_token_ids=((6, 0),), continues_prompt=continues)
-        for continues in (True, False)
+        having([], [8, 6], bad_token_ids=((6, 0),)),
+        having([], [2], bad_token_ids=((6, 0),), source=text_source([8, 6])),
     ]
     assert sample(Sampler([]), logits, rows) == [1, 0]
 

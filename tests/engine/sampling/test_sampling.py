@@ -13,6 +13,7 @@ from text_generation.sampling import random_sampling
 from text_generation.sampling.sampler import Sampler, choice_seed
 from text_generation.sequence.sampling_params import SamplingParams
 from text_generation.sequence.sequence import Sequence, Token
+from text_generation.sequence.source import text_source
 from transformers import (
     LogitsProcessorList,
     MinPLogitsWarper,
@@ -27,13 +28,14 @@ EOS = 3
 
 
 def sequence(prompt: list[int] | None = None, **params: Any) -> Sequence:
-    continues = params.pop("continues_prompt", True)
+    source = params.pop("source", None)
     return Sequence(
         prompt or [1, 2],
         SamplingParams(**{"max_tokens": 100, **params}),
         recipient=None,  # type: ignore[arg-type]
         detokenizer=None,  # type: ignore[arg-type]
-        continues_prompt=continues,
+        continues_prompt=source is None,
+        source=source,
     )
 
 
@@ -156,8 +158,8 @@ def test_an_encoders_prompt_is_not_penalised() -> None:
     logits[:, 7] = 1.0
     logits[:, 8] = 0.9
     rows = [
-        sequence([7], repetition_penalty=2.0, continues_prompt=continues)
-        for continues in (True, False)
+        sequence([7], repetition_penalty=2.0),
+        sequence([2], repetition_penalty=2.0, source=text_source([7])),
     ]
     assert sample(Sampler([EOS]), logits, rows) == [8, 7]
 

@@ -1,0 +1,124 @@
+"""What an encoder-decoder's own generation config asks of its outputs beside the sampler's options:
+tokens forced at the beginning and at the end, n-grams that may not come again, suppressed tokens.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+from hf_runtime.errors import LoadError
+from transformers import LogitsProcessorList
+
+from ..sequence.sequence import DecoderStart, Sequence, Token, TokenLogprobs
+
+
+def decoder_start(model: Any) -> DecoderStart | None:
+    """How an encoder-decoder's outputs begin; None for a decoder, or where nothing says it."""
+    if not model.config.is_encoder_decoder:
+        return None
+    own = model.generation_config
+    ids = [getattr(own, name, None) for name in ("decoder_start_token_id", "bos_token_id")]
+    token_id = next((token_id for token_id in ids if isinstance(token_id, int)), None)
+    return None if token_id is None else DecoderStart(token_id)
+
+
+def neutral_config(model: Any) -> Any:
+    """The model's generation config without what the sampler and the engine do: every option that a
+    request may set.
+
+    Raises:
+        LoadError: it asks for what no engine does.
+    """
+    own = model.generation_config
+    # Every call says its lengths; were they here too, transformers would warn at each.
+    own.max_length = own.max_new_tokens = own.min_length = own.min_new_tokens = None
+    config = copy.deepcopy(own)
+    config.do_sample, config.num_beams, config.num_return_sequences = False, 1, 1
+    # Neutral values, not None, which generate replaces by the model's own.
+    config.temperature, config.top_k, config.top_p = 1.0, 50, 1.0
+    config.repetition_penalty, config.length_penalty, config.early_stopping = 1.0, 1.0, False
+    if config.exponential_decay_length_penalty is not None:
+        raise LoadError(
+            "generation_config.json: exponential_decay_length_penalty is not supported here"
+        )
+    # Sequence.append decides when a sequence ends: generate must not end one that ignores eos.
+    config.eos_token_id = model.config.get_text_config().vocab_size  # an id that never comes
+    return config
+
+
+class ForcedTokens:
+    """The tokens that outputs have to begin and to end with: those of the config (BART's
+    ``forced_eos_token_id``, which ``generate`` would force at the end of the longest row only), or
+    a sequence's own.
+    """
+
+    def __init__(self, config: Any) -> None:
+        """Takes the last one out of the config."""
+        last = getattr(config, "forced_eos_token_id", None)
+        self._first = config.forced_bos_token_id
+        self._last = last[0] if isinstance(last, list) else last
+        config.forced_eos_token_id = None
+
+    def next_of(self, sequence: Sequence) -> Token | None:
+        """The token that has to come next, of probability 1; None where any may."""
+        token_id = None
+        if sequence.num_tokens_left == 1 and self._last is not None:
+            token_id = self._last
+        elif not sequence.token_ids:
+            own = sequence.forced_token_id
+            token_id = self._first if own is None else own
+        if token_id is None:
+            return None
+        wants_logprobs = sequence.params.num_logprobs is not None
+        return Token(token_id, TokenLogprobs(0.0, 1) if wants_logprobs else None)
+
+    def append(self, sequence: Sequence, sampled: Token, eos_token_ids: frozenset[int]) -> None:
+        """Appends the sampled token, or the one that is forced here; nothing follows the last."""
+        forced = self.next_of(sequence)
+        if forced is None:
+            sequence.append(sampled, eos_token_ids)
+            return
+        is_last = self._last is not None and sequence.num_tokens_left == 1
+        sequence.append(forced, frozenset() if is_last else eos_token_ids, is_forced=True)
+
+
+class GenerationRules(ForcedTokens):
+    """Those, and transformers' logits processors of the config, row by row."""
+
+    def __init__(self, model: Any) -> None:
+        config = neutral_config(model)
+        super().__init__(config)
+        config._eos_token_tensor = torch.tensor([config.eos_token_id], device=model.device)  # noqa: SLF001
+        self._model, self._config = model, config
+        self._lists: dict[Sequence, LogitsProcessorList] = {}
+
+    @torch.inference_mode()
+    def apply(self, logits: torch.Tensor, sequences: list[Sequence]) -> torch.Tensor:
+        """logits (rows, vocab) -> the same shape, float32 where something may change."""
+        lists = [self._list(sequence, logits.device) for sequence in sequences]
+        if not any(lists):
+            return logits
+        rows = []
+        for sequence, own, row in zip(sequences, lists, logits.float().split(1), strict=True):
+            tokens: Any = torch.tensor([sequence.penalised_token_ids], device=logits.device)
+            rows.append(own(tokens, row))
+        return torch.cat(rows)
+
+    def forget(self, sequence: Sequence) -> None:
+        """Drops what is kept for a finished sequence."""
+        self._lists.pop(sequence, None)
+
+    def _list(self, sequence: Sequence, device: torch.device) -> LogitsProcessorList:
+        if sequence not in self._lists:
+            assert sequence.source is not None
+            read = sequence.source.inputs.get("input_ids")
+            self._lists[sequence] = self._model._get_logits_processor(  # noqa: SLF001
+                generation_config=self._config,
+                input_ids_seq_length=sequence.num_prompt_tokens,
+                encoder_input_ids=None if read is None else read.to(device),
+                device=device,
+                model_kwargs={},
+            )
+        return self._lists[sequence]
