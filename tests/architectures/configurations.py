@@ -152,6 +152,8 @@ _OTHERS: dict[str, dict[str, Any]] = {
         "layer_types": [_LINEAR, _FULL, _LINEAR],
         "position_embedding_type": "rope",
     },
+    # Of more cycles, random weights make another text of each rounding.
+    "hrm_text": {"H_cycles": 1, "L_cycles": 2, "L_bp_cycles": [1], "num_hidden_layers": 2},
     "hunyuan_v1_dense": {"head_dim": HEAD},
     "hunyuan_v1_moe": {"head_dim": HEAD},
     "hunyuan_vl": {"text_config": {"rope_parameters": _MROPE, "head_dim": HEAD}},
@@ -205,6 +207,7 @@ _OTHERS: dict[str, dict[str, Any]] = {
         "num_experts_per_tok": 1,
         "layer_types": ["hybrid", "hybrid_sliding", "hybrid"],
         "num_hidden_layers": 3,
+        "sliding_window": WINDOW,
     },
     **dict.fromkeys(("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe"), _QWEN_VL),
     **{

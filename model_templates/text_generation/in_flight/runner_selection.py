@@ -33,7 +33,14 @@ from ..kv.pages import Pages, num_pages_of
 from ..paged.attention import Attend
 from ..paged.plain_attention import plain_attention
 from ..paged.runner import PagedRunner
-from ..runners.cache_runner import CacheRunner, LocalAttentionRunner, WholePromptRunner
+from ..runners.cache_runner import (
+    AlignedRunner,
+    CacheRunner,
+    OpenPromptRunner,
+    RowRunner,
+    WholePromptRowRunner,
+    WholePromptRunner,
+)
 from ..runners.experts import choose_experts
 from ..runners.packed_attention import CHUNKED
 from ..runners.packed_runner import PackedRunner
@@ -49,7 +56,7 @@ _EXACT = 1e-3  # float32
 _TIMES_NOISE, _TIMES_EPS, _WIDEST = 4.0, 3.0, 8e-2
 _TRIAL_LEN = 32
 TRIAL_WIDTH = 4
-WIDTHS = ("sliding_window", "attention_chunk_size", "floor_scale")
+WIDTHS = ("sliding_window", "attention_chunk_size", "floor_scale", "log_scaling_n_floor")
 
 
 class Runner(Protocol):
@@ -87,15 +94,15 @@ def select_runner(
     kinds = getattr(model.config.get_text_config(), "layer_types", None) or ()
     if is_packed and (CHUNKED in kinds or not in_pages):
         candidates.insert(0, PackedRunner)
-    if any(shape.states for shape in shapes):
-        candidates.append(WholePromptRunner)
-        if device.type == "cpu":
-            candidates.insert(0, state_runner)
+    if any(shape.states for shape in shapes) and device.type == "cpu":
+        candidates.insert(0, state_runner)
+    candidates += [WholePromptRunner, OpenPromptRunner, AlignedRunner]
+    candidates += [RowRunner, WholePromptRowRunner]
+    if "local" in (getattr(model.config, "attention_layers", None) or ()):
+        candidates = [AlignedRunner]  # no trial is long enough to show GPT-Neo's windows
     if hasattr(own_cache(model), "linear_cache"):
         # MiniMax goes on from a state token by token, and rounds it each time.
         candidates = [WholePromptRunner]
-    if "local" in (getattr(model.config, "attention_layers", None) or ()):
-        candidates = [LocalAttentionRunner]
     with narrowed(model, WIDTHS.__contains__, TRIAL_WIDTH):
         try:
             expected = TrialRun(model, device).expected()

@@ -191,9 +191,13 @@ class KVCache:
             rows = (num_slots, shape.num_kv_heads, length)
             self.keys.append(zeros((*rows, shape.key_dim), shape))
             self.values.append(zeros((*rows, shape.value_dim), shape))
-            self.indexer_keys.append(zeros((num_slots, length, shape.indexer_dim), shape))
+            indexed = (num_slots, length, shape.indexer_dim)
+            self.indexer_keys.append(zeros(indexed, shape, shape.indexer_dtype))
             self.states.append(
-                [zeros((num_slots, *state.shape), shape, state.dtype) for state in shape.states]
+                [
+                    zeros((num_slots, *state.shape_for(length)), shape, state.dtype)
+                    for state in shape.states
+                ]
             )
         self.source_lengths = [0] * num_slots
         self._by_token = [

@@ -15,21 +15,28 @@ from typing import Any
 
 import torch
 
+from .own_states import own_states
+
 
 @dataclass(frozen=True)
 class StateShape:
-    """A state of one sequence: (*shape,). A layer may keep several of a kind, by ``index``. Keys
-    (index 0) and values (1) of what an encoder read are (heads, longest source, dim).
+    """A state of one sequence: (*shape,), or one such for every ``per`` tokens, where that is not
+    0. A layer may keep several of a kind, by ``index``. Keys (index 0) and values (1) of what an
+    encoder read are (heads, longest source, dim).
     """
 
-    kind: str  # "conv", "recurrent" or "cross"
+    kind: str  # "conv", "recurrent" or "cross"; the model's "own"; a compressor's
     index: int
     shape: tuple[int, ...]
     dtype: torch.dtype
+    per: int = 0
 
-    @property
-    def num_bytes(self) -> int:
-        return math.prod(self.shape) * self.dtype.itemsize
+    def shape_for(self, num_tokens: int) -> tuple[int, ...]:
+        """What a sequence of ``num_tokens`` keeps."""
+        return (-(-num_tokens // self.per), *self.shape) if self.per else self.shape
+
+    def num_bytes(self, num_tokens: int) -> int:
+        return math.prod(self.shape_for(num_tokens)) * self.dtype.itemsize
 
 
 @dataclass(frozen=True)
@@ -45,16 +52,16 @@ class LayerShape:
     device: torch.device
     indexer_dim: int = 0
     states: tuple[StateShape, ...] = ()
+    indexer_dtype: torch.dtype | None = None  # where it is another
 
     @property
     def bytes_per_token(self) -> int:
-        dims = self.num_kv_heads * (self.key_dim + self.value_dim) + self.indexer_dim
-        return dims * self.dtype.itemsize
+        num_bytes = self.num_kv_heads * (self.key_dim + self.value_dim) * self.dtype.itemsize
+        return num_bytes + self.indexer_dim * (self.indexer_dtype or self.dtype).itemsize
 
-    @property
-    def bytes_per_sequence(self) -> int:
-        """Whatever its length."""
-        return sum(state.num_bytes for state in self.states)
+    def state_bytes(self, num_tokens: int) -> int:
+        """Of a sequence; most states are as large whatever its length."""
+        return sum(state.num_bytes(num_tokens) for state in self.states)
 
     def with_longest_source(self, length: int) -> LayerShape:
         """The layer with room for sources of so many tokens."""
@@ -71,7 +78,9 @@ class LayerShape:
 
 def sequence_bytes(shapes: list[LayerShape], num_tokens: int) -> int:
     """What a sequence of ``num_tokens`` takes in these layers."""
-    return sum(shape.bytes_per_token * num_tokens + shape.bytes_per_sequence for shape in shapes)
+    return sum(
+        shape.bytes_per_token * num_tokens + shape.state_bytes(num_tokens) for shape in shapes
+    )
 
 
 def cache_argument(model: Any) -> str:
@@ -89,12 +98,17 @@ def layer_shapes(model: Any, device: torch.device) -> list[LayerShape]:
         ValueError: a layer keeps something else than keys, values and states of transformers' own
           kinds, or none keeps anything.
     """
-    cache = own_cache(model)
+    cache, own = own_cache(model), own_states(model)
     tokens = torch.zeros(1, 2, dtype=torch.int64, device=device)
-    model(input_ids=tokens, use_cache=True, **{cache_argument(model): cache})
+    arguments = {cache_argument(model): cache, **(own.arguments(None, 1) if own else {})}
+    output = model(input_ids=tokens, use_cache=True, **arguments)
     shapes = [_layer_shape(cache, index, device) for index in range(len(cache))]
     while shapes and not shapes[-1].num_kv_heads and not shapes[-1].states:
         shapes.pop()
+    if own:
+        states = own.read(output)
+        kept = [StateShape("own", at, tuple(t.shape[1:]), t.dtype) for at, t in enumerate(states)]
+        shapes.append(LayerShape(0, 0, 0, states[0].dtype, states[0].device, states=tuple(kept)))
     if not shapes:
         raise ValueError("the model keeps no keys and values")
     return shapes
@@ -141,7 +155,8 @@ def own_cache(model: Any) -> Any:
 def _layer_shape(cache: Any, index: int, device: torch.device) -> LayerShape:
     layer = cache.layers[index] if index < len(cache.layers) else None
     is_foreign = layer is not None and type(layer).__module__ != "transformers.cache_utils"
-    if is_foreign and not hasattr(layer, "idx_keys"):
+    is_compressed = hasattr(layer, "compressed_kv")
+    if is_foreign and not is_compressed and not hasattr(layer, "idx_keys"):
         raise ValueError(f"layer {index} keeps what no slot does: a {type(layer).__name__}")
     states = _state_shapes(layer) + _linear_shapes(cache, index)
     keys, values = getattr(layer, "keys", None), getattr(layer, "values", None)
@@ -149,12 +164,15 @@ def _layer_shape(cache: Any, index: int, device: torch.device) -> LayerShape:
         return LayerShape(0, 0, 0, torch.float32, _device(layer, device), states=states)
     if keys.shape[:3] != values.shape[:3] or keys.shape[2] != 2:
         raise ValueError(f"layer {index} does not keep one key and one value per token")
+    if is_compressed:
+        states = _compressor_shapes(layer)
+        return LayerShape(keys.shape[1], keys.shape[3], 0, keys.dtype, keys.device, states=states)
     # (rows, tokens, dim), or MiniMax M3's (rows, 1, tokens, dim)
     indexer_keys = getattr(layer, "indexer_keys", getattr(layer, "idx_keys", None))
-    dim = 0 if indexer_keys is None else indexer_keys.shape[-1]
-    return LayerShape(
-        keys.shape[1], keys.shape[3], values.shape[3], keys.dtype, keys.device, dim, states
-    )
+    sizes = (keys.shape[1], keys.shape[3], values.shape[3], keys.dtype, keys.device)
+    if indexer_keys is None:
+        return LayerShape(*sizes, states=states)
+    return LayerShape(*sizes, indexer_keys.shape[-1], states, indexer_keys.dtype)
 
 
 def _state_shapes(layer: Any) -> tuple[StateShape, ...]:
@@ -164,6 +182,22 @@ def _state_shapes(layer: Any) -> tuple[StateShape, ...]:
         for index, state in getattr(layer, f"{kind}_states", {}).items()
         if state is not None
     )
+
+
+def _compressor_shapes(layer: Any) -> tuple[StateShape, ...]:
+    """Of DeepSeek V4's compressors: the tokens of a window, what the next one reads of them, and
+    an entry for each. The probe's two tokens fill no window.
+    """
+    rate, found = int(layer.compress_rate), []
+    for name, entries in layer.compressed_kv.items():
+        kv, gate, dim = layer.buffer_kv[name], layer.buffer_gate[name], entries.shape[-1]
+        found.append(StateShape(f"{name}.kv", 0, (rate, kv.shape[-1]), kv.dtype))
+        found.append(StateShape(f"{name}.gate", 0, (rate, gate.shape[-1]), gate.dtype))
+        if name in getattr(layer, "overlap_kv", {}):
+            found.append(StateShape(f"{name}.prior_kv", 0, (rate, dim), kv.dtype))
+            found.append(StateShape(f"{name}.prior_gate", 0, (rate, dim), torch.float32))
+        found.append(StateShape(f"{name}.entries", 0, (dim,), entries.dtype, per=rate))
+    return tuple(found)
 
 
 def _linear_shapes(cache: Any, index: int) -> tuple[StateShape, ...]:

@@ -14,7 +14,7 @@ from ..engine.step import Step
 from ..lora.linear import Adapters
 from ..lora.rows import RowAdapters, StepAdapters
 from ..sequence.sequence import Sequence
-from .cache_runner import CacheRunner, forwards_of
+from .cache_runner import CacheRunner
 
 
 class AdaptedRunner:
@@ -39,7 +39,7 @@ class AdaptedRunner:
             return self.inner.forward(step)  # type: ignore[no-any-return]
         if not isinstance(self.inner, CacheRunner):
             return self._forward(step)
-        found = [(part, self._forward(part)) for part in forwards_of(step)]
+        found = [(part, self._forward(part)) for part in self.inner.forwards(step)]
         kept = [logits for part, logits in found if part.sampled]
         return torch.cat(kept) if kept else torch.empty(0)
 

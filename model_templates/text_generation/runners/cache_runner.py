@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import torch
@@ -19,28 +20,41 @@ from hf_runtime.devices.device import to_device
 from ..engine.step import PrefillChunk, Step
 from ..kv.kv_cache import KVCache
 from ..kv.layer_shapes import cache_argument
+from ..kv.own_states import own_states
 from ..sequence.sequence import Sequence
+from .compressed_layer import CompressedLayer, compressors, entries_hidden
+from .positions import CountedPositions
 from .slot_cache import slot_cache
 
 # Layers that keep states and attend to nothing: no row is padded, so they take no mask.
 _STATE_KINDS = {"linear_attention", "conv"}
-_SLIDING_KINDS = {"sliding_attention", "hybrid_sliding"}
+_SLIDING_KINDS = {
+    "sliding_attention",
+    "hybrid_sliding",
+    "compressed_sparse_attention",
+    "heavily_compressed_attention",
+}
 
 
 class CacheRunner:
     """Runs the model as it is, with its own attention."""
 
     name = "cache"
+    is_aligned = False
 
     def __init__(self, model: Any, cache: KVCache, device: torch.device) -> None:
         self.model = model
         self.cache = cache
         self.device = device
-        self._slots = slot_cache(model, cache)
+        self._slots = slot_cache(model, cache, is_aligned=self.is_aligned)
         self._cache_name = cache_argument(model)
         self._accepted = set(inspect.signature(model.forward).parameters)
         self._attends = any(shape.num_kv_heads for shape in cache.shapes)
         self._has_states = any(shape.states for shape in cache.shapes)
+        self._counted = CountedPositions(model)
+        self._own = own_states(model)
+        layers = (layer for layer in self._slots.layers if isinstance(layer, CompressedLayer))
+        self._compressors = compressors(model) if any(layers) else []
         self._windows = sliding_windows(model.config.get_text_config())
 
     @torch.inference_mode()
@@ -53,12 +67,19 @@ class CacheRunner:
                 logits.append(last)
         return torch.cat(logits) if logits else torch.empty(0)
 
+    def forwards(self, step: Step) -> Iterator[Step]:
+        """The forwards that it makes of a step, each a step of its own."""
+        if step.decodes:
+            yield Step(step.decodes)
+        for chunk in step.prefills:
+            yield Step(prefills=[chunk])
+
     def _decode(self, sequences: list[Sequence]) -> torch.Tensor:
         last = [[[s.last_token_id] for s in sequences]]
         last.append([[s.num_computed_tokens - 1] for s in sequences])
         input_ids, positions = to_device(torch.tensor(last), self.device)  # (rows, 1) each
         length = max(s.num_computed_tokens for s in sequences)
-        self._slots.select(slice(0, len(sequences)), positions, length - 1, length)
+        self._select(slice(0, len(sequences)), positions, length - 1, length)
         return self._run(input_ids, positions, length)
 
     def _prefill(self, chunk: PrefillChunk) -> torch.Tensor:
@@ -66,7 +87,7 @@ class CacheRunner:
         input_ids = to_device(torch.tensor([tokens]), self.device)
         positions = torch.arange(chunk.start, chunk.end, device=self.device).unsqueeze(0)
         slot = chunk.sequence.slot
-        self._slots.select(slice(slot, slot + 1), positions, chunk.start, chunk.end)
+        self._select(slice(slot, slot + 1), positions, chunk.start, chunk.end)
         return self._run(input_ids, positions, chunk.end)
 
     def _run(self, input_ids: torch.Tensor, positions: torch.Tensor, length: int) -> torch.Tensor:
@@ -79,11 +100,25 @@ class CacheRunner:
             "use_cache": True,
             "logits_to_keep": 1,
         }
-        output = self.model(
-            **{name: value for name, value in inputs.items() if name in self._accepted}
-        )
+        inputs = {name: value for name, value in inputs.items() if name in self._accepted}
+        rows, num_past = self._selected
+        if self._own is not None:
+            stored = [state[rows] for state in self.cache.states[-1]]
+            inputs |= self._own.arguments(stored if num_past else None, len(positions))
+        with ExitStack() as stack:
+            if len(positions) > 1:  # what the model says of one row is right
+                stack.enter_context(self._counted.given(positions))
+                stack.enter_context(entries_hidden(self._compressors, positions))
+            output = self.model(**inputs)
+        if self._own is not None:
+            for state, new in zip(stored, self._own.read(output), strict=True):
+                state.copy_(new)
         logits: torch.Tensor = output.logits[:, -1]
         return logits
+
+    def _select(self, rows: slice, positions: torch.Tensor, num_past: int, length: int) -> None:
+        self._selected = rows, num_past
+        self._slots.select(rows, positions, num_past, length)
 
     def _mask(self, positions: torch.Tensor, length: int) -> Any:
         """What the model takes as ``attention_mask``.
@@ -94,19 +129,26 @@ class CacheRunner:
         """
         if not self._attends:
             return None
-        columns = torch.arange(length, device=self.device)
+        columns = torch.arange(length, device=self.device).unsqueeze(0)
+        if self.is_aligned:  # the numbers of the tokens that lie in the columns; none below 0
+            columns = columns - (length - 1 - positions[:, -1:])
         if not self._windows:
-            return (columns <= positions[:, -1:]).to(torch.int64)
+            return ((columns >= 0) & (columns <= positions[:, -1:])).to(torch.int64)
         masks: dict[str, torch.Tensor | None] = {}
-        for kind, window in self._windows.items():
-            hidden = columns > positions.unsqueeze(-1)  # (rows, tokens, length)
-            if window:
-                hidden = hidden | (columns <= positions.unsqueeze(-1) - window)
+        numbers, ends = columns.unsqueeze(1), positions.unsqueeze(-1)
+        for kind, width in self._windows.items():
+            hidden = (numbers < 0) | (numbers > ends)  # (rows, tokens, length)
+            if window := self._width(width, positions.shape[1]):
+                hidden = hidden | (numbers <= ends - window)
             mask = torch.zeros(hidden.shape, dtype=self.model.dtype, device=self.device)
             masks[kind] = mask.masked_fill_(hidden, torch.finfo(mask.dtype).min).unsqueeze(1)
         if self._has_states:
             return {**masks, **dict.fromkeys(_STATE_KINDS)}
         return masks if len(masks) > 1 else next(iter(masks.values()))
+
+    def _width(self, window: int, num_tokens: int) -> int:
+        """The window of layers for ``num_tokens`` of a row, 0 for none."""
+        return window
 
 
 class WholePromptRunner(CacheRunner):
@@ -118,42 +160,44 @@ class WholePromptRunner(CacheRunner):
     cuts_prompts = False
 
 
-class LocalAttentionRunner(CacheRunner):
-    """For GPT-Neo, whose local layers count their window from the longest row of a batch."""
+class OpenPromptRunner(WholePromptRunner):
+    """For models that window what is decoded and not the prompt (Moshi under ``generate``)."""
 
-    def __init__(self, model: Any, cache: KVCache, device: torch.device) -> None:
-        super().__init__(model, cache, device)
-        self._window = int(model.config.window_size)
-        self._local = [
-            module
-            for module in model.modules()
-            if getattr(module, "attention_type", None) == "local" and hasattr(module, "bias")
+    def _width(self, window: int, num_tokens: int) -> int:
+        return window if num_tokens == 1 else 0
+
+
+class AlignedRunner(CacheRunner):
+    """For models that count a batch's positions or windows from its longest row (GPT-Neo's local
+    layers, Inkling's distances): rows end at one column, as in a batch that is padded on the left.
+    The keys and values are copied for it.
+    """
+
+    name = "cache, rows aligned"
+    is_aligned = True
+
+
+class RowRunner(CacheRunner):
+    """For models that hold one number for where all rows are: each row is decoded by itself."""
+
+    name = "cache, row by row"
+
+    def forwards(self, step: Step) -> Iterator[Step]:
+        for sequence in step.decodes:
+            yield Step([sequence])
+        yield from super().forwards(Step(prefills=step.prefills))
+
+    def _decode(self, sequences: list[Sequence]) -> torch.Tensor:
+        chunks = [
+            PrefillChunk(s, s.num_computed_tokens - 1, s.num_computed_tokens) for s in sequences
         ]
-
-    def _run(self, input_ids: torch.Tensor, positions: torch.Tensor, length: int) -> torch.Tensor:
-        """As before, with what each row's token sees where the layers look up their window: a
-        (rows, 1, length, length) bool, of which they read the last row.
-        """
-        if positions.shape[1] > 1:
-            return super()._run(input_ids, positions, length)
-        columns = torch.arange(length, device=self.device)
-        visible = (columns <= positions) & (columns > positions - self._window)
-        own = [layer.bias for layer in self._local]
-        try:
-            for layer in self._local:
-                layer.bias = visible[:, None, None].expand(-1, 1, length, -1).to(layer.bias.device)
-            return super()._run(input_ids, positions, length)
-        finally:
-            for layer, bias in zip(self._local, own, strict=True):
-                layer.bias = bias
+        return torch.cat([self._prefill(chunk) for chunk in chunks])
 
 
-def forwards_of(step: Step) -> Iterator[Step]:
-    """The forwards that the cache runner makes of a step, each a step of its own."""
-    if step.decodes:
-        yield Step(step.decodes)
-    for chunk in step.prefills:
-        yield Step(prefills=[chunk])
+class WholePromptRowRunner(RowRunner, WholePromptRunner):
+    """The same for models that compute no prompt in chunks."""
+
+    name = "cache, whole prompts, row by row"
 
 
 def sliding_windows(config: Any) -> dict[str, int]:

@@ -12,7 +12,7 @@ import torch
 from ..engine.step import Step
 from ..media.encoded import Part
 from ..media.entry import DecoderEntry
-from .cache_runner import CacheRunner, forwards_of
+from .cache_runner import CacheRunner
 
 
 class MediaRunner:
@@ -31,7 +31,7 @@ class MediaRunner:
             return self.plain.forward(step)  # type: ignore[no-any-return]
         if not isinstance(self.fed, CacheRunner):
             return self._feed(step)
-        found = [(part, self._feed(part)) for part in forwards_of(step)]
+        found = [(part, self._feed(part)) for part in self.fed.forwards(step)]
         kept = [logits for part, logits in found if part.sampled]
         return torch.cat(kept) if kept else torch.empty(0)
 

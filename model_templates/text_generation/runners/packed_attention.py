@@ -42,8 +42,8 @@ class PrefillSpan:
 @dataclass(frozen=True)
 class AttentionRule:
     """How a layer scores: the scale, its sliding window (0: none), its soft cap (0: none), its
-    attention sinks (heads,), which slots don't compute, and the chunk of positions within which
-    tokens see each other (0: none), which pages don't.
+    attention sinks (heads,), and the chunk of positions within which tokens see each other (0:
+    none), which pages don't compute.
     """
 
     scale: float
@@ -51,6 +51,11 @@ class AttentionRule:
     softcap: float = 0.0
     sinks: torch.Tensor | None = None
     chunk: int = 0
+
+    @property
+    def is_spelled_out(self) -> bool:
+        """Whether it has what SDPA does not take."""
+        return bool(self.softcap) or self.sinks is not None
 
     @property
     def reach(self) -> int:
@@ -150,10 +155,11 @@ def packed_attention(
     scaling: float | None = None,
     sliding_window: int | None = None,
     softcap: float | None = None,
+    s_aux: torch.Tensor | None = None,
     **_: Any,
 ) -> tuple[torch.Tensor, None]:
     """query (1, heads, num_tokens, key_dim), key and value (1, kv_heads, num_tokens, dim) -> (1,
-    num_tokens, heads, dim).
+    num_tokens, heads, dim). ``s_aux`` (heads,) are attention sinks.
 
     Keyword arguments that are not known here are ignored: what they would change shows in the
     engine's check at load.
@@ -165,7 +171,7 @@ def packed_attention(
     _write(values, rows, value)
 
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-    rule = AttentionRule(scale, sliding_window or 0, softcap or 0.0, chunk=_chunk(module))
+    rule = AttentionRule(scale, sliding_window or 0, softcap or 0.0, s_aux, _chunk(module))
     q = query[0].transpose(0, 1)  # (num_tokens, heads, key_dim)
     if not step.prefills:
         return _decode(q, keys, values, step, rule).unsqueeze(0), None
@@ -200,7 +206,7 @@ def _decode(
     """q (rows, heads, key_dim), one token of each of the first ``rows`` slots -> (rows, heads,
     value_dim).
     """
-    if q.dtype == torch.float32 and q.device.type == "cpu" and not rule.softcap:
+    if q.dtype == torch.float32 and q.device.type == "cpu" and not rule.is_spelled_out:
         return _decode_by_bmm(q, keys, values, step, rule)
     rows, heads, _ = q.shape
     kv_heads = keys.shape[1]
@@ -208,7 +214,7 @@ def _decode(
     v = values[:rows, :, : step.max_len]
     folded = q.reshape(rows, kv_heads, heads // kv_heads, -1)
     mask = step.decode_mask(rule, q).unsqueeze(1)  # (rows, 1, 1, max_len)
-    if rule.softcap:
+    if rule.is_spelled_out:
         return _matmul_attention(folded, k, v, mask, rule).reshape(rows, heads, -1)
     mask = mask.expand(rows, 1, folded.shape[2], step.max_len)
     out = F.scaled_dot_product_attention(folded, k, v, attn_mask=mask, scale=rule.scale)
@@ -239,7 +245,7 @@ def prefill_attention(
     """q (1, heads, chunk, key_dim) of one prompt -> (chunk, heads, value_dim)."""
     k = keys[span.slot : span.slot + 1, :, : span.end]
     v = values[span.slot : span.slot + 1, :, : span.end]
-    if rule.softcap:
+    if rule.is_spelled_out:
         out = _prefill_by_matmul(q, k, v, span, rule)
     elif span.start == 0 and not span.blocks and (not rule.reach or span.end <= rule.reach):
         out = F.scaled_dot_product_attention(
@@ -298,7 +304,14 @@ def _visible(span: PrefillSpan, rule: AttentionRule, device: torch.device) -> to
 def _matmul_attention(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor, rule: AttentionRule
 ) -> torch.Tensor:
-    """Softmax(q k^T) v spelled out, for soft caps, which SDPA does not take."""
-    scores = rule.scores(torch.matmul(q * rule.scale, k.transpose(-1, -2)))
-    weights = torch.softmax(scores.add_(mask), dim=-1, dtype=torch.float32).to(q.dtype)
-    return torch.matmul(weights, v)
+    """Softmax(q k^T) v spelled out, for what SDPA does not take: soft caps, and sinks, which are
+    one more score of each head that weighs no value (https://arxiv.org/abs/2508.10925, section
+    2.2). q (rows, kv_heads, heads of one key head * tokens, dim).
+    """
+    scores = rule.scores(torch.matmul(q, k.transpose(-1, -2)).mul_(rule.scale)).add_(mask)
+    if rule.sinks is not None:
+        sinks = rule.sinks.to(scores.dtype).view(1, q.shape[1], -1, 1)
+        sinks = sinks.repeat_interleave(q.shape[2] // sinks.shape[2], dim=2)
+        scores = torch.cat([scores, sinks.expand(len(q), -1, -1, 1)], dim=-1)
+    weights = torch.softmax(scores, dim=-1, dtype=torch.float32)[..., : k.shape[2]]
+    return torch.matmul(weights.to(q.dtype), v)

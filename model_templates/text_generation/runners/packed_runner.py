@@ -16,6 +16,7 @@ from transformers import Cache
 from ..engine.step import Step
 from ..kv.kv_cache import KVCache
 from .packed_attention import ATTENTION_NAME, CHUNKED, PackedStep, PrefillSpan, attending, register
+from .positions import CountedPositions
 
 _LEN_STEP = 32  # tokens; cache views end at multiples of it, so that kernels see fewer shapes
 
@@ -37,6 +38,7 @@ class PackedRunner:
         self._is_spread = len(devices_of(model)) > 1
         kinds = getattr(model.config.get_text_config(), "layer_types", None) or ()
         self._asks_offsets = CHUNKED in kinds
+        self._counted = CountedPositions(model)
         if attends:
             register()
             model.set_attn_implementation(ATTENTION_NAME)
@@ -51,7 +53,7 @@ class PackedRunner:
         self, input_ids: torch.Tensor, packed: PackedStep, rows: torch.Tensor | list[int]
     ) -> torch.Tensor:
         """input_ids (num_tokens,) -> logits (len(rows), vocab) of the tokens numbered ``rows``."""
-        with attending(packed):
+        with attending(packed), self._counted.given(packed.positions):
             output = self.model(
                 input_ids=input_ids.unsqueeze(0),
                 position_ids=packed.positions.unsqueeze(0),

@@ -134,9 +134,10 @@ def test_layer_shapes_are_read_off_the_model() -> None:
     assert expected.bytes_per_token == 2 * 16 * 2
 
 
-def test_a_model_that_keeps_all_outside_the_cache_has_no_layer_shapes() -> None:
-    with pytest.raises(ValueError, match="the model keeps no keys and values"):
-        layer_shapes(random_model("rwkv", **RWKV), CPU)
+def test_states_outside_of_the_cache_are_of_a_layer_of_their_own() -> None:
+    (shape,) = layer_shapes(random_model("rwkv", **RWKV), CPU)
+    assert [state.kind for state in shape.states] == ["own"] * 5
+    assert (shape.num_kv_heads, shape.is_plain) == (0, False)
 
 
 @pytest.mark.parametrize(

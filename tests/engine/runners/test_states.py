@@ -39,8 +39,8 @@ def test_what_each_layer_keeps_is_read_off_the_model() -> None:
         ("conv", 0),
         ("recurrent", 0),
     ]
-    assert states.bytes_per_sequence == sum(state.num_bytes for state in states.states) > 0
-    assert (keys.bytes_per_token, keys.bytes_per_sequence) == (2 * 16 * 2, 0)
+    assert states.state_bytes(1) == sum(state.num_bytes(1) for state in states.states) > 0
+    assert (keys.bytes_per_token, keys.state_bytes(1)) == (2 * 16 * 2, 0)
     both = layer_shapes(tiny_model("falcon-h1"), CPU)[0]
     assert both.num_kv_heads == 2
     assert len(both.states) == 2
