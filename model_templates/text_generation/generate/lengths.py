@@ -42,9 +42,12 @@ def _limit_of(config: Any, side: str) -> int | None:
     own = getattr(config, side, None)
     if own is not None:  # a configuration of each side (EncoderDecoderModel, T5Gemma)
         return context_length(own.get_text_config())
-    named = getattr(config, f"max_{side}_position_embeddings", None)  # LED
-    if isinstance(named, int):
-        return named
+    names = [f"max_{side}_position_embeddings"]  # LED
+    if side == "decoder":
+        names.append("max_target_positions")  # Whisper
+    for name in names:
+        if isinstance(getattr(config, name, None), int):
+            return int(getattr(config, name))
     # T5's positions are relative: its n_positions is only how long its training's texts were.
     return None if hasattr(config, _RELATIVE_POSITIONS) else context_length(config)
 

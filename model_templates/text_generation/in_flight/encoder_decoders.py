@@ -65,7 +65,8 @@ def hold_encoder_decoder(setup: EngineSetup) -> EncoderDecoder:
     max_source_len, max_model_len = max_lengths(model.config, setup.options.max_model_len)
     sources = list(setup.sources) or _texts(model)
     try:
-        encoded = Encoder(model, setup.device, pads=False).states(_begun([[0]], sources[:1])).hidden
+        encoder = Encoder(model, setup.device, pads=False)
+        encoded = encoder.outputs(encoder.states(_begun([[0]], sources[:1])).hidden)
         shapes = cross_layer_shapes(model, encoded, start.token_id)
     except Exception as error:
         # Any failure of an unknown architecture means the same: this engine can't serve it.

@@ -115,17 +115,16 @@ def layer_shapes(model: Any, device: torch.device) -> list[LayerShape]:
 
 
 @torch.inference_mode()
-def cross_layer_shapes(model: Any, encoded: torch.Tensor, start: int) -> list[LayerShape]:
-    """The layers of an encoder-decoder for sources as long as ``encoded`` (1, tokens, size): runs
-    the decoder's first token over it.
+def cross_layer_shapes(model: Any, encoder_outputs: Any, start: int) -> list[LayerShape]:
+    """The layers of an encoder-decoder for sources as long as the encoded one: runs the decoder's
+    first token over it.
     """
     from transformers import DynamicCache, EncoderDecoderCache
-    from transformers.modeling_outputs import MoEModelOutput
 
     cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
     model(
-        encoder_outputs=MoEModelOutput(last_hidden_state=encoded),
-        decoder_input_ids=torch.tensor([[start]], device=encoded.device),
+        encoder_outputs=encoder_outputs,
+        decoder_input_ids=torch.tensor([[start]], device=model.device),
         past_key_values=cache,
         use_cache=True,
     )

@@ -15,7 +15,6 @@ from typing import Any
 
 import torch
 from hf_runtime.devices.device import to_device
-from transformers.modeling_outputs import MoEModelOutput
 
 from ..engine.step import Step
 from ..kv.kv_cache import KVCache
@@ -112,7 +111,7 @@ class EncoderDecoderRunner:
         known = {name: value for name, value in inputs.items() if name in self._accepted}
         with self._given(known):
             output = self.model(
-                encoder_outputs=MoEModelOutput(last_hidden_state=hidden),
+                encoder_outputs=self._encoder.outputs(hidden),
                 decoder_input_ids=input_ids,
                 past_key_values=self._slots,
                 use_cache=True,

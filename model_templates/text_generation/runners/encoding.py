@@ -27,13 +27,18 @@ class States:
 
 
 class Encoder:
-    """Runs a model's encoder; ``size`` is that of its states, after the first."""
+    """Runs a model's encoder; ``size`` is that of its states, known after the first."""
 
     def __init__(self, model: Any, device: torch.device, *, pads: bool) -> None:
         self._encoder, self._device, self._pads = model.get_encoder(), device, pads
         self._dtype = model.dtype
         self._accepted = set(inspect.signature(self._encoder.forward).parameters)
         self.size = 0
+        self._output_class: Any = None
+
+    def outputs(self, hidden: torch.Tensor) -> Any:
+        """States (rows, tokens, size) in what the encoder answers with."""
+        return self._output_class(last_hidden_state=hidden)
 
     def states(self, sequences: list[Sequence]) -> States:
         """What the encoder makes of the sequences' sources."""
@@ -86,7 +91,9 @@ class Encoder:
             for name, value in inputs.items()
             if name in self._accepted
         }
-        states: torch.Tensor = self._encoder(**given, return_dict=True).last_hidden_state
+        output = self._encoder(**given, return_dict=True)
+        self._output_class = type(output)
+        states: torch.Tensor = output.last_hidden_state
         return states
 
 
