@@ -47,7 +47,7 @@ class ChatTemplate:
         """
         if self._problem is not None:
             raise RequestError(f"messages: {self._problem}")
-        chat = _checked(messages)
+        chat = self._checked(messages)
         tools = _checked_tools(tools)
         self._check_taken(tools, kwargs)
         prompt = {"add_generation_prompt": not kwargs.get("continue_final_message"), **kwargs}
@@ -58,6 +58,26 @@ class ChatTemplate:
         except Exception as error:
             raise RequestError(_describe_failure(error, chat, kwargs)) from None
         return str(rendered)
+
+    def content(self, where: str, role: str, content: str | list[Any]) -> str | list[Any]:
+        """A message's content as the template takes it. Text parts are joined line by line: a
+        template that knows no parts would print them as they stand.
+        """
+        if isinstance(content, str):
+            return content
+        return "\n".join(text_part(f"{where}[{n}]", part) for n, part in enumerate(content))
+
+    def _checked(self, messages: list[Any]) -> list[dict[str, Any]]:
+        if not messages:
+            raise RequestError("messages: got an empty list, allowed: one message or more")
+        return [self._message(f"messages[{n}]", message) for n, message in enumerate(messages)]
+
+    def _message(self, where: str, message: Any) -> dict[str, Any]:
+        given = _checked_message(where, message)
+        content = given.get("content")
+        if content is None:
+            return given
+        return {**given, "content": self.content(f"{where}.content", given["role"], content)}
 
     def _variables(self, tools: list[Any] | None) -> frozenset[str]:
         """The variables of the template that renders these tools."""
@@ -103,15 +123,6 @@ class ChatTemplate:
             )
 
 
-def _checked(messages: list[Any]) -> list[dict[str, Any]]:
-    """The messages, with contents in text parts joined line by line: a template that knows no parts
-    would print them as they stand.
-    """
-    if not messages:
-        raise RequestError("messages: got an empty list, allowed: one message or more")
-    return [_checked_message(f"messages[{n}]", message) for n, message in enumerate(messages)]
-
-
 def _checked_message(where: str, message: Any) -> dict[str, Any]:
     if not isinstance(message, dict):
         raise RequestError(f"{where}: got {kind_of(message)}, allowed: an object")
@@ -131,8 +142,7 @@ def _checked_message(where: str, message: Any) -> dict[str, Any]:
     if not isinstance(content, list):
         got = kind_of(content)
         raise RequestError(f"{where}.content: got {got}, allowed: a text or a list of text parts")
-    texts = [_text_part(f"{where}.content[{n}]", part) for n, part in enumerate(content)]
-    return {**given, "content": "\n".join(texts)}
+    return given
 
 
 def _with_objects(where: str, calls: list[Any]) -> list[Any]:
@@ -150,7 +160,8 @@ def _with_objects(where: str, calls: list[Any]) -> list[Any]:
     return found
 
 
-def _text_part(where: str, part: Any) -> str:
+def text_part(where: str, part: Any) -> str:
+    """The text of a part of a message. Raises RequestError for a part that is no text."""
     if not isinstance(part, dict):
         raise RequestError(f"{where}: got {kind_of(part)}, allowed: an object")
     text = part.get("text")

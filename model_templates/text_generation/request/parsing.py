@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Protocol
 
 from hf_runtime.errors import RequestError
-from hf_runtime.request.json_text import read_list, read_object, short
-from hf_runtime.request.tensors import RequestFields, shown
+from hf_runtime.request.json_text import MAX_CHARACTERS, read_list, read_object, short
+from hf_runtime.request.tensors import RequestFields, each_row, shown
 
 from ..sequence.sampling_params import SamplingParams
 from ..sequence.sequence import DecoderStart
@@ -22,6 +22,7 @@ from .row_options import CHAT_FIELDS, RowFields, read_rows
 
 _RETURN = "return_"
 _LOGPROBS = frozenset(("logprobs", "cumulative_logprob"))
+_FILE_CHARACTERS = 2**16
 # Stands for max_tokens until the prompt's length is known; larger than any min_tokens.
 _UNKNOWN = 2**63
 
@@ -98,6 +99,7 @@ class PromptReader:
     """
 
     fields: ClassVar[RowFields] = CHAT_FIELDS
+    max_json_characters: ClassVar[int] = MAX_CHARACTERS
 
     tokenize: Tokenize
     default_max_tokens: Callable[[int], int]
@@ -118,18 +120,26 @@ class PromptReader:
         if not row["messages"]:
             text = row["text_input"]
             return Prompt(text, self.tokenize(text), self.decoder_start)
-        messages = read_list("messages", row["messages"])
+        text = self.rendered(row, self.read_messages(row))
+        token_ids = self.tokenize(text, add_special_tokens=False)
+        return Prompt(text, token_ids, self.decoder_start)
+
+    def read_messages(self, row: dict[str, Any]) -> list[Any]:
+        """A row's chat, of which nothing but its length is checked. Raises RequestError."""
+        messages = read_list("messages", row["messages"], self.max_json_characters)
         if self.max_messages is not None and len(messages) > self.max_messages:
             raise RequestError(
                 f"messages: got {len(messages)}, allowed: at most {self.max_messages}, as many as "
                 "this model's context holds tokens"
             )
+        return messages
+
+    def rendered(self, row: dict[str, Any], messages: list[Any]) -> str:
+        """The prompt of a row's chat. Raises RequestError."""
         tools = read_list("tools", row["tools"]) if row["tools"] else None
         kwargs = row["chat_template_kwargs"]
         kwargs = read_object("chat_template_kwargs", kwargs) if kwargs else {}
-        text = self.render_chat(messages, tools, kwargs)
-        token_ids = self.tokenize(text, add_special_tokens=False)
-        return Prompt(text, token_ids, self.decoder_start)
+        return self.render_chat(messages, tools, kwargs)
 
     def lora_name(self, row: dict[str, Any]) -> str | None:
         """The adapter that a row asks for, None for none. Raises RequestError where there is no
@@ -159,8 +169,11 @@ class CheckedRequest:
 
     @property
     def num_characters(self) -> int:
-        """How much text is still to be read; each of ``bad_words`` is tokenised several times."""
-        return sum(
+        """How much text is still to be read; each of ``bad_words`` is tokenised several times. What
+        a file takes to be read does not depend on its size alone.
+        """
+        num_files = sum(len(row[name]) for row in self.rows for name in self.reader.fields.files)
+        return num_files * _FILE_CHARACTERS + sum(
             NUM_SPELLINGS * len(text) if name == "bad_words" else len(text)
             for row in self.rows
             for name, value in row.items()
@@ -173,12 +186,8 @@ class CheckedRequest:
         Raises:
             RequestError: names the field, what was got and what is allowed.
         """
-        generations = [
-            _generation(row, params, timeout_ms, self.reader)
-            for row, params, timeout_ms in zip(
-                self.rows, self.params, self.timeouts_ms, strict=True
-            )
-        ]
+        checked = zip(self.rows, self.params, self.timeouts_ms, strict=True)
+        generations = each_row(lambda row: _generation(*row, self.reader), checked)
         return GenerationRequest(generations, self.outputs, any(row["stream"] for row in self.rows))
 
 
@@ -199,10 +208,12 @@ def check_request(fields: RequestFields, reader: PromptReader) -> CheckedRequest
     return CheckedRequest(rows, params, timeouts_ms, outputs, reader)
 
 
-def _texts_of(value: Any) -> Iterable[str]:
+def _texts_of(value: Any) -> Iterable[str | bytes]:
     if isinstance(value, str):
         return (value,)
-    return (one for one in value if isinstance(one, str)) if isinstance(value, tuple) else ()
+    return (
+        (one for one in value if isinstance(one, str | bytes)) if isinstance(value, tuple) else ()
+    )
 
 
 def _outputs(rows: list[dict[str, Any]]) -> frozenset[str]:

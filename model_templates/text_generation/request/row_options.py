@@ -65,12 +65,14 @@ _JSON_ONLY: dict[str, Any] = {"best_of": None, "stop_token_ids": (), "logit_bias
 @dataclass(frozen=True)
 class RowFields:
     """The fields of a task's requests: ``prompts``, of which each row has one; the ``texts`` that
-    may stand beside it; and ``options``, a conversion and a default each, beside those of all.
+    may stand beside it; ``files``, of which a row has any number; and ``options``, a conversion and
+    a default each, beside those of all.
     """
 
     prompts: tuple[str, ...]
     texts: tuple[str, ...] = ()
     options: Mapping[str, tuple[Convert, Any]] = field(default_factory=dict)
+    files: tuple[str, ...] = ()
 
 
 CHAT_FIELDS = RowFields(("text_input", "messages"), ("tools", "chat_template_kwargs", "lora_name"))
@@ -87,13 +89,14 @@ def read_rows(fields: RequestFields, known: RowFields = CHAT_FIELDS) -> list[dic
         fields.drop_parameters(names_in(given or "{}"))
     options = {**_OPTIONS, **known.options}
     texts = (*known.prompts, *known.texts, FIELD)
-    fields.check_parameters((*options, *_WORDS, _CHOICE, *texts))
+    fields.check_parameters((*options, *_WORDS, _CHOICE, *texts, *known.files))
     num_rows = fields.count_rows(*known.prompts)
     columns: dict[str, list[Any]] = {
         **{name: fields.optional_texts(name) for name in texts},
         **{name: fields.values(name, *option) for name, option in options.items()},
         **{name: fields.text_lists(name) for name in _WORDS},
         _CHOICE: fields.lists(_CHOICE, text),
+        **{name: [tuple(row) for row in fields.raw_lists(name)] for name in known.files},
     }
     cache_salt = fields.cache_salt
     rows = []

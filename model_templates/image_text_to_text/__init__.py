@@ -1,0 +1,1 @@
+"""The image-text-to-text task: text generation of models that read images too."""

@@ -1,0 +1,57 @@
+"""Puts a served model together that reads images or sounds with its texts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hf_runtime.devices.device import Placement
+from hf_runtime.errors import LoadError
+from hf_runtime.weights.served_model import ServedModel
+
+from .loading import (
+    LoadedModel,
+    load_parts,
+    loaded_model,
+    prompt_tokenizer,
+    reading,
+    start_engine,
+)
+from .media_options import MediaOptions
+from .request.bad_words import word_tokenizer
+from .request.media_chat import MediaChatTemplate
+from .request.media_parts import KINDS
+from .request.media_reader import MediaReader
+
+
+def load_media_engine(served: ServedModel, placement: Placement, num_threads: int) -> LoadedModel:
+    """Loads everything and starts the engine.
+
+    Raises:
+        LoadError: with the one line that the operator reads.
+    """
+    options = MediaOptions(**served.options)
+    parts = load_parts(served, placement)
+    if parts.media is None:
+        raise LoadError(f"{served.source}: it has no processor of images or sounds")
+    processor = parts.media.processor
+    tokenizer = parts.tokenizer
+    tokenizer.chat_template = getattr(processor, "chat_template", None) or tokenizer.chat_template
+    chat = MediaChatTemplate(tokenizer, _tokens(processor))
+    engine = start_engine(served.name, parts, options, placement, num_threads)
+    reader = MediaReader(
+        tokenize=prompt_tokenizer(tokenizer, engine),
+        tokenize_word=word_tokenizer(tokenizer),
+        render_chat=chat.render,
+        processor=parts.media,
+        chat=chat,
+        options=options,
+        bos_token=tokenizer.bos_token or "",
+        **reading(parts, engine),
+    )
+    return loaded_model(served, placement, parts, engine, reader)
+
+
+def _tokens(processor: Any) -> dict[str, str]:
+    """What the processor calls the places of images and sounds."""
+    found = ((kind, getattr(processor, f"{kind}_token", None)) for kind in KINDS)
+    return {kind: str(token) for kind, token in found if token}

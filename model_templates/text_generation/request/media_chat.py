@@ -1,0 +1,85 @@
+"""Renders chats with images and sounds, whose places the chat template marks.
+
+Templates differ in what they take: contents as texts, or as lists of parts, or either. What a
+template takes is found by rendering a few short chats when the model loads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from .chat import ChatTemplate, text_part
+from .media_parts import KINDS
+
+_PROBE = "Anna"
+_ROLES = ("system", "user", "assistant")
+
+
+class MediaChatTemplate(ChatTemplate):
+    """The chat template of a model that sees or hears. ``placeholders`` are the texts that stand
+    for an image or a sound in its prompts, by their kind.
+    """
+
+    def __init__(self, tokenizer: Any, tokens: Mapping[str, str]) -> None:
+        """``tokens`` are the placeholders that its processor names."""
+        super().__init__(tokenizer)
+        self._tokens = tokens
+        self._text_roles = {role for role in _ROLES if self._takes(role, _PROBE)}
+        self._part_roles = {role for role in _ROLES if self._takes(role, _text(_PROBE))}
+        marks = {kind: self._mark(kind) for kind in KINDS if "user" in self._part_roles}
+        self._marks_parts = {kind for kind, mark in marks.items() if mark}
+        self.placeholders = {kind: marks.get(kind) or tokens.get(kind, "") for kind in KINDS}
+
+    def content(self, where: str, role: str, content: str | list[Any]) -> str | list[Any]:
+        """A message's content as the template takes it."""
+        if isinstance(content, str):
+            only_parts = role in self._part_roles and role not in self._text_roles
+            return _text(content) if only_parts else content
+        parts = [_part(f"{where}[{n}]", part) for n, part in enumerate(content)]
+        kinds = {part["type"] for part in parts} - {"text"}
+        if role in self._part_roles and kinds <= self._marks_parts:
+            return parts
+        texts = (part.get("text", self.placeholders.get(part["type"])) for part in parts)
+        return "\n".join(texts)
+
+    def has_placeholder(self, kind: str, text: str) -> bool:
+        """Whether a text has a place for an image or a sound of that kind."""
+        known = (self.placeholders[kind].strip(), self._tokens.get(kind, ""))
+        return any(one and one in text for one in known)
+
+    def _takes(self, role: str, content: Any) -> bool:
+        """Whether such a content is rendered as its text, and not as Python writes it."""
+        rendered = self._rendered(role, content)
+        return _PROBE in rendered and "{'" not in rendered and '{"' not in rendered
+
+    def _mark(self, kind: str) -> str:
+        """What the template writes for an image or a sound; empty where it writes nothing."""
+        plain = self._rendered("user", _text(_PROBE))
+        before, _, after = plain.partition(_PROBE)
+        rendered = self._rendered("user", [{"type": kind}, *_text(_PROBE)])
+        if not plain or not rendered.startswith(before) or not rendered.endswith(_PROBE + after):
+            return ""
+        return rendered[len(before) : len(rendered) - len(_PROBE + after)]
+
+    def _rendered(self, role: str, content: Any) -> str:
+        """A short chat with such a message; empty where the template fails at it."""
+        user = {"role": "user", "content": content if role == "user" else ""}
+        message = {"role": role, "content": content}
+        chat = (
+            [user] if role == "user" else [message, user] if role == "system" else [user, message]
+        )
+        try:
+            return str(self._tokenizer.apply_chat_template(chat, tokenize=False))
+        except Exception:
+            return ""
+
+
+def _text(text: str) -> list[Any]:
+    return [{"type": "text", "text": text}]
+
+
+def _part(where: str, part: Any) -> dict[str, Any]:
+    if isinstance(part, dict) and part.get("type") in KINDS:
+        return part
+    return {"type": "text", "text": text_part(where, part)}
