@@ -27,7 +27,8 @@ _UNKNOWN_STORAGE_MIB = 20 * _GIB
 _SPARE_STORAGE = 1.5  # a new revision is fetched while the old one is still there
 
 _WEIGHTS = (".safetensors", ".bin")
-_WAITING_TASKS = {"text-generation", "text2text-generation", "pipeline"}
+_SLOT_TASKS = {"text-generation", "image-text-to-text", "audio-text-to-text"}
+_WAITING_TASKS = {*_SLOT_TASKS, "text2text-generation", "pipeline"}
 
 
 @dataclass(frozen=True)
@@ -77,7 +78,7 @@ class Server:
     @property
     def has_slots(self) -> bool:
         """Whether any of its models has slots, whose use is measured."""
-        return "text-generation" in self.unit.tasks
+        return bool(self.unit.tasks & _SLOT_TASKS)
 
     @property
     def has_waiting(self) -> bool:

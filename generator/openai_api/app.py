@@ -12,15 +12,17 @@ import sys
 import time
 import traceback
 import uuid
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
-from typing import Any
+from dataclasses import replace
+from typing import Any, TypeVar
 
 from aiohttp import web
 
 from generator.openai_api.access import AccessCheck, caller_of
 from generator.openai_api.bodies import Bodies, check_encoding
 from generator.openai_api.connections import Connections
+from generator.openai_api.media_hosts import MediaHosts
 from generator.openai_api.routes import embeddings
 from generator.openai_api.routes.answers import Answer, Chunks, events, sse, to_json, whole_answer
 from generator.openai_api.routes.chat import CHAT
@@ -29,13 +31,22 @@ from generator.openai_api.routes.merging import merged, single
 from generator.openai_api.schema.api import Api
 from generator.openai_api.schema.errors import ApiError
 from generator.openai_api.schema.json_body import read_object
+from generator.openai_api.schema.media import MediaPart, tensors, with_places
 from generator.openai_api.schema.request import GenerationRequest
-from generator.openai_api.triton.catalog import EMBEDDING_TASKS, Catalog, ServedModel
+from generator.openai_api.triton.catalog import (
+    EMBEDDING_TASKS,
+    MEDIA_TASKS,
+    Catalog,
+    ServedModel,
+)
 from generator.openai_api.triton.client import Triton
 from generator.openai_api.triton.request_headers import Metadata, id_of, send_id, trace_context
 from generator.proxy.settings import Access
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+Asked = TypeVar("Asked")
+# A body with images takes a tenth of a second and more to read.
+_LARGE_BYTES = 2**20
 
 _SSE_HEADERS = {
     "Content-Type": "text/event-stream; charset=utf-8",
@@ -48,9 +59,15 @@ class OpenAiApp:
     """The handlers of one translator."""
 
     def __init__(
-        self, triton: Triton, access: Access, connections: Connections, catalog: Catalog
+        self,
+        triton: Triton,
+        access: Access,
+        connections: Connections,
+        catalog: Catalog,
+        media_hosts: MediaHosts,
     ) -> None:
         self._triton = triton
+        self._media_hosts = media_hosts
         self._catalog = catalog
         self._access = AccessCheck(access)
         self._connections = connections
@@ -83,11 +100,13 @@ class OpenAiApp:
             self._access.leave(request)
             self._connections.waits(request.protocol)
 
-    async def _object(self, request: web.Request) -> dict[str, Any]:
-        """The body's JSON object. Raises ApiError."""
+    async def _asked(self, request: web.Request, read: Callable[[dict[str, Any]], Asked]) -> Asked:
+        """What the body asks for. Raises ApiError."""
         data = await self._bodies.read(request)
         self._connections.is_answered(request.protocol)
-        return read_object(data)
+        if len(data) < _LARGE_BYTES:
+            return read(read_object(data))
+        return await asyncio.to_thread(lambda: read(read_object(data)))
 
     async def _health(self, _request: web.Request) -> web.Response:
         if await self._triton.why_unreachable():
@@ -113,7 +132,7 @@ class OpenAiApp:
         }
 
     async def _embeddings(self, request: web.Request) -> web.StreamResponse:
-        asked = embeddings.read(await self._object(request))
+        asked = await self._asked(request, embeddings.read)
         model = await self._catalog.find(asked.model, EMBEDDING_TASKS)
         request_id = id_of(request, f"embd-{uuid.uuid4().hex}")
 
@@ -168,14 +187,18 @@ class OpenAiApp:
 
     def _generating(self, api: Api) -> Handler:
         async def generate(request: web.Request) -> web.StreamResponse:
-            asked = api.read(await self._object(request))
+            asked = await self._asked(request, api.read)
             model = await self._catalog.find(asked.model, api.tasks)
+            if asked.media:
+                asked = await self._with_media(model, asked)
 
             async def answered(model: ServedModel) -> web.StreamResponse:
                 answer = Answer(api, asked, f"{api.id_prefix}{uuid.uuid4().hex}")
                 request_id = id_of(request, answer.answer_id)
                 caller, trace = caller_of(request), trace_context(request)
                 chunks = self._chunks(model, asked, request_id, caller, trace)
+                if asked.media:
+                    chunks = _naming_parts(chunks, asked.media)
                 if asked.stream:
                     return await _streamed(request, answer, chunks)
                 return _json(await whole_answer(answer, chunks))
@@ -183,6 +206,15 @@ class OpenAiApp:
             return await self._retry_if_changed(model, answered)
 
         return generate
+
+    async def _with_media(self, model: ServedModel, asked: GenerationRequest) -> GenerationRequest:
+        """The request with the files of its messages as tensors. Raises ApiError, 400."""
+        if model.task not in MEDIA_TASKS:
+            text = f"{asked.media[0].field}: '{model.name}' ({model.task}) reads texts alone"
+            raise ApiError(400, text, "messages")
+        media = await self._media_hosts.fetched(asked.media)
+        inputs = tuple({**one, **tensors(media)} for one in asked.inputs)
+        return replace(asked, inputs=inputs, media=media)
 
     def _chunks(
         self,
@@ -205,6 +237,16 @@ class OpenAiApp:
             for inputs in asked.inputs
         ]
         return merged(sources) if len(sources) > 1 else single(sources[0])
+
+
+async def _naming_parts(chunks: Chunks, media: Sequence[MediaPart]) -> Chunks:
+    """The chunks; an error about a file names its part of the messages."""
+    async with aclosing(chunks):
+        try:
+            async for chunk in chunks:
+                yield chunk
+        except ApiError as error:
+            raise with_places(error, media) from None
 
 
 async def _streamed(request: web.Request, answer: Answer, chunks: Chunks) -> web.StreamResponse:

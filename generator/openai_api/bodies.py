@@ -8,7 +8,7 @@ from aiohttp import StreamReader, web
 
 from generator.openai_api.schema.errors import ApiError
 
-_MOST_BYTES = 16 * 2**20
+_MOST_BYTES = 64 * 2**20  # as Triton's ports take
 _TIMEOUT_S = 60.0
 # Small ones are always read; of the others, so much at once.
 _SMALL_BYTES = 64 * 2**10

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +29,11 @@ class OpenAiProcess(ChildProcess):
         access: Access = EVERYBODY,
         policy: RestartPolicy | None = None,
         repository: Path | None = None,
+        media_hosts: Sequence[str] = (),
     ) -> None:
         where = (listen.host, str(listen.openai_port), listen.triton_grpc)
-        record = (str(repository),) if repository else ()
-        command = (sys.executable, "-m", "generator.openai_api", *where, *record)
+        record = str(repository) if repository else ""
+        command = (sys.executable, "-m", "generator.openai_api", *where, record, *media_hosts)
         super().__init__("the OpenAI API", command, self._variables, policy)
         self._listen = listen
         self._key, self._access = key, access

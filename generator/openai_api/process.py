@@ -18,6 +18,7 @@ from generator.openai_api.connections import (
     most_connections,
     protocol,
 )
+from generator.openai_api.media_hosts import MediaHosts
 from generator.openai_api.triton.catalog import Catalog
 from generator.openai_api.triton.client import Triton
 from generator.proxy.settings import EVERYBODY, Access
@@ -33,13 +34,16 @@ _LATE_CONNECTIONS_S = 0.1
 
 @dataclass(frozen=True)
 class Settings:
-    """Where to listen, and the gRPC ``host:port`` of Triton; its repository, where it is here."""
+    """Where to listen, and the gRPC ``host:port`` of Triton; its repository, where it is here;
+    ``media_hosts`` are those from which images and sounds are fetched.
+    """
 
     host: str
     port: int
     triton_address: str
     access: Access = EVERYBODY
     repository: Path | None = None
+    media_hosts: tuple[str, ...] = ()
 
 
 async def serve(settings: Settings, stop: asyncio.Event, on_ready: Callable[[], None]) -> None:
@@ -47,13 +51,15 @@ async def serve(settings: Settings, stop: asyncio.Event, on_ready: Callable[[], 
 
     Raises ServerError where Triton can't be reached or the port can't be listened on.
     """
-    triton = Triton(settings.triton_address)
+    triton, media_hosts = Triton(settings.triton_address), MediaHosts(settings.media_hosts)
     try:
         await _check(triton)
         connections = Connections(most_connections())
         catalog = Catalog(triton, lambda: _to_be_served(settings.repository))
-        app = OpenAiApp(triton, settings.access, connections, catalog).application()
-        runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=GRACE_S)
+        app = OpenAiApp(triton, settings.access, connections, catalog, media_hosts)
+        runner = web.AppRunner(
+            app.application(), handler_cancellation=True, shutdown_timeout=GRACE_S
+        )
         tls = tls_context(settings.access.tls)
         listening = listening_socket(settings.host, settings.port, "--openai-port")
         await runner.setup()
@@ -70,6 +76,7 @@ async def serve(settings: Settings, stop: asyncio.Event, on_ready: Callable[[], 
             await runner.cleanup()
             listening.close()
     finally:
+        await media_hosts.close()
         await triton.close()
 
 

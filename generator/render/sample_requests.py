@@ -61,6 +61,10 @@ def sample_request(repository: Path, model: str, config: Any) -> dict[str, Value
         return _FOR_VLLM_BACKEND
     if task == "pipeline":
         return _for_pipeline(folder, config)
+    if task == "image-text-to-text":
+        return {"text_input": "What is this?", "image": _picture()}
+    if task == "audio-text-to-text":
+        return {"text_input": "What is this?", "audio": _sound()}
     found = _BY_TASK.get(task)
     if found is None:
         inputs = [tensor for tensor in config.input if not tensor.optional] or config.input[:1]

@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from generator.errors import EXIT_INTERRUPTED, EXIT_OK
 from generator.openai_api.child_process import curl_line
@@ -19,7 +19,11 @@ from generator.supervision import limits
 
 
 def serve_openai_only(
-    listen: Listen, triton_address: str, key: str | None, stop_signals: Iterable[signal.Signals]
+    listen: Listen,
+    triton_address: str,
+    key: str | None,
+    stop_signals: Iterable[signal.Signals],
+    media_hosts: Sequence[str] = (),
 ) -> int:
     """Serves until one of the signals; returns the exit code.
 
@@ -27,7 +31,8 @@ def serve_openai_only(
     """
     limits.raise_all()
     access = with_key(EVERYBODY, key)
-    settings = Settings(listen.host, listen.openai_port, triton_address, access)
+    hosts = tuple(media_hosts)
+    settings = Settings(listen.host, listen.openai_port, triton_address, access, media_hosts=hosts)
     return asyncio.run(_serve(settings, listen.address(listen.openai_port), stop_signals))
 
 

@@ -56,7 +56,8 @@ def run(args: argparse.Namespace) -> int:
     if args.triton_url:
         from generator.supervision.openai_only import serve_openai_only
 
-        return serve_openai_only(listen, args.triton_url, key, stop_signals())
+        hosts = args.openai_media_hosts
+        return serve_openai_only(listen, args.triton_url, key, stop_signals(), hosts)
     admin_key = _admin_key(args)
     callers = take_api_keys(args.api_keys_file, os.environ)
     listen.check()  # before anything is written
@@ -83,7 +84,9 @@ def run(args: argparse.Namespace) -> int:
             admin_key=admin_key,
         )
         openai_api = (
-            OpenAiProcess(listen, key, access, policy, repository) if args.openai_port else None
+            OpenAiProcess(listen, key, access, policy, repository, args.openai_media_hosts)
+            if args.openai_port
+            else None
         )
         children = Children(proxies(listen, access, policy), openai_api, access)
         return serve(server, models, options, children)

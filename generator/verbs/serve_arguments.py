@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from pathlib import Path
 
 from generator.errors import UsageError
@@ -118,6 +119,14 @@ def _add_openai(parser: argparse.ArgumentParser) -> None:
         help="a file with the key that clients must send (default: HF_TRITON_OPENAI_KEY, if set)",
     )
     group.add_argument(
+        "--openai-media-hosts",
+        type=_hosts,
+        default=(),
+        metavar="HOST,...",
+        help="fetch the images and sounds of chats from these hosts, such as images.example.com or "
+        "10.0.0.7:8080 (default: none, chats hold them as data: URLs)",
+    )
+    group.add_argument(
         "--triton-url",
         type=_address,
         metavar="HOST:PORT",
@@ -148,6 +157,7 @@ def check_openai(args: argparse.Namespace) -> None:
     for flag, value in (
         ("--triton-url", args.triton_url),
         ("--openai-key-file", args.openai_key_file),
+        ("--openai-media-hosts", args.openai_media_hosts or None),
     ):
         if value is not None and args.openai_port is None:
             raise UsageError(f"{flag} needs --openai-port")
@@ -178,6 +188,16 @@ def _address(text: str) -> str:
             f"got '{text}', expected HOST:PORT of Triton's gRPC, such as 127.0.0.1:8001"
         )
     return text
+
+
+def _hosts(text: str) -> tuple[str, ...]:
+    hosts = tuple(host.strip() for host in text.split(","))
+    for host in hosts:
+        if not re.fullmatch(r"[\w.-]+(:\d{1,5})?|\[[0-9A-Fa-f:]+\](:\d{1,5})?", host):
+            raise argparse.ArgumentTypeError(
+                f"got '{host}', expected HOST or HOST:PORT, such as images.example.com"
+            )
+    return hosts
 
 
 def _count(text: str) -> int:

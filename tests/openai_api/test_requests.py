@@ -206,7 +206,7 @@ def test_a_broken_body_is_a_400_that_says_where(data: bytes, said: str, api: Tra
 
 
 def test_a_body_that_is_too_large_is_a_413(api: Translator) -> None:
-    reply = api.send("POST", "/v1/completions", b" " * (16 * 2**20 + 1))
+    reply = api.send("POST", "/v1/completions", b" " * (64 * 2**20 + 1))
     assert (reply.status, reply.error["type"]) == (413, "invalid_request_error")
 
 

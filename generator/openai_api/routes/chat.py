@@ -16,6 +16,7 @@ from generator.openai_api.schema.api import Api, Choice
 from generator.openai_api.schema.errors import bad_field
 from generator.openai_api.schema.json_body import kind_of
 from generator.openai_api.schema.logprobs import for_chat
+from generator.openai_api.schema.media import take_media
 from generator.openai_api.schema.request import (
     GenerationRequest,
     TensorValue,
@@ -39,6 +40,7 @@ def read(body: Mapping[str, Any]) -> GenerationRequest:
     messages = field(body, "messages", json_body.json_list)
     if messages is None:
         raise bad_field("messages", "none", "a list of objects")
+    messages, media = take_media(messages)
     prompt: dict[str, TensorValue] = {
         "messages": json.dumps(messages),
         "exclude_input_in_output": True,
@@ -51,7 +53,7 @@ def read(body: Mapping[str, Any]) -> GenerationRequest:
     if kwargs:
         prompt["chat_template_kwargs"] = json.dumps(kwargs)
     read = asked(body, [prompt], {**_lengths(body), **constraint}, _num_logprobs(body))
-    return replace(read, tools=tools)
+    return replace(read, tools=tools, media=media)
 
 
 def write(choice: Choice) -> dict[str, Any]:

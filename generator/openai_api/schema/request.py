@@ -15,11 +15,12 @@ from typing import Any
 from generator.openai_api.schema import json_body
 from generator.openai_api.schema.errors import ApiError, bad_field
 from generator.openai_api.schema.json_body import kind_of, short
+from generator.openai_api.schema.media import MediaPart
 from generator.openai_api.schema.response_format import constraint
 from generator.openai_api.schema.tools import Tools
 from generator.spec.runtime_rules import CACHE_SALT
 
-TensorValue = str | bool | int
+TensorValue = str | bool | int | list[bytes]
 Check = Callable[[str, Any], Any]
 
 MAX_TIMEOUT_MS = 2**31 - 1
@@ -57,7 +58,7 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
 class GenerationRequest:
     """``inputs`` has a request of Triton's for each prompt, each with ``n`` choices;
     ``num_logprobs`` is None where no log-probabilities are wanted, else how many alternatives;
-    ``tools`` are those whose calls the answer may hold.
+    ``tools`` are those whose calls the answer may hold; ``media`` are the files of a chat.
     """
 
     model: str
@@ -67,6 +68,7 @@ class GenerationRequest:
     include_usage: bool
     num_logprobs: int | None
     tools: Tools | None = None
+    media: tuple[MediaPart, ...] = ()
 
 
 def check_names(body: Mapping[str, Any], own: Iterable[str]) -> None:

@@ -25,8 +25,9 @@ from generator.spec.triton_models import (
     TASK_PARAMETER,
 )
 
-CHAT_TASKS = ("text-generation",)  # /v1/chat/completions
-COMPLETION_TASKS = ("text-generation", "text2text-generation")  # /v1/completions
+MEDIA_TASKS = ("image-text-to-text", "audio-text-to-text")  # whose chats have images or sounds
+CHAT_TASKS = ("text-generation", *MEDIA_TASKS)  # /v1/chat/completions
+COMPLETION_TASKS = (*CHAT_TASKS, "text2text-generation")  # /v1/completions
 EMBEDDING_TASKS = ("feature-extraction",)  # /v1/embeddings
 ALL_TASKS = (*COMPLETION_TASKS, *EMBEDDING_TASKS)
 

@@ -39,10 +39,9 @@ class Chunk:
 def infer_request(
     model: str, request_id: str, inputs: Mapping[str, TensorValue], *, batched: bool, logprobs: bool
 ) -> Any:
-    """A ModelInferRequest: one row, each input of one element; those of ``_PARAMETERS``
-    are parameters.
+    """A ModelInferRequest: one row, each input of one element, or of each of a list; those of
+    ``_PARAMETERS`` are parameters.
     """
-    shape = [1, 1] if batched else [1]
     outputs = (*_OUTPUTS, "logprobs") if logprobs else _OUTPUTS
     request = new_request(model, request_id, outputs)
     for name, value in inputs.items():
@@ -50,6 +49,8 @@ def infer_request(
             request.parameters[name].string_param = str(value)
             continue
         datatype, data = pack_value(value)
+        size = len(value) if isinstance(value, list) else 1
+        shape = [1, size] if batched else [size]
         request.inputs.add(name=name, datatype=datatype, shape=shape)
         request.raw_input_contents.append(data)
     return request
@@ -85,19 +86,19 @@ def outputs_of(response: Any, needed: Iterable[str]) -> dict[str, bytes]:
     return data
 
 
-def pack_texts(texts: Iterable[str]) -> bytes:
+def pack_texts(texts: Iterable[str | bytes]) -> bytes:
     """The elements of a BYTES tensor."""
-    encoded = (text.encode() for text in texts)
-    return b"".join(struct.pack("<I", len(text)) + text for text in encoded)
+    encoded = (text.encode() if isinstance(text, str) else text for text in texts)
+    return b"".join(piece for text in encoded for piece in (struct.pack("<I", len(text)), text))
 
 
 def pack_value(value: TensorValue) -> tuple[str, bytes]:
-    """A tensor's datatype, and the bytes of its one element."""
+    """A tensor's datatype, and the bytes of its elements."""
     if isinstance(value, bool):
         return "BOOL", struct.pack("<?", value)
     if isinstance(value, int):
         return "INT32", struct.pack("<i", value)
-    return "BYTES", pack_texts([value])
+    return "BYTES", pack_texts(value if isinstance(value, list) else [value])
 
 
 def _texts(data: bytes) -> list[str]:
