@@ -17,19 +17,24 @@ _ROLES = ("system", "user", "assistant")
 
 
 class MediaChatTemplate(ChatTemplate):
-    """The chat template of a model that sees or hears. ``placeholders`` are the texts that stand
-    for an image or a sound in its prompts, by their kind.
+    """The chat template of a model that sees or hears. By their kind, ``placeholders`` are
+    the texts that stand for an image or a sound in its prompts, and ``tokens`` what is counted of
+    them; empty where nothing does.
     """
 
     def __init__(self, tokenizer: Any, tokens: Mapping[str, str]) -> None:
         """``tokens`` are the placeholders that its processor names."""
         super().__init__(tokenizer)
-        self._tokens = tokens
         self._text_roles = {role for role in _ROLES if self._takes(role, _PROBE)}
         self._part_roles = {role for role in _ROLES if self._takes(role, _text(_PROBE))}
         marks = {kind: self._mark(kind) for kind in KINDS if "user" in self._part_roles}
         self._marks_parts = {kind for kind, mark in marks.items() if mark}
         self.placeholders = {kind: marks.get(kind) or tokens.get(kind, "") for kind in KINDS}
+        # Without what a template writes around them, such as <|vision_start|>.
+        self.tokens = {
+            kind: tokens[kind] if tokens.get(kind, "-") in mark else mark.strip()
+            for kind, mark in self.placeholders.items()
+        }
 
     def content(self, where: str, role: str, content: str | list[Any]) -> str | list[Any]:
         """A message's content as the template takes it."""
@@ -42,11 +47,6 @@ class MediaChatTemplate(ChatTemplate):
             return parts
         texts = (part.get("text", self.placeholders.get(part["type"])) for part in parts)
         return "\n".join(texts)
-
-    def has_placeholder(self, kind: str, text: str) -> bool:
-        """Whether a text has a place for an image or a sound of that kind."""
-        known = (self.placeholders[kind].strip(), self._tokens.get(kind, ""))
-        return any(one and one in text for one in known)
 
     def _takes(self, role: str, content: Any) -> bool:
         """Whether such a content is rendered as its text, and not as Python writes it."""

@@ -49,14 +49,13 @@ class MediaReader(PromptReader):
             text = self.rendered(row, messages)
         else:
             self._check(items)
-            text = self._with_placeholders(row["text_input"], items)
+            text = self._with_placeholders(row["text_input"] or "", items)
+        name = "messages" if row["messages"] else "text_input"
+        self._check_places(name, text, items)
         # As transformers' processors do it: only some chat templates write the first token.
         adds = not (row["messages"] and self.bos_token and text.startswith(self.bos_token))
         token_ids = self.tokenize(text, add_special_tokens=adds)
-        name = "messages" if row["messages"] else "text_input"
         if not items:
-            if not self.processor.placeholder_ids.isdisjoint(token_ids):
-                raise RequestError(f"{name}: a placeholder in it stands for no image or sound")
             return Prompt(text, token_ids)
         images, sounds = self._decoded(items)
         try:
@@ -66,10 +65,21 @@ class MediaReader(PromptReader):
         return Prompt(text, token_ids, source=source)
 
     def _with_placeholders(self, text: str, items: list[Item]) -> str:
-        """The text, with those that it has none of put before it."""
+        """The text, with placeholders before it of those kinds that it has none of."""
         chat = self.chat
-        missing = (one.kind for one in items if not chat.has_placeholder(one.kind, text))
+        missing = (item.kind for item in items if chat.tokens[item.kind] not in text)
         return "".join((*(chat.placeholders[kind] for kind in missing), text))
+
+    def _check_places(self, name: str, text: str, items: list[Item]) -> None:
+        """Refuses a prompt with more or fewer placeholders than images or sounds."""
+        for kind, token in self.chat.tokens.items():
+            num_items = sum(item.kind == kind for item in items)
+            num_places = text.count(token) if token else num_items
+            if num_places != num_items:
+                raise RequestError(
+                    f"{name}: got {num_places} of the placeholder {token}, allowed: {num_items}, "
+                    f"one for each {kind}"
+                )
 
     def _check(self, items: Sequence[Item]) -> None:
         """Refuses what is too much before anything of it is decoded."""

@@ -90,7 +90,7 @@ def read_rows(fields: RequestFields, known: RowFields = CHAT_FIELDS) -> list[dic
     options = {**_OPTIONS, **known.options}
     texts = (*known.prompts, *known.texts, FIELD)
     fields.check_parameters((*options, *_WORDS, _CHOICE, *texts, *known.files))
-    num_rows = fields.count_rows(*known.prompts)
+    num_rows = fields.count_rows(*known.prompts, *known.files)
     columns: dict[str, list[Any]] = {
         **{name: fields.optional_texts(name) for name in texts},
         **{name: fields.values(name, *option) for name, option in options.items()},
@@ -118,7 +118,7 @@ def _check_prompt(row: dict[str, Any], known: RowFields, where: str) -> None:
     given = [name for name in known.prompts if row[name]]
     if len(given) > 1:
         raise RequestError(f"{' and '.join(given)}: both given{where}, send one of them")
-    if not given:
+    if not given and not any(row[name] for name in known.files):
         found = "missing" if row[first] is None else "empty"
         instead = f" (or {', '.join(others)})" if others else ""
         raise RequestError(f"{first}: {found}{where}, a text is required{instead}")

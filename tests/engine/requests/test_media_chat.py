@@ -80,10 +80,12 @@ def test_the_placeholder_is_the_templates_own_else_the_processors(
 ) -> None:
     chat = template(text)
     assert chat.placeholders == {"image": expected, "audio": ""}
-    assert chat.has_placeholder("image", f"a {expected.strip()} b")
-    assert chat.has_placeholder("image", "a <image> b")
-    assert not chat.has_placeholder("image", "a b")
-    assert not chat.has_placeholder("audio", "a b")
+    assert chat.tokens == {"image": "<image>", "audio": ""}
+
+
+def test_a_template_may_have_a_placeholder_of_its_own() -> None:
+    chat = template(OF_PARTS.replace("<image>", "<start_of_image>"))
+    assert chat.tokens["image"] == "<start_of_image>"
 
 
 def test_a_part_that_is_neither_text_nor_file_is_refused() -> None:
