@@ -135,8 +135,10 @@ class Starter:
         address: str,
         key: str | None = None,
         repository: Path | None = None,
+        media_hosts: tuple[str, ...] = (),
     ) -> Translator:
-        return self.loop.run(self._translator(triton, address, key, repository))
+        access = with_key(Access(), key)
+        return self.loop.run(self._translator(triton, address, access, repository, media_hosts))
 
     def end(self) -> None:
         while self._endings:
@@ -155,10 +157,15 @@ class Starter:
         return fake, port
 
     async def _translator(
-        self, triton: FakeTriton, address: str, key: str | None, repository: Path | None
+        self,
+        triton: FakeTriton,
+        address: str,
+        access: Access,
+        repository: Path | None,
+        media_hosts: tuple[str, ...],
     ) -> Translator:
         port, stop, ready = free_ports().http_port, asyncio.Event(), asyncio.Event()
-        settings = Settings("127.0.0.1", port, address, with_key(Access(), key), repository)
+        settings = Settings("127.0.0.1", port, address, access, repository, media_hosts)
         serving = asyncio.create_task(serve(settings, stop, ready.set))
         waiting = asyncio.create_task(ready.wait())
         await asyncio.wait({serving, waiting}, return_when=asyncio.FIRST_COMPLETED)

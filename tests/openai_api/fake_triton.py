@@ -24,6 +24,7 @@ ERRORS = {
     "!503": (grpc.StatusCode.UNAVAILABLE, "the queue is full: try again later"),
 }
 
+NO_IMAGE = b"none"
 EMBEDDING_ERRORS = {
     "!400": (grpc.StatusCode.INVALID_ARGUMENT, "text_input: got 900 tokens, allowed: at most 512"),
 }
@@ -111,10 +112,10 @@ class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
         if self.models[request.model_name].task == "feature-extraction":
             return await self._embed(request, context)
         inputs = self._note(request)
-        prompt = _prompt(inputs)
-        if prompt in ERRORS:
+        prompt, error = _prompt(inputs), _error(inputs)
+        if error:
             await self._let_others_begin()
-            await context.abort(*_labelled(request, ERRORS[prompt]))
+            await context.abort(*_labelled(request, error))
         await self._wait(prompt)
         [answer] = _chunks({**inputs, "stream": False}, request)
         return answer
@@ -128,10 +129,10 @@ class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
                 yield service_pb2.ModelStreamInferResponse(error_message=text)
                 continue
             inputs = self._note(request)
-            prompt = _prompt(inputs)
-            if prompt in ERRORS:
+            prompt, error = _prompt(inputs), _error(inputs)
+            if error:
                 await self._let_others_begin()
-                _, text = _labelled(request, ERRORS[prompt])
+                _, text = _labelled(request, error)
                 yield service_pb2.ModelStreamInferResponse(error_message=text)
                 continue
             for chunk in _chunks(inputs, request):
@@ -165,7 +166,9 @@ class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
         assert request.model_name in self.models
         self.ids.append(request.id)
         inputs = {
-            tensor.name: _value(tensor.datatype, data)
+            tensor.name: _files(data)
+            if tensor.name in ("image", "audio")
+            else _value(tensor.datatype, data)
             for tensor, data in zip(request.inputs, request.raw_input_contents, strict=True)
         }
         inputs["sampling_parameters"] = json.loads(inputs["sampling_parameters"])
@@ -198,13 +201,26 @@ def _value(datatype: str, data: bytes) -> Any:
     return struct.unpack({"BOOL": "<?", "INT32": "<i"}[datatype], data)[0]
 
 
-def _texts(data: bytes) -> list[str]:
-    texts = []
+def _files(data: bytes) -> list[bytes]:
+    files = []
     while data:
         (length,) = struct.unpack_from("<I", data)
-        texts.append(data[4 : 4 + length].decode())
+        files.append(data[4 : 4 + length])
         data = data[4 + length :]
-    return texts
+    return files
+
+
+def _texts(data: bytes) -> list[str]:
+    return [file.decode() for file in _files(data)]
+
+
+def _error(inputs: dict[str, Any]) -> tuple[Any, str] | None:
+    """An image that is none, or an error that the prompt asks for."""
+    for number, file in enumerate(inputs.get("image", ())):
+        if file == NO_IMAGE:
+            text = f"image[{number}]: {len(file)} bytes that are no image"
+            return grpc.StatusCode.INVALID_ARGUMENT, text
+    return ERRORS.get(_prompt(inputs))
 
 
 def _prompt(inputs: dict[str, Any]) -> str:

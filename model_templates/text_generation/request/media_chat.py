@@ -45,8 +45,8 @@ class MediaChatTemplate(ChatTemplate):
         kinds = {part["type"] for part in parts} - {"text"}
         if role in self._part_roles and kinds <= self._marks_parts:
             return parts
-        texts = (part.get("text", self.placeholders.get(part["type"])) for part in parts)
-        return "\n".join(texts)
+        texts = {"text": None, **self.placeholders}
+        return "\n".join(texts[part["type"]] or part["text"] for part in parts)
 
     def _takes(self, role: str, content: Any) -> bool:
         """Whether such a content is rendered as its text, and not as Python writes it."""
