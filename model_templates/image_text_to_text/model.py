@@ -8,6 +8,8 @@ from hf_runtime.engine.triton_model import Instance, TritonModel
 from text_generation.media_loading import load_media_engine
 from text_generation.reception import Reception
 
+from .options import Options
+
 
 class TritonPythonModel(TritonModel):
     """One instance of a served model that sees."""
@@ -15,5 +17,6 @@ class TritonPythonModel(TritonModel):
     def serve(self, instance: Instance) -> Reception:
         """Loads weights, processor and engine."""
         served = instance.served
-        loaded = load_media_engine(served, instance.placement, instance.num_threads)
+        options = Options(**served.options)
+        loaded = load_media_engine(served, options, instance.placement, instance.num_threads)
         return Reception(loaded, batched=served.max_batch_size > 0)

@@ -23,13 +23,14 @@ from .request.media_parts import KINDS
 from .request.media_reader import MediaReader
 
 
-def load_media_engine(served: ServedModel, placement: Placement, num_threads: int) -> LoadedModel:
+def load_media_engine(
+    served: ServedModel, options: MediaOptions, placement: Placement, num_threads: int
+) -> LoadedModel:
     """Loads everything and starts the engine.
 
     Raises:
         LoadError: with the one line that the operator reads.
     """
-    options = MediaOptions(**served.options)
     parts = load_parts(served, placement)
     if parts.media is None:
         raise LoadError(f"{served.source}: it has no processor of images or sounds")
