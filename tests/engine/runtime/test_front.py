@@ -363,7 +363,7 @@ def test_an_engine_of_another_version_is_named_with_what_to_do(
     engine = Engine()
     (request,) = ask(front, "x")
     wanted = (
-        "the engine m_stream can't be reached (version 3 of the link, here: 2): if this lasts, "
+        "the engine m_stream can't be reached (version 4 of the link, here: 3): if this lasts, "
         "write both models anew with `hf-triton generate` and load both"
     )
     assert request.result() == ("UNAVAILABLE", wanted)
