@@ -165,7 +165,7 @@ class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
     def _note(self, request: Any) -> dict[str, Any]:
         assert request.model_name in self.models
         self.ids.append(request.id)
-        inputs = {
+        inputs: dict[str, Any] = {
             tensor.name: _files(data)
             if tensor.name in ("image", "audio")
             else _value(tensor.datatype, data)
