@@ -10,9 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from generator.openai_api.key import VARIABLE, with_key
-from generator.openai_api.triton.catalog import ALL_TASKS, COMPLETION_TASKS, EMBEDDING_TASKS
+from generator.openai_api.triton.catalog import (
+    ALL_TASKS,
+    COMPLETION_TASKS,
+    EMBEDDING_TASKS,
+    MEDIA_TASKS,
+)
 from generator.proxy.settings import ACCESS_VARIABLE, EVERYBODY, Access
 from generator.render import model_config
+from generator.render.sample_requests import sample_chat
 from generator.server.child_process import ChildProcess
 from generator.server.listen import Listen
 from generator.server.restart_policy import RestartPolicy
@@ -54,11 +60,14 @@ class OpenAiProcess(ChildProcess):
 
 
 def curl_line(url: str, model: str, key_variable: str, task: str = COMPLETION_TASKS[0]) -> str:
-    """A completion from ``model``, or an embedding where that is its task; with a key, from the
-    variable that has it.
+    """A completion from ``model``, a chat with an image or a sound, or an embedding, as its task
+    is; with a key, from the variable that has it.
     """
     header = f' -H "Authorization: Bearer ${key_variable}"' if key_variable else ""
-    embeds = task in EMBEDDING_TASKS
-    path, field = ("embeddings", "input") if embeds else ("completions", "prompt")
-    body = json.dumps({"model": model, field: "I am going"})
+    path, asked = "completions", dict[str, Any](prompt="I am going")
+    if task in EMBEDDING_TASKS:
+        path, asked = "embeddings", {"input": "I am going"}
+    elif task in MEDIA_TASKS:
+        path, asked = "chat/completions", {"messages": sample_chat(task)}
+    body = json.dumps({"model": model, **asked})
     return f"curl {url}/v1/{path}{header} -d '{body}'"

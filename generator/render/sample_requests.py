@@ -22,6 +22,7 @@ from generator.yaml_file.regular_file import read_json
 Value = str | int | bool | list[str] | list[int] | list[bool]
 
 _SAMPLE_TEXT = "I am going"
+_QUESTION = "What is this?"
 _MASK = "[MASK]"
 _LABELS = ["sport", "food", "weather"]
 _TYPE_STRING = 13  # inference.DataType, model_config.proto
@@ -61,15 +62,25 @@ def sample_request(repository: Path, model: str, config: Any) -> dict[str, Value
         return _FOR_VLLM_BACKEND
     if task == "pipeline":
         return _for_pipeline(folder, config)
-    if task == "image-text-to-text":
-        return {"text_input": "What is this?", "image": _picture()}
-    if task == "audio-text-to-text":
-        return {"text_input": "What is this?", "audio": _sound()}
+    if task in _FILES:
+        name, file = _FILES[task]
+        return {"text_input": _QUESTION, name: file()}
     found = _BY_TASK.get(task)
     if found is None:
         inputs = [tensor for tensor in config.input if not tensor.optional] or config.input[:1]
         return {tensor.name: _value(tensor) for tensor in inputs}
     return {name: _with_mask(value, folder) for name, value in found.items()}
+
+
+def sample_chat(task: str) -> list[dict[str, Any]]:
+    """Messages as OpenAI's clients send them to a model that sees or hears."""
+    name, file = _FILES[task]
+    part = {
+        "image": {"image_url": {"url": f"data:image/png;base64,{file()}"}},
+        "audio": {"input_audio": {"data": file(), "format": "wav"}},
+    }[name]
+    text = {"type": "text", "text": _QUESTION}
+    return [{"role": "user", "content": [text, {"type": next(iter(part)), **part}]}]
 
 
 def _value(tensor: Any) -> Value:
@@ -143,3 +154,6 @@ def _sound() -> str:
     form = struct.pack("<4sIHHIIHH", b"fmt ", 16, 1, 1, 8000, 8000, 1, 8)
     body = b"WAVE" + form + struct.pack("<4sI", b"data", len(samples)) + samples
     return base64.b64encode(struct.pack("<4sI", b"RIFF", len(body)) + body).decode()
+
+
+_FILES = {"image-text-to-text": ("image", _picture), "audio-text-to-text": ("audio", _sound)}

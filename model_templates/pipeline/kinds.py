@@ -64,7 +64,7 @@ KINDS: dict[str, Kind] = {
 # Served faster by the task of the same name, which has its own engine.
 OWN_TASKS = (
     *("feature-extraction", "text-classification", "token-classification", "fill-mask"),
-    *("zero-shot-classification", "text-generation"),
+    *("zero-shot-classification", "text-generation", "image-text-to-text"),
 )
 # Gone from transformers, or never served here, and what to do instead.
 ELSEWHERE = {
@@ -72,8 +72,8 @@ ELSEWHERE = {
     "text2text-generation": "use task: text2text-generation",
     "summarization": "use task: text2text-generation",
     "translation": "use task: text2text-generation",
-    "visual-question-answering": "use pipeline: image-text-to-text with a vision-language model",
-    "vqa": "use pipeline: image-text-to-text with a vision-language model",
-    "image-to-text": "use pipeline: image-text-to-text",
+    "visual-question-answering": "use task: image-text-to-text with a vision-language model",
+    "vqa": "use task: image-text-to-text with a vision-language model",
+    "image-to-text": "use task: image-text-to-text",
     "video-classification": "it opens videos by their path or address only, which is not served",
 }

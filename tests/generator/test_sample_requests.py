@@ -17,12 +17,13 @@ from generator.render.curl_lines import curl_lines
 from generator.verbs.generate import generate
 
 URL = "http://127.0.0.1:8000/v2/models"
+STREAMING = ("text2text-generation", "image-text-to-text", "audio-text-to-text")
 
 
 def bodies(task: str, tmp_path: Path, **entry: Any) -> tuple[Any, Any]:
     """The JSON for /infer and for /generate of a model of one of our own tasks."""
     models = [{"name": "m", "task": task, "model": "org/name", "streaming": False, **entry}]
-    if task != "text2text-generation":
+    if task not in STREAMING:
         del models[0]["streaming"]
     (tmp_path / "models.yaml").write_text(json.dumps({"models": models}))
     generate(tmp_path / "models.yaml", tmp_path / "model_repository")
@@ -41,6 +42,8 @@ def bodies(task: str, tmp_path: Path, **entry: Any) -> tuple[Any, Any]:
         ("fill-mask", ["text_input"]),
         ("zero-shot-classification", ["text_input", "candidate_labels"]),
         ("text2text-generation", ["text_input"]),
+        ("image-text-to-text", ["text_input", "image"]),
+        ("audio-text-to-text", ["text_input", "audio"]),
     ],
 )
 def test_each_task_is_sent_what_it_needs(task: str, names: list[str], tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from generator.spec.task_folders import find_tasks
         ("translation_en_to_de", "'text2text-generation'?"),
         ("image-classification", "'pipeline', with options: {pipeline: image-classification}?"),
         ("automatic-speech-recognition", "{pipeline: automatic-speech-recognition}?"),
-        ("visual-question-answering", "{pipeline: visual-question-answering}?"),
+        ("visual-question-answering", "'image-text-to-text'?"),
     ],
 )
 def test_another_name_of_a_task_is_understood(tag: str, hint: str) -> None:

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from generator.openai_api.child_process import OpenAiProcess
+from generator.openai_api.child_process import OpenAiProcess, curl_line
+from generator.openai_api.schema.media import take_media
 from generator.server.listen import Listen
 from generator.verbs.generate import generate
 
@@ -40,3 +41,11 @@ def test_each_task_has_its_path_and_others_none(repository: Path, key: str | Non
             assert set(json.loads(words[-1])) == {"model", field}
             assert ("$HF_TRITON_OPENAI_KEY" in line) == (key is not None)
             assert "secret" not in line
+
+
+@pytest.mark.parametrize("tensor", ["image", "audio"])
+def test_a_model_that_sees_or_hears_is_sent_a_chat_with_a_file(tensor: str) -> None:
+    words = shlex.split(curl_line("http://127.0.0.1:9000", "m", "", f"{tensor}-text-to-text"))
+    assert words[1] == "http://127.0.0.1:9000/v1/chat/completions"
+    _, media = take_media(json.loads(words[-1])["messages"])
+    assert [part.tensor for part in media] == [tensor]

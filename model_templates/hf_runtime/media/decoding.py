@@ -26,6 +26,7 @@ _IMAGE_FORMATS = ("AVIF", "BMP", "GIF", "JPEG", "JPEG2000", "PNG", "TIFF", "WEBP
 _BASE64 = re.compile(rb"[A-Za-z0-9+/_-]+={0,2}")
 _DATA_URL = re.compile(rb"data:[\w.+-]*/?[\w.+-]*(;[\w=.+-]+)*;base64,", re.IGNORECASE)
 _NOT_OPENED = "send the file's bytes or base64: paths and addresses are not opened"
+_HEAD = 256  # bytes
 _UNKNOWN_SIZES = (0, 0xFFFFFFFF)  # of a RIFF file that was written to a pipe
 
 _MOST_VALUES = 2**28  # samples of all channels: 1 GiB
@@ -50,6 +51,8 @@ def file_bytes(field: str, value: bytes | str) -> bytes:
     raw = value.encode("utf-8", "surrogateescape") if isinstance(value, str) else value
     if not raw:
         raise RequestError(f"{field}: empty, {_NOT_OPENED}")
+    if not raw[:_HEAD].isascii():
+        return raw  # as nearly every file, without a look at all of it
     prefix = _DATA_URL.match(raw)
     packed = b"".join(raw[prefix.end() :].split() if prefix else raw.split())
     if _BASE64.fullmatch(packed):
@@ -80,19 +83,23 @@ def image(field: str, value: bytes | str, limits: MediaLimits) -> Any:
         allowed = ", ".join(known)
         raise RequestError(f"{field}: {_no_file('image', encoded)}; allowed: {allowed}") from None
     except Exception as error:
+        if isinstance(error, Image.DecompressionBombError):
+            raise _too_large(field, "an image of more pixels", limits) from None
         raise RequestError(f"{field}: a damaged image ({type(error).__name__})") from None
     width, height = picture.size
     if width * height > limits.image_pixels:
-        raise RequestError(
-            f"{field}: got an image of {width} x {height} pixels, at most "
-            f"{limits.image_pixels / 1e6:g} megapixels (max_image_megapixels)"
-        )
+        raise _too_large(field, f"an image of {width} x {height} pixels", limits)
     try:
         picture.load()
         return ImageOps.exif_transpose(picture).convert("RGB")
     except Exception as error:
         what = "cut short" if "truncated" in str(error) else f"damaged ({type(error).__name__})"
         raise RequestError(f"{field}: the {picture.format} image is {what}") from None
+
+
+def _too_large(field: str, got: str, limits: MediaLimits) -> RequestError:
+    allowed = f"at most {limits.image_pixels / 1e6:g} megapixels (max_image_megapixels)"
+    return RequestError(f"{field}: got {got}, {allowed}")
 
 
 def sound(field: str, value: bytes | str, sampling_rate: int, limits: MediaLimits) -> Samples:
