@@ -23,6 +23,7 @@ class MediaRunner:
     def __init__(self, plain: Any, fed: Any, entry: DecoderEntry) -> None:
         self.plain, self.fed, self.entry = plain, fed, entry
         self.cache = fed.cache
+        self.takes_drafts = all(getattr(one, "takes_drafts", False) for one in (plain, fed))
         self.name = plain.name if plain is fed else f"{plain.name}, {fed.name} with images"
 
     def forward(self, step: Step) -> torch.Tensor:

@@ -37,6 +37,7 @@ class StateRunner(PackedRunner):
     """Raises UnsupportedStatesError for another device, ImportError without Numba."""
 
     name = "packed, states"
+    takes_drafts = False  # a state holds all tokens, those that were wrong too
 
     def __init__(self, model: Any, cache: KVCache, device: torch.device) -> None:
         if device.type != "cpu":

@@ -241,4 +241,4 @@ def test_a_model_that_keeps_states_drafts_nothing(log_lines: list[str]) -> None:
     engine = InFlightEngine(setup(tiny_model("mamba2"), **NGRAMS))
     assert repeating(engine).finish_reason == "length"
     assert not engine.drafts
-    assert any("nothing is drafted: the cache" in line for line in log_lines)
+    assert any("nothing is drafted: the packed, states runner" in line for line in log_lines)
