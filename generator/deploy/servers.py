@@ -28,7 +28,9 @@ _SPARE_STORAGE = 1.5  # a new revision is fetched while the old one is still the
 
 _WEIGHTS = (".safetensors", ".bin")
 _SLOT_TASKS = {"text-generation", "image-text-to-text", "audio-text-to-text"}
-_WAITING_TASKS = {*_SLOT_TASKS, "text2text-generation", "pipeline"}
+_WAITING_TASKS = {
+    *(*_SLOT_TASKS, "text2text-generation", "automatic-speech-recognition", "pipeline")
+}
 
 
 @dataclass(frozen=True)

@@ -47,12 +47,14 @@ _OTHER_NAMES = {
     "ner": "token-classification",
     "conversational": "text-generation",
     **dict.fromkeys(("image-to-text", "visual-question-answering", "vqa"), "image-text-to-text"),
+    "asr": "automatic-speech-recognition",
+    "speech-to-text": "automatic-speech-recognition",
 }
 # What pipelines of transformers were called that no longer are: one model, several names.
 _TEXT_TO_TEXT = re.compile(r"(summarization|translation)(_\w+)?")
 _PIPELINES = re.compile(
     r"(zero-shot-)?(image|audio|object|video|mask|depth|keypoint)-[a-z-]+"
-    r"|automatic-speech-recognition|text-to-(audio|speech)|any-to-any"
+    r"|text-to-(audio|speech)|any-to-any"
     r"|(document|table)-question-answering"
 )
 

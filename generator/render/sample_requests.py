@@ -62,6 +62,8 @@ def sample_request(repository: Path, model: str, config: Any) -> dict[str, Value
         return _FOR_VLLM_BACKEND
     if task == "pipeline":
         return _for_pipeline(folder, config)
+    if task == "automatic-speech-recognition":
+        return {"audio": _sound()}
     if task in _FILES:
         name, file = _FILES[task]
         return {"text_input": _QUESTION, name: file()}

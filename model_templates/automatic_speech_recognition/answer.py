@@ -20,7 +20,7 @@ from text_generation.sequence.detokenizer import Detokenizer
 from text_generation.sequence.sampling_params import SamplingParams
 from text_generation.sequence.sequence import Sequence, Update
 
-from .transcript import Segment, Transcript, Window
+from .transcript import Segment, SpeechModel, Transcript, Window
 
 OUTPUTS = ("text_output", "segments", "language", "duration", "finish_reason")
 Submit = Callable[[list[Sequence]], None]
@@ -37,6 +37,7 @@ class Sound:
     duration: float
     deadline_s: float | None
     fails_on_timeout: bool
+    speech: SpeechModel
     tokenizer: Any
     text: str = ""
     segments: list[dict[str, Any]] = field(default_factory=list)
@@ -59,7 +60,7 @@ class Sound:
             window.prompt_token_ids,
             replace(self.params, max_tokens=window.max_tokens, seed=seed, rule=window.rule),
             answer,
-            Detokenizer(self.tokenizer, []),
+            Detokenizer(self.tokenizer, window.prompt_token_ids if window.continues_prompt else []),
             continues_prompt=window.continues_prompt,
             source=window.source,
             deadline_s=self.deadline_s,
@@ -92,7 +93,7 @@ class Sound:
 
     def _tell(self, segments: list[Segment], *, with_text: bool = True) -> None:
         for segment in segments[self._num_begun :]:
-            text = self.tokenizer.decode(segment.token_ids, skip_special_tokens=True)
+            text = self.speech.text(segment.token_ids)
             times = {"start": round(segment.start, 2), "end": round(segment.end, 2)}
             self.segments.append({**times, "text": text})
             self.text += text if with_text else ""

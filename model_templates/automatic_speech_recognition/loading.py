@@ -13,13 +13,20 @@ from hf_runtime.weights.model_files import model_files
 from hf_runtime.weights.processors import load_processor
 from hf_runtime.weights.served_model import ServedModel
 from text_generation.engine.engine import Engine
-from text_generation.loading import ModelParts, start_engine
+from text_generation.loading import ModelParts, load_parts, start_engine
 from text_generation.options import Options as EngineOptions
+from transformers import AutoModelForMultimodalLM, AutoModelForSeq2SeqLM, AutoModelForSpeechSeq2Seq
 
+from .audio_text import AudioTextModel
+from .encoder_decoders import EncoderDecoderModel
 from .options import Options
 from .request import SpeechReader
 from .transcript import SpeechModel, Wanted
 from .whisper.transcript import WhisperModel
+
+# Others begin their outputs with tokens that their own processors choose.
+_ENCODER_DECODERS = ("whisper", "moonshine", "moonshine_streaming", "speech_to_text")
+_USUAL_TOKENS = 448  # of an audio-text model's answer
 
 
 @dataclass(frozen=True)
@@ -42,8 +49,7 @@ def load_speech(served: ServedModel, placement: Placement, num_threads: int) -> 
         LoadError: with the one line that the operator reads.
     """
     options = Options(**served.options)
-    parts, processor = _load_parts(served, placement)
-    speech = speech_model(parts, processor)
+    parts, speech = _load(served, options, placement)
     _check_options(speech, options)
     engine = start_engine(served.name, parts, _engine_options(options), placement, num_threads)
     dtype = str(parts.model.dtype).removeprefix("torch.")
@@ -58,19 +64,35 @@ def load_speech(served: ServedModel, placement: Placement, num_threads: int) -> 
     )
 
 
-def speech_model(parts: ModelParts, processor: Any) -> SpeechModel:
-    """How the model transcribes."""
-    return WhisperModel(parts.model, processor)
-
-
-def _load_parts(served: ServedModel, placement: Placement) -> tuple[ModelParts, Any]:
-    from transformers import AutoModelForSpeechSeq2Seq
-
+def _load(
+    served: ServedModel, options: Options, placement: Placement
+) -> tuple[ModelParts, SpeechModel]:
+    """What the files hold, and how the model transcribes."""
     files = model_files(served)
     config = load_config(served, files)
+    if not config.is_encoder_decoder and _hears_in_prompts(config):
+        parts = load_parts(served, placement)
+        assert parts.media is not None
+        own = parts.model.generation_config.max_new_tokens
+        max_tokens = own or _USUAL_TOKENS
+        heard = AudioTextModel(parts.media, parts.tokenizer, options.instruction, max_tokens)
+        return parts, heard
+    if config.model_type not in _ENCODER_DECODERS:
+        raise LoadError(
+            f"task automatic-speech-recognition: {config.model_type} can't run in flight; serve it "
+            "with task: pipeline, options: {pipeline: automatic-speech-recognition}"
+        )
     processor = load_processor(served, files)
     model = load_model(served, files, AutoModelForSpeechSeq2Seq, config, placement)
-    return ModelParts(config, processor.tokenizer, model), processor
+    kind = WhisperModel if config.model_type == "whisper" else EncoderDecoderModel
+    speech = kind(model, processor)
+    sources = tuple(speech.trial_sources())
+    return ModelParts(config, processor.tokenizer, model, sources=sources), speech
+
+
+def _hears_in_prompts(config: Any) -> bool:
+    classes = (AutoModelForMultimodalLM, AutoModelForSeq2SeqLM)
+    return any(type(config) in one._model_mapping for one in classes)  # noqa: SLF001
 
 
 def _check_options(speech: SpeechModel, options: Options) -> None:

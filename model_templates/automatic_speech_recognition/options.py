@@ -7,7 +7,7 @@ to read ``model.json``. What means the same as for text-generation is described 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
-from typing import Any, Literal
+from typing import Any
 
 from text_generation.options import Options as TextGenerationOptions
 
@@ -37,7 +37,7 @@ class Options:
             "default: the model's own, else it is detected"
         },
     )
-    speech_task: Literal["transcribe", "translate"] | None = field(
+    speech_task: str | None = field(
         default=None,
         metadata={
             "help": "transcribe or translate (to English), of requests that name no task; default: "
@@ -77,7 +77,15 @@ class Options:
             "min": 0,
         },
     )
-    kv_cache_gib: float | None = _same("kv_cache_gib")
+    kv_cache_gib: float | None = field(
+        default=None,
+        metadata={
+            "help": "memory for keys and values, of the transcripts and of the sounds; default: at "
+            "most half of the free memory (CPU) or 90 % of it (GPU)",
+            "unit": "GiB",
+            "exclusive_min": 0,
+        },
+    )
     num_reader_threads: int = field(
         default=2,
         metadata={

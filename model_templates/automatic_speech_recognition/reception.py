@@ -128,6 +128,7 @@ class Reception(PooledReception):
             duration=len(samples) / speech.sampling_rate,
             deadline_s=deadline_s,
             fails_on_timeout=row.fails_on_timeout,
+            speech=speech,
             tokenizer=self.loaded.tokenizer,
         )
 

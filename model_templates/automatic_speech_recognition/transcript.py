@@ -71,7 +71,9 @@ class Transcript(Protocol):
 class SpeechModel(Protocol):
     """Makes transcripts. May be used by several threads at once."""
 
-    sampling_rate: int
+    @property
+    def sampling_rate(self) -> int:
+        """In Hz, of the sounds that the model reads."""
 
     def check(self, wanted: Wanted) -> None:
         """Raises RequestError for what the model can't do; called before the sound is decoded."""
@@ -80,6 +82,29 @@ class SpeechModel(Protocol):
         """A transcript of samples (num_samples,) at ``sampling_rate``. Raises RequestError for a
         sound that the model can't read.
         """
+
+    def text(self, token_ids: list[int]) -> str:
+        """The words of a segment."""
+
+
+@dataclass(eq=False)
+class OneWindow:
+    """The transcript of a model that reads a sound at once."""
+
+    window: Window
+    seconds: float
+    language: str = ""
+    _is_read: bool = False
+
+    def next_window(self) -> Window | None:
+        return None if self._is_read else self.window
+
+    def begun(self, token_ids: list[int]) -> list[Segment]:
+        return []
+
+    def ended(self, token_ids: list[int]) -> list[Segment]:
+        self._is_read = True
+        return [Segment(0.0, self.seconds, token_ids)]
 
 
 def token_ids_of(value: Any) -> tuple[int, ...]:

@@ -32,10 +32,13 @@ from .request.bad_words import word_tokenizer
 from .request.chat import ChatTemplate
 from .request.parsing import PromptReader, Tokenize
 from .sequence.sequence import DecoderStart
+from .sequence.source import Source
 from .structured.compiling import Compiler
 from .structured.grammar_processes import GrammarProcesses
 
-_MEDIA_TASKS = ("image-text-to-text", "audio-text-to-text")
+_MEDIA_TASKS = ("image-text-to-text", "audio-text-to-text", "automatic-speech-recognition")
+_MEDIA_CLASSES = ("AutoModelForMultimodalLM", "AutoModelForSeq2SeqLM")
+_CLASSES = ("AutoModelForCausalLM", *_MEDIA_CLASSES)  # those of images and sounds last
 
 
 @dataclass(frozen=True)
@@ -53,12 +56,15 @@ class LoadedModel:
 
 @dataclass(frozen=True)
 class ModelParts:
-    """What a model's files hold; ``media`` where its prompts may have images or sounds."""
+    """What a model's files hold; ``media`` where its prompts may have images or sounds. With
+    ``sources`` an encoder-decoder of sounds is tried, the longest first.
+    """
 
     config: Any
     tokenizer: Any
     model: Any
     media: MediaProcessor | None = None
+    sources: tuple[Source, ...] = ()
 
     @property
     def decoder_start(self) -> DecoderStart | None:
@@ -109,13 +115,11 @@ def _load_media_parts(
     served: ServedModel, files: Path, config: Any, placement: Placement
 ) -> ModelParts:
     """As ``load_parts``, with the processor, which holds the tokenizer."""
-    from transformers import AutoModelForMultimodalLM
-
     processor = load_processor(served, files)
     tokenizer = getattr(processor, "tokenizer", None)
     if tokenizer is None:
         raise LoadError(f"{served.source}: it has no processor of text and images or sounds")
-    model = load_model(served, files, AutoModelForMultimodalLM, config, placement)
+    model = load_model(served, files, _auto_class(config, _MEDIA_CLASSES), config, placement)
     accepted = inspect.signature(model.forward).parameters
     return ModelParts(config, tokenizer, model, MediaProcessor(processor, config, accepted))
 
@@ -150,6 +154,7 @@ def start_engine(
         free_bytes=free_bytes,
         prepare=prepack_all if device.type == "cpu" else lambda model: None,
         adapters=adapters,
+        sources=parts.sources,
         trial_prompts=() if parts.media is None else parts.media.trial_prompts(),
     )
     return _start_engine(name, setup)
@@ -196,19 +201,18 @@ def loaded_model(
     )
 
 
-def _auto_class(config: Any) -> Any:
-    """The class of transformers that makes a model of this configuration, alone or by remote code;
-    of images and sounds too where no other does.
+def _auto_class(config: Any, names: tuple[str, ...] = _CLASSES) -> Any:
+    """The first of these classes of transformers that makes a model of this configuration, alone or
+    by remote code, else the first of all.
     """
     import transformers
 
     if config.is_encoder_decoder:
         return transformers.AutoModelForSeq2SeqLM
     remote = getattr(config, "auto_map", None) or {}
-    names = ("AutoModelForCausalLM", "AutoModelForMultimodalLM", "AutoModelForSeq2SeqLM")
     classes = [getattr(transformers, name) for name in names]
     known = (c for c in classes if type(config) in c._model_mapping or c.__name__ in remote)  # noqa: SLF001
-    return next(known, transformers.AutoModelForCausalLM)
+    return next(known, classes[0])
 
 
 def _start_engine(name: str, setup: EngineSetup) -> Engine:

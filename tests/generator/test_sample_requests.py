@@ -17,7 +17,12 @@ from generator.render.curl_lines import curl_lines
 from generator.verbs.generate import generate
 
 URL = "http://127.0.0.1:8000/v2/models"
-STREAMING = ("text2text-generation", "image-text-to-text", "audio-text-to-text")
+STREAMING = (
+    "text2text-generation",
+    "image-text-to-text",
+    "audio-text-to-text",
+    "automatic-speech-recognition",
+)
 
 
 def bodies(task: str, tmp_path: Path, **entry: Any) -> tuple[Any, Any]:
@@ -44,6 +49,7 @@ def bodies(task: str, tmp_path: Path, **entry: Any) -> tuple[Any, Any]:
         ("text2text-generation", ["text_input"]),
         ("image-text-to-text", ["text_input", "image"]),
         ("audio-text-to-text", ["text_input", "audio"]),
+        ("automatic-speech-recognition", ["audio"]),
     ],
 )
 def test_each_task_is_sent_what_it_needs(task: str, names: list[str], tmp_path: Path) -> None:

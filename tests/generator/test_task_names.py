@@ -18,7 +18,7 @@ from generator.spec.task_folders import find_tasks
         ("summarization", "'text2text-generation'?"),
         ("translation_en_to_de", "'text2text-generation'?"),
         ("image-classification", "'pipeline', with options: {pipeline: image-classification}?"),
-        ("automatic-speech-recognition", "{pipeline: automatic-speech-recognition}?"),
+        ("speech-to-text", "'automatic-speech-recognition'?"),
         ("visual-question-answering", "'image-text-to-text'?"),
     ],
 )

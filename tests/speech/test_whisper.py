@@ -11,24 +11,14 @@ from automatic_speech_recognition.transcript import Segment, Wanted, Window
 from automatic_speech_recognition.whisper.segments import complete_segments, split
 from automatic_speech_recognition.whisper.transcript import WhisperModel
 from hf_runtime.errors import RequestError
-from transformers import AutoProcessor, WhisperForConditionalGeneration
 from transformers.modeling_outputs import BaseModelOutput
 
+from tests.speech.conftest import load, reference
 from tests.speech.tiny_whisper import END, TIMESTAMP_BEGIN, speech, tiny_whisper
 
 T = TIMESTAMP_BEGIN
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # transformers' of its own calls
-
-
-@pytest.fixture(scope="module")
-def loaded(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any]:
-    return load(tiny_whisper(tmp_path_factory.mktemp("whisper")))
-
-
-def load(folder: Path) -> tuple[Any, Any]:
-    model = WhisperForConditionalGeneration.from_pretrained(folder).eval()
-    return model, AutoProcessor.from_pretrained(folder)
 
 
 def greedy(model: Any, window: Window) -> list[int]:
@@ -54,30 +44,6 @@ def transcribed(loaded: Any, sound: Any, wanted: Wanted) -> tuple[str, list[Segm
     while (window := transcript.next_window()) is not None:
         segments += transcript.ended(greedy(model, window))
     return transcript.language, segments
-
-
-def reference(loaded: Any, sound: Any, wanted: Wanted) -> list[Any]:
-    """transformers' own segments."""
-    model, processor = loaded
-    is_long = len(sound) > processor.feature_extractor.n_samples
-    features = processor.feature_extractor(
-        sound,
-        sampling_rate=16_000,
-        truncation=False,
-        padding="longest" if is_long else "max_length",
-        return_tensors="pt",
-    ).input_features
-    prompt = torch.tensor(processor.get_prompt_ids(wanted.prompt)) if wanted.prompt else None
-    return list(
-        model.generate(
-            features,
-            return_timestamps=wanted.timestamps or is_long,
-            language=wanted.language,
-            task=wanted.task,
-            prompt_ids=prompt,
-            return_segments=True,
-        )["segments"][0]
-    )
 
 
 @pytest.mark.parametrize(

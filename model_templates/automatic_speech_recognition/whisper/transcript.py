@@ -30,6 +30,7 @@ class WhisperModel:
         self._extractor, self._tokenizer = processor.feature_extractor, processor.tokenizer
         self.sampling_rate = int(self._extractor.sampling_rate)
         config, own = model.config, model.generation_config
+        own.suppress_tokens = own.begin_suppress_tokens = None  # the rule of each window does that
         encoder = model.get_encoder()
         stride = encoder.conv1.stride[0] * encoder.conv2.stride[0]
         self.num_positions = int(config.max_source_positions)
@@ -60,6 +61,9 @@ class WhisperModel:
         wanted = replace(wanted, timestamps=wanted.timestamps or is_long)
         return WhisperTranscript(self, features, wanted, self._prompt(wanted.prompt))
 
+    def text(self, token_ids: list[int]) -> str:
+        return str(self._tokenizer.decode(token_ids, skip_special_tokens=True))
+
     def max_tokens(self, num_initial: int, wanted: Wanted) -> int:
         """Of a window whose decoder begins with so many tokens."""
         room = self._max_length - num_initial
@@ -72,6 +76,19 @@ class WhisperModel:
         if asked is None and self._own_max_length is not None:
             asked = self._own_max_length  # which leaves out what the decoder begins with
         return room if asked is None else min(room, asked)
+
+    def trial_sources(self) -> list[Source]:
+        """Sounds to try an engine with."""
+        draw = np.random.default_rng(0)
+        sounds = (draw.normal(0, 0.1, self.sampling_rate).astype(np.float32) for _ in range(3))
+        return [self.source(self._features(sound), 0) for sound in sounds]
+
+    def source(self, features: npt.NDArray[np.float32], start: int) -> Source:
+        """A window of features (mel bins, frames) from a frame on, silence after their end."""
+        part = features[:, start : start + self.window_frames]
+        padded = np.pad(part, ((0, 0), (0, self.window_frames - part.shape[1])))
+        inputs = {"input_features": torch.from_numpy(padded)[None]}
+        return Source(inputs, self.num_positions)
 
     def _features(self, sound: Samples) -> npt.NDArray[np.float32]:
         """(mel bins, frames): at least a window's."""
@@ -140,7 +157,7 @@ class WhisperTranscript:
         self._num_forced = len(forced)
         return Window(
             prompt_token_ids=prompt,
-            source=self._source(),
+            source=self.model.source(self.features, self._seek),
             max_tokens=len(forced) + (0 if self._only_detects else max_tokens),
             rule=WhisperRule(tokens, tuple(forced), self.wanted.timestamps),
             is_plain=not self.wanted.timestamps,
@@ -163,11 +180,3 @@ class WhisperTranscript:
         found = split(own, begin, self._seek * FRAME_S, num_frames)
         self._seek += found.num_frames
         return found.segments
-
-    def _source(self) -> Source:
-        """The features of the next window, silence after their end."""
-        size = self.model.window_frames
-        part = self.features[:, self._seek : self._seek + size]
-        padded = np.pad(part, ((0, 0), (0, size - part.shape[1])))
-        inputs = {"input_features": torch.from_numpy(padded)[None]}
-        return Source(inputs, self.model.num_positions)
