@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from text_generation.fused.attention_rules import UnsupportedDecoderError
+from text_generation.fused.decoder import UnsupportedDecoderError
 from text_generation.in_flight import runner_selection, storage
 from text_generation.kv import paged_cache, pages
 from text_generation.kv.paged_cache import PagedSize, plan_pages

@@ -59,12 +59,12 @@ PACKED: dict[str, tuple[str, dict[str, Any]]] = {
         "falcon",
         {"new_decoder_architecture": True, "num_kv_heads": 2, "alibi": False},
     ),
+    "gptj": ("gptj", {**_GPT2_SHAPE, "rotary_dim": 4}),
     "stablelm": ("stablelm", _GROUPED),
     "mixtral": ("mixtral", {**_GROUPED, "num_local_experts": 4}),
 }
 CACHED: dict[str, tuple[str, dict[str, Any]]] = {
     "falcon-alibi": ("falcon", {"alibi": True}),
-    "gptj": ("gptj", {**_GPT2_SHAPE, "rotary_dim": 4}),
     "bloom": ("bloom", {"n_head": 4, "n_layer": 2}),
 }
 _FULL, _LINEAR = "full_attention", "linear_attention"

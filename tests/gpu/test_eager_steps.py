@@ -10,7 +10,7 @@ from tests.gpu.test_decode_steps import BUDGET, budget_of
 from tests.gpu.tiny_models import tiny_on_gpu
 
 
-@pytest.mark.parametrize("name", ["gptj", "bloom"])
+@pytest.mark.parametrize("name", ["bloom"])
 def test_a_decode_step_that_nothing_captures_copies_and_waits_no_more(name: str) -> None:
     with FakeGpu(total_bytes=2 * GIB) as gpu, engine_on(gpu, tiny_on_gpu(name)) as fake:
         log = fake.decode_step(*(fake.sequence(10) for _ in range(3)))

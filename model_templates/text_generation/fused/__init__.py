@@ -1,1 +1,1 @@
-"""Decoders of Llama's shape on the CPU, with what lies between their matrix products compiled."""
+"""Decoders on the CPU, with what lies between their matrix products compiled."""

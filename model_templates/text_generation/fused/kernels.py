@@ -1,5 +1,5 @@
-"""What a decoder of Llama's shape computes between its matrix products, and layers of int8 before
-and after theirs, as loops over tokens.
+"""What a decoder computes between its matrix products, and layers of int8 before and after theirs,
+as loops over tokens.
 
 Each is compiled for memory in float32 or in bfloat16, and computes in float32; bfloat16 is rounded
 where torch's operators would round. A kernel takes its arguments as integers (thread_team.py):
@@ -227,6 +227,9 @@ def exp(x: Any) -> Any:
 
 
 _ROW_BLOCK = 4
+_TWO = np.float32(2)
+# 2 sqrt(2 / pi), and that times 0.044715
+_GELU_LINEAR, _GELU_CUBIC = np.float32(1.5957691216), np.float32(0.0713548163)
 _SEARCH_BLOCK = 1024
 _LOWEST = np.float32(-np.inf)
 # The ranges of int8/row_quantization.py. Adding 0.5 makes the cast to int32, which truncates, round
@@ -267,6 +270,62 @@ def _norm(a: Any, x: Any, delta: Any, weight: Any, out: Any) -> None:
 
 
 @njit(fastmath=True, error_model="numpy")
+def _wide_norm(a: Any, x: Any, delta: Any, out: Any) -> None:
+    """2 rows, 3 parts of each, 4 size of a part, 5 numbers from one row to the next, 6 x, 7 delta
+    as large or 0, 8 weight and 9 bias or 0, (size,) or (parts, size), both float32, 10 out, 11
+    numbers from one part's weight to the next, 12 whether the mean is taken off, 13 eps, 14 numbers
+    from one part to the next: x += delta; out = norm(x) * weight + bias, part by part.
+    """
+    rows, parts, size, stride, eps = a[2], a[3], a[4], a[5], float_of(a[13])
+    weight, bias = float32_at(a[8]), float32_at(a[9])
+    while True:
+        task = take(a, 0)
+        if task >= rows * parts:
+            break
+        row, part = task // parts, task % parts
+        at, first = row * stride + part * a[14], part * a[11]
+        if a[7] != 0:
+            for i in range(size):
+                store(x, at + i, load(x, at + i) + load(delta, at + i))
+        mean = _ZERO
+        if a[12] != 0:
+            for i in range(size):
+                mean += load(x, at + i)
+            mean /= np.float32(size)
+        total = _ZERO
+        for i in range(size):
+            value = load(x, at + i) - mean
+            total += value * value
+        scale = _ONE / np.sqrt(total / np.float32(size) + eps)
+        if a[9] != 0:
+            for i in range(size):
+                value = (load(x, at + i) - mean) * scale * load(weight, first + i)
+                store(out, at + i, value + load(bias, first + i))
+        else:
+            for i in range(size):
+                value = (load(x, at + i) - mean) * scale
+                store(out, at + i, value * load(weight, first + i))
+
+
+@njit(fastmath=True, error_model="numpy")
+def _gelu_tanh_mul(a: Any, x: Any, out: Any) -> None:
+    """As silu_mul, with the tanh form of GELU, https://arxiv.org/abs/1606.08415, in place of SiLU.
+    The half of 1 + tanh(y) is the sigmoid of 2 y.
+    """
+    rows, size = a[2], a[3]
+    while True:
+        row = take(a, 0)
+        if row >= rows:
+            break
+        gate, up, to = 2 * row * size, (2 * row + 1) * size, row * size
+        for i in range(size):
+            value = load(x, gate + i)
+            inner = value * (_GELU_LINEAR + _GELU_CUBIC * value * value)
+            value = rounded(out, value / (_ONE + exp(-inner)))
+            store(out, to + i, value * load(x, up + i))
+
+
+@njit(fastmath=True, error_model="numpy")
 def _silu_mul(a: Any, x: Any, out: Any) -> None:
     """2 rows, 3 size, 4 x (rows, 2 * size) gate and up, 5 out (rows, size): silu(gate) * up."""
     rows, size = a[2], a[3]
@@ -296,22 +355,41 @@ def _rotate(x: Any, at: Any, cos: Any, sin: Any, angle: Any, half: Any, out: Any
         store(out, to + half + i, second)
 
 
+@njit(fastmath=True, error_model="numpy", inline="always")
+def _rotate_pairs(x: Any, at: Any, cos: Any, sin: Any, angle: Any, half: Any) -> None:
+    """As _rotate, in place, in GPT-J's order of pairs."""
+    for i in range(half):
+        low, high = load(x, at + 2 * i), load(x, at + 2 * i + 1)
+        c, s = load(cos, angle + i), load(sin, angle + i)
+        store(x, at + 2 * i, low * c - high * s)
+        store(x, at + 2 * i + 1, high * c + low * s)
+
+
 @njit(fastmath=True, error_model="numpy")
 def _place(
-    a: Any, qkv: Any, keys: Any, values: Any, cos: Any, sin: Any, q_norm: Any, k_norm: Any
+    a: Any,
+    qkv: Any,
+    keys: Any,
+    values: Any,
+    cos: Any,
+    sin: Any,
+    q_norm: Any,
+    k_norm: Any,
+    in_pairs: Any,
 ) -> None:
     """Normalises (where the model does) and rotates queries and keys in place, and writes keys and
-    values to their slots.
+    values to their slots. Numba compiles one branch of ``in_pairs``, which is None or not.
 
     2 tokens, 3 heads, 4 kv_heads, 5 dim, 6 cache length, 7 qkv (tokens, (heads + 2 kv_heads) *
     dim), 8 keys and 9 values (slots, kv_heads, length, dim), 10 slots and 11 positions (tokens,)
     int64, 12 cos and 13 sin (positions, rotary dim), 14 rotary dim, 15 q norm's weight or 0,
-    16 k norm's, 17 eps.
+    16 k norm's, 17 eps, 18 whether qkv is interleaved: each head of keys follows its queries, and
+    its values follow it.
     """
     tokens, heads, kv_heads, dim, length = a[2], a[3], a[4], a[5], a[6]
     slots, positions = integers_at(a[10]), integers_at(a[11])
     rotary, eps = a[14], float_of(a[17])
-    width = (heads + 2 * kv_heads) * dim
+    width, groups = (heads + 2 * kv_heads) * dim, heads // kv_heads
     while True:
         token = take(a, 0)
         if token >= tokens:
@@ -320,13 +398,23 @@ def _place(
         angle, slot = position * rotary, slots[token]
         for head in range(heads + kv_heads):
             at = first + head * dim
+            if a[18] != 0:
+                at += head // (groups + 1) * dim  # past the values of the heads before
+            is_key = head % (groups + 1) == groups if a[18] != 0 else head >= heads
             if a[15] != 0:
-                _normalised(qkv, at, dim, q_norm if head < heads else k_norm, eps, qkv, at)
-            _rotate(qkv, at, cos, sin, angle, rotary // 2, qkv, at)
+                _normalised(qkv, at, dim, k_norm if is_key else q_norm, eps, qkv, at)
+            if in_pairs is None:
+                _rotate(qkv, at, cos, sin, angle, rotary // 2, qkv, at)
+            else:
+                _rotate_pairs(qkv, at, cos, sin, angle, rotary // 2)
         for head in range(kv_heads):
             to = ((slot * kv_heads + head) * length + position) * dim
-            key_at = first + (heads + head) * dim
-            value_at = key_at + kv_heads * dim
+            if a[18] != 0:
+                key_at = first + (head * (groups + 2) + groups) * dim
+                value_at = key_at + dim
+            else:
+                key_at = first + (heads + head) * dim
+                value_at = key_at + kv_heads * dim
             for i in range(dim):
                 store(keys, to + i, load(qkv, key_at + i))
             for i in range(dim):
@@ -334,17 +422,20 @@ def _place(
 
 
 @njit(fastmath=True, error_model="numpy")
-def _attend(a: Any, qkv: Any, keys: Any, values: Any, out: Any) -> None:
-    """Each token's queries over its own sequence's keys up to its position.
+def _attend(a: Any, qkv: Any, keys: Any, values: Any, out: Any, changed: Any) -> None:
+    """Each token's queries over its own sequence's keys up to its position. Numba compiles one
+    branch of ``changed``, which is None or not: whether scores have a soft cap or sinks.
 
     2 tokens, 3 heads, 4 kv_heads, 5 dim, 6 cache length, 7 qkv, 8 keys, 9 values, 10 slots,
     11 positions, 12 out (tokens, heads * dim), 13 scratch (threads, length + dim) float32,
-    14 window or 0, 15 scale.
+    14 window or 0, 15 scale, 16 whether qkv is interleaved, 17 soft cap, 18 sinks (heads,) float32
+    or 0.
     """
     tokens, heads, kv_heads, dim, length = a[2], a[3], a[4], a[5], a[6]
     slots, positions, window, scale = integers_at(a[10]), integers_at(a[11]), a[14], float_of(a[15])
     scores = float32_at(a[13] + 4 * take(a, 1) * (length + dim))
     groups, width = heads // kv_heads, (heads + 2 * kv_heads) * dim
+    between = 2 * dim if a[16] != 0 else 0  # one head's queries and the next's: key and value
     while True:
         task = take(a, 0)
         if task >= tokens * kv_heads:
@@ -354,12 +445,39 @@ def _attend(a: Any, qkv: Any, keys: Any, values: Any, out: Any) -> None:
         begin = max(0, end - window) if window else 0
         base = (slots[token] * kv_heads + kv_head) * length * dim
         for head in range(kv_head * groups, (kv_head + 1) * groups):
-            query, to = token * width + head * dim, (token * heads + head) * dim
+            query = token * width + head * dim + kv_head * between
+            to = (token * heads + head) * dim
             _score(qkv, query, keys, base + begin * dim, end - begin, dim, scale, scores)
-            total = _softmax(scores, end - begin)
+            if changed is None:
+                total = _softmax(scores, end - begin)
+            else:
+                total = _softmax_changed(a, scores, end - begin, head)
             _weigh(values, base + begin * dim, end - begin, dim, scores, length)
             for i in range(dim):
                 store(out, to + i, load(scores, length + i) / total)
+
+
+@njit(fastmath=True, error_model="numpy")
+def _softmax_changed(a: Any, scores: Any, count: Any, head: Any) -> Any:
+    """As _softmax, of capped scores, https://arxiv.org/abs/2408.00118, and with a sink beside them,
+    https://arxiv.org/abs/2309.17453.
+    """
+    softcap, sinks = float_of(a[17]), float32_at(a[18])
+    if a[17] != 0:
+        for j in range(count):
+            power = exp(load(scores, j) * (_TWO / softcap))
+            store(scores, j, softcap - softcap * _TWO / (power + _ONE))
+    largest = load(scores, 0)
+    if a[18] != 0:
+        largest = max(largest, load(sinks, head))
+    for j in range(1, count):
+        largest = max(largest, load(scores, j))
+    total = exp(load(sinks, head) - largest) if a[18] != 0 else _ZERO
+    for j in range(count):
+        weight = exp(load(scores, j) - largest)
+        store(scores, j, weight)
+        total += weight
+    return total
 
 
 @njit(fastmath=True, error_model="numpy")
@@ -540,24 +658,70 @@ def _silu_mul_bfloat16(a: Any) -> None:
     _silu_mul(a, bfloat16_at(a[4]), bfloat16_at(a[5]))
 
 
+def _wide_norm_float32(a: Any) -> None:
+    _wide_norm(a, float32_at(a[6]), float32_at(a[7]), float32_at(a[10]))
+
+
+def _wide_norm_bfloat16(a: Any) -> None:
+    _wide_norm(a, bfloat16_at(a[6]), bfloat16_at(a[7]), bfloat16_at(a[10]))
+
+
+def _gelu_tanh_mul_float32(a: Any) -> None:
+    _gelu_tanh_mul(a, float32_at(a[4]), float32_at(a[5]))
+
+
+def _gelu_tanh_mul_bfloat16(a: Any) -> None:
+    _gelu_tanh_mul(a, bfloat16_at(a[4]), bfloat16_at(a[5]))
+
+
 def _place_float32(a: Any) -> None:
     at = float32_at
-    _place(a, at(a[7]), at(a[8]), at(a[9]), at(a[12]), at(a[13]), at(a[15]), at(a[16]))
+    _place(a, at(a[7]), at(a[8]), at(a[9]), at(a[12]), at(a[13]), at(a[15]), at(a[16]), None)
 
 
 def _place_bfloat16(a: Any) -> None:
     at = bfloat16_at
-    _place(a, at(a[7]), at(a[8]), at(a[9]), at(a[12]), at(a[13]), at(a[15]), at(a[16]))
+    _place(a, at(a[7]), at(a[8]), at(a[9]), at(a[12]), at(a[13]), at(a[15]), at(a[16]), None)
+
+
+def _place_pairs_float32(a: Any) -> None:
+    at = float32_at
+    _place(a, at(a[7]), at(a[8]), at(a[9]), at(a[12]), at(a[13]), at(a[15]), at(a[16]), 1)
+
+
+def _place_pairs_bfloat16(a: Any) -> None:
+    at = bfloat16_at
+    _place(a, at(a[7]), at(a[8]), at(a[9]), at(a[12]), at(a[13]), at(a[15]), at(a[16]), 1)
+
+
+def _place_wide_bfloat16(a: Any) -> None:
+    at, wide = bfloat16_at, float32_at  # angles in float32, as OLMo 2 has them
+    _place(a, at(a[7]), at(a[8]), at(a[9]), wide(a[12]), wide(a[13]), at(a[15]), at(a[16]), None)
+
+
+def _place_pairs_wide_bfloat16(a: Any) -> None:
+    at, wide = bfloat16_at, float32_at
+    _place(a, at(a[7]), at(a[8]), at(a[9]), wide(a[12]), wide(a[13]), at(a[15]), at(a[16]), 1)
 
 
 def _attend_float32(a: Any) -> None:
     at = float32_at
-    _attend(a, at(a[7]), at(a[8]), at(a[9]), at(a[12]))
+    _attend(a, at(a[7]), at(a[8]), at(a[9]), at(a[12]), None)
 
 
 def _attend_bfloat16(a: Any) -> None:
     at = bfloat16_at
-    _attend(a, at(a[7]), at(a[8]), at(a[9]), at(a[12]))
+    _attend(a, at(a[7]), at(a[8]), at(a[9]), at(a[12]), None)
+
+
+def _attend_changed_float32(a: Any) -> None:
+    at = float32_at
+    _attend(a, at(a[7]), at(a[8]), at(a[9]), at(a[12]), 1)
+
+
+def _attend_changed_bfloat16(a: Any) -> None:
+    at = bfloat16_at
+    _attend(a, at(a[7]), at(a[8]), at(a[9]), at(a[12]), 1)
 
 
 _ENTRIES: dict[tuple[str, str], Callable[[Any], None]] = {
@@ -569,10 +733,20 @@ _ENTRIES: dict[tuple[str, str], Callable[[Any], None]] = {
     ("argmax", "bfloat16"): _argmax_bfloat16,
     ("norm", "float32"): _norm_float32,
     ("norm", "bfloat16"): _norm_bfloat16,
+    ("wide_norm", "float32"): _wide_norm_float32,
+    ("wide_norm", "bfloat16"): _wide_norm_bfloat16,
+    ("gelu_tanh_mul", "float32"): _gelu_tanh_mul_float32,
+    ("gelu_tanh_mul", "bfloat16"): _gelu_tanh_mul_bfloat16,
     ("silu_mul", "float32"): _silu_mul_float32,
     ("silu_mul", "bfloat16"): _silu_mul_bfloat16,
     ("place", "float32"): _place_float32,
     ("place", "bfloat16"): _place_bfloat16,
+    ("place_pairs", "float32"): _place_pairs_float32,
+    ("place_pairs", "bfloat16"): _place_pairs_bfloat16,
+    ("place_wide", "bfloat16"): _place_wide_bfloat16,
+    ("place_pairs_wide", "bfloat16"): _place_pairs_wide_bfloat16,
+    ("attend_changed", "float32"): _attend_changed_float32,
+    ("attend_changed", "bfloat16"): _attend_changed_bfloat16,
     ("attend", "float32"): _attend_float32,
     ("attend", "bfloat16"): _attend_bfloat16,
 }

@@ -1,4 +1,4 @@
-"""Runs a step of a decoder of Llama's shape on the CPU, with compiled kernels.
+"""Runs a step of a decoder on the CPU, with compiled kernels.
 
 Like the packed runner it lays all tokens of a step in one row. Between two matrix products one
 compiled loop replaces a dozen torch operators, and each token reads the keys of its own sequence
@@ -15,17 +15,16 @@ from ..engine.step import Step
 from ..kv.kv_cache import KVCache
 from ..runners.packed_attention import AttentionRule, PrefillSpan, prefill_attention
 from ..runners.packed_runner import lay_out
-from .attention_rules import UnsupportedDecoderError
-from .decoder import DecoderLayer, Norm, read_decoder
-from .kernel_loading import load_kernel
+from .decoder import Attention, DecoderLayer, Mlp, Norm, UnsupportedDecoderError
+from .reading.decoders import finished, read_decoder
+from .row_loops import RowLoops
 from .sizes import check_sizes
-from .thread_team import ThreadTeam, bits_of
+from .thread_team import Kernel, ThreadTeam, bits_of
 
 # Chunks of at least 48 tokens that attend to at least 256 are bound by computing, not by reading
 # memory: there SDPA's blocked matrix products are faster than the kernel.
 _LONG_CHUNK, _LONG_PREFIX = 48, 256
-_MIN_PARALLEL_SIZE = 4096  # numbers; for fewer, starting the threads costs more than it saves
-_DTYPES = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
+_DTYPES = (torch.float32, torch.bfloat16)
 
 
 class FusedRunner:
@@ -42,18 +41,26 @@ class FusedRunner:
             raise UnsupportedDecoderError(f"it is {model.dtype} on {device.type}")
         _, self.kv_heads, self.length, self.dim = cache.keys[0].shape
         self.cache = cache
-        self.dtype = model.dtype
-        self.decoder = read_decoder(model, self.length, self.dim)
+        self.decoder = read_decoder(model, self.length)
         stored = [*cache.keys, *cache.values]
-        check_sizes(self.decoder, stored, self.kv_heads, self.length, self.dtype)
-        self.heads = self.decoder.num_heads
+        check_sizes(self.decoder, stored, self.kv_heads, self.length, model.dtype)
+        self.heads = self.decoder.layers[0].attention.num_heads
         self._sizes = (self.heads, self.kv_heads, self.dim, self.length)
         self.thread_team = ThreadTeam(torch.get_num_threads())
-        self._norm, self._silu_mul, self._place, self._attend, self._argmax = (
-            load_kernel(name, _DTYPES[model.dtype])
-            for name in ("norm", "silu_mul", "place", "attend", "argmax")
-        )
+        self.loops = RowLoops(model.dtype, self.thread_team)
+        self.argmax = self.loops.argmax
+        self._kernels = [self._kernels_of(layer.attention) for layer in self.decoder.layers]
         self._scratch = torch.empty(self.thread_team.num_threads, self.length + self.dim)
+
+    def _kernels_of(self, attention: Attention) -> tuple[Kernel, Kernel]:
+        """What places a layer's keys, and what attends."""
+        place, rotary = "place", attention.rotary
+        if rotary is not None:
+            place += "_pairs" if rotary.in_pairs else ""
+            place += "_wide" if rotary.cos.dtype != self.loops.dtype else ""
+        changed = attention.softcap or attention.sinks is not None
+        attend = "attend_changed" if changed else "attend"
+        return self.loops.kernel(place), self.loops.kernel(attend)
 
     @torch.inference_mode()
     def forward(self, step: Step) -> torch.Tensor:
@@ -61,88 +68,91 @@ class FusedRunner:
         tokens, last_rows, spans = lay_out(step)
         input_ids, positions, slots = tokens
         where = _Where(slots, positions, _stretches(len(slots), [s for s in spans if _is_long(s)]))
-        hidden = self.decoder.embed(input_ids)  # (tokens, hidden)
+        hidden = self._embedded(input_ids, positions)  # (tokens, hidden)
         delta = None
         for index, layer in enumerate(self.decoder.layers):
-            qkv = layer.qkv(self._normalised(hidden, delta, layer.input_norm))
-            self._store(index, layer, qkv, where)
+            x = self.loops.added(hidden, delta, layer.attention_norm)
+            qkv = layer.attention.qkv(x)
+            self._store(index, layer.attention, qkv, where)
             if layer is self.decoder.layers[-1] and not last_rows:
                 return hidden[:0]  # no logits are wanted; quantized layers may not take 0 rows
             if layer is self.decoder.layers[-1] and len(last_rows) < len(slots):
                 # The other tokens' keys and values are in the cache: nothing else of them is used.
                 hidden, qkv, where = hidden[last_rows], qkv[last_rows], where.of(last_rows)
-            delta = layer.output(self._attention(index, layer, qkv, where))
-            delta = self._mlp(layer, self._normalised(hidden, delta, layer.mlp_norm))
-        logits: torch.Tensor = self.decoder.head(self._normalised(hidden, delta, self.decoder.norm))
-        return logits
+                x = x[last_rows] if layer.is_parallel else x
+            attended = self._attention(index, layer.attention, qkv, where)
+            delta = self._rest(layer, hidden, x, layer.attention.output(attended))
+        normed = self.loops.added(hidden, delta, self.decoder.norm)
+        return finished(self.decoder.head(normed), self.decoder.logit_scale, self.decoder.softcap)
 
-    def argmax(self, logits: torch.Tensor) -> torch.Tensor:
-        """logits (rows, vocab) -> the first of the largest in each row, (rows,) int64."""
-        if logits.dtype != self.dtype or not logits.is_contiguous():
-            return logits.argmax(dim=-1)
-        rows, size = logits.shape
-        out = torch.empty(rows, dtype=torch.int64)
-        self.thread_team.run(self._argmax, rows, size, logits.data_ptr(), out.data_ptr())
-        return out
+    def _embedded(self, input_ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        hidden = self.decoder.embed(input_ids)
+        if self.decoder.embedding_scale != 1:
+            hidden.mul_(self.decoder.embedding_scale)
+        if self.decoder.positions is not None:
+            hidden.add_(self.decoder.positions[positions])
+        return hidden
 
-    def _normalised(
-        self, hidden: torch.Tensor, delta: torch.Tensor | None, norm: Norm
+    def _rest(
+        self, layer: DecoderLayer, hidden: torch.Tensor, x: torch.Tensor, delta: torch.Tensor
     ) -> torch.Tensor:
-        """Adds ``delta`` to ``hidden`` in place -> its norm, (tokens, hidden)."""
-        rows, size = hidden.shape
-        out = torch.empty_like(hidden)
-        self.thread_team.run(
-            self._norm,
-            *(rows, size, hidden.data_ptr(), 0 if delta is None else delta.data_ptr()),
-            *(norm.weight.data_ptr(), out.data_ptr(), bits_of(norm.eps)),
-            parallel=rows * size > _MIN_PARALLEL_SIZE,
-        )
-        return out
-
-    def _mlp(self, layer: DecoderLayer, x: torch.Tensor) -> torch.Tensor:
-        gate_up = layer.gate_up(x)
-        rows, size = gate_up.shape[0], gate_up.shape[1] // 2
-        out = gate_up.new_empty(rows, size)
-        self.thread_team.run(
-            self._silu_mul,
-            *(rows, size, gate_up.data_ptr(), out.data_ptr()),
-            parallel=rows * size > _MIN_PARALLEL_SIZE,
-        )
-        return layer.down(out)
-
-    def _store(self, index: int, layer: DecoderLayer, qkv: torch.Tensor, where: _Where) -> None:
-        """Rotates queries and keys of qkv (tokens, (heads + 2 kv_heads) * dim) by their positions,
-        in place, and writes keys and values to the cache.
+        """What a layer adds to ``hidden`` beside what this adds itself; ``x`` is what attention was
+        given, ``delta`` what it gave, (tokens, hidden) each.
         """
-        q_norm, k_norm = layer.query_norm, layer.key_norm
+        delta = self._scaled(layer, delta, layer.attention_post_norm)
+        if not layer.is_parallel:
+            x = self.loops.added(hidden, delta, layer.mlp_norm)
+        elif layer.mlp_norm is not layer.attention_norm:
+            x = self.loops.added(hidden, None, layer.mlp_norm)
+        made = self.loops.mlp(layer.mlp, x) if isinstance(layer.mlp, Mlp) else layer.mlp(x)
+        made = self._scaled(layer, made, layer.mlp_post_norm)
+        return made.add_(delta) if layer.is_parallel else made
+
+    def _scaled(self, layer: DecoderLayer, delta: torch.Tensor, norm: Norm | None) -> torch.Tensor:
+        if norm is not None:
+            delta = self.loops.added(delta, None, norm)
+        return delta if layer.scale == 1 else delta.mul_(layer.scale)
+
+    def _store(self, index: int, attention: Attention, qkv: torch.Tensor, where: _Where) -> None:
+        """Norms queries and keys of qkv (tokens, (heads + 2 kv_heads) * dim), rotates them by their
+        positions, and writes keys and values to the cache.
+        """
+        q_norm, k_norm, rotary = attention.query_norm, attention.key_norm, attention.rotary
+        if q_norm is not None and q_norm.is_wide:
+            self.loops.norm_heads(attention, qkv, self.dim)
+            q_norm = k_norm = None
         self.thread_team.run(
-            self._place,
+            self._kernels[index][0],
             *(len(qkv), *self._sizes, qkv.data_ptr(), *self._stored(index), *where.addresses(0)),
-            *(self.decoder.cos.data_ptr(), self.decoder.sin.data_ptr()),
-            self.decoder.cos.shape[1],
+            *((rotary.cos.data_ptr(), rotary.sin.data_ptr()) if rotary else (0, 0)),
+            rotary.cos.shape[1] if rotary else 0,
             q_norm.weight.data_ptr() if q_norm else 0,
             k_norm.weight.data_ptr() if k_norm else 0,
             bits_of(q_norm.eps) if q_norm else 0,
+            int(attention.is_interleaved),
             parallel=len(qkv) > 1,
         )
 
     def _attention(
-        self, index: int, layer: DecoderLayer, qkv: torch.Tensor, where: _Where
+        self, index: int, attention: Attention, qkv: torch.Tensor, where: _Where
     ) -> torch.Tensor:
         """qkv (tokens, (heads + 2 kv_heads) * dim), whose keys and values are in the cache ->
         (tokens, heads * dim).
         """
         out = qkv.new_empty(len(qkv), self.heads * self.dim)
+        sinks = attention.sinks
         for first, last, span in where.stretches:
-            if span is not None:
-                self._attend_long(index, qkv[first:last], span, layer, out[first:last])
+            if span is not None and sinks is None:
+                self._attend_long(index, qkv[first:last], span, attention, out[first:last])
                 continue
             self.thread_team.run(
-                self._attend,
+                self._kernels[index][1],
                 *(last - first, *self._sizes, qkv[first:].data_ptr(), *self._stored(index)),
                 *where.addresses(first),
                 *(out[first:].data_ptr(), self._scratch.data_ptr()),
-                *(layer.window, bits_of(layer.scale)),
+                *(attention.window, bits_of(attention.scale), int(attention.is_interleaved)),
+                bits_of(attention.softcap) if attention.softcap else 0,
+                0 if sinks is None else sinks.data_ptr(),
             )
         return out
 
@@ -155,11 +165,15 @@ class FusedRunner:
         index: int,
         qkv: torch.Tensor,
         span: PrefillSpan,
-        layer: DecoderLayer,
+        attention: Attention,
         out: torch.Tensor,
     ) -> None:
-        queries = qkv[:, : self.heads * self.dim].view(1, len(qkv), self.heads, self.dim)
-        rule = AttentionRule(layer.scale, layer.window)
+        if attention.is_interleaved:
+            groups = qkv.view(1, len(qkv), self.kv_heads, -1, self.dim)[:, :, :, :-2]
+            queries = groups.flatten(2, 3)
+        else:
+            queries = qkv[:, : self.heads * self.dim].view(1, len(qkv), self.heads, self.dim)
+        rule = AttentionRule(attention.scale, attention.window, attention.softcap)
         keys, values = self.cache.keys[index], self.cache.values[index]
         attended = prefill_attention(queries.transpose(1, 2), keys, values, span, rule)
         out.view(len(qkv), self.heads, self.dim).copy_(attended)

@@ -8,8 +8,15 @@ from __future__ import annotations
 
 import torch
 
-from .attention_rules import UnsupportedDecoderError
-from .decoder import Decoder, DecoderLayer, Linear, Norm
+from .decoder import (
+    Attention,
+    Decoder,
+    DecoderLayer,
+    Linear,
+    Mlp,
+    Norm,
+    UnsupportedDecoderError,
+)
 
 _ROWS = 2
 
@@ -29,30 +36,73 @@ def check_sizes(
         raise UnsupportedDecoderError("not every layer keeps keys and values")
     if any(one.shape != shape or one.dtype != dtype for one in stored):
         raise UnsupportedDecoderError("its keys and values differ in size")
-    rotary = decoder.cos.shape[1]
-    if rotary % 2 or rotary > dim or decoder.cos.shape != (length, rotary):
-        raise UnsupportedDecoderError(f"it rotates {rotary} of {dim} numbers")
-    if decoder.num_heads % kv_heads:
-        raise UnsupportedDecoderError(f"it has {decoder.num_heads} heads for {kv_heads} of keys")
-    token_ids = torch.zeros(_ROWS, dtype=torch.int64, device=decoder.cos.device)
+    token_ids = torch.zeros(_ROWS, dtype=torch.int64, device=decoder.norm.weight.device)
     hidden = _rows(decoder.embed, token_ids, dtype)
     _check_norm(decoder.norm, hidden.shape[1])
+    positions = decoder.positions
+    if positions is not None and (positions.shape[0] < length or positions.dtype != dtype):
+        raise UnsupportedDecoderError(f"it has {len(positions)} positions for {length} tokens")
     for layer in decoder.layers:
-        _check_layer(layer, hidden, (decoder.num_heads, kv_heads, dim))
+        if layer.attention.num_heads != decoder.layers[0].attention.num_heads:
+            raise UnsupportedDecoderError("its layers differ in the number of heads")
+        _check_attention(layer.attention, hidden, (kv_heads, dim, length))
+        _check_rest(layer, hidden)
 
 
-def _check_layer(layer: DecoderLayer, hidden: torch.Tensor, sizes: tuple[int, int, int]) -> None:
-    heads, kv_heads, dim = sizes
-    size, dtype = hidden.shape[1], hidden.dtype
-    for norm, norm_size in (
-        *((layer.input_norm, size), (layer.mlp_norm, size)),
-        *((layer.query_norm, dim), (layer.key_norm, dim)),
+def _check_attention(
+    attention: Attention, hidden: torch.Tensor, sizes: tuple[int, int, int]
+) -> None:
+    kv_heads, dim, length = sizes
+    heads, dtype = attention.num_heads, hidden.dtype
+    if heads % kv_heads:
+        raise UnsupportedDecoderError(f"it has {heads} heads for {kv_heads} of keys")
+    _rows(attention.qkv, hidden, dtype, (heads + 2 * kv_heads) * dim)
+    _rows(attention.output, hidden.new_zeros(_ROWS, heads * dim), dtype, hidden.shape[1])
+    if attention.rotary is not None:
+        cos = attention.rotary.cos
+        if cos.shape[1] % 2 or cos.shape[1] > dim or len(cos) != length:
+            raise UnsupportedDecoderError(f"it rotates {cos.shape[1]} of {dim} numbers")
+        if cos.dtype not in (dtype, torch.float32):
+            raise UnsupportedDecoderError(f"its rotary embedding is in {cos.dtype}")
+    if attention.sinks is not None and attention.sinks.shape != (heads,):
+        raise UnsupportedDecoderError(f"sinks of {tuple(attention.sinks.shape)} for {heads} heads")
+    norms = attention.query_norm, attention.key_norm
+    if any(norms) and not all(norms):
+        raise UnsupportedDecoderError("it norms queries or keys alone")
+    for norm, count in zip(norms, (heads, kv_heads), strict=True):
+        if norm is not None:
+            _check_head_norm(attention, norm, count, dim)
+
+
+def _check_head_norm(attention: Attention, norm: Norm, heads: int, dim: int) -> None:
+    if attention.norms_whole:
+        if norm.weight.numel() != heads * dim or not norm.is_wide:
+            raise UnsupportedDecoderError(f"a norm of {tuple(norm.weight.shape)} for {heads} heads")
+    else:
+        _check_norm(norm, dim)
+    if (
+        attention.is_interleaved
+        and norm.is_wide
+        and (attention.norms_whole or heads != attention.num_heads)
     ):
-        _check_norm(norm, norm_size)
-    _rows(layer.qkv, hidden, dtype, (heads + 2 * kv_heads) * dim)
-    _rows(layer.output, hidden.new_zeros(_ROWS, heads * dim), dtype, size)
-    inner = _rows(layer.gate_up, hidden, dtype).shape[1]
-    _rows(layer.down, hidden.new_zeros(_ROWS, inner // 2), dtype, size)
+        raise UnsupportedDecoderError("it norms heads that lie apart")
+    if norm.is_wide != attention.query_norm.is_wide:  # type: ignore[union-attr]
+        raise UnsupportedDecoderError("it norms queries and keys in two ways")
+
+
+def _check_rest(layer: DecoderLayer, hidden: torch.Tensor) -> None:
+    size, dtype, mlp = hidden.shape[1], hidden.dtype, layer.mlp
+    for norm in (
+        *(layer.attention_norm, layer.attention_post_norm),
+        *(layer.mlp_norm, layer.mlp_post_norm),
+    ):
+        _check_norm(norm, size)
+    if not isinstance(mlp, Mlp):
+        _rows(mlp, hidden, dtype, size)
+        return
+    inner = _rows(mlp.up, hidden, dtype).shape[1]
+    inner = inner // 2 if mlp.is_gated else inner
+    _rows(mlp.down, hidden.new_zeros(_ROWS, inner), dtype, size)
 
 
 def _check_norm(norm: Norm | None, size: int) -> None:

@@ -14,7 +14,8 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-from ..fused.decoder import Linear, joined_by_prepacking
+from ..fused.decoder import Linear
+from ..fused.reading.decoders import joined_by_prepacking
 
 
 class JointLinear:

@@ -13,7 +13,7 @@ from ..engine.engine import EngineSetup
 from ..kv.kv_cache import context_length, stable_length
 from ..kv.layer_shapes import LayerShape, layer_shapes
 from ..lora.linear import attach
-from ..runners.falcon import use_attention_interface
+from ..runners.attention_interface import use_attention_interface
 from .encoder_decoders import EncoderDecoder, hold_encoder_decoder
 from .largest_step import free_beside_steps, longest_source_step
 from .media_plan import MediaPlan, decoder_entry, plan_media

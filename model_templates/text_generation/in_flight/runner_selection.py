@@ -23,7 +23,7 @@ from hf_runtime.errors import RuntimeModelError, reason
 from ..engine.own_logits import difference, narrowed, own_logits
 from ..engine.scheduler import Scheduler
 from ..engine.step import Step
-from ..fused.attention_rules import UnsupportedDecoderError
+from ..fused.decoder import UnsupportedDecoderError
 from ..gpu.backends import AttentionCase, RecordingAttention, select_attention
 from ..gpu.runner import GpuFusedRunner
 from ..kv.kv_cache import CacheSize, KVCache
@@ -160,7 +160,7 @@ def fused_runner(model: Any, cache: KVCache, device: torch.device) -> Runner:
 
     Raises:
         ImportError: Numba is not installed.
-        UnsupportedDecoderError: the model is not of Llama's shape.
+        UnsupportedDecoderError: the model computes what the kernels do not.
     """
     from ..fused.runner import FusedRunner
 
@@ -191,7 +191,7 @@ def _fits_fused(
     try:
         error = _difference(fused_runner, model, shapes, device, expected)
     except ImportError as missing:
-        log.info(f"models of Llama's shape are slower on this CPU without Numba: {missing}")
+        log.info(f"decoders are slower on this CPU without Numba: {missing}")
         return False
     except UnsupportedDecoderError:
         return False

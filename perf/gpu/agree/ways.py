@@ -80,7 +80,7 @@ def _attention(device: torch.device, dtype: torch.dtype) -> Iterator[Way]:
 @contextmanager
 def _attending_by(attention: Callable[[], Any], *, is_fused: bool = True) -> Iterator[None]:
     """Raises _AbsentError."""
-    from text_generation.fused.attention_rules import UnsupportedDecoderError
+    from text_generation.fused.decoder import UnsupportedDecoderError
     from text_generation.in_flight import runner_selection
 
     try:

@@ -286,7 +286,7 @@ class LateProcess:
         return self._read.fileno()
 
 
-@pytest.mark.parametrize("architecture", ["llama", "gptj"])
+@pytest.mark.parametrize("architecture", ["llama", "bloom"])
 def test_nobody_waits_for_a_grammar_that_takes_long(architecture: str) -> None:
     with running(InFlightEngine(setup(tiny_model(architecture)))) as engine:
         answers, process = Answers(), LateProcess()

@@ -35,7 +35,6 @@ pytestmark = pytest.mark.slow
 
 ASKED = mixed_load(14)
 COMPILED = STATES.keys() - {"minimax", "minimax-m3", "deepseek-v3.2"}
-FUSED = {"llama", "mistral", "qwen2", "qwen2-sliding", "qwen3"}
 CHUNKED = {"max_num_seqs": 4, "max_num_batched_tokens": 12}
 
 
@@ -103,26 +102,15 @@ def assert_mixed(steps: list[Step]) -> None:
     assert any(later < earlier for earlier, later in itertools.pairwise(counts))
 
 
-@pytest.mark.parametrize("name", sorted(FUSED))
-def test_fused_runner_gives_generates_tokens(name: str) -> None:
-    model = tiny_model(name)
-    expected = varied_reference(model)
+def test_fused_runner_gives_generates_tokens(
+    packed_model: tuple[Any, list[tuple[int, ...]], str],
+) -> None:
+    model, expected, own_attention = packed_model
     tokens, runner, steps = tokens_in_flight(model)
+    model.set_attn_implementation(own_attention)
     assert runner == "fused"
     assert tokens == expected
     assert_mixed(steps)
-
-
-def test_only_decoders_of_llamas_shape_are_fused(
-    packed_model: tuple[Any, list[tuple[int, ...]], str], request: pytest.FixtureRequest
-) -> None:
-    model, _, own_attention = packed_model
-    engine = InFlightEngine(setup(model, max_num_seqs=4))
-    with running(engine):
-        fused = engine.runner.name == "fused"
-    model.set_attn_implementation(own_attention)
-    name = request.node.callspec.params["packed_model"]
-    assert fused == (name in FUSED)
 
 
 @pytest.mark.usefixtures("not_fused")

@@ -12,7 +12,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from text_generation.fused import kernel_loading, thread_team
-from text_generation.fused.attention_rules import UnsupportedDecoderError
+from text_generation.fused.decoder import UnsupportedDecoderError
 from text_generation.fused.kernel_loading import load_kernel
 from text_generation.fused.runner import FusedRunner
 from text_generation.fused.thread_team import ThreadTeam, bits_of
@@ -20,6 +20,7 @@ from text_generation.in_flight import runner_selection
 from text_generation.in_flight.engine import InFlightEngine
 from text_generation.kv.kv_cache import CacheSize, KVCache
 from text_generation.kv.layer_shapes import layer_shapes
+from text_generation.runners.attention_interface import use_attention_interface
 
 from tests.engine.driving import generate_all, running, setup
 from tests.engine.tiny_models import Asked, mixed_load, random_model, reference, tiny_model
@@ -180,12 +181,6 @@ def fused(model: Any, max_model_len: int = 32) -> FusedRunner:
     )
 
 
-@pytest.mark.parametrize("name", ["gemma2", "gpt2", "mixtral", "phi"])
-def test_other_shapes_are_named(name: str) -> None:
-    with pytest.raises(UnsupportedDecoderError, match=r"has no|is made of|soft cap"):
-        fused(tiny_model(name))
-
-
 SHAPE = {
     "vocab_size": 97,
     "hidden_size": 32,
@@ -196,36 +191,127 @@ SHAPE = {
     "num_hidden_layers": 4,
     "max_position_embeddings": 128,
     "pad_token_id": 0,
+    "tie_word_embeddings": False,
 }
-# A short scene in bfloat16 holds these for Llama where their weights are small.
-NEAR = {
-    "layers without rotary embedding": ("smollm3", {}),
-    "queries scaled at far positions": (
-        "ministral3",
-        {
-            "rope_parameters": {
-                "rope_type": "yarn",
-                "rope_theta": 10000.0,
-                "factor": 4.0,
-                "original_max_position_embeddings": 64,
-                "llama_4_scaling_beta": 0.1,
-            }
-        },
+_GPT2 = {"n_embd": 32, "n_head": 4, "n_layer": 2, "n_positions": 128}
+_FALCON = {"alibi": False, "head_dim": None}  # its configuration takes no head_dim
+_EXPERTS = {"num_local_experts": 4, "num_experts": 4, "num_experts_per_tok": 2}
+_SMALL_EXPERTS = {**_EXPERTS, "moe_intermediate_size": 16}
+_CAPS = {"attn_logit_softcapping": 1.0, "final_logit_softcapping": 8.0}
+_SCALES = {"residual_multiplier": 0.5, "embedding_multiplier": 3.0, "logits_scaling": 2.0}
+# What each of them has that Llama's shape has not.
+FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
+    "gpt2": ("gpt2", _GPT2),
+    "gpt-bigcode": ("gpt_bigcode", _GPT2),
+    "gpt-neox": ("gpt_neox", {}),
+    "gpt-neox in sequence": ("gpt_neox", {"use_parallel_residual": False}),
+    "opt": ("opt", {"ffn_dim": 64, "word_embed_proj_dim": 32}),
+    "phi": ("phi", {}),
+    "phi with head norms": ("phi", {"qk_layernorm": True, "num_key_value_heads": 4}),
+    "phi3": ("phi3", {}),
+    "gemma2": ("gemma2", {"sliding_window": 8, **_CAPS}),
+    "gemma3": ("gemma3_text", {"sliding_window": 8, "num_hidden_layers": 6}),
+    "cohere": ("cohere", {"use_qk_norm": True}),
+    "cohere2": ("cohere2", {"sliding_window": 8}),
+    "granite": ("granite", _SCALES),
+    "olmo2": ("olmo2", {}),
+    "starcoder2": ("starcoder2", {}),
+    "persimmon": ("persimmon", {"num_key_value_heads": 4}),
+    "falcon": ("falcon", _FALCON),
+    "falcon of 40 B": (
+        "falcon",
+        {**_FALCON, "new_decoder_architecture": True, "num_kv_heads": 2},
     ),
-    "another order of halves": ("helium", {}),
-    "cosines in float32": ("ernie4_5", {}),
+    "gptj": ("gptj", {**_GPT2, "rotary_dim": 4}),
+    "smollm3": ("smollm3", {}),  # layers without rotary embedding
+    "helium": ("helium", {}),
+    "ernie4_5": ("ernie4_5", {}),
+    "mixtral": ("mixtral", _EXPERTS),
+    "qwen2-moe": ("qwen2_moe", {**_SMALL_EXPERTS, "shared_expert_intermediate_size": 16}),
+    "qwen3-moe": ("qwen3_moe", _SMALL_EXPERTS),
+    "gpt-oss": ("gpt_oss", {**_EXPERTS, "sliding_window": 8}),
 }
+MIXTURES = ("mixtral", "-moe", "-oss")
 
 
-@pytest.mark.parametrize("near", sorted(NEAR))
-def test_what_is_only_nearly_of_this_shape_is_named(near: str, dtype: torch.dtype) -> None:
-    model_type, changes = NEAR[near]
-    model = random_model(model_type, **SHAPE, **changes).to(dtype)
+def family(name: str) -> Any:
+    """A tiny model whose norms have weights and biases that tell one from another."""
+    model_type, changes = FAMILIES[name]
+    given = {key: value for key, value in {**SHAPE, **changes}.items() if value is not None}
+    model = random_model(model_type, **given)
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() == 1:
+                parameter.add_(torch.randn(parameter.shape, generator=generator), alpha=0.2)
+    return model
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_families_give_generates_tokens(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("text_generation.fused.runner._LONG_CHUNK", 4)
+    monkeypatch.setattr("text_generation.fused.runner._LONG_PREFIX", 6)
+    model = family(name)
+    asked = mixed_load(7)
+    expected = reference(model, asked)
+    engine = InFlightEngine(setup(model, max_num_seqs=3, max_num_batched_tokens=12))
+    with running(engine):
+        assert engine.runner.name == "fused"
+        assert generate_all(engine, asked, at_first=4) == expected
+
+
+# A mixture's rounding chooses other experts in a model as wild as these.
+@pytest.mark.parametrize("name", [name for name in FAMILIES if not name.endswith(MIXTURES)])
+def test_families_are_held_in_bfloat16(name: str) -> None:
+    model = family(name).to(torch.bfloat16)
+    use_attention_interface(model)
+    chosen = runner_selection.select_runner(model, layer_shapes(model, CPU), CPU)
+    assert chosen is runner_selection.fused_runner
+
+
+@pytest.mark.parametrize("name", ["bloom", "gptj", "falcon-alibi"])
+def test_what_calls_no_attention_function_is_named(name: str) -> None:
+    with pytest.raises(UnsupportedDecoderError, match="calls no attention function"):
+        fused(tiny_model(name))
+
+
+def test_queries_scaled_at_far_positions_are_named(dtype: torch.dtype) -> None:
+    """A short scene in bfloat16 holds them for Llama's where their weights are small."""
+    rope = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
+    changes = {"rope_theta": 10000.0, "llama_4_scaling_beta": 0.1}
+    model = random_model("ministral3", **SHAPE, rope_parameters={**rope, **changes}).to(dtype)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.mul_(0.1)
-    with pytest.raises(UnsupportedDecoderError, match=r"not only rotated|embedding is in"):
+    with pytest.raises(UnsupportedDecoderError, match="not only rotated"):
         fused(model)
+
+
+@pytest.mark.parametrize("has_mean", [False, True])
+def test_wide_norm_of_parts(has_mean: bool, threads: ThreadTeam, dtype: torch.dtype) -> None:
+    """Of heads that lie apart, each with its own weight."""
+    x, weight, bias = torch.randn(5, 3, 3, 24).to(dtype), torch.randn(3, 24), torch.randn(3, 24)
+    heads, expected = x[:, :, 1], x.clone()
+    wide = heads.float() - heads.float().mean(-1, keepdim=True) * has_mean
+    normed = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + 1e-5) * weight + bias
+    expected[:, :, 1] = normed.to(dtype)
+    at = heads.data_ptr()
+    run(
+        threads,
+        "wide_norm",
+        dtype,
+        *(5, 3, 24, heads.stride(0), at, 0, weight.data_ptr(), bias.data_ptr(), at, 24),
+        *(int(has_mean), bits_of(1e-5), heads.stride(1)),
+    )
+    assert_close(x, expected)
+
+
+def test_gelu_mul_is_the_form_with_tanh(threads: ThreadTeam, dtype: torch.dtype) -> None:
+    gates = torch.cat([torch.randn(3, 30) * 3, torch.tensor([[-1e4, -9.0, 0, 9, 1e4, -1] * 5])])
+    gate, up = gates.to(dtype), torch.randn(4, 30).to(dtype)
+    both, out = torch.cat([gate, up], dim=-1), torch.empty(4, 30, dtype=dtype)
+    run(threads, "gelu_tanh_mul", dtype, 4, 30, both.data_ptr(), out.data_ptr())
+    assert_close(out, F.gelu(gate, approximate="tanh") * up)
 
 
 def test_scaled_angles_are_rotations(dtype: torch.dtype) -> None:

@@ -1,4 +1,4 @@
-"""Falcon through transformers' attention interface gives Falcon's own logits."""
+"""Falcon and GPT-J through transformers' attention interface give their own logits."""
 
 from __future__ import annotations
 
@@ -7,20 +7,21 @@ from typing import Any
 import pytest
 import torch
 from text_generation.kv.layer_shapes import layer_shapes
-from text_generation.runners.falcon import use_attention_interface
+from text_generation.runners.attention_interface import use_attention_interface
 
-from tests.engine.tiny_models import tiny_model
+from tests.engine.tiny_models import PACKED, tiny_model
 
 CPU = torch.device("cpu")
 KINDS: dict[str, dict[str, Any]] = {
     "falcon-rotary": {},  # one key head
     "falcon-new": {},  # two
     "a key head for each": {"multi_query": False},
+    "gptj": {},
 }
 
 
-def falcon(kind: str, **changes: Any) -> Any:
-    name = kind if kind.startswith("falcon") else "falcon-rotary"
+def tiny(kind: str, **changes: Any) -> Any:
+    name = kind if kind in PACKED else "falcon-rotary"
     return tiny_model(name, **KINDS[kind], **changes)
 
 
@@ -28,7 +29,7 @@ def falcon(kind: str, **changes: Any) -> Any:
 @pytest.mark.parametrize("kind", KINDS)
 @torch.inference_mode()
 def test_logits_stay_as_they_were(kind: str, attention: str) -> None:
-    model = falcon(kind, attn_implementation=attention)
+    model = tiny(kind, attn_implementation="eager" if kind == "gptj" else attention)
     tokens = torch.randint(0, 97, (2, 12))
     mask = torch.ones(2, 12, dtype=torch.int64)
     mask[0, :4] = 0
@@ -41,7 +42,7 @@ def test_logits_stay_as_they_were(kind: str, attention: str) -> None:
 
 @pytest.mark.parametrize("kind, kv_heads", [("falcon-rotary", 1), ("falcon-new", 2)])
 def test_the_cache_keeps_each_key_head_once(kind: str, kv_heads: int) -> None:
-    model = falcon(kind)
+    model = tiny(kind)
     use_attention_interface(model)
     assert {shape.num_kv_heads for shape in layer_shapes(model, CPU)} == {kv_heads}
 

@@ -1,8 +1,10 @@
-"""Falcon's attention through transformers' attention interface, which its own does not use.
+"""Attention of Falcon, GPT-J and CodeGen through transformers' attention interface, which their own
+does not use.
 
-Its own picks the keys out of a layer's product by lists of indices, which the host copies to a GPU
-and waits for, twice a layer; repeats them for every query head, in the cache too, or has one key
-head broadcast, for which a GPU has the plain kernel alone; and is run by the cache runner only.
+Falcon's own picks the keys out of a layer's product by lists of indices, which the host copies to a
+GPU and waits for, twice a layer; repeats them for every query head, in the cache too, or has one
+key head broadcast, for which a GPU has the plain kernel alone. GPT-J's computes scores one operator
+after another. Both are run by the cache runner only.
 """
 
 from __future__ import annotations
@@ -12,18 +14,26 @@ from typing import Any
 
 import torch
 
+_GPTJ = ("GPTJAttention", "CodeGenAttention")
+
 
 def use_attention_interface(model: Any) -> None:
-    """Changes a Falcon with a rotary embedding; leaves every other model as it is."""
-    config = model.config
-    if config.model_type != "falcon" or config.alibi:
-        return
+    """Changes a GPT-J, a CodeGen or a Falcon with a rotary embedding; leaves every other model as
+    it is.
+    """
+    is_falcon = model.config.model_type == "falcon" and not model.config.alibi
     for module in model.modules():
-        if type(module).__name__ == "FalconAttention":
+        kind = type(module).__name__
+        if kind == "FalconAttention" and is_falcon:
             module.num_key_value_groups = module.num_heads // module.num_kv_heads
             module.forward = MethodType(_forward, module)
-    # What transformers tells from the source of a model's attention.
-    model._can_set_attn_implementation = lambda: True  # noqa: SLF001
+        elif kind in _GPTJ:
+            module.config = model.config  # CodeGen's have none
+            module._attn = MethodType(_attend, module)  # noqa: SLF001
+        else:
+            continue
+        # What transformers tells from the source of a model's attention.
+        model._can_set_attn_implementation = lambda: True  # noqa: SLF001
 
 
 def _forward(
@@ -81,3 +91,33 @@ def _plain(
         scores = scores + attention_mask
     weights = torch.softmax(scores, dim=-1, dtype=torch.float32).to(query.dtype)
     return (weights @ value).transpose(1, 2), weights
+
+
+def _attend(
+    module: Any,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None = None,
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """query, key and value (batch, heads, tokens, dim) -> the same shape."""
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+    name = module.config._attn_implementation  # noqa: SLF001
+    scaling = 1 / float(module.scale_attn)
+    attend = ALL_ATTENTION_FUNCTIONS.get_interface(name, _own)
+    out, weights = attend(module, query, key, value, attention_mask, scaling=scaling, dropout=0.0)
+    return out.transpose(1, 2), weights
+
+
+def _own(
+    module: Any,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    **_: Any,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """``eager``: the model's own."""
+    out, weights = type(module)._attn(module, query, key, value, attention_mask)  # noqa: SLF001
+    return out.transpose(1, 2), weights

@@ -1,0 +1,1 @@
+"""Finds in a model what decoder.py describes, from one recorded forward."""

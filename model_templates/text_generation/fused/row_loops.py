@@ -1,0 +1,103 @@
+"""Runs the compiled loops over rows: norms, gated activations, argmax. Knows no cache."""
+
+from __future__ import annotations
+
+import torch
+
+from .decoder import Attention, Mlp, Norm
+from .kernel_loading import load_kernel
+from .reading.layers import ACTIVATIONS
+from .thread_team import Kernel, ThreadTeam, bits_of
+
+MIN_PARALLEL_SIZE = 4096  # numbers; for fewer, starting the threads costs more than it saves
+_GATED = ("silu", "gelu_tanh")  # for which one loop activates and multiplies
+
+
+class RowLoops:
+    """Loops over rows of ``dtype``, on torch's threads. Kernels are loaded when first used."""
+
+    def __init__(self, dtype: torch.dtype, team: ThreadTeam) -> None:
+        self.dtype, self._team = dtype, team
+        self._norm = self.kernel("norm")
+
+    def kernel(self, name: str) -> Kernel:
+        """A kernel for this dtype."""
+        return load_kernel(name, str(self.dtype).removeprefix("torch."))
+
+    def added(
+        self, hidden: torch.Tensor, delta: torch.Tensor | None, norm: Norm | None
+    ) -> torch.Tensor:
+        """Adds ``delta`` to ``hidden`` in place -> its norm, or itself, (tokens, hidden)."""
+        if norm is None:
+            return hidden if delta is None else hidden.add_(delta)
+        out = torch.empty_like(hidden)
+        if norm.is_wide:
+            self._wide(norm, hidden, delta, out)
+            return out
+        rows, size = hidden.shape
+        self._team.run(
+            self._norm,
+            *(rows, size, hidden.data_ptr(), 0 if delta is None else delta.data_ptr()),
+            *(norm.weight.data_ptr(), out.data_ptr(), bits_of(norm.eps)),
+            parallel=rows * size > MIN_PARALLEL_SIZE,
+        )
+        return out
+
+    def _wide(
+        self, norm: Norm, x: torch.Tensor, delta: torch.Tensor | None, out: torch.Tensor
+    ) -> None:
+        """x and out (rows, size), or (rows, parts, size) whose rows may lie apart."""
+        rows, size, parts = len(x), x.shape[-1], x.shape[1] if x.dim() == 3 else 1
+        self._team.run(
+            self.kernel("wide_norm"),
+            *(rows, parts, size, x.stride(0)),
+            *(x.data_ptr(), 0 if delta is None else delta.data_ptr()),
+            *(norm.weight.data_ptr(), 0 if norm.bias is None else norm.bias.data_ptr()),
+            *(out.data_ptr(), size if norm.weight.numel() > size else 0),
+            *(int(norm.has_mean), bits_of(norm.eps), x.stride(1) if parts > 1 else 0),
+            parallel=rows * parts * size > MIN_PARALLEL_SIZE,
+        )
+
+    def norm_heads(self, attention: Attention, qkv: torch.Tensor, dim: int) -> None:
+        """Norms queries and keys of ``qkv`` (tokens, width) in place."""
+        heads = attention.num_heads
+        kv_heads = (qkv.shape[1] // dim - heads) // 2
+        all_heads = qkv.unflatten(1, (-1, dim))
+        if attention.is_interleaved:  # query, key and value of one head after another's
+            parts = all_heads[:, ::3], all_heads[:, 1::3]
+        else:
+            parts = all_heads[:, :heads], all_heads[:, heads : heads + kv_heads]
+        for norm, states in zip((attention.query_norm, attention.key_norm), parts, strict=True):
+            assert norm is not None
+            is_whole = attention.norms_whole and norm.weight.dim() == 1
+            states = states.flatten(1) if is_whole else states
+            self._wide(norm, states, None, states)
+
+    def mlp(self, mlp: Mlp, x: torch.Tensor) -> torch.Tensor:
+        """x (tokens, hidden) -> the same shape."""
+        up = mlp.up(x)
+        if mlp.is_gated and mlp.activation in _GATED:
+            rows, size = up.shape[0], up.shape[1] // 2
+            out = up.new_empty(rows, size)
+            self._team.run(
+                self.kernel(f"{mlp.activation}_mul"),
+                *(rows, size, up.data_ptr(), out.data_ptr()),
+                parallel=rows * size > MIN_PARALLEL_SIZE,
+            )
+            return mlp.down(out)
+        activate = (
+            ACTIVATIONS[mlp.activation] if isinstance(mlp.activation, str) else mlp.activation
+        )
+        if not mlp.is_gated:
+            return mlp.down(activate(up))
+        gates, rest = up.chunk(2, dim=-1)
+        return mlp.down(activate(gates) * rest)
+
+    def argmax(self, logits: torch.Tensor) -> torch.Tensor:
+        """logits (rows, vocab) -> the first of the largest in each row, (rows,) int64."""
+        if logits.dtype != self.dtype or not logits.is_contiguous():
+            return logits.argmax(dim=-1)
+        rows, size = logits.shape
+        out = torch.empty(rows, dtype=torch.int64)
+        self._team.run(self.kernel("argmax"), rows, size, logits.data_ptr(), out.data_ptr())
+        return out
