@@ -68,6 +68,20 @@ CACHED: dict[str, tuple[str, dict[str, Any]]] = {
     "bloom": ("bloom", {"n_head": 4, "n_layer": 2}),
 }
 _FULL, _LINEAR = "full_attention", "linear_attention"
+LATENT = {  # DeepSeek V3
+    **_SHAPE,
+    "q_lora_rank": 16,
+    "kv_lora_rank": 16,
+    "qk_rope_head_dim": 8,
+    "qk_nope_head_dim": 8,
+    "v_head_dim": 8,
+    "n_routed_experts": 4,
+    "num_experts_per_tok": 2,
+    "n_group": 2,
+    "topk_group": 1,
+    "moe_intermediate_size": 16,
+    "first_k_dense_replace": 1,
+}
 # Layers that keep states, and keys of an indexer.
 STATES: dict[str, tuple[str, dict[str, Any]]] = {
     "mamba": ("mamba", {"state_size": 8}),
@@ -145,20 +159,10 @@ STATES: dict[str, tuple[str, dict[str, Any]]] = {
     "deepseek-v3.2": (
         "deepseek_v32",
         {
-            "q_lora_rank": 16,
-            "kv_lora_rank": 16,
-            "qk_rope_head_dim": 8,
-            "qk_nope_head_dim": 8,
-            "v_head_dim": 8,
+            **LATENT,
             "index_head_dim": 16,
             "index_n_heads": 16,  # fewer, and all scores of a token are often 0: a tie
             "index_topk": 24,
-            "n_routed_experts": 4,
-            "num_experts_per_tok": 2,
-            "n_group": 2,
-            "topk_group": 1,
-            "moe_intermediate_size": 16,
-            "first_k_dense_replace": 1,
         },
     ),
 }

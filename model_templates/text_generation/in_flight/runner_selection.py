@@ -42,6 +42,7 @@ from ..runners.cache_runner import (
     WholePromptRunner,
 )
 from ..runners.experts import choose_experts
+from ..runners.latent_runner import LatentRunner, keeps_latents
 from ..runners.packed_attention import CHUNKED
 from ..runners.packed_runner import PackedRunner
 from ..sequence.sampling_params import SamplingParams
@@ -94,6 +95,8 @@ def select_runner(
     kinds = getattr(model.config.get_text_config(), "layer_types", None) or ()
     if is_packed and (CHUNKED in kinds or not in_pages):
         candidates.insert(0, PackedRunner)
+    if is_packed and keeps_latents(model):
+        candidates = [LatentRunner, CacheRunner]
     if any(shape.states for shape in shapes) and device.type == "cpu":
         candidates.insert(0, state_runner)
     candidates += [WholePromptRunner, OpenPromptRunner, AlignedRunner]

@@ -13,6 +13,7 @@ from itertools import accumulate, chain
 from typing import Any
 
 import torch
+from hf_runtime.errors import LoadError
 from torch import nn
 
 from .rows import DeviceRows, Matrices, StepAdapters
@@ -124,12 +125,21 @@ class AdaptedLinear(nn.Module):
 
 
 def attach(model: Any, adapters: Adapters) -> None:
-    """Puts the adapters beside the model's layers, in place."""
+    """Puts the adapters beside the model's layers, in place.
+
+    Raises:
+        LoadError: an adapter changes a layer that computes more than a step's tokens.
+    """
     head = model.get_output_embeddings()
     names = dict.fromkeys(name for adapter in adapters.adapters for name in adapter.parts)
     for name in names:
         parent_name, _, child_name = name.rpartition(".")
         parent, base = model.get_submodule(parent_name), model.get_submodule(name)
+        if hasattr(parent, "expand_kv") and child_name == "kv_b_proj":
+            raise LoadError(
+                f"adapters: {name} makes the keys and values of all earlier tokens, whatever "
+                "adapter they had: merge that adapter into the weights, or leave this layer out"
+            )
         like = torch.empty(0, dtype=model.dtype, device=_device(base, model))
         parts = [adapter.parts.get(name) for adapter in adapters.adapters]
         layer = AdaptedLinear(base, parts, adapters, like, is_head=base is head)

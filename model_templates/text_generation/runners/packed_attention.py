@@ -135,6 +135,11 @@ def attending(step: PackedStep) -> Iterator[None]:
         _current.pop()
 
 
+def current_step() -> PackedStep:
+    """What attention functions work on."""
+    return _current[-1]
+
+
 def register() -> None:
     """Makes the attention function known to transformers under ATTENTION_NAME.
 
@@ -164,11 +169,11 @@ def packed_attention(
     Keyword arguments that are not known here are ignored: what they would change shows in the
     engine's check at load.
     """
-    step = _current[-1]
+    step = current_step()
     keys, values = step.cache.keys[module.layer_idx], step.cache.values[module.layer_idx]
     rows = step.cache_rows(keys)
-    _write(keys, rows, key)
-    _write(values, rows, value)
+    write(keys, rows, key)
+    write(values, rows, value)
 
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     rule = AttentionRule(scale, sliding_window or 0, softcap or 0.0, s_aux, _chunk(module))
@@ -194,7 +199,7 @@ def _chunk(module: Any) -> int:
     return int(config.attention_chunk_size) if config and is_chunked else 0
 
 
-def _write(stored: torch.Tensor, rows: torch.Tensor, states: torch.Tensor) -> None:
+def write(stored: torch.Tensor, rows: torch.Tensor, states: torch.Tensor) -> None:
     """Puts states (1, kv_heads, num_tokens, dim) at their rows of ``stored``."""
     dim = stored.shape[-1]
     stored.view(-1, dim).index_copy_(0, rows, states[0].transpose(0, 1).reshape(-1, dim))
@@ -254,7 +259,7 @@ def prefill_attention(
     elif q.device.type == "cuda":
         out = _prefill_folded(q, k, v, span, rule)
     else:
-        visible = _visible(span, rule, q.device)
+        visible = visible_columns(span, rule, q.device)
         out = F.scaled_dot_product_attention(
             q, k, v, attn_mask=visible, scale=rule.scale, enable_gqa=True
         )
@@ -269,7 +274,7 @@ def _prefill_folded(
     """
     _, heads, chunk, dim = q.shape
     group = heads // k.shape[1]
-    visible = _visible(span, rule, q.device).repeat(group, 1)  # (group * chunk, end)
+    visible = visible_columns(span, rule, q.device).repeat(group, 1)  # (group * chunk, end)
     folded = q.reshape(1, k.shape[1], group * chunk, dim)
     out = F.scaled_dot_product_attention(folded, k, v, attn_mask=visible, scale=rule.scale)
     return out.reshape(1, heads, chunk, -1)
@@ -281,7 +286,7 @@ def _prefill_by_matmul(
     _, heads, chunk, dim = q.shape
     kv_heads = k.shape[1]
     folded = q.reshape(1, kv_heads, heads // kv_heads * chunk, dim)
-    hidden = ~_visible(span, rule, q.device)
+    hidden = ~visible_columns(span, rule, q.device)
     mask = torch.zeros(hidden.shape, dtype=q.dtype, device=q.device).masked_fill_(
         hidden, float("-inf")
     )
@@ -289,7 +294,7 @@ def _prefill_by_matmul(
     return out.reshape(1, heads, chunk, -1)
 
 
-def _visible(span: PrefillSpan, rule: AttentionRule, device: torch.device) -> torch.Tensor:
+def visible_columns(span: PrefillSpan, rule: AttentionRule, device: torch.device) -> torch.Tensor:
     """(chunk, end) bool: the columns that each of the chunk's tokens may look at."""
     positions = torch.arange(span.start, span.end, device=device).unsqueeze(1)
     columns = torch.arange(span.end, device=device)

@@ -27,6 +27,7 @@ class PackedRunner:
     """
 
     name = "packed"
+    attention = ATTENTION_NAME
     takes_drafts = True
 
     def __init__(
@@ -41,7 +42,7 @@ class PackedRunner:
         self._counted = CountedPositions(model)
         if attends:
             register()
-            model.set_attn_implementation(ATTENTION_NAME)
+            model.set_attn_implementation(self.attention)
 
     @torch.inference_mode()
     def forward(self, step: Step) -> torch.Tensor:

@@ -13,6 +13,7 @@ import torch
 from text_generation.engine.step import Step
 from text_generation.in_flight import plan
 from text_generation.in_flight.engine import InFlightEngine
+from text_generation.runners import latent_runner
 from text_generation.runners.cache_runner import CacheRunner
 
 from tests.engine import driving
@@ -21,6 +22,7 @@ from tests.engine.tiny_models import (
     CACHED,
     CONTEXT,
     GPT_NEO,
+    LATENT,
     LLAMA4,
     PACKED,
     STATES,
@@ -194,6 +196,17 @@ def test_models_that_keep_states_are_packed(name: str) -> None:
 
 
 @pytest.mark.usefixtures("not_fused")
+@pytest.mark.parametrize("few", [0, 64])  # tokens of a chunk that attend to latents themselves
+def test_latents_are_attended_to_packed(few: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(latent_runner, "_FEW_TOKENS", few)
+    model = random_model("deepseek_v3", **LATENT)
+    expected = varied_reference(model)
+    tokens, runner, steps = tokens_in_flight(model)
+    assert runner == "packed"
+    assert tokens == expected
+    assert_mixed(steps)
+
+
 @pytest.mark.parametrize("name", sorted(STATES))
 def test_models_that_keep_states_go_through_the_cache_elsewhere(name: str) -> None:
     model = tiny_model(name)

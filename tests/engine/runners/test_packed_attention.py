@@ -14,9 +14,9 @@ from text_generation.runners.packed_attention import (
     PackedStep,
     PrefillSpan,
     _prefill_folded,
-    _visible,
     attending,
     packed_attention,
+    visible_columns,
 )
 
 HEADS, KV_HEADS, KEY_DIM, VALUE_DIM = 6, 2, 8, 4
@@ -135,7 +135,7 @@ def test_a_chunk_with_its_heads_folded_attends_as_each_head_alone(window: int) -
     k, v = torch.randn(1, KV_HEADS, 16, KEY_DIM), torch.randn(1, KV_HEADS, 16, VALUE_DIM)
     rule = AttentionRule(0.5, window)
     folded = _prefill_folded(q, k, v, CHUNK, rule)
-    visible = _visible(CHUNK, rule, CPU)
+    visible = visible_columns(CHUNK, rule, CPU)
     alone = F.scaled_dot_product_attention(
         q, k, v, attn_mask=visible, scale=rule.scale, enable_gqa=True
     )
