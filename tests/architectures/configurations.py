@@ -112,6 +112,17 @@ _QWEN_VL: dict[str, Any] = {
         "num_position_embeddings": 64,
     },
 }
+_GEMMA4_VISION: dict[str, Any] = {
+    "hidden_size": HIDDEN,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": HEADS,
+    "num_key_value_heads": HEADS,
+    "head_dim": HEAD,
+    "patch_size": 8,
+    "pooling_kernel_size": 2,
+    "position_embedding_size": 64,
+}
 # What sizes alone don't settle, by model type.
 _OTHERS: dict[str, dict[str, Any]] = {
     "bamba": {**_HYBRID, "attn_layer_indices": [1]},
@@ -210,10 +221,52 @@ _OTHERS: dict[str, dict[str, Any]] = {
         "sliding_window": WINDOW,
     },
     **dict.fromkeys(("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe"), _QWEN_VL),
+    "aria": {"projector_patch_to_query_dict": {16: 4}},
+    **{name: {"mm_tokens_per_image": 4} for name in ("gemma3", "shieldgemma2", "t5gemma2")},
+    "gemma4": {"vision_config": _GEMMA4_VISION},
+    "gemma4_unified": {
+        "vision_config": {
+            **_GEMMA4_VISION,
+            "mm_embed_dim": HIDDEN,
+            "mm_posemb_size": 64,
+            "output_proj_dims": HIDDEN,
+        }
+    },
+    **{name: {"vision_config": {"image_size": [32, 32]}} for name in ("internvl", "qianfan_ocr")},
+    "kimi_k25": {"projection_hidden_size": HIDDEN},
+    "llama4": {
+        "vision_config": {
+            "vision_output_dim": HIDDEN,
+            "intermediate_size": 4 * HIDDEN,
+            "projector_input_dim": HIDDEN,
+            "projector_output_dim": HIDDEN,
+        }
+    },
+    **{
+        name: {"image_grid_pinpoints": [[32, 32], [32, 64]]}
+        for name in ("llava_next", "llava_next_video", "llava_onevision")
+    },
+    **{name: {"image_token_id": 199} for name in ("minicpm_ocr", "minicpmv4_6")},
+    "vipllava": {"vision_feature_layer": [-1, -2]},
+    **{
+        name: {
+            "text_config": {"rope_parameters": _MROPE},
+            "vision_start_token_id": 190,
+            "audio_start_token_id": 189,
+        }
+        for name in ("qwen2_5_omni_thinker", "qwen3_omni_moe_thinker")
+    },
+    **{name: {"out_hidden_size": 4 * HIDDEN} for name in ("muse_glimmer", "muse_spark")},
+    "ernie4_5_vl_moe": {"text_config": {"rope_parameters": {**_ROPE, "mrope_section": [3, 3, 2]}}},
+    "inkling2": {"vision_config": {"text_hidden_size": HIDDEN}},
+    "molmo2": {"adapter_config": {"vision_feature_layer": [1, 0]}},
+    "nemotron_h_omni": {"vision_config": {"video_temporal_patch_size": 2}},
+    "step3p7": {"text_config": {"sliding_window": WINDOW}},
     **{
         name: {"text_config": {"rope_parameters": _MROPE}}
-        for name in ("glm4v", "glm46v", "glmga", "glm_ocr", "paddleocr_vl", "minicpmv4_7")
+        for name in ("glm4v", "glm46v", "glmga", "glm_ocr", "paddleocr_vl")
     },
+    "minicpmv4_7": {"text_config": {"rope_parameters": _MROPE}, "image_token_id": 199},
 }
 # More of what one type can be: "type:variant" -> what differs.
 VARIANTS: dict[str, dict[str, Any]] = {

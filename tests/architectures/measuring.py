@@ -11,9 +11,9 @@ import random
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -24,9 +24,11 @@ from hf_runtime.weights.served_model import ServedModel
 from text_generation.engine.own_logits import difference, own_logits
 from text_generation.kv.kv_cache import stable_length
 from text_generation.loading import ModelParts, load_parts, start_engine
+from text_generation.media.entry import inputs_on
 from text_generation.options import Options
 
 from tests.architectures.configurations import CONTEXT, VARIANTS, tiny_config
+from tests.architectures.media import Images, images_of
 from tests.engine.driving import generate_all
 from tests.engine.tiny_models import Asked, with_large_weights
 
@@ -62,6 +64,11 @@ class Row:
     why: str
 
     @property
+    def has_text_alone(self) -> bool:
+        """Whether an image-text type was measured without images."""
+        return "text alone" in self.runner
+
+    @property
     def is_in_flight(self) -> bool:
         return self.runner != "-" and "generate" not in self.runner
 
@@ -88,21 +95,36 @@ def measure(kind: str, name: str, folder: Path) -> Row:
             _save(kind, name, folder / "weights")
     except Exception as error:  # noqa: BLE001 - whatever an architecture raises
         return Row(kind, name, "-", ("-",) * len(DTYPES), f"not built: {_line(error)}")
-    found = [_served(kind, folder, dtype) for dtype in DTYPES]
+    images, refused = _images(kind, folder)
+    found = [_served(kind, folder, dtype, images) for dtype in DTYPES]
     runners = list(dict.fromkeys(runner for runner, _, _ in found))
-    whys = list(dict.fromkeys(why for _, _, why in found if why))
+    if refused and runners != ["-"]:
+        runners = [f"{runner}, text alone" for runner in runners]
+    whys = [*dict.fromkeys(why for _, _, why in found if why), *([refused] if refused else [])]
     tokens = tuple(verdict for _, verdict, _ in found)
     why = "; ".join(whys).replace(f"{folder}/", "")
     return Row(kind, name, " / ".join(runners), tokens, why)
 
 
-def _served(kind: str, folder: Path, dtype: str) -> tuple[str, str, str]:
+def _images(kind: str, folder: Path) -> tuple[Images | None, str]:
+    """How prompts with images are made for a saved model, or why none can be."""
+    if kind != "image-text":
+        return None, ""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            return images_of(_load(kind, folder, "float32").model), ""
+        except Exception as error:  # noqa: BLE001 - whatever an architecture raises
+            return None, f"no images: {reason(error, 300)}"
+
+
+def _served(kind: str, folder: Path, dtype: str, images: Images | None) -> tuple[str, str, str]:
     """A saved model's runner, how its tokens compare, and why it is not in flight."""
     with warnings.catch_warnings(), _logged() as lines:
         warnings.simplefilter("ignore")
         try:
-            parts = _load(kind, folder, dtype)
-            asked = _asked(parts.model)
+            parts = replace(_load(kind, folder, dtype), media=cast(Any, images))
+            asked = _asked(parts.model, images)
             expected = [_reference(parts.model, one) for one in asked]
             engine: Any = start_engine("tiny", parts, Options(**_OPTIONS), _PLACEMENT, 1)
         except Exception as error:  # noqa: BLE001
@@ -162,7 +184,7 @@ def _auto_class(kind: str) -> Any:
 
 
 def _load(kind: str, folder: Path, dtype: str) -> ModelParts:
-    """As the server loads it. No task takes images in flight yet: such a model is given text."""
+    """As the server loads it, without the processor of an image-text model."""
     place = folder / "repository" / "tiny"
     place.mkdir(parents=True, exist_ok=True)
     served = ServedModel(
@@ -190,8 +212,12 @@ def _load(kind: str, folder: Path, dtype: str) -> ModelParts:
     return ModelParts(model.config, tokenizer, model.eval())
 
 
-def _asked(model: Any) -> list[Asked]:
-    """Four prompts, one that begins like the first, and the first again."""
+def _asked(model: Any, images: Images | None) -> list[Asked]:
+    """Four prompts, one that begins like the first, and the first again; of an image-text model,
+    three of them with an image.
+    """
+    if images is not None:
+        return _asked_with(images)
     draw = random.Random(5)
     most = (stable_length(model.config.get_text_config()) or CONTEXT) - _MAX_TOKENS
     if getattr(model.config, "max_position_embeddings", CONTEXT) < CONTEXT:
@@ -201,9 +227,27 @@ def _asked(model: Any) -> list[Asked]:
     return [Asked(prompt, _MAX_TOKENS) for prompt in prompts]
 
 
+def _asked_with(images: Images) -> list[Asked]:
+    draw = random.Random(5)
+    texts = [[draw.randint(*_IDS) for _ in range(length)] for length in (3, 20)]
+    first, source = images.prompt(24, 12, 1)
+    other, other_source = images.prompt(24, 12, 3)
+    small, small_source = images.prompt(5, 9, 2)
+    return [
+        Asked(first, _MAX_TOKENS, source),
+        Asked(texts[0], _MAX_TOKENS),
+        Asked(small, _MAX_TOKENS, small_source),
+        Asked(texts[1], _MAX_TOKENS),
+        Asked(other, _MAX_TOKENS, other_source),
+        Asked(first, _MAX_TOKENS, source),
+    ]
+
+
 @torch.inference_mode()
 def _reference(model: Any, one: Asked) -> tuple[list[int], torch.Tensor]:
     """``generate``'s greedy tokens of one prompt alone, and their logits (tokens, vocab)."""
+    cpu = torch.device("cpu")
+    inputs = {} if one.source is None else inputs_on(model, one.source, cpu)
     output = model.generate(
         torch.tensor([one.prompt]),
         attention_mask=torch.ones(1, len(one.prompt), dtype=torch.int64),
@@ -213,6 +257,7 @@ def _reference(model: Any, one: Asked) -> tuple[list[int], torch.Tensor]:
         pad_token_id=0,
         output_logits=True,
         return_dict_in_generate=True,
+        **inputs,
     )
     return output.sequences[0, -one.max_tokens :].tolist(), torch.cat(output.logits).float()
 
@@ -235,7 +280,11 @@ def _verdict(
         return "wrong"
     model = load()
     regret = _regret(logits[at], ours[at])
-    if regret <= max(_TIES[model.dtype], _noise(model, one.prompt + tokens[:at], logits[at])):
+    if one.source:
+        noise = _noise_with(one, model, tokens[:at], logits[at])
+    else:
+        noise = _noise(model, one.prompt + tokens[:at], logits[at])
+    if regret <= max(_TIES[model.dtype], noise):
         return "near tie"
     model = load()
     torch.manual_seed(1)
@@ -255,6 +304,19 @@ def _noise(model: Any, tokens: list[int], logits: torch.Tensor) -> float:
     first = torch.tensor([tokens[:half]])
     decoded = own_logits(model, first, torch.ones_like(first), [tokens[half:]])
     return difference(decoded[0, -1], logits)
+
+
+def _noise_with(one: Asked, model: Any, forced: list[int], logits: torch.Tensor) -> float:
+    """In bfloat16, what the model's own logits after a prompt with an image and these tokens change
+    by where attention is computed by other kernels.
+    """
+    if model.dtype == torch.float32 or one.source is None:
+        return 0.0
+    model.set_attn_implementation("eager")
+    prompt = torch.tensor([one.prompt])
+    inputs = inputs_on(model, one.source, torch.device("cpu"))
+    found = own_logits(model, prompt, torch.ones_like(prompt), [[*forced, 0]], **inputs)
+    return difference(logits, found[0, len(forced)])
 
 
 def _regret(logits: torch.Tensor, token_id: int) -> float:

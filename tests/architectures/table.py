@@ -24,13 +24,14 @@ from tests.architectures.measuring import DTYPES, KINDS, RIGHT, Row, measure, na
 _TITLES = {
     "causal": "Decoders",
     "sequence-to-sequence": "Encoder-decoders and audio-text models",
-    "image-text": "Image-text models, with text alone",
+    "image-text": "Image-text models",
 }
 _HEAD = """# Model types
 
 Every type of transformers {version} that generates text, measured on a tiny model with random \
 weights, loaded and served as one of models.yaml is: prompts of mixed lengths, computed in chunks, \
-some of which join in mid-flight or begin like another. "equal": the greedy tokens are those of \
+some of which join in mid-flight or begin like another, with images among them where the type \
+takes images ("text alone": none could be made for it). "equal": the greedy tokens are those of \
 transformers' own `generate`, prompt by prompt, in that dtype; "near tie": up to a token that is \
 as likely, within rounding; "random": the model's own tokens differ from run to run. Written by \
 `{command}` (with names of types: those alone); `make test-all` fails where a type gets worse or \
@@ -69,6 +70,8 @@ def worse(row: Row, before: Row) -> str:
     ]
     if before.is_in_flight and not row.is_in_flight:
         lost.append(f"in flight ({before.runner}) before, {row.runner} now: {row.why}")
+    if not before.has_text_alone and row.has_text_alone:
+        lost.append(f"with images before, without now: {row.why}")
     return "; ".join(lost)
 
 
@@ -111,9 +114,12 @@ def _totals(rows: list[Row]) -> str:
     loaded = [row for row in rows if row.runner != "-"]
     wrong = [row.name for row in loaded if "wrong" in row.tokens]
     in_flight = sum(row.is_in_flight for row in loaded)
+    alone = sum(row.is_in_flight and row.has_text_alone for row in loaded)
+    less = f" ({alone} of them measured with text alone)" if alone else ""
     named = f" ({', '.join(wrong)})" if wrong else ""
     return (
-        f"{len(rows)} types, {len(loaded)} load, {in_flight} in flight, {len(wrong)} wrong{named}"
+        f"{len(rows)} types, {len(loaded)} load, {in_flight} in flight{less}, "
+        f"{len(wrong)} wrong{named}"
     )
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from text_generation.sequence.source import Source
 
 VOCAB_SIZE = 97
 CONTEXT = 128
@@ -242,10 +243,11 @@ BART = {
 
 @dataclass(frozen=True)
 class Asked:
-    """A prompt and how many tokens are asked for."""
+    """A prompt, what an encoder reads beside it, and how many tokens are asked for."""
 
     prompt: list[int]
     max_tokens: int
+    source: Source | None = None
 
 
 def tiny_model(name: str, **changes: Any) -> Any:

@@ -23,6 +23,7 @@ from ..kv.paged_cache import PagedSize
 from ..paged.graphs import with_cuda_graphs
 from ..paged.runner import AdaptedPageRunner, PageRunner
 from ..runners.adapter_runner import AdaptedRunner
+from ..runners.media_runner import MediaRunner
 from ..sampling.sampler import Sampled, Sampler, SamplerInputs, argmax
 from ..sequence.sequence import Sequence, Token
 from ..sequence.source import text_source
@@ -96,7 +97,11 @@ class InFlightEngine(Engine):
         self._drafter = make_drafter(setup.options, runner, self.size.max_num_seqs, ahead)
         own_argmax = getattr(runner, "argmax", argmax)
         self._sampler = Sampler(sorted(setup.eos_token_ids), own_argmax)
-        self.runner = self._with_graphs(runner)
+        if isinstance(runner, MediaRunner):
+            runner.plain = self._with_graphs(runner.plain)
+            self.runner = runner
+        else:
+            self.runner = self._with_graphs(runner)
         if setup.adapters is not None:
             adapted = runner
             if isinstance(runner, PageRunner):

@@ -23,6 +23,7 @@ from .runner_selection import (
     TRIAL_WIDTH,
     WIDTHS,
     Expected,
+    InPages,
     Runner,
     RunnerFactory,
     TrialRun,
@@ -65,7 +66,10 @@ def plan_media(
     Raises:
         UnsupportedModelError: no runner's logits agree with the model's own.
     """
-    first = PackedRunner if plain is fused_runner else plain
+    fed_first = fed_runner(plain)
+    in_slots: tuple[RunnerFactory, ...] = (CacheRunner,)
+    if getattr(plain, "keeps_pages", False):
+        in_slots = (PackedRunner, CacheRunner)
     reasons = []
     with narrowed(setup.model, WIDTHS.__contains__, TRIAL_WIDTH):
         try:
@@ -74,9 +78,11 @@ def plan_media(
                 expected = trial.expected()
         except Exception as error:
             raise UnsupportedModelError(f"with images: {reason(error)}") from error
-        for fed in dict.fromkeys((first, CacheRunner)):
+        if trial.has_axes and any(shape.indexer_dim for shape in shapes):
+            raise UnsupportedModelError("with images: its indexer's keys have positions of axes")
+        for fed in dict.fromkeys((fed_first, *in_slots)):
             setup.model.set_attn_implementation(entry.own_attention)
-            factory = _WithMedia(plain if fed is first else fed, fed, entry)
+            factory = _WithMedia(plain if fed is fed_first else fed, fed, entry)
             why_not = _why_not(factory, shapes, trial, expected)
             if not why_not:
                 return MediaPlan(factory, entry, trial.cuts_sources, trial.shares)
@@ -85,9 +91,11 @@ def plan_media(
 
 
 def _why_not(
-    factory: RunnerFactory, shapes: list[LayerShape], trial: MediaTrial, expected: Expected
+    factory: _WithMedia, shapes: list[LayerShape], trial: MediaTrial, expected: Expected
 ) -> str:
     """What is wrong with a runner's logits; empty where nothing."""
+    if factory.keeps_pages and not trial.cuts_sources:
+        return "tokens of an image see those after them"
     try:
         error = difference(trial_logits(factory, shapes, trial), expected.logits)
     except Exception as failure:
@@ -96,6 +104,13 @@ def _why_not(
     if error <= expected.tolerance:
         return ""
     return f"its logits differ by {error:.2g} of their range"
+
+
+def fed_runner(plain: RunnerFactory) -> RunnerFactory:
+    """The runner that runs the model itself, over the cache of ``plain``."""
+    if plain is fused_runner:
+        return PackedRunner
+    return plain.of_model if isinstance(plain, InPages) else plain
 
 
 class MediaTrial(TrialRun):
@@ -113,6 +128,7 @@ class MediaTrial(TrialRun):
         self.length = longest + len(forced) + 1
         self.num_step_tokens = max(self.num_step_tokens, -(-longest // _NUM_STEPS))
         encoded = [entry.encode(tokens, source) for tokens, source in prompts]
+        self.has_axes = any(one.positions is not None for one in encoded)
         self.cuts_sources = not any(one.blocks for one in encoded)
         self.shares = all(
             _is_content(block, source)
@@ -149,6 +165,10 @@ class _WithMedia:
     @property
     def cuts_prompts(self) -> bool:
         return getattr(self.fed, "cuts_prompts", True)
+
+    @property
+    def keeps_pages(self) -> bool:
+        return getattr(self.fed, "keeps_pages", False)
 
     def __call__(self, model: Any, cache: Any, device: torch.device) -> Runner:
         fed = self.fed(model, cache, device)

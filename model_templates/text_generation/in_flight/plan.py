@@ -53,13 +53,15 @@ def plan(setup: EngineSetup) -> Plan:
         return _plan_encoder_decoder(setup)
     use_attention_interface(model)
     entry = decoder_entry(setup) if setup.trial_prompts else None
+    if entry is not None and setup.adapters is not None:
+        raise UnsupportedModelError("it has adapters and takes images or sounds")
     try:
         shapes = layer_shapes(model, device)
     except Exception as error:
         # Any failure of an unknown architecture means the same: this engine can't serve it.
         raise UnsupportedModelError(reason(error)) from error
     in_pages = device.type == "cuda" if setup.paged is None else setup.paged
-    in_pages = in_pages and entry is None and all(shape.is_plain for shape in shapes)
+    in_pages = in_pages and all(shape.is_plain for shape in shapes)
     storage = _storage(setup, shapes, in_pages=in_pages)
     make_runner = select_runner(model, shapes, device, in_pages)
     media = None

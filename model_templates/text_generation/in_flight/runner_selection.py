@@ -90,8 +90,7 @@ def select_runner(
     choose_experts(model, device)
     candidates: list[RunnerFactory] = [CacheRunner]
     is_plain = all(shape.is_plain for shape in shapes)
-    # Not _supports_attention_backend, which some models lack that take any attention function.
-    is_packed = is_plain and model._can_set_attn_implementation()  # noqa: SLF001
+    is_packed = is_plain and _takes_attention(model)
     kinds = getattr(model.config.get_text_config(), "layer_types", None) or ()
     if is_packed and (CHUNKED in kinds or not in_pages):
         candidates.insert(0, PackedRunner)
@@ -119,14 +118,27 @@ def select_runner(
         return _first_matching(candidates, model, shapes, device, expected)
 
 
+def _takes_attention(model: Any) -> bool:
+    """Whether it can be given an attention function, it or its decoder. Not by
+    _supports_attention_backend, which some models lack that take any.
+    """
+    parts = (model, model.get_decoder()) if hasattr(model, "get_decoder") else (model,)
+    return any(part._can_set_attn_implementation() for part in parts)  # noqa: SLF001
+
+
 @dataclass(frozen=True)
-class _InPages:
+class InPages:
     """Makes runners over pages that attend in one way."""
 
     runner: type[PagedRunner] | type[GpuFusedRunner]
     attend: Attend
 
     keeps_pages = True
+
+    @property
+    def of_model(self) -> InPages:
+        """The runner that runs the model itself, which attends in the same way."""
+        return InPages(PagedRunner, self.attend)
 
     @property
     def __name__(self) -> str:
@@ -143,7 +155,7 @@ def _page_runners(
     attend = select_attention(lambda: _attention_cases(model, shapes, device), device)
     if attend is plain_attention:
         return [PagedRunner]
-    return [_InPages(GpuFusedRunner, attend), _InPages(PagedRunner, attend)]
+    return [InPages(GpuFusedRunner, attend), InPages(PagedRunner, attend)]
 
 
 def _attention_cases(
@@ -153,7 +165,7 @@ def _attention_cases(
     recording = RecordingAttention()
     own_attention = model.config._attn_implementation  # noqa: SLF001
     with suppress(Exception):  # whatever it raises, it does so again when the runner is tried
-        _logits(_InPages(PagedRunner, recording), model, shapes, device)
+        _logits(InPages(PagedRunner, recording), model, shapes, device)
     model.set_attn_implementation(own_attention)
     return recording.cases
 

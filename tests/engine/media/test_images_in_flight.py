@@ -1,0 +1,170 @@
+"""Requests with images beside text: greedy tokens stay those of ``model.generate``, request by
+request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cache, partial
+from typing import Any
+
+import pytest
+import torch
+from hf_runtime.errors import EngineError
+from text_generation.generate.engine import GenerateEngine
+from text_generation.in_flight.engine import InFlightEngine
+from text_generation.kv import prefix_index, slot_contents
+from text_generation.media.entry import inputs_on
+from text_generation.sequence.sequence import Sequence
+from text_generation.sequence.source import Source
+from transformers import AutoModelForImageTextToText
+
+from tests.architectures.configurations import tiny_config
+from tests.architectures.media import Images, images_of
+from tests.engine.driving import Answers, generate_all, running, setup
+from tests.engine.tiny_models import Asked, with_large_weights
+from tests.support.triton import eventually
+
+MAX_TOKENS = 8
+# Plain positions; positions of three axes; features of several layers; tokens of an image that see
+# each other, beside windows.
+TYPES = ("llava", "qwen2_5_vl", "qwen3_vl", "gemma3")
+
+
+@cache
+def images(name: str) -> Images:
+    """Of a tiny model of that type, as it was loaded."""
+    torch.manual_seed(0)
+    model = with_large_weights(AutoModelForImageTextToText.from_config(tiny_config(name))).eval()
+    return images_of(model)
+
+
+@pytest.fixture(params=TYPES)
+def made(request: pytest.FixtureRequest) -> Iterator[Images]:
+    own = images(request.param)
+    yield own
+    own.model.set_attn_implementation("sdpa")
+    for module in own.model.modules():
+        module._forward_pre_hooks.clear()
+
+
+def asked_of(made: Images) -> list[Asked]:
+    """Prompts with images and without, the first of them twice, and its text with another image."""
+    first, source = made.prompt(24, 12, 1)
+    other, other_source = made.prompt(24, 12, 3)
+    small, small_source = made.prompt(5, 9, 2)
+    return [
+        Asked(first, MAX_TOKENS, source),
+        Asked([7, 11, 13], MAX_TOKENS),
+        Asked(small, MAX_TOKENS, small_source),
+        Asked(list(range(20, 45)), MAX_TOKENS),
+        Asked(other, MAX_TOKENS, other_source),
+        Asked(first, MAX_TOKENS, source),
+    ]
+
+
+@torch.inference_mode()
+def expected(made: Images, asked: list[Asked]) -> list[tuple[int, ...]]:
+    """``generate``'s own tokens, one by one."""
+    found = []
+    for one in asked:
+        tokens = torch.tensor([one.prompt])
+        source = one.source or Source({}, 0)
+        output = made.model.generate(
+            tokens,
+            attention_mask=torch.ones_like(tokens),
+            max_new_tokens=one.max_tokens,
+            do_sample=False,
+            pad_token_id=0,
+            eos_token_id=None,
+            **inputs_on(made.model, source, torch.device("cpu")),
+        )
+        found.append(tuple(output[0, len(one.prompt) :].tolist()))
+    return found
+
+
+def engine_of(made: Images, **options: Any) -> InFlightEngine:
+    """Computes prompts in chunks of at most 16 tokens."""
+    given = {"max_num_seqs": 3, "max_num_batched_tokens": 16, **options}
+    return InFlightEngine(replace(setup(made.model, **given), trial_prompts=made.trial_prompts()))
+
+
+@pytest.fixture
+def short_prefixes(monkeypatch: pytest.MonkeyPatch, small_pages: None) -> None:
+    for module in (prefix_index, slot_contents):
+        monkeypatch.setattr(module, "MIN_TOKENS", 4)
+
+
+@pytest.mark.usefixtures("short_prefixes", "storage_kind")
+def test_images_and_text_share_batches(made: Images, storage_kind: str) -> None:
+    asked = asked_of(made)
+    own = expected(made, asked)
+    engine = engine_of(made, max_model_len=80)
+    with running(engine):
+        assert generate_all(engine, asked, at_first=4) == own
+    in_slots = "packed" in engine.runner.name
+    media = engine._plan.media
+    assert media is not None
+    assert in_slots == (storage_kind == "slots" or not media.cuts_sources)
+
+
+@pytest.mark.usefixtures("short_prefixes")
+@pytest.mark.parametrize("made", ["llava"], indirect=True)
+def test_an_equal_image_is_shared_and_another_is_not(made: Images) -> None:
+    first, source = made.prompt(24, 12, 1)
+    other, other_source = made.prompt(24, 12, 3)
+    other = first[:24] + other[24:]
+    other_source = made.media.source(other, other_source.inputs, 1)
+    num_image_tokens = len(first) - 36
+    engine, answers, reused = engine_of(made), Answers(), []
+    with running(engine):
+        for number, (tokens, one) in enumerate(
+            [(first, source), (first, source), (other, other_source)]
+        ):
+            sequence = answers.sequence(number, tokens, max_tokens=2)
+            sequence.source = one
+            engine.submit([sequence])
+            answers.completion(number)
+            reused.append(sequence.num_reused_tokens)
+            assert eventually(partial(_is_freed, sequence))
+    assert reused[0] == 0
+    assert reused[1] >= 24 + num_image_tokens
+    assert reused[2] == 24
+
+
+def _is_freed(sequence: Sequence) -> bool:
+    return sequence.source is None and sequence.encoded is None
+
+
+@pytest.mark.usefixtures("short_prefixes")
+@pytest.mark.parametrize("made", ["llava"], indirect=True)
+def test_an_image_that_fails_in_the_encoder_fails_its_own_request_alone(
+    made: Images, storage_kind: str
+) -> None:
+    asked = asked_of(made)
+    own = expected(made, asked)
+    bad, source = made.prompt(24, 12, 1)
+    pixels = source.inputs["pixel_values"][..., :-1]
+    broken = replace(source, inputs={**source.inputs, "pixel_values": pixels})
+    engine, answers = engine_of(made, max_model_len=80), Answers()
+    with running(engine):
+        for number, one in enumerate([asked[1], Asked(bad, MAX_TOKENS, broken), *asked]):
+            sequence = answers.sequence(number, one.prompt, max_tokens=one.max_tokens)
+            sequence.source = one.source
+            engine.submit([sequence])
+        results = answers.wait(2 + len(asked))
+        assert isinstance(results[1], EngineError)
+        assert "encoding failed" in str(results[1])
+        assert answers.completion(0).token_ids == own[1]
+        # What shares a digest with it may fail in its step; later it is computed.
+        again = generate_all(engine, asked, at_first=2)
+    assert again == own
+
+
+@pytest.mark.parametrize("made", ["qwen2_5_vl"], indirect=True)
+def test_the_generate_engine_takes_images_too(made: Images) -> None:
+    asked = asked_of(made)[:3]
+    own = expected(made, asked)
+    with running(GenerateEngine(setup(made.model))) as engine:
+        assert generate_all(engine, asked, at_first=3) == own
