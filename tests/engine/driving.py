@@ -216,7 +216,8 @@ def generate_all(engine: Engine, asked: Items[Asked], at_first: int) -> list[tup
         one = asked[number]
         start = decoder_start(engine.setup.model)
         sequence = answers.sequence(number, one.prompt, max_tokens=one.max_tokens, start=start)
-        sequence.source = one.source
+        if one.source is not None:
+            sequence.source = one.source
 
         def answer_and_submit(result: Completion | Exception) -> None:
             answers.put(number, result)
