@@ -23,6 +23,7 @@ from demo.task_models import (
     entities,
     image,
     mask,
+    seeing,
     translate,
     zero_shot,
 )
@@ -37,6 +38,7 @@ MODELS: dict[str, ModuleType] = {
     "answers": answers,
     "translate": translate,
     "image": image,
+    "seeing": seeing,
 }  # name of the folder -> its module, in the order of making
 
 

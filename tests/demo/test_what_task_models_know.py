@@ -23,7 +23,7 @@ from transformers import (
 
 from demo.corpus.entities import named_sentence
 from demo.corpus.paraphrases import TOPICS, paraphrases, sentence
-from demo.task_models import answers, classifier, embedding, image, translate
+from demo.task_models import answers, classifier, embedding, image, seeing, translate
 from demo.task_models.encoder import padded
 
 DEMO = Path(__file__).parents[2] / "demo"
@@ -249,6 +249,13 @@ def test_unseen_pictures_with_grain_and_a_spot_get_their_colour() -> None:
     with torch.inference_mode():
         found = model(pixel_values=2 * pictures - 1).logits.argmax(-1)
     assert (found == labels).float().mean() >= 0.95
+
+
+def test_the_colour_of_unseen_pictures_is_said() -> None:
+    pictures, labels = image.pictures(100, torch.Generator().manual_seed(UNSEEN))
+    found = seeing.answers(DEMO / "seeing", pictures, "What colour is it?")
+    right = [image.LABELS[label] in answer for answer, label in zip(found, labels, strict=True)]
+    assert sum(right) / len(right) >= 0.9
 
 
 def test_a_plain_picture_of_another_size_is_named_through_the_pipeline() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import math
 import shlex
@@ -11,8 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image
+from wire import strings
 
 from generator.render.curl_lines import curl_lines
+from tests.scenarios.endpoint import Model
+from tests.scenarios.triton_endpoints import GrpcEndpoint
 from tests.support.triton import ROOT, Triton, post, post_for_events, serving
 
 pytestmark = [pytest.mark.server, pytest.mark.slow]
@@ -91,6 +96,10 @@ def is_red(outputs: Outputs) -> bool:
     return bool(json.loads(outputs["output"])[0]["label"] == "red")
 
 
+def says_red(outputs: Outputs) -> bool:
+    return bool(outputs["text_output"].strip() == "it is red.")
+
+
 CHECKS: dict[str, Callable[[Outputs], bool]] = {
     "text": is_english,
     "embedding": has_length_one,
@@ -101,6 +110,7 @@ CHECKS: dict[str, Callable[[Outputs], bool]] = {
     "mask": is_a_drink,
     "translate": is_german,
     "image": is_red,
+    "see": says_red,
 }
 
 
@@ -117,7 +127,7 @@ def test_the_printed_curl_lines_work_and_the_answers_are_right(
         assert CHECKS[model](outputs), outputs
 
 
-@pytest.mark.parametrize("model", ["text", "translate"])
+@pytest.mark.parametrize("model", ["text", "translate", "see"])
 def test_a_model_that_streams_answers_its_third_line_piece_by_piece(
     triton: Triton, folder: Path, model: str
 ) -> None:
@@ -128,6 +138,25 @@ def test_a_model_that_streams_answers_its_third_line_piece_by_piece(
     assert status == 200
     assert len(events) > 1
     assert CHECKS[model]({"text_output": "".join(event["text_output"] for event in events)})
+
+
+def test_an_image_goes_as_it_is_over_grpc_and_a_bad_one_is_named(triton: Triton) -> None:
+    red = png_of_red()
+    model = Model(GrpcEndpoint(triton), "see", batched=False)
+    asked = [model.by_tensors("What colour is it?") for _ in range(3)]
+    for request, file in zip(asked, (red, red[:60], red), strict=True):
+        request.tensors["image"] = strings(file)
+    found = model.infer_together(asked)
+    assert [reply.status for reply in found] == [200, 400, 200]
+    assert "image[0]: " in str(found[1].error)
+    assert says_red({"text_output": found[0].text()})
+    assert says_red({"text_output": found[2].text()})
+
+
+def png_of_red() -> bytes:
+    file = io.BytesIO()
+    Image.new("RGB", (50, 40), (215, 25, 25)).save(file, "PNG")
+    return file.getvalue()
 
 
 def test_similar_sentences_are_nearer_than_unrelated_ones(triton: Triton) -> None:

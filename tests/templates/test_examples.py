@@ -29,8 +29,8 @@ def is_of_the_demo(folder: Path | None) -> bool:
     return folder is not None and folder.resolve().parent == ROOT / "demo"
 
 
-# Models that hear or see, and then speak, are too large to lie in demo/.
-LARGE = ("audio-text-to-text", "automatic-speech-recognition", "image-text-to-text")
+# Models that hear are too large to lie in demo/.
+LARGE = ("audio-text-to-text", "automatic-speech-recognition")
 
 
 def test_one_example_has_a_model_of_every_task() -> None:
