@@ -157,7 +157,7 @@ def _config(tokenizer: Any) -> LlavaConfig:
 def answers(folder: Path, images: torch.Tensor, question: str) -> list[str]:
     """What the model of ``folder`` says of pictures, (batch, 3, SIZE, SIZE) in 0..1."""
     processor: Any = AutoProcessor.from_pretrained(folder)
-    model = AutoModelForImageTextToText.from_pretrained(folder)
+    model: Any = AutoModelForImageTextToText.from_pretrained(folder)
     content = [{"type": "image"}, {"type": "text", "text": question}]
     chat = [{"role": "user", "content": content}]
     prompt = processor.apply_chat_template(chat, add_generation_prompt=True)

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from PIL import Image
-from wire import strings
+from wire import Request, strings
 
 from generator.render.curl_lines import curl_lines
 from tests.scenarios.endpoint import Model
@@ -143,9 +143,9 @@ def test_a_model_that_streams_answers_its_third_line_piece_by_piece(
 def test_an_image_goes_as_it_is_over_grpc_and_a_bad_one_is_named(triton: Triton) -> None:
     red = png_of_red()
     model = Model(GrpcEndpoint(triton), "see", batched=False)
-    asked = [model.by_tensors("What colour is it?") for _ in range(3)]
-    for request, file in zip(asked, (red, red[:60], red), strict=True):
-        request.tensors["image"] = strings(file)
+    text = strings("What colour is it?")
+    files = (red, red[:60], red)
+    asked = [Request({"text_input": text, "image": strings(file)}) for file in files]
     found = model.infer_together(asked)
     assert [reply.status for reply in found] == [200, 400, 200]
     assert "image[0]: " in str(found[1].error)
