@@ -22,9 +22,9 @@ from ..kv.kv_cache import KVCache
 from ..kv.layer_shapes import cache_argument
 from ..kv.own_states import own_states
 from ..sequence.sequence import Sequence
-from .compressed_layer import CompressedLayer, compressors, entries_hidden
+from ..slots.compressed_layer import CompressedLayer, compressors, entries_hidden
+from ..slots.slot_cache import slot_cache
 from .positions import CountedPositions
-from .slot_cache import slot_cache
 
 # Layers that keep states and attend to nothing: no row is padded, so they take no mask.
 _STATE_KINDS = {"linear_attention", "conv"}

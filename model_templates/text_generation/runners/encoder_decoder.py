@@ -2,7 +2,7 @@
 first tokens; and one ``[num_seqs, 1]`` forward of the decoder for all that go on.
 
 The model computes all of it by itself. It takes its keys and values from slots
-(``runners/cross_slots.py``), and masks and positions for each row: its decoder counts positions
+(``slots/cross_slots.py``), and masks and positions for each row: its decoder counts positions
 from how long its cache says that it is, which here is a number for each row.
 """
 
@@ -19,8 +19,8 @@ from hf_runtime.devices.device import to_device
 from ..engine.step import Step
 from ..kv.kv_cache import KVCache
 from ..sequence.sequence import Sequence
+from ..slots.cross_slots import CrossSlotCache, Rows
 from .cache_runner import sliding_windows
-from .cross_slots import CrossSlotCache, Rows
 from .encoding import Encoder
 from .row_offsets import changes_by_row
 

@@ -19,8 +19,8 @@ from text_generation.in_flight.runner_selection import (
 from text_generation.kv.kv_cache import CacheSize, KVCache, plan_size
 from text_generation.kv.layer_shapes import LayerShape, StateShape, layer_shapes, sequence_bytes
 from text_generation.kv.slot_contents import SlotCopy
-from text_generation.runners import slot_cache
 from text_generation.runners.cache_runner import CacheRunner, WholePromptRunner
+from text_generation.slots import slot_cache
 from text_generation.states import runner as states_runner
 
 from tests.engine.driving import generate_all, running, setup

@@ -1,0 +1,1 @@
+"""The slots as transformers sees them: behind its interface of a cache."""
