@@ -44,7 +44,8 @@ class EngineSetup:
     any. ``sending_share`` of the time is what sending streams' tokens may take. ``sources`` are
     those that an encoder-decoder of sounds is tried with, the longest first. ``paged`` has the
     in-flight engine keep keys and values in pages or in slots; None: in pages on a GPU. With
-    pages it ``runs_ahead`` of what the host has read by one step, or not; None: on a GPU.
+    pages it ``runs_ahead`` of what the host has read by one step, or not; None: on a GPU. A
+    ``draft_model`` says ahead what ``model`` may say.
     ``trial_prompts`` are prompts with images or sounds, of a model that is to take them.
     """
 
@@ -60,6 +61,7 @@ class EngineSetup:
     sources: tuple[Source, ...] = ()
     paged: bool | None = None
     runs_ahead: bool | None = None
+    draft_model: Any = None
     trial_prompts: Items[tuple[list[int], Source]] = ()
 
 

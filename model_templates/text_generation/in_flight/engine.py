@@ -28,9 +28,9 @@ from ..sampling.sampler import Sampled, Sampler, SamplerInputs, argmax
 from ..sequence.sequence import Sequence, Token
 from ..sequence.source import text_source
 from ..speculative.drafter import Drafter, runs_of
-from ..speculative.making import make_drafter
 from ..structured.following import wait_for_masks
 from ..structured.grammar import tell_all
+from .drafting import beside_draft, make_drafter, plan_draft
 from .encoding import encode, forget_embeddings
 from .plan import plan
 from .runner_selection import Runner
@@ -88,13 +88,14 @@ class InFlightEngine(Engine):
             LoadError: the cache does not fit.
         """
         setup = self.setup
-        self._plan = plan(setup)
+        draft = plan_draft(setup)
+        self._plan = plan(beside_draft(setup, draft))
         self._storage, self.size = self._plan.storage, self._plan.storage.size
         self._vocab_size = int(setup.model.config.get_text_config().vocab_size)
         self._cache = allocate(self._storage)
         runner = self._plan.make_runner(setup.model, self._cache, setup.device)
         ahead = self._plan.runs_ahead
-        self._drafter = make_drafter(setup.options, runner, self.size.max_num_seqs, ahead)
+        self._drafter = make_drafter(setup, draft, runner, self.size.max_num_seqs, runs_ahead=ahead)
         own_argmax = getattr(runner, "argmax", argmax)
         self._sampler = Sampler(sorted(setup.eos_token_ids), own_argmax)
         if isinstance(runner, MediaRunner):

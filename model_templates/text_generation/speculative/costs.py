@@ -6,54 +6,62 @@ Knows steps as numbers and seconds; knows no model and no text.
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 
-_WEIGHT = 1 / 8  # of a new measurement of a step without drafts
-_MOST = 2.0  # times what a step is to take: longer ones were held up by something else
-_KEPT = 0.9  # of older measurements, with each new one of drafts
-_PRIOR_COST, _PRIOR_TOKENS = 0.3, 0.25  # until something is measured
-_LEAST = 0.01
+# Weights of a new measurement by whether it is below the mean. What holds a step up, such as
+# another process, makes it longer, never shorter: so the mean is of the shorter ones.
+_WEIGHT_BELOW, _WEIGHT_ABOVE = 1 / 4, 1 / 16
+_MOST = 2.0  # times what a step is to take
+_FIRST_COST = 0.3  # until something is measured
+_LEAST = 0.02
 _STEPS = 64  # with drafts, until one without is measured again
 _FIRST_PAUSE, _LONGEST_PAUSE = 128, 2048  # steps, from one trial to the next where drafts don't pay
 
 
 @dataclass
-class _Measured:
-    """Of drafts beside about as many sequences: sums over steps, in units of a step without."""
+class _Mean:
+    """Of measurements, those that are low above all."""
 
-    cost: float = _PRIOR_COST * _PRIOR_TOKENS
-    num_tokens: float = _PRIOR_TOKENS  # for each generated one
+    value: float
+    num: int = 0
+
+    def add(self, value: float, weight: float = 1.0) -> None:
+        """The first ones count as much as all before."""
+        own = _WEIGHT_BELOW if value < self.value else _WEIGHT_ABOVE
+        self.num += 1
+        self.value += max(own, 1 / self.num) * weight * (value - self.value)
+
+
+@dataclass
+class _Measured:
+    """Of drafts beside about as many sequences."""
+
+    cost: _Mean = field(default_factory=lambda: _Mean(_FIRST_COST, 1))
     pause: int = _FIRST_PAUSE
     num_steps: int = 0  # of the pause
-
-    @property
-    def of_token(self) -> float:
-        return max(_LEAST, self.cost / self.num_tokens)
 
 
 class Costs:
     """What a drafted token costs, in units of what a generated one does without drafts."""
 
     def __init__(self) -> None:
-        self._plain: dict[int, float] = {}  # seconds, by the number of sequences
+        self._plain: dict[int, _Mean] = {}  # seconds, by the number of sequences
         self._num_drafted_steps: dict[int, int] = defaultdict(int)  # since
         self._measured: dict[int, _Measured] = defaultdict(_Measured)
 
     def note(self, num_seqs: int, num_drafted: int, seconds: float) -> None:
         """A step of decodes alone took so long, from the end of the one before to its own."""
-        plain = self._plain.get(num_seqs)
         if not num_drafted:
-            mean = seconds if plain is None else plain
-            self._plain[num_seqs] = mean + _WEIGHT * (min(seconds, _MOST * mean) - mean)
+            plain = self._plain.setdefault(num_seqs, _Mean(seconds))
+            plain.add(min(seconds, _MOST * plain.value))
             self._num_drafted_steps[num_seqs] = 0
-        elif plain is not None:
+        elif num_seqs in self._plain:
             self._num_drafted_steps[num_seqs] += 1
-            measured = self._of(num_seqs)
             tokens = num_drafted / num_seqs
-            most = _MOST * (1 + measured.of_token * tokens)
-            measured.cost = _KEPT * measured.cost + min(seconds / plain, most) - 1
-            measured.num_tokens = _KEPT * measured.num_tokens + tokens
+            cost = self._of(num_seqs).cost
+            times = min(seconds / self._plain[num_seqs].value, _MOST * (1 + cost.value * tokens))
+            cost.add((times - 1) / tokens, weight=min(1.0, tokens))
 
     def has_plain(self, num_seqs: int) -> bool:
         """Whether a step without drafts of so many sequences was measured lately."""
@@ -63,7 +71,7 @@ class Costs:
         """How many tokens to draft for a sequence where each is accepted with probability
         ``rate``.
         """
-        cost = self._of(num_seqs).of_token
+        cost = max(_LEAST, self._of(num_seqs).cost.value)
         return _best_length(round(cost, 2), round(rate, 2), most)
 
     def is_trial(self, num_seqs: int) -> bool:

@@ -15,7 +15,6 @@ from ..engine.step import Draft, Step
 from ..sequence.sequence import Sequence, Token
 from .costs import Costs
 
-_WORTH_TRYING = 0.5  # the rate from which a proposal is tried where drafts did not pay
 _TRIED = 2  # tokens of a sequence
 
 Grow = Callable[[Sequence, int], bool]
@@ -25,6 +24,10 @@ class Proposer(Protocol):
     """Knows of each sequence what may come next."""
 
     method: str
+
+    @property
+    def is_steady(self) -> bool:
+        """Whether the last proposals took no longer than the next ones will."""
 
     def rate(self, sequence: Sequence) -> float:
         """How likely the next proposed token is right; 0 where there is none."""
@@ -59,6 +62,7 @@ class Drafter:
         self._max_num_rows = max_num_rows
         self._runs_ahead = runs_ahead
         self._is_trying = False
+        self._is_steady = True
         self._last_was_drafted: bool | None = None  # None: it was no step of decodes alone
         self._ended_s = 0.0
 
@@ -75,6 +79,7 @@ class Drafter:
         """Adds drafts to a step whose last tokens are all read; ``grow`` makes room for so many
         tokens in all of a sequence.
         """
+        self._is_steady = True
         if step.prefills or not step.decodes:
             return
         lengths = self._lengths(step.decodes)
@@ -87,6 +92,7 @@ class Drafter:
                 room -= num_tokens
         if fitting:
             proposed = self._proposer.propose(fitting)
+            self._is_steady = self._proposer.is_steady
             step.drafts.extend(Draft(sequence, ids) for sequence, ids in proposed.items() if ids)
 
     def follow(self, sequence: Sequence, tokens: Iterable[Token]) -> None:
@@ -104,7 +110,7 @@ class Drafter:
         is_drafted = bool(step.drafts)
         is_known = self._last_was_drafted in ((is_drafted,) if self._runs_ahead else (True, False))
         self._last_was_drafted = is_drafted
-        if is_known:
+        if is_known and self._is_steady:
             num_drafted = sum(len(draft.token_ids) for draft in step.drafts)
             self.costs.note(len(step.decodes), num_drafted, seconds)
             self._is_trying = self._is_trying and not is_drafted
@@ -132,7 +138,7 @@ class Drafter:
 
     def _trial(self, num_seqs: int, rates: dict[Sequence, float]) -> dict[Sequence, int]:
         """A few drafts where they did not pay."""
-        likely = [s for s, r in rates.items() if r >= _WORTH_TRYING and s.num_tokens_left > _TRIED]
+        likely = [sequence for sequence in rates if sequence.num_tokens_left > _TRIED]
         if not likely or not (self._is_trying or self.costs.is_trial(num_seqs)):
             return {}
         self._is_trying = True

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from hf_runtime.errors import LoadError
 from text_generation.engine.engine import Engine
 from text_generation.engine.step import Draft, Step
 from text_generation.in_flight import engine as in_flight
@@ -42,6 +43,7 @@ class Knowing:
     """Proposes what each sequence will say, with a wrong token now and then."""
 
     method = "knowing"
+    is_steady = True
 
     def __init__(self, outputs: list[tuple[int, ...]]) -> None:
         self.outputs, self.numbers = outputs, dict[Sequence, int]()
@@ -139,7 +141,7 @@ def test_drafts_change_no_answer(
     monkeypatch.setattr(
         in_flight,
         "make_drafter",
-        lambda options, runner, num_seqs, ahead: Drafter(knowing, 5, 32, runs_ahead=ahead),
+        lambda *_, runs_ahead: Drafter(knowing, 5, 32, runs_ahead=runs_ahead),
     )
     made = replace(setup(tiny_model("llama"), eos=[EOS], **options), **way)
     engine = InFlightEngine(made)
@@ -235,6 +237,32 @@ def test_what_was_said_before_is_drafted(params: dict[str, Any]) -> None:
     assert counted["hf_triton_draft_tokens_total"] >= 15
     assert counted["hf_triton_accepted_tokens_total"] >= 15
     assert "speculates by ngram up to 8 tokens" in engine.description
+
+
+@pytest.mark.usefixtures("eager")
+@pytest.mark.parametrize("runner", ["fused", "packed", "paged"])
+def test_a_draft_model_changes_no_answer(
+    expected: list[Completion], runner: str, request: pytest.FixtureRequest
+) -> None:
+    """One that is nearly the model: most of what it says is right."""
+    if runner == "packed":
+        request.getfixturevalue("not_fused")
+    draft = tiny_model("llama")
+    torch.manual_seed(0)
+    draft.lm_head.weight.data += 0.05 * torch.randn_like(draft.lm_head.weight)
+    made = setup(tiny_model("llama"), eos=[EOS], **OPTIONS)
+    engine = InFlightEngine(replace(made, paged=runner == "paged", draft_model=draft))
+    assert answers_of(engine) == expected
+    assert engine.runner.name == runner
+    metrics = engine.metrics
+    assert metrics.num_draft_tokens > metrics.num_accepted_tokens > 50
+    assert "speculates by draft_model" in engine.description
+
+
+def test_a_draft_model_of_states_is_refused() -> None:
+    engine = InFlightEngine(replace(setup(tiny_model("llama")), draft_model=tiny_model("mamba2")))
+    with pytest.raises(LoadError, match="draft_model: it can't draft: its states can't take"):
+        engine.start()
 
 
 def test_a_model_that_keeps_states_drafts_nothing(log_lines: list[str]) -> None:
