@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
 
+import torch
+from hf_runtime.devices.device import free_bytes
 from hf_runtime.errors import RequestError, RuntimeModelError
 from hf_runtime.metrics.publishing import Family
 from hf_runtime.request.cancellation import CancellationWatch
@@ -22,12 +24,14 @@ from .loading import LoadedModel
 from .request.answer import Answer, Choice, wanted_outputs
 from .request.parsing import CheckedRequest, Generation, GenerationRequest, check_request
 from .request.reading_threads import ReadingThreads
+from .request.source_memory import SourceMemory
 from .sampling.sampler import choice_seed
 from .sequence.detokenizer import Detokenizer
 from .sequence.sequence import Sequence
 from .sequence.source import text_source
 from .structured.compiling import Started
 
+_MEMORY_SHARE = 4  # of what is free once the model is loaded, what sources may take
 _LOGPROBS = frozenset(("logprobs", "cumulative_logprob"))
 
 
@@ -41,7 +45,9 @@ class Reception:
         self._engine = loaded.engine
         self._batched = batched
         self._reading = ReadingThreads()
-        self._open: dict[Answer, None] = {}  # changed one key at a time, which is atomic
+        self._source_memory = SourceMemory(free_bytes(torch.device("cpu")) // _MEMORY_SHARE)
+        # With the bytes of its sources; changed one key at a time, which is atomic.
+        self._open: dict[Answer, int] = {}
         self._watch = CancellationWatch(self._ask_all, lambda: self._engine.thread.last_step_s)
 
     @property
@@ -134,11 +140,13 @@ class Reception:
             [sequence(row, index) for row in request.rows for index in range(row.n)],
             self._closed,
         )
-        self._open[answer] = None
+        num_bytes = sum(row.source.num_bytes for row in request.rows if row.source is not None)
+        self._source_memory.take(num_bytes)
+        self._open[answer] = num_bytes
         try:
             self._engine.submit(answer.sequences)
         except RuntimeModelError:
-            self._open.pop(answer, None)
+            self._source_memory.give(self._open.pop(answer, 0))
             raise
         self._watch.wake()
 
@@ -184,7 +192,7 @@ class Reception:
 
     def _closed(self, answer: Answer) -> None:
         """Forgets an answered request; what it still generates is for nobody."""
-        self._open.pop(answer, None)
+        self._source_memory.give(self._open.pop(answer, 0))
         unfinished = [s for s in answer.sequences if s.finish_reason is None]
         if unfinished:
             self._engine.cancel(unfinished)

@@ -172,7 +172,10 @@ class CheckedRequest:
         """How much text is still to be read; each of ``bad_words`` is tokenised several times. What
         a file takes to be read does not depend on its size alone.
         """
-        num_files = sum(len(row[name]) for row in self.rows for name in self.reader.fields.files)
+        names = self.reader.fields.files
+        num_files = sum(len(row[name]) for row in self.rows for name in names)
+        if names:  # which may also stand in a chat
+            num_files += sum(bool(row["messages"]) for row in self.rows)
         return num_files * _FILE_CHARACTERS + sum(
             NUM_SPELLINGS * len(text) if name == "bad_words" else len(text)
             for row in self.rows

@@ -23,6 +23,11 @@ class Source:
     cache_token_ids: list[int] | None = None
     own_key: object = field(default_factory=object)  # equal to no other
 
+    @property
+    def num_bytes(self) -> int:
+        """What the tensors take in memory."""
+        return sum(getattr(value, "nbytes", 0) for value in self.inputs.values())
+
 
 def text_source(token_ids: list[int]) -> Source:
     """A text that an encoder reads."""
