@@ -4,6 +4,7 @@ as text is tried.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,6 +33,7 @@ from .runner_selection import (
     trial_logits,
 )
 
+_MOST_FEATURE_BYTES, _FEATURE_SHARE = 2**28, 0.05
 _NUM_STEPS = 3  # that a trial prompt is computed in, at least
 
 
@@ -53,9 +55,20 @@ def decoder_entry(setup: EngineSetup) -> DecoderEntry:
         UnsupportedModelError: the model hands no embeddings to a decoder.
     """
     try:
-        return DecoderEntry(setup.model, setup.device)
+        return DecoderEntry(setup.model, setup.device, max_feature_bytes(setup))
     except Exception as error:
         raise UnsupportedModelError(f"with images: {reason(error)}") from error
+
+
+def max_feature_bytes(setup: EngineSetup) -> int:
+    """How much of the device's free memory features of images and sounds may take."""
+    return min(_MOST_FEATURE_BYTES, int(setup.free_bytes(setup.device) * _FEATURE_SHARE))
+
+
+def free_beside_features(setup: EngineSetup, entry: DecoderEntry) -> Callable[[torch.device], int]:
+    """The free bytes of each device that kept features leave to the rest."""
+    free, kept = setup.free_bytes, entry.features.max_bytes
+    return lambda device: free(device) - (kept if device == setup.device else 0)
 
 
 def plan_media(

@@ -16,7 +16,7 @@ from ..lora.linear import attach
 from ..runners.attention_interface import use_attention_interface
 from .encoder_decoders import EncoderDecoder, hold_encoder_decoder
 from .largest_step import free_beside_steps, longest_source_step
-from .media_plan import MediaPlan, decoder_entry, plan_media
+from .media_plan import MediaPlan, decoder_entry, free_beside_features, plan_media
 from .rotary import settle_rotary
 from .runner_selection import RunnerFactory, UnsupportedModelError, select_runner
 from .storage import Storage, plan_storage
@@ -55,6 +55,8 @@ def plan(setup: EngineSetup) -> Plan:
     entry = decoder_entry(setup) if setup.trial_prompts else None
     if entry is not None and setup.adapters is not None:
         raise UnsupportedModelError("it has adapters and takes images or sounds")
+    if entry is not None:
+        setup = replace(setup, free_bytes=free_beside_features(setup, entry))
     try:
         shapes = layer_shapes(model, device)
     except Exception as error:

@@ -17,12 +17,15 @@ import torch
 
 from ..sequence.source import Source
 from .encoded import Encoded, Part, UnsupportedInputsError, fill, read_entry
+from .features import FeatureCache
 
 
 class DecoderEntry:
-    """Watches the decoder of a ``model``; must be made before a runner changes how it attends."""
+    """Watches the decoder of a ``model``; must be made before a runner changes how it attends.
+    Features of images and sounds are kept up to ``max_feature_bytes``.
+    """
 
-    def __init__(self, model: Any, device: torch.device) -> None:
+    def __init__(self, model: Any, device: torch.device, max_feature_bytes: int = 0) -> None:
         """
         Raises:
             UnsupportedInputsError: nothing in the model takes embeddings.
@@ -38,6 +41,7 @@ class DecoderEntry:
             if hasattr(config, "_attn_implementation")
         }
         self.own_attention: str = model.config._attn_implementation  # noqa: SLF001
+        self.features = FeatureCache(model, max_feature_bytes)
         self._is_capturing = False
         self._parts: list[Part] | None = None
 
@@ -57,7 +61,7 @@ class DecoderEntry:
             config.pad_token_id = 0
         self._is_capturing = True
         try:
-            with self.attending_its_own_way():
+            with self.attending_its_own_way(), self.features.of(source.digests):
                 self.model.generate(
                     tokens,
                     attention_mask=torch.ones_like(tokens),

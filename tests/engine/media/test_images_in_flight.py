@@ -15,7 +15,7 @@ from hf_runtime.errors import EngineError
 from text_generation.generate.engine import GenerateEngine
 from text_generation.in_flight.engine import InFlightEngine
 from text_generation.kv import prefix_index, slot_contents
-from text_generation.media.entry import inputs_on
+from text_generation.media.entry import DecoderEntry, inputs_on
 from text_generation.sequence.sequence import Sequence
 from text_generation.sequence.source import Source
 from transformers import AutoModelForImageTextToText
@@ -160,6 +160,25 @@ def test_an_image_that_fails_in_the_encoder_fails_its_own_request_alone(
         # What shares a digest with it may fail in its step; later it is computed.
         again = generate_all(engine, asked, at_first=2)
     assert again == own
+
+
+@pytest.mark.parametrize("made", ["qwen3_vl"], indirect=True)
+def test_the_same_image_is_encoded_once_within_the_bytes_that_are_kept(made: Images) -> None:
+    calls = []
+    made.model.model.visual.register_forward_hook(lambda *_: calls.append(1))
+    (first, source), (second, other) = made.prompt(5, 4, 1), made.prompt(9, 9, 3)
+    again = made.media.source([*first[:-1], 77], source.inputs, 1)
+    entry = DecoderEntry(made.model, torch.device("cpu"), max_feature_bytes=2**16)
+    entry.encode(first, source)
+    entry.encode([*first[:-1], 77], again)
+    assert len(calls) == entry.features.num_found == 1
+    size = entry.features.num_bytes
+    entry.features.max_bytes = size
+    entry.encode(second, other)
+    assert len(calls) == 2
+    assert entry.features.num_bytes <= size
+    entry.encode(first, source)
+    assert len(calls) == 3
 
 
 @pytest.mark.parametrize("made", ["qwen2_5_vl"], indirect=True)
