@@ -17,7 +17,6 @@ from numba import cfunc, njit, types
 from .kernels import bfloat16_at, exp, float32_at, float_of, integers_at, load, rounded, store, take
 
 _ZERO, _ONE = np.float32(0), np.float32(1)
-_ROWS = 4
 _SMALL = np.float32(1e-6)
 _CHANNELS = 256
 
@@ -75,7 +74,7 @@ def _conv(a: Any, x: Any, states: Any, weight: Any, bias: Any, out: Any) -> None
 
 
 @njit(fastmath=True, error_model="numpy", inline="always")
-def _unit(x: Any, at: Any, size: Any, scale: Any, is_normalised: Any, out: Any, to: Any) -> None:
+def _unit(x: Any, at: Any, size: Any, scale: Any, is_normalised: Any, out: Any) -> None:
     """``scale`` times a vector, divided by its length where it ``is_normalised``."""
     if is_normalised != 0:
         total = _SMALL
@@ -83,7 +82,7 @@ def _unit(x: Any, at: Any, size: Any, scale: Any, is_normalised: Any, out: Any, 
             total += load(x, at + i) * load(x, at + i)
         scale = scale / np.sqrt(total)
     for i in range(size):
-        store(out, to + i, load(x, at + i) * scale)
+        store(out, i, load(x, at + i) * scale)
 
 
 @njit(fastmath=True, error_model="numpy")
@@ -93,15 +92,16 @@ def _delta_rule(a: Any, q: Any, k: Any, v: Any, beta: Any, out: Any) -> None:
 
     2 runs, 3 their count, 4 key heads, 5 value heads, 6 key dim, 7 value dim, 8 q and 9 k (tokens,
     key heads, key dim), 10 v (tokens, value heads, value dim), 11 to 13 their strides, 14 g
-    value heads) or (tokens, value heads, key dim) float32, 15 whether for each channel, 16 beta
-    (tokens, value heads), 17 states (slots, value heads, key dim, value dim) float32, 18 out like
-    v, 19 whether q and k are normalised, 20 value dims of a task, 21 scratch (threads, 3 key dim +
-    2 value dim), 22 scale of q.
+    (tokens, value heads) or (tokens, value heads, key dim) float32, 15 whether for each channel, 16
+    beta (tokens, value heads), 17 states (slots, value heads, value dim, key dim) float32, 18 out
+    like v, 19 whether q and k are normalised, 20 value dims of a task, 21 scratch (threads, 4 key
+    dim), 22 scale of q.
     """
     runs, num_runs, heads, size, dim, block = integers_at(a[2]), a[3], a[5], a[6], a[7], a[20]
     group, g, scale = heads // a[4], float32_at(a[14]), float_of(a[22])
-    scratch = float32_at(a[21] + 4 * take(a, 1) * (3 * size + 2 * dim))
-    decay_at, delta_at, sums_at = 2 * size, 3 * size, 3 * size + dim
+    place = a[21] + 16 * take(a, 1) * size
+    key, query = float32_at(place), float32_at(place + 4 * size)
+    decays, seen = float32_at(place + 8 * size), float32_at(place + 12 * size)
     blocks = (dim + block - 1) // block
     while True:
         task = take(a, 0)
@@ -109,90 +109,35 @@ def _delta_rule(a: Any, q: Any, k: Any, v: Any, beta: Any, out: Any) -> None:
             break
         run, head = task // (heads * blocks) * 4, task // blocks % heads
         begin = task % blocks * block
-        count = min(block, dim - begin)
-        first, num_tokens = runs[run], runs[run + 1]
-        state = float32_at(a[17] + 4 * (((runs[run + 2] * heads + head) * size) * dim + begin))
+        end, first = min(begin + block, dim), runs[run]
+        state = float32_at(a[17] + 4 * (runs[run + 2] * heads + head) * dim * size)
         if runs[run + 3] != 0:
+            for i in range(begin * size, end * size):
+                store(state, i, _ZERO)
+        for token in range(first, first + runs[run + 1]):
+            at, key_at = token * heads + head, head // group * size
+            _unit(k, token * a[12] + key_at, size, _ONE, a[19], key)
+            _unit(q, token * a[11] + key_at, size, scale, a[19], query)
+            if a[15] != 0:
+                for i in range(size):
+                    store(decays, i, exp(load(g, at * size + i)))
+            else:
+                decay = exp(load(g, at))
+                for i in range(size):
+                    store(decays, i, decay)
             for i in range(size):
-                for j in range(count):
-                    store(state, i * dim + j, _ZERO)
-        for token in range(first, first + num_tokens):
-            key_head, at = head // group * size, token * heads + head
-            _unit(k, token * a[12] + key_head, size, _ONE, a[19], scratch, 0)
-            _unit(q, token * a[11] + key_head, size, scale, a[19], scratch, size)
-            for i in range(size):
-                gate = load(g, at * size + i) if a[15] != 0 else load(g, at)
-                store(scratch, decay_at + i, exp(gate))
-            for j in range(count):
-                store(scratch, delta_at + j, _ZERO)
-                store(scratch, sums_at + j, _ZERO)
-            _read(state, size, dim, count, scratch, decay_at, delta_at)
-            value_at = token * a[13] + head * dim + begin
-            for j in range(count):
-                error = load(v, value_at + j) - load(scratch, delta_at + j)
-                store(scratch, delta_at + j, error * load(beta, at))
-            _write(state, size, dim, count, scratch, decay_at, delta_at, sums_at)
-            for j in range(count):
-                store(out, at * dim + begin + j, load(scratch, sums_at + j))
-
-
-@njit(fastmath=True, error_model="numpy", inline="always")
-def _read(
-    state: Any, size: Any, dim: Any, count: Any, scratch: Any, decay_at: Any, to: Any
-) -> None:
-    """scratch[to : to+count] += what the decayed state holds for the key at scratch[0], four rows
-    at a time.
-    """
-    whole = size - size % _ROWS
-    for i in range(0, whole, _ROWS):
-        k0 = load(scratch, i) * load(scratch, decay_at + i)
-        k1 = load(scratch, i + 1) * load(scratch, decay_at + i + 1)
-        k2 = load(scratch, i + 2) * load(scratch, decay_at + i + 2)
-        k3 = load(scratch, i + 3) * load(scratch, decay_at + i + 3)
-        row = i * dim
-        for j in range(count):
-            pair = k0 * load(state, row + j) + k1 * load(state, row + dim + j)
-            other = k2 * load(state, row + 2 * dim + j) + k3 * load(state, row + 3 * dim + j)
-            store(scratch, to + j, load(scratch, to + j) + pair + other)
-    for i in range(whole, size):
-        k0 = load(scratch, i) * load(scratch, decay_at + i)
-        for j in range(count):
-            store(scratch, to + j, load(scratch, to + j) + k0 * load(state, i * dim + j))
-
-
-@njit(fastmath=True, error_model="numpy", inline="always")
-def _write(
-    state: Any,
-    size: Any,
-    dim: Any,
-    count: Any,
-    scratch: Any,
-    decay_at: Any,
-    delta_at: Any,
-    to: Any,
-) -> None:
-    """Decays the state and adds key times delta; scratch[to : to+count] += what it holds for the
-    query at scratch[size].
-    """
-    whole = size - size % 2
-    for i in range(0, whole, 2):
-        k0, k1 = load(scratch, i), load(scratch, i + 1)
-        q0, q1 = load(scratch, size + i), load(scratch, size + i + 1)
-        d0, d1 = load(scratch, decay_at + i), load(scratch, decay_at + i + 1)
-        row = i * dim
-        for j in range(count):
-            delta = load(scratch, delta_at + j)
-            one = load(state, row + j) * d0 + k0 * delta
-            other = load(state, row + dim + j) * d1 + k1 * delta
-            store(state, row + j, one)
-            store(state, row + dim + j, other)
-            store(scratch, to + j, load(scratch, to + j) + q0 * one + q1 * other)
-    for i in range(whole, size):
-        k0, q0, d0 = load(scratch, i), load(scratch, size + i), load(scratch, decay_at + i)
-        for j in range(count):
-            one = load(state, i * dim + j) * d0 + k0 * load(scratch, delta_at + j)
-            store(state, i * dim + j, one)
-            store(scratch, to + j, load(scratch, to + j) + q0 * one)
+                store(seen, i, load(key, i) * load(decays, i))
+            rate, value_at = load(beta, at), token * a[13] + head * dim
+            for j in range(begin, end):
+                row, held, total = j * size, _ZERO, _ZERO
+                for i in range(size):
+                    held += load(state, row + i) * load(seen, i)
+                delta = (load(v, value_at + j) - held) * rate
+                for i in range(size):
+                    now = load(state, row + i) * load(decays, i) + load(key, i) * delta
+                    store(state, row + i, now)
+                    total += now * load(query, i)
+                store(out, at * dim + j, total)
 
 
 @njit(fastmath=True, error_model="numpy")

@@ -149,7 +149,7 @@ class StateFunctions:
             *(key_heads, heads, size, dim, q.data_ptr(), k.data_ptr(), v.data_ptr()),
             *(q.stride(0), k.stride(0), v.stride(0), decay.data_ptr(), decay.dim() == 3),
             *(rate.data_ptr(), stored.data_ptr(), out.data_ptr(), use_qk_l2norm_in_kernel),
-            *(self._block(dim), self._scratch_at(3 * size + 2 * dim), bits_of(size**-0.5)),
+            *(self._block(dim), self._scratch_at(4 * size), bits_of(size**-0.5)),
         )
         return out.unsqueeze(0), out
 
