@@ -28,15 +28,16 @@ def _weigh(sums: Any, x: Any, at: Any, weight: Any, weight_at: Any, count: Any) 
 
 
 @njit(fastmath=True, error_model="numpy")
-def _conv(a: Any, x: Any, states: Any, weight: Any, bias: Any, out: Any) -> None:
+def _conv(a: Any, x: Any, states: Any, out: Any) -> None:
     """A causal convolution of each channel, and its SiLU where asked for.
 
     2 runs, 3 their count, 4 channels, 5 kernel size, 6 x (tokens, channels), 7 its stride, 8 states
-    (slots, length, channels), the newest last, 9 length, 10 weight (kernel size, channels), 11 bias
-    (channels,) or 0, 12 out (tokens, channels), 13 whether SiLU, 14 scratch (threads, 256).
+    (slots, length, channels), the newest last, 9 length, 10 weight (kernel size, channels) and 11
+    bias (channels,) or 0, float32, 12 out (tokens, channels), 13 whether SiLU, 14 scratch (threads,
+    256).
     """
     runs, num_runs, channels, size = integers_at(a[2]), a[3], a[4], a[5]
-    stride, length = a[7], a[9]
+    stride, length, weight, bias = a[7], a[9], float32_at(a[10]), float32_at(a[11])
     sums = float32_at(a[14] + 4 * take(a, 1) * _CHANNELS)
     blocks = (channels + _CHANNELS - 1) // _CHANNELS
     while True:
@@ -94,25 +95,22 @@ def _delta_rule(a: Any, q: Any, k: Any, v: Any, beta: Any, out: Any) -> None:
     key heads, key dim), 10 v (tokens, value heads, value dim), 11 to 13 their strides, 14 g
     (tokens, value heads) or (tokens, value heads, key dim) float32, 15 whether for each channel, 16
     beta (tokens, value heads), 17 states (slots, value heads, value dim, key dim) float32, 18 out
-    like v, 19 whether q and k are normalised, 20 value dims of a task, 21 scratch (threads, 4 key
-    dim), 22 scale of q.
+    like v, 19 whether q and k are normalised, 20 scale of q, 21 scratch (threads, 4 key dim).
     """
-    runs, num_runs, heads, size, dim, block = integers_at(a[2]), a[3], a[5], a[6], a[7], a[20]
-    group, g, scale = heads // a[4], float32_at(a[14]), float_of(a[22])
+    runs, num_runs, heads, size, dim = integers_at(a[2]), a[3], a[5], a[6], a[7]
+    group, g, scale = heads // a[4], float32_at(a[14]), float_of(a[20])
     place = a[21] + 16 * take(a, 1) * size
     key, query = float32_at(place), float32_at(place + 4 * size)
     decays, seen = float32_at(place + 8 * size), float32_at(place + 12 * size)
-    blocks = (dim + block - 1) // block
     while True:
         task = take(a, 0)
-        if task >= num_runs * heads * blocks:
+        if task >= num_runs * heads:
             break
-        run, head = task // (heads * blocks) * 4, task // blocks % heads
-        begin = task % blocks * block
-        end, first = min(begin + block, dim), runs[run]
+        run, head = task // heads * 4, task % heads
+        first = runs[run]
         state = float32_at(a[17] + 4 * (runs[run + 2] * heads + head) * dim * size)
         if runs[run + 3] != 0:
-            for i in range(begin * size, end * size):
+            for i in range(dim * size):
                 store(state, i, _ZERO)
         for token in range(first, first + runs[run + 1]):
             at, key_at = token * heads + head, head // group * size
@@ -128,7 +126,7 @@ def _delta_rule(a: Any, q: Any, k: Any, v: Any, beta: Any, out: Any) -> None:
             for i in range(size):
                 store(seen, i, load(key, i) * load(decays, i))
             rate, value_at = load(beta, at), token * a[13] + head * dim
-            for j in range(begin, end):
+            for j in range(dim):
                 row, held, total = j * size, _ZERO, _ZERO
                 for i in range(size):
                     held += load(state, row + i) * load(seen, i)
@@ -149,7 +147,7 @@ def _ssd(a: Any, x: Any, b: Any, c: Any) -> None:
     heads), 15 A and 16 D (heads,), 17 states (slots, heads, head dim, state size), 18 out (tokens,
     heads, head dim), all float32, 19 head dims of a task, 20 scratch (threads, 2 state size).
     """
-    runs, num_runs, heads, dim, size, block = integers_at(a[2]), a[3], a[4], a[6], a[7], a[19]
+    runs, num_runs, heads, dim, size = integers_at(a[2]), a[3], a[4], a[6], a[7]
     group = heads // a[5]
     dt, decays, skips, out = (
         float32_at(a[14]),
@@ -157,21 +155,18 @@ def _ssd(a: Any, x: Any, b: Any, c: Any) -> None:
         float32_at(a[16]),
         float32_at(a[18]),
     )
-    scratch = float32_at(a[20] + 8 * take(a, 1) * size)
-    blocks = (dim + block - 1) // block
+    scratch = float32_at(a[19] + 8 * take(a, 1) * size)
     while True:
         task = take(a, 0)
-        if task >= num_runs * heads * blocks:
+        if task >= num_runs * heads:
             break
-        run, head = task // (heads * blocks) * 4, task // blocks % heads
-        begin = task % blocks * block
-        count = min(block, dim - begin)
-        first, num_tokens = runs[run], runs[run + 1]
-        state = float32_at(a[17] + 4 * ((runs[run + 2] * heads + head) * dim + begin) * size)
+        run, head = task // heads * 4, task % heads
+        first = runs[run]
+        state = float32_at(a[17] + 4 * (runs[run + 2] * heads + head) * dim * size)
         if runs[run + 3] != 0:
-            for i in range(count * size):
+            for i in range(dim * size):
                 store(state, i, _ZERO)
-        for token in range(first, first + num_tokens):
+        for token in range(first, first + runs[run + 1]):
             at = token * heads + head
             step = load(dt, at)
             decay = exp(step * load(decays, head))
@@ -179,14 +174,14 @@ def _ssd(a: Any, x: Any, b: Any, c: Any) -> None:
             for n in range(size):
                 store(scratch, n, load(b, b_at + n))
                 store(scratch, size + n, load(c, c_at + n))
-            for i in range(count):
-                value = load(x, token * a[11] + head * dim + begin + i)
+            for i in range(dim):
+                value = load(x, token * a[11] + head * dim + i)
                 more, total, row = value * step, _ZERO, i * size
                 for n in range(size):
                     now = load(state, row + n) * decay + more * load(scratch, n)
                     store(state, row + n, now)
                     total += now * load(scratch, size + n)
-                store(out, at * dim + begin + i, total + value * load(skips, head))
+                store(out, at * dim + i, total + value * load(skips, head))
 
 
 @njit(fastmath=True, error_model="numpy")
@@ -231,13 +226,11 @@ def _selective_scan(a: Any, x: Any, b: Any, c: Any, z: Any, out: Any) -> None:
 
 
 def _conv_float32(a: Any) -> None:
-    at = float32_at
-    _conv(a, at(a[6]), at(a[8]), at(a[10]), at(a[11]), at(a[12]))
+    _conv(a, float32_at(a[6]), float32_at(a[8]), float32_at(a[12]))
 
 
 def _conv_bfloat16(a: Any) -> None:
-    at = bfloat16_at
-    _conv(a, at(a[6]), at(a[8]), at(a[10]), at(a[11]), at(a[12]))
+    _conv(a, bfloat16_at(a[6]), bfloat16_at(a[8]), bfloat16_at(a[12]))
 
 
 def _delta_rule_float32(a: Any) -> None:

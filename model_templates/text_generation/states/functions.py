@@ -22,9 +22,6 @@ from ..kv.kv_cache import KVCache
 _CHANNELS = 256  # as in state_kernels.py
 _DTYPES = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
 _SILU = ("silu", "swish")
-# Rows of a state that one task computes where runs are long: they stay in the processor's cache.
-_BLOCK = 32
-_LONG_RUN = 8
 
 
 class UnsupportedStatesError(Exception):
@@ -34,18 +31,18 @@ class UnsupportedStatesError(Exception):
 @dataclass
 class Runs:
     """The row's tokens by sequence: (count, 4) int64 of first row, tokens, slot, and 1 where the
-    sequence begins; ``longest`` is the most tokens.
+    sequence begins, first ``num_decodes`` of one token each.
     """
 
     table: torch.Tensor
-    longest: int
+    num_decodes: int = 0
 
 
 class StateFunctions:
     """The functions, over a cache's states; ``runs`` are those of the step that is computed."""
 
     def __init__(self, cache: KVCache) -> None:
-        self.runs = Runs(torch.empty(0, 4, dtype=torch.int64), 0)
+        self.runs = Runs(torch.empty(0, 4, dtype=torch.int64))
         self._team = ThreadTeam(torch.get_num_threads())
         self._scratch = torch.empty(0)
         self._states = {
@@ -74,13 +71,13 @@ class StateFunctions:
         self._due[kind] = layer, kind, index
 
     def _state(self, kind: str, *sizes: int) -> torch.Tensor:
-        """The state that the call is for, of (slots, *sizes) numbers in some order."""
+        """The state that the call is for, (slots, ...), which must begin with ``sizes``."""
         key = self._due.pop(kind, None)
         if key not in self._left:
             raise UnsupportedStatesError(f"a {kind} state goes on twice in a step, or unasked")
         self._left.remove(key)
         stored = self._states[key]
-        if stored[0].numel() != torch.Size(sizes).numel():
+        if stored.shape[1 : 1 + len(sizes)] != sizes:
             raise UnsupportedStatesError(
                 f"a {kind} state of {tuple(stored.shape[1:])}, not {sizes}"
             )
@@ -97,31 +94,21 @@ class StateFunctions:
         """hidden_states (1, channels, tokens), weight (channels, kernel size) -> like the first."""
         channels, size = weight.shape
         x = _rows(hidden_states[0].t())
-        stored = self._state("conv", channels, self._conv_length(channels))
+        stored = self._state("conv", channels)
+        length = stored[0].numel() // channels
         if activation not in (None, *_SILU):
             raise UnsupportedStatesError(f"its convolution's activation is {activation}")
-        _check_dtype(x.dtype, weight, stored, *(() if bias is None else (bias,)))
+        _check_dtype(x.dtype, stored)
         out = x.new_empty(x.shape)
-        taps = weight.t().contiguous()
+        taps, offsets = weight.float().t().contiguous(), None if bias is None else bias.float()
         self._run(
             "conv",
             x.dtype,
-            *(
-                channels,
-                size,
-                x.data_ptr(),
-                x.stride(0),
-                stored.data_ptr(),
-                stored[0].numel() // channels,
-            ),
-            *(taps.data_ptr(), 0 if bias is None else bias.data_ptr(), out.data_ptr()),
+            *(channels, size, x.data_ptr(), x.stride(0), stored.data_ptr(), length),
+            *(taps.data_ptr(), 0 if offsets is None else offsets.data_ptr(), out.data_ptr()),
             *(activation is not None, self._scratch_at(_CHANNELS)),
         )
         return out.t().unsqueeze(0)
-
-    def _conv_length(self, channels: int) -> int:
-        key = self._due.get("conv")
-        return self._states[key][0].numel() // channels if key in self._states else 0
 
     def torch_chunk_gated_delta_rule(
         self,
@@ -139,8 +126,8 @@ class StateFunctions:
         q, k, v = (_headed(states[0]) for states in (query, key, value))
         (tokens, key_heads, size), (heads, dim) = k.shape, v.shape[1:]
         stored = self._state("recurrent", heads, size, dim)
+        q, k = q.to(v.dtype), k.to(v.dtype)
         decay, rate = g[0].float().contiguous(), beta[0].to(v.dtype).contiguous()
-        _check_dtype(v.dtype, q, k)
         _check_dtype(torch.float32, stored)
         out = v.new_empty(tokens, heads, dim)
         self._run(
@@ -149,7 +136,7 @@ class StateFunctions:
             *(key_heads, heads, size, dim, q.data_ptr(), k.data_ptr(), v.data_ptr()),
             *(q.stride(0), k.stride(0), v.stride(0), decay.data_ptr(), decay.dim() == 3),
             *(rate.data_ptr(), stored.data_ptr(), out.data_ptr(), use_qk_l2norm_in_kernel),
-            *(self._block(dim), self._scratch_at(4 * size), bits_of(size**-0.5)),
+            *(bits_of(size**-0.5), self._scratch_at(4 * size)),
         )
         return out.unsqueeze(0), out
 
@@ -174,7 +161,8 @@ class StateFunctions:
         stored = self._state("recurrent", heads, dim, size)
         _check_dtype(x.dtype, b, c)
         _check_dtype(torch.float32, stored)
-        steps = F.softplus(dt[0] + dt_bias.to(dt.dtype)).clamp(*dt_limit).float().contiguous()
+        steps = F.softplus(dt[0] + dt_bias.to(dt.dtype)).float().contiguous()
+        steps[self.runs.num_decodes :].clamp_(*dt_limit)  # generate clamps its prompt's alone
         decays, skips = decays.float().contiguous(), given["D"].float().contiguous()
         out = torch.empty(tokens, heads, dim)
         self._run(
@@ -182,8 +170,7 @@ class StateFunctions:
             x.dtype,
             *(heads, groups, dim, size, x.data_ptr(), b.data_ptr(), c.data_ptr()),
             *(x.stride(0), b.stride(0), c.stride(0), steps.data_ptr(), decays.data_ptr()),
-            *(skips.data_ptr(), stored.data_ptr(), out.data_ptr()),
-            *(self._block(dim), self._scratch_at(2 * size)),
+            *(skips.data_ptr(), stored.data_ptr(), out.data_ptr(), self._scratch_at(2 * size)),
         )
         return out.unsqueeze(0), out
 
@@ -218,9 +205,6 @@ class StateFunctions:
             self._scratch_at(2 * size),
         )
         return out.t().unsqueeze(0), out
-
-    def _block(self, dim: int) -> int:
-        return min(dim, _BLOCK) if self.runs.longest >= _LONG_RUN else dim
 
     def _scratch_at(self, size: int) -> int:
         """Where each thread has ``size`` numbers."""

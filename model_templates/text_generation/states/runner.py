@@ -95,12 +95,12 @@ class StateRunner(PackedRunner):
 def _runs(step: Step) -> Runs:
     """The row's tokens by sequence, in the order of ``lay_out``."""
     table = [(row, 1, row, 0) for row in range(len(step.decodes))]
-    first, longest = len(table), 1
+    first = len(table)
     for chunk in step.prefills:
         num_tokens = chunk.end - chunk.start
         table.append((first, num_tokens, chunk.sequence.slot, int(not chunk.start)))
-        first, longest = first + num_tokens, max(longest, num_tokens)
-    return Runs(torch.tensor(table), longest)
+        first += num_tokens
+    return Runs(torch.tensor(table), len(step.decodes))
 
 
 class _RowCache(Cache):

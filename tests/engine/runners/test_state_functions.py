@@ -44,7 +44,7 @@ def runs() -> Runs:
     ends = torch.tensor(LENGTHS).cumsum(0)
     firsts = ends - torch.tensor(LENGTHS)
     columns = [firsts, torch.tensor(LENGTHS), torch.tensor(SLOTS), torch.tensor(IS_NEW)]
-    return Runs(torch.stack(columns, dim=1).contiguous(), max(LENGTHS))
+    return Runs(torch.stack(columns, dim=1).contiguous())
 
 
 def expected(states: torch.Tensor, scan: Scan) -> tuple[torch.Tensor, torch.Tensor]:
