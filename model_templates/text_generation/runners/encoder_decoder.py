@@ -58,7 +58,8 @@ class EncoderDecoderRunner:
         if computed == step.sampled:
             return logits
         rows = {sequence: row for row, sequence in enumerate(computed)}
-        return logits[torch.tensor([rows[sequence] for sequence in step.sampled])]
+        order = torch.tensor([rows[sequence] for sequence in step.sampled])
+        return logits[to_device(order, logits.device)]
 
     def _decoded_together(self, sequences: list[Sequence]) -> Iterable[list[Sequence]]:
         return [sequences] if sequences else []
@@ -86,7 +87,11 @@ class EncoderDecoderRunner:
         length = max(s.num_computed_tokens for s in sequences)
         lengths = [self.cache.source_lengths[s.slot] for s in sequences]
         self._slots.select(
-            _rows([s.slot for s in sequences]), positions, offset, length, max(lengths)
+            _rows([s.slot for s in sequences], self.device),
+            positions,
+            offset,
+            length,
+            max(lengths),
         )
         # The keys and values of sources are there: of their states only the shape is looked at.
         hidden = torch.empty(1, 1, 1, dtype=self.model.dtype, device=self.device)
@@ -103,14 +108,18 @@ class EncoderDecoderRunner:
         """input_ids and positions (rows, tokens), hidden (rows, source, size) and each row's
         ``lengths`` of it -> logits (rows, vocab) of the last tokens.
         """
+        mask = self._cross_mask(input_ids, lengths)
         inputs = {
             "attention_mask": self._own_masks(positions),
-            "encoder_attention_mask": self._cross_mask(input_ids, lengths),
+            "encoder_attention_mask": mask,
             "position_ids": positions,
         }
         known = {name: value for name, value in inputs.items() if name in self._accepted}
+        # FSMT's decoder knows it by another name.
+        own = {} if "encoder_attention_mask" in known else {"attention_mask": mask}
         with self._given(known):
             output = self.model(
+                **own,
                 encoder_outputs=self._encoder.outputs(hidden),
                 decoder_input_ids=input_ids,
                 past_key_values=self._slots,
@@ -188,8 +197,8 @@ def _of_equal_prompts(sequences: Iterable[Sequence]) -> Iterable[list[Sequence]]
     return groups.values()
 
 
-def _rows(slots: list[int]) -> Rows:
+def _rows(slots: list[int], device: torch.device) -> Rows:
     """A slice where they follow each other."""
     if slots == list(range(slots[0], slots[0] + len(slots))):
         return slice(slots[0], slots[0] + len(slots))
-    return torch.tensor(slots)
+    return torch.tensor(slots, device=device)

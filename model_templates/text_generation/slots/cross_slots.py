@@ -30,6 +30,11 @@ class _Layer(CacheLayerMixin):
     def lazy_initialization(self, *args: Any, **kwargs: Any) -> None:
         """Nothing to do: the slots were there before the first token."""
 
+    def _of_rows(self) -> tuple[torch.Tensor, torch.Tensor]:
+        rows = self.rows
+        rows = rows if isinstance(rows, slice) else rows.to(self.stored_keys.device)
+        return self.stored_keys[rows], self.stored_values[rows]
+
     def get_max_length(self) -> int:
         return self.stored_keys.shape[2]
 
@@ -49,15 +54,15 @@ class OwnLayer(_Layer):
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Writes (rows, kv_heads, tokens, dim); returns all up to the longest row."""
-        device = self.stored_keys.device
-        positions, rows = self.positions.to(device), self.rows
+        device, rows = self.stored_keys.device, self.rows
         if isinstance(rows, slice):
             rows = torch.arange(rows.start, rows.stop, device=device)
-        self.stored_keys[rows[:, None], :, positions] = key_states.transpose(1, 2)
-        self.stored_values[rows[:, None], :, positions] = value_states.transpose(1, 2)
+        places = rows.to(device)[:, None], slice(None), self.positions.to(device)
+        self.stored_keys[places] = key_states.transpose(1, 2)
+        self.stored_values[places] = value_states.transpose(1, 2)
         if self.begins:
             return key_states, value_states
-        keys, values = self.stored_keys[self.rows], self.stored_values[self.rows]
+        keys, values = self._of_rows()
         return keys[:, :, : self.length], values[:, :, : self.length]
 
     def get_seq_length(self) -> Any:
@@ -72,16 +77,17 @@ class CrossLayer(_Layer):
     def select(self) -> None:
         """Sets what the next forward reads."""
         if not self.begins:
-            self.keys = self.stored_keys[self.rows][:, :, : self.length]
-            self.values = self.stored_values[self.rows][:, :, : self.length]
+            keys, values = self._of_rows()
+            self.keys, self.values = keys[:, :, : self.length], values[:, :, : self.length]
 
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Writes (rows, kv_heads, source, dim), of those that begin."""
+        rows = self.rows if isinstance(self.rows, slice) else self.rows.to(key_states.device)
         num_tokens = key_states.shape[2]
-        self.stored_keys[self.rows, :, :num_tokens] = key_states
-        self.stored_values[self.rows, :, :num_tokens] = value_states
+        self.stored_keys[rows, :, :num_tokens] = key_states
+        self.stored_values[rows, :, :num_tokens] = value_states
         return key_states, value_states
 
     def get_seq_length(self) -> int:
