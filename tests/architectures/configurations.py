@@ -145,6 +145,7 @@ _OTHERS: dict[str, dict[str, Any]] = {
         "audio_config": {"adapter_input_size": HIDDEN, "adapter_out_dim": HIDDEN},
     },
     "dots3_note_text": _DOTS3,
+    "encoder-decoder": {"decoder": {"is_decoder": True, "add_cross_attention": True}},
     "gemma3n_text": {
         "activation_sparsity_pattern": [0.5, 0.0, 0.0, 0.0],
         "num_hidden_layers": 4,

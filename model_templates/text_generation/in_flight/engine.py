@@ -115,12 +115,11 @@ class InFlightEngine(Engine):
 
     def _warm_up(self) -> None:
         held = self._plan.encoder_decoder
-        sources = []
+        sources = self.setup.sources
         if held is not None:
             self._rules = GenerationRules(self.setup.model)
-            sources = [text_source([0] * n) for n in (3, 5, 16)]
-            if held.max_source_len is None:
-                sources = list(self.setup.sources)
+            longest = held.max_source_len or 0
+            sources = sources or tuple(text_source([0] * min(n, longest)) for n in (3, 16))
         warm_up(self._scheduler, self.runner, self._sampler, self._cache, sources)
 
     @property

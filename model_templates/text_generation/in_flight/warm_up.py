@@ -4,7 +4,8 @@ once: kernels selected by shape, memory taken from the system, modules imported.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import itertools
+from collections.abc import Sequence as Items
 from typing import Any
 
 from ..engine.scheduler import Scheduler
@@ -61,7 +62,7 @@ def warm_up(
     runner: Any,
     sampler: Sampler,
     cache: KVCache | PagedCache,
-    sources: Iterable[Source] = (),
+    sources: Items[Source] = (),
 ) -> None:
     """Runs prompts of several lengths, greedy and sampled ones, through every part of a step; with
     ``sources``, an encoder-decoder's, after the first token.
@@ -78,7 +79,7 @@ def warm_up(
     sequences = [
         dummy_sequence([0] * length, way) for length, way in zip(lengths, ways, strict=False)
     ]
-    for sequence, source in zip(sequences, sources, strict=False):
+    for sequence, source in zip(sequences, itertools.cycle(sources), strict=False):
         sequence.prompt_token_ids, sequence.num_prefill_tokens = [0], 1
         sequence.source = source
     scheduler.add(sequences)

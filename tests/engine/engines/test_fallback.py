@@ -10,6 +10,7 @@ from hf_runtime.errors import LoadError
 from text_generation.engine.engine import Engine
 from text_generation.in_flight.engine import InFlightEngine
 from text_generation.loading import _start_engine
+from text_generation.runners.encoder_decoder import EncoderDecoderRunner
 from text_generation.runners.packed_runner import PackedRunner
 
 from tests.engine.driving import generate_all, running, setup
@@ -26,15 +27,10 @@ from tests.engine.tiny_models import (
 )
 
 NO_KEYS = "the model keeps no keys and values"
-ENCODER_DECODER = "encoder-decoder models can't run in flight"
 
 
 def started(model: Any, **options: Any) -> Engine:
     return _start_engine("tiny", setup(model, **{"max_num_seqs": 4, **options}))
-
-
-def t5() -> Any:
-    return random_encoder_decoder("t5", **T5)
 
 
 @pytest.mark.parametrize(
@@ -87,11 +83,17 @@ def off_by(share: float, forward: Any) -> Any:
     return wrong
 
 
-def test_encoder_decoder_goes_to_generate_with_one_line(log_lines: list[str]) -> None:
-    engine = started(t5())
+def test_an_encoder_decoder_that_differs_goes_to_generate_with_one_line(
+    log_lines: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wrong = off_by(0.05, EncoderDecoderRunner.forward)
+    monkeypatch.setattr(EncoderDecoderRunner, "forward", wrong)
+    engine = started(random_encoder_decoder("t5", **T5))
     engine.stop()
     assert engine.name == "generate"
-    assert log_lines == [f"I tiny: engine generate, because {ENCODER_DECODER}"]
+    assert len(log_lines) == 1
+    why = "EncoderDecoderRunner: its logits differ by 0."
+    assert log_lines[0].startswith(f"I tiny: engine generate, because {why}")
 
 
 def test_a_model_in_flight_logs_no_choice(log_lines: list[str]) -> None:
@@ -129,23 +131,11 @@ def test_an_engine_asked_for_by_name_is_taken_without_a_line(log_lines: list[str
     assert log_lines == []
 
 
-@pytest.mark.parametrize(
-    "make, message",
-    [
-        (t5, f"engine: got in_flight, but {ENCODER_DECODER}; use engine: generate or auto"),
-        (
-            lambda: random_model("rwkv", **RWKV),
-            f"engine: got in_flight, but it can't hold this model: {NO_KEYS}",
-        ),
-    ],
-    ids=["t5", "rwkv"],
-)
-def test_in_flight_asked_for_by_name_is_an_error_where_it_cannot_be(
-    make: Any, message: str
-) -> None:
+def test_in_flight_asked_for_by_name_is_an_error_where_it_cannot_be() -> None:
     with pytest.raises(LoadError) as raised:
-        started(make(), engine="in_flight")
-    assert str(raised.value) == message
+        started(random_model("rwkv", **RWKV), engine="in_flight")
+    expected = f"engine: got in_flight, but it can't hold this model: {NO_KEYS}"
+    assert str(raised.value) == expected
 
 
 def test_a_cache_that_does_not_fit_is_an_error_and_no_reason_for_generate(
