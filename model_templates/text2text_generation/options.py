@@ -11,7 +11,7 @@ from typing import Any
 
 from text_generation.options import Options as TextGenerationOptions
 
-# Whether the engine here can answer piece by piece; read by generator/spec/task_folders.py.
+# Whether the engines here can answer piece by piece; read by generator/spec/task_folders.py.
 STREAMS = True
 # Whether weights may be quantized; read by generator/spec/task_folders.py.
 QUANTIZES = True
@@ -88,7 +88,8 @@ class Options:
     max_num_seqs: int | None = field(
         default=None,
         metadata={
-            "help": "sequences generated at once; each beam counts as one; default: 32",
+            "help": "sequences generated at once; each beam counts as one; default: 128, or as "
+            "many as fit in the KV cache; with num_beams 32",
             "unit": "sequences",
             "min": 1,
             "max": 1024,

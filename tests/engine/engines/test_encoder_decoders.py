@@ -174,7 +174,9 @@ def test_texts_are_padded_together_only_where_it_changes_nothing(
 def whisper() -> Any:
     from transformers import WhisperConfig, WhisperForConditionalGeneration
 
-    sizes = {name: value for name, value in _BART.items() if name != "max_position_embeddings"}
+    sizes: dict[str, Any] = {
+        name: value for name, value in _BART.items() if name != "max_position_embeddings"
+    }
     config = WhisperConfig(
         **sizes,
         vocab_size=40,
