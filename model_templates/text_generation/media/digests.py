@@ -97,7 +97,12 @@ def _digest(values: list[Any]) -> bytes:
     for value in values:
         if isinstance(value, torch.Tensor):
             found.update(f"{value.dtype} {tuple(value.shape)}".encode())
-            found.update(value.reshape(-1).view(torch.uint8).numpy().data)
+            found.update(_flat(value).view(torch.uint8).numpy().data)
         else:
             found.update(repr(value).encode())
     return found.digest()
+
+
+def _flat(value: torch.Tensor) -> torch.Tensor:
+    """A copy in one piece: a part of one element keeps its whole's stride else."""
+    return value.reshape(-1).clone(memory_format=torch.contiguous_format)

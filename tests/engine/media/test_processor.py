@@ -114,6 +114,12 @@ def test_images_of_patches_are_told_apart() -> None:
     assert both.digests[1] == one.digests[0] != both.digests[0]
 
 
+def test_a_number_out_of_a_larger_tensor_has_the_digest_of_its_value() -> None:
+    whole = torch.arange(320, dtype=torch.int32).reshape(2, 160)
+    part = whole.as_strided((1, 1), (160, 160), 160)
+    assert digests_of({"length": part}, 1) == digests_of({"length": part.clone()}, 1)
+
+
 def test_items_that_cannot_be_told_apart_have_the_digest_of_all() -> None:
     tiles = torch.arange(10.0).reshape(5, 2)
     first, second = digests_of({"pixel_values": tiles}, 2)
