@@ -229,7 +229,8 @@ def _start_engine(name: str, setup: EngineSetup) -> Engine:
             why = str(error)
             if setup.options.engine == "in_flight":
                 raise LoadError(
-                    f"engine: got in_flight, but it can't hold this model: {why}"
+                    f"engine: got in_flight, but it can't hold this model: {why}; use engine: "
+                    "generate or auto"
                 ) from error
     if setup.adapters is not None:
         because = f", which can't hold this model: {why}" if why else ""

@@ -189,8 +189,15 @@ GPT_NEO = {
 }
 # What does not go in flight, for random_model and random_encoder_decoder.
 RWKV = {"vocab_size": VOCAB_SIZE, "hidden_size": 32, "num_hidden_layers": 2}
-# Its cache keeps a window of the tokens, its masks do not: generate forgets what a forward sees.
-MOSHI = {**_SHAPE, **_GROUPED, **_SLIDING, "head_dim": 8, "ffn_dim": 128}
+GPT = {"vocab_size": VOCAB_SIZE, "n_positions": CONTEXT, "n_embd": 32, "n_layer": 2, "n_head": 4}
+CPMANT = {
+    "vocab_size": VOCAB_SIZE,
+    "hidden_size": 32,
+    "num_attention_heads": 4,
+    "num_hidden_layers": 2,
+    "dim_head": 8,
+    "dim_ff": 64,
+}
 # Attends to the best blocks of 128 tokens, once there are more than two.
 MINIMAX_M3 = {
     **_SHAPE,

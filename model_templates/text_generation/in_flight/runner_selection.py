@@ -141,8 +141,8 @@ class InPages:
         return InPages(PagedRunner, self.attend)
 
     @property
-    def __name__(self) -> str:
-        return self.runner.__name__
+    def name(self) -> str:
+        return self.runner.name
 
     def __call__(self, model: Any, cache: PagedCache, device: torch.device) -> Runner:
         return self.runner(model, cache, device, self.attend)
@@ -225,21 +225,24 @@ def _first_matching(
     expected: Expected,
 ) -> RunnerFactory:
     own_attention = model.config._attn_implementation  # noqa: SLF001
-    reasons = []
+    names: dict[str, dict[str, None]] = {}  # of runners, by why it is not they
     for candidate in candidates:
         try:
             error = _difference(candidate, model, shapes, device, expected)
         except Exception as failure:
             # Whatever an unknown architecture raises: this runner does not support it.
-            reasons.append(
-                f"{candidate.__name__}: {type(failure).__name__}: {reason(failure, 120)}"
-            )
+            why = f"{type(failure).__name__}: {reason(failure, 120)}"
         else:
             if error <= expected.tolerance:
                 return candidate
-            reasons.append(f"{candidate.__name__}: its logits differ by {error:.2g} of their range")
+            why = f"logits differ by {error:.2g} of their range"
+        names.setdefault(why, {})[getattr(candidate, "name", candidate.__name__)] = None
         model.set_attn_implementation(own_attention)
-    raise UnsupportedModelError("; ".join(reasons))
+    raise UnsupportedModelError(
+        "none of the ways to compute its steps in flight gives what its own generate gives ("
+        + "; ".join(f"{' and '.join(own)}: {why}" for why, own in names.items())
+        + ")"
+    )
 
 
 @dataclass(frozen=True)

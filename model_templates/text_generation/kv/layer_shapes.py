@@ -110,7 +110,9 @@ def layer_shapes(model: Any, device: torch.device) -> list[LayerShape]:
         kept = [StateShape("own", at, tuple(t.shape[1:]), t.dtype) for at, t in enumerate(states)]
         shapes.append(LayerShape(0, 0, 0, states[0].dtype, states[0].device, states=tuple(kept)))
     if not shapes:
-        raise ValueError("the model keeps no keys and values")
+        raise ValueError(
+            "it keeps nothing of earlier tokens, but computes all of them at each step"
+        )
     return shapes
 
 
@@ -156,13 +158,19 @@ def _layer_shape(cache: Any, index: int, device: torch.device) -> LayerShape:
     is_foreign = layer is not None and type(layer).__module__ != "transformers.cache_utils"
     is_compressed = hasattr(layer, "compressed_kv")
     if is_foreign and not is_compressed and not hasattr(layer, "idx_keys"):
-        raise ValueError(f"layer {index} keeps what no slot does: a {type(layer).__name__}")
+        raise ValueError(
+            f"layer {index} keeps earlier tokens in a cache of the model's own, "
+            f"{type(layer).__name__}, which slots don't hold"
+        )
     states = _state_shapes(layer) + _linear_shapes(cache, index)
     keys, values = getattr(layer, "keys", None), getattr(layer, "values", None)
     if keys is None or values is None:
         return LayerShape(0, 0, 0, torch.float32, _device(layer, device), states=states)
     if keys.shape[:3] != values.shape[:3] or keys.shape[2] != 2:
-        raise ValueError(f"layer {index} does not keep one key and one value per token")
+        raise ValueError(
+            f"layer {index} keeps {keys.shape[2]} keys and {values.shape[2]} values for 2 tokens; "
+            "slots hold one of each"
+        )
     if is_compressed:
         states = _compressor_shapes(layer)
         return LayerShape(keys.shape[1], keys.shape[3], 0, keys.dtype, keys.device, states=states)

@@ -10,14 +10,15 @@ from hf_runtime.errors import LoadError
 from text_generation.engine.engine import Engine
 from text_generation.in_flight.engine import InFlightEngine
 from text_generation.loading import _start_engine
+from text_generation.runners.cache_runner import CacheRunner
 from text_generation.runners.encoder_decoder import EncoderDecoderRunner
 from text_generation.runners.packed_runner import PackedRunner
 
 from tests.engine.driving import generate_all, running, setup
 from tests.engine.tiny_models import (
-    MOSHI,
+    CPMANT,
+    GPT,
     PHI3_LONG,
-    RWKV,
     T5,
     mixed_load,
     random_encoder_decoder,
@@ -26,7 +27,8 @@ from tests.engine.tiny_models import (
     tiny_model,
 )
 
-NO_KEYS = "the model keeps no keys and values"
+NOTHING_KEPT = "it keeps nothing of earlier tokens, but computes all of them at each step"
+INSTEAD = "use engine: generate or auto"
 
 
 def started(model: Any, **options: Any) -> Engine:
@@ -36,10 +38,10 @@ def started(model: Any, **options: Any) -> Engine:
 @pytest.mark.parametrize(
     "make, why",
     [
-        (lambda: random_model("rwkv", **RWKV), NO_KEYS),
-        (lambda: random_model("moshi", **MOSHI), "PackedRunner: its logits differ by 0."),
+        (lambda: random_model("openai-gpt", **GPT), NOTHING_KEPT),
+        (lambda: random_model("cpmant", **CPMANT), "layer 0 keeps 34 keys and 34 values"),
     ],
-    ids=["rwkv", "moshi"],
+    ids=["openai-gpt", "cpmant"],
 )
 def test_what_cannot_be_held_goes_to_generate_with_one_line(
     make: Any, why: str, log_lines: list[str]
@@ -55,6 +57,23 @@ def test_what_cannot_be_held_goes_to_generate_with_one_line(
         assert generate_all(engine, asked, at_first=5) == expected
     finally:
         engine.stop()
+
+
+@pytest.mark.usefixtures("not_fused")
+def test_each_way_that_was_tried_is_named(
+    monkeypatch: pytest.MonkeyPatch, log_lines: list[str]
+) -> None:
+    for runner in (PackedRunner, CacheRunner):
+        monkeypatch.setattr(runner, "forward", off_by(0.05, runner.forward))
+    engine = started(tiny_model("llama"))
+    engine.stop()
+    assert engine.name == "generate"
+    (line,) = log_lines
+    assert line.startswith(
+        "I tiny: engine generate, because none of the ways to compute its steps in flight gives "
+        "what its own generate gives (packed and cache and cache, whole prompts and "
+    )
+    assert line.endswith(": logits differ by 0.05 of their range)")
 
 
 @pytest.mark.usefixtures("not_fused")
@@ -77,7 +96,8 @@ def off_by(share: float, forward: Any) -> Any:
 
     def wrong(runner: Any, step: Any) -> torch.Tensor:
         logits: torch.Tensor = forward(runner, step).clone()
-        logits[:, 0] += share * (logits.amax(-1) - logits.amin(-1))
+        if len(logits):
+            logits[:, 0] += share * (logits.amax(-1) - logits.amin(-1))
         return logits
 
     return wrong
@@ -133,8 +153,8 @@ def test_an_engine_asked_for_by_name_is_taken_without_a_line(log_lines: list[str
 
 def test_in_flight_asked_for_by_name_is_an_error_where_it_cannot_be() -> None:
     with pytest.raises(LoadError) as raised:
-        started(random_model("rwkv", **RWKV), engine="in_flight")
-    expected = f"engine: got in_flight, but it can't hold this model: {NO_KEYS}"
+        started(random_model("openai-gpt", **GPT), engine="in_flight")
+    expected = f"engine: got in_flight, but it can't hold this model: {NOTHING_KEPT}; {INSTEAD}"
     assert str(raised.value) == expected
 
 
