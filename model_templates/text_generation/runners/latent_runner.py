@@ -43,14 +43,16 @@ class LatentRunner(PackedRunner):
 
     attention = _ATTENTION_NAME
 
-    def __init__(self, model: Any, cache: KVCache, device: torch.device) -> None:
+    def __init__(
+        self, model: Any, cache: KVCache, device: torch.device, *, attends: bool = True
+    ) -> None:
         from transformers import AttentionInterface
 
         self._layers = [module for module in model.modules() if hasattr(module, _EXPANDS)]
         AttentionInterface.register(_ATTENTION_NAME, latent_attention)
         for module in self._layers:
             setattr(module, _LATENTS, Latents(module))
-        super().__init__(model, cache, device)
+        super().__init__(model, cache, device, attends=attends)
 
     def run(
         self, input_ids: torch.Tensor, packed: PackedStep, rows: torch.Tensor | list[int]

@@ -56,14 +56,15 @@ class PackedRunner:
         """input_ids (num_tokens,) -> logits (len(rows), vocab) of the tokens numbered ``rows``."""
         with attending(packed), self._counted.given(packed.positions):
             output = self.model(
-                input_ids=input_ids.unsqueeze(0),
-                position_ids=packed.positions.unsqueeze(0),
-                use_cache=False,
-                logits_to_keep=rows,
-                **({"past_key_values": _Offsets(packed)} if self._asks_offsets else {}),
+                input_ids=input_ids.unsqueeze(0), logits_to_keep=rows, **self._given(packed)
             )
         logits: torch.Tensor = output.logits[0]
         return logits
+
+    def _given(self, packed: PackedStep) -> dict[str, Any]:
+        """What the model is given beside tokens."""
+        offsets = {"past_key_values": _Offsets(packed)} if self._asks_offsets else {}
+        return {"position_ids": packed.positions.unsqueeze(0), "use_cache": False, **offsets}
 
     def _pack(self, step: Step) -> tuple[torch.Tensor, PackedStep, torch.Tensor | list[int]]:
         tokens, last_rows, spans = lay_out(step)

@@ -3,7 +3,7 @@
 Its modules run over the row as they are. Only where a convolution or a recurrence goes on are
 sequences told apart, by compiled functions (functions.py) that stand, for the time of the forward,
 where transformers' own stand in the model's source; so a scan takes a state that transformers'
-does not, and prompts are computed in chunks. Layers that attend do so as in the packed runner.
+does not, and prompts are computed in chunks. Layers that attend do so as in the packed runners.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from transformers import Cache
 from ..engine.step import Step
 from ..kv.kv_cache import KVCache
 from ..kv.layer_shapes import cache_argument
-from ..runners.packed_attention import PackedStep, attending
-from ..runners.packed_runner import PackedRunner
+from ..runners.latent_runner import LatentRunner
+from ..runners.packed_attention import PackedStep
 from .functions import Runs, StateFunctions, UnsupportedStatesError
 
 _REPLACED = (
@@ -33,7 +33,7 @@ _REPLACED = (
 )
 
 
-class StateRunner(PackedRunner):
+class StateRunner(LatentRunner):
     """Raises UnsupportedStatesError for another device, ImportError without Numba."""
 
     name = "packed, states"
@@ -46,7 +46,7 @@ class StateRunner(PackedRunner):
         super().__init__(model, cache, device, attends=attends)
         self._functions = StateFunctions(cache)
         self._cache_name = cache_argument(model)
-        self._accepted = set(inspect.signature(model.forward).parameters)
+        self._takes_positions = "position_ids" in inspect.signature(model.forward).parameters
         modules = {type(module).__module__ for module in model.modules()}
         self._sources = [vars(sys.modules[name]) for name in modules if name in sys.modules]
 
@@ -61,18 +61,13 @@ class StateRunner(PackedRunner):
     def run(
         self, input_ids: torch.Tensor, packed: PackedStep, rows: torch.Tensor | list[int]
     ) -> torch.Tensor:
-        """As in the packed runner."""
-        inputs = {
-            "input_ids": input_ids.unsqueeze(0),
-            "position_ids": packed.positions.unsqueeze(0),
-            self._cache_name: _RowCache(self._functions),
-            "use_cache": True,
-            "logits_to_keep": rows,
-        }
-        given = {name: value for name, value in inputs.items() if name in self._accepted}
-        with attending(packed), self._replaced():
-            logits: torch.Tensor = self.model(**given).logits[0]
-        return logits
+        with self._replaced():
+            return super().run(input_ids, packed, rows)
+
+    def _given(self, packed: PackedStep) -> dict[str, Any]:
+        cache = {self._cache_name: _RowCache(self._functions), "use_cache": True}
+        positions = {"position_ids": packed.positions.unsqueeze(0)}
+        return {**cache, **(positions if self._takes_positions else {})}
 
     @contextmanager
     def _replaced(self) -> Iterator[None]:

@@ -207,6 +207,7 @@ def test_latents_are_attended_to_packed(few: int, monkeypatch: pytest.MonkeyPatc
     assert_mixed(steps)
 
 
+@pytest.mark.usefixtures("not_fused")
 @pytest.mark.parametrize("name", sorted(STATES))
 def test_models_that_keep_states_go_through_the_cache_elsewhere(name: str) -> None:
     model = tiny_model(name)
