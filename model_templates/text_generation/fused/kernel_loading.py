@@ -25,7 +25,8 @@ from hf_runtime.errors import reason
 
 from .thread_team import Kernel
 
-KERNELS, STATE_KERNELS = "kernels.py", "state_kernels.py"  # the second imports the first
+KERNELS = "kernels.py"
+STATE_KERNELS, EXPERT_KERNELS = "state_kernels.py", "expert_kernels.py"  # which import the first
 
 
 @cache
@@ -55,7 +56,8 @@ def _say_not_kept(why: str) -> None:
 def _load_package() -> tuple[str, bool]:
     """The package of kernels, and whether what it compiles is kept on disk."""
     sources = {
-        name: Path(__file__).with_name(name).read_bytes() for name in (KERNELS, STATE_KERNELS)
+        name: Path(__file__).with_name(name).read_bytes()
+        for name in (KERNELS, STATE_KERNELS, EXPERT_KERNELS)
     }
     digest = hashlib.sha256(b"".join(sources.values())).hexdigest()[:16]
     for folder in private_folders(digest):

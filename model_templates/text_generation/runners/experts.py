@@ -1,4 +1,5 @@
-"""How a mixture's experts are computed on GPUs whose grouped product needs the host.
+"""How a mixture's experts are computed: on a CPU in one loop, and on GPUs whose grouped product
+needs the host.
 
 torch's ``grouped_mm`` is one kernel in bfloat16 on Hopper and data-centre Blackwell. Elsewhere the
 host reads how many tokens each expert has, which waits for the device twice a layer and can't be
@@ -11,23 +12,28 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from hf_runtime import log
+from hf_runtime.errors import reason
 
-EXPERTS_NAME = "hf_triton_experts"
+EXPERTS_NAME, CPU_EXPERTS_NAME = "hf_triton_experts", "hf_triton_experts_cpu"
 # Up to here a layer takes as long as reading its weights does, even where every expert computes
 # every token.
 _MOST_TOKENS = 64
 # Weights of chosen experts are read, written and read again.
 _GATHER_COST = 3
+_TRIED = 9  # tokens, on a CPU: several of an expert
+_TIMES_EPS = 32  # of the last bit of what a loop may differ by
 
 
 def choose_experts(model: Any, device: torch.device) -> None:
-    """Has the model compute its experts without the host, where it has any and ``grouped_mm`` would
-    ask it.
+    """Has the model compute its experts, where it has any, in one loop on a CPU, and without the
+    host on a GPU where ``grouped_mm`` would ask it.
     """
-    if (
-        device.type != "cuda"
-        or getattr(model.config, "_experts_implementation", "") != "grouped_mm"
-    ):
+    if getattr(model.config, "_experts_implementation", "") != "grouped_mm":
+        return
+    if device.type == "cpu":
+        _choose_on_cpu(model)
+    if device.type != "cuda":
         return
     if model.dtype == torch.bfloat16 and torch.cuda.get_device_capability(device)[0] in (9, 10):
         return
@@ -35,6 +41,38 @@ def choose_experts(model: Any, device: torch.device) -> None:
 
     ALL_EXPERTS_FUNCTIONS.register(EXPERTS_NAME, experts_forward)
     model.set_experts_implementation(EXPERTS_NAME)
+
+
+def _choose_on_cpu(model: Any) -> None:
+    """Takes the loop where it computes what each kind of experts does now."""
+    from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
+
+    experts = [module for module in model.modules() if hasattr(module, "has_post_expert_norm")]
+    try:
+        from ..fused.experts import grouped_experts, takes
+
+        kinds = {type(module): module for module in experts}.values()
+        fits = all(map(takes, experts)) and all(_agrees(each, grouped_experts) for each in kinds)
+    except Exception as error:
+        # Whatever fails here, transformers' own way serves.
+        log.info(f"no loop over experts: {type(error).__name__}: {reason(error, 120)}")
+        return
+    if experts and fits:
+        ALL_EXPERTS_FUNCTIONS.register(CPU_EXPERTS_NAME, grouped_experts)
+        model.set_experts_implementation(CPU_EXPERTS_NAME)
+
+
+@torch.inference_mode()
+def _agrees(module: Any, forward: Any) -> bool:
+    weight = module.down_proj
+    size = weight.shape[2] if module.is_transposed else weight.shape[1]
+    chosen = torch.arange(2 * _TRIED).view(_TRIED, 2) % module.num_experts
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(_TRIED, size, generator=generator).to(weight.dtype)
+    weights = torch.rand(_TRIED, 2, generator=generator).to(weight.dtype)
+    expected, got = module(x, chosen, weights).float(), forward(module, x, chosen, weights).float()
+    tolerance = _TIMES_EPS * torch.finfo(weight.dtype).eps
+    return bool((got - expected).abs().max() <= tolerance * expected.abs().max())
 
 
 def experts_forward(

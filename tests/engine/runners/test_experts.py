@@ -7,11 +7,13 @@ from unittest.mock import patch
 
 import pytest
 import torch
+from text_generation.fused import experts as grouped
 from text_generation.runners import experts
-from text_generation.runners.experts import EXPERTS_NAME, choose_experts
+from text_generation.runners.experts import CPU_EXPERTS_NAME, EXPERTS_NAME, choose_experts
 
 from tests.engine.tiny_models import random_model
 
+CPU = torch.device("cpu")
 GPU = torch.device("cuda:0")
 MIXTURES: dict[str, dict[str, Any]] = {
     "mixtral": {"num_local_experts": 4},
@@ -83,8 +85,36 @@ def test_grouped_products_are_left_where_they_are_one_kernel(
     assert chosen(model, capability) == expected
 
 
-def test_on_the_cpu_and_without_experts_a_model_is_left_as_it_is() -> None:
-    mixture = random_model("mixtral", **{**SHAPE, **MIXTURES["mixtral"]})
-    choose_experts(mixture, torch.device("cpu"))
-    assert mixture.config._experts_implementation == "grouped_mm"
+def test_without_experts_a_model_is_left_as_it_is() -> None:
     chosen(random_model("llama", **SHAPE), (8, 6))
+    choose_experts(random_model("llama", **SHAPE), CPU)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("name", MIXTURES)
+@torch.inference_mode()
+def test_on_the_cpu_one_loop_computes_what_each_expert_does(
+    name: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = random_model(name, **{**SHAPE, **MIXTURES[name]}).to(dtype)
+    module = next(part for part in model.modules() if hasattr(part, "has_post_expert_norm"))
+    x = torch.randn(21, SHAPE["hidden_size"]).to(dtype)
+    index = torch.stack([torch.randperm(4)[:2] for _ in x])
+    weights = torch.rand(21, 2).to(dtype)
+    expected = module(x, index, weights)
+    choose_experts(model, CPU)
+    assert model.config._experts_implementation == CPU_EXPERTS_NAME
+    rtol = 1e-4 if dtype == torch.float32 else 3e-2
+    for many in (1000, 1):  # by the loop, and by torch's products
+        monkeypatch.setitem(grouped._MANY, dtype, many)
+        for count in (1, 4, 21):
+            got = module(x[:count], index[:count], weights[:count])
+            atol = rtol * float(expected.abs().max())
+            torch.testing.assert_close(got, expected[:count], rtol=rtol, atol=atol)
+
+
+def test_experts_that_a_loop_computes_otherwise_stay_transformers_own() -> None:
+    model = random_model("mixtral", **{**SHAPE, **MIXTURES["mixtral"]})
+    with patch.object(grouped, "grouped_experts", lambda _, x, *__: x):
+        choose_experts(model, CPU)
+    assert model.config._experts_implementation == "grouped_mm"
