@@ -32,10 +32,11 @@ from perf.tune.study import Effort
 
 STREAM, INFER = "http-generate-stream", "http-infer"
 ENDPOINTS = {"infer": INFER, "generate-stream": STREAM}
-_GENERATES = ("text-generation", "text2text-generation")
+_MEDIA = ("image-text-to-text", "audio-text-to-text")  # each request has the sample's file
+_GENERATES = ("text-generation", "text2text-generation", *_MEDIA)
 _ONE_SAMPLE = ("fill-mask", "pipeline")  # asked with their sample request, mask or media
 _USUAL = {
-    "text-generation": (64, 64),
+    **dict.fromkeys(("text-generation", *_MEDIA), (64, 64)),
     "text2text-generation": (32, 32),
     "feature-extraction": (64,),
 }
