@@ -84,7 +84,7 @@ def _binds(server: Server, args: argparse.Namespace) -> Iterator[tuple[str, str]
     if lock.exists():
         yield _relative_to(output, lock), f"{_FOLDER}/models.lock"
     for spec in server.unit.specs:
-        for part in spec.model_and_adapters:
+        for part in spec.parts:
             if part.source.folder is not None:
                 written = str(part.places["model"].value)
                 yield _relative_to(output, part.source.folder), _container_path(written, spec.name)

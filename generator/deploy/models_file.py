@@ -51,7 +51,7 @@ class Source:
                 files[hooks[spec.name]] = spec.hooks.content
         files.update(environments.flat_files(unit.specs))
         if self.lock is not None and unit.from_hub:
-            parts = (part for spec in unit.specs for part in spec.model_and_adapters)
+            parts = (part for spec in unit.specs for part in spec.parts)
             keys = {models_lock.lock_key(part) for part in parts if not part.source.is_local}
             mine = {key: self.lock[key] for key in sorted(keys)}
             files[LOCK_FILE] = models_lock.to_bytes(mine)
@@ -70,7 +70,7 @@ class Source:
         gpus = {gpu: index for index, gpu in enumerate(unit.gpu_ids)}
         for spec in unit.specs:
             places = spec.places
-            for part in spec.model_and_adapters:
+            for part in spec.parts:
                 if part.source.is_local and self.local_base is not None:
                     yield _place(part.places["model"]), local_path(part, self.local_base)
             if spec.name in hooks:

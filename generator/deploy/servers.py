@@ -164,16 +164,14 @@ def _shared_memory(unit: Unit, gpus: int) -> int:
 def _memory(unit: Unit, shm_mib: int) -> int:
     """Shared memory counts as the container's."""
     weights = sum(
-        _weights_mib(part) * _num_copies(spec)
-        for spec in unit.specs
-        for part in spec.model_and_adapters
+        _weights_mib(part) * _num_copies(spec) for spec in unit.specs for part in spec.parts
     )
     wanted = _BASE_MEMORY_MIB + unit.num_processes * _MEMORY_PER_PROCESS_MIB + weights + shm_mib
     return math.ceil(wanted / _GIB) * _GIB
 
 
 def _storage(unit: Unit) -> int:
-    parts = (part for spec in unit.specs for part in spec.model_and_adapters)
+    parts = (part for spec in unit.specs for part in spec.parts)
     sizes = [_weights_mib(part) for part in parts if not part.source.is_local]
     if not sizes or not all(sizes):
         return _UNKNOWN_STORAGE_MIB

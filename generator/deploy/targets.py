@@ -107,7 +107,7 @@ def refuse_local(
 ) -> None:
     """Raises SpecError for every local model that pods would not find."""
     problems = []
-    for part in (part for spec in specs for part in spec.model_and_adapters):
+    for part in (part for spec in specs for part in spec.parts):
         place = part.places["model"]
         if not part.source.is_local:
             continue

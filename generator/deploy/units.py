@@ -52,9 +52,7 @@ class Unit:
     @property
     def from_hub(self) -> bool:
         """Whether weights have to be downloaded."""
-        return any(
-            not part.source.is_local for spec in self.specs for part in spec.model_and_adapters
-        )
+        return any(not part.source.is_local for spec in self.specs for part in spec.parts)
 
     @property
     def num_processes(self) -> int:

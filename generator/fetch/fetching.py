@@ -40,9 +40,7 @@ class FetchRun:
         self, repository: Path, specs: Sequence[ModelSpec], lock: Lock, num_workers: int
     ) -> None:
         self._repository = repository
-        self._local = [
-            part for spec in specs for part in spec.model_and_adapters if part.source.is_local
-        ]
+        self._local = [part for spec in specs for part in spec.parts if part.source.is_local]
         self._lock = lock
         self._num_workers = num_workers
         wanted = hub_models(specs)

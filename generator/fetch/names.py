@@ -24,4 +24,4 @@ def chosen_models(
 
 def hub_models(specs: Iterable[ModelSpec]) -> list[ModelSpec]:
     """Those that come from the Hub; adapters of models are among them, as if they were models."""
-    return [part for spec in specs for part in spec.model_and_adapters if not part.source.is_local]
+    return [part for spec in specs for part in spec.parts if not part.source.is_local]

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from generator.models_yaml.features import (
     adapter_keys,
+    draft_keys,
     ensemble_keys,
     metric_keys,
     quantization_keys,
@@ -129,6 +130,7 @@ KEYS: dict[str, KeyRule] = {
     "model": KeyRule(schema.text("a Hub id or a local path"), required=True),
     "revision": KeyRule(model_source.REVISION),
     "adapters": KeyRule(schema.nullable(adapter_keys.check), ()),
+    "draft_model": KeyRule(schema.nullable(draft_keys.check)),
     "dtype": KeyRule(schema.choice(*DTYPES), "auto"),
     "quantization": KeyRule(quantization_keys.check),
     "device_map": KeyRule(schema.nullable(schema.choice(*DEVICE_MAPS))),

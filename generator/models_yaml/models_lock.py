@@ -130,20 +130,21 @@ def pin(specs: Iterable[ModelSpec], lock: Lock | None, config: Path) -> list[Mod
     if lock is None:
         return list(specs)
     report = Report()
-    pinned = [_with_adapters(spec, lock, config, report) for spec in specs]
+    pinned = [_with_parts(spec, lock, config, report) for spec in specs]
     if report.problems:
         raise SpecError(str(config), report.problems)
     return pinned
 
 
-def _with_adapters(spec: ModelSpec, lock: Lock, config: Path, report: Report) -> ModelSpec:
-    """The model with what is locked for it and for each of its adapters."""
-    own, *adapters = (
-        part if part.source.is_local else _pinned(part, lock, config, report)
-        for part in spec.model_and_adapters
+def _with_parts(spec: ModelSpec, lock: Lock, config: Path, report: Report) -> ModelSpec:
+    """The model with what is locked for it, for each of its adapters and for its draft model."""
+    own, *others = (
+        part if part.source.is_local else _pinned(part, lock, config, report) for part in spec.parts
     )
-    locked = zip(spec.adapters, adapters, strict=True)
-    return replace(own, adapters=tuple(replace(one, locked=part.locked) for one, part in locked))
+    locked = zip(spec.adapters, others, strict=False)
+    draft = spec.draft_model and replace(spec.draft_model, locked=others[-1].locked)
+    adapters = tuple(replace(one, locked=part.locked) for one, part in locked)
+    return replace(own, adapters=adapters, draft_model=draft)
 
 
 def _pinned(spec: ModelSpec, lock: Lock, config: Path, report: Report) -> ModelSpec:

@@ -16,6 +16,7 @@ from generator.models_yaml import models_lock, vllm_backend_rules
 from generator.models_yaml.features import (
     adapter_keys,
     canary_keys,
+    draft_keys,
     ensemble_keys,
     metric_keys,
     quantization_keys,
@@ -195,6 +196,8 @@ class _Loader:
         values["hooks"] = self.hooks(given, values)
         adapters = values["adapters"] or ()
         values["adapters"] = adapter_keys.find_adapters(adapters, self.base, self.report)
+        draft = draft_keys.find_draft(values["draft_model"], self.base, self.report)
+        values["draft_model"] = draft
         values["python_env"] = self.python_env(given)
         if values["metrics"]:
             self.metrics += metric_keys.claims(given["metrics"], values["metrics"])
@@ -204,6 +207,7 @@ class _Loader:
         for place, message in (
             *broken_rules(given, values, task),
             *adapter_keys.broken_rules(given, values, task),
+            *draft_keys.broken_rules(given, values, task, options),
             *engine_rules(node.get("options"), task, options),
             *vllm_rules(given, values, options),
             *ensemble_keys.broken_rules(given, values, task, able),

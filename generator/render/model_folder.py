@@ -142,9 +142,8 @@ def _written_source(model: TritonModel, source: Source, repository: Path) -> str
     return Path(os.path.relpath(source.folder, folder)).as_posix()
 
 
-def _adapter_values(model: TritonModel, part: ModelSpec, repository: Path) -> dict[str, object]:
+def _part_values(model: TritonModel, part: ModelSpec, repository: Path) -> dict[str, object]:
     values: dict[str, object] = {
-        "name": part.adapter,
         "model": _written_source(model, part.source, repository),
         "local": part.source.is_local,
         "revision": part.locked.commit if part.locked else part.revision,
@@ -174,10 +173,13 @@ def _added_values(model: TritonModel, repository: Path) -> dict[str, object]:
     added |= _locked_values(spec)
     if spec.adapters:
         added["adapters"] = [
-            _adapter_values(model, part, repository)
-            for part in spec.model_and_adapters
+            {"name": part.adapter, **_part_values(model, part, repository)}
+            for part in spec.parts
             if part.adapter
         ]
+    for part in spec.parts:
+        if part.is_draft:
+            added["draft_model"] = _part_values(model, part, repository)
     if spec.hooks is not None:
         added["hooks"] = spec.hooks.path.name
     if spec.metrics:

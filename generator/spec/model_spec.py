@@ -135,6 +135,16 @@ class Adapter:
 
 
 @dataclass(frozen=True)
+class DraftModel:
+    """Where a model's draft model comes from; ``locked`` and ``places`` are as a ModelSpec's."""
+
+    source: Source
+    revision: str | None
+    locked: LockedSnapshot | None = None
+    places: Mapping[str, Node] = field(default_factory=dict, compare=False, repr=False)
+
+
+@dataclass(frozen=True)
 class Arm:
     """``weight`` percent of a model's requests, and the entry that answers them."""
 
@@ -167,7 +177,7 @@ class ModelSpec:
     ``locked`` is the snapshot that models.lock has for a Hub model; ``places`` are the given keys
     with their lines, for errors found later. ``arm_of`` is the entry whose canary or shadow defines
     this one, None for an entry of its own. ``adapter`` is the adapter's name if this stands for an
-    adapter (see ``model_and_adapters``).
+    adapter, ``is_draft`` true if it stands for a draft model (see ``parts``).
     """
 
     name: str
@@ -198,24 +208,35 @@ class ModelSpec:
     quantization: Quantization | None = None
     adapters: tuple[Adapter, ...] = ()
     adapter: str | None = None
+    draft_model: DraftModel | None = None
+    is_draft: bool = False
 
     @property
-    def model_and_adapters(self) -> tuple[ModelSpec, ...]:
-        """Everything with files of its own: the model, and each adapter as if it were a model."""
-        return self, *(
-            replace(
-                self,
-                source=adapter.source,
-                revision=adapter.revision,
-                locked=adapter.locked,
-                places=adapter.places,
-                adapters=(),
-                adapter=adapter.name,
-            )
-            for adapter in self.adapters
+    def parts(self) -> tuple[ModelSpec, ...]:
+        """Everything with files of its own: the model, and each adapter and the draft model as if
+        it were a model.
+        """
+        drafts = () if self.draft_model is None else (self.draft_model,)
+        return (
+            self,
+            *(replace(self._part(one), adapter=one.name) for one in self.adapters),
+            *(replace(self._part(one), is_draft=True) for one in drafts),
+        )
+
+    def _part(self, part: Adapter | DraftModel) -> ModelSpec:
+        return replace(
+            self,
+            source=part.source,
+            revision=part.revision,
+            locked=part.locked,
+            places=part.places,
+            adapters=(),
+            draft_model=None,
         )
 
     @property
     def title(self) -> str:
-        """The model, or the adapter of it that this stands for, as messages name it."""
+        """The model, or what of it this stands for, as messages name it."""
+        if self.is_draft:
+            return f"{self.name}, draft model"
         return self.name if self.adapter is None else f"{self.name}, adapter {self.adapter}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,7 @@ from .request.chat import ChatTemplate
 from .request.parsing import PromptReader, Tokenize
 from .sequence.sequence import DecoderStart
 from .sequence.source import Source
+from .speculative.reading import read_draft_model
 from .structured.compiling import Compiler
 from .structured.grammar_processes import GrammarProcesses
 
@@ -85,7 +86,8 @@ def load_engine(served: ServedModel, placement: Placement, num_threads: int) -> 
     else:
         parts = load_parts(served, placement)
         adapters = read_adapters(served, parts.config)
-        engine = start_engine(served.name, parts, options, placement, num_threads, adapters)
+        draft = read_draft_model(served, options, parts.tokenizer, placement)
+        engine = start_engine(served.name, parts, options, placement, num_threads, adapters, draft)
     reader = PromptReader(
         tokenize=prompt_tokenizer(parts.tokenizer, engine),
         tokenize_word=word_tokenizer(parts.tokenizer),
@@ -142,6 +144,7 @@ def start_engine(
     placement: Placement,
     num_threads: int,
     adapters: Adapters | None = None,
+    draft_model: Any = None,
 ) -> Engine:
     """The engine that ``options`` ask for, or the first that holds the model, serving."""
     device = torch.device(placement.device)
@@ -154,6 +157,7 @@ def start_engine(
         free_bytes=free_bytes,
         prepare=prepack_all if device.type == "cpu" else lambda model: None,
         adapters=adapters,
+        draft_model=draft_model,
         sources=parts.sources,
         trial_prompts=() if parts.media is None else parts.media.trial_prompts(),
     )
@@ -237,6 +241,9 @@ def _start_engine(name: str, setup: EngineSetup) -> Engine:
         raise LoadError(f"adapters: only the in_flight engine serves them{because}")
     if setup.options.engine == "auto":
         log.info(f"{name}: engine generate, because {why}")
+    if setup.draft_model is not None:
+        log.info(f"{name}: nothing is drafted: only the in_flight engine takes a draft model")
+        setup = replace(setup, draft_model=None)
     engine = GenerateEngine(setup)
     engine.start()
     return engine

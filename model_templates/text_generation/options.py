@@ -13,6 +13,8 @@ from typing import Any, Literal
 STREAMS = True
 # Whether they serve LoRA adapters; read there too.
 ADAPTERS = True
+# Whether a draft model may draft for them; read there too.
+DRAFT_MODEL = True
 # Whether `layout: vllm-backend` can serve it.
 VLLM_BACKEND = True
 # Whether weights may be quantized; read by generator/spec/task_folders.py.
@@ -113,11 +115,13 @@ class Options:
             "engines": ("in_flight",),
         },
     )
-    speculative_method: Literal["off", "ngram"] = field(
-        default="off",
+    speculative_method: Literal["off", "ngram", "draft_model"] | None = field(
+        default=None,
         metadata={
             "help": "how tokens are drafted that a step verifies, where that is faster; ngram: by "
-            "looking the last tokens up in prompt and output; what is generated stays the same",
+            "looking the last tokens up in prompt and output; draft_model: by the model that the "
+            "key of that name names; what is generated stays the same; default: draft_model where "
+            "there is one, else off",
             "engines": ("in_flight",),
         },
     )

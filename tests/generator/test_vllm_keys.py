@@ -42,6 +42,15 @@ def test_adapters_are_vllms_too(tmp_path: Path) -> None:
     assert [adapter.name for adapter in spec.adapters] == ["a"]
 
 
+def test_a_draft_model_is_told_to_vllm_in_its_own_words(tmp_path: Path) -> None:
+    told = mistakes(tmp_path, "{engine: vllm}", "draft_model: {model: org/a}")
+    assert "draft_model: expected none: engine is vllm, which takes none; say spec" in told
+    told = mistakes(tmp_path, "{speculative_method: draft_model}")
+    assert "options.speculative_method: got 'draft_model', but the model has no key" in told
+    told = mistakes(tmp_path, "{prompt_lookup_min: 5}")
+    assert "options.prompt_lookup_min: got 5, expected at most prompt_lookup_max (4)" in told
+
+
 @pytest.mark.parametrize(
     "options, message",
     [

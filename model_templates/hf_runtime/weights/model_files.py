@@ -25,7 +25,7 @@ from .hub_files import (
 )
 from .hub_token import error_line, hub_token
 from .locked_files import LockedFile, differences, missing_files, snapshot_folder
-from .served_model import ServedAdapter, ServedModel
+from .served_model import ServedAdapter, ServedDraft, ServedModel
 
 _NUM_DOWNLOADS = 8
 _LISTING_S = 60.0
@@ -220,17 +220,25 @@ def adapter_folders(served: ServedModel) -> dict[str, Path]:
     return {adapter.name: _adapter_folder(served, adapter) for adapter in served.adapters}
 
 
-def _adapter_folder(served: ServedModel, adapter: ServedAdapter) -> Path:
-    as_model = replace(
+def draft_model(served: ServedModel, draft: ServedDraft) -> ServedModel:
+    """A model's draft model as if it were served itself, on one device, as it was saved."""
+    return replace(_served_part(served, draft), device_map=None, quantization=None)
+
+
+def _served_part(served: ServedModel, part: ServedAdapter | ServedDraft) -> ServedModel:
+    return replace(
         served,
-        model=adapter.model,
-        local=adapter.local,
-        revision=adapter.revision,
-        locked_files=adapter.locked_files,
+        model=part.model,
+        local=part.local,
+        revision=part.revision,
+        locked_files=part.locked_files,
         adapters=(),
-        is_adapter=True,
+        draft_model=None,
     )
+
+
+def _adapter_folder(served: ServedModel, adapter: ServedAdapter) -> Path:
     try:
-        return model_files(as_model)
+        return model_files(replace(_served_part(served, adapter), is_adapter=True))
     except LoadError as error:
         raise LoadError(f"adapter {adapter.name}: {error}") from error

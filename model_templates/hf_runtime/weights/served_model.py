@@ -28,6 +28,16 @@ class ServedAdapter:
 
 
 @dataclass(frozen=True)
+class ServedDraft:
+    """A model's draft model, and where it comes from."""
+
+    model: str
+    local: bool
+    revision: str | None
+    locked_files: dict[str, LockedFile] | None = None
+
+
+@dataclass(frozen=True)
 class ServedModel:
     """What model.json tells a Triton model. ``folder`` is the Triton model's folder, ``model`` the
     Hugging Face model: a Hub id or a local path.
@@ -65,6 +75,7 @@ class ServedModel:
     adapters: tuple[ServedAdapter, ...] = ()
     is_adapter: bool = False
     quantization: dict[str, Any] | None = None
+    draft_model: ServedDraft | None = None
 
     @property
     def cache_dir(self) -> Path:
@@ -96,16 +107,20 @@ def read_served_model(folder: Path, version: str) -> ServedModel:
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
         served = ServedModel(folder=folder, **values)
-        adapters = (ServedAdapter(**adapter) for adapter in values.get("adapters", ()))
+        adapters = (ServedAdapter(**_part(one)) for one in values.get("adapters", ()))
+        draft = values.get("draft_model")
         return replace(
             served,
             locked_files=_locked(served.locked_files),
-            adapters=tuple(
-                replace(one, locked_files=_locked(one.locked_files)) for one in adapters
-            ),
+            adapters=tuple(adapters),
+            draft_model=draft and ServedDraft(**_part(draft)),
         )
     except (OSError, ValueError, TypeError, AttributeError) as error:
         raise LoadError(f"{path.name}: {error}; write it anew with `hf-triton generate`") from error
+
+
+def _part(values: dict[str, Any]) -> dict[str, Any]:
+    return {**values, "locked_files": _locked(values.get("locked_files"))}
 
 
 def _locked(files: Any) -> dict[str, LockedFile] | None:

@@ -90,7 +90,7 @@ def make_drafter(
 ) -> Drafter | None:
     """None where nothing is asked for, or the runner can't compute drafts; the log says so."""
     options = setup.options
-    if draft is None and options.speculative_method == "off":
+    if draft is None and options.speculative_method in (None, "off"):
         return None
     if not getattr(runner, "takes_drafts", False):
         log.info(f"nothing is drafted: the {runner.name} runner can't take tokens back")
