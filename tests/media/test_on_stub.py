@@ -14,7 +14,7 @@ import pytest
 from wire import Request, strings
 
 from generator.verbs.generate import generate
-from tests.image_text.conftest import MODELS_YAML, Reference
+from tests.media.conftest import MODELS_YAML, Reference
 from tests.pipeline.files import base64_text, picture, png
 from tests.scenarios.endpoint import Model, joined
 from tests.scenarios.stub_endpoint import StubEndpoint
