@@ -44,7 +44,7 @@ class Reception:
         self.description, self.unload_grace_s = loaded.description, loaded.unload_grace_s
         self._engine = loaded.engine
         self._batched = batched
-        self._reading = ReadingThreads()
+        self._reading = ReadingThreads(files=bool(loaded.reader.fields.files))
         self._source_memory = SourceMemory(free_bytes(torch.device("cpu")) // _MEMORY_SHARE)
         # With the bytes of its sources; changed one key at a time, which is atomic.
         self._open: dict[Answer, int] = {}
