@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from tests.pipeline.tiny_pipelines import llava, save, tiny_tokenizer
+from tests.encoders.tiny_encoders import tiny_tokenizer
+from tests.pipeline.tiny_pipelines import llava, save
 
 MODELS_YAML = """
 defaults: {{task: image-text-to-text, model: {folder}}}
