@@ -30,6 +30,7 @@ from ..sequence.source import text_source
 from ..speculative.drafter import Drafter, runs_of
 from ..structured.following import wait_for_masks
 from ..structured.grammar import tell_all
+from .draft_trial import computes_drafts
 from .drafting import beside_draft, make_drafter, plan_draft
 from .encoding import encode, forget_embeddings
 from .plan import plan
@@ -110,6 +111,10 @@ class InFlightEngine(Engine):
             self.runner = AdaptedRunner(self.runner, adapted, setup.adapters, setup.device)
         self._use_new_space(shares=False)
         self._warm_up()
+        if self._drafter is not None and not computes_drafts(
+            self._scheduler, self._space, self.runner, self._vocab_size
+        ):
+            self._drafter = None
         shares = setup.options.prefix_cache and self._plan.cuts_prompts
         self._use_new_space(shares=shares)
 
