@@ -1,9 +1,10 @@
 """How states of convolutions and recurrences go on, as loops over the tokens of each sequence.
 
-A step's tokens lie in one row; ``runs`` (count, 4) int64 say which of them are whose: first row,
-number of tokens, slot, and 1 where the sequence begins there, so that its state is 0 before. A run
-is one task for each head or block of channels. Recurrent states are float32. Arguments are as in
-kernels.py; strides are in numbers, from a token to the next.
+A step's tokens lie in one row; ``runs`` (count, 6) int64 say which of them are whose: first row,
+number of tokens, slot, 1 where the sequence begins there, so that its state is 0 before; and the
+number of tokens after which the state is copied, or 0, and to which slot. A run is one task for
+each head or block of channels. Recurrent states are float32. Arguments are as in kernels.py;
+strides are in numbers, from a token to the next.
 """
 
 from __future__ import annotations
@@ -18,13 +19,41 @@ from .kernels import bfloat16_at, exp, float32_at, float_of, integers_at, load, 
 
 _ZERO, _ONE = np.float32(0), np.float32(1)
 _SMALL = np.float32(1e-6)
-_CHANNELS = 256
+_CHANNELS, _COLUMNS = 256, 6
 
 
 @njit(fastmath=True, error_model="numpy", inline="always")
 def _weigh(sums: Any, x: Any, at: Any, weight: Any, weight_at: Any, count: Any) -> None:
     for i in range(count):
         store(sums, i, load(sums, i) + load(x, at + i) * load(weight, weight_at + i))
+
+
+@njit(fastmath=True, error_model="numpy", inline="always")
+def _shift(
+    x: Any,
+    first: Any,
+    stride: Any,
+    begin: Any,
+    num_tokens: Any,
+    states: Any,
+    state: Any,
+    to: Any,
+    a: Any,
+    count: Any,
+    is_new: Any,
+) -> None:
+    """states[to] = the newest of states[state] and of ``num_tokens`` rows of ``x``."""
+    channels, length = a[4], a[9]
+    for place in range(length):
+        source, row = num_tokens - length + place, place * channels
+        for i in range(count):
+            if source >= 0:
+                value = load(x, (first + source) * stride + begin + i)
+            elif is_new == 0:
+                value = load(states, state + row + num_tokens * channels + i)
+            else:
+                value = _ZERO
+            store(states, to + row + i, value)
 
 
 @njit(fastmath=True, error_model="numpy")
@@ -44,7 +73,7 @@ def _conv(a: Any, x: Any, states: Any, out: Any) -> None:
         task = take(a, 0)
         if task >= num_runs * blocks:
             break
-        run, begin = task // blocks * 4, task % blocks * _CHANNELS
+        run, begin = task // blocks * _COLUMNS, task % blocks * _CHANNELS
         count = min(_CHANNELS, channels - begin)
         first, num_tokens, is_new = runs[run], runs[run + 1], runs[run + 3]
         state = runs[run + 2] * length * channels + begin
@@ -62,16 +91,10 @@ def _conv(a: Any, x: Any, states: Any, out: Any) -> None:
             for i in range(count):
                 value = rounded(out, load(sums, i))
                 store(out, to + i, value / (_ONE + exp(-value)) if a[13] != 0 else value)
-        for place in range(length):
-            source, to = num_tokens - length + place, state + place * channels
-            for i in range(count):
-                if source >= 0:
-                    value = load(x, (first + source) * stride + begin + i)
-                elif is_new == 0:
-                    value = load(states, to + num_tokens * channels + i)
-                else:
-                    value = _ZERO
-                store(states, to + i, value)
+        if runs[run + 4] != 0:
+            to = runs[run + 5] * length * channels + begin
+            _shift(x, first, stride, begin, runs[run + 4], states, state, to, a, count, is_new)
+        _shift(x, first, stride, begin, num_tokens, states, state, state, a, count, is_new)
 
 
 @njit(fastmath=True, error_model="numpy", inline="always")
@@ -106,7 +129,7 @@ def _delta_rule(a: Any, q: Any, k: Any, v: Any, beta: Any, out: Any) -> None:
         task = take(a, 0)
         if task >= num_runs * heads:
             break
-        run, head = task // heads * 4, task % heads
+        run, head = task // heads * _COLUMNS, task % heads
         first = runs[run]
         state = float32_at(a[17] + 4 * (runs[run + 2] * heads + head) * dim * size)
         if runs[run + 3] != 0:
@@ -136,6 +159,10 @@ def _delta_rule(a: Any, q: Any, k: Any, v: Any, beta: Any, out: Any) -> None:
                     store(state, row + i, now)
                     total += now * load(query, i)
                 store(out, at * dim + j, total)
+            if token + 1 == first + runs[run + 4]:
+                kept = float32_at(a[17] + 4 * (runs[run + 5] * heads + head) * dim * size)
+                for i in range(dim * size):
+                    store(kept, i, load(state, i))
 
 
 @njit(fastmath=True, error_model="numpy")
@@ -160,7 +187,7 @@ def _ssd(a: Any, x: Any, b: Any, c: Any) -> None:
         task = take(a, 0)
         if task >= num_runs * heads:
             break
-        run, head = task // heads * 4, task % heads
+        run, head = task // heads * _COLUMNS, task % heads
         first = runs[run]
         state = float32_at(a[17] + 4 * (runs[run + 2] * heads + head) * dim * size)
         if runs[run + 3] != 0:
@@ -182,6 +209,10 @@ def _ssd(a: Any, x: Any, b: Any, c: Any) -> None:
                     store(state, row + n, now)
                     total += now * load(scratch, size + n)
                 store(out, at * dim + i, total + value * load(skips, head))
+            if token + 1 == first + runs[run + 4]:
+                kept = float32_at(a[17] + 4 * (runs[run + 5] * heads + head) * dim * size)
+                for i in range(dim * size):
+                    store(kept, i, load(state, i))
 
 
 @njit(fastmath=True, error_model="numpy")
@@ -201,7 +232,7 @@ def _selective_scan(a: Any, x: Any, b: Any, c: Any, z: Any, out: Any) -> None:
         task = take(a, 0)
         if task >= num_runs * blocks:
             break
-        run, begin = task // blocks * 4, task % blocks * _CHANNELS
+        run, begin = task // blocks * _COLUMNS, task % blocks * _CHANNELS
         end, first = min(begin + _CHANNELS, channels), runs[run]
         state = float32_at(a[17] + 4 * runs[run + 2] * channels * size)
         if runs[run + 3] != 0:
@@ -223,6 +254,10 @@ def _selective_scan(a: Any, x: Any, b: Any, c: Any, z: Any, out: Any) -> None:
                 gate = rounded(out, gate / (_ONE + exp(-gate)))
                 whole = rounded(out, total) + value * load(skips, i)
                 store(out, token * channels + i, whole * gate)
+            if token + 1 == first + runs[run + 4]:
+                kept = float32_at(a[17] + 4 * runs[run + 5] * channels * size)
+                for i in range(begin * size, end * size):
+                    store(kept, i, load(state, i))
 
 
 def _conv_float32(a: Any) -> None:

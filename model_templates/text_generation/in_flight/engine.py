@@ -96,6 +96,7 @@ class InFlightEngine(Engine):
         self._cache = allocate(self._storage)
         runner = self._plan.make_runner(setup.model, self._cache, setup.device)
         ahead = self._plan.runs_ahead
+        self._takes_snapshots = getattr(runner, "takes_snapshots", False)
         self._drafter = make_drafter(setup, draft, runner, self.size.max_num_seqs, runs_ahead=ahead)
         own_argmax = getattr(runner, "argmax", argmax)
         self._sampler = Sampler(sorted(setup.eos_token_ids), own_argmax)
@@ -136,7 +137,7 @@ class InFlightEngine(Engine):
         return with_cuda_graphs(runner, self.setup.device, self._max_num_batched_tokens)
 
     def _use_new_space(self, *, shares: bool) -> None:
-        self._space = self._storage.new_space(shares=shares)
+        self._space = self._storage.new_space(shares=shares, snapshots=self._takes_snapshots)
         num_tokens = self._max_num_batched_tokens
         media = self._plan.media
         self._scheduler = Scheduler(

@@ -41,8 +41,10 @@ class Storage(Protocol):
     def new_cache(self) -> KVCache | PagedCache:
         """Takes the memory."""
 
-    def new_space(self, *, shares: bool) -> Space:
-        """What a scheduler sees of the empty cache, with prefixes shared or not."""
+    def new_space(self, *, shares: bool, snapshots: bool = False) -> Space:
+        """What a scheduler sees of the empty cache, with prefixes shared or not, and with
+        ``snapshots`` of states.
+        """
 
     def gauges(self, holding: Items[Sequence]) -> dict[str, int]:
         """How much there is and how much is in use, by those that are ``holding`` some."""
@@ -108,7 +110,7 @@ class SlotStorage:
     def new_cache(self) -> KVCache:
         return KVCache(self._shapes, self.size)
 
-    def new_space(self, *, shares: bool) -> SlotContents:
+    def new_space(self, *, shares: bool, snapshots: bool = False) -> SlotContents:
         """A CPU's memory is taken when it is first written, so that kept prefixes would soon fill
         the whole cache: there they may use a quarter of the running sequences' slots, beside the
         prefix slots.
@@ -117,7 +119,8 @@ class SlotStorage:
         is_cpu = self._device.type == "cpu"
         max_kept = num_own + (max(_FEWEST_KEPT, num_slots // 4) if is_cpu else num_slots)
         states = any(shape.states for shape in self._shapes)
-        return SlotContents(num_slots, num_own, max_kept if shares else 0, states=states)
+        max_kept = max_kept if shares else 0
+        return SlotContents(num_slots, num_own, max_kept, states=states, snapshots=snapshots)
 
     def gauges(self, holding: Items[Sequence]) -> dict[str, int]:
         return {
@@ -151,7 +154,7 @@ class PageStorage:
     def new_cache(self) -> PagedCache:
         return PagedCache(self._shapes, self.size)
 
-    def new_space(self, *, shares: bool) -> Pages:
+    def new_space(self, *, shares: bool, snapshots: bool = False) -> Pages:
         self._pages = Pages(self.size.num_pages, shares=shares)
         return self._pages
 

@@ -210,14 +210,18 @@ class KVCache:
         for copy in copies:
             num_read = self.source_lengths[copy.source]
             self.source_lengths[copy.target] = num_read
-            for stored in self._by_token:  # (slots, length, ...)
-                stored[copy.target, : copy.num_tokens] = stored[copy.source, : copy.num_tokens]
+            self.copy_tokens(copy)
             for layer, shape in zip(self.states, self.shapes, strict=True):
                 for stored, state in zip(layer, shape.states, strict=True):
                     if state.kind == "cross":
                         stored[copy.target, :, :num_read] = stored[copy.source, :, :num_read]
                     else:
                         stored[copy.target] = stored[copy.source]
+
+    def copy_tokens(self, copy: SlotCopy) -> None:
+        """Copies what slots keep of each token, without states."""
+        for stored in self._by_token:  # (slots, length, ...)
+            stored[copy.target, : copy.num_tokens] = stored[copy.source, : copy.num_tokens]
 
 
 def zeros(

@@ -31,6 +31,8 @@ class Prefix:
     slot: int
     num_ready: int
     last_used: int = 0
+    left_by: Sequence | None = None  # who is to leave it there as a snapshot
+    is_snapshot: bool = False
 
     def __len__(self) -> int:
         return len(self.token_ids)
@@ -115,6 +117,15 @@ class PrefixIndex:
             if min(alike, candidate.num_ready) > max(num_ready, MIN_TOKENS - 1):
                 source, num_ready = candidate, min(alike, candidate.num_ready)
         return SharedPrefix(source, num_ready, num_coming)
+
+    def num_common(self, sequence: Sequence) -> int:
+        """The most tokens that a prompt, less its last, has in common with any, whole or not."""
+        prompt = sequence.prompt_keys
+        candidates = self._by_start.get(_start(sequence, prompt), ())
+        if not candidates or len(prompt) <= MIN_TOKENS:
+            return 0
+        token_ids = as_array(prompt)[:-1]
+        return max((num_common_tokens(token_ids, one.token_ids) for one in candidates), default=0)
 
     def alike(self, prefix: Prefix) -> Iterator[tuple[Prefix, int]]:
         """The others that start as ``prefix`` does, and how many tokens it shares with each."""

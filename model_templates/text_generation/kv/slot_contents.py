@@ -11,14 +11,17 @@ prefixes and from running sequences. Decides no order and computes nothing: it a
 to be made, in order. Where no prefix may be kept, nothing is shared.
 
 A slot that holds a state (of a convolution or a recurrence) holds that of all its tokens, and
-nothing of fewer: there a prompt shares with an ended sequence that it continues from the end.
+nothing of fewer: there a prompt shares with an ended sequence that it continues from the end. Where
+the runner takes snapshots, a prompt that begins like a known one leaves its state, as it passes the
+last common token, in a slot of its own, for the next that begins so: states are worth keeping where
+prompts branch (https://arxiv.org/abs/2411.19379, section 4.1).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..sequence.sequence import Sequence
+from ..sequence.sequence import Sequence, Snapshot
 from .prefix_index import (
     MIN_TOKENS,
     NO_SHARED_PREFIX,
@@ -46,7 +49,7 @@ _LEAST_OWN_SHARE = 1 / 8
 
 class SlotContents:
     """``num_slots`` for sequences and ``num_prefix_slots`` more, which keep at most ``max_kept``
-    prefixes; slots of ``states`` are shared whole.
+    prefixes; slots of ``states`` are shared whole, and prompts may leave ``snapshots`` of them.
     """
 
     def __init__(
@@ -56,12 +59,15 @@ class SlotContents:
         max_kept: int = 0,
         *,
         states: bool = False,
+        snapshots: bool = False,
     ) -> None:
         self._last_slot = num_slots - 1
         self._room = prefix_slot_order(num_slots, num_prefix_slots) if max_kept else []
         self._max_kept = max_kept
         self._parked: Sequence | None = None  # in the last slot
         self._index = PrefixIndex(whole=states)
+        self._of_running = PrefixIndex() if states else self._index
+        self._takes_snapshots = states and snapshots and max_kept > 0
         self._holding: dict[Sequence, Prefix | None] = {}
         self._kept: dict[int, Prefix] = {}  # by slot
         self._noted: list[tuple[Prefix, int]] = []  # ready when the step is over
@@ -97,7 +103,11 @@ class SlotContents:
             copies.append(SlotCopy(source_slot, slot, shared.num_ready))
         sequence.slot = slot
         sequence.num_computed_tokens = sequence.num_reused_tokens = shared.num_ready
+        num_common = self._num_common(sequence)
         self._hold(sequence)
+        sequence.snapshot = None
+        if num_common >= shared.num_ready + MIN_TOKENS:
+            self._leave_snapshot(sequence, num_common)
         return copies
 
     def grow(self, sequence: Sequence, num_tokens: int) -> bool:
@@ -106,14 +116,19 @@ class SlotContents:
 
     def note_computed(self, sequence: Sequence, num_computed: int) -> None:
         """Notes that the step computes a prompt up to ``num_computed`` tokens."""
-        prefix = self._holding[sequence]
+        prefix, left = self._holding[sequence], sequence.snapshot
         if prefix is not None:
             self._noted.append((prefix, num_computed))
+        if left is not None and left.num_tokens <= num_computed:
+            self._noted.append((self._kept[left.slot], left.num_tokens))
 
     def finish_step(self) -> None:
         """What was noted is computed now."""
         for prefix, num_computed in self._noted:
             prefix.num_ready = num_computed
+            if prefix.left_by is not None:
+                prefix.left_by.snapshot = None
+                prefix.left_by = None
         self._noted.clear()
 
     def arrange(self, running: list[Sequence]) -> list[SlotCopy]:
@@ -150,7 +165,8 @@ class SlotContents:
         if sequence is self._parked:
             self._parked = None
         if prefix is not None:
-            self._index.remove(prefix)
+            self._of_running.remove(prefix)
+        self._give_up_snapshot(sequence)
         num_tokens = sequence.num_computed_tokens
         if not self._room or num_tokens < MIN_TOKENS:
             return
@@ -165,6 +181,7 @@ class SlotContents:
     def clear(self) -> None:
         """Forgets all, where what the slots hold is in doubt."""
         self._index.clear()
+        self._of_running.clear()
         self._holding.clear()
         self._kept.clear()
         self._noted.clear()
@@ -189,11 +206,33 @@ class SlotContents:
 
     def _hold(self, sequence: Sequence) -> None:
         prefix = None
-        is_shared = self._room and not self._index.whole
-        if is_shared and sequence.num_prompt_tokens > MIN_TOKENS:
+        if self._room and sequence.num_prompt_tokens > MIN_TOKENS:
             prefix = prefix_of(sequence, sequence.prompt_keys, sequence.num_reused_tokens)
-            self._index.add(prefix)
+            self._of_running.add(prefix)
         self._holding[sequence] = prefix
+
+    def _num_common(self, sequence: Sequence) -> int:
+        """With how many tokens of any prompt that is known here a sequence's prompt begins."""
+        if not self._takes_snapshots:
+            return 0
+        return max(index.num_common(sequence) for index in (self._index, self._of_running))
+
+    def _leave_snapshot(self, sequence: Sequence, num_tokens: int) -> None:
+        """Has a sequence leave a snapshot, in a slot that is not needed now."""
+        prefix = prefix_of(sequence, sequence.prompt_keys[:num_tokens], 0, self._tick())
+        slot = self._target(prefix)
+        if slot is not None:
+            prefix.slot, prefix.left_by, prefix.is_snapshot = slot, sequence, True
+            sequence.snapshot = Snapshot(num_tokens, slot)
+            self._add_kept(prefix)
+
+    def _give_up_snapshot(self, sequence: Sequence) -> None:
+        """Forgets what a sequence that ends has not left yet."""
+        left = sequence.snapshot
+        prefix = None if left is None else self._kept.get(left.slot)
+        is_left = any(prefix is noted for noted, _ in self._noted)
+        if prefix is not None and prefix.left_by is sequence and not is_left:
+            self._forget(prefix)
 
     def _keep(self, prefix: Prefix) -> None:
         """Keeps a prefix in its slot, unless another contains all of it; drops those that it
@@ -203,8 +242,12 @@ class SlotContents:
             if num_common == len(prefix) <= other.num_ready:
                 other.last_used = max(other.last_used, prefix.last_used)
                 return
-            if num_common == len(other) and self._kept.get(other.slot) is other:
+            is_kept = self._kept.get(other.slot) is other and not other.is_snapshot
+            if num_common == len(other) and is_kept:
                 self._forget(other)
+        self._add_kept(prefix)
+
+    def _add_kept(self, prefix: Prefix) -> None:
         self._kept[prefix.slot] = prefix
         self._index.add(prefix)
         if len(self._kept) > self._max_kept:
@@ -213,6 +256,8 @@ class SlotContents:
     def _forget(self, prefix: Prefix) -> None:
         del self._kept[prefix.slot]
         self._index.remove(prefix)
+        if prefix.left_by is not None:
+            prefix.left_by.snapshot = None
 
     def _least_recently_used(self) -> Prefix:
         return min(self._kept.values(), key=lambda prefix: prefix.last_used)
@@ -225,6 +270,8 @@ class SlotContents:
         if prefix is None:
             return []
         self._forget(prefix)
+        if prefix.left_by is not None:
+            return []  # it is not there yet
         goes_on = unless.source is prefix and unless.num_ready == len(prefix)
         target = None if goes_on or not self._is_worth_moving(prefix) else self._target(prefix)
         if target is None:

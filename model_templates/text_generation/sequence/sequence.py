@@ -99,6 +99,16 @@ class DecoderStart:
     forced_token_id: int | None = None
 
 
+@dataclass(frozen=True)
+class Snapshot:
+    """A copy of a sequence's states (and of what lies beside them) after ``num_tokens``, in a slot
+    of its own.
+    """
+
+    num_tokens: int
+    slot: int
+
+
 @dataclass(eq=False)
 class Sequence:
     """A prompt, its output so far, and the slot or the pages of its keys and values.
@@ -131,6 +141,7 @@ class Sequence:
     encoded: Any = None
     token_ids: list[int] = field(default_factory=list)
     slot: int = -1
+    snapshot: Snapshot | None = None  # that it is to leave
     pages: array[int] = field(default_factory=lambda: array("i"))  # numbers, int32
     arrival: int = -1  # its place in the order of arrival
     num_prefill_tokens: int = 0

@@ -30,8 +30,9 @@ class UnsupportedStatesError(Exception):
 
 @dataclass
 class Runs:
-    """The row's tokens by sequence: (count, 4) int64 of first row, tokens, slot, and 1 where the
-    sequence begins, first ``num_decodes`` of one token each.
+    """The row's tokens by sequence, first ``num_decodes`` of one token each: (count, 6) int64 of
+    first row, tokens, slot, 1 where the sequence begins, and after how many tokens, or 0, its state
+    is copied to which slot.
     """
 
     table: torch.Tensor
@@ -42,7 +43,7 @@ class StateFunctions:
     """The functions, over a cache's states; ``runs`` are those of the step that is computed."""
 
     def __init__(self, cache: KVCache) -> None:
-        self.runs = Runs(torch.empty(0, 4, dtype=torch.int64))
+        self.runs = Runs(torch.empty(0, 6, dtype=torch.int64))
         self._team = ThreadTeam(torch.get_num_threads())
         self._scratch = torch.empty(0)
         self._states = {

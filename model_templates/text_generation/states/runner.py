@@ -17,11 +17,13 @@ from typing import Any
 import torch
 from transformers import Cache
 
-from ..engine.step import Step
+from ..engine.step import PrefillChunk, Step
 from ..kv.kv_cache import KVCache
 from ..kv.layer_shapes import cache_argument
+from ..kv.slot_contents import SlotCopy
 from ..runners.latent_runner import LatentRunner
 from ..runners.packed_attention import PackedStep
+from ..sequence.sequence import Snapshot
 from .functions import Runs, StateFunctions, UnsupportedStatesError
 
 _REPLACED = (
@@ -38,6 +40,7 @@ class StateRunner(LatentRunner):
 
     name = "packed, states"
     takes_drafts = False  # a state holds all tokens, those that were wrong too
+    takes_snapshots = True
 
     def __init__(self, model: Any, cache: KVCache, device: torch.device) -> None:
         if device.type != "cpu":
@@ -56,6 +59,9 @@ class StateRunner(LatentRunner):
         self._functions.begin(_runs(step))
         logits = super().forward(step)
         self._functions.end()
+        for chunk in step.prefills:
+            if kept := _snapshot(chunk):
+                self.cache.copy_tokens(SlotCopy(chunk.sequence.slot, kept.slot, kept.num_tokens))
         return logits
 
     def run(
@@ -89,13 +95,21 @@ class StateRunner(LatentRunner):
 
 def _runs(step: Step) -> Runs:
     """The row's tokens by sequence, in the order of ``lay_out``."""
-    table = [(row, 1, row, 0) for row in range(len(step.decodes))]
+    table = [(row, 1, row, 0, 0, 0) for row in range(len(step.decodes))]
     first = len(table)
     for chunk in step.prefills:
         num_tokens = chunk.end - chunk.start
-        table.append((first, num_tokens, chunk.sequence.slot, int(not chunk.start)))
+        kept = _snapshot(chunk)
+        after = (kept.num_tokens - chunk.start, kept.slot) if kept else (0, 0)
+        table.append((first, num_tokens, chunk.sequence.slot, int(not chunk.start), *after))
         first += num_tokens
     return Runs(torch.tensor(table), len(step.decodes))
+
+
+def _snapshot(chunk: PrefillChunk) -> Snapshot | None:
+    """The snapshot that the sequence is to leave within this chunk."""
+    kept = chunk.sequence.snapshot
+    return kept if kept and chunk.start < kept.num_tokens <= chunk.end else None
 
 
 class _RowCache(Cache):

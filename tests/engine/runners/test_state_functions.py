@@ -1,5 +1,6 @@
 """The compiled convolution and recurrences against plain ones in float64, over a row of several
-sequences: some that begin, some that go on, of one token and of many.
+sequences: some that begin, some that go on, of one token and of many, some of whose states are
+copied on the way.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from text_generation.states.functions import Runs, StateFunctions, UnsupportedSt
 CPU = torch.device("cpu")
 SLOTS, LENGTHS = (2, 0, 3, 1), (1, 1, 13, 5)
 IS_NEW = (0, 1, 1, 0)
+COPIED = ((0, 0), (0, 0), (5, 5), (2, 4))  # after how many tokens, to which slot
+NUM_SLOTS = 6
 TOKENS = sum(LENGTHS)
 Scan = Callable[[int, torch.Tensor], torch.Tensor]  # a token, the state that it changes -> its row
 
@@ -32,7 +35,7 @@ def functions(kind: str, size: tuple[int, ...], dtype: torch.dtype) -> tuple[Any
     """The functions on a step, expecting a state; and that state, of random numbers."""
     shape = StateShape(kind, 0, size, dtype)
     layer = LayerShape(0, 0, 0, dtype, CPU, states=(shape,))
-    cache = KVCache([layer], CacheSize(4, 8, 0))
+    cache = KVCache([layer], CacheSize(NUM_SLOTS, 8, 0))
     cache.states[0][0].normal_()
     made = StateFunctions(cache)
     made.begin(runs())
@@ -44,17 +47,19 @@ def runs() -> Runs:
     ends = torch.tensor(LENGTHS).cumsum(0)
     firsts = ends - torch.tensor(LENGTHS)
     columns = [firsts, torch.tensor(LENGTHS), torch.tensor(SLOTS), torch.tensor(IS_NEW)]
-    return Runs(torch.stack(columns, dim=1).contiguous())
+    return Runs(torch.cat([torch.stack(columns, dim=1), torch.tensor(COPIED)], dim=1))
 
 
 def expected(states: torch.Tensor, scan: Scan) -> tuple[torch.Tensor, torch.Tensor]:
     """Every token's row and the states (slots, ...) afterwards, token by token in float64."""
     states, rows, token = states.double().clone(), [], 0
-    for slot, length, is_new in zip(SLOTS, LENGTHS, IS_NEW, strict=True):
+    for slot, length, is_new, copied in zip(SLOTS, LENGTHS, IS_NEW, COPIED, strict=True):
         state = torch.zeros_like(states[slot]) if is_new else states[slot]
-        for _ in range(length):
+        for done in range(1, length + 1):
             rows.append(scan(token, state))
             token += 1
+            if done == copied[0]:
+                states[copied[1]] = state
         states[slot] = state
     return torch.stack(rows), states
 
@@ -72,7 +77,7 @@ def test_a_convolution_goes_on(size: int, activation: str | None, dtype: torch.d
     made, stored = functions("conv", (channels, size), dtype)
     x = torch.randn(TOKENS, channels + 7).to(dtype)[:, :channels]
     weight, bias = torch.randn(channels, size).to(dtype), torch.randn(channels).to(dtype)
-    before = stored.view(4, size, channels).clone()
+    before = stored.view(NUM_SLOTS, size, channels).clone()
 
     def scan(token: int, state: torch.Tensor) -> torch.Tensor:
         state.copy_(torch.cat([state[1:], x[token : token + 1].double()]))
@@ -82,7 +87,7 @@ def test_a_convolution_goes_on(size: int, activation: str | None, dtype: torch.d
     rows, states = expected(before, scan)
     out = made.causal_conv1d_fn(x.t().unsqueeze(0), weight, bias, activation=activation)
     assert_close(out[0].t(), rows)
-    assert_close(stored.view(4, size, channels), states)
+    assert_close(stored.view(NUM_SLOTS, size, channels), states)
 
 
 @pytest.mark.parametrize("of_channels", [False, True], ids=["one gate", "a gate for each channel"])
@@ -105,11 +110,11 @@ def test_a_gated_delta_rule_goes_on(of_channels: bool, dtype: torch.dtype) -> No
         state += torch.einsum("hk,hv->hkv", key, error * beta[token].double().unsqueeze(-1))
         return torch.einsum("hkv,hk->hv", state, query)
 
-    rows, states = expected(stored.view(4, heads, dim, size).transpose(2, 3), scan)
+    rows, states = expected(stored.view(NUM_SLOTS, heads, dim, size).transpose(2, 3), scan)
     given = [part.unsqueeze(0) for part in (q, k, v, g, beta)]
     out, _ = made.torch_chunk_gated_delta_rule(*given, use_qk_l2norm_in_kernel=True)
     assert_close(out[0], rows)
-    assert_close(stored.view(4, heads, dim, size).transpose(2, 3), states)
+    assert_close(stored.view(NUM_SLOTS, heads, dim, size).transpose(2, 3), states)
 
 
 def test_mamba_2_goes_on(dtype: torch.dtype) -> None:

@@ -16,10 +16,13 @@ from text_generation.in_flight.runner_selection import (
     select_runner,
     state_runner,
 )
+from text_generation.in_flight.warm_up import dummy_sequence
 from text_generation.kv.kv_cache import CacheSize, KVCache, plan_size
 from text_generation.kv.layer_shapes import LayerShape, StateShape, layer_shapes, sequence_bytes
-from text_generation.kv.slot_contents import SlotCopy
+from text_generation.kv.slot_contents import SlotContents, SlotCopy
 from text_generation.runners.cache_runner import CacheRunner, WholePromptRunner
+from text_generation.sequence.sampling_params import SamplingParams
+from text_generation.sequence.sequence import Snapshot
 from text_generation.slots import slot_cache
 from text_generation.states import runner as states_runner
 
@@ -188,6 +191,45 @@ def test_a_chat_goes_on_from_the_state_of_its_last_turn_and_others_begin_anew(na
         assert generate_all(engine, [Asked(prompt, 9)], at_first=1) == [answer]
         assert generate_all(engine, asked, at_first=2) == expected
         assert engine.metrics.num_reused_prompt_tokens == len(prompt) + len(answer) - 1
+
+
+@pytest.mark.parametrize("at_first", [1, 4], ids=["one after another", "together"])
+@pytest.mark.parametrize("name", ["mamba", "qwen3-next", "falcon-h1", "lfm2"])
+def test_a_prompt_goes_on_from_where_two_before_it_parted(name: str, at_first: int) -> None:
+    """The second one leaves its state there, in the middle of a chunk."""
+    model = tiny_model(name)
+    system = [token for one in mixed_load(6) for token in one.prompt][:41]
+    asked = [Asked([*system, *range(tail, tail + 9)], 6) for tail in (1, 20, 40, 60)]
+    expected = reference(model, asked)
+    engine = InFlightEngine(setup(model, max_num_seqs=8, max_num_batched_tokens=28))
+    with running(engine):
+        assert generate_all(engine, asked, at_first=at_first) == expected
+        assert engine.metrics.num_reused_prompt_tokens == 2 * len(system)
+
+
+def test_a_snapshot_that_its_sequence_does_not_live_to_leave_is_forgotten() -> None:
+    space = SlotContents(4, max_kept=4, states=True, snapshots=True)
+    prompt = list(range(90))
+    first, second, third = (dummy_sequence([*prompt[:60], n], SamplingParams(1)) for n in range(3))
+    for sequence in (first, second):
+        space.place(sequence, whole=False)
+    assert second.snapshot == Snapshot(60, 2)
+    assert space.find(third).is_worth_waiting_for
+    space.note_computed(second, 40)
+    space.finish_step()
+    space.release(second)
+    assert not space.find(third).is_worth_waiting_for
+
+
+def test_a_slot_that_a_sequence_needs_takes_no_snapshot() -> None:
+    space = SlotContents(3, max_kept=3, states=True, snapshots=True)
+    made = [dummy_sequence([*range(60), n], SamplingParams(1)) for n in range(2)]
+    for sequence in made:
+        space.place(sequence, whole=True)
+    assert made[1].snapshot == Snapshot(60, 2)
+    space.place(dummy_sequence([7] * 40, SamplingParams(1)), whole=True)
+    assert made[1].snapshot is None
+    assert space.num_kept == 0
 
 
 @pytest.mark.parametrize("name", ["mamba", "mamba2", "jamba", "qwen3-next", "lfm2"])
