@@ -94,6 +94,10 @@ _DOTS3: dict[str, Any] = {
     "rope_parameters": _DROP,
     "per_layer_config": _DROP,
 }
+_GRANITE_SPEECH: dict[str, Any] = {
+    "encoder_config": {"hidden_dim": HIDDEN},
+    "projector_config": {"encoder_hidden_size": HIDDEN},
+}
 _COMPASS = {"rope_parameters": {_FULL: _MROPE, _SLIDING: _MROPE}}
 _QWEN_VL: dict[str, Any] = {
     "text_config": {"rope_parameters": _MROPE},
@@ -193,7 +197,6 @@ _OTHERS: dict[str, dict[str, Any]] = {
         "index_topk_blocks": 2,
     },
     "ministral": {"head_dim": HEAD},
-    "qwen3_asr": {"eos_token_id": _DROP},
     "qwen4_exp": {"text_config": _QWEN4},
     "qwen4_exp_text": _QWEN4,
     "recurrent_gemma": {"num_hidden_layers": 3},
@@ -206,6 +209,14 @@ _OTHERS: dict[str, dict[str, Any]] = {
         "attn_layers": ["local", "lsh"],
         "num_hidden_layers": 2,
     },
+    "glmasr": {"audio_config": {"intermediate_size": 4 * HIDDEN}},
+    "granite_speech": _GRANITE_SPEECH,
+    "granite_speech_plus": _GRANITE_SPEECH,
+    "qwen3_asr": {
+        "eos_token_id": _DROP,
+        "audio_config": {"output_dim": HIDDEN, "downsample_hidden_size": 32},
+    },
+    "voxtral": {"audio_token_id": 199, "audio_config": {"intermediate_size": 4 * HIDDEN}},
     "xlstm": {"hidden_size": 128, "embedding_dim": 128, "autocast_kernel_dtype": "float32"},
     "xmod": {"languages": ["en_XX"], "default_language": "en_XX"},
     "zamba": {

@@ -107,13 +107,14 @@ def measure(kind: str, name: str, folder: Path) -> Row:
 
 
 def _images(kind: str, folder: Path) -> tuple[Images | None, str]:
-    """How prompts with images are made for a saved model, or why none can be."""
-    if kind != "image-text":
+    """How prompts with images or sounds are made for a saved model, or why none can be."""
+    if kind == "causal":
         return None, ""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            return images_of(_load(kind, folder, "float32").model), ""
+            model = _load(kind, folder, "float32").model
+            return (None, "") if model.config.is_encoder_decoder else (images_of(model), "")
         except Exception as error:  # noqa: BLE001 - whatever an architecture raises
             return None, f"no images: {reason(error, 300)}"
 

@@ -1,5 +1,5 @@
-"""Prompts with an image for tiny models: tensors as a type's processor would make them, found by
-trying the forms that there are.
+"""Prompts with an image or a sound for tiny models: tensors as a type's processor would make them,
+found by trying the forms that there are.
 """
 
 from __future__ import annotations
@@ -15,9 +15,14 @@ from hf_runtime.errors import reason
 from text_generation.media.processor import MediaProcessor
 from text_generation.sequence.source import Source
 
+from tests.architectures.sounds import sound_forms
+
 _IDS = (3, 180)  # of text: no special tokens
 _MOST_FEATURES = 80
-_PLACEHOLDERS = ("image_token_id", "image_token_index", "vision_token_id", "im_patch_id")
+_PLACEHOLDERS = (
+    *("image_token_id", "image_token_index", "vision_token_id", "im_patch_id"),
+    *("audio_token_id", "audio_token_index"),
+)
 
 # A model and a source of random numbers -> the arguments of an image, in two sizes.
 Form = Callable[[Any, torch.Generator, int], dict[str, Any]]
@@ -132,7 +137,7 @@ def _logits(model: Any, form: Form, count: int, seed: int) -> torch.Tensor:
 def _features(model: Any, form: Form, size: int) -> int:
     """The features of an image, counted; 0 where the model does not show them."""
     get = getattr(model, "get_image_features", None)
-    if get is None:
+    if get is None or "pixel_values" not in form(model, torch.Generator(), size):
         return 0
     given = form(model, torch.Generator().manual_seed(size), size)
     try:
@@ -149,6 +154,8 @@ def _features(model: Any, form: Form, size: int) -> int:
 def _forms(model: Any) -> Iterator[Form]:
     """The forms that the model's arguments allow."""
     accepted = inspect.signature(model.forward).parameters
+    if "pixel_values" not in accepted:
+        yield from sound_forms(model)
     if "image_grid_thw" in accepted:
         yield _patches
         yield _square_patches

@@ -94,7 +94,7 @@ def plan_media(
         if trial.has_axes and any(shape.indexer_dim for shape in shapes):
             raise UnsupportedModelError("with images: its indexer's keys have positions of axes")
         for fed in dict.fromkeys((fed_first, *in_slots)):
-            setup.model.set_attn_implementation(entry.own_attention)
+            entry.attend_its_own_way()
             factory = _WithMedia(plain if fed is fed_first else fed, fed, entry)
             why_not = _why_not(factory, shapes, trial, expected)
             if not why_not:

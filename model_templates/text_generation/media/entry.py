@@ -40,7 +40,6 @@ class DecoderEntry:
             for config in configs
             if hasattr(config, "_attn_implementation")
         }
-        self.own_attention: str = model.config._attn_implementation  # noqa: SLF001
         self.features = FeatureCache(model, max_feature_bytes)
         self._is_capturing = False
         self._parts: list[Part] | None = None
@@ -95,19 +94,23 @@ class DecoderEntry:
         assert self._parts is not None
         return (), fill(given, self._parts)
 
+    def attend_its_own_way(self) -> None:
+        """Undoes what a runner changed; not all parts of a model take what others do."""
+        for config, own in self._own_attention.values():
+            config._attn_implementation_internal = own  # noqa: SLF001
+
     @contextmanager
     def attending_its_own_way(self) -> Iterator[None]:
         """As it was loaded, so that the model makes the masks it has."""
         now = [
-            (config, config._attn_implementation, own)  # noqa: SLF001
-            for config, own in self._own_attention.values()
+            (config, config._attn_implementation)  # noqa: SLF001
+            for config, _ in self._own_attention.values()
         ]
         try:
-            for config, _, own in now:
-                config._attn_implementation_internal = own  # noqa: SLF001
+            self.attend_its_own_way()
             yield
         finally:
-            for config, name, _ in now:
+            for config, name in now:
                 config._attn_implementation_internal = name  # noqa: SLF001
 
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 _PLACEHOLDERS = ("image_token_id", "image_token_index", "audio_token_id", "audio_token_index")
+_STEADY = {"sample": False}  # VibeVoice adds noise to a sound, and no answer would come again
 _NOT_INPUTS = ("input_ids", "attention_mask")
 _TRIAL_SIZES = ((56, 40), (40, 72))  # of images, in pixels
 _TRIAL_SOUND_S = 0.5
@@ -77,7 +78,10 @@ class MediaProcessor:
         token_ids: list[int] = made["input_ids"][0].tolist()
         return token_ids, self.source(
             token_ids,
-            {name: value for name, value in made.items() if name in self._accepted},
+            {
+                **{name: value for name, value in made.items() if name in self._accepted},
+                **{name: value for name, value in _STEADY.items() if name in self._accepted},
+            },
             len(images) + len(sounds),
         )
 
