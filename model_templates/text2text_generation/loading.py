@@ -137,13 +137,17 @@ def _target_tokenizer(tokenizer: Any) -> Any:
 
 
 def _log_what_may_surprise(name: str, parts: ModelParts, options: Options) -> None:
-    """Logs a line for each of the model's own settings that is ignored unless an option sets it."""
+    """Logs a line for each of the model's own settings that is ignored unless an option sets it,
+    and for what an option takes the in-flight engine away for.
+    """
     own_beams = parts.model.generation_config.num_beams or 1
     if own_beams > 1 and options.num_beams == 1:
         log.info(
             f"{name}: answers are greedy; the model's own settings search with {own_beams} beams, "
             f"as the option num_beams: {own_beams} does"
         )
+    if options.num_beams > 1:
+        log.info(f"{name}: engine generate, because beams are searched for in padded batches")
     known = getattr(parts.config, "task_specific_params", None) or {}
     if known and options.task_specific_params is None and options.prefix is None:
         listed = ", ".join(sorted(known))

@@ -28,7 +28,6 @@ from .request.source_memory import SourceMemory
 from .sampling.sampler import choice_seed
 from .sequence.detokenizer import Detokenizer
 from .sequence.sequence import Sequence
-from .sequence.source import text_source
 from .structured.compiling import Started
 
 _MEMORY_SHARE = 4  # of what is free once the model is loaded, what sources may take
@@ -172,11 +171,9 @@ class Reception:
             include_stop_word=params.include_stop_word,
         )
         held = None if params.constraint is None else grammars.get(params.constraint)
-        prompt, source, start = row.prompt_token_ids, row.source, row.decoder_start
-        if start is not None:
-            prompt, source = [start.token_id], text_source(prompt)
+        start = row.decoder_start
         return Sequence(
-            prompt,
+            row.prompt_token_ids if start is None else [start.token_id],
             params,
             answer,
             detokenizer,
@@ -187,7 +184,7 @@ class Reception:
             deadline_s=None if row.timeout_ms is None else arrived_s + row.timeout_ms / 1000,
             fails_on_timeout=row.on_timeout == "error",
             grammar=None if held is None else held(),
-            source=source,
+            source=row.source,
         )
 
     def _closed(self, answer: Answer) -> None:

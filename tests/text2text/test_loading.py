@@ -85,7 +85,8 @@ def test_what_may_surprise_is_logged_once(folders: Folders, log_lines: list[str]
         )
     log_lines.clear()
     with loaded(folders("bart"), num_beams=2):
-        assert log_lines == []
+        why = "beams are searched for in padded batches"
+        assert log_lines == [f"tiny: engine generate, because {why}"]
 
 
 @pytest.mark.parametrize(

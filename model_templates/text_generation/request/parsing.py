@@ -15,7 +15,7 @@ from hf_runtime.request.tensors import RequestFields, each_row, shown
 
 from ..sequence.sampling_params import SamplingParams
 from ..sequence.sequence import DecoderStart
-from ..sequence.source import Source
+from ..sequence.source import Source, text_source
 from ..structured.constraint import Constraint
 from .bad_words import NUM_SPELLINGS
 from .row_options import CHAT_FIELDS, RowFields, read_rows
@@ -318,7 +318,7 @@ def _generation(
         timeout_ms=timeout_ms,
         on_timeout=row["on_timeout"],
         decoder_start=prompt.decoder_start,
-        source=prompt.source,
+        source=text_source(prompt.token_ids) if prompt.decoder_start else prompt.source,
         lora_name=lora_name,
         cache_salt=row["cache_salt"],
     )

@@ -41,15 +41,17 @@ class Encoder:
         return self._output_class(last_hidden_state=hidden)
 
     def states(self, sequences: list[Sequence]) -> States:
-        """What the encoder makes of the sequences' sources."""
-        found: dict[Sequence, torch.Tensor] = {}
-        for group in self._groups(sequences):
-            found.update(zip(group, self._encode(group), strict=True))
-        states = [found[sequence] for sequence in sequences]
+        """What the encoder makes of the sequences' sources; choices of one request share theirs."""
+        found: dict[int, torch.Tensor] = {}
+        read_once = {id(sequence.source): sequence for sequence in sequences}
+        for group in self._groups(read_once.values()):
+            ids = (id(sequence.source) for sequence in group)
+            found.update(zip(ids, self._encode(group), strict=True))
+        states = [found[id(sequence.source)] for sequence in sequences]
         self.size = states[0].shape[-1]
         return States(pad_sequence(states, batch_first=True), [len(one) for one in states])
 
-    def _groups(self, sequences: list[Sequence]) -> Iterable[list[Sequence]]:
+    def _groups(self, sequences: Iterable[Sequence]) -> Iterable[list[Sequence]]:
         """Sequences whose sources are read in one batch."""
         groups: dict[Any, list[Sequence]] = {}
         for sequence in sequences:

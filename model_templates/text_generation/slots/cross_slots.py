@@ -43,23 +43,26 @@ class _Layer(CacheLayerMixin):
 
 
 class OwnLayer(_Layer):
-    """Keys and values of what the decoder wrote. ``positions`` (rows, tokens) are the columns of
-    the forward's tokens; ``offset`` counts those before them: an int, or (rows, 1).
+    """Keys and values of what the decoder wrote. ``places``: the rows (rows, 1) and the columns
+    (rows, tokens) of the forward's tokens; ``offset`` counts those before them: an int, or (rows,
+    1).
     """
 
-    positions: torch.Tensor
+    places: tuple[torch.Tensor, torch.Tensor]
     offset: Any = 0
 
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Writes (rows, kv_heads, tokens, dim); returns all up to the longest row."""
-        device, rows = self.stored_keys.device, self.rows
-        if isinstance(rows, slice):
-            rows = torch.arange(rows.start, rows.stop, device=device)
-        places = rows.to(device)[:, None], slice(None), self.positions.to(device)
-        self.stored_keys[places] = key_states.transpose(1, 2)
-        self.stored_values[places] = value_states.transpose(1, 2)
+        if isinstance(self.rows, slice) and isinstance(self.offset, int):
+            self.stored_keys[self.rows, :, self.offset : self.length] = key_states
+            self.stored_values[self.rows, :, self.offset : self.length] = value_states
+        else:
+            device = self.stored_keys.device
+            rows, columns = (numbers.to(device) for numbers in self.places)
+            self.stored_keys[rows, :, columns] = key_states.transpose(1, 2)
+            self.stored_values[rows, :, columns] = value_states.transpose(1, 2)
         if self.begins:
             return key_states, value_states
         keys, values = self._of_rows()
@@ -114,10 +117,16 @@ class CrossSlotCache(EncoderDecoderCache):
         kinds it attends to. Without an ``offset``, sequences begin with it.
         """
         begins = isinstance(offset, int) and not offset
+        numbers = (
+            torch.arange(rows.start, rows.stop, device=positions.device)
+            if isinstance(rows, slice)
+            else rows
+        )
+        places = numbers[:, None], positions
         for own, cross in zip(self.own, self.cross, strict=True):
             own.rows = cross.rows = rows
             own.begins = cross.begins = begins
-            own.positions, own.offset, own.length = positions, offset, length
+            own.places, own.offset, own.length = places, offset, length
             cross.length = source_length
             cross.select()
         self.is_updated = dict.fromkeys(range(len(self.cross)), not begins)
