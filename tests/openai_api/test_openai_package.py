@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import io
 import json
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import openai
 import pytest
+from PIL import Image
 
 from generator.openai_api.child_process import OpenAiProcess
 from tests.scenarios.metrics import settled
@@ -123,6 +127,43 @@ def test_a_chat(model: str, client: openai.OpenAI) -> None:
     assert texts[0] != texts[1]
     assert usage == whole.usage
     assert whole.choices[0].message.role == "assistant"
+
+
+def about(file: bytes) -> Any:
+    url = f"data:image/png;base64,{base64.b64encode(file).decode()}"
+    image = {"type": "image_url", "image_url": {"url": url, "detail": "auto"}}
+    text = {"type": "text", "text": "What colour is it?"}
+    return [{"role": "user", "content": [text, image]}]
+
+
+def test_chats_about_images_and_a_bad_one_beside_them(
+    one_server: OneServer, client: openai.OpenAI
+) -> None:
+    one_server.with_models("see")
+    files = {}
+    for colour in ("red", "blue"):
+        packed = io.BytesIO()
+        Image.new("RGB", (50, 40), colour).save(packed, "PNG")
+        files[colour] = packed.getvalue()
+    files["bad"] = files["red"][:60]
+
+    def said(name: str) -> str:
+        chunks = client.chat.completions.create(
+            model="see", messages=about(files[name]), temperature=0, stream=name == "blue"
+        )
+        if name == "blue":
+            return "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
+        return str(chunks.choices[0].message.content)
+
+    with ThreadPoolExecutor(3) as threads:
+        red, bad, blue = (threads.submit(said, name) for name in ("red", "bad", "blue"))
+    assert [red.result().strip(), blue.result().strip()] == ["it is red.", "it is blue."]
+    with pytest.raises(openai.BadRequestError) as raised:
+        bad.result()
+    assert raised.value.param == "messages"
+    assert "messages[0].content[1].image_url.url: the PNG image is cut short" in str(raised.value)
+    with pytest.raises(openai.BadRequestError, match=r"'demo' \(text-generation\) reads texts"):
+        client.chat.completions.create(model="demo", messages=about(files["red"]))
 
 
 def test_stop_and_echo(client: openai.OpenAI) -> None:

@@ -29,6 +29,9 @@ _MORE_MODELS = """\
     task: feature-extraction
     model: {embedding}
     max_batch_size: 2
+  - name: see
+    task: image-text-to-text
+    model: {seeing}
   - name: tools
     model: {tools}
   - name: endless
@@ -80,6 +83,7 @@ def _models_yaml(folder: Path) -> str:
     models = served_models.MODELS_YAML.replace("  - name: batched\n", entry)
     return models + _MORE_MODELS.format(
         embedding=DEMO_MODEL.parent / "embedding",
+        seeing=DEMO_MODEL.parent / "seeing",
         tools=_tools_model(folder / "tools"),
         endless=_endless_model(folder / "endless"),
     )
