@@ -148,12 +148,12 @@ def test_chats_about_images_and_a_bad_one_beside_them(
     files["bad"] = files["red"][:60]
 
     def said(name: str) -> str:
-        chunks = client.chat.completions.create(
+        found: Any = client.chat.completions.create(
             model="see", messages=about(files[name]), temperature=0, stream=name == "blue"
         )
         if name == "blue":
-            return "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
-        return str(chunks.choices[0].message.content)
+            return "".join(chunk.choices[0].delta.content or "" for chunk in found)
+        return str(found.choices[0].message.content)
 
     with ThreadPoolExecutor(3) as threads:
         red, bad, blue = (threads.submit(said, name) for name in ("red", "bad", "blue"))
