@@ -290,7 +290,7 @@ class InFlightEngine(Engine):
             sequence.num_computed_tokens += num_accepted
             self.metrics.num_generated_tokens += num_accepted
             self.metrics.num_accepted_tokens += num_accepted
-        if self._drafter is not None:
+        if self._drafter is not None and sequence.finish_reason is None:
             self._drafter.follow(sequence, run)
 
     def _remove(self, sequences: list[Sequence]) -> None:

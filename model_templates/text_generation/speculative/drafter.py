@@ -79,7 +79,6 @@ class Drafter:
         """Adds drafts to a step whose last tokens are all read; ``grow`` makes room for so many
         tokens in all of a sequence.
         """
-        self._is_steady = True
         if step.prefills or not step.decodes:
             return
         lengths = self._lengths(step.decodes)
@@ -104,13 +103,14 @@ class Drafter:
         """The engine has done all that it does in a step."""
         now = time.perf_counter()
         seconds, self._ended_s = now - self._ended_s, now
+        is_steady, self._is_steady = self._is_steady, True
         if step.prefills or not step.decodes:
             self._last_was_drafted = None
             return
         is_drafted = bool(step.drafts)
         is_known = self._last_was_drafted in ((is_drafted,) if self._runs_ahead else (True, False))
         self._last_was_drafted = is_drafted
-        if is_known and self._is_steady:
+        if is_known and is_steady:
             num_drafted = sum(len(draft.token_ids) for draft in step.drafts)
             self.costs.note(len(step.decodes), num_drafted, seconds)
             self._is_trying = self._is_trying and not is_drafted
