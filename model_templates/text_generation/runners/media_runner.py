@@ -24,6 +24,7 @@ class MediaRunner:
         self.plain, self.fed, self.entry = plain, fed, entry
         self.cache = fed.cache
         self.takes_drafts = all(getattr(one, "takes_drafts", False) for one in (plain, fed))
+        self.takes_snapshots = all(getattr(one, "takes_snapshots", False) for one in (plain, fed))
         if hasattr(plain, "argmax"):
             self.argmax = plain.argmax
         self.name = plain.name if plain is fed else f"{plain.name}, {fed.name} with images"

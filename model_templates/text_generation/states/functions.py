@@ -215,13 +215,15 @@ class StateFunctions:
         return self._scratch.data_ptr()
 
     def _run(self, name: str, dtype: torch.dtype, *arguments: int) -> None:
+        if dtype not in _DTYPES:
+            raise UnsupportedStatesError(f"it is {dtype}")
         table = self.runs.table
         kernel = load_kernel(name, _DTYPES[dtype], STATE_KERNELS)
         self._team.run(kernel, table.data_ptr(), len(table), *arguments)
 
 
 def _check_dtype(dtype: torch.dtype, *tensors: torch.Tensor) -> None:
-    if dtype not in _DTYPES or any(tensor.dtype != dtype for tensor in tensors):
+    if any(tensor.dtype != dtype for tensor in tensors):
         raise UnsupportedStatesError(f"{[tensor.dtype for tensor in tensors]} beside {dtype}")
 
 
