@@ -7,6 +7,7 @@ Standard library only, as options.py.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any, Literal
 
 from .options import Options
 
@@ -15,6 +16,17 @@ from .options import Options
 class MediaOptions(Options):
     """How one such model is run. ``None`` means: decided when the model loads."""
 
+    engine: Literal["auto", "in_flight", "generate"] = field(
+        default="auto",
+        metadata={
+            "help": "in_flight: requests join and leave a running batch at every step; generate: "
+            "padded batches through model.generate; auto: in_flight where it supports the model, "
+            "else generate"
+        },
+    )
+    vllm: dict[str, Any] | None = field(
+        default=None, metadata={"help": "none: vLLM reads texts alone here"}
+    )
     max_images: int = field(
         default=16,
         metadata={"help": "most images of one prompt", "unit": "images", "min": 0},
@@ -52,9 +64,6 @@ class MediaOptions(Options):
     def problems(self) -> list[tuple[str, str]]:
         """Mistakes that only show in two fields together, each as (field, message)."""
         found = [one for one in super().problems() if one[0] != "vllm"]
-        if self.engine == "vllm":
-            message = "got vllm, which reads texts alone here, expected auto, in_flight or generate"
-            found.append(("engine", message))
         if self.vllm is not None:
             found.append(("vllm", "got arguments for vLLM, which reads texts alone here"))
         return found

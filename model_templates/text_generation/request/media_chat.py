@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from hf_runtime.errors import RequestError
+
 from .chat import ChatTemplate, text_part
 from .media_parts import KINDS
 
@@ -82,4 +84,8 @@ def _text(text: str) -> list[Any]:
 def _part(where: str, part: Any) -> dict[str, Any]:
     if isinstance(part, dict) and part.get("type") in KINDS:
         return part
-    return {"type": "text", "text": text_part(where, part)}
+    if isinstance(part, dict) and part.get("type") == "text":
+        return {"type": "text", "text": text_part(where, part)}
+    raise RequestError(
+        f"{where}: allowed: a part of type text, image_url, image, input_audio, audio"
+    )
