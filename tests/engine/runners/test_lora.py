@@ -76,9 +76,9 @@ def generated(
     "name, runner",
     [
         ("llama", "fused"),
+        ("gpt2", "fused"),
+        ("falcon-rotary", "fused"),
         ("llama", "packed"),
-        ("gpt2", "packed"),
-        ("falcon-rotary", "packed"),
         ("llama", "paged"),
         ("gpt2", "paged"),
     ],
