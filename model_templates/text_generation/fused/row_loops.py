@@ -10,7 +10,8 @@ from .reading.layers import ACTIVATIONS
 from .thread_team import Kernel, ThreadTeam, bits_of
 
 MIN_PARALLEL_SIZE = 4096  # numbers; for fewer, starting the threads costs more than it saves
-_GATED = ("silu", "gelu_tanh")  # for which one loop activates and multiplies
+# The loops that activate and multiply.
+_GATED = {"silu": "silu_mul", "gelu_tanh": "gelu_tanh_mul"}
 
 
 class RowLoops:
@@ -18,11 +19,13 @@ class RowLoops:
 
     def __init__(self, dtype: torch.dtype, team: ThreadTeam) -> None:
         self.dtype, self._team = dtype, team
-        self._norm = self.kernel("norm")
+        self._kernels: dict[str, Kernel] = {}
 
     def kernel(self, name: str) -> Kernel:
         """A kernel for this dtype."""
-        return load_kernel(name, str(self.dtype).removeprefix("torch."))
+        if name not in self._kernels:
+            self._kernels[name] = load_kernel(name, str(self.dtype).removeprefix("torch."))
+        return self._kernels[name]
 
     def added(
         self, hidden: torch.Tensor, delta: torch.Tensor | None, norm: Norm | None
@@ -36,7 +39,7 @@ class RowLoops:
             return out
         rows, size = hidden.shape
         self._team.run(
-            self._norm,
+            self.kernel("norm"),
             *(rows, size, hidden.data_ptr(), 0 if delta is None else delta.data_ptr()),
             *(norm.weight.data_ptr(), out.data_ptr(), bits_of(norm.eps)),
             parallel=rows * size > MIN_PARALLEL_SIZE,
@@ -76,11 +79,11 @@ class RowLoops:
     def mlp(self, mlp: Mlp, x: torch.Tensor) -> torch.Tensor:
         """x (tokens, hidden) -> the same shape."""
         up = mlp.up(x)
-        if mlp.is_gated and mlp.activation in _GATED:
+        if mlp.is_gated and isinstance(mlp.activation, str) and mlp.activation in _GATED:
             rows, size = up.shape[0], up.shape[1] // 2
             out = up.new_empty(rows, size)
             self._team.run(
-                self.kernel(f"{mlp.activation}_mul"),
+                self.kernel(_GATED[mlp.activation]),
                 *(rows, size, up.data_ptr(), out.data_ptr()),
                 parallel=rows * size > MIN_PARALLEL_SIZE,
             )

@@ -7,6 +7,7 @@ alone. Decides no policy: the step says what to compute.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -25,6 +26,16 @@ from .thread_team import Kernel, ThreadTeam, bits_of
 # memory: there SDPA's blocked matrix products are faster than the kernel.
 _LONG_CHUNK, _LONG_PREFIX = 48, 256
 _DTYPES = (torch.float32, torch.bfloat16)
+
+
+@dataclass(frozen=True)
+class _Way:
+    """What places a layer's keys and what attends, with the arguments that stay."""
+
+    place: Kernel
+    place_arguments: tuple[int, ...]
+    attend: Kernel
+    attend_arguments: tuple[int, ...]
 
 
 class FusedRunner:
@@ -49,18 +60,34 @@ class FusedRunner:
         self.thread_team = ThreadTeam(torch.get_num_threads())
         self.loops = RowLoops(model.dtype, self.thread_team)
         self.argmax = self.loops.argmax
-        self._kernels = [self._kernels_of(layer.attention) for layer in self.decoder.layers]
+        self._ways = [self._way(layer.attention) for layer in self.decoder.layers]
         self._scratch = torch.empty(self.thread_team.num_threads, self.length + self.dim)
 
-    def _kernels_of(self, attention: Attention) -> tuple[Kernel, Kernel]:
-        """What places a layer's keys, and what attends."""
+    def _way(self, attention: Attention) -> _Way:
+        """A layer's loops, and those of their arguments that stay."""
         place, rotary = "place", attention.rotary
         if rotary is not None:
             place += "_pairs" if rotary.in_pairs else ""
             place += "_wide" if rotary.cos.dtype != self.loops.dtype else ""
-        changed = attention.softcap or attention.sinks is not None
-        attend = "attend_changed" if changed else "attend"
-        return self.loops.kernel(place), self.loops.kernel(attend)
+        q_norm, k_norm = attention.query_norm, attention.key_norm
+        if q_norm is None or k_norm is None or q_norm.is_wide:
+            norms = (0, 0, 0)
+        else:
+            norms = (q_norm.weight.data_ptr(), k_norm.weight.data_ptr(), bits_of(q_norm.eps))
+        is_interleaved = int(attention.is_interleaved)
+        softcap, sinks = attention.softcap, attention.sinks
+        return _Way(
+            self.loops.kernel(place),
+            (
+                *((rotary.cos.data_ptr(), rotary.sin.data_ptr()) if rotary else (0, 0)),
+                *(rotary.cos.shape[1] if rotary else 0, *norms, is_interleaved),
+            ),
+            self.loops.kernel("attend_changed" if softcap or sinks is not None else "attend"),
+            (
+                *(attention.window, bits_of(attention.scale), is_interleaved),
+                *(bits_of(softcap) if softcap else 0, 0 if sinks is None else sinks.data_ptr()),
+            ),
+        )
 
     @torch.inference_mode()
     def forward(self, step: Step) -> torch.Tensor:
@@ -99,37 +126,31 @@ class FusedRunner:
         """What a layer adds to ``hidden`` beside what this adds itself; ``x`` is what attention was
         given, ``delta`` what it gave, (tokens, hidden) each.
         """
-        delta = self._scaled(layer, delta, layer.attention_post_norm)
+        delta = self._scaled(layer.scale, delta, layer.attention_post_norm)
         if not layer.is_parallel:
             x = self.loops.added(hidden, delta, layer.mlp_norm)
         elif layer.mlp_norm is not layer.attention_norm:
             x = self.loops.added(hidden, None, layer.mlp_norm)
         made = self.loops.mlp(layer.mlp, x) if isinstance(layer.mlp, Mlp) else layer.mlp(x)
-        made = self._scaled(layer, made, layer.mlp_post_norm)
+        made = self._scaled(layer.scale, made, layer.mlp_post_norm)
         return made.add_(delta) if layer.is_parallel else made
 
-    def _scaled(self, layer: DecoderLayer, delta: torch.Tensor, norm: Norm | None) -> torch.Tensor:
+    def _scaled(self, scale: float, delta: torch.Tensor, norm: Norm | None) -> torch.Tensor:
         if norm is not None:
             delta = self.loops.added(delta, None, norm)
-        return delta if layer.scale == 1 else delta.mul_(layer.scale)
+        return delta if scale == 1 else delta.mul_(scale)
 
     def _store(self, index: int, attention: Attention, qkv: torch.Tensor, where: _Where) -> None:
         """Norms queries and keys of qkv (tokens, (heads + 2 kv_heads) * dim), rotates them by their
         positions, and writes keys and values to the cache.
         """
-        q_norm, k_norm, rotary = attention.query_norm, attention.key_norm, attention.rotary
-        if q_norm is not None and q_norm.is_wide:
+        if attention.query_norm is not None and attention.query_norm.is_wide:
             self.loops.norm_heads(attention, qkv, self.dim)
-            q_norm = k_norm = None
+        way = self._ways[index]
         self.thread_team.run(
-            self._kernels[index][0],
+            way.place,
             *(len(qkv), *self._sizes, qkv.data_ptr(), *self._stored(index), *where.addresses(0)),
-            *((rotary.cos.data_ptr(), rotary.sin.data_ptr()) if rotary else (0, 0)),
-            rotary.cos.shape[1] if rotary else 0,
-            q_norm.weight.data_ptr() if q_norm else 0,
-            k_norm.weight.data_ptr() if k_norm else 0,
-            bits_of(q_norm.eps) if q_norm else 0,
-            int(attention.is_interleaved),
+            *way.place_arguments,
             parallel=len(qkv) > 1,
         )
 
@@ -139,20 +160,17 @@ class FusedRunner:
         """qkv (tokens, (heads + 2 kv_heads) * dim), whose keys and values are in the cache ->
         (tokens, heads * dim).
         """
-        out = qkv.new_empty(len(qkv), self.heads * self.dim)
-        sinks = attention.sinks
+        out, way = qkv.new_empty(len(qkv), self.heads * self.dim), self._ways[index]
         for first, last, span in where.stretches:
-            if span is not None and sinks is None:
+            if span is not None and attention.sinks is None:
                 self._attend_long(index, qkv[first:last], span, attention, out[first:last])
                 continue
             self.thread_team.run(
-                self._kernels[index][1],
+                way.attend,
                 *(last - first, *self._sizes, qkv[first:].data_ptr(), *self._stored(index)),
                 *where.addresses(first),
                 *(out[first:].data_ptr(), self._scratch.data_ptr()),
-                *(attention.window, bits_of(attention.scale), int(attention.is_interleaved)),
-                bits_of(attention.softcap) if attention.softcap else 0,
-                0 if sinks is None else sinks.data_ptr(),
+                *way.attend_arguments,
             )
         return out
 

@@ -11,6 +11,7 @@ is not libgomp the loops run on the calling thread alone.
 from __future__ import annotations
 
 import ctypes
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,7 @@ class Kernel:
         self.call = ctypes.CFUNCTYPE(None, ctypes.POINTER(ctypes.c_int64))(address)
 
 
+@cache
 def bits_of(value: float) -> int:
     """A float64 as the integer that has its bits."""
     return ctypes.c_int64.from_buffer(ctypes.c_double(value)).value
