@@ -272,7 +272,29 @@ _OTHERS: dict[str, dict[str, Any]] = {
     "ernie4_5_vl_moe": {"text_config": {"rope_parameters": {**_ROPE, "mrope_section": [3, 3, 2]}}},
     "inkling2": {"vision_config": {"text_hidden_size": HIDDEN}},
     "molmo2": {"adapter_config": {"vision_feature_layer": [1, 0]}},
-    "nemotron_h_omni": {"vision_config": {"video_temporal_patch_size": 2}},
+    "nemotron_h_omni": {
+        "vision_config": {"video_temporal_patch_size": 2},
+        "vit_hidden_size": HIDDEN,
+        "image_token_id": 199,
+    },
+    "deepseek_vl_hybrid": {
+        "high_res_vision_config": {"global_attn_indexes": [0, 1], "output_channels": 16}
+    },
+    "chameleon": {
+        "vocabulary_map": {
+            "<image>": 199,
+            **{f"IMGIMG{'ABCDEFGHIJ'[code]}Z": 180 + code for code in range(10)},
+        },
+        "vq_config": {
+            "embed_dim": 16,
+            "num_embeddings": 10,
+            "latent_channels": 16,
+            "resolution": 32,
+            "base_channels": 32,
+            "channel_multiplier": [1, 1, 1, 1],
+            "num_res_blocks": 1,
+        },
+    },
     "step3p7": {"text_config": {"sliding_window": WINDOW}},
     **{
         name: {"text_config": {"rope_parameters": _MROPE}}

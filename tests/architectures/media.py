@@ -57,6 +57,8 @@ def images_of(model: Any) -> Images:
     Raises:
         ValueError: no form is one that the model takes, with what it said of each.
     """
+    if model.config.is_encoder_decoder:
+        raise ValueError("images of encoder-decoders are not measured")
     media = MediaProcessor(SimpleNamespace(image_processor=None), model.config, ())
     refused = []
     for form in _forms(model):
@@ -95,6 +97,8 @@ def _prompt(
     accepted = inspect.signature(model.forward).parameters
     names = ("mm_token_type_ids", "token_type_ids", "moe_mm_token_type_ids")
     by_token = {name: kinds for name in names if name in accepted}
+    if config.model_type == "paligemma":  # whose text after an image is of its kind
+        by_token = {"token_type_ids": torch.zeros_like(kinds)}
     return token_ids, {**form(model, draw, seed % 2), **by_token}
 
 
@@ -159,6 +163,7 @@ def _forms(model: Any) -> Iterator[Form]:
     if "image_grid_thw" in accepted:
         yield _patches
         yield _square_patches
+        yield _merged_patches
     if "image_grid_hw" in accepted:
         yield _patches_hw
     if "image_position_ids" in accepted:
@@ -175,8 +180,11 @@ def _forms(model: Any) -> Iterator[Form]:
     if "image_sizes" in accepted:
         yield _tiles
         yield _sized
+    if "image_token_pooling" in accepted:
+        yield _pooled_patches
     yield _plain
     yield _framed
+    yield _rows_of_patches
 
 
 def _vision(model: Any) -> Any:
@@ -252,6 +260,40 @@ def _square_patches(model: Any, draw: torch.Generator, size: int) -> dict[str, A
     made = _patches(model, draw, size)
     patch = _of(_vision(model), "patch_size", default=8)
     return {**made, "pixel_values": made["pixel_values"].reshape(-1, 3, patch, patch)}
+
+
+def _merged_patches(model: Any, draw: torch.Generator, size: int) -> dict[str, Any]:
+    """As Inkling's: the pixels of each feature."""
+    height, width = _grid(model, size)
+    side = _of(_vision(model), "patch_size", default=8)
+    side *= _of(_vision(model), "spatial_merge_size", default=2)
+    features = height * width // 4
+    return {
+        "pixel_values": _random(draw, features, side, side, 3),
+        "image_grid_thw": torch.tensor([[1, height // 2, width // 2]]),
+    }
+
+
+def _pooled_patches(model: Any, draw: torch.Generator, size: int) -> dict[str, Any]:
+    """As Molmo's: patches of crops, which of them each feature is of, and the rows and columns of
+    features of the whole image and of its crops.
+    """
+    vision = _vision(model)
+    side = _of(vision, "image_size", default=32) // _of(vision, "patch_size", default=8)
+    dim = 3 * _of(vision, "patch_size", default=8) ** 2
+    pooled = torch.arange(16 if size else 8).reshape(-1, 2)
+    return {
+        "pixel_values": _random(draw, 1, side * side, dim),
+        "image_token_pooling": pooled,
+        "image_grids": torch.tensor([[len(pooled), 1, 0, 0]]),
+        "image_num_crops": torch.tensor([1]),
+    }
+
+
+def _rows_of_patches(model: Any, draw: torch.Generator, size: int) -> dict[str, Any]:
+    """As Fuyu's: the patches of an image, one feature each."""
+    side = _of(model.config, "patch_size", default=8)
+    return {"pixel_values": _random(draw, 1, 8 if size else 4, 3 * side**2)}
 
 
 def _patches_hw(model: Any, draw: torch.Generator, size: int) -> dict[str, Any]:

@@ -86,7 +86,7 @@ def plan_media(
     reasons = []
     with narrowed(setup.model, WIDTHS.__contains__, TRIAL_WIDTH):
         try:
-            with entry.attending_its_own_way():
+            with entry.attending_as_loaded():
                 trial = MediaTrial(setup, entry)
                 expected = trial.expected()
         except Exception as error:
@@ -94,7 +94,7 @@ def plan_media(
         if trial.has_axes and any(shape.indexer_dim for shape in shapes):
             raise UnsupportedModelError("with images: its indexer's keys have positions of axes")
         for fed in dict.fromkeys((fed_first, *in_slots)):
-            entry.attend_its_own_way()
+            entry.attend_as_loaded()
             factory = _WithMedia(plain if fed is fed_first else fed, fed, entry)
             why_not = _why_not(factory, shapes, trial, expected)
             if not why_not:
@@ -184,9 +184,10 @@ class _WithMedia:
         return getattr(self.fed, "keeps_pages", False)
 
     def __call__(self, model: Any, cache: Any, device: torch.device) -> Runner:
+        # The one that runs the model last: another may reset how the model attends.
+        plain = None if self.plain is self.fed else self.plain(model, cache, device)
         fed = self.fed(model, cache, device)
-        plain = fed if self.plain is self.fed else self.plain(model, cache, device)
-        return MediaRunner(plain, fed, self.entry)
+        return MediaRunner(plain or fed, fed, self.entry)
 
 
 def _last_of_text(tokens: list[int], source: Source) -> list[int]:

@@ -60,7 +60,7 @@ class DecoderEntry:
             config.pad_token_id = 0
         self._is_capturing = True
         try:
-            with self.attending_its_own_way(), self.features.of(source.digests):
+            with self.attending_as_loaded(), self.features.of(source.digests):
                 self.model.generate(
                     tokens,
                     attention_mask=torch.ones_like(tokens),
@@ -87,6 +87,8 @@ class DecoderEntry:
             return None
         given = {**dict(zip(self._names, args, strict=False)), **kwargs}
         if given.get("inputs_embeds") is None:
+            if self._is_capturing:
+                raise UnsupportedInputsError("its decoder merges images and text by itself")
             given["inputs_embeds"] = module.get_input_embeddings()(given["input_ids"])
             given["input_ids"] = None
         if self._is_capturing:
@@ -94,20 +96,18 @@ class DecoderEntry:
         assert self._parts is not None
         return (), fill(given, self._parts)
 
-    def attend_its_own_way(self) -> None:
-        """Undoes what a runner changed; not all parts of a model take what others do."""
+    def attend_as_loaded(self) -> None:
+        """Has the model attend as it did, and make the masks it made."""
         for config, own in self._own_attention.values():
             config._attn_implementation_internal = own  # noqa: SLF001
 
     @contextmanager
-    def attending_its_own_way(self) -> Iterator[None]:
-        """As it was loaded, so that the model makes the masks it has."""
-        now = [
-            (config, config._attn_implementation)  # noqa: SLF001
-            for config, _ in self._own_attention.values()
-        ]
+    def attending_as_loaded(self) -> Iterator[None]:
+        """The same for a while."""
+        configs = [config for config, _ in self._own_attention.values()]
+        now = [(config, config._attn_implementation) for config in configs]  # noqa: SLF001
+        self.attend_as_loaded()
         try:
-            self.attend_its_own_way()
             yield
         finally:
             for config, name in now:

@@ -56,6 +56,7 @@ class CacheRunner:
         layers = (layer for layer in self._slots.layers if isinstance(layer, CompressedLayer))
         self._compressors = compressors(model) if any(layers) else []
         self._windows = sliding_windows(model.config.get_text_config())
+        self._blocks: list[tuple[slice, slice]] = []  # rows of a chunk, columns that they see
 
     @torch.inference_mode()
     def forward(self, step: Step) -> torch.Tensor:
@@ -88,7 +89,14 @@ class CacheRunner:
         positions = torch.arange(chunk.start, chunk.end, device=self.device).unsqueeze(0)
         slot = chunk.sequence.slot
         self._select(slice(slot, slot + 1), positions, chunk.start, chunk.end)
-        return self._run(input_ids, positions, chunk.end)
+        self._blocks = [
+            (slice(max(0, first - chunk.start), max(0, end - chunk.start)), slice(first, end))
+            for first, end in (chunk.sequence.encoded.blocks if chunk.sequence.encoded else ())
+        ]
+        try:
+            return self._run(input_ids, positions, chunk.end)
+        finally:
+            self._blocks = []
 
     def _run(self, input_ids: torch.Tensor, positions: torch.Tensor, length: int) -> torch.Tensor:
         """input_ids, positions (rows, tokens) -> logits (rows, vocab) of each row's last token."""
@@ -132,14 +140,16 @@ class CacheRunner:
         columns = torch.arange(length, device=self.device).unsqueeze(0)
         if self.is_aligned:  # the numbers of the tokens that lie in the columns; none below 0
             columns = columns - (length - 1 - positions[:, -1:])
-        if not self._windows:
+        if not self._windows and not self._blocks:
             return ((columns >= 0) & (columns <= positions[:, -1:])).to(torch.int64)
         masks: dict[str, torch.Tensor | None] = {}
         numbers, ends = columns.unsqueeze(1), positions.unsqueeze(-1)
-        for kind, width in self._windows.items():
+        for kind, width in (self._windows or {"full_attention": 0}).items():
             hidden = (numbers < 0) | (numbers > ends)  # (rows, tokens, length)
             if window := self._width(width, positions.shape[1]):
                 hidden = hidden | (numbers <= ends - window)
+            for tokens, seen in self._blocks:
+                hidden[:, tokens, seen] = False
             mask = torch.zeros(hidden.shape, dtype=self.model.dtype, device=self.device)
             masks[kind] = mask.masked_fill_(hidden, torch.finfo(mask.dtype).min).unsqueeze(1)
         if self._has_states:

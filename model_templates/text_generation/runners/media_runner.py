@@ -22,7 +22,7 @@ class MediaRunner:
 
     def __init__(self, plain: Any, fed: Any, entry: DecoderEntry) -> None:
         self.plain, self.fed, self.entry = plain, fed, entry
-        self.cache = fed.cache
+        self.cache, self.cuts_prompts = fed.cache, getattr(fed, "cuts_prompts", True)
         self.takes_drafts = all(getattr(one, "takes_drafts", False) for one in (plain, fed))
         self.takes_snapshots = all(getattr(one, "takes_snapshots", False) for one in (plain, fed))
         if hasattr(plain, "argmax"):
