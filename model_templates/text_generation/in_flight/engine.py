@@ -117,6 +117,7 @@ class InFlightEngine(Engine):
         ):
             self._drafter = None
         shares = setup.options.prefix_cache and self._plan.cuts_prompts
+        shares = shares and not getattr(runner, "computes_answers_otherwise", False)
         self._use_new_space(shares=shares)
 
     def _warm_up(self) -> None:

@@ -22,6 +22,7 @@ from ..kv.kv_cache import KVCache
 _CHANNELS = 256  # as in state_kernels.py
 _DTYPES = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
 _SILU = ("silu", "swish")
+_NO_LIMIT = (0.0, float("inf"))
 
 
 class UnsupportedStatesError(Exception):
@@ -51,6 +52,7 @@ class StateFunctions:
             for layer, kept in enumerate(cache.shapes)
             for shape, stored in zip(kept.states, cache.states[layer], strict=True)
         }
+        self.clamps_prompts = False
         self._due: dict[str, tuple[int, str, int]] = {}
         self._left = set(self._states)
 
@@ -151,7 +153,7 @@ class StateFunctions:
         into: torch.Tensor,
         out_of: torch.Tensor,
         dt_bias: torch.Tensor,
-        dt_limit: tuple[float, float] = (0.0, float("inf")),
+        dt_limit: tuple[float, float] = _NO_LIMIT,
         **given: Any,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """hidden_states (1, tokens, heads, dim), dt (1, tokens, heads), A, D and dt_bias (heads,),
@@ -163,7 +165,9 @@ class StateFunctions:
         _check_dtype(x.dtype, b, c)
         _check_dtype(torch.float32, stored)
         steps = F.softplus(dt[0] + dt_bias.to(dt.dtype)).float().contiguous()
-        steps[self.runs.num_decodes :].clamp_(*dt_limit)  # generate clamps its prompt's alone
+        if tuple(dt_limit) != _NO_LIMIT:  # generate clamps its prompt's alone
+            self.clamps_prompts = True
+            steps[self.runs.num_decodes :].clamp_(*dt_limit)
         decays, skips = decays.float().contiguous(), given["D"].float().contiguous()
         out = torch.empty(tokens, heads, dim)
         self._run(

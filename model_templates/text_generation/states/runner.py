@@ -53,6 +53,11 @@ class StateRunner(LatentRunner):
         modules = {type(module).__module__ for module in model.modules()}
         self._sources = [vars(sys.modules[name]) for name in modules if name in sys.modules]
 
+    @property
+    def computes_answers_otherwise(self) -> bool:
+        """Whether a token's state is another one where it was generated than in a prompt."""
+        return self._functions.clamps_prompts
+
     @torch.inference_mode()
     def forward(self, step: Step) -> torch.Tensor:
         """Computes a step -> logits (num_sampled, vocab) in the order of ``step.sampled``."""

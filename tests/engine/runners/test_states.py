@@ -207,6 +207,21 @@ def test_a_prompt_goes_on_from_where_two_before_it_parted(name: str, at_first: i
         assert engine.metrics.num_reused_prompt_tokens == 2 * len(system)
 
 
+def test_where_generate_clamps_its_prompt_alone_no_answer_is_shared() -> None:
+    model = tiny_model("mamba2", time_step_limit=(0.8, 2.0))
+    prompt = mixed_load(3)[2].prompt
+    (answer,) = reference(model, [Asked(prompt, 9)])
+    asked = [Asked([*prompt, *answer, 5, 6], 9), *mixed_load(5)]
+    expected = reference(model, asked)
+    assert expected[0] != reference(tiny_model("mamba2"), asked[:1])[0]
+    engine = InFlightEngine(setup(model, max_num_seqs=2, max_num_batched_tokens=16))
+    with running(engine):
+        assert engine.runner.name == "packed, states"
+        assert generate_all(engine, [Asked(prompt, 9)], at_first=1) == [answer]
+        assert generate_all(engine, asked, at_first=2) == expected
+        assert engine.metrics.num_reused_prompt_tokens == 0
+
+
 def test_a_snapshot_that_its_sequence_does_not_live_to_leave_is_forgotten() -> None:
     space = SlotContents(4, max_kept=4, states=True, snapshots=True)
     prompt = list(range(90))
