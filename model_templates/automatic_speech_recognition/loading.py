@@ -25,7 +25,7 @@ from .transcript import SpeechModel, Wanted
 from .whisper.transcript import WhisperModel
 
 # Others begin their outputs with tokens that their own processors choose.
-_ENCODER_DECODERS = ("whisper", "moonshine", "moonshine_streaming", "speech_to_text")
+_ENCODER_DECODERS = ("whisper", "moonshine", "speech_to_text")
 _USUAL_TOKENS = 448  # of an audio-text model's answer
 
 

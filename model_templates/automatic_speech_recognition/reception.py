@@ -7,11 +7,12 @@ only as a place to submit sequences to and to cancel them at.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import torch
+from hf_runtime.devices.device import free_bytes
 from hf_runtime.engine.reception import PooledReception
 from hf_runtime.errors import CancelledError
 from hf_runtime.metrics.publishing import Family
@@ -20,10 +21,13 @@ from hf_runtime.request.open_requests import OpenRequests
 from hf_runtime.request.plain_request import RequestLike, tensor_of
 from hf_runtime.request.responder import Responder
 from hf_runtime.request.tensors import RequestFields
+from text_generation.request.source_memory import SourceMemory
 
 from .answer import Answer, Sound, wanted_outputs
 from .loading import LoadedSpeech
 from .request import SpeechRow
+
+_MEMORY_SHARE = 4  # of what is free when the model has loaded
 
 
 class Reception(PooledReception):
@@ -50,7 +54,8 @@ class Reception(PooledReception):
             description=loaded.description,
             unload_grace_s=options.unload_grace_s,
         )
-        self._open: dict[Answer, None] = {}  # changed one key at a time, which is atomic
+        self._open: dict[Answer, int] = {}  # bytes held; changed one key at a time: atomic
+        self._memory = SourceMemory(free_bytes(torch.device("cpu")) // _MEMORY_SHARE)
         self._watch = CancellationWatch(self._ask_all, lambda: self._engine.thread.last_step_s)
 
     def families(self) -> Iterable[Family]:
@@ -87,7 +92,16 @@ class Reception(PooledReception):
         rows = self.loaded.reader.read(RequestFields(request, tensor_of, batched=self._batched))
         streams = may_stream and any(row.streams for row in rows)
         begin = partial(self._begin, rows, listed, responder, arrived_s, streams)
-        self._requests.run_on(self._pool, responder, begin)
+        num_bytes = sum(row.num_bytes for row in rows)
+        self._memory.take(num_bytes)
+        self._requests.run_on(self._pool, responder, partial(self._guarded, num_bytes, begin))
+
+    def _guarded(self, num_bytes: int, begin: Callable[[], None]) -> None:
+        """Begins with a request whose files, of so many bytes, are held no more after that."""
+        try:
+            begin()
+        finally:
+            self._memory.give(num_bytes)
 
     def _begin(
         self,
@@ -110,11 +124,13 @@ class Reception(PooledReception):
             batched=self._batched,
         )
         sequences = answer.begin()
-        self._open[answer] = None
+        num_bytes = sum(sound.transcript.num_bytes for sound in sounds)
+        self._memory.take(num_bytes)
+        self._open[answer] = num_bytes
         try:
             self._engine.submit(sequences)
         except BaseException:
-            self._open.pop(answer, None)
+            self._memory.give(self._open.pop(answer, 0))
             raise
         self._watch.wake()
 
@@ -134,7 +150,7 @@ class Reception(PooledReception):
 
     def _closed(self, answer: Answer, error: Exception | None) -> None:
         """Forgets an answered request; what it still generates is for nobody."""
-        self._open.pop(answer, None)
+        self._memory.give(self._open.pop(answer, 0))
         unfinished = [s for s in answer.sequences if s.finish_reason is None]
         if unfinished:
             self._engine.cancel(unfinished)

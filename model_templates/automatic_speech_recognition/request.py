@@ -55,6 +55,11 @@ class SpeechRow:
     fails_on_timeout: bool
     streams: bool
 
+    @property
+    def num_bytes(self) -> int:
+        """Of the sound as it came."""
+        return self.sound.nbytes if isinstance(self.sound, np.ndarray) else len(self.sound)
+
     def samples(self, sampling_rate: int, limits: MediaLimits) -> Samples:
         """(num_samples,) float32 at that rate. Raises RequestError for what is no sound."""
         if isinstance(self.sound, np.ndarray):

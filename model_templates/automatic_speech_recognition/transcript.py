@@ -58,6 +58,10 @@ class Transcript(Protocol):
     def language(self) -> str:
         """The code of the language that is spoken; empty where the model does not say it."""
 
+    @property
+    def num_bytes(self) -> int:
+        """What is held of the sound."""
+
     def next_window(self) -> Window | None:
         """What the model is to read next; None where the sound has ended."""
 
@@ -95,6 +99,10 @@ class OneWindow:
     seconds: float
     language: str = ""
     _is_read: bool = False
+
+    @property
+    def num_bytes(self) -> int:
+        return self.window.source.num_bytes
 
     def next_window(self) -> Window | None:
         return None if self._is_read else self.window

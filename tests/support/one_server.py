@@ -17,6 +17,7 @@ import pytest
 
 from generator.verbs.generate import generate
 from tests.scenarios import served_models
+from tests.speech.tiny_whisper import tiny_whisper
 from tests.support.demo_adapter import write_adapter
 from tests.support.triton import DEMO_MODEL, Triton, running
 
@@ -37,6 +38,10 @@ _MORE_MODELS = """\
   - name: endless
     model: {endless}
     options: {{max_num_seqs: 1, max_queue_size: 0}}
+  - name: whisper
+    task: automatic-speech-recognition
+    model: {whisper}
+    options: {{kv_cache_gib: 0.01}}
 """
 _TOOLS_TEMPLATE = """\
 {%- for tool in tools or () -%}{{- "Tool: " + tool.function.name + "\\n" -}}{%- endfor -%}
@@ -86,6 +91,7 @@ def _models_yaml(folder: Path) -> str:
         seeing=DEMO_MODEL.parent / "seeing",
         tools=_tools_model(folder / "tools"),
         endless=_endless_model(folder / "endless"),
+        whisper=tiny_whisper(folder / "whisper_model"),
     )
 
 

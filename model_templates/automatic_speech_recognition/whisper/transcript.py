@@ -141,6 +141,10 @@ class WhisperTranscript:
         known = len(self._initial) > 1 and self._initial[1] != DETECTED
         return self.model.tokens.language_of(self._initial[1]) if known else ""
 
+    @property
+    def num_bytes(self) -> int:
+        return int(self.features.nbytes)
+
     def next_window(self) -> Window | None:
         if self._seek >= self.features.shape[1]:
             return None
