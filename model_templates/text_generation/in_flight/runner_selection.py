@@ -44,7 +44,7 @@ from ..runners.cache_runner import (
 from ..runners.experts import choose_experts
 from ..runners.latent_runner import LatentRunner, keeps_latents
 from ..runners.packed_attention import CHUNKED
-from ..runners.packed_runner import PackedRunner
+from ..runners.packed_runner import PackedCacheRunner, PackedRunner
 from ..sequence.sampling_params import SamplingParams
 from ..sequence.sequence import Sequence
 from .warm_up import dummy_sequence
@@ -92,7 +92,9 @@ def select_runner(
     is_plain = all(shape.is_plain for shape in shapes)
     is_packed = is_plain and _takes_attention(model)
     kinds = getattr(model.config.get_text_config(), "layer_types", None) or ()
-    if is_packed and (CHUNKED in kinds or not in_pages):
+    if is_packed:  # pages are tried before
+        candidates.insert(0, PackedCacheRunner)
+    if is_packed and not in_pages and CHUNKED not in kinds:  # Llama 4's scale by position is small
         candidates.insert(0, PackedRunner)
     if is_packed and keeps_latents(model):
         candidates = [LatentRunner, CacheRunner]
@@ -262,6 +264,9 @@ class TrialRun:
         self.model, self.device = model, device
         vocab_size = int(model.config.get_text_config().vocab_size)
         numbers = torch.randint(0, vocab_size, (3, 20), generator=torch.Generator().manual_seed(0))
+        pad = getattr(model.config.get_text_config(), "pad_token_id", None)
+        if isinstance(pad, int) and 0 <= pad < vocab_size:
+            numbers[2, [2, 12]] = pad  # some count positions of all other tokens
         lengths = (7, 4, 18)
         self.prompts = [numbers[row, :length].tolist() for row, length in enumerate(lengths)]
         self.num_step_tokens, self.length = 5, _TRIAL_LEN

@@ -22,7 +22,6 @@ from .packed_attention import (
     packed_attention,
     prefill_attention,
     visible_columns,
-    write,
 )
 from .packed_runner import PackedRunner
 
@@ -119,10 +118,8 @@ def latent_attention(
     if others.get("softcap") or others.get("s_aux") is not None:
         raise NotImplementedError("latents with soft caps or sinks")
     step = current_step()
+    step.write(module.layer_idx, key, value)
     stored = step.cache.keys[module.layer_idx], step.cache.values[module.layer_idx]
-    rows = step.cache_rows(stored[0])
-    write(stored[0], rows, key)
-    write(stored[1], rows, value)
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     rule = AttentionRule(scale, sliding_window or 0)
     out = query.new_empty(query.shape[2], query.shape[1], own.to_value.shape[1])

@@ -88,6 +88,24 @@ class PackedStep:
     prefills: list[PrefillSpan] = field(default_factory=list)
     _masks: dict[tuple[object, ...], torch.Tensor] = field(default_factory=dict)
     _rows: dict[tuple[object, ...], torch.Tensor] = field(default_factory=dict)
+    _written: dict[int, tuple[torch.Tensor, int]] = field(default_factory=dict)
+
+    def write(self, layer: int, key: torch.Tensor, value: torch.Tensor) -> None:
+        """Puts (1, kv_heads, num_tokens, dim) of both in a layer of the cache, and notes it."""
+        rows = self.cache_rows(self.cache.keys[layer])
+        write(self.cache.keys[layer], rows, key)
+        write(self.cache.values[layer], rows, value)
+        self._written[id(key)] = key, layer  # kept, so that no other tensor has its id
+
+    @property
+    def layers(self) -> set[int]:
+        """Those that were written."""
+        return {layer for _, layer in self._written.values()}
+
+    def layer_of(self, key: torch.Tensor) -> int | None:
+        """Where a key was written; None where it was not."""
+        _, layer = self._written.get(id(key), (None, None))
+        return layer
 
     def cache_rows(self, stored: torch.Tensor) -> torch.Tensor:
         """(num_tokens * kv_heads,) int64: where each token's heads lie in ``stored`` (slots,
@@ -170,11 +188,11 @@ def packed_attention(
     engine's check at load.
     """
     step = current_step()
-    keys, values = step.cache.keys[module.layer_idx], step.cache.values[module.layer_idx]
-    rows = step.cache_rows(keys)
-    write(keys, rows, key)
-    write(values, rows, value)
-
+    layer = step.layer_of(key)
+    if layer is None:
+        layer = int(module.layer_idx)
+        step.write(layer, key, value)
+    keys, values = step.cache.keys[layer], step.cache.values[layer]
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     rule = AttentionRule(scale, sliding_window or 0, softcap or 0.0, s_aux, _chunk(module))
     q = query[0].transpose(0, 1)  # (num_tokens, heads, key_dim)

@@ -15,7 +15,7 @@ from transformers import Cache
 
 from ..engine.step import Step
 from ..kv.kv_cache import KVCache
-from .packed_attention import ATTENTION_NAME, CHUNKED, PackedStep, PrefillSpan, attending, register
+from .packed_attention import ATTENTION_NAME, PackedStep, PrefillSpan, attending, register
 from .positions import CountedPositions
 
 _LEN_STEP = 32  # tokens; cache views end at multiples of it, so that kernels see fewer shapes
@@ -37,9 +37,8 @@ class PackedRunner:
         self.cache = cache
         self.device = device
         self._is_spread = len(devices_of(model)) > 1
-        kinds = getattr(model.config.get_text_config(), "layer_types", None) or ()
-        self._asks_offsets = CHUNKED in kinds
         self._counted = CountedPositions(model)
+        self._is_checked = not attends
         if attends:
             register()
             model.set_attn_implementation(self.attention)
@@ -58,13 +57,21 @@ class PackedRunner:
             output = self.model(
                 input_ids=input_ids.unsqueeze(0), logits_to_keep=rows, **self._given(packed)
             )
+        if not self._is_checked:
+            self._check(packed)
         logits: torch.Tensor = output.logits[0]
         return logits
 
+    def _check(self, packed: PackedStep) -> None:
+        """Raises ValueError where a layer of the cache was not written: another was, twice."""
+        kept = {layer for layer, shape in enumerate(self.cache.shapes) if shape.num_kv_heads}
+        if missing := kept - packed.layers:
+            raise ValueError(f"attention says nothing of layers {sorted(missing)} of the cache")
+        self._is_checked = True
+
     def _given(self, packed: PackedStep) -> dict[str, Any]:
         """What the model is given beside tokens."""
-        offsets = {"past_key_values": _Offsets(packed)} if self._asks_offsets else {}
-        return {"position_ids": packed.positions.unsqueeze(0), "use_cache": False, **offsets}
+        return {"position_ids": packed.positions.unsqueeze(0), "use_cache": False}
 
     def _pack(self, step: Step) -> tuple[torch.Tensor, PackedStep, torch.Tensor | list[int]]:
         tokens, last_rows, spans = lay_out(step)
@@ -89,24 +96,33 @@ class PackedRunner:
         return torch.tensor(rows, dtype=torch.int64, device=self.device)
 
 
-class _Offsets(Cache):
-    """What Llama 4 asks of its cache beside keys and values: from ``get_seq_length`` and tokens'
-    numbers in the row it computes positions, for the temperature of its attention.
+class PackedCacheRunner(PackedRunner):
+    """For models that ask their cache for more than keys and values: how many tokens came before
+    (Llama 4), or to keep them of other layers than attend (Gemma 3n, HRM).
     """
+
+    def _given(self, packed: PackedStep) -> dict[str, Any]:
+        return {**super()._given(packed), "past_key_values": _PackedCache(packed)}
+
+
+class _PackedCache(Cache):
+    """Writes keys and values where a model's layers say, and answers for each token."""
 
     def __init__(self, packed: PackedStep) -> None:
         super().__init__(layers=[])
+        self._packed = packed
         numbers = torch.arange(len(packed.positions), device=packed.positions.device)
         self._offsets = packed.positions - numbers
 
     def get_seq_length(self, layer_idx: int = 0) -> Any:
-        """(num_tokens,) int64: one for each token."""
+        """(num_tokens,) int64: with tokens' numbers in the row, their positions."""
         return self._offsets
 
     def update(
-        self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
+        self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *_: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """The attention function writes them to the slots."""
+        """(1, kv_heads, num_tokens, dim) each, as they are: attention knows the layer by them."""
+        self._packed.write(layer_idx, key_states, value_states)
         return key_states, value_states
 
 
