@@ -11,7 +11,10 @@ from tests.architectures.measuring import KINDS, Row, names_of
 
 PAGE = table.read()
 # A runner or a kind of batch each.
-FEW = ("llama", "gemma2", "bloom", "qwen3_5_text", "git", "moshi")
+FEW = (
+    *("llama", "gemma2", "bloom", "qwen3_5_text", "git", "moshi"),
+    *("bart", "rwkv", "deepseek_v3", "deepseek_v4", "inkling2_text", "gemma3n_text"),
+)
 
 
 def test_every_type_of_transformers_has_a_row() -> None:

@@ -74,6 +74,16 @@ class Runner(Protocol):
 RunnerFactory = Callable[[Any, Any, torch.device], Runner]
 
 
+_CACHED: tuple[RunnerFactory, ...] = (
+    CacheRunner,
+    WholePromptRunner,
+    OpenPromptRunner,
+    AlignedRunner,
+    RowRunner,
+    WholePromptRowRunner,
+)
+
+
 class UnsupportedModelError(RuntimeModelError):
     """No runner supports the model; the text says why, runner by runner."""
 
@@ -88,22 +98,14 @@ def select_runner(
         UnsupportedModelError: none does.
     """
     choose_experts(model, device)
-    candidates: list[RunnerFactory] = [CacheRunner]
     is_plain = all(shape.is_plain for shape in shapes)
     is_packed = is_plain and _takes_attention(model)
-    kinds = getattr(model.config.get_text_config(), "layer_types", None) or ()
-    if is_packed:  # pages are tried before
-        candidates.insert(0, PackedCacheRunner)
-    if is_packed and not in_pages and CHUNKED not in kinds:  # Llama 4's scale by position is small
-        candidates.insert(0, PackedRunner)
-    if is_packed and keeps_latents(model):
-        candidates = [LatentRunner, CacheRunner]
+    candidates = [*(_packed(model, in_pages) if is_packed else ()), *_CACHED]
     if any(shape.states for shape in shapes) and device.type == "cpu":
         candidates.insert(0, state_runner)
-    candidates += [WholePromptRunner, OpenPromptRunner, AlignedRunner]
-    candidates += [RowRunner, WholePromptRowRunner]
     if "local" in (getattr(model.config, "attention_layers", None) or ()):
-        candidates = [AlignedRunner]  # no trial is long enough to show GPT-Neo's windows
+        # No trial is long enough to show GPT-Neo's windows, which its modules keep.
+        candidates = [one for one in candidates if one not in _CACHED or one is AlignedRunner]
     if hasattr(own_cache(model), "linear_cache"):
         # MiniMax goes on from a state token by token, and rounds it each time.
         candidates = [WholePromptRunner]
@@ -118,6 +120,16 @@ def select_runner(
         if is_packed and in_pages:
             candidates[:0] = _page_runners(model, shapes, device)
         return _first_matching(candidates, model, shapes, device, expected)
+
+
+def _packed(model: Any, in_pages: bool) -> list[RunnerFactory]:
+    """Runners over slots that pack a model's tokens; those over pages are tried before."""
+    if keeps_latents(model):
+        return [LatentRunner]
+    kinds = getattr(model.config.get_text_config(), "layer_types", None) or ()
+    if in_pages or CHUNKED in kinds:  # what Llama 4's scale by position changes is small at first
+        return [PackedCacheRunner]
+    return [PackedRunner, PackedCacheRunner]
 
 
 def _takes_attention(model: Any) -> bool:

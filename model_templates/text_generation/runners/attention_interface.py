@@ -1,10 +1,11 @@
-"""Attention of Falcon, GPT-J and CodeGen through transformers' attention interface, which their own
-does not use.
+"""Attention of Falcon, GPT-J, CodeGen and GPT-Neo through transformers' attention interface, which
+their own does not use.
 
 Falcon's own picks the keys out of a layer's product by lists of indices, which the host copies to a
 GPU and waits for, twice a layer; repeats them for every query head, in the cache too, or has one
 key head broadcast, for which a GPU has the plain kernel alone. GPT-J's computes scores one operator
-after another. Both are run by the cache runner only.
+after another; GPT-Neo's counts windows from the longest row of a batch. All are run by the cache
+runner only.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ _GPTJ = ("GPTJAttention", "CodeGenAttention")
 
 
 def use_attention_interface(model: Any) -> None:
-    """Changes a GPT-J, a CodeGen or a Falcon with a rotary embedding; leaves every other model as
-    it is.
+    """Changes a GPT-J, a CodeGen, a GPT-Neo or a Falcon with a rotary embedding; leaves every
+    other model as it is.
     """
     is_falcon = model.config.model_type == "falcon" and not model.config.alibi
     for module in model.modules():
@@ -29,6 +30,11 @@ def use_attention_interface(model: Any) -> None:
             module.forward = MethodType(_forward, module)
         elif kind in _GPTJ:
             module.config = model.config  # CodeGen's have none
+            module._attn = MethodType(_attend, module)  # noqa: SLF001
+        elif kind == "GPTNeoSelfAttention":
+            module.layer_idx, module.scale_attn = module.layer_id, 1.0
+            is_local = module.attention_type == "local"
+            module.own_window = model.config.window_size if is_local else None
             module._attn = MethodType(_attend, module)  # noqa: SLF001
         else:
             continue
@@ -104,9 +110,10 @@ def _attend(
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
     name = module.config._attn_implementation  # noqa: SLF001
-    scaling = 1 / float(module.scale_attn)
+    rule: dict[str, Any] = {"scaling": 1 / float(module.scale_attn), "dropout": 0.0}
+    rule["sliding_window"] = getattr(module, "own_window", None)
     attend = ALL_ATTENTION_FUNCTIONS.get_interface(name, _own)
-    out, weights = attend(module, query, key, value, attention_mask, scaling=scaling, dropout=0.0)
+    out, weights = attend(module, query, key, value, attention_mask, **rule)
     return out.transpose(1, 2), weights
 
 

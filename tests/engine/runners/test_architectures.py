@@ -168,7 +168,7 @@ def test_a_local_window_follows_each_rows_position() -> None:
     model = random_model("gpt_neo", **GPT_NEO)
     expected = varied_reference(model)
     tokens, runner, steps = tokens_in_flight(model)
-    assert runner == "cache, rows aligned"
+    assert runner == "packed"
     assert tokens == expected
     assert_mixed(steps)
     assert reference(random_model("gpt_neo", **{**GPT_NEO, "window_size": 99}), ASKED) != expected
