@@ -63,7 +63,10 @@ def spread_free_bytes(
 
 def context_length(config: Any) -> int | None:
     """The most tokens the model was made for, or None where it has no such limit (ALiBi)."""
-    for name in ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "seq_length"):
+    names = ["max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "seq_length"]
+    if not getattr(config, "is_encoder_decoder", False):
+        names.append("max_target_positions")  # Whisper's decoder alone
+    for name in names:
         value = getattr(config, name, None)
         if isinstance(value, int) and value > 0:
             return value
