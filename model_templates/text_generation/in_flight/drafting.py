@@ -26,7 +26,10 @@ from .runner_selection import RunnerFactory, UnsupportedModelError, select_runne
 from .step_tokens import max_num_batched_tokens
 from .warm_up import dummy_sequence
 
-_FEWEST_ROWS = 32  # of logits, however few sequences a model serves at once
+# Rows of logits in a step, for a sequence that a model serves at once, and at least. A GPU's memory
+# is planned for one.
+_ROWS = {"cpu": 4, "cuda": 1}
+_FEWEST_ROWS = 32
 _MOST_DRAFTING = 32  # sequences: of more, a draft model seldom pays
 _SHARE_OF_FREE = 4
 
@@ -98,7 +101,8 @@ def make_drafter(
     proposer: Proposer = NgramProposer(options.prompt_lookup_min, options.prompt_lookup_max)
     if draft is not None:
         proposer = _model_proposer(setup, draft, max_num_seqs)
-    num_rows = max(max_num_seqs, _FEWEST_ROWS)
+    num_tokens = max_num_batched_tokens(options, setup.device, total_bytes, max_num_seqs)
+    num_rows = min(num_tokens, max(_ROWS[setup.device.type] * max_num_seqs, _FEWEST_ROWS))
     return Drafter(proposer, options.num_speculative_tokens, num_rows, runs_ahead=runs_ahead)
 
 

@@ -90,3 +90,37 @@ def test_steps_without_drafts_are_measured_now_and_then() -> None:
     for _ in range(100):
         costs.note(8, 8, 1e-3)
     assert not costs.has_plain(8)
+
+
+def gain(num_seqs: int, cost: float, rate: float, noise: float) -> float:
+    """Tokens for the time that steps take, over those without drafts, where a drafted token costs
+    so much of a generated one, each is right at that rate, and the clock sees steps held up.
+    """
+    rnd, costs, tokens, time, is_trying = random.Random(0), Costs(), 0, 0.0, False
+    for _ in range(2000):
+        lengths = [0] * num_seqs
+        if costs.has_plain(num_seqs):
+            length = costs.best_length(num_seqs, rate, 8)
+            if length:
+                costs.pays(num_seqs)
+                lengths = [length] * num_seqs
+            elif is_trying or costs.is_trial(num_seqs):
+                is_trying = True
+                lengths[: -(-num_seqs // 4)] = [2] * -(-num_seqs // 4)
+        for length in lengths:
+            num_right = next((n for n in range(length) if rnd.random() >= rate), length)
+            tokens += 1 + num_right
+        seconds = 1 + cost * sum(lengths) / num_seqs
+        time += seconds
+        costs.note(num_seqs, sum(lengths), seconds * (1 + abs(rnd.gauss(0, noise))))
+        is_trying = is_trying and not any(lengths)
+    return tokens / (num_seqs * time)
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.4])
+def test_drafts_bring_what_they_can_and_cost_less_than_a_hundredth(noise: float) -> None:
+    for cost in (0.1, 0.5, 0.9, 1.2):
+        for rate in (0.2, 0.6, 0.9, 0.98):
+            assert gain(32, cost, rate, noise) > 0.99, (cost, rate)
+    assert gain(1, 0.1, 0.9, noise) > 3
+    assert gain(8, 0.2, 0.9, noise) > 2
