@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from hf_runtime.devices.device import Placement
 from hf_runtime.errors import LoadError
 from hf_runtime.weights.served_model import ServedModel
@@ -19,7 +17,6 @@ from .loading import (
 from .media_options import MediaOptions
 from .request.bad_words import word_tokenizer
 from .request.media_chat import MediaChatTemplate
-from .request.media_parts import KINDS
 from .request.media_reader import MediaReader
 
 
@@ -34,10 +31,9 @@ def load_media_engine(
     parts = load_parts(served, placement)
     if parts.media is None:
         raise LoadError(f"{served.source}: it has no processor of images or sounds")
-    processor = parts.media.processor
-    tokenizer = parts.tokenizer
-    tokenizer.chat_template = getattr(processor, "chat_template", None) or tokenizer.chat_template
-    chat = MediaChatTemplate(tokenizer, _tokens(processor))
+    tokenizer, own = parts.tokenizer, getattr(parts.media.processor, "chat_template", None)
+    tokenizer.chat_template = own or tokenizer.chat_template
+    chat = MediaChatTemplate(tokenizer, parts.media.tokens)
     engine = start_engine(served.name, parts, options, placement, num_threads)
     reader = MediaReader(
         tokenize=prompt_tokenizer(tokenizer, engine),
@@ -50,9 +46,3 @@ def load_media_engine(
         **reading(parts, engine),
     )
     return loaded_model(served, placement, parts, engine, reader)
-
-
-def _tokens(processor: Any) -> dict[str, str]:
-    """What the processor calls the places of images and sounds."""
-    found = ((kind, getattr(processor, f"{kind}_token", None)) for kind in KINDS)
-    return {kind: str(token) for kind, token in found if token}

@@ -6,6 +6,7 @@ Knows no request and no engine; any thread may call it.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -102,21 +103,48 @@ class MediaProcessor:
 
     def trial_prompts(self) -> list[tuple[list[int], Source]]:
         """Two short prompts with a picture or a sound each, to try an engine with."""
+        kind = "image" if self.takes_images else "audio"
+        text = self._trial_text(kind)
+        return [self._trial(kind, text, number) for number in range(len(_TRIAL_SIZES))]
+
+    @cached_property
+    def tokens(self) -> dict[str, str]:
+        """What stands for an image and for a sound in a prompt, by ``image`` and ``audio``: found
+        by trial. Empty where nothing does, as where the processor marks their places by itself.
+        """
+        kinds = {"image": self.takes_images, "audio": self.takes_sounds}
+        return {kind: self._token(kind) for kind, is_taken in kinds.items() if is_taken}
+
+    def _token(self, kind: str) -> str:
+        alone = self._num_places(kind, "")
+        # Gemma 3's image_token is what an image becomes; its prompts have boi_token.
+        for name in (f"{kind}_token", f"bo{kind[0]}_token"):
+            token = str(getattr(self.processor, name, None) or "")
+            found = self._num_places(kind, token) if token else 0
+            if found:
+                return "" if 0 < alone < found else token
+        return ""
+
+    def _num_places(self, kind: str, token: str) -> int:
+        """How many places for features a prompt of this placeholder has; 0 where it is refused."""
+        try:
+            token_ids, _ = self._trial(kind, f"{token} What is this?", 0)
+        except RequestError:
+            return 0
+        return sum(token in self._placeholders for token in token_ids)
+
+    def _trial(self, kind: str, text: str, number: int) -> tuple[list[int], Source]:
+        """A prompt with a picture or a sound of noise."""
         import numpy as np
         from PIL import Image
 
-        prompts = []
-        for number, size in enumerate(_TRIAL_SIZES):
-            draw = np.random.default_rng(number)
-            if self.takes_images:
-                pixels = draw.integers(0, 256, (size[1], size[0], 3), dtype=np.uint8)
-                text = self._trial_text("image")
-                prompts.append(self.read(text, [Image.fromarray(pixels)]))
-            else:
-                length = int(self.sampling_rate * _TRIAL_SOUND_S * (number + 1))
-                sound = draw.normal(0, 0.1, length).astype(np.float32)
-                prompts.append(self.read(self._trial_text("audio"), [], [sound]))
-        return prompts
+        draw = np.random.default_rng(number)
+        if kind == "image":
+            width, height = _TRIAL_SIZES[number]
+            pixels = draw.integers(0, 256, (height, width, 3), dtype=np.uint8)
+            return self.read(text, [Image.fromarray(pixels)])
+        length = int(self.sampling_rate * _TRIAL_SOUND_S * (number + 1))
+        return self.read(text, [], [draw.normal(0, 0.1, length).astype(np.float32)])
 
     def _trial_text(self, kind: str) -> str:
         """A prompt with one placeholder, as the chat template writes it."""
@@ -124,8 +152,7 @@ class MediaProcessor:
             content = [{"type": kind}, {"type": "text", "text": "What is this?"}]
             messages = [{"role": "user", "content": content}]
             return str(self.processor.apply_chat_template(messages, add_generation_prompt=True))
-        token = getattr(self.processor, f"{kind}_token", None)
-        return f"{token or ''} What is this?"
+        return f"{self.tokens[kind]} What is this?"
 
     def _check_kinds(self, images: list[Any], sounds: list[Any]) -> None:
         if images and not self.takes_images:

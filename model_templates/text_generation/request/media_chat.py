@@ -34,7 +34,7 @@ class MediaChatTemplate(ChatTemplate):
         self.placeholders = {kind: marks.get(kind) or tokens.get(kind, "") for kind in KINDS}
         # Without what a template writes around them, such as <|vision_start|>.
         self.tokens = {
-            kind: tokens[kind] if tokens.get(kind, "-") in mark else mark.strip()
+            kind: tokens[kind] if tokens.get(kind) and tokens[kind] in mark else mark.strip()
             for kind, mark in self.placeholders.items()
         }
 

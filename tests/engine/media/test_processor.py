@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,11 @@ from text_generation.media.digests import ContentNumbers, digests_of
 from text_generation.media.processor import MediaProcessor
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import (
+    Blip2Processor,
+    BlipImageProcessorPil,
     CLIPImageProcessorPil,
+    Gemma3ImageProcessorPil,
+    Gemma3Processor,
     LlavaProcessor,
     PreTrainedTokenizerFast,
     Qwen2VLImageProcessorPil,
@@ -24,8 +29,8 @@ from transformers import (
 WORDS = ("<unk>", "what", "is", "this", "?")
 
 
-def tokenizer(*special: str) -> Any:
-    words = {word: number for number, word in enumerate((*WORDS, *special))}
+def tokenizer(*special: str, **named: str) -> Any:
+    words = {word: number for number, word in enumerate((*WORDS, *special, *named.values()))}
     made = Tokenizer(models.WordLevel(words, unk_token="<unk>"))
     made.pre_tokenizer = pre_tokenizers.Whitespace()
     return PreTrainedTokenizerFast(
@@ -33,6 +38,7 @@ def tokenizer(*special: str) -> Any:
         unk_token="<unk>",
         pad_token="<unk>",
         additional_special_tokens=list(special),
+        **({"extra_special_tokens": named} if named else {}),
     )
 
 
@@ -133,3 +139,24 @@ def test_runs_that_are_not_one_for_each_image_are_keyed_by_all_images() -> None:
     assert keys == [-1, 1, -1, 1]
     assert numbers.replace([9, 1, 9], frozenset((9,)), (b"a", b"b")) == [-1, 1, -2]
     assert numbers.replace([4, 5], frozenset((9,)), (b"a", b"b")) == [-3, 5]
+
+
+def test_what_stands_for_an_image_is_found_by_trial(llava: MediaProcessor) -> None:
+    assert llava.tokens == {"image": "<image>"}
+    square = {"height": 32, "width": 32}
+    soft = tokenizer(
+        boi_token="<start_of_image>", eoi_token="<end_of_image>", image_token="<image_soft_token>"
+    )
+    gemma = Gemma3Processor(Gemma3ImageProcessorPil(size=square), soft, image_seq_length=4)
+    assert MediaProcessor(gemma, None, {"pixel_values"}).tokens == {"image": "<start_of_image>"}
+
+
+def test_a_processor_that_marks_the_places_itself_needs_no_placeholder() -> None:
+    pixels = BlipImageProcessorPil(size={"height": 32, "width": 32})
+    processor = Blip2Processor(pixels, tokenizer("<image>"), num_query_tokens=4)
+    config = SimpleNamespace(image_token_index=len(WORDS))
+    media = MediaProcessor(processor, config, {"pixel_values"})
+    assert media.tokens == {"image": ""}
+    [(token_ids, source), _] = media.trial_prompts()
+    assert token_ids[:4] == [len(WORDS)] * 4
+    assert source.num_tokens == 4
