@@ -91,6 +91,7 @@ def _engine_options(parts: ModelParts, options: Options) -> EngineOptions:
         max_model_len=options.max_model_len or _tokenizer_limit(parts),
         max_num_seqs=options.max_num_seqs or (max(32, beams) if beams > 1 else None),
         max_queue_size=options.max_queue_size,
+        kv_cache_gib=options.kv_cache_gib,
         default_max_tokens=options.default_max_tokens or default_max_tokens(own),
         default_timeout_ms=options.default_timeout_ms,
         max_timeout_ms=options.max_timeout_ms,

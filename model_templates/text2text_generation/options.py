@@ -96,6 +96,16 @@ class Options:
         },
     )
     max_queue_size: int = _same("max_queue_size")
+    kv_cache_gib: float | None = field(
+        default=None,
+        metadata={
+            "help": "memory for keys and values of inputs and outputs, where num_beams is 1; "
+            "default: what max_num_seqs x max_model_len needs, at most half of the free memory "
+            "(CPU) or 90 % of it (GPU)",
+            "unit": "GiB",
+            "exclusive_min": 0,
+        },
+    )
     default_max_tokens: int | None = field(
         default=None,
         metadata={

@@ -156,3 +156,18 @@ def test_a_tokenizers_limit_is_the_longest_input(folders: Folders) -> None:
     with loaded(folders("marian")) as model:
         assert model.engine.max_model_len == 64
         assert "64 tokens" in model.description
+
+
+def test_keys_and_values_stay_within_kv_cache_gib(folders: Folders) -> None:
+    sizes = []
+    for gib in (0.01, 0.02):
+        with loaded(folders("t5"), max_model_len=512, kv_cache_gib=gib) as model:
+            assert "in_flight engine (encoder-decoder)" in model.description
+            sizes.append(model.engine.max_num_seqs)
+            assert model.engine.gauges["kv_cache_bytes"] <= gib * 2**30
+    assert 1 <= sizes[0] < sizes[1] < 128
+    with (
+        pytest.raises(LoadError, match=r"^the KV cache does not fit"),
+        loaded(folders("t5"), max_model_len=512, kv_cache_gib=1e-6),
+    ):
+        pass

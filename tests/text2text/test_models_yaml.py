@@ -47,7 +47,7 @@ def test_the_names_of_former_pipelines_are_pointed_to_the_task(task: str, tmp_pa
         ),
         ("prefix: 3", "options.prefix: got 3, expected text; quote it"),
         ("src_lang: en", "options.src_lang: unknown key; did you mean 'source_lang'?"),
-        ("kv_cache_gib: 1", "options.kv_cache_gib: unknown key; known keys: prefix, "),
+        ("prefix_cache: true", "options.prefix_cache: unknown key; known keys: prefix, "),
     ],
 )
 def test_a_wrong_option_is_named_with_what_is_allowed(

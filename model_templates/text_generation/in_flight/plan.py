@@ -106,7 +106,8 @@ def _plan_encoder_decoder(setup: EngineSetup) -> Plan:
         free = free_beside_steps(setup, held.shapes, held.make_runner, planned.size, step)
         planned = storage(replace(setup, free_bytes=free))
     num_slots = planned.size.max_num_seqs
-    if options.max_num_seqs is None and num_slots < _FEWEST_SLOTS:
+    is_asked = options.max_num_seqs is not None or options.kv_cache_gib is not None
+    if num_slots < _FEWEST_SLOTS and not is_asked:
         raise UnsupportedModelError(
             f"the cache holds {num_slots} sequences only; a smaller max_model_len lets it hold more"
         )
