@@ -71,7 +71,8 @@ def test_each_option_is_documented_and_takes_its_own_default(task: Task) -> None
         assert len(option.help) > 10, option.name
         assert not option.help.endswith("."), option.name
         if option.choices:
-            assert option.default in option.choices, option.name
+            allowed = (*option.choices, None) if option.nullable else option.choices
+            assert option.default in allowed, option.name
         assert task.options_class() is not None
 
 
