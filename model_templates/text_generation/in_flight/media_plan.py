@@ -91,8 +91,6 @@ def plan_media(
                 expected = trial.expected()
         except Exception as error:
             raise UnsupportedModelError(f"with images: {reason(error)}") from error
-        if trial.has_axes and any(shape.indexer_dim for shape in shapes):
-            raise UnsupportedModelError("with images: its indexer's keys have positions of axes")
         for fed in dict.fromkeys((fed_first, *in_slots)):
             entry.attend_as_loaded()
             factory = _WithMedia(plain if fed is fed_first else fed, fed, entry)
@@ -141,7 +139,6 @@ class MediaTrial(TrialRun):
         self.length = longest + len(forced) + 1
         self.num_step_tokens = max(self.num_step_tokens, -(-longest // _NUM_STEPS))
         encoded = [entry.encode(tokens, source) for tokens, source in prompts]
-        self.has_axes = any(one.positions is not None for one in encoded)
         self.cuts_sources = not any(one.blocks for one in encoded)
         self.shares = all(
             _is_content(block, source)

@@ -48,7 +48,7 @@ class Encoded:
         """Whether tokens ``start .. end-1`` are computed from more than their ids and numbers."""
         if start < self.num_tokens and self.embeds is not None:
             return True
-        return self.deltas is not None and bool(self.deltas.any())
+        return self.positions is not None
 
     def positions_of(self, start: int, end: int) -> torch.Tensor:
         """(axes, end - start) int64."""
@@ -92,6 +92,21 @@ def fill(given: dict[str, Any], parts: list[Part]) -> dict[str, Any]:
     for name in names:
         changed[name] = _extra(name, given.get(name), shape, parts)
     return changed
+
+
+def columns_of(parts: list[Part]) -> torch.Tensor | None:
+    """(3, parts, longest) the positions of what came before each part, which is a row of its own;
+    None where all are the tokens' numbers.
+    """
+    if all(part.encoded is None or part.encoded.positions is None for part in parts):
+        return None
+    found = torch.zeros(3, len(parts), max(part.start for part in parts), dtype=torch.int64)
+    for row, part in enumerate(parts):
+        own = torch.arange(part.start)
+        if part.encoded is not None and part.encoded.positions is not None:
+            own = part.encoded.positions_of(0, part.start)[-3:].cpu()
+        found[:, row, : part.start] = own
+    return found
 
 
 def _positions(parts: list[Part], device: torch.device) -> torch.Tensor | None:
@@ -141,8 +156,10 @@ def _extra(name: str, given: Any, shape: Any, parts: list[Part]) -> Any:
         return whole(like, given, lambda one: one.extras.get(name))
     if isinstance(like, MarkedRows):
         marked = whole(like.mask, None, lambda one: _mask(one, name)).bool()
-        layers = range(len(like.rows))
-        return [_marked_rows(parts, name, layer) for layer in layers] if marked.any() else None
+        if not marked.any():
+            return None
+        rows = [_marked_rows(parts, name, layer) for layer in range(len(like.rows))]
+        return rows if like.keys is None else dict(zip(like.keys, rows, strict=True))
     raise UnsupportedInputsError(name)
 
 
@@ -153,10 +170,13 @@ def _mask(encoded: Encoded, name: str) -> torch.Tensor | None:
 
 @dataclass(frozen=True)
 class MarkedRows:
-    """A list of (marked tokens, ...), of the tokens that ``mask`` (tokens,) marks."""
+    """A list of (marked tokens, ...), of the tokens that ``mask`` (tokens,) marks; with ``keys`` it
+    is a dict.
+    """
 
     mask: torch.Tensor
     rows: list[torch.Tensor]
+    keys: list[Any] | None = None
 
 
 def _marked_rows(parts: list[Part], name: str, layer: int) -> torch.Tensor:
@@ -188,19 +208,25 @@ def read_entry(given: dict[str, Any], num_tokens: int) -> Encoded:
             raise UnsupportedInputsError(f"its decoder takes {name} by token without rows")
         else:
             later[name] = value
-    masks = [one for one in extras.values() if one.dtype == torch.bool and one.dim() == 1]
+    masks = [
+        one.reshape(num_tokens, -1).any(-1) for one in extras.values() if one.dtype == torch.bool
+    ]
     for name, value in later.items():
-        rows = list(value) if isinstance(value, list | tuple) else None
+        keys = list(value) if isinstance(value, dict) else None
+        rows = list(value.values()) if isinstance(value, dict) else value
+        rows = list(rows) if isinstance(rows, list | tuple) else None
         mask = next((m for m in masks if rows and _fits(rows, int(m.sum()))), None)
         if rows is None or mask is None:
             raise UnsupportedInputsError(f"its decoder takes {name}, which no step holds")
-        extras[name] = MarkedRows(mask, rows)
+        extras[name] = MarkedRows(mask, rows, keys)
     blocks = _blocks(given.get("attention_mask"), num_tokens)
     return Encoded(num_tokens, embeds[0], positions, deltas, extras, blocks)
 
 
 def _holds_tensors(value: Any) -> bool:
     values: Iterable[Any] = value if isinstance(value, list | tuple) else (value,)
+    if isinstance(value, dict):
+        values = value.values()
     return any(isinstance(one, torch.Tensor) for one in values)
 
 

@@ -41,7 +41,7 @@ class DecoderEntry:
             if hasattr(config, "_attn_implementation")
         }
         self.features = FeatureCache(model, max_feature_bytes)
-        self._is_capturing = False
+        self._is_capturing = self._merges = False
         self._parts: list[Part] | None = None
 
     @torch.inference_mode()
@@ -68,7 +68,10 @@ class DecoderEntry:
                     **inputs_on(self.model, source, self.device),
                 )
         except _EnteredError as entered:
-            return read_entry(entered.given, len(token_ids))
+            encoded = read_entry(entered.given, len(token_ids))
+            if self._merges and encoded.positions is not None:
+                raise UnsupportedInputsError("its layers are given positions") from None
+            return encoded
         finally:
             self._is_capturing = False
         raise UnsupportedInputsError("its decoder was given no embeddings")
@@ -83,18 +86,31 @@ class DecoderEntry:
             self._parts = None
 
     def _enter(self, module: Any, args: Any, kwargs: Any) -> Any:
-        if not self._is_capturing and self._parts is None:
+        if self._merges or (not self._is_capturing and self._parts is None):
             return None
         given = {**dict(zip(self._names, args, strict=False)), **kwargs}
         if given.get("inputs_embeds") is None:
             if self._is_capturing:
-                raise UnsupportedInputsError("its decoder merges images and text by itself")
+                self._merges = True
+                _first_layer(module).register_forward_pre_hook(self._enter_layer, with_kwargs=True)
+                return None
             given["inputs_embeds"] = module.get_input_embeddings()(given["input_ids"])
             given["input_ids"] = None
         if self._is_capturing:
             raise _EnteredError(given)
         assert self._parts is not None
         return (), fill(given, self._parts)
+
+    def _enter_layer(self, module: Any, args: Any, kwargs: Any) -> Any:
+        """The same at the first layer of a decoder that merges images and text by itself."""
+        hidden = args[0] if args else kwargs["hidden_states"]
+        given = {"inputs_embeds": hidden, "attention_mask": kwargs.get("attention_mask")}
+        if self._is_capturing:
+            raise _EnteredError({**given, "position_ids": kwargs.get("position_ids")})
+        if self._parts is None:
+            return None
+        hidden = fill(given, self._parts)["inputs_embeds"]
+        return ((hidden, *args[1:]), kwargs) if args else ((), {**kwargs, "hidden_states": hidden})
 
     def attend_as_loaded(self) -> None:
         """Has the model attend as it did, and make the masks it made."""
@@ -130,6 +146,13 @@ def inputs_on(model: Any, source: Source, device: torch.device) -> dict[str, Any
         else value
         for name, value in source.inputs.items()
     }
+
+
+def _first_layer(decoder: Any) -> Any:
+    layers = getattr(decoder, "layers", None)
+    if not layers:
+        raise UnsupportedInputsError("its decoder merges images and text, and has no layers")
+    return layers[0]
 
 
 def _decoder_of(model: Any) -> Any:

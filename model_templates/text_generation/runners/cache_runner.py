@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -24,6 +24,7 @@ from ..kv.own_states import own_states
 from ..sequence.sequence import Sequence
 from ..slots.compressed_layer import CompressedLayer, compressors, entries_hidden
 from ..slots.slot_cache import slot_cache
+from ..slots.slot_layer import SlotLayer
 from .positions import CountedPositions
 
 # Layers that keep states and attend to nothing: no row is padded, so they take no mask.
@@ -74,6 +75,20 @@ class CacheRunner:
             yield Step(step.decodes)
         for chunk in step.prefills:
             yield Step(prefills=[chunk])
+
+    @contextmanager
+    def columns_at(self, positions: torch.Tensor | None) -> Iterator[None]:
+        """The columns before a forward's tokens have these positions (3, rows, columns) for an
+        indexer that looks at them; None: their numbers.
+        """
+        layers = [layer for layer in self._slots.layers if isinstance(layer, SlotLayer)]
+        for layer in layers:
+            layer.columns = positions
+        try:
+            yield
+        finally:
+            for layer in layers:
+                layer.columns = None
 
     def _decode(self, sequences: list[Sequence]) -> torch.Tensor:
         last = [[[s.last_token_id] for s in sequences]]

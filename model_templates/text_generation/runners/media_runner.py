@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from ..engine.step import Step
-from ..media.encoded import Part
+from ..media.encoded import Part, columns_of
 from ..media.entry import DecoderEntry
 from .cache_runner import CacheRunner
 
@@ -35,9 +35,13 @@ class MediaRunner:
             return self.plain.forward(step)  # type: ignore[no-any-return]
         if not isinstance(self.fed, CacheRunner):
             return self._feed(step)
-        found = [(part, self._feed(part)) for part in self.fed.forwards(step)]
+        found = [(part, self._feed_rows(part)) for part in self.fed.forwards(step)]
         kept = [logits for part, logits in found if part.sampled]
         return torch.cat(kept) if kept else torch.empty(0)
+
+    def _feed_rows(self, step: Step) -> torch.Tensor:
+        with self.fed.columns_at(columns_of(parts_of(step))):
+            return self._feed(step)
 
     def _feed(self, step: Step) -> torch.Tensor:
         with self.entry.feeding(parts_of(step)):

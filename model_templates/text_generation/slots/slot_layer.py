@@ -24,6 +24,7 @@ class SlotLayer(CacheLayerMixin):
         self.is_initialized = True
         self.rows: slice = slice(0, 0)
         self.positions = torch.empty(0)
+        self.columns: torch.Tensor | None = None  # (3, rows, columns) their positions
         self.num_past = 0
         self.length = 0
         self.is_aligned = False
@@ -62,12 +63,14 @@ class SlotLayer(CacheLayerMixin):
         """(3, rows, num_past): the positions of the columns before the forward's tokens, as Qwen 4
         (experimental) keeps them for its three rotary axes.
         """
+        if self.columns is not None and self.num_past:
+            return self.columns[:, :, : self.num_past]
         past = torch.arange(self.num_past, device=self.positions.device)
         return past.expand(3, len(self.positions), -1) if self.num_past else None
 
     @indexer_position_ids.setter
     def indexer_position_ids(self, position_ids: torch.Tensor) -> None:
-        """A column's position is its number."""
+        """A column's position is its number, or one of ``columns``."""
 
     def _places(self, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
         """Where the forward's tokens go: rows (rows, 1), positions (rows, tokens)."""
