@@ -47,7 +47,7 @@ def test_the_names_of_former_pipelines_are_pointed_to_the_task(task: str, tmp_pa
         ),
         ("prefix: 3", "options.prefix: got 3, expected text; quote it"),
         ("src_lang: en", "options.src_lang: unknown key; did you mean 'source_lang'?"),
-        ("prefix_cache: true", "options.prefix_cache: unknown key; known keys: prefix, "),
+        ("split_words: 1", "options.split_words: unknown key; known keys: prefix, "),
     ],
 )
 def test_a_wrong_option_is_named_with_what_is_allowed(
