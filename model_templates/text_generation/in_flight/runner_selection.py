@@ -4,8 +4,8 @@ No list of architectures: each runner computes a short trial run (prompts of dif
 of them in chunks, joining while another decodes) and its logits are compared with those of the
 model's own ``generate`` over the same tokens. The first runner whose logits agree is taken. They
 are tried in the order of their speed: fused, packed, cache; where the cache is to be in pages:
-fused (on a GPU), paged, cache. Layers that keep states or an indexer's keys run on the cache
-runner alone.
+fused (on a GPU), paged, cache. Layers that keep states are packed on a CPU by a runner of their
+own, and else run on the cache runner alone, as an indexer's keys do.
 """
 
 from __future__ import annotations
