@@ -23,7 +23,7 @@ from generator.openai_api.access import AccessCheck, caller_of
 from generator.openai_api.bodies import Bodies, check_encoding
 from generator.openai_api.connections import Connections
 from generator.openai_api.media_hosts import MediaHosts
-from generator.openai_api.routes import embeddings
+from generator.openai_api.routes import embeddings, speech
 from generator.openai_api.routes.answers import Answer, Chunks, events, sse, to_json, whole_answer
 from generator.openai_api.routes.chat import CHAT
 from generator.openai_api.routes.completions import COMPLETIONS
@@ -36,6 +36,7 @@ from generator.openai_api.schema.request import GenerationRequest
 from generator.openai_api.triton.catalog import (
     EMBEDDING_TASKS,
     MEDIA_TASKS,
+    SPEECH_TASKS,
     Catalog,
     ServedModel,
 )
@@ -82,6 +83,8 @@ class OpenAiApp:
         app.router.add_get("/v1/models", self._models)
         app.router.add_get("/v1/models/{name:.+}", self._model)
         app.router.add_post(embeddings.PATH, self._embeddings)
+        for path, task in speech.PATHS.items():
+            app.router.add_post(path, self._hearing(task))
         for api in (COMPLETIONS, CHAT):
             app.router.add_post(api.path, self._generating(api))
         return app
@@ -184,6 +187,28 @@ class OpenAiApp:
         finally:
             for task in tasks:
                 task.cancel()
+
+    def _hearing(self, task: str) -> Handler:
+        async def hear(request: web.Request) -> web.StreamResponse:
+            asked = speech.read(task, await self._bodies.read_form(request))
+            self._connections.is_answered(request.protocol)
+            model = await self._catalog.find(asked.model, SPEECH_TASKS)
+            request_id = id_of(request, f"tr-{uuid.uuid4().hex}")
+
+            async def answer(model: ServedModel) -> web.Response:
+                sent = speech.request(model, asked, request_id, caller_of(request))
+                async with aclosing(
+                    self._triton.responses(model, sent, trace_context(request))
+                ) as found:
+                    written = speech.write(asked, speech.read_speech(await anext(found)))
+                return web.Response(text=written) if isinstance(written, str) else _json(written)
+
+            try:
+                return await self._retry_if_changed(model, answer)
+            except ApiError as error:
+                raise speech.with_openai_names(error) from None
+
+        return hear
 
     def _generating(self, api: Api) -> Handler:
         async def generate(request: web.Request) -> web.StreamResponse:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from aiohttp import StreamReader, web
+from aiohttp import BodyPartReader, MultipartReader, StreamReader, web
 
 from generator.openai_api.schema.errors import ApiError
 
@@ -40,6 +40,25 @@ class Bodies:
             raise ApiError(408, text) from None
         except (web.RequestPayloadError, ConnectionError):
             raise ApiError(400, "the body is not what its headers say") from None
+
+    async def read_form(self, request: web.Request) -> dict[str, list[bytes]]:
+        """The fields of a multipart form by name. Raises ApiError."""
+        if request.content_type != "multipart/form-data":
+            raise ApiError(415, "Content-Type: got another, allowed: multipart/form-data")
+        data = await self.read(request)
+        content = StreamReader(request.protocol, len(data) + 1)
+        content.feed_data(data)
+        content.feed_eof()
+        fields: dict[str, list[bytes]] = {}
+        try:
+            parts = MultipartReader(request.headers, content)
+            while (part := await parts.next()) is not None:
+                if not isinstance(part, BodyPartReader) or part.name is None:
+                    raise ValueError("a part without a name")
+                fields.setdefault(part.name, []).append(bytes(await part.read()))
+        except (ValueError, AssertionError):  # aiohttp's, for a broken form
+            raise ApiError(400, "the body is no multipart form, as its Content-Type says") from None
+        return fields
 
     async def _read(self, content: StreamReader) -> bytes:
         data, counted = bytearray(), 0

@@ -25,6 +25,11 @@ ERRORS = {
 }
 
 NO_IMAGE = b"none"
+SPEECH = "automatic-speech-recognition"
+SEGMENTS = [
+    {"start": 0.0, "end": 1.5, "text": " One."},
+    {"start": 1.5, "end": 3661.25, "text": " Two."},
+]
 EMBEDDING_ERRORS = {
     "!400": (grpc.StatusCode.INVALID_ARGUMENT, "text_input: got 900 tokens, allowed: at most 512"),
 }
@@ -111,6 +116,11 @@ class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
             await context.abort(grpc.StatusCode.NOT_FOUND, _unknown(request.model_name))
         if self.models[request.model_name].task == "feature-extraction":
             return await self._embed(request, context)
+        if self.models[request.model_name].task == SPEECH:
+            wrong, answer = self._hear(request)
+            if wrong:
+                await context.abort(grpc.StatusCode.INVALID_ARGUMENT, wrong)
+            return answer
         inputs = self._note(request)
         prompt, error = _prompt(inputs), _error(inputs)
         if error:
@@ -127,6 +137,12 @@ class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
             if request.model_name not in self.models:
                 text = _unknown(request.model_name)
                 yield service_pb2.ModelStreamInferResponse(error_message=text)
+                continue
+            if self.models[request.model_name].task == SPEECH:
+                wrong, answer = self._hear(request)
+                yield service_pb2.ModelStreamInferResponse(
+                    error_message=wrong, infer_response=answer
+                )
                 continue
             inputs = self._note(request)
             prompt, error = _prompt(inputs), _error(inputs)
@@ -161,6 +177,32 @@ class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
         counts = struct.pack(f"<{len(texts)}I", *(len(text.split()) for text in texts))
         answer.raw_output_contents.append(counts)
         return answer
+
+    def _hear(self, request: Any) -> tuple[str, Any]:
+        """An error, or an answer of two segments."""
+        inputs = {
+            tensor.name: _files(data)[0]
+            if tensor.datatype == "BYTES"
+            else struct.unpack("<f", data)[0]
+            for tensor, data in zip(request.inputs, request.raw_input_contents, strict=True)
+        }
+        parameters = {name: one.string_param for name, one in request.parameters.items()}
+        self.seen.append({**inputs, **parameters, "model": request.model_name})
+        self.shapes += [list(tensor.shape) for tensor in request.inputs]
+        self.ids.append(request.id)
+        answer = service_pb2.ModelInferResponse(model_name=request.model_name)
+        if inputs["audio"] == NO_IMAGE:
+            return "audio: 4 bytes that are no sound; allowed: WAV, FLAC, OGG, MP3", answer
+        wanted = {
+            "text_output": pack_texts([" One. Two."]),
+            "segments": pack_texts([json.dumps(SEGMENTS if "return_timestamps" in inputs else [])]),
+            "language": pack_texts(["en"]),
+            "duration": struct.pack("<f", 3.5),
+        }
+        for output in request.outputs:
+            answer.outputs.add(name=output.name, shape=[1])
+            answer.raw_output_contents.append(wanted[output.name])
+        return "", answer
 
     def _note(self, request: Any) -> dict[str, Any]:
         assert request.model_name in self.models

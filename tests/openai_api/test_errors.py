@@ -18,7 +18,7 @@ from tests.support.triton import eventually
 def test_models_are_listed_under_their_users_names(api: Translator) -> None:
     listed = api.get("/v1/models").body
     assert listed["object"] == "list"
-    names = ["batched", "echo", "rows", "translator", "vectors", "whole"]
+    names = ["batched", "echo", "hears", "hears_rows", "rows", "translator", "vectors", "whole"]
     assert [model["id"] for model in listed["data"]] == names
     assert api.get("/v1/models/echo").body == listed["data"][1]
     assert set(listed["data"][1]) == {"id", "object", "created", "owned_by"}
@@ -27,7 +27,10 @@ def test_models_are_listed_under_their_users_names(api: Translator) -> None:
 @pytest.mark.parametrize("name", ["nobody", "echo_stream", "labels", "stranger"])
 def test_an_unknown_model_is_a_404_that_names_the_known(name: str, api: Translator) -> None:
     for reply, known in (
-        (api.get(f"/v1/models/{name}"), "batched, echo, rows, translator, vectors, whole"),
+        (
+            api.get(f"/v1/models/{name}"),
+            "batched, echo, hears, hears_rows, rows, translator, vectors, whole",
+        ),
         (api.completion(model=name), "batched, echo, translator, whole"),
     ):
         assert reply.status == 404

@@ -20,7 +20,7 @@ from generator.openai_api.schema.response_format import constraint
 from generator.openai_api.schema.tools import Tools
 from generator.spec.runtime_rules import CACHE_SALT
 
-TensorValue = str | bool | int | list[bytes]
+TensorValue = str | bool | int | float | list[bytes]
 Check = Callable[[str, Any], Any]
 
 MAX_TIMEOUT_MS = 2**31 - 1

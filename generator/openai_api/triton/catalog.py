@@ -29,7 +29,8 @@ MEDIA_TASKS = ("image-text-to-text", "audio-text-to-text")  # whose chats have i
 CHAT_TASKS = ("text-generation", *MEDIA_TASKS)  # /v1/chat/completions
 COMPLETION_TASKS = (*CHAT_TASKS, "text2text-generation")  # /v1/completions
 EMBEDDING_TASKS = ("feature-extraction",)  # /v1/embeddings
-ALL_TASKS = (*COMPLETION_TASKS, *EMBEDDING_TASKS)
+SPEECH_TASKS = ("automatic-speech-recognition",)  # /v1/audio
+ALL_TASKS = (*COMPLETION_TASKS, *EMBEDDING_TASKS, *SPEECH_TASKS)
 
 
 _GOOD_FOR_S = 2.0

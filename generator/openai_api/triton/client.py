@@ -23,7 +23,7 @@ from generator.openai_api.triton.statuses import (
     of_status,
     of_text,
 )
-from generator.openai_api.triton.tensors import Chunk, infer_request, read_chunk
+from generator.openai_api.triton.tensors import OUTPUTS, Chunk, infer_request, read_chunk
 
 _CHANNEL_OPTIONS = [
     ("grpc.max_receive_message_length", -1),
@@ -107,9 +107,16 @@ class Triton:
         metadata: Metadata = (),
     ) -> AsyncGenerator[Chunk, None]:
         """The answer's chunks, a single one without streaming. They raise ApiError."""
+        outputs = (*OUTPUTS, "logprobs") if logprobs else OUTPUTS
         request = infer_request(
-            model.triton_name, request_id, inputs, batched=model.is_batched, logprobs=logprobs
+            model.triton_name, request_id, inputs, batched=model.is_batched, outputs=outputs
         )
+        return _chunks(self.responses(model, request, metadata))
+
+    def responses(
+        self, model: ServedModel, request: Any, metadata: Metadata = ()
+    ) -> AsyncGenerator[Any, None]:
+        """The ModelInferResponses to a request, one without streaming. They raise ApiError."""
         ask = self._streamed if model.streams else self._at_once
         return ask(request, metadata)
 
@@ -118,10 +125,10 @@ class Triton:
         with _errors_translated():
             return await self._stub.ModelInfer(request, metadata=metadata)
 
-    async def _at_once(self, request: Any, metadata: Metadata) -> AsyncGenerator[Chunk, None]:
-        yield _chunk(await self.infer(request, metadata))
+    async def _at_once(self, request: Any, metadata: Metadata) -> AsyncGenerator[Any, None]:
+        yield await self.infer(request, metadata)
 
-    async def _streamed(self, request: Any, metadata: Metadata) -> AsyncGenerator[Chunk, None]:
+    async def _streamed(self, request: Any, metadata: Metadata) -> AsyncGenerator[Any, None]:
         call = self._stub.ModelStreamInfer(iter((request,)), metadata=metadata)
         failed = False
         try:
@@ -130,7 +137,7 @@ class Triton:
                     if response.error_message:
                         failed = True
                         raise of_text(response.error_message)
-                    yield _chunk(response.infer_response)
+                    yield response.infer_response
         finally:
             if failed:
                 self._let_end(call)
@@ -155,11 +162,13 @@ async def _read_to_end(call: Any) -> None:
             pass
 
 
-def _chunk(response: Any) -> Chunk:
-    try:
-        return read_chunk(response)
-    except ValueError as error:
-        raise ApiError(500, str(error)) from None
+async def _chunks(responses: AsyncGenerator[Any, None]) -> AsyncGenerator[Chunk, None]:
+    async with contextlib.aclosing(responses) as found:
+        async for response in found:
+            try:
+                yield read_chunk(response)
+            except ValueError as error:
+                raise ApiError(500, str(error)) from None
 
 
 @contextlib.contextmanager

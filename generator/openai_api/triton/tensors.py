@@ -18,7 +18,7 @@ from generator.openai_api.schema.request import USER, TensorValue
 from generator.spec.runtime_rules import CACHE_SALT, CALLER
 
 _PARAMETERS = (USER, CACHE_SALT, CALLER)
-_OUTPUTS = ("text_output", "finish_reason", "num_input_tokens", "num_output_tokens")
+OUTPUTS = ("text_output", "finish_reason", "num_input_tokens", "num_output_tokens")
 
 
 @dataclass(frozen=True)
@@ -37,12 +37,16 @@ class Chunk:
 
 
 def infer_request(
-    model: str, request_id: str, inputs: Mapping[str, TensorValue], *, batched: bool, logprobs: bool
+    model: str,
+    request_id: str,
+    inputs: Mapping[str, TensorValue],
+    *,
+    batched: bool,
+    outputs: Iterable[str],
 ) -> Any:
     """A ModelInferRequest: one row, each input of one element, or of each of a list; those of
     ``_PARAMETERS`` are parameters.
     """
-    outputs = (*_OUTPUTS, "logprobs") if logprobs else _OUTPUTS
     request = new_request(model, request_id, outputs)
     for name, value in inputs.items():
         if name in _PARAMETERS:
@@ -66,13 +70,13 @@ def new_request(model: str, request_id: str, outputs: Iterable[str]) -> Any:
 
 def read_chunk(response: Any) -> Chunk:
     """The outputs of a ModelInferResponse. Raises ValueError where they are not as they must be."""
-    data = outputs_of(response, _OUTPUTS)
+    data = outputs_of(response, OUTPUTS)
     return Chunk(
-        _texts(data["text_output"]),
-        _texts(data["finish_reason"]),
+        read_texts(data["text_output"]),
+        read_texts(data["finish_reason"]),
         sum(counts(data["num_input_tokens"])),
         counts(data["num_output_tokens"]),
-        _texts(data.get("logprobs", b"")),
+        read_texts(data.get("logprobs", b"")),
     )
 
 
@@ -98,10 +102,13 @@ def pack_value(value: TensorValue) -> tuple[str, bytes]:
         return "BOOL", struct.pack("<?", value)
     if isinstance(value, int):
         return "INT32", struct.pack("<i", value)
+    if isinstance(value, float):
+        return "FP32", struct.pack("<f", value)
     return "BYTES", pack_texts(value if isinstance(value, list) else [value])
 
 
-def _texts(data: bytes) -> list[str]:
+def read_texts(data: bytes) -> list[str]:
+    """The elements of a BYTES tensor, as texts."""
     texts, at = [], 0
     while at < len(data):
         (length,) = struct.unpack_from("<I", data, at)

@@ -1,0 +1,148 @@
+"""``/v1/audio/transcriptions`` and ``/v1/audio/translations``: a form with a file in, text out, as
+JSON, plain text or subtitles.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from generator.openai_api.schema.errors import ApiError, bad_field
+from generator.openai_api.schema.json_body import short
+from generator.openai_api.triton.catalog import ServedModel
+from generator.openai_api.triton.tensors import infer_request, outputs_of, read_texts
+
+# Path -> what the model is to do.
+PATHS = {"/v1/audio/transcriptions": "transcribe", "/v1/audio/translations": "translate"}
+OUTPUTS = ("text_output", "segments", "language", "duration")
+_FORMATS = ("json", "text", "verbose_json", "srt", "vtt")
+_TIMED = ("verbose_json", "srt", "vtt")
+_GRANULARITIES = "timestamp_granularities[]"
+_KNOWN = ("file", "model", "language", "prompt", "response_format", "temperature", "user")
+
+
+@dataclass(frozen=True)
+class SpeechRequest:
+    """``inputs`` are the model's tensors by name; ``task`` is transcribe or translate."""
+
+    model: str
+    task: str
+    response_format: str
+    inputs: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Speech:
+    """What a model heard; ``segments`` have start and end in seconds, and text."""
+
+    text: str
+    segments: list[Any]
+    language: str
+    duration: float
+
+
+def read(task: str, form: Mapping[str, list[bytes]]) -> SpeechRequest:
+    """What a form's fields ask for. Raises ApiError, 400."""
+    for name in form:
+        if name not in (*_KNOWN, _GRANULARITIES):
+            raise ApiError(400, f"{short(name)}: unknown or unsupported field", short(name))
+    values = {name: _one(name, form) for name in _KNOWN if name in form}
+    file = values.pop("file", b"")
+    if not file:
+        raise bad_field("file", "none", "a sound: WAV, FLAC, OGG, MP3")
+    texts = {name: _text(name, value) for name, value in values.items()}
+    response_format = texts.get("response_format", "json")
+    if response_format not in _FORMATS:
+        raise bad_field("response_format", "another text", ", ".join(_FORMATS))
+    if any(one != b"segment" for one in form.get(_GRANULARITIES, ())):
+        raise bad_field(_GRANULARITIES, "another text", "segment")
+    if not texts.get("model"):
+        raise bad_field("model", "none", "a text")
+    inputs: dict[str, Any] = {"audio": [file], **_options(texts)}
+    if task == "translate":
+        inputs["task"] = task
+    if response_format in _TIMED:
+        inputs["return_timestamps"] = "segments"
+    return SpeechRequest(texts["model"], task, response_format, inputs)
+
+
+def request(
+    model: ServedModel, asked: SpeechRequest, request_id: str, caller: Mapping[str, str]
+) -> Any:
+    """The ModelInferRequest; ``caller`` are parameters of it."""
+    inputs = {**asked.inputs, **caller}
+    return infer_request(
+        model.triton_name, request_id, inputs, batched=model.is_batched, outputs=OUTPUTS
+    )
+
+
+def read_speech(response: Any) -> Speech:
+    """The outputs of a ModelInferResponse. Raises ValueError where they are not as they must be."""
+    data = outputs_of(response, OUTPUTS)
+    [text], [segments], [language] = (read_texts(data[name]) for name in OUTPUTS[:3])
+    (duration,) = struct.unpack("<f", data["duration"])
+    return Speech(text.strip(), json.loads(segments), language, duration)
+
+
+def write(asked: SpeechRequest, found: Speech) -> dict[str, Any] | str:
+    """OpenAI's object, or the text of the other formats."""
+    if asked.response_format == "json":
+        return {"text": found.text}
+    if asked.response_format == "text":
+        return found.text + "\n"
+    if asked.response_format == "verbose_json":
+        return {
+            "task": asked.task,
+            "language": found.language,
+            "duration": round(found.duration, 3),
+            "text": found.text,
+            "segments": [{"id": n, **segment} for n, segment in enumerate(found.segments)],
+        }
+    is_srt = asked.response_format == "srt"
+    cues = [
+        (f"{number}\n" if is_srt else "")
+        + f"{_time(one['start'], is_srt)} --> {_time(one['end'], is_srt)}\n{one['text'].strip()}\n"
+        for number, one in enumerate(found.segments, start=1)
+    ]
+    return "\n".join(cues if is_srt else ["WEBVTT\n", *cues])
+
+
+def with_openai_names(error: ApiError) -> ApiError:
+    """The model's ``audio`` is this API's ``file``."""
+    if error.param != "audio":
+        return error
+    return replace(error, message=f"file{error.message.removeprefix('audio')}", param="file")
+
+
+def _options(texts: Mapping[str, str]) -> dict[str, Any]:
+    found: dict[str, Any] = {n: texts[n] for n in ("language", "prompt", "user") if texts.get(n)}
+    if "temperature" in texts:
+        try:
+            found["temperature"] = float(texts["temperature"])
+        except ValueError:
+            raise bad_field("temperature", "another text", "a number") from None
+    return found
+
+
+def _one(name: str, form: Mapping[str, list[bytes]]) -> bytes:
+    if len(form[name]) > 1:
+        raise bad_field(name, f"{len(form[name])} values", "one")
+    return form[name][0]
+
+
+def _text(name: str, value: bytes) -> str:
+    try:
+        return value.decode("utf-8")
+    except UnicodeDecodeError:
+        raise bad_field(name, "bytes that are not UTF-8", "a text") from None
+
+
+def _time(seconds: float, is_srt: bool) -> str:
+    """``00:00:01,500`` of SubRip, ``00:00:01.500`` of WebVTT."""
+    whole, thousandths = divmod(round(seconds * 1000), 1000)
+    point = "," if is_srt else "."
+    clock = f"{whole // 3600:02d}:{whole // 60 % 60:02d}:{whole % 60:02d}"
+    return f"{clock}{point}{thousandths:03d}"

@@ -1,0 +1,157 @@
+"""``/v1/audio``: a file of a form becomes a tensor, and the answer text, JSON or subtitles."""
+
+from __future__ import annotations
+
+import urllib.error
+import urllib.request
+from typing import Any
+
+import openai
+import pytest
+
+from tests.openai_api.conftest import Reply, Translator
+from tests.openai_api.fake_triton import NO_IMAGE, SEGMENTS
+
+SOUND = b"RIFF\r\n--\0\xff sound \r\n"
+TRANSCRIPTIONS, TRANSLATIONS = "/v1/audio/transcriptions", "/v1/audio/translations"
+
+
+def form(*parts: tuple[str, bytes | str]) -> bytes:
+    pieces = []
+    for name, value in parts:
+        filename = '; filename="a.wav"' if name == "file" else ""
+        data = value if isinstance(value, bytes) else value.encode()
+        head = f'--line\r\nContent-Disposition: form-data; name="{name}"{filename}\r\n\r\n'
+        pieces.append(head.encode() + data + b"\r\n")
+    return b"".join(pieces) + b"--line--\r\n"
+
+
+def send(api: Translator, path: str, data: bytes, kind: str = "multipart/form-data") -> Reply:
+    headers = {"Content-Type": f"{kind}; boundary=line", **api.headers}
+    request = urllib.request.Request(api.url + path, data, headers, method="POST")
+    try:
+        with urllib.request.urlopen(request, timeout=30) as response:
+            return Reply(response.status, dict(response.headers), response.read().decode())
+    except urllib.error.HTTPError as error:
+        return Reply(error.code, dict(error.headers), error.read().decode())
+
+
+def ask(api: Translator, path: str = TRANSCRIPTIONS, **fields: str) -> Reply:
+    given = {"model": "hears", **fields}
+    return send(api, path, form(("file", SOUND), *given.items()))
+
+
+@pytest.mark.parametrize("model", ["hears", "hears_rows"])
+def test_a_file_and_its_fields_become_tensors(api: Translator, model: str) -> None:
+    fields = {"language": "de", "prompt": "names: Zoë", "temperature": "0.5", "user": "me"}
+    reply = ask(api, model=model, **fields)
+    assert (reply.status, reply.body) == (200, {"text": "One. Two."})
+    seen = api.triton.seen[-1]
+    assert seen.pop("model") == ("hears_stream" if model == "hears" else model)
+    assert seen == {
+        "audio": SOUND,
+        "language": b"de",
+        "prompt": "names: Zoë".encode(),
+        "temperature": 0.5,
+        "user": "me",
+    }
+    assert {tuple(shape) for shape in api.triton.shapes[-4:]} == {
+        (1,) if model == "hears" else (1, 1)
+    }
+
+
+def test_a_translation_is_asked_for(api: Translator) -> None:
+    assert ask(api, TRANSLATIONS).status == 200
+    assert api.triton.seen[-1]["task"] == b"translate"
+
+
+def test_verbose_json_has_segments(api: Translator) -> None:
+    body = ask(api, response_format="verbose_json").body
+    assert body == {
+        "task": "transcribe",
+        "language": "en",
+        "duration": 3.5,
+        "text": "One. Two.",
+        "segments": [{"id": n, **segment} for n, segment in enumerate(SEGMENTS)],
+    }
+
+
+SRT = "1\n00:00:00,000 --> 00:00:01,500\nOne.\n\n2\n00:00:01,500 --> 01:01:01,250\nTwo.\n"
+VTT = "WEBVTT\n\n00:00:00.000 --> 00:00:01.500\nOne.\n\n00:00:01.500 --> 01:01:01.250\nTwo.\n"
+
+
+@pytest.mark.parametrize(
+    "response_format, text",
+    [("text", "One. Two.\n"), ("srt", SRT), ("vtt", VTT)],
+    ids=["text", "srt", "vtt"],
+)
+def test_a_text_has_the_format_that_is_asked_for(
+    api: Translator, response_format: str, text: str
+) -> None:
+    reply = ask(api, response_format=response_format)
+    assert (reply.status, reply.text) == (200, text)
+    assert reply.headers["Content-Type"].startswith("text/plain")
+
+
+@pytest.mark.parametrize(
+    "parts, param, message",
+    [
+        ([("model", "hears")], "file", "file: got none, allowed: a sound"),
+        ([("file", SOUND)], "model", "model: got none, allowed: a text"),
+        ([("file", SOUND), ("file", SOUND)], "file", "file: got 2 values, allowed: one"),
+        ([("file", SOUND), ("stream", "true")], "stream", "stream: unknown or unsupported field"),
+        (
+            [("file", SOUND), ("model", "hears"), ("response_format", "xml")],
+            "response_format",
+            "response_format: got another text, allowed: json, text",
+        ),
+        (
+            [("file", SOUND), ("model", "hears"), ("temperature", "warm")],
+            "temperature",
+            "temperature: got another text, allowed: a number",
+        ),
+        (
+            [("file", SOUND), ("model", "hears"), ("timestamp_granularities[]", "word")],
+            "timestamp_granularities[]",
+            "timestamp_granularities[]: got another text, allowed: segment",
+        ),
+        (
+            [("file", NO_IMAGE), ("model", "hears")],
+            "file",
+            "file: 4 bytes that are no sound; allowed: WAV",
+        ),
+    ],
+)
+def test_what_is_wrong_is_named(
+    api: Translator, parts: list[Any], param: str, message: str
+) -> None:
+    reply = send(api, TRANSCRIPTIONS, form(*parts))
+    assert (reply.status, reply.error["param"]) == (400, param)
+    assert reply.error["message"].startswith(message)
+
+
+def test_a_body_that_is_no_form_is_refused(api: Translator) -> None:
+    assert send(api, TRANSCRIPTIONS, b"{}", "application/json").status == 415
+    reply = send(api, TRANSCRIPTIONS, b"no form at all")
+    assert (reply.status, reply.error["message"][:30]) == (400, "the body is no multipart form,")
+
+
+def test_a_model_that_does_not_hear_is_refused(api: Translator) -> None:
+    reply = ask(api, model="echo")
+    assert (reply.status, reply.error["code"]) == (404, "model_not_found")
+
+
+def test_the_openai_package_reads_the_answers(api: Translator) -> None:
+    key = api.headers.get("Authorization", "none").removeprefix("Bearer ")
+    client = openai.OpenAI(base_url=f"{api.url}/v1", api_key=key, max_retries=0)
+    audio = client.audio
+    assert audio.transcriptions.create(model="hears", file=SOUND).text == "One. Two."
+    found = audio.transcriptions.create(
+        model="hears",
+        file=SOUND,
+        response_format="verbose_json",
+        timestamp_granularities=["segment"],
+    )
+    assert [segment.end for segment in found.segments or ()] == [1.5, 3661.25]
+    text: Any = audio.transcriptions.create(model="hears", file=SOUND, response_format="srt")
+    assert str(text).startswith("1\n00:00:00,000")
