@@ -79,7 +79,10 @@ def test_both_forms_give_the_same_numbers(form: str, dtype: torch.dtype, num_row
 @pytest.mark.usefixtures("always_faster")
 @pytest.mark.parametrize(
     "name, num_joined",
-    [("llama", 10), ("qwen2", 10), ("gemma2", 10), ("opt", 6), ("gpt2", 0), ("falcon-new", 0)],
+    [
+        *[("llama", 10), ("qwen2", 10), ("gemma2", 10), ("opt", 6), ("gpt2", 0), ("falcon-new", 0)],
+        *[("mamba", 0), ("mamba2", 0), ("qwen3-next", 7), ("jamba", 5)],
+    ],
 )
 def test_a_prepacked_model_generates_the_same_tokens(name: str, num_joined: int) -> None:
     model, asked = tiny_model(name), mixed_load(6)
