@@ -109,6 +109,18 @@ def test_images_and_text_share_batches(made: Images, storage_kind: str) -> None:
     assert in_slots == (storage_kind == "slots" or not media.cuts_sources)
 
 
+# A decoder that merges images by itself; features by layer in a dict; an indexer that looks at
+# three positions of each column; prompts whose tokens all see each other.
+@pytest.mark.parametrize(
+    "made", ["chameleon", "granite4_vision", "qwen4_exp", "paligemma"], indirect=True
+)
+def test_images_are_held_however_a_model_merges_them(made: Images) -> None:
+    asked = asked_of(made)
+    own = expected(made, asked)
+    with running(engine_of(made)) as engine:
+        assert generate_all(engine, asked, at_first=4) == own
+
+
 @pytest.mark.usefixtures("short_prefixes")
 @pytest.mark.parametrize("made", ["llava"], indirect=True)
 def test_an_equal_image_is_shared_and_another_is_not(made: Images) -> None:
