@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from hf_runtime.errors import reason
 from torch import nn
 
 from ...kv.kv_cache import context_length
@@ -100,7 +101,8 @@ def record(model: Any, max_model_len: int) -> Call:
     """The call of the model on a few tokens at the first position and at the furthest.
 
     Raises:
-        UnsupportedDecoderError: the model calls no attention function of transformers'.
+        UnsupportedDecoderError: the model takes no positions, or calls no attention function of
+            transformers'.
     """
     furthest = (context_length(model.config.get_text_config()) or max_model_len) - 1
     ends = torch.tensor([0, furthest], device=model.device)
@@ -114,11 +116,12 @@ def record(model: Any, max_model_len: int) -> Call:
                 hooks.callback(handle.remove)
         model.set_attn_implementation(_NAME)
         hooks.callback(model.set_attn_implementation, before)
-        model(
-            input_ids=token_ids,
-            position_ids=ends.unsqueeze(1).expand(ROWS, NUM_TOKENS),
-            use_cache=False,
-        )
+        positions = ends.unsqueeze(1).expand(ROWS, NUM_TOKENS)
+        try:
+            model(input_ids=token_ids, position_ids=positions, use_cache=False)
+        except Exception as error:
+            # Whatever an unknown architecture raises: it takes no positions, or no such attention.
+            raise UnsupportedDecoderError(f"{type(error).__name__}: {reason(error)}") from error
     (call,) = stack[0].inner
     if not any(inner.attended for inner in call.walk()):
         raise UnsupportedDecoderError(f"{call.kind} calls no attention function")
