@@ -42,7 +42,7 @@ _SHARED_INPUT = (
     ("q_lin", "k_lin", "v_lin"),
 )
 # Children whose weight the parent multiplies by itself: Mamba's steps.
-_READ_BY_PARENT = ("dt_proj",)
+READ_BY_PARENT = ("dt_proj",)
 _FORMS = (Float16StoredLinear, PrepackedLinear)
 
 
@@ -215,7 +215,7 @@ def _joined(layers: list[_Layer], form: type[PrepackedLinear]) -> PrepackedLinea
 def _linear_layers(parent: nn.Module) -> Iterator[_Layer]:
     for name, child in list(parent.named_children()):
         weight, bias = _linear_weight(child)
-        if weight is not None and name not in _READ_BY_PARENT:
+        if weight is not None and name not in READ_BY_PARENT:
             yield _Layer(name, child, weight, bias)
 
 

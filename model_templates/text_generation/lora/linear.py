@@ -13,6 +13,7 @@ from itertools import accumulate, chain
 from typing import Any
 
 import torch
+from hf_runtime.devices.prepacked_linear import READ_BY_PARENT
 from hf_runtime.errors import LoadError
 from torch import nn
 
@@ -128,7 +129,8 @@ def attach(model: Any, adapters: Adapters) -> None:
     """Puts the adapters beside the model's layers, in place.
 
     Raises:
-        LoadError: an adapter changes a layer that computes more than a step's tokens.
+        LoadError: an adapter changes a layer that computes more than a step's tokens, or whose
+          weight is read past it.
     """
     head = model.get_output_embeddings()
     names = dict.fromkeys(name for adapter in adapters.adapters for name in adapter.parts)
@@ -139,6 +141,11 @@ def attach(model: Any, adapters: Adapters) -> None:
             raise LoadError(
                 f"adapters: {name} makes the keys and values of all earlier tokens, whatever "
                 "adapter they had: merge that adapter into the weights, or leave this layer out"
+            )
+        if child_name in READ_BY_PARENT:
+            raise LoadError(
+                f"adapters: the layer around {name} multiplies its weight itself, without an "
+                "adapter: merge that adapter into the weights, or leave this layer out"
             )
         like = torch.empty(0, dtype=model.dtype, device=_device(base, model))
         parts = [adapter.parts.get(name) for adapter in adapters.adapters]

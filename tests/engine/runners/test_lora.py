@@ -19,7 +19,7 @@ from text_generation.in_flight.engine import InFlightEngine
 from text_generation.kv.layer_shapes import layer_shapes
 from text_generation.kv.pages import PAGE_SIZE
 from text_generation.lora import rows
-from text_generation.lora.linear import AdaptedLinear
+from text_generation.lora.linear import AdaptedLinear, attach
 from text_generation.lora.reading import read_adapters
 from text_generation.lora.rows import DeviceRows, Matrices, RowAdapters, StepAdapters
 from text_generation.paged.graphs import GraphedRunner
@@ -35,6 +35,7 @@ TARGETS: dict[str, tuple[list[str], list[str]]] = {
     "llama": (["q_proj", "v_proj"], ["k_proj", "o_proj", "gate_proj", "down_proj", "lm_head"]),
     "gpt2": (["c_attn"], ["c_attn", "c_fc", "lm_head"]),
     "falcon-rotary": (["query_key_value"], ["dense", "dense_4h_to_h", "lm_head"]),
+    "qwen3-next": (["in_proj_qkvz", "q_proj"], ["in_proj_ba", "out_proj", "o_proj", "lm_head"]),
 }
 NAMES = ("polite", "sql", None, "sql", None, "polite", "polite", "sql")
 
@@ -79,6 +80,7 @@ def generated(
         ("gpt2", "fused"),
         ("falcon-rotary", "fused"),
         ("llama", "packed"),
+        ("qwen3-next", "packed, states"),
         ("llama", "paged"),
         ("gpt2", "paged"),
     ],
@@ -211,6 +213,13 @@ def test_a_model_without_adapters_keeps_its_layers() -> None:
     with running(engine):
         assert not any(isinstance(one, AdaptedLinear) for one in engine.setup.model.modules())
         assert "adapters" not in engine.description
+
+
+def test_an_adapter_that_the_model_would_read_past_is_refused(tmp_path: Path) -> None:
+    model = tiny_model("mamba")
+    folder = save_adapter(model, tmp_path / "steps", r=2, target_modules=["dt_proj"])
+    with pytest.raises(LoadError, match=r"the layer around .*dt_proj multiplies its weight itself"):
+        attach(model, read(model, {"steps": folder}))
 
 
 def test_sequences_are_counted_by_adapter(llama: dict[str, Path]) -> None:
