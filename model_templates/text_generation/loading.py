@@ -159,7 +159,7 @@ def start_engine(
         adapters=adapters,
         draft_model=draft_model,
         sources=parts.sources,
-        trial_prompts=() if parts.media is None else parts.media.trial_prompts(),
+        trial_prompts=None if parts.media is None else parts.media.trial_prompts,
     )
     return _start_engine(name, setup)
 

@@ -129,7 +129,7 @@ class MediaTrial(TrialRun):
 
     def __init__(self, setup: EngineSetup, entry: DecoderEntry) -> None:
         super().__init__(setup.model, setup.device)
-        prompts = setup.trial_prompts
+        prompts = [] if setup.trial_prompts is None else setup.trial_prompts()
         text, forced = self.prompts[-1], self.forced[-1]
         self._entry = entry
         self._sources = {id(tokens): source for tokens, source in prompts}

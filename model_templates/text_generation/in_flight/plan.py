@@ -52,7 +52,7 @@ def plan(setup: EngineSetup) -> Plan:
     if model.config.is_encoder_decoder:
         return _plan_encoder_decoder(setup)
     use_attention_interface(model)
-    entry = decoder_entry(setup) if setup.trial_prompts else None
+    entry = decoder_entry(setup) if setup.trial_prompts is not None else None
     if entry is not None and setup.adapters is not None:
         raise UnsupportedModelError("it has adapters and takes images or sounds")
     if entry is not None:

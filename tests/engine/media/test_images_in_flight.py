@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 import torch
-from hf_runtime.errors import EngineError
+from hf_runtime.errors import EngineError, RequestError
 from text_generation.generate.engine import GenerateEngine
 from text_generation.in_flight.engine import InFlightEngine
+from text_generation.in_flight.runner_selection import UnsupportedModelError
 from text_generation.kv import prefix_index, slot_contents
 from text_generation.media.entry import DecoderEntry, inputs_on
 from text_generation.sequence.sequence import Sequence
@@ -87,7 +88,7 @@ def expected(made: Images, asked: list[Asked]) -> list[tuple[int, ...]]:
 def engine_of(made: Images, **options: Any) -> InFlightEngine:
     """Computes prompts in chunks of at most 16 tokens."""
     given = {"max_num_seqs": 3, "max_num_batched_tokens": 16, **options}
-    return InFlightEngine(replace(setup(made.model, **given), trial_prompts=made.trial_prompts()))
+    return InFlightEngine(replace(setup(made.model, **given), trial_prompts=made.trial_prompts))
 
 
 @pytest.fixture
@@ -191,6 +192,16 @@ def test_the_same_image_is_encoded_once_within_the_bytes_that_are_kept(made: Ima
     assert entry.features.num_bytes <= size
     entry.encode(first, source)
     assert len(calls) == 3
+
+
+@pytest.mark.parametrize("made", ["llava"], indirect=True)
+def test_a_model_whose_processor_refuses_the_trial_is_not_held(made: Images) -> None:
+    def refuse() -> list[tuple[list[int], Source]]:
+        raise RequestError("the model's processor refused it")
+
+    engine = InFlightEngine(replace(setup(made.model), trial_prompts=refuse))
+    with pytest.raises(UnsupportedModelError, match="with images: the model's processor refused"):
+        engine.start()
 
 
 @pytest.mark.parametrize("made", ["qwen2_5_vl"], indirect=True)
