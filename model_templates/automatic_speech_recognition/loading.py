@@ -87,6 +87,9 @@ def _load(
     kind = WhisperModel if config.model_type == "whisper" else EncoderDecoderModel
     speech = kind(model, processor)
     sources = tuple(speech.trial_sources())
+    if config.model_type == "whisper":
+        own = model.generation_config  # the rule of each window does what these ask for
+        own.suppress_tokens = own.begin_suppress_tokens = own.forced_decoder_ids = None
     return ModelParts(config, processor.tokenizer, model, sources=sources), speech
 
 

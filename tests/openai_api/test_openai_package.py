@@ -18,7 +18,9 @@ import pytest
 from PIL import Image
 
 from generator.openai_api.child_process import OpenAiProcess
+from tests.pipeline.files import base64_text, sound_file
 from tests.scenarios.metrics import settled
+from tests.speech.tiny_whisper import speech
 from tests.support.one_server import LONGEST_TEXT, OneServer
 from tests.support.triton import Triton, eventually, free_ports
 
@@ -58,6 +60,22 @@ def url(triton: Triton) -> Iterator[str]:
 def client(url: str) -> Iterator[openai.OpenAI]:
     with openai.OpenAI(base_url=url, api_key=KEY, max_retries=0) as client:
         yield client
+
+
+@pytest.mark.slow
+def test_a_transcription(one_server: OneServer, client: openai.OpenAI, triton: Triton) -> None:
+    one_server.with_models("whisper")
+    file = sound_file(speech(3.0))
+    answer = triton.generate("whisper", audio=base64_text(file), return_timestamps="segments")
+    found = client.audio.transcriptions.create(
+        model="whisper", file=("a.wav", file), response_format="verbose_json"
+    )
+    assert found.text == answer.body["text_output"].strip()
+    assert [(one.start, one.end, one.text) for one in found.segments or ()] == [
+        (one["start"], one["end"], one["text"]) for one in json.loads(answer.body["segments"])
+    ]
+    with pytest.raises(openai.BadRequestError, match="file: the WAV file is cut short"):
+        client.audio.transcriptions.create(model="whisper", file=("a.wav", file[:-3000]))
 
 
 @pytest.mark.parametrize("model", ["embedding", pytest.param("rows", marks=pytest.mark.slow)])

@@ -182,6 +182,16 @@ def test_a_caller_that_leaves_is_let_go(endpoint: StubEndpoint) -> None:
     assert endpoint.infer(MODEL, asking(speech(0.2), max_tokens=2)).ok
 
 
+def test_a_sound_is_read_until_its_time_is_up(endpoint: StubEndpoint) -> None:
+    late = asking(speech(19.0), timeout_ms=300, return_timestamps="segments")
+    listed = ("text_output", "segments", "finish_reason")
+    reply = endpoint.infer(MODEL, Request(late.tensors, outputs=listed))
+    assert reply.texts("finish_reason") == ["timeout"]
+    assert all(segment["start"] < 19.0 for segment in segments_of(reply))
+    error = endpoint.infer(MODEL, asking(speech(19.0), timeout_ms=300, on_timeout="error")).error
+    assert error.startswith("timeout_ms: the time is up")
+
+
 def test_a_seed_gives_the_same_text_again(endpoint: StubEndpoint) -> None:
     def text(seed: int) -> str:
         fields = {"temperature": 1.5, "return_timestamps": "segments"}

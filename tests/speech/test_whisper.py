@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from automatic_speech_recognition.transcript import Segment, Wanted, Window
+from automatic_speech_recognition.whisper.rule import WhisperRule
 from automatic_speech_recognition.whisper.segments import complete_segments, split
 from automatic_speech_recognition.whisper.transcript import WhisperModel
 from hf_runtime.errors import RequestError
@@ -116,6 +117,22 @@ def test_a_model_of_one_language_takes_none(tmp_path: Path) -> None:
     with pytest.raises(RequestError, match="language: got en, but this model knows one"):
         WhisperModel(*loaded).check(Wanted(language="en"))
     assert_as_transformers(loaded, speech(3.0), Wanted())
+
+
+def test_suppressed_tokens_are_never_written_and_some_not_first(loaded: Any) -> None:
+    tokens = WhisperModel(*loaded).tokens
+    rule = WhisperRule(tokens, forced=((258, 260), (262,)))
+
+    def allowed(token_ids: list[int]) -> set[int]:
+        logits = torch.zeros(tokens.vocab_size)
+        rule.restrict(logits, token_ids)
+        return {id_ for id_, logit in enumerate(logits.tolist()) if logit == 0}
+
+    every = set(range(tokens.vocab_size)) - set(tokens.suppressed)
+    assert len(tokens.suppressed) == 5
+    assert (allowed([]), allowed([258])) == ({258, 260}, {262})
+    assert allowed([258, 262]) == every - {32, END}
+    assert allowed([258, 262, 5]) == every
 
 
 def test_segments_are_complete_where_one_time_follows_another() -> None:

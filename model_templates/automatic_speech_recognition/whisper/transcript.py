@@ -30,7 +30,6 @@ class WhisperModel:
         self._extractor, self._tokenizer = processor.feature_extractor, processor.tokenizer
         self.sampling_rate = int(self._extractor.sampling_rate)
         config, own = model.config, model.generation_config
-        own.suppress_tokens = own.begin_suppress_tokens = None  # the rule of each window does that
         encoder = model.get_encoder()
         stride = encoder.conv1.stride[0] * encoder.conv2.stride[0]
         self.num_positions = int(config.max_source_positions)
