@@ -15,12 +15,14 @@ from text_generation.engine.engine import Engine
 from text_generation.engine.step import Draft, Step
 from text_generation.in_flight import engine as in_flight
 from text_generation.in_flight.engine import InFlightEngine
+from text_generation.paged.graphs import GraphedRunner
 from text_generation.sampling.sampler import Sampler
 from text_generation.sequence.sequence import Sequence, Token
 from text_generation.speculative.costs import Costs
 from text_generation.speculative.drafter import Drafter, runs_of
 
 from tests.engine.driving import Answers, Completion, running, setup
+from tests.engine.runners.test_cuda_graphs import Captures
 from tests.engine.tiny_adapters import read, save_adapter
 from tests.engine.tiny_models import VOCAB_SIZE, tiny_model
 from tests.support.triton import eventually
@@ -73,6 +75,13 @@ class Knowing:
 def _drafter(knowing: Knowing, *_: Any, runs_ahead: bool) -> Drafter:
     """In the place of what the engine would make."""
     return Drafter(knowing, 5, 32, runs_ahead=runs_ahead)
+
+
+def _with_graphs(runner: Any, _: torch.device, most: int) -> GraphedRunner:
+    """In which some steps with drafts fit, and some don't."""
+    graphed = GraphedRunner(runner, Captures(), most)
+    graphed.capture_all()
+    return graphed
 
 
 @pytest.fixture
@@ -131,6 +140,7 @@ AHEAD: dict[str, Any] = {"paged": True, "runs_ahead": True}
         ("paged", AHEAD, OPTIONS),
         ("paged", IN_PAGES, LITTLE_ROOM),
         ("paged", AHEAD, LITTLE_ROOM),
+        ("paged, CUDA graphs", AHEAD, OPTIONS),
     ],
 )
 @pytest.mark.usefixtures("eager")
@@ -144,6 +154,8 @@ def test_drafts_change_no_answer(
 ) -> None:
     if runner == "packed":
         request.getfixturevalue("not_fused")
+    if runner.endswith("graphs"):
+        monkeypatch.setattr(in_flight, "with_cuda_graphs", _with_graphs)
     knowing = Knowing([one.token_ids for one in expected])
     monkeypatch.setattr(in_flight, "make_drafter", partial(_drafter, knowing))
     made = replace(setup(tiny_model("llama"), eos=[EOS], **options), **way)
