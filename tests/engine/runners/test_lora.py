@@ -28,7 +28,7 @@ from text_generation.runners.adapter_runner import AdaptedRunner
 from tests.engine.driving import GIB, Answers, running, setup
 from tests.engine.runners.test_cuda_graphs import Captures
 from tests.engine.tiny_adapters import peft_reference, read, save_adapter, served_with
-from tests.engine.tiny_models import Asked, mixed_load, tiny_model
+from tests.engine.tiny_models import LATENT, Asked, mixed_load, random_model, tiny_model
 
 # What each of two adapters changes: attention alone; with other ranks, everything and the head.
 TARGETS: dict[str, tuple[list[str], list[str]]] = {
@@ -205,6 +205,14 @@ def test_adapters_change_what_is_generated(llama: dict[str, Path]) -> None:
     one = mixed_load(2)[1]
     asked = [(one, None), (one, "polite"), (one, "sql")]
     assert len(set(peft_reference(tiny_model("llama"), llama, asked))) == 3
+
+
+def test_an_adapter_of_what_makes_all_earlier_keys_is_refused(tmp_path: Path) -> None:
+    """Another sequence's adapter, or none, may have been there for the earlier ones."""
+    model = random_model("deepseek_v3", **LATENT)
+    saved = {"late": save_adapter(model, tmp_path, r=4, target_modules=["kv_b_proj"])}
+    with pytest.raises(LoadError, match=r"^adapters: .*kv_b_proj makes the keys and values of all"):
+        attach(model, read(model, saved))
 
 
 def test_a_model_without_adapters_keeps_its_layers() -> None:
