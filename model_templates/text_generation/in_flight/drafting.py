@@ -22,8 +22,9 @@ from ..speculative.drafter import Drafter, Proposer
 from ..speculative.model_proposer import ModelProposer
 from ..speculative.ngram_proposer import NgramProposer
 from .rotary import settle_rotary
-from .runner_selection import RunnerFactory, UnsupportedModelError, select_runner
+from .runner_selection import UnsupportedModelError, select_runner
 from .step_tokens import max_num_batched_tokens
+from .trial import RunnerFactory
 from .warm_up import dummy_sequence
 
 # Rows of logits in a step, for a sequence that a model serves at once, and at least. A GPU's memory

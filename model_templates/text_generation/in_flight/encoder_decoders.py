@@ -28,7 +28,8 @@ from ..runners.encoding import Encoder
 from ..sequence.sampling_params import SamplingParams
 from ..sequence.sequence import Sequence
 from ..sequence.source import Source, text_source
-from .runner_selection import RunnerFactory, UnsupportedModelError, logits_after, tolerance
+from .runner_selection import UnsupportedModelError
+from .trial import RunnerFactory, logits_after, tolerance
 from .warm_up import dummy_sequence
 
 _LENGTHS = (13, 10, 6, 6, 6)  # of sources, in tokens; a step encodes 16

@@ -34,9 +34,9 @@ from .draft_trial import computes_drafts
 from .drafting import beside_draft, make_drafter, plan_draft
 from .encoding import encode, forget_embeddings
 from .plan import plan
-from .runner_selection import Runner
 from .step_tokens import max_num_batched_tokens
 from .storage import allocate
+from .trial import Runner
 from .warm_up import warm_up
 
 _LONGEST_WAIT_S = 0.05  # for grammars, which mostly take less than the step

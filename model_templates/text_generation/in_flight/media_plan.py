@@ -20,18 +20,8 @@ from ..runners.media_runner import MediaRunner
 from ..runners.packed_runner import PackedRunner
 from ..sequence.sequence import Sequence
 from ..sequence.source import Source
-from .runner_selection import (
-    TRIAL_WIDTH,
-    WIDTHS,
-    Expected,
-    InPages,
-    Runner,
-    RunnerFactory,
-    TrialRun,
-    UnsupportedModelError,
-    fused_runner,
-    trial_logits,
-)
+from .runner_selection import InPages, UnsupportedModelError, fused_runner
+from .trial import TRIAL_WIDTH, WIDTHS, Expected, Runner, RunnerFactory, TrialRun, trial_logits
 
 _MOST_FEATURE_BYTES, _FEATURE_SHARE = 2**28, 0.05
 _NUM_STEPS = 3  # that a trial prompt is computed in, at least

@@ -18,8 +18,9 @@ from .encoder_decoders import EncoderDecoder, hold_encoder_decoder
 from .largest_step import free_beside_steps, longest_source_step
 from .media_plan import MediaPlan, decoder_entry, free_beside_features, plan_media
 from .rotary import settle_rotary
-from .runner_selection import RunnerFactory, UnsupportedModelError, select_runner
+from .runner_selection import UnsupportedModelError, select_runner
 from .storage import Storage, plan_storage
+from .trial import RunnerFactory
 
 # Of an encoder-decoder whose sources are so long that fewer fit, the generate engine holds more.
 _FEWEST_SLOTS = 4

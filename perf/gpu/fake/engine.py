@@ -10,7 +10,7 @@ from unittest.mock import patch
 import torch
 from hf_runtime.devices.device import free_bytes
 from text_generation.engine.engine import EngineSetup
-from text_generation.in_flight import runner_selection
+from text_generation.in_flight import trial
 from text_generation.in_flight.engine import InFlightEngine
 from text_generation.lora.linear import Adapters
 from text_generation.options import Options
@@ -118,7 +118,7 @@ def engine_on(
     )
     fake = FakeEngine(gpu, setup)
     try:
-        with patch.object(runner_selection, "own_logits", _own_logits):
+        with patch.object(trial, "own_logits", _own_logits):
             fake.engine.prepare()
         yield fake
     finally:

@@ -1,7 +1,7 @@
 """Reads a transformers model as a decoder, from one recorded forward of a few tokens.
 
 Every part is held against what the model computed in that forward. Whether the whole is right shows
-in the trial run of in_flight/runner_selection.py.
+in the trial run of in_flight/trial.py.
 """
 
 from __future__ import annotations
