@@ -21,7 +21,16 @@ from ..runners.packed_runner import PackedRunner
 from ..sequence.sequence import Sequence
 from ..sequence.source import Source
 from .runner_selection import InPages, UnsupportedModelError, fused_runner
-from .trial import TRIAL_WIDTH, WIDTHS, Expected, Runner, RunnerFactory, TrialRun, trial_logits
+from .trial import (
+    TRIAL_WIDTH,
+    WIDTHS,
+    Expected,
+    Runner,
+    RunnerFactory,
+    TrialRun,
+    name_of,
+    trial_logits,
+)
 
 _MOST_FEATURE_BYTES, _FEATURE_SHARE = 2**28, 0.05
 _NUM_STEPS = 3  # that a trial prompt is computed in, at least
@@ -87,7 +96,7 @@ def plan_media(
             why_not = _why_not(factory, shapes, trial, expected)
             if not why_not:
                 return MediaPlan(factory, entry, trial.cuts_sources, trial.shares)
-            reasons.append(f"{fed.__name__}: {why_not}")
+            reasons.append(f"{name_of(fed)}: {why_not}")
     raise UnsupportedModelError(f"with images: {'; '.join(reasons)}")
 
 

@@ -47,6 +47,7 @@ from .trial import (
     Runner,
     RunnerFactory,
     TrialRun,
+    name_of,
     trial_logits,
 )
 
@@ -226,7 +227,7 @@ def _first_matching(
             if error <= expected.tolerance:
                 return candidate
             why = f"logits differ by {error:.2g} of their range"
-        names.setdefault(why, {})[getattr(candidate, "name", candidate.__name__)] = None
+        names.setdefault(why, {})[name_of(candidate)] = None
         model.set_attn_implementation(own_attention)
     raise UnsupportedModelError(
         "none of the ways to compute its steps in flight gives what its own generate gives ("

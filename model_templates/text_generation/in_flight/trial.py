@@ -47,6 +47,11 @@ class Runner(Protocol):
 RunnerFactory = Callable[[Any, Any, torch.device], Runner]
 
 
+def name_of(factory: RunnerFactory) -> str:
+    """As the log has it."""
+    return getattr(factory, "name", None) or factory.__name__
+
+
 @dataclass(frozen=True)
 class Expected:
     """``logits`` (prompts, forced tokens + 1, vocab), float32, and how far from them a runner's may
