@@ -27,7 +27,7 @@ _GIB = 2**30
 _CACHE_SHARE = 0.9
 _CPU = "cpu"
 _MODEL_FILE = "model.json"
-_WEIGHT_KEYS = ("model", "local", "revision", "dtype", "quantization")
+_WEIGHT_KEYS = ("model", "local", "revision", "dtype", "quantization", "draft_model")
 _SAMPLE = re.compile(r"^(hf_triton_\w+)\{([^}]*)\} (\S+)$", re.MULTILINE)
 _LABEL = re.compile(r'(\w+)="([^"]*)"')
 

@@ -22,9 +22,14 @@ _ITEM_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 
 def weight_bytes(folder: Path, values: Mapping[str, Any]) -> int:
     """Bytes of the weights in memory, of the model that ``values`` of a model.json in the Triton
-    model's ``folder`` say; 0 where that is not known: the files are not there yet, or the weights
-    are quantized as they are loaded.
+    model's ``folder`` say, and of its draft model; 0 where that is not known: the files are not
+    there yet, or the weights are quantized as they are loaded.
     """
+    own, draft = _own_bytes(folder, values), values.get("draft_model")
+    return own + _own_bytes(folder, {**values, **draft}) if own and draft else own
+
+
+def _own_bytes(folder: Path, values: Mapping[str, Any]) -> int:
     if values.get("quantization"):
         return 0
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
