@@ -102,10 +102,10 @@ class PackedCacheRunner(PackedRunner):
     """
 
     def _given(self, packed: PackedStep) -> dict[str, Any]:
-        return {**super()._given(packed), "past_key_values": _PackedCache(packed)}
+        return {**super()._given(packed), "past_key_values": PackedCache(packed)}
 
 
-class _PackedCache(Cache):
+class PackedCache(Cache):
     """Writes keys and values where a model's layers say, and answers for each token."""
 
     def __init__(self, packed: PackedStep) -> None:

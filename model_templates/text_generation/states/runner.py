@@ -15,7 +15,6 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from transformers import Cache
 
 from ..engine.step import PrefillChunk, Step
 from ..kv.kv_cache import KVCache
@@ -23,6 +22,7 @@ from ..kv.layer_shapes import cache_argument
 from ..kv.slot_contents import SlotCopy
 from ..runners.latent_runner import LatentRunner
 from ..runners.packed_attention import PackedStep
+from ..runners.packed_runner import PackedCache
 from ..sequence.sequence import Snapshot
 from .functions import Runs, StateFunctions, UnsupportedStatesError
 
@@ -76,7 +76,7 @@ class StateRunner(LatentRunner):
             return super().run(input_ids, packed, rows)
 
     def _given(self, packed: PackedStep) -> dict[str, Any]:
-        cache = {self._cache_name: _RowCache(self._functions), "use_cache": True}
+        cache = {self._cache_name: _RowCache(packed, self._functions), "use_cache": True}
         positions = {"position_ids": packed.positions.unsqueeze(0)}
         return {**cache, **(positions if self._takes_positions else {})}
 
@@ -117,13 +117,13 @@ def _snapshot(chunk: PrefillChunk) -> Snapshot | None:
     return kept if kept and chunk.start < kept.num_tokens <= chunk.end else None
 
 
-class _RowCache(Cache):
+class _RowCache(PackedCache):
     """The cache as modules see it: nothing is in it, so that they compute all sequences in the same
     way; what they ask for says which state goes on next.
     """
 
-    def __init__(self, functions: StateFunctions) -> None:
-        super().__init__(layers=[])
+    def __init__(self, packed: PackedStep, functions: StateFunctions) -> None:
+        super().__init__(packed)
         self._functions = functions
 
     def get_conv_state(self, layer_idx: int, state_idx: int = 0) -> None:
@@ -156,9 +156,3 @@ class _RowCache(Cache):
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
         return 0
-
-    def update(
-        self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """The attention function writes them to the slots."""
-        return key_states, value_states
