@@ -24,6 +24,7 @@ KERNELS = {
     "gemma3": 202,
     "gpt-neox": 68,
     "gpt2": 51,
+    "gptj": 91,
     "llama": 22,
     "mistral": 22,
     "mixtral": 138,

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import fields, is_dataclass, replace
 from typing import Any
 from unittest.mock import patch
 
 import torch
 from hf_runtime.devices.device import free_bytes
 from text_generation.engine.engine import EngineSetup
+from text_generation.fused.decoder import Decoder, Linear
+from text_generation.fused.reading.decoders import read_decoder
+from text_generation.gpu import runner as gpu_runner
 from text_generation.in_flight import trial
 from text_generation.in_flight.engine import InFlightEngine
-from text_generation.lora.linear import Adapters
+from text_generation.lora.linear import Adapters, with_adapters, without_adapters
 from text_generation.options import Options
 from text_generation.sequence.detokenizer import Detokenizer
 from text_generation.sequence.sampling_params import SamplingParams
@@ -101,6 +105,36 @@ def _own_logits(
     return torch.empty(len(forced), len(forced[0]) + 1, vocab_size, device=input_ids.device)
 
 
+def _read_decoder(model: Any, max_model_len: int, join: Callable[..., Linear]) -> Decoder:
+    """What is read off a recorded forward, which has to have values: that of a model like this one
+    on the CPU, with this one's modules in the place of that one's.
+    """
+    twin = type(model)(model.config).eval().to(model.dtype)
+    names = {id(module): name for name, module in twin.named_modules()}
+    modules, moved = dict(model.named_modules()), dict[int, Any]()
+
+    def join_own(*parts: Any) -> Linear:
+        own = [modules[names[id(part)]] for part in parts]
+        return with_adapters(join(*map(without_adapters, own)), own)
+
+    def of_model(value: Any) -> Any:
+        if isinstance(value, torch.nn.Module):
+            return modules[names[id(value)]]
+        if isinstance(value, torch.Tensor):
+            return value.to(model.device)
+        if isinstance(value, list):
+            return [of_model(item) for item in value]
+        if not is_dataclass(value) or isinstance(value, type):
+            return value
+        if id(value) not in moved:
+            parts = {part.name: of_model(getattr(value, part.name)) for part in fields(value)}
+            moved[id(value)] = replace(value, **parts)
+        return moved[id(value)]
+
+    decoder: Decoder = of_model(read_decoder(twin, max_model_len, join_own))
+    return decoder
+
+
 @contextmanager
 def engine_on(
     gpu: FakeGpu, model: Any, adapters: Adapters | None = None, **options: Any
@@ -118,7 +152,10 @@ def engine_on(
     )
     fake = FakeEngine(gpu, setup)
     try:
-        with patch.object(trial, "own_logits", _own_logits):
+        with (
+            patch.object(trial, "own_logits", _own_logits),
+            patch.object(gpu_runner, "read_decoder", _read_decoder),
+        ):
             fake.engine.prepare()
         yield fake
     finally:
