@@ -24,11 +24,12 @@ from generator.openai_api.bodies import Bodies, check_encoding
 from generator.openai_api.connections import Connections
 from generator.openai_api.media_hosts import MediaHosts
 from generator.openai_api.routes import embeddings, speech
-from generator.openai_api.routes.answers import Answer, Chunks, events, sse, to_json, whole_answer
+from generator.openai_api.routes.answers import Answer, Chunks, to_json
 from generator.openai_api.routes.chat import CHAT
 from generator.openai_api.routes.completions import COMPLETIONS
+from generator.openai_api.routes.endpoint import Endpoint, Writer, of_api
 from generator.openai_api.routes.merging import merged, single
-from generator.openai_api.schema.api import Api
+from generator.openai_api.routes.responses import RESPONSES
 from generator.openai_api.schema.errors import ApiError
 from generator.openai_api.schema.json_body import read_object
 from generator.openai_api.schema.media import MediaPart, tensors, with_places
@@ -85,8 +86,8 @@ class OpenAiApp:
         app.router.add_post(embeddings.PATH, self._embeddings)
         for path, task in speech.PATHS.items():
             app.router.add_post(path, self._hearing(task))
-        for api in (COMPLETIONS, CHAT):
-            app.router.add_post(api.path, self._generating(api))
+        for endpoint in (of_api(COMPLETIONS), of_api(CHAT), RESPONSES):
+            app.router.add_post(endpoint.path, self._generating(endpoint))
         return app
 
     @web.middleware
@@ -210,23 +211,24 @@ class OpenAiApp:
 
         return hear
 
-    def _generating(self, api: Api) -> Handler:
+    def _generating(self, endpoint: Endpoint) -> Handler:
         async def generate(request: web.Request) -> web.StreamResponse:
-            asked = await self._asked(request, api.read)
-            model = await self._catalog.find(asked.model, api.tasks)
+            asked = await self._asked(request, endpoint.read)
+            model = await self._catalog.find(asked.model, endpoint.tasks)
             if asked.media:
                 asked = await self._with_media(model, asked)
 
             async def answered(model: ServedModel) -> web.StreamResponse:
-                answer = Answer(api, asked, f"{api.id_prefix}{uuid.uuid4().hex}")
+                answer = Answer(asked, f"{endpoint.id_prefix}{uuid.uuid4().hex}")
                 request_id = id_of(request, answer.answer_id)
                 caller, trace = caller_of(request), trace_context(request)
                 chunks = self._chunks(model, asked, request_id, caller, trace)
                 if asked.media:
                     chunks = _naming_parts(chunks, asked.media)
+                writer = endpoint.writer(answer)
                 if asked.stream:
-                    return await _streamed(request, answer, chunks)
-                return _json(await whole_answer(answer, chunks))
+                    return await _streamed(request, writer, chunks)
+                return _json(await writer.whole(chunks))
 
             return await self._retry_if_changed(model, answered)
 
@@ -274,9 +276,9 @@ async def _naming_parts(chunks: Chunks, media: Sequence[MediaPart]) -> Chunks:
             raise with_places(error, media) from None
 
 
-async def _streamed(request: web.Request, answer: Answer, chunks: Chunks) -> web.StreamResponse:
+async def _streamed(request: web.Request, writer: Writer, chunks: Chunks) -> web.StreamResponse:
     """Sends events as they come; until the first has, an error still gets its own status."""
-    async with aclosing(events(answer, chunks)) as found:
+    async with aclosing(writer.events(chunks)) as found:
         first = await anext(found)
         response = web.StreamResponse(headers=_SSE_HEADERS)
         # The client has gone: nobody is left to tell.
@@ -289,7 +291,7 @@ async def _streamed(request: web.Request, answer: Answer, chunks: Chunks) -> web
             except ConnectionError:
                 raise
             except Exception as error:  # noqa: BLE001, the status is sent: tell of it in an event
-                await response.write(sse(_as_api_error(error, id_of(request)).body()))
+                await response.write(writer.failed(_as_api_error(error, id_of(request))))
             await response.write_eof()
     return response
 

@@ -31,7 +31,6 @@ _FINISH_REASONS = {"timeout": "length"}
 class Answer:
     """What a request has been answered so far. ``answer_id`` and ``created`` are in each chunk."""
 
-    api: Api
     asked: GenerationRequest
     answer_id: str
     created: int = field(default_factory=lambda: int(time.time()))
@@ -102,7 +101,7 @@ class Answer:
         }
 
 
-async def whole_answer(answer: Answer, chunks: Chunks) -> dict[str, Any]:
+async def whole_answer(api: Api, answer: Answer, chunks: Chunks) -> dict[str, Any]:
     """The answer as one object. Raises ApiError."""
     parts: dict[int, list[Choice]] = {}
     async with aclosing(chunks):
@@ -110,19 +109,19 @@ async def whole_answer(answer: Answer, chunks: Chunks) -> dict[str, Any]:
             for new in answer.new_choices(prompt, chunk):
                 parts.setdefault(new.index, []).append(new)
     answer.check_complete()
-    choices = [answer.api.write(_joined(parts[index])) for index in sorted(parts)]
-    return {**answer.head(answer.api.object), "choices": choices, "usage": answer.usage()}
+    choices = [api.write(_joined(parts[index])) for index in sorted(parts)]
+    return {**answer.head(api.object), "choices": choices, "usage": answer.usage()}
 
 
-async def events(answer: Answer, chunks: Chunks) -> AsyncGenerator[bytes, None]:
+async def events(api: Api, answer: Answer, chunks: Chunks) -> AsyncGenerator[bytes, None]:
     """The answer as server-sent events, those of one chunk together. Raises ApiError."""
-    head = answer.head(answer.api.chunk_object)
+    head = answer.head(api.chunk_object)
     if answer.asked.include_usage:
         head["usage"] = None  # as OpenAI has it: in every chunk, and null in all but the last
-    opening = answer.api.opening(answer.asked.n)
+    opening = api.opening(answer.asked.n)
     async with aclosing(chunks):
         async for prompt, chunk in chunks:
-            written = [answer.api.write_chunk(new) for new in answer.new_choices(prompt, chunk)]
+            written = [api.write_chunk(new) for new in answer.new_choices(prompt, chunk)]
             if written:
                 yield b"".join(sse({**head, "choices": [new]}) for new in (*opening, *written))
                 opening = ()

@@ -10,6 +10,7 @@ import difflib
 import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from dataclasses import field as dataclass_field
 from typing import Any
 
 from generator.openai_api.schema import json_body
@@ -58,7 +59,8 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
 class GenerationRequest:
     """``inputs`` has a request of Triton's for each prompt, each with ``n`` choices;
     ``num_logprobs`` is None where no log-probabilities are wanted, else how many alternatives;
-    ``tools`` are those whose calls the answer may hold; ``media`` are the files of a chat.
+    ``tools`` are those whose calls the answer may hold; ``media`` are the files of a chat;
+    ``told`` is what an answer repeats of its request.
     """
 
     model: str
@@ -69,6 +71,7 @@ class GenerationRequest:
     num_logprobs: int | None
     tools: Tools | None = None
     media: tuple[MediaPart, ...] = ()
+    told: Mapping[str, Any] = dataclass_field(default_factory=dict)
 
 
 def check_names(body: Mapping[str, Any], own: Iterable[str]) -> None:

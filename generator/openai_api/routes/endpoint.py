@@ -1,0 +1,111 @@
+"""What the app needs of a path that generates: how it is asked, and how its answers are written."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from generator.openai_api.routes.answers import Answer, Chunks, events, sse, to_json, whole_answer
+from generator.openai_api.schema.api import Api, Choice
+from generator.openai_api.schema.errors import ApiError
+from generator.openai_api.schema.request import GenerationRequest
+
+
+class Writer(Protocol):
+    """Writes one answer."""
+
+    async def whole(self, chunks: Chunks) -> dict[str, Any]:
+        """As one object. Raises ApiError."""
+
+    def events(self, chunks: Chunks) -> AsyncGenerator[bytes, None]:
+        """As server-sent events, those of one chunk together. Raises ApiError."""
+
+    def failed(self, error: ApiError) -> bytes:
+        """What tells of an error after the first event."""
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """A path for models of ``tasks``; its answers' ids begin with ``id_prefix``."""
+
+    path: str
+    tasks: Sequence[str]
+    id_prefix: str
+    read: Callable[[Mapping[str, Any]], GenerationRequest]
+    writer: Callable[[Answer], Writer]
+
+
+def of_api(api: Api) -> Endpoint:
+    """One of the two whose answers are lists of choices."""
+    return Endpoint(
+        api.path, api.tasks, api.id_prefix, api.read, lambda answer: _Choices(api, answer)
+    )
+
+
+@dataclass(frozen=True)
+class _Choices:
+    api: Api
+    answer: Answer
+
+    async def whole(self, chunks: Chunks) -> dict[str, Any]:
+        return await whole_answer(self.api, self.answer, chunks)
+
+    def events(self, chunks: Chunks) -> AsyncGenerator[bytes, None]:
+        return events(self.api, self.answer, chunks)
+
+    def failed(self, error: ApiError) -> bytes:
+        return sse(error.body())
+
+
+class TypedEvents:
+    """Writes an answer of one choice as events that name their type; whole, it is what they add up
+    to.
+    """
+
+    def __init__(self, answer: Answer) -> None:
+        self.answer = answer
+
+    def begin(self) -> list[dict[str, Any]]:
+        """The events before the first text; the prompt's tokens are known."""
+        raise NotImplementedError
+
+    def add(self, new: Choice) -> list[dict[str, Any]]:
+        """The events of what a chunk brings."""
+        raise NotImplementedError
+
+    def end(self) -> list[dict[str, Any]]:
+        """The last events."""
+        raise NotImplementedError
+
+    def result(self) -> dict[str, Any]:
+        """The answer, once it has ended."""
+        raise NotImplementedError
+
+    async def whole(self, chunks: Chunks) -> dict[str, Any]:
+        """The answer as one object. Raises ApiError."""
+        async with aclosing(self.events(chunks)) as found:
+            async for _ in found:
+                pass
+        return self.result()
+
+    async def events(self, chunks: Chunks) -> AsyncGenerator[bytes, None]:
+        """The answer as events. Raises ApiError."""
+        begun = False
+        async with aclosing(chunks):
+            async for prompt, chunk in chunks:
+                added = list(self.answer.new_choices(prompt, chunk))
+                found = [] if begun else self.begin()
+                begun = True
+                for new in added:
+                    found += self.add(new)
+                if found:
+                    yield b"".join(map(named, found))
+        self.answer.check_complete()
+        yield b"".join(map(named, self.end()))
+
+
+def named(event: Mapping[str, Any]) -> bytes:
+    """One server-sent event under the name of its type."""
+    return f"event: {event['type']}\ndata: ".encode() + to_json(event) + b"\n\n"

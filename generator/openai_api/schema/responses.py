@@ -1,0 +1,273 @@
+"""A request of ``/v1/responses`` as the same one of ``/v1/chat/completions``.
+
+Nothing is stored here: what refers to an earlier response is refused with what to send instead.
+Fields that are not named here are chat's, and are checked there.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from generator.openai_api.schema import json_body
+from generator.openai_api.schema.errors import ApiError, bad_field
+from generator.openai_api.schema.json_body import kind_of, short
+
+Json = dict[str, Any]
+_STORED = {
+    "previous_response_id": "send the earlier items in input",
+    "conversation": "send the earlier items in input",
+    "prompt": "send instructions and input",
+}
+# Chat's names of what has another name here, or no place in a response.
+_OF_CHAT = {
+    "messages": "input",
+    "max_tokens": "max_output_tokens",
+    "max_completion_tokens": "max_output_tokens",
+    "response_format": "text.format",
+    "logprobs": 'include ["message.output_text.logprobs"]',
+    "n": "one request for each choice",
+    "best_of": "one request for each choice",
+}
+_LOGPROBS = "message.output_text.logprobs"
+# What else may be included comes of hosted tools or stored reasoning: there is none to include.
+_NOTHING_TO_INCLUDE = (
+    *("reasoning.encrypted_content", "file_search_call.results", "web_search_call.results"),
+    *("web_search_call.action.sources", "message.input_image.image_url"),
+    *("computer_call_output.output.image_url", "code_interpreter_call.outputs"),
+)
+_ONLY: dict[str, tuple[Any, ...]] = {"background": (False,), "truncation": ("disabled",)}
+_NEUTRAL = ("store", "max_tool_calls", "prompt_cache_retention")
+_OWN = {
+    *("input", "instructions", "tools", "tool_choice", "text", "max_output_tokens"),
+    *("include", "reasoning", "top_logprobs", *_STORED, *_ONLY, *_NEUTRAL),
+}
+
+
+def as_chat(body: Mapping[str, Any]) -> Json:
+    """The body of the same request of chat. Raises ApiError, 400."""
+    _check_names(body)
+    chat = {name: value for name, value in body.items() if name not in _OWN}
+    chat["messages"] = _messages(body)
+    tools = body.get("tools")
+    if tools:
+        listed = json_body.json_list("tools", tools)
+        chat["tools"] = [_tool(f"tools[{number}]", tool) for number, tool in enumerate(listed)]
+    chat["tool_choice"] = _tool_choice(body.get("tool_choice"))
+    if body.get("max_output_tokens") is not None:
+        limit = json_body.integer("max_output_tokens", body["max_output_tokens"])
+        chat["max_completion_tokens"] = limit
+    chat.update(_format(body))
+    chat.update(_logprobs(body))
+    return chat
+
+
+def told(body: Mapping[str, Any]) -> Json:
+    """What a response repeats of its request."""
+    text = {"format": {"type": "text"}, **(body.get("text") or {})}
+    parallel = body.get("parallel_tool_calls")
+    temperature = body.get("temperature")
+    return {
+        "background": False,
+        "instructions": body.get("instructions"),
+        "max_output_tokens": body.get("max_output_tokens"),
+        "max_tool_calls": body.get("max_tool_calls"),
+        "metadata": body.get("metadata") or {},
+        "parallel_tool_calls": True if parallel is None else parallel,
+        "previous_response_id": None,
+        "prompt_cache_key": body.get("prompt_cache_key"),
+        "reasoning": {"effort": None, "summary": None},
+        "safety_identifier": body.get("safety_identifier"),
+        "service_tier": "default",
+        "store": False,
+        "temperature": 1.0 if temperature is None else temperature,
+        "text": text if text["format"] else {**text, "format": {"type": "text"}},
+        "tool_choice": body.get("tool_choice") or "auto",
+        "tools": [{"parameters": None, "strict": None, **one} for one in body.get("tools") or []],
+        "top_logprobs": body.get("top_logprobs") or 0,
+        "top_p": body.get("top_p"),
+        "truncation": "disabled",
+        "user": body.get("user"),
+    }
+
+
+def _check_names(body: Mapping[str, Any]) -> None:
+    for name, instead in {**_STORED, **_OF_CHAT}.items():
+        if body.get(name) is not None:
+            why = "nothing is stored here" if name in _STORED else "not a field of this path"
+            raise ApiError(400, f"{name}: {why}; {_instead(name, instead)}", name)
+    for name, allowed in _ONLY.items():
+        if body.get(name) is not None and body[name] not in allowed:
+            raise bad_field(name, "another value", json.dumps(allowed[0]))
+    reasoning = json_body.json_object("reasoning", body.get("reasoning") or {})
+    for name, value in reasoning.items():
+        # Of a summary the model writes none; how long it reasons is its own affair.
+        if value not in (None, *(("medium",) if name == "effort" else ("auto",))):
+            hint = "null; a template's own switch is sent as chat_template_kwargs"
+            raise bad_field(f"reasoning.{short(name)}", kind_of(value), hint)
+    if body.get("store") is not None:
+        json_body.boolean("store", body["store"])
+    if body.get("metadata") is not None:
+        json_body.json_object("metadata", body["metadata"])
+
+
+def _instead(name: str, instead: str) -> str:
+    return instead if name in _STORED else f"send {instead}"
+
+
+def _messages(body: Mapping[str, Any]) -> list[Json]:
+    given = body.get("input")
+    items = [{"role": "user", "content": given}] if isinstance(given, str) else given
+    messages: list[Json] = []
+    if body.get("instructions"):
+        text = json_body.text("instructions", body["instructions"])
+        messages.append({"role": "system", "content": text})
+    for number, item in enumerate(json_body.json_list("input", items)):
+        _add_item(messages, f"input[{number}]", item)
+    return messages
+
+
+def _add_item(messages: list[Json], where: str, item: Json) -> None:
+    kind = item.get("type", "message")
+    if kind == "reasoning":
+        return  # chat templates show none of earlier turns
+    if kind == "item_reference":
+        raise ApiError(400, f"{where}: nothing is stored here; send the item itself", "input")
+    add = _ITEMS.get(kind) if isinstance(kind, str) else None
+    if add is None:
+        allowed = f"{', '.join(sorted(_ITEMS))} or reasoning"
+        got = short(kind) if isinstance(kind, str) else kind_of(kind)
+        raise _bad(f"{where}.type", got, allowed)
+    add(messages, where, item)
+
+
+def _add_message(messages: list[Json], where: str, item: Json) -> None:
+    role = item.get("role")
+    if role not in ("user", "assistant", "system", "developer"):
+        raise _bad(f"{where}.role", kind_of(role), "user, assistant, system or developer")
+    role = "system" if role == "developer" else role
+    content = _content(f"{where}.content", item.get("content"))
+    last = messages[-1] if messages else {}
+    if role == last.get("role") == "system" and isinstance(content, str):
+        last["content"] = f"{last['content']}\n\n{content}"  # templates take only one
+        return
+    messages.append({"role": role, "content": content})
+
+
+def _add_call(messages: list[Json], where: str, item: Json) -> None:
+    """To the assistant's message before it, whose call it is."""
+    name, arguments, call_id = (
+        _text(where, item, field) for field in ("name", "arguments", "call_id")
+    )
+    if not messages or messages[-1]["role"] != "assistant":
+        messages.append({"role": "assistant", "content": None})
+    function = {"name": name, "arguments": arguments}
+    call = {"id": call_id, "type": "function", "function": function}
+    messages[-1].setdefault("tool_calls", []).append(call)
+
+
+def _add_output(messages: list[Json], where: str, item: Json) -> None:
+    call_id = _text(where, item, "call_id")
+    content = _content(f"{where}.output", item.get("output"))
+    messages.append({"role": "tool", "tool_call_id": call_id, "content": content})
+
+
+_ITEMS: dict[str, Callable[[list[Json], str, Json], None]] = {
+    "message": _add_message,
+    "function_call": _add_call,
+    "function_call_output": _add_output,
+}
+
+
+def _content(where: str, content: Any) -> str | list[Json]:
+    """A text, or chat's parts where some are none."""
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list):
+        got = "none" if content is None else kind_of(content)
+        raise _bad(where, got, "a text or a list of parts")
+    parts = [_part(f"{where}[{number}]", part) for number, part in enumerate(content)]
+    if all(part["type"] == "text" for part in parts):
+        return "\n".join(part["text"] for part in parts)
+    return parts
+
+
+def _part(where: str, part: Any) -> Json:
+    kind = part.get("type") if isinstance(part, dict) else None
+    if kind in ("input_text", "output_text", "text"):
+        return {"type": "text", "text": _text(where, part, "text")}
+    if kind == "refusal":
+        return {"type": "text", "text": _text(where, part, "refusal")}
+    if kind == "input_image" and part.get("image_url") is not None:
+        return {"type": "image_url", "image_url": {"url": _text(where, part, "image_url")}}
+    if kind == "input_audio":
+        return {"type": "input_audio", "input_audio": part.get("input_audio")}
+    got = short(kind) if isinstance(kind, str) else kind_of(part)
+    got += " without image_url" if kind == "input_image" else ""
+    raise _bad(where, got, "input_text, output_text, refusal, input_audio, input_image (image_url)")
+
+
+def _tool(where: str, tool: Json) -> Json:
+    kind = tool.get("type")
+    if kind != "function":
+        got = f"the hosted tool {short(kind)}" if isinstance(kind, str) else kind_of(kind)
+        raise bad_field(f"{where}.type", got, "function")
+    names = ("name", "description", "parameters", "strict")
+    return {
+        "type": "function",
+        "function": {name: tool[name] for name in names if tool.get(name) is not None},
+    }
+
+
+def _tool_choice(choice: Any) -> Any:
+    """Chat's form of it, where the name lies a level deeper."""
+    if not isinstance(choice, dict):
+        return choice
+    if choice.get("type") == "function":
+        return {"type": "function", "function": {"name": choice.get("name")}}
+    if choice.get("type") == "allowed_tools":
+        tools = json_body.json_list("tool_choice.tools", choice.get("tools"))
+        listed = [_tool(f"tool_choice.tools[{n}]", one) for n, one in enumerate(tools)]
+        allowed = {"mode": choice.get("mode"), "tools": listed}
+        return {"type": "allowed_tools", "allowed_tools": allowed}
+    return choice
+
+
+def _format(body: Mapping[str, Any]) -> Json:
+    """``response_format`` of what ``text`` says."""
+    text = json_body.json_object("text", body.get("text") or {})
+    for name, value in text.items():
+        if name not in ("format", "verbosity"):
+            raise ApiError(400, f"text: {short(name)}: unknown field", "text")
+        if name == "verbosity" and value not in (None, "medium"):
+            raise bad_field("text.verbosity", "another value", '"medium" (nothing else)')
+    given = json_body.json_object("text.format", text.get("format") or {})
+    if given.get("type") != "json_schema":
+        return {"response_format": given} if given else {}
+    schema = {name: value for name, value in given.items() if name != "type"}
+    return {"response_format": {"type": "json_schema", "json_schema": schema}}
+
+
+def _logprobs(body: Mapping[str, Any]) -> Json:
+    include = body.get("include") or []
+    for name in json_body.texts("include", include):
+        if name != _LOGPROBS and name not in _NOTHING_TO_INCLUDE:
+            raise bad_field("include", "another name", ", ".join((_LOGPROBS, *_NOTHING_TO_INCLUDE)))
+    most = body.get("top_logprobs")
+    if _LOGPROBS in include:
+        return {"logprobs": True, **({} if most is None else {"top_logprobs": most})}
+    if most:
+        raise bad_field("top_logprobs", kind_of(most), f'only with include ["{_LOGPROBS}"]')
+    return {}
+
+
+def _text(where: str, item: Mapping[str, Any], name: str) -> str:
+    value = item.get(name)
+    if not isinstance(value, str):
+        raise _bad(f"{where}.{name}", "none" if value is None else kind_of(value), "a text")
+    return value
+
+
+def _bad(where: str, got: str, allowed: str) -> ApiError:
+    return ApiError(400, f"{where}: got {got}, allowed: {allowed}", "input")

@@ -1,0 +1,168 @@
+"""``/v1/responses``: what reaches the model, and the items and events of its answer.
+
+The fake model repeats the last message, so a message is also what the model would have written.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from openai.types.responses import Response
+
+from tests.openai_api.conftest import Reply, Translator
+
+SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}}
+TOOLS = [{"type": "function", "name": "weather", "parameters": SCHEMA, "strict": True}]
+CALL = '<tool_call>{"name": "weather", "arguments": {"city": "Rome"}}</tool_call>'
+
+
+def ask(api: Translator, **body: Any) -> Reply:
+    return api.post("/v1/responses", **{"model": "echo", "input": "a b c", **body})
+
+
+def events_of(reply: Reply) -> list[dict[str, Any]]:
+    """The events' data, whose types their names repeat."""
+    pairs = [event.split("\ndata: ") for event in reply.text.split("\n\n") if event]
+    found = [Reply(200, {}, data).body for _, data in pairs]
+    assert [name for name, _ in pairs] == [f"event: {event['type']}" for event in found]
+    return found
+
+
+def test_a_response_has_all_fields_that_the_package_needs(api: Translator) -> None:
+    body = ask(api, instructions="Be short.", metadata={"a": "b"}, store=True).body
+    response = Response.model_validate(body)
+    assert response.output_text == "a b c"
+    assert response.status == "completed"
+    assert response.usage is not None
+    assert (response.usage.input_tokens, response.usage.output_tokens) == (6, 3)
+    assert (response.instructions, response.metadata) == ("Be short.", {"a": "b"})
+    assert body["store"] is False, "nothing is stored"
+
+
+def test_a_stream_adds_up_to_the_whole(api: Translator) -> None:
+    events = events_of(ask(api, stream=True))
+    assert [event["type"].removeprefix("response.") for event in events] == [
+        *("created", "in_progress", "output_item.added", "content_part.added"),
+        *["output_text.delta"] * 3,
+        *("output_text.done", "content_part.done", "output_item.done", "completed"),
+    ]
+    assert [event["sequence_number"] for event in events] == list(range(len(events)))
+    assert "".join(event["delta"] for event in events if "delta" in event) == "a b c"
+    whole = ask(api).body
+    last = events[-1]["response"]
+    for response in (whole, last):
+        response["output"][0].pop("id")
+        for name in ("id", "created_at", "completed_at"):
+            response.pop(name)
+    assert last == whole
+    assert events[0]["response"]["output"] == []
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_answer_that_is_cut_off_is_incomplete(api: Translator, stream: bool) -> None:
+    reply = ask(api, max_output_tokens=2, stream=stream)
+    body = reply.body if not stream else events_of(reply)[-1]["response"]
+    assert body["status"] == body["output"][0]["status"] == "incomplete"
+    assert body["incomplete_details"] == {"reason": "max_output_tokens"}
+    assert api.triton.seen[-1]["sampling_parameters"]["max_tokens"] == 2
+
+
+def test_text_and_calls_are_items_of_their_own(api: Translator) -> None:
+    reply = ask(api, input=f"I look. {CALL}{CALL}", tools=TOOLS, stream=True)
+    events = events_of(reply)
+    output = events[-1]["response"]["output"]
+    assert [item["type"] for item in output] == ["message", "function_call", "function_call"]
+    assert output[0]["content"][0]["text"] == "I look. "
+    assert [item["arguments"] for item in output[1:]] == ['{"city": "Rome"}'] * 2
+    assert len({item["call_id"] for item in output[1:]}) == 2
+    for index, item in enumerate(output):
+        own = [event for event in events if event.get("output_index") == index]
+        assert own[0]["type"] == "response.output_item.added"
+        assert own[-1] == {**own[-1], "type": "response.output_item.done", "item": item}
+        assert {event["item_id"] for event in own if "item_id" in event} == {item["id"]}
+        deltas = "".join(event["delta"] for event in own if "delta" in event)
+        assert deltas == item.get("arguments", "I look. ")
+
+
+def test_items_become_a_chat(api: Translator) -> None:
+    part = {"type": "input_text", "text": "Weather?"}
+    items = [
+        {"role": "developer", "content": "Be kind."},
+        {"type": "message", "role": "user", "content": [part]},
+        {"type": "reasoning", "id": "rs_1", "summary": []},
+        {"role": "assistant", "content": [{"type": "output_text", "text": "I look."}]},
+        {"type": "function_call", "call_id": "c1", "name": "weather", "arguments": "{}"},
+        {"type": "function_call", "call_id": "c2", "name": "weather", "arguments": "{}"},
+        {"type": "function_call_output", "call_id": "c1", "output": "sun"},
+        {"type": "function_call_output", "call_id": "c2", "output": [{**part, "text": "rain"}]},
+    ]
+    choice = {"type": "function", "name": "weather"}
+    ask(api, input=items, instructions="Be short.", tools=TOOLS, tool_choice=choice)
+    seen = api.triton.seen[-1]
+    calls = [
+        {"id": c, "type": "function", "function": {"name": "weather", "arguments": "{}"}}
+        for c in ("c1", "c2")
+    ]
+    assert Reply(200, {}, seen["messages"]).body == [
+        {"role": "system", "content": "Be short.\n\nBe kind."},
+        {"role": "user", "content": "Weather?"},
+        {"role": "assistant", "content": "I look.", "tool_calls": calls},
+        {"role": "tool", "tool_call_id": "c1", "content": "sun"},
+        {"role": "tool", "tool_call_id": "c2", "content": "rain"},
+    ]
+    function = {"name": "weather", "parameters": SCHEMA, "strict": True}
+    assert Reply(200, {}, seen["tools"]).body == [{"type": "function", "function": function}]
+    assert "json_schema" in seen["sampling_parameters"]
+
+
+def test_a_format_holds_the_answer(api: Translator) -> None:
+    text = {"format": {"type": "json_schema", "name": "x", "schema": SCHEMA, "strict": True}}
+    assert ask(api, text=text).body["text"] == text
+    held = api.triton.seen[-1]["sampling_parameters"]["json_schema"]
+    assert Reply(200, {}, held).body == SCHEMA
+
+
+def test_log_probabilities_where_they_are_included(api: Translator) -> None:
+    body = ask(api, include=["message.output_text.logprobs"], top_logprobs=2).body
+    logprobs = Response.model_validate(body).output[0].content[0].logprobs  # type: ignore[union-attr, index]
+    assert logprobs is not None
+    assert [entry.logprob for entry in logprobs] == [-1.5] * 3
+
+
+@pytest.mark.parametrize(
+    "body, told",
+    [
+        ({"previous_response_id": "resp_1"}, "send the earlier items in input"),
+        ({"conversation": "conv_1"}, "send the earlier items in input"),
+        ({"background": True}, "allowed: false"),
+        ({"messages": []}, "send input"),
+        ({"max_tokens": 3}, "send max_output_tokens"),
+        ({"input": []}, "input: got an empty list"),
+        ({"input": None}, "input: got null"),
+        ({"input": [{"type": "item_reference", "id": "x"}]}, "input[0]: nothing is stored"),
+        ({"input": [{"type": "mcp_call"}]}, "input[0].type: got mcp_call"),
+        ({"input": [{"role": "user", "content": [{"type": "input_file"}]}]}, "got input_file"),
+        ({"tools": [{"type": "web_search"}]}, "tools[0].type: got the hosted tool web_search"),
+        ({"text": {"format": {"type": "x"}}}, "text.format.type: got a text"),
+        ({"reasoning": {"effort": "high"}}, "reasoning.effort"),
+        ({"include": ["x"]}, "include: got another name"),
+        ({"truncation": "auto"}, 'allowed: "disabled"'),
+        ({"nonsense": 1}, "nonsense: unknown or unsupported field"),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+def test_what_is_not_held_is_refused_by_its_name(
+    api: Translator, body: dict[str, Any], told: str
+) -> None:
+    reply = ask(api, **body)
+    assert reply.status == 400
+    assert told in reply.error["message"]
+    assert not api.triton.seen
+
+
+def test_an_error_after_the_first_event_is_a_failed_response(api: Translator) -> None:
+    last = events_of(ask(api, input="a b!fails", stream=True))[-1]
+    assert last["type"] == "response.failed"
+    assert Response.model_validate(last["response"]).error is not None
+    assert ask(api, input="!503", stream=True).status == 503
