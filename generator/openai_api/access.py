@@ -27,7 +27,7 @@ class AccessCheck:
         """Counts the request to its caller. Raises ApiError (401, 429)."""
         if request.path == OPEN_PATH:
             return
-        header = request.headers.get("Authorization")
+        header = _authorization(request)
         given = None if header is None else header.encode(errors="surrogateescape")
         try:
             account = self._callers.of(given, request.remote or "")
@@ -60,6 +60,12 @@ class AccessCheck:
 
     def _cors(self, request: web.Request) -> dict[str, str]:
         return cors.headers(self._access, request.headers.get("Origin"))
+
+
+def _authorization(request: web.Request) -> str | None:
+    """OpenAI's header, or Anthropic's as one of OpenAI's."""
+    key = request.headers.get("x-api-key")
+    return request.headers.get("Authorization", None if key is None else f"Bearer {key}")
 
 
 def caller_of(request: web.Request) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""The HTTP side: routes, the key, and every error in OpenAI's format.
+"""The HTTP side: routes, the key, and every error in the format of its API.
 
 A client that goes takes its handler with it (aiohttp's handler_cancellation), and the handler its
 calls to Triton.
@@ -23,7 +23,7 @@ from generator.openai_api.access import AccessCheck, caller_of
 from generator.openai_api.bodies import Bodies, check_encoding
 from generator.openai_api.connections import Connections
 from generator.openai_api.media_hosts import MediaHosts
-from generator.openai_api.routes import embeddings, speech
+from generator.openai_api.routes import embeddings, messages, speech
 from generator.openai_api.routes.answers import Answer, Chunks, to_json
 from generator.openai_api.routes.chat import CHAT
 from generator.openai_api.routes.completions import COMPLETIONS
@@ -50,6 +50,10 @@ Asked = TypeVar("Asked")
 # A body with images takes a tenth of a second and more to read.
 _LARGE_BYTES = 2**20
 
+_GENERATING = (
+    *(of_api(COMPLETIONS), of_api(CHAT), RESPONSES),
+    *(messages.MESSAGES, messages.COUNT_TOKENS),
+)
 _SSE_HEADERS = {
     "Content-Type": "text/event-stream; charset=utf-8",
     "Cache-Control": "no-cache",
@@ -78,7 +82,7 @@ class OpenAiApp:
 
     def application(self) -> web.Application:
         """Everything under its path."""
-        app = web.Application(middlewares=[_errors_in_openais_format, self._check_headers])
+        app = web.Application(middlewares=[_errors_in_the_apis_format, self._check_headers])
         app.on_response_prepare.extend((send_id, self._access.send_cors))
         app.router.add_get("/health", self._health)
         app.router.add_get("/v1/models", self._models)
@@ -86,7 +90,7 @@ class OpenAiApp:
         app.router.add_post(embeddings.PATH, self._embeddings)
         for path, task in speech.PATHS.items():
             app.router.add_post(path, self._hearing(task))
-        for endpoint in (of_api(COMPLETIONS), of_api(CHAT), RESPONSES):
+        for endpoint in _GENERATING:
             app.router.add_post(endpoint.path, self._generating(endpoint))
         return app
 
@@ -297,16 +301,16 @@ async def _streamed(request: web.Request, writer: Writer, chunks: Chunks) -> web
 
 
 @web.middleware
-async def _errors_in_openais_format(request: web.Request, handler: Handler) -> web.StreamResponse:
+async def _errors_in_the_apis_format(request: web.Request, handler: Handler) -> web.StreamResponse:
     try:
         return await handler(request)
     except web.HTTPException as error:
         got = f"{request.method} {request.path}"[:200]
         allow = {name: error.headers[name] for name in ("Allow",) if name in error.headers}
         hint = f", allowed: {allow['Allow']}" if allow else ", see /v1/models"
-        return _error(ApiError(error.status, f"{got}: {error.reason}{hint}"), allow)
+        return _error(request, ApiError(error.status, f"{got}: {error.reason}{hint}"), allow)
     except Exception as error:  # noqa: BLE001, the edge of a request
-        return _error(_as_api_error(error, id_of(request)))
+        return _error(request, _as_api_error(error, id_of(request)))
 
 
 def _as_api_error(error: Exception, request_id: str) -> ApiError:
@@ -323,8 +327,11 @@ def _as_api_error(error: Exception, request_id: str) -> ApiError:
     return ApiError(500, f"internal error: {type(error).__name__}")
 
 
-def _error(error: ApiError, headers: dict[str, str] | None = None) -> web.Response:
-    return _json(error.body(), error.status, {**error.headers(), **(headers or {})})
+def _error(
+    request: web.Request, error: ApiError, headers: dict[str, str] | None = None
+) -> web.Response:
+    body = messages.error_body(error) if messages.is_under(request.path) else error.body()
+    return _json(body, error.status, {**error.headers(), **(headers or {})})
 
 
 def _json(

@@ -1,0 +1,208 @@
+"""``/v1/messages``: Anthropic's API. The request is chat's, and so are its answer's texts and
+calls; here they are written as Anthropic's content blocks, events and errors.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass, replace
+from typing import Any
+
+from generator.openai_api.routes import chat
+from generator.openai_api.routes.answers import Answer, Chunks
+from generator.openai_api.routes.endpoint import Endpoint, TypedEvents, named
+from generator.openai_api.schema import messages
+from generator.openai_api.schema.api import Choice
+from generator.openai_api.schema.errors import ApiError, bad_field
+from generator.openai_api.schema.request import GenerationRequest
+from generator.openai_api.triton.catalog import CHAT_TASKS
+
+Json = dict[str, Any]
+PATH = "/v1/messages"
+_REASONS = {"length": "max_tokens", "tool_calls": "tool_use"}
+_ERRORS = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    405: "invalid_request_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+}
+
+
+def read(body: Mapping[str, Any]) -> GenerationRequest:
+    """What the request asks for. Raises ApiError, 400."""
+    stop = body.get("stop_sequences") or []
+    return replace(chat.read(messages.as_chat(body)), told={"stop_sequences": stop})
+
+
+def read_count(body: Mapping[str, Any]) -> GenerationRequest:
+    """The same prompt, and nothing that an answer is held to. Raises ApiError, 400."""
+    if body.get("stream"):
+        raise bad_field("stream", "true", "false")
+    choice = body.get("tool_choice")
+    is_none = isinstance(choice, dict) and choice.get("type") == "none"
+    prompt = {name: body[name] for name in body if name not in ("tool_choice", "output_config")}
+    return read({**prompt, "tool_choice": choice if is_none else None, "max_tokens": 1})
+
+
+def is_under(path: str) -> bool:
+    """Whether a path is Anthropic's."""
+    return path == PATH or path.startswith(f"{PATH}/")
+
+
+def error_body(error: ApiError) -> Json:
+    """Anthropic's error object."""
+    kind = _ERRORS.get(error.status, "api_error")
+    return {"type": "error", "error": {"type": kind, "message": error.message}}
+
+
+class MessageWriter(TypedEvents):
+    """Writes one message. A block is open until another begins or the answer ends."""
+
+    def __init__(self, answer: Answer) -> None:
+        super().__init__(answer)
+        self._content: list[Json] = []
+        self._is_open = False
+        self._stops: list[str] = list(answer.asked.told["stop_sequences"])
+        self._waiting = ""  # the end of the text, which may be a stop sequence
+        self._stop_reason: str | None = None
+        self._stop_sequence: str | None = None
+
+    def begin(self) -> list[Json]:
+        """The message without any content."""
+        return [{"type": "message_start", "message": self._message([])}, {"type": "ping"}]
+
+    def add(self, new: Choice) -> list[Json]:
+        """Text and calls, each in a block."""
+        text = self._without_stop(new)
+        found = self._add_text(text) if text else []
+        for call in new.calls:
+            found += self._add_call(call)
+        if self._stop_reason == "end_turn" and any("input" in block for block in self._content):
+            self._stop_reason = "tool_use"
+        return found
+
+    def end(self) -> list[Json]:
+        """The open block's end, and the message's."""
+        found = [] if self._content else self._open({"type": "text", "text": ""})
+        delta = {"stop_reason": self._stop_reason, "stop_sequence": self._stop_sequence}
+        ended = {"type": "message_delta", "delta": delta, "usage": self._usage()}
+        return [*found, *self._close(), ended, {"type": "message_stop"}]
+
+    def failed(self, error: ApiError) -> bytes:
+        """The error as an event."""
+        return named(error_body(error))
+
+    def result(self) -> Json:
+        """The whole message."""
+        content = [
+            {**block, "input": json.loads(block["input"] or "{}")} if "input" in block else block
+            for block in self._content
+        ]
+        return self._message(content)
+
+    def _message(self, content: list[Json]) -> Json:
+        return {
+            "id": self.answer.answer_id,
+            "type": "message",
+            "role": "assistant",
+            "model": self.answer.asked.model,
+            "content": content,
+            "stop_reason": self._stop_reason,
+            "stop_sequence": self._stop_sequence,
+            "usage": self._usage(),
+        }
+
+    def _usage(self) -> Json:
+        used = self.answer.usage()
+        return {"input_tokens": used["prompt_tokens"], "output_tokens": used["completion_tokens"]}
+
+    def _without_stop(self, new: Choice) -> str:
+        """The new text as far as it is none of a stop sequence."""
+        text = self._waiting + new.text
+        if new.finish_reason:
+            self._waiting = ""
+            self._stop_reason = _REASONS.get(new.finish_reason, "end_turn")
+            found = next((stop for stop in self._stops if stop and text.endswith(stop)), None)
+            if found is None or new.finish_reason != "stop":
+                return text
+            self._stop_reason, self._stop_sequence = "stop_sequence", found
+            return text.removesuffix(found)
+        if new.calls:
+            self._waiting = ""
+            return text
+        longest = max(map(len, self._stops), default=0)
+        lengths = range(min(longest, len(text)), 0, -1)
+        ends = (text[-length:] for length in lengths)
+        self._waiting = next((end for end in ends if self._may_stop(end)), "")
+        return text.removesuffix(self._waiting)
+
+    def _may_stop(self, end: str) -> bool:
+        return any(stop.startswith(end) for stop in self._stops)
+
+    def _delta(self, kind: str, **fields: str) -> Json:
+        delta = {"type": kind, **fields}
+        return {"type": "content_block_delta", "index": len(self._content) - 1, "delta": delta}
+
+    def _open(self, block: Json) -> list[Json]:
+        found = self._close()
+        self._content.append(block)
+        self._is_open = True
+        told = {**block, "input": {}} if "input" in block else dict(block)
+        index = len(self._content) - 1
+        return [*found, {"type": "content_block_start", "index": index, "content_block": told}]
+
+    def _add_text(self, text: str) -> list[Json]:
+        is_text = self._is_open and self._content[-1]["type"] == "text"
+        found = [] if is_text else self._open({"type": "text", "text": ""})
+        self._content[-1]["text"] += text
+        return [*found, self._delta("text_delta", text=text)]
+
+    def _add_call(self, call: Json) -> list[Json]:
+        """A call, or more of the input of the last."""
+        found, arguments = [], call["function"]["arguments"]
+        if "id" in call:
+            head = {"type": "tool_use", "id": call["id"], "name": call["function"]["name"]}
+            found = self._open({**head, "input": ""})
+        self._content[-1]["input"] += arguments
+        if arguments:
+            found.append(self._delta("input_json_delta", partial_json=arguments))
+        return found
+
+    def _close(self) -> list[Json]:
+        if not self._is_open:
+            return []
+        self._is_open = False
+        return [{"type": "content_block_stop", "index": len(self._content) - 1}]
+
+
+@dataclass(frozen=True)
+class TokenCount:
+    """How many tokens the prompt has, by the model itself: it is asked for a single token."""
+
+    answer: Answer
+
+    async def whole(self, chunks: Chunks) -> Json:
+        """The count. Raises ApiError."""
+        async with aclosing(chunks):
+            async for _, chunk in chunks:
+                return {"input_tokens": chunk.num_input_tokens}
+        raise ApiError(500, "the model's answer broke off")
+
+    def events(self, chunks: Chunks) -> AsyncGenerator[bytes, None]:
+        """Never asked for: ``read_count`` takes no stream."""
+        raise NotImplementedError
+
+    def failed(self, error: ApiError) -> bytes:
+        """As ``events``."""
+        raise NotImplementedError
+
+
+MESSAGES = Endpoint(PATH, CHAT_TASKS, "msg_", read, MessageWriter)
+COUNT_TOKENS = Endpoint(f"{PATH}/count_tokens", CHAT_TASKS, "msg_", read_count, TokenCount)

@@ -1,0 +1,226 @@
+"""A request of Anthropic's ``/v1/messages`` as the same one of ``/v1/chat/completions``.
+
+Fields that are not named here are chat's, and are checked there.
+https://docs.anthropic.com/en/api/messages
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from generator.openai_api.schema import json_body
+from generator.openai_api.schema.errors import ApiError, bad_field
+from generator.openai_api.schema.json_body import kind_of, short
+
+Json = dict[str, Any]
+# Chat's names of what has another name here, or no place in an answer.
+_OF_CHAT = {
+    "stop": "stop_sequences",
+    "max_completion_tokens": "max_tokens",
+    "response_format": "output_config.format",
+    "parallel_tool_calls": "tool_choice.disable_parallel_tool_use",
+    "user": "metadata.user_id",
+    "stream_options": "nothing: a stream always tells of its usage",
+    **dict.fromkeys(("n", "best_of"), "one request for each answer"),
+    **dict.fromkeys(("logprobs", "top_logprobs"), "them to /v1/chat/completions"),
+}
+# Names that only some values are allowed of: those that ask for nothing beyond what is done anyway.
+_ONLY: dict[str, tuple[Any, ...]] = {
+    "service_tier": ("auto", "standard_only"),
+    "thinking": ({"type": "disabled"}, {"type": "adaptive"}),
+    "mcp_servers": ([],),
+    "speed": ("standard",),
+    **dict.fromkeys(("container", "context_management", "inference_geo"), ()),
+}
+_OWN = {
+    *("system", "messages", "max_tokens", "stop_sequences", "metadata", "tools", "tool_choice"),
+    *("output_config", "cache_control", *_ONLY),
+}
+# How the model thought earlier: chat templates show nothing of it.
+_THOUGHTS = ("thinking", "redacted_thinking")
+_CHOICES = {"auto": "auto", "any": "required", "none": "none"}
+
+
+def as_chat(body: Mapping[str, Any]) -> Json:
+    """The body of the same request of chat. Raises ApiError, 400."""
+    _check_names(body)
+    chat = {name: value for name, value in body.items() if name not in _OWN}
+    chat["messages"] = [*_system(body), *_messages(body)]
+    if body.get("max_tokens") is None:
+        raise bad_field("max_tokens", "none", "an integer")
+    chat["max_completion_tokens"] = json_body.integer("max_tokens", body["max_tokens"])
+    if body.get("stop_sequences"):
+        # With it in the text it shows which one ended the answer.
+        chat["stop"] = json_body.texts("stop_sequences", body["stop_sequences"])
+        chat["include_stop_str_in_output"] = True
+    if body.get("metadata"):
+        chat["user"] = json_body.json_object("metadata", body["metadata"]).get("user_id")
+    chat.update(_tools(body))
+    chat.update(_format(body))
+    if chat["messages"][-1]["role"] == "assistant":
+        kwargs = json_body.json_object("chat_template_kwargs", body.get("chat_template_kwargs", {}))
+        chat["chat_template_kwargs"] = {**kwargs, "continue_final_message": True}
+    return chat
+
+
+def _check_names(body: Mapping[str, Any]) -> None:
+    for name, instead in _OF_CHAT.items():
+        if body.get(name) is not None:
+            raise ApiError(400, f"{name}: not a field of this path; send {instead}", name)
+    for name, allowed in _ONLY.items():
+        value = body.get(name)
+        if isinstance(value, dict) and name == "thinking":
+            value = {key: one for key, one in value.items() if key != "display"}
+        if value is not None and value not in allowed:
+            told = " or ".join(map(json.dumps, allowed)) or "null"
+            raise bad_field(name, "another value", f"{told} (nothing else)")
+
+
+def _system(body: Mapping[str, Any]) -> list[Json]:
+    if not body.get("system"):
+        return []
+    content = _content("system", body["system"])
+    if not isinstance(content, str):
+        raise bad_field("system", "another block", "texts")
+    return [{"role": "system", "content": content}]
+
+
+def _messages(body: Mapping[str, Any]) -> list[Json]:
+    messages: list[Json] = []
+    for number, message in enumerate(json_body.json_list("messages", body.get("messages"))):
+        where, role = f"messages[{number}]", message.get("role")
+        if role not in ("user", "assistant"):
+            got = short(role) if isinstance(role, str) else kind_of(role)
+            raise _bad(f"{where}.role", got, "user or assistant; instructions are sent as system")
+        blocks = _blocks(f"{where}.content", message.get("content"))
+        turn = _of_user if role == "user" else _of_assistant
+        messages += turn(f"{where}.content", blocks)
+    return messages
+
+
+def _of_user(where: str, blocks: list[Json]) -> list[Json]:
+    """The outputs of tools, each a message of its own, and what the user says."""
+    results, said = [], []
+    for number, block in enumerate(blocks):
+        if block.get("type") != "tool_result":
+            said.append((f"{where}[{number}]", block))
+            continue
+        call_id = _text(f"{where}[{number}]", block, "tool_use_id")
+        content = _content(f"{where}[{number}].content", block.get("content") or "")
+        results.append({"role": "tool", "tool_call_id": call_id, "content": content})
+    if said or not results:
+        results.append({"role": "user", "content": _joined(said)})
+    return results
+
+
+def _of_assistant(where: str, blocks: list[Json]) -> list[Json]:
+    said, calls = [], []
+    for number, block in enumerate(blocks):
+        at = f"{where}[{number}]"
+        if block.get("type") == "tool_use":
+            arguments = json_body.json_object(f"{at}.input", block.get("input"))
+            function = {"name": _text(at, block, "name"), "arguments": json.dumps(arguments)}
+            call_id = _text(at, block, "id")
+            calls.append({"id": call_id, "type": "function", "function": function})
+        elif block.get("type") not in _THOUGHTS:
+            said.append((at, block))
+    message: Json = {"role": "assistant", "content": _joined(said) if said or not calls else None}
+    return [{**message, "tool_calls": calls} if calls else message]
+
+
+def _content(where: str, content: Any) -> str | list[Json]:
+    blocks = _blocks(where, content)
+    return _joined([(f"{where}[{number}]", block) for number, block in enumerate(blocks)])
+
+
+def _blocks(where: str, content: Any) -> list[Json]:
+    if isinstance(content, str):
+        return [{"type": "text", "text": content}]
+    if not isinstance(content, list):
+        got = "none" if content is None else kind_of(content)
+        raise _bad(where, got, "a text or a list of blocks")
+    return [json_body.json_object(f"{where}[{n}]", block) for n, block in enumerate(content)]
+
+
+def _joined(blocks: list[tuple[str, Json]]) -> str | list[Json]:
+    """A text, or chat's parts where some are none."""
+    parts = [_part(where, block) for where, block in blocks]
+    if all(part["type"] == "text" for part in parts):
+        return "\n".join(part["text"] for part in parts)
+    return parts
+
+
+def _part(where: str, block: Json) -> Json:
+    kind = block.get("type")
+    if kind == "text":
+        return {"type": "text", "text": _text(where, block, "text")}
+    if kind != "image":
+        got = short(kind) if isinstance(kind, str) else kind_of(kind)
+        raise _bad(f"{where}.type", got, "text, image, tool_use or tool_result in its place")
+    source = json_body.json_object(f"{where}.source", block.get("source"))
+    if source.get("type") == "base64":
+        packed, media_type = (
+            _text(f"{where}.source", source, name) for name in ("data", "media_type")
+        )
+        return {"type": "image_url", "image_url": {"url": f"data:{media_type};base64,{packed}"}}
+    if source.get("type") == "url":
+        return {"type": "image_url", "image_url": {"url": _text(f"{where}.source", source, "url")}}
+    raise _bad(f"{where}.source.type", "another type", "base64 or url")
+
+
+def _tools(body: Mapping[str, Any]) -> Json:
+    choice = json_body.json_object("tool_choice", body.get("tool_choice") or {})
+    found: Json = {}
+    if choice.get("disable_parallel_tool_use"):
+        found["parallel_tool_calls"] = False
+    if body.get("tools"):
+        listed = json_body.json_list("tools", body["tools"])
+        found["tools"] = [_tool(f"tools[{number}]", tool) for number, tool in enumerate(listed)]
+    kind = choice.get("type", "auto")
+    if kind == "tool":
+        found["tool_choice"] = {"type": "function", "function": {"name": choice.get("name")}}
+    elif isinstance(kind, str) and kind in _CHOICES:
+        found["tool_choice"] = _CHOICES[kind]
+    else:
+        raise bad_field("tool_choice.type", "another value", "auto, any, tool or none")
+    return found
+
+
+def _tool(where: str, tool: Json) -> Json:
+    kind = tool.get("type")
+    if kind not in (None, "custom"):
+        got = f"the hosted tool {short(kind)}" if isinstance(kind, str) else kind_of(kind)
+        raise bad_field(f"{where}.type", got, "custom")
+    names = {"name": "name", "description": "description", "parameters": "input_schema"}
+    function = {own: tool[name] for own, name in names.items() if tool.get(name) is not None}
+    return {"type": "function", "function": function}
+
+
+def _format(body: Mapping[str, Any]) -> Json:
+    """``response_format`` of what ``output_config`` says."""
+    config = json_body.json_object("output_config", body.get("output_config") or {})
+    for name, value in config.items():
+        if name not in ("format", "effort"):
+            raise ApiError(400, f"output_config: {short(name)}: unknown field", "output_config")
+        if name == "effort" and value not in (None, "high"):
+            raise bad_field("output_config.effort", "another value", '"high" (nothing else)')
+    given = json_body.json_object("output_config.format", config.get("format") or {})
+    if not given:
+        return {}
+    if given.get("type") != "json_schema":
+        raise bad_field("output_config.format.type", kind_of(given.get("type")), "json_schema")
+    schema = json_body.json_object("output_config.format.schema", given.get("schema"))
+    return {"response_format": {"type": "json_schema", "json_schema": {"schema": schema}}}
+
+
+def _text(where: str, block: Mapping[str, Any], name: str) -> str:
+    value = block.get(name)
+    if not isinstance(value, str):
+        raise _bad(f"{where}.{name}", "none" if value is None else kind_of(value), "a text")
+    return value
+
+
+def _bad(where: str, got: str, allowed: str) -> ApiError:
+    return ApiError(400, f"{where}: got {got}, allowed: {allowed}", "messages")

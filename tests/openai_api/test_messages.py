@@ -1,0 +1,222 @@
+"""``/v1/messages``: what reaches the model, and the blocks, events and errors of Anthropic's API.
+
+The fake model repeats the last message, so a message is also what the model would have written.
+"""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+import pytest
+
+from tests.openai_api.conftest import Reply, Starter, Translator
+from tests.openai_api.test_responses import CALL, SCHEMA, events_of
+
+TOOLS = [{"name": "weather", "description": "Looks.", "input_schema": SCHEMA}]
+
+
+def ask(api: Translator, content: Any = "a b c", **body: Any) -> Reply:
+    messages = [{"role": "user", "content": content}]
+    return api.post(
+        "/v1/messages", **{"model": "echo", "max_tokens": 50, "messages": messages, **body}
+    )
+
+
+def parsed(text: str) -> Any:
+    return Reply(200, {}, text).body
+
+
+def test_a_message(api: Translator) -> None:
+    body = ask(api).body
+    assert body.pop("id").startswith("msg_")
+    assert body == {
+        "type": "message",
+        "role": "assistant",
+        "model": "echo",
+        "content": [{"type": "text", "text": "a b c"}],
+        "stop_reason": "end_turn",
+        "stop_sequence": None,
+        "usage": {"input_tokens": 6, "output_tokens": 3},
+    }
+    assert ask(api, max_tokens=2).body["stop_reason"] == "max_tokens"
+
+
+def test_a_stream_has_anthropics_events_in_order(api: Translator) -> None:
+    start, *events = events_of(ask(api, stream=True))
+    message = start["message"]
+    assert (start["type"], message["content"]) == ("message_start", [])
+    assert message["usage"]["input_tokens"] == 6
+    assert events == [
+        {"type": "ping"},
+        {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
+        *(
+            {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": t}}
+            for t in ("a", " b", " c")
+        ),
+        {"type": "content_block_stop", "index": 0},
+        {
+            "type": "message_delta",
+            "delta": {"stop_reason": "end_turn", "stop_sequence": None},
+            "usage": {"input_tokens": 6, "output_tokens": 3},
+        },
+        {"type": "message_stop"},
+    ]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_the_stop_sequence_is_told_and_not_in_the_text(api: Translator, stream: bool) -> None:
+    """The fake does not stop by itself: its text ends with what the model would have left there."""
+    reply = ask(api, "a b END!", stop_sequences=["x", "END!"], stream=stream)
+    parameters = api.triton.seen[-1]["sampling_parameters"]
+    assert parameters["stop"] == ["x", "END!"]
+    assert parameters["include_stop_str_in_output"] is True
+    if stream:
+        events = events_of(reply)
+        deltas = [e["delta"]["text"] for e in events if e["type"] == "content_block_delta"]
+        assert "".join(deltas) == "a b "
+        ended = events[-2]["delta"]
+    else:
+        ended = reply.body
+        assert ended["content"] == [{"type": "text", "text": "a b "}]
+    assert (ended["stop_reason"], ended["stop_sequence"]) == ("stop_sequence", "END!")
+
+
+def test_what_only_begins_like_a_stop_sequence_is_text(api: Translator) -> None:
+    text = "an EN END en"
+    events = events_of(ask(api, text, stop_sequences=["END!", "en d"], stream=True))
+    deltas = [e["delta"]["text"] for e in events if e["type"] == "content_block_delta"]
+    assert "".join(deltas) == text
+    assert events[-2]["delta"]["stop_reason"] == "end_turn"
+
+
+def test_text_and_calls_are_blocks_of_their_own(api: Translator) -> None:
+    written = f"I look. {CALL}{CALL}"
+    body = ask(api, written, tools=TOOLS).body
+    assert body["stop_reason"] == "tool_use"
+    text, *calls = body["content"]
+    assert text == {"type": "text", "text": "I look. "}
+    assert [(call["name"], call["input"]) for call in calls] == [("weather", {"city": "Rome"})] * 2
+    events = events_of(ask(api, written, tools=TOOLS, stream=True))
+    for index in (1, 2):
+        own = [event for event in events if event.get("index") == index]
+        assert own[0]["content_block"]["input"] == {}
+        parts = [event["delta"]["partial_json"] for event in own[1:-1]]
+        assert "".join(parts) == '{"city": "Rome"}'
+        assert own[-1] == {"type": "content_block_stop", "index": index}
+    assert events[-2]["delta"]["stop_reason"] == "tool_use"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_call_by_name(api: Translator, stream: bool) -> None:
+    choice = {"type": "tool", "name": "weather", "disable_parallel_tool_use": True}
+    reply = ask(api, '{"city": "Rome"}', tools=TOOLS, tool_choice=choice, stream=stream)
+    ended = events_of(reply)[-2]["delta"] if stream else reply.body
+    assert ended["stop_reason"] == "tool_use"
+    held = parsed(api.triton.seen[-1]["sampling_parameters"]["json_schema"])
+    assert held["properties"] == SCHEMA["properties"]
+
+
+def test_blocks_become_a_chat(api: Translator) -> None:
+    text = {"type": "text", "text": "Weather?", "cache_control": {"type": "ephemeral"}}
+    thought = {"type": "thinking", "thinking": "hm", "signature": "x"}
+    use = {"type": "tool_use", "id": "c1", "name": "weather", "input": {"city": "Rome"}}
+    result = {"type": "tool_result", "tool_use_id": "c1", "content": [{**text, "text": "sun"}]}
+    messages = [
+        {"role": "user", "content": [text]},
+        {"role": "assistant", "content": [thought, {"type": "text", "text": "I look."}, use]},
+        {"role": "user", "content": [{"type": "text", "text": "Well?"}, result]},
+    ]
+    ask(api, messages=messages, system=[{**text, "text": "Be short."}], tools=TOOLS)
+    seen = api.triton.seen[-1]
+    function = {"name": "weather", "arguments": '{"city": "Rome"}'}
+    calls = [{"id": "c1", "type": "function", "function": function}]
+    assert parsed(seen["messages"]) == [
+        {"role": "system", "content": "Be short."},
+        {"role": "user", "content": "Weather?"},
+        {"role": "assistant", "content": "I look.", "tool_calls": calls},
+        {"role": "tool", "tool_call_id": "c1", "content": "sun"},
+        {"role": "user", "content": "Well?"},
+    ]
+    tool = {"name": "weather", "description": "Looks.", "parameters": SCHEMA}
+    assert parsed(seen["tools"]) == [{"type": "function", "function": tool}]
+
+
+def test_an_image_is_refused_by_a_model_of_texts(api: Translator) -> None:
+    source = {
+        "type": "base64",
+        "media_type": "image/png",
+        "data": base64.b64encode(b"x").decode(),
+    }
+    reply = ask(api, [{"type": "image", "source": source}])
+    assert reply.status == 400
+    assert "reads texts alone" in reply.body["error"]["message"]
+
+
+def test_an_answer_that_is_begun_is_continued(api: Translator) -> None:
+    messages = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Well,"}]
+    ask(api, messages=messages, metadata={"user_id": "ann"})
+    seen = api.triton.seen[-1]
+    assert parsed(seen["chat_template_kwargs"]) == {"continue_final_message": True}
+    assert seen["user"] == "ann"
+
+
+def test_tokens_are_counted(api: Translator) -> None:
+    messages = [{"role": "user", "content": "a b c"}]
+    choice = {"type": "any"}
+    body = {"model": "echo", "messages": messages, "tools": TOOLS, "tool_choice": choice}
+    # The fake counts what it writes and 3.
+    assert api.post("/v1/messages/count_tokens", **body).body == {"input_tokens": 4}
+    parameters = api.triton.seen[-1]["sampling_parameters"]
+    assert parameters["max_tokens"] == 1
+    assert "json_schema" not in parameters
+
+
+@pytest.mark.parametrize(
+    "body, told",
+    [
+        ({"max_tokens": None}, "max_tokens: got none"),
+        ({"messages": []}, "messages: got an empty list"),
+        ({"messages": [{"role": "system", "content": "x"}]}, "sent as system"),
+        ({"messages": [{"role": "user", "content": [{"type": "document"}]}]}, "got document"),
+        ({"tools": [{"type": "web_search_20250305"}]}, "hosted tool web_search_20250305"),
+        ({"thinking": {"type": "enabled", "budget_tokens": 2000}}, "thinking: got another value"),
+        ({"tool_choice": {"type": "required"}}, "tool_choice.type"),
+        ({"stop": "x"}, "send stop_sequences"),
+        ({"nonsense": 1}, "nonsense: unknown or unsupported field"),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+def test_what_is_not_held_is_refused_by_its_name(
+    api: Translator, body: dict[str, Any], told: str
+) -> None:
+    reply = ask(api, **body)
+    assert (reply.status, reply.body["type"]) == (400, "error")
+    assert reply.body["error"]["type"] == "invalid_request_error"
+    assert told in reply.body["error"]["message"]
+    assert not api.triton.seen
+
+
+def test_errors_are_anthropics(api: Translator) -> None:
+    kinds = {}
+    for reply in (ask(api, "!400"), ask(api, "!500"), ask(api, "!503"), ask(api, model="no")):
+        kinds[reply.status] = reply.body["error"]["type"]
+    assert kinds == {
+        400: "invalid_request_error",
+        500: "api_error",
+        503: "overloaded_error",
+        404: "not_found_error",
+    }
+    last = events_of(ask(api, "a b!fails", stream=True))[-1]
+    assert last["error"]["type"] == "overloaded_error"
+
+
+def test_the_key_may_be_anthropics(starter: Starter) -> None:
+    fake, port = starter.triton()
+    api = starter.translator(fake, f"127.0.0.1:{port}", key="k")
+    refused = ask(api)
+    assert (refused.status, refused.body["error"]["type"]) == (401, "authentication_error")
+    api.headers["x-api-key"] = "wrong"
+    assert ask(api).status == 401
+    api.headers["x-api-key"] = "k"
+    assert ask(api).status == 200
