@@ -1,4 +1,4 @@
-"""The HTTP side: routes, the key, and every error in the format of its API.
+"""The HTTP side: routes, the key, and what each asks Triton for.
 
 A client that goes takes its handler with it (aiohttp's handler_cancellation), and the handler its
 calls to Triton.
@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import sys
 import time
-import traceback
 import uuid
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
@@ -24,16 +22,22 @@ from generator.openai_api.bodies import Bodies, check_encoding
 from generator.openai_api.connections import Connections
 from generator.openai_api.media_hosts import MediaHosts
 from generator.openai_api.routes import embeddings, messages, speech
-from generator.openai_api.routes.answers import Answer, Chunks, to_json
+from generator.openai_api.routes.answers import Answer, Chunks
 from generator.openai_api.routes.chat import CHAT
 from generator.openai_api.routes.completions import COMPLETIONS
-from generator.openai_api.routes.endpoint import Endpoint, Writer, of_api
+from generator.openai_api.routes.endpoint import Endpoint, of_api
 from generator.openai_api.routes.merging import merged, single
 from generator.openai_api.routes.responses import RESPONSES
 from generator.openai_api.schema.errors import ApiError
 from generator.openai_api.schema.json_body import read_object
 from generator.openai_api.schema.media import MediaPart, tensors, with_places
 from generator.openai_api.schema.request import GenerationRequest
+from generator.openai_api.sending import (
+    Handler,
+    errors_in_the_apis_format,
+    json_response,
+    streamed,
+)
 from generator.openai_api.triton.catalog import (
     EMBEDDING_TASKS,
     MEDIA_TASKS,
@@ -45,7 +49,6 @@ from generator.openai_api.triton.client import Triton
 from generator.openai_api.triton.request_headers import Metadata, id_of, send_id, trace_context
 from generator.proxy.settings import Access
 
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 Asked = TypeVar("Asked")
 # A body with images takes a tenth of a second and more to read.
 _LARGE_BYTES = 2**20
@@ -54,11 +57,6 @@ _GENERATING = (
     *(of_api(COMPLETIONS), of_api(CHAT), RESPONSES),
     *(messages.MESSAGES, messages.COUNT_TOKENS),
 )
-_SSE_HEADERS = {
-    "Content-Type": "text/event-stream; charset=utf-8",
-    "Cache-Control": "no-cache",
-    "X-Accel-Buffering": "no",  # nginx would keep chunks back
-}
 
 
 class OpenAiApp:
@@ -82,7 +80,7 @@ class OpenAiApp:
 
     def application(self) -> web.Application:
         """Everything under its path."""
-        app = web.Application(middlewares=[_errors_in_the_apis_format, self._check_headers])
+        app = web.Application(middlewares=[errors_in_the_apis_format, self._check_headers])
         app.on_response_prepare.extend((send_id, self._access.send_cors))
         app.router.add_get("/health", self._health)
         app.router.add_get("/v1/models", self._models)
@@ -119,16 +117,16 @@ class OpenAiApp:
     async def _health(self, _request: web.Request) -> web.Response:
         if await self._triton.why_unreachable():
             raise ApiError(503, "no connection to Triton", code="unavailable")
-        return _json({"status": "ok"})
+        return json_response({"status": "ok"})
 
     async def _models(self, _request: web.Request) -> web.Response:
         models = await self._catalog.models()
-        return _json(
+        return json_response(
             {"object": "list", "data": [self._described(models[n]) for n in sorted(models)]}
         )
 
     async def _model(self, request: web.Request) -> web.Response:
-        return _json(self._described(await self._catalog.find(request.match_info["name"])))
+        return json_response(self._described(await self._catalog.find(request.match_info["name"])))
 
     def _described(self, model: ServedModel) -> dict[str, object]:
         return {
@@ -147,7 +145,7 @@ class OpenAiApp:
         async def answer(model: ServedModel) -> web.Response:
             requests = embeddings.requests(model, asked, request_id, caller_of(request))
             answers = await self._vectors(requests, trace_context(request))
-            return _json(embeddings.write(asked, answers))
+            return json_response(embeddings.write(asked, answers))
 
         try:
             return await self._retry_if_changed(model, answer)
@@ -206,7 +204,11 @@ class OpenAiApp:
                     self._triton.responses(model, sent, trace_context(request))
                 ) as found:
                     written = speech.write(asked, speech.read_speech(await anext(found)))
-                return web.Response(text=written) if isinstance(written, str) else _json(written)
+                return (
+                    web.Response(text=written)
+                    if isinstance(written, str)
+                    else json_response(written)
+                )
 
             try:
                 return await self._retry_if_changed(model, answer)
@@ -231,8 +233,8 @@ class OpenAiApp:
                     chunks = _naming_parts(chunks, asked.media)
                 writer = endpoint.writer(answer)
                 if asked.stream:
-                    return await _streamed(request, writer, chunks)
-                return _json(await writer.whole(chunks))
+                    return await streamed(request, writer, chunks)
+                return json_response(await writer.whole(chunks))
 
             return await self._retry_if_changed(model, answered)
 
@@ -278,65 +280,3 @@ async def _naming_parts(chunks: Chunks, media: Sequence[MediaPart]) -> Chunks:
                 yield chunk
         except ApiError as error:
             raise with_places(error, media) from None
-
-
-async def _streamed(request: web.Request, writer: Writer, chunks: Chunks) -> web.StreamResponse:
-    """Sends events as they come; until the first has, an error still gets its own status."""
-    async with aclosing(writer.events(chunks)) as found:
-        first = await anext(found)
-        response = web.StreamResponse(headers=_SSE_HEADERS)
-        # The client has gone: nobody is left to tell.
-        with contextlib.suppress(ConnectionError):
-            await response.prepare(request)
-            await response.write(first)
-            try:
-                async for event in found:
-                    await response.write(event)
-            except ConnectionError:
-                raise
-            except Exception as error:  # noqa: BLE001, the status is sent: tell of it in an event
-                await response.write(writer.failed(_as_api_error(error, id_of(request))))
-            await response.write_eof()
-    return response
-
-
-@web.middleware
-async def _errors_in_the_apis_format(request: web.Request, handler: Handler) -> web.StreamResponse:
-    try:
-        return await handler(request)
-    except web.HTTPException as error:
-        got = f"{request.method} {request.path}"[:200]
-        allow = {name: error.headers[name] for name in ("Allow",) if name in error.headers}
-        hint = f", allowed: {allow['Allow']}" if allow else ", see /v1/models"
-        return _error(request, ApiError(error.status, f"{got}: {error.reason}{hint}"), allow)
-    except Exception as error:  # noqa: BLE001, the edge of a request
-        return _error(request, _as_api_error(error, id_of(request)))
-
-
-def _as_api_error(error: Exception, request_id: str) -> ApiError:
-    """The error itself, or for a bug of ours one that says no more than its type."""
-    if isinstance(error, ApiError):
-        return error
-    if isinstance(error, RecursionError):
-        return ApiError(400, "the body: nested too deeply")
-    # Only the place: the text could quote a prompt.
-    frame = traceback.extract_tb(error.__traceback__)[-1]
-    place = f"{type(error).__name__} at {frame.filename}:{frame.lineno}"
-    label = f"[request id: {request_id}]"
-    sys.stderr.write(f"hf-triton: {label} the OpenAI API failed at a request: {place}\n")
-    return ApiError(500, f"internal error: {type(error).__name__}")
-
-
-def _error(
-    request: web.Request, error: ApiError, headers: dict[str, str] | None = None
-) -> web.Response:
-    body = messages.error_body(error) if messages.is_under(request.path) else error.body()
-    return _json(body, error.status, {**error.headers(), **(headers or {})})
-
-
-def _json(
-    value: dict[str, object], status: int = 200, headers: dict[str, str] | None = None
-) -> web.Response:
-    return web.Response(
-        body=to_json(value), status=status, headers=headers, content_type="application/json"
-    )

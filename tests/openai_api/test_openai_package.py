@@ -116,6 +116,21 @@ def test_a_stream_reads_as_the_whole(model: str, client: openai.OpenAI, triton: 
     assert direct["text_output"] == whole.choices[0].text
 
 
+def test_responses(client: openai.OpenAI) -> None:
+    asked: dict[str, Any] = {"model": "demo", "input": "Hello, how are you?", "temperature": 0}
+    whole = client.responses.create(**asked)
+    *_, last = client.responses.create(**asked, stream=True)
+    assert last.type in ("response.completed", "response.incomplete")
+    assert last.response.output_text == whole.output_text
+    messages: Any = [{"role": "user", "content": asked["input"]}]
+    chat = client.chat.completions.create(model="demo", messages=messages, temperature=0)
+    assert chat.choices[0].message.content == whole.output_text
+    with pytest.raises(openai.BadRequestError, match="send the earlier items in input"):
+        client.responses.create(**asked, previous_response_id=whole.id)
+    with pytest.raises(openai.BadRequestError, match="max_output_tokens: the prompt has"):
+        client.responses.create(**asked, max_output_tokens=5000)
+
+
 def test_usage_counts_prompts_and_choices(client: openai.OpenAI) -> None:
     prompts = ["I am going", "You are"]
     answer = client.completions.create(model="demo", prompt=prompts, n=2, max_tokens=5, logprobs=0)

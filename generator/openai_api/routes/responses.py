@@ -7,12 +7,13 @@ from __future__ import annotations
 import re
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
 from dataclasses import replace
 from typing import Any
 
 from generator.openai_api.routes import chat
-from generator.openai_api.routes.answers import Answer
+from generator.openai_api.routes.answers import Answer, Chunks
 from generator.openai_api.routes.endpoint import Endpoint, TypedEvents, named
 from generator.openai_api.schema import responses
 from generator.openai_api.schema.api import Choice
@@ -37,10 +38,11 @@ def read(body: Mapping[str, Any]) -> GenerationRequest:
     try:
         return replace(chat.read(as_chat), told=responses.told(body))
     except ApiError as error:
-        raise _with_own_names(error) from None
+        raise with_own_names(error) from None
 
 
-def _with_own_names(error: ApiError) -> ApiError:
+def with_own_names(error: ApiError) -> ApiError:
+    """The same error; chat's fields have their names here."""
     message, param = error.message, error.param or ""
     for name, own in _NAMES:
         message, param = name.sub(own, message), name.sub(own, param)
@@ -81,6 +83,15 @@ class ResponseWriter(TypedEvents):
         found = [] if self._output else self._open_message()
         found += self._close(self._status)
         return [*found, self._event(f"response.{self._status}", response=self.result())]
+
+    async def events(self, chunks: Chunks) -> AsyncGenerator[bytes, None]:
+        """The response as events. Raises ApiError, in whose text fields have their names here."""
+        try:
+            async with aclosing(super().events(chunks)) as found:
+                async for event in found:
+                    yield event
+        except ApiError as error:
+            raise with_own_names(error) from None
 
     def failed(self, error: ApiError) -> bytes:
         """The response with its error."""
