@@ -13,7 +13,7 @@ from generator.spec.runtime_rules import CALLER
 
 _ACCOUNT = web.RequestKey("hf_triton_account", Account)
 _CODES = {401: "invalid_api_key", 429: "rate_limit_exceeded"}
-OPEN_PATH = "/health"
+OPEN_PATHS = ("/health", "/ping")
 
 
 class AccessCheck:
@@ -25,7 +25,7 @@ class AccessCheck:
 
     def enter(self, request: web.Request) -> None:
         """Counts the request to its caller. Raises ApiError (401, 429)."""
-        if request.path == OPEN_PATH:
+        if request.path in OPEN_PATHS:
             return
         header = _authorization(request)
         given = None if header is None else header.encode(errors="surrogateescape")

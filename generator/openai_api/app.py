@@ -13,11 +13,12 @@ import uuid
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
+from importlib.metadata import version
 from typing import Any, TypeVar
 
 from aiohttp import web
 
-from generator.openai_api.access import AccessCheck, caller_of
+from generator.openai_api.access import OPEN_PATHS, AccessCheck, caller_of
 from generator.openai_api.bodies import Bodies, check_encoding
 from generator.openai_api.connections import Connections
 from generator.openai_api.media_hosts import MediaHosts
@@ -82,7 +83,9 @@ class OpenAiApp:
         """Everything under its path."""
         app = web.Application(middlewares=[errors_in_the_apis_format, self._check_headers])
         app.on_response_prepare.extend((send_id, self._access.send_cors))
-        app.router.add_get("/health", self._health)
+        for path in OPEN_PATHS:
+            app.router.add_get(path, self._health)
+        app.router.add_get("/version", self._version)
         app.router.add_get("/v1/models", self._models)
         app.router.add_get("/v1/models/{name:.+}", self._model)
         app.router.add_post(embeddings.PATH, self._embeddings)
@@ -118,6 +121,9 @@ class OpenAiApp:
         if await self._triton.why_unreachable():
             raise ApiError(503, "no connection to Triton", code="unavailable")
         return json_response({"status": "ok"})
+
+    async def _version(self, _request: web.Request) -> web.Response:
+        return json_response({"version": version("hf-triton")})
 
     async def _models(self, _request: web.Request) -> web.Response:
         models = await self._catalog.models()

@@ -103,6 +103,14 @@ def test_usage_comes_last_where_it_is_wanted(api: Translator) -> None:
     assert all(event["usage"] is None for event in events)
 
 
+def test_usage_so_far_is_in_every_event_where_it_is_wanted(api: Translator) -> None:
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    *events, usage, _ = api.chat(stream=True, stream_options=options).events
+    counts = [event["usage"]["completion_tokens"] for event in events]
+    assert counts == sorted(counts)
+    assert counts[-1] == usage["usage"]["completion_tokens"] == 3
+
+
 def test_a_model_that_does_not_stream_is_one_chunk(api: Translator) -> None:
     first, done = api.completion(model="whole", stream=True).events
     [choice] = first["choices"]

@@ -9,6 +9,7 @@ import pytest
 from generator.errors import ServerError
 from generator.openai_api.key import VARIABLE, take_key
 from generator.openai_api.triton.catalog import Catalog
+from generator.openai_api.triton.statuses import of_text
 from generator.repository import served_record
 from tests.openai_api.conftest import Starter, Translator
 from tests.openai_api.fake_triton import Model
@@ -106,6 +107,16 @@ def test_a_models_error_keeps_its_status(
     assert ("Retry-After" in reply.headers) == (status == 503)
 
 
+def test_a_prompt_that_is_too_long_is_told_in_openais_words() -> None:
+    error = of_text(
+        "max_tokens: the prompt has 900 tokens and max_tokens is 200, together 1100; this model's "
+        "context holds 1024"
+    )
+    assert (error.status, error.code) == (400, "context_length_exceeded")
+    assert error.message.startswith("This model's maximum context length is 1024 tokens.")
+    assert "1100 tokens (900 in the prompt, 200 in the completion)" in error.message
+
+
 def test_one_bad_prompt_fails_the_request(api: Translator) -> None:
     api.triton.num_waiting_at_errors = 1
     assert api.completion(prompt=["a", "!400", "b !waits"]).status == 400
@@ -139,7 +150,8 @@ def test_other_paths_and_methods(method: str, path: str, status: int, api: Trans
 def test_the_key_guards_all_but_health(starter: Starter) -> None:
     fake, port = starter.triton()
     api = starter.translator(fake, f"127.0.0.1:{port}", key="secret-key")
-    assert api.get("/health").status == 200
+    assert api.get("/health").status == api.get("/ping").status == 200
+    assert api.get("/version").status == 401
     for header in (
         None,
         "Bearer wrong",

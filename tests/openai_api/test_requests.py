@@ -90,6 +90,47 @@ def test_nulls_and_bookkeeping_change_nothing(api: Translator) -> None:
     assert api.triton.seen[0]["sampling_parameters"] == {"temperature": 1, "max_tokens": 16}
 
 
+_DEFAULTS_OF_CLIENTS: dict[str, Any] = {
+    "service_tier": "flex",
+    "prompt_cache_retention": "24h",
+    "parallel_tool_calls": True,
+    "skip_special_tokens": True,
+    "spaces_between_special_tokens": True,
+    "echo": False,
+    "use_beam_search": False,
+    "early_stopping": False,
+    "length_penalty": 1.0,
+    "priority": 0,
+    "add_generation_prompt": True,
+    "continue_final_message": False,
+    "return_token_ids": False,
+    "reasoning_effort": "medium",
+    "verbosity": "medium",
+    "logprobs": False,
+    "top_logprobs": 0,
+    **dict.fromkeys(("prompt_logprobs", "truncate_prompt_tokens", "allowed_token_ids")),
+}
+
+
+def test_the_defaults_that_clients_send_change_nothing(api: Translator) -> None:
+    assert api.chat(**_DEFAULTS_OF_CLIENTS).status == 200
+    assert api.triton.seen[0]["sampling_parameters"] == {"temperature": 1}
+
+
+@pytest.mark.parametrize(
+    "field,value",
+    [
+        *(("skip_special_tokens", False), ("use_beam_search", True), ("length_penalty", 0.5)),
+        *(("reasoning_effort", "high"), ("priority", 1), ("prompt_logprobs", 0), ("echo", True)),
+        *(("return_token_ids", True), ("truncate_prompt_tokens", 5), ("top_logprobs", 1)),
+    ],
+)
+def test_a_value_that_would_change_an_answer_is_refused(
+    field: str, value: object, api: Translator
+) -> None:
+    assert api.chat(**{field: value}).error["param"] == field
+
+
 def test_who_asks_is_a_parameter_that_a_canary_can_be_sticky_by(api: Translator) -> None:
     for fields, expected in (
         ({"user": "ann"}, "ann"),

@@ -122,6 +122,8 @@ async def events(api: Api, answer: Answer, chunks: Chunks) -> AsyncGenerator[byt
     async with aclosing(chunks):
         async for prompt, chunk in chunks:
             written = [api.write_chunk(new) for new in answer.new_choices(prompt, chunk)]
+            if answer.asked.continuous_usage:
+                head["usage"] = answer.usage()
             if written:
                 yield b"".join(sse({**head, "choices": [new]}) for new in (*opening, *written))
                 opening = ()

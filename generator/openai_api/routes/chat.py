@@ -113,7 +113,7 @@ def _num_logprobs(body: Mapping[str, Any]) -> int | None:
     """How many alternatives are wanted; None where no log-probabilities are."""
     wanted = bool(field(body, "logprobs", json_body.boolean))
     num_alternatives = field(body, "top_logprobs", json_body.integer)
-    if num_alternatives is not None and not wanted:
+    if num_alternatives and not wanted:
         raise bad_field("top_logprobs", kind_of(num_alternatives), "only with logprobs true")
     return (num_alternatives or 0) if wanted else None
 

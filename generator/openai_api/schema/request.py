@@ -43,22 +43,34 @@ SAMPLING: dict[str, Check] = {
 _READ_HERE = ("model", "stream", "stream_options", "timeout_ms", "response_format", CACHE_SALT)
 # OpenAI's own bookkeeping: it changes no answer. Whoever asks is passed on all the same, as USER:
 # a canary can be sticky by it.
-_BOOKKEEPING = ("user", "metadata", "store", "safety_identifier", "prompt_cache_key")
+_BOOKKEEPING = (
+    *("user", "metadata", "store", "safety_identifier", "service_tier"),
+    *("prompt_cache_key", "prompt_cache_retention"),
+)
 USER = "user"
 # Names that only some values are allowed of: those that ask for nothing beyond what is done anyway.
 _NEUTRAL: dict[str, tuple[Any, ...]] = {
-    "service_tier": ("auto", "default"),
     "parallel_tool_calls": (True,),
     "modalities": (["text"],),
+    **dict.fromkeys(("reasoning_effort", "verbosity"), ("medium",)),
     **dict.fromkeys(("suffix", "audio", "prediction", "functions", "function_call"), ()),
-    **dict.fromkeys(("reasoning_effort", "verbosity", "web_search_options"), ()),
+    "web_search_options": (),
+    # vLLM's, and the defaults that its clients send.
+    **dict.fromkeys(("skip_special_tokens", "spaces_between_special_tokens"), (True,)),
+    **dict.fromkeys(("use_beam_search", "early_stopping", "return_token_ids"), (False,)),
+    **dict.fromkeys(("return_tokens_as_token_ids", "continue_final_message", "echo"), (False,)),
+    "add_generation_prompt": (True,),
+    "length_penalty": (1.0, 1),
+    "priority": (0,),
+    **dict.fromkeys(("prompt_logprobs", "truncate_prompt_tokens", "allowed_token_ids"), ()),
 }
 
 
 @dataclass(frozen=True)
 class GenerationRequest:
     """``inputs`` has a request of Triton's for each prompt, each with ``n`` choices;
-    ``num_logprobs`` is None where no log-probabilities are wanted, else how many alternatives;
+    ``continuous_usage`` is what vLLM calls the usage so far, in every event. ``num_logprobs`` is
+    None where no log-probabilities are wanted, else how many alternatives;
     ``tools`` are those whose calls the answer may hold; ``media`` are the files of a chat;
     ``told`` is what an answer repeats of its request.
     """
@@ -68,6 +80,7 @@ class GenerationRequest:
     n: int
     stream: bool
     include_usage: bool
+    continuous_usage: bool
     num_logprobs: int | None
     tools: Tools | None = None
     media: tuple[MediaPart, ...] = ()
@@ -108,12 +121,14 @@ def asked(
         parameters["logprobs"] = num_logprobs
     common.update(parameters_of(body))
     common["sampling_parameters"] = json.dumps(parameters)
+    include_usage, continuous_usage = _usage(body, stream=stream)
     return GenerationRequest(
         model=_model(body),
         inputs=tuple({**prompt, **common} for prompt in prompts),
         n=parameters.get("n", 1),
         stream=stream,
-        include_usage=_include_usage(body, stream=stream),
+        include_usage=include_usage,
+        continuous_usage=include_usage and continuous_usage,
         num_logprobs=num_logprobs,
     )
 
@@ -155,20 +170,21 @@ def _model(body: Mapping[str, Any]) -> str:
     return str(name)
 
 
-def _include_usage(body: Mapping[str, Any], *, stream: bool) -> bool:
+def _usage(body: Mapping[str, Any], *, stream: bool) -> tuple[bool, bool]:
+    """Whether a stream ends with the usage, and whether each of its events has it."""
     options = field(body, "stream_options", json_body.json_object)
     if options is None:
-        return False
+        return False, False
     if not stream:
         raise bad_field("stream_options", "an object", "only with stream true")
     for name, value in options.items():
-        if name not in ("include_usage", "include_obfuscation"):
+        if name not in ("include_usage", "continuous_usage_stats", "include_obfuscation"):
             raise ApiError(400, f"stream_options: {short(name)}: unknown field", "stream_options")
         if value is not None:
             json_body.boolean(f"stream_options.{name}", value)
     if options.get("include_obfuscation"):
         raise bad_field("stream_options.include_obfuscation", "true", "false")
-    return bool(options.get("include_usage"))
+    return bool(options.get("include_usage")), bool(options.get("continuous_usage_stats"))
 
 
 def _same(value: Any, good: Any) -> bool:

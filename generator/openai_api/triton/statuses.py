@@ -41,6 +41,11 @@ _UNAVAILABLE = re.compile(
     r"try again|shutting down|not ready|no available versions|not healthy|unavailable",
     re.IGNORECASE,
 )
+# Of a prompt that the model's context does not hold.
+_TOO_LONG = re.compile(
+    r"max_tokens: the prompt has (\d+) tokens and max_tokens is (\d+), together (\d+);"
+    r" this model's context holds (\d+)"
+)
 _NOT_FOUND = re.compile(r"unknown model|is not found", re.IGNORECASE)
 # The models' names for what OpenAI's API calls otherwise.
 _OTHER_NAMES = {"text_input": "prompt", "stop_words": "stop"}
@@ -65,8 +70,21 @@ def of_text(text: str) -> ApiError:
 
 
 def _error(status: int, text: str) -> ApiError:
+    too_long = _TOO_LONG.match(text)
+    if too_long:
+        return _context_length_exceeded(*too_long.groups())
     found = _FIELD.match(text) if status == 400 else None
     if found is None:
         return ApiError(status, text, code=_CODES.get(status))
     name = _OTHER_NAMES.get(found[1], found[1])
     return ApiError(status, name + text[found.end(1) :], param=name)
+
+
+def _context_length_exceeded(prompt: str, output: str, both: str, most: str) -> ApiError:
+    """OpenAI's own words and code, by which clients know it and ask for less."""
+    text = (
+        f"This model's maximum context length is {most} tokens. However, you requested {both} "
+        f"tokens ({prompt} in the prompt, {output} in the completion). Please reduce the length of "
+        "the prompt, or max_tokens."
+    )
+    return ApiError(400, text, param="max_tokens", code="context_length_exceeded")
