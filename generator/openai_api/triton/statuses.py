@@ -42,10 +42,7 @@ _UNAVAILABLE = re.compile(
     re.IGNORECASE,
 )
 # Of a prompt that the model's context does not hold.
-_TOO_LONG = re.compile(
-    r"max_tokens: the prompt has (\d+) tokens and max_tokens is (\d+), together (\d+);"
-    r" this model's context holds (\d+)"
-)
+_TOO_LONG = re.compile(r"\w+: the prompt has (.+); this model's context holds (\d+)")
 _NOT_FOUND = re.compile(r"unknown model|is not found", re.IGNORECASE)
 # The models' names for what OpenAI's API calls otherwise.
 _OTHER_NAMES = {"text_input": "prompt", "stop_words": "stop"}
@@ -80,11 +77,10 @@ def _error(status: int, text: str) -> ApiError:
     return ApiError(status, name + text[found.end(1) :], param=name)
 
 
-def _context_length_exceeded(prompt: str, output: str, both: str, most: str) -> ApiError:
+def _context_length_exceeded(got: str, most: str) -> ApiError:
     """OpenAI's own words and code, by which clients know it and ask for less."""
     text = (
-        f"This model's maximum context length is {most} tokens. However, you requested {both} "
-        f"tokens ({prompt} in the prompt, {output} in the completion). Please reduce the length of "
-        "the prompt, or max_tokens."
+        f"This model's maximum context length is {most} tokens. However, the prompt has {got}. "
+        "Please reduce the length of the prompt or of the answer."
     )
     return ApiError(400, text, param="max_tokens", code="context_length_exceeded")
