@@ -9,6 +9,7 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
+from accelerate import init_empty_weights
 from hf_runtime.devices.device import free_bytes
 from text_generation.engine.engine import EngineSetup
 from text_generation.fused.decoder import Decoder, Linear
@@ -27,6 +28,7 @@ from perf.gpu.fake.gpu import FakeGpu
 
 # Few sizes to capture: 1, 2 and 4 decodes, and 16 tokens with chunks among them.
 SMALL: dict[str, Any] = {"max_num_seqs": 4, "max_model_len": 60, "max_num_batched_tokens": 16}
+_STD = 0.02  # of random weights, as transformers has it
 _UNTIL_STEADY = 3  # steps after the prompts': an engine may be a step ahead of what it has read
 
 
@@ -105,11 +107,30 @@ def _own_logits(
     return torch.empty(len(forced), len(forced[0]) + 1, vocab_size, device=input_ids.device)
 
 
+def _with_values(model: Any) -> Any:
+    """A model of the same configuration on the CPU. Its weights are stretches of the same random
+    numbers, each from a place of its own, so that billions of them fit; vectors are about 1, as
+    norms are.
+    """
+    with init_empty_weights(include_buffers=False):
+        twin = type(model)(model.config).eval()
+    weights = [
+        (m, name, w) for m in twin.modules() for name, w in m.named_parameters(recurse=False)
+    ]
+    size = max(weight.numel() for _, _, weight in weights) + len(weights)
+    numbers = torch.randn(size, dtype=model.dtype) * _STD
+    for place, (module, name, weight) in enumerate(weights):
+        own = numbers[place : place + weight.numel()].view(weight.shape)
+        own = own + 1 if weight.dim() == 1 else own
+        setattr(module, name, torch.nn.Parameter(own, requires_grad=False))
+    return twin
+
+
 def _read_decoder(model: Any, max_model_len: int, join: Callable[..., Linear]) -> Decoder:
     """What is read off a recorded forward, which has to have values: that of a model like this one
     on the CPU, with this one's modules in the place of that one's.
     """
-    twin = type(model)(model.config).eval().to(model.dtype)
+    twin = _with_values(model)
     names = {id(module): name for name, module in twin.named_modules()}
     modules, moved = dict(model.named_modules()), dict[int, Any]()
 
