@@ -94,7 +94,8 @@ def add_templates(folder: Path) -> None:
     for name in ("hf_runtime", "front", "text_generation"):
         shutil.copytree(ROOT / "model_templates" / name, folder / name, ignore=ignored)
     shutil.copytree(ROOT / "tests/support/counting_task", folder / "counting", ignore=ignored)
-    shutil.copy(ROOT / "model_templates" / "_macros.pbtxt.j2", folder)
+    for shared in (ROOT / "model_templates").glob("_*.pbtxt.j2"):
+        shutil.copy(shared, folder)
 
 
 def ask(triton: Triton, model: str, text: str, *outputs: str, **parameters: Any) -> Answer:

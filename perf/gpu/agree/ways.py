@@ -81,6 +81,7 @@ def _attention(device: torch.device, dtype: torch.dtype) -> Iterator[Way]:
 def _attending_by(attention: Callable[[], Any], *, is_fused: bool = True) -> Iterator[None]:
     """Raises _AbsentError."""
     from text_generation.fused.decoder import UnsupportedDecoderError
+    from text_generation.gpu.runner import GpuFusedRunner
     from text_generation.in_flight import runner_selection
 
     try:
@@ -95,7 +96,7 @@ def _attending_by(attention: Callable[[], Any], *, is_fused: bool = True) -> Ite
     with ExitStack() as stack:
         stack.enter_context(patch.object(runner_selection, "select_attention", lambda *_: attend))
         if not is_fused:
-            stack.enter_context(patch.object(runner_selection, "GpuFusedRunner", refuse))
+            stack.enter_context(patch.object(GpuFusedRunner, "__init__", refuse))
         yield
 
 
