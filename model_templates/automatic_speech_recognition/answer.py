@@ -6,7 +6,6 @@ Knows the contract's outputs and the engine as a place to submit sequences to; k
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -15,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from hf_runtime.errors import RuntimeModelError
 from hf_runtime.request.responder import Responder, strings
+from text_generation.request.answer import OneAnswer
 from text_generation.sampling.sampler import choice_seed
 from text_generation.sequence.detokenizer import Detokenizer
 from text_generation.sequence.sampling_params import SamplingParams
@@ -100,7 +100,7 @@ class Sound:
         self._num_begun = len(segments)
 
 
-class Answer:
+class Answer(OneAnswer):
     """The recipient of all windows of a request; answers its caller exactly once."""
 
     def __init__(
@@ -115,13 +115,12 @@ class Answer:
         batched: bool,
     ) -> None:
         """``submit`` takes the sequence of a window after the first."""
+        super().__init__(responder)
         self.streams = streams
-        self._responder, self._sounds, self._wanted = responder, sounds, wanted
+        self._sounds, self._wanted = sounds, wanted
         self._submit, self._on_close = submit, on_close
         self._shape = (len(sounds), 1) if batched else (len(sounds),)
         self._running: dict[Sequence, Sound] = {}
-        self._lock = threading.Lock()
-        self.is_closed = False
 
     def begin(self) -> list[Sequence]:
         """The sequences of the first windows."""
@@ -135,15 +134,6 @@ class Answer:
     def sequences(self) -> list[Sequence]:
         """Those of the windows that are read now."""
         return list(self._running)
-
-    @property
-    def request_id(self) -> str:
-        """The id that the client gave the request; empty where it gave none."""
-        return self._responder.request_id
-
-    def is_cancelled(self) -> bool:
-        """Whether nobody waits for the answer any more."""
-        return self._responder.is_cancelled()
 
     def take(self, update: Update) -> None:
         """Takes what is new of a window; at its end has the next one read."""
@@ -176,23 +166,11 @@ class Answer:
         if done:
             self._on_close(self, None)
 
-    def fail(self, error: Exception) -> None:
-        """Answers with the error, unless all was answered before."""
-        if self._close():
-            self._responder.fail(error)
-            self._on_close(self, error)
-
     def _go_on(self, sequence: Sequence) -> None:
         try:
             self._submit([sequence])
         except RuntimeModelError as error:  # the engine has died, or is being unloaded
             self.fail(error)
-
-    def _close(self) -> bool:
-        """True for the one caller that may send the last response."""
-        with self._lock:
-            was_open, self.is_closed = not self.is_closed, True
-            return was_open
 
     def _output(self, name: str) -> npt.NDArray[Any]:
         sounds = self._sounds

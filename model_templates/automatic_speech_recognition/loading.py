@@ -13,9 +13,9 @@ from hf_runtime.weights.model_files import model_files
 from hf_runtime.weights.processors import load_processor
 from hf_runtime.weights.served_model import ServedModel
 from text_generation.engine.engine import Engine
-from text_generation.loading import ModelParts, load_parts, start_engine
+from text_generation.loading import ModelParts, has_media_class, load_media_parts, start_engine
 from text_generation.options import Options as EngineOptions
-from transformers import AutoModelForMultimodalLM, AutoModelForSeq2SeqLM, AutoModelForSpeechSeq2Seq
+from transformers import AutoModelForSpeechSeq2Seq
 
 from .audio_text import AudioTextModel
 from .encoder_decoders import EncoderDecoderModel
@@ -70,8 +70,8 @@ def _load(
     """What the files hold, and how the model transcribes."""
     files = model_files(served)
     config = load_config(served, files)
-    if not config.is_encoder_decoder and _hears_in_prompts(config):
-        parts = load_parts(served, placement)
+    if not config.is_encoder_decoder and has_media_class(config):
+        parts = load_media_parts(served, files, config, placement)
         assert parts.media is not None
         own = parts.model.generation_config.max_new_tokens
         max_tokens = own or _USUAL_TOKENS
@@ -91,11 +91,6 @@ def _load(
         own = model.generation_config  # the rule of each window does what these ask for
         own.suppress_tokens = own.begin_suppress_tokens = own.forced_decoder_ids = None
     return ModelParts(config, processor.tokenizer, model, sources=sources), speech
-
-
-def _hears_in_prompts(config: Any) -> bool:
-    classes = (AutoModelForMultimodalLM, AutoModelForSeq2SeqLM)
-    return any(type(config) in one._model_mapping for one in classes)  # noqa: SLF001
 
 
 def _check_options(speech: SpeechModel, options: Options) -> None:

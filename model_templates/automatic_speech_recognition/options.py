@@ -6,10 +6,9 @@ to read ``model.json``. What means the same as for text-generation is described 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
-from typing import Any
+from dataclasses import dataclass, field
 
-from text_generation.options import Options as TextGenerationOptions
+from text_generation.options import same_option, timeout_problems
 
 # Whether the engine here can answer piece by piece; read by generator/spec/task_folders.py.
 STREAMS = True
@@ -17,13 +16,6 @@ STREAMS = True
 QUANTIZES = True
 # What model.py imports beside hf_runtime; read by generator/spec/task_folders.py.
 PACKAGES = ("text_generation",)
-
-_SHARED = {field.name: field for field in fields(TextGenerationOptions)}
-
-
-def _same(name: str) -> Any:
-    """A field of text-generation's options."""
-    return field(default=_SHARED[name].default, metadata=_SHARED[name].metadata)
 
 
 @dataclass(frozen=True)
@@ -95,15 +87,11 @@ class Options:
             "max": 64,
         },
     )
-    default_timeout_ms: int | None = _same("default_timeout_ms")
-    max_timeout_ms: int | None = _same("max_timeout_ms")
-    unload_grace_s: float = _same("unload_grace_s")
-    watchdog_s: float = _same("watchdog_s")
+    default_timeout_ms: int | None = same_option("default_timeout_ms")
+    max_timeout_ms: int | None = same_option("max_timeout_ms")
+    unload_grace_s: float = same_option("unload_grace_s")
+    watchdog_s: float = same_option("watchdog_s")
 
     def problems(self) -> list[tuple[str, str]]:
         """Mistakes that only show in two fields together, each as (field, message)."""
-        default, ceiling = self.default_timeout_ms, self.max_timeout_ms
-        if default is not None and ceiling is not None and default > ceiling:
-            message = f"got {default}, expected at most max_timeout_ms ({ceiling})"
-            return [("default_timeout_ms", message)]
-        return []
+        return timeout_problems(self)

@@ -12,7 +12,6 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import torch
-from hf_runtime.devices.device import free_bytes
 from hf_runtime.engine.reception import PooledReception
 from hf_runtime.errors import CancelledError
 from hf_runtime.metrics.publishing import Family
@@ -26,8 +25,6 @@ from text_generation.request.source_memory import SourceMemory
 from .answer import Answer, Sound, wanted_outputs
 from .loading import LoadedSpeech
 from .request import SpeechRow
-
-_MEMORY_SHARE = 4  # of what is free when the model has loaded
 
 
 class Reception(PooledReception):
@@ -55,7 +52,7 @@ class Reception(PooledReception):
             unload_grace_s=options.unload_grace_s,
         )
         self._open: dict[Answer, int] = {}  # bytes held; changed one key at a time: atomic
-        self._memory = SourceMemory(free_bytes(torch.device("cpu")) // _MEMORY_SHARE)
+        self._memory = SourceMemory.of_free()
         self._watch = CancellationWatch(self._ask_all, lambda: self._engine.thread.last_step_s)
 
     def families(self) -> Iterable[Family]:

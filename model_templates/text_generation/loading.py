@@ -37,7 +37,6 @@ from .speculative.reading import read_draft_model
 from .structured.compiling import Compiler
 from .structured.grammar_processes import GrammarProcesses
 
-_MEDIA_TASKS = ("image-text-to-text", "audio-text-to-text", "automatic-speech-recognition")
 _MEDIA_CLASSES = ("AutoModelForMultimodalLM", "AutoModelForSeq2SeqLM")
 _CLASSES = ("AutoModelForCausalLM", *_MEDIA_CLASSES)  # those of images and sounds last
 
@@ -106,17 +105,17 @@ def load_parts(
     files = model_files(served)
     config = load_config(served, files)
     check(config)
-    if served.task in _MEDIA_TASKS:
-        return _load_media_parts(served, files, config, placement)
     tokenizer = load_tokenizer(served, files)
-    model = load_model(served, files, _auto_class(config), config, placement)
+    model = load_model(served, files, _auto_class(config, _CLASSES), config, placement)
     return ModelParts(config, tokenizer, model)
 
 
-def _load_media_parts(
+def load_media_parts(
     served: ServedModel, files: Path, config: Any, placement: Placement
 ) -> ModelParts:
-    """As ``load_parts``, with the processor, which holds the tokenizer."""
+    """As ``load_parts``, of files and a configuration that are read, with the processor of images
+    or sounds, which holds the tokenizer.
+    """
     processor = load_processor(served, files)
     tokenizer = getattr(processor, "tokenizer", None)
     if tokenizer is None:
@@ -124,6 +123,11 @@ def _load_media_parts(
     model = load_model(served, files, _auto_class(config, _MEDIA_CLASSES), config, placement)
     accepted = inspect.signature(model.forward).parameters
     return ModelParts(config, tokenizer, model, MediaProcessor(processor, config, accepted))
+
+
+def has_media_class(config: Any) -> bool:
+    """Whether transformers has a model of this configuration that takes images or sounds."""
+    return bool(_classes_of(config, _MEDIA_CLASSES))
 
 
 def start_on_vllm(
@@ -205,18 +209,24 @@ def loaded_model(
     )
 
 
-def _auto_class(config: Any, names: tuple[str, ...] = _CLASSES) -> Any:
-    """The first of these classes of transformers that makes a model of this configuration, alone or
-    by remote code, else the first of all.
+def _auto_class(config: Any, names: tuple[str, ...]) -> Any:
+    """The first of these classes of transformers that makes a model of this configuration, else the
+    first of all.
     """
     import transformers
 
     if config.is_encoder_decoder:
         return transformers.AutoModelForSeq2SeqLM
+    return next(iter(_classes_of(config, names)), getattr(transformers, names[0]))
+
+
+def _classes_of(config: Any, names: tuple[str, ...]) -> list[Any]:
+    """Those of these classes that make a model of this configuration, alone or by remote code."""
+    import transformers
+
     remote = getattr(config, "auto_map", None) or {}
-    classes = [getattr(transformers, name) for name in names]
-    known = (c for c in classes if type(config) in c._model_mapping or c.__name__ in remote)  # noqa: SLF001
-    return next(known, classes[0])
+    classes = (getattr(transformers, name) for name in names)
+    return [c for c in classes if type(config) in c._model_mapping or c.__name__ in remote]  # noqa: SLF001
 
 
 def _start_engine(name: str, setup: EngineSetup) -> Engine:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from hf_runtime.devices.device import Placement
-from hf_runtime.errors import LoadError
+from hf_runtime.weights.loading import load_config
+from hf_runtime.weights.model_files import model_files
 from hf_runtime.weights.served_model import ServedModel
 
 from .loading import (
     LoadedModel,
-    load_parts,
+    load_media_parts,
     loaded_model,
     prompt_tokenizer,
     reading,
@@ -28,9 +29,9 @@ def load_media_engine(
     Raises:
         LoadError: with the one line that the operator reads.
     """
-    parts = load_parts(served, placement)
-    if parts.media is None:
-        raise LoadError(f"{served.source}: it has no processor of images or sounds")
+    files = model_files(served)
+    parts = load_media_parts(served, files, load_config(served, files), placement)
+    assert parts.media is not None
     tokenizer, own = parts.tokenizer, getattr(parts.media.processor, "chat_template", None)
     tokenizer.chat_template = own or tokenizer.chat_template
     chat = MediaChatTemplate(tokenizer, parts.media.tokens)

@@ -6,7 +6,7 @@ to read ``model.json``. It does not know engines; it only names them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
 # Whether the engines here can answer piece by piece; read by generator/spec/task_folders.py.
@@ -240,10 +240,7 @@ class Options:
                 f"({self.prompt_lookup_max})"
             )
             found.append(("prompt_lookup_min", message))
-        default, ceiling = self.default_timeout_ms, self.max_timeout_ms
-        if default is not None and ceiling is not None and default > ceiling:
-            message = f"got {default}, expected at most max_timeout_ms ({ceiling})"
-            found.append(("default_timeout_ms", message))
+        found += timeout_problems(self)
         if self.vllm is not None:
             found += [("vllm", message) for message in self._vllm_problems(self.vllm)]
             if self.vllm.get("enable_prefix_caching") and not self.prefix_cache:
@@ -263,3 +260,19 @@ class Options:
                 if name in PARALLEL and (type(size) is not int or size < 1)
             ),
         ]
+
+
+_FIELDS = {field.name: field for field in fields(Options)}
+
+
+def same_option(name: str) -> Any:
+    """A field of another task's options that is this one of ``Options``."""
+    return field(default=_FIELDS[name].default, metadata=_FIELDS[name].metadata)
+
+
+def timeout_problems(options: Any) -> list[tuple[str, str]]:
+    """A default of ``timeout_ms`` above the highest allowed, as (field, message)."""
+    default, ceiling = options.default_timeout_ms, options.max_timeout_ms
+    if default is None or ceiling is None or default <= ceiling:
+        return []
+    return [("default_timeout_ms", f"got {default}, expected at most max_timeout_ms ({ceiling})")]

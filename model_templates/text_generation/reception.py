@@ -11,8 +11,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
 
-import torch
-from hf_runtime.devices.device import free_bytes
 from hf_runtime.errors import RequestError, RuntimeModelError
 from hf_runtime.metrics.publishing import Family
 from hf_runtime.request.cancellation import CancellationWatch
@@ -30,7 +28,6 @@ from .sequence.detokenizer import Detokenizer
 from .sequence.sequence import Sequence
 from .structured.compiling import Started
 
-_MEMORY_SHARE = 4  # of what is free once the model is loaded, what sources may take
 _LOGPROBS = frozenset(("logprobs", "cumulative_logprob"))
 
 
@@ -44,7 +41,7 @@ class Reception:
         self._engine = loaded.engine
         self._batched = batched
         self._reading = ReadingThreads(files=bool(loaded.reader.fields.files))
-        self._source_memory = SourceMemory(free_bytes(torch.device("cpu")) // _MEMORY_SHARE)
+        self._source_memory = SourceMemory.of_free()
         # With the bytes of its sources; changed one key at a time, which is atomic.
         self._open: dict[Answer, int] = {}
         self._watch = CancellationWatch(self._ask_all, lambda: self._engine.thread.last_step_s)
@@ -187,7 +184,7 @@ class Reception:
             source=row.source,
         )
 
-    def _closed(self, answer: Answer) -> None:
+    def _closed(self, answer: Answer, _: Exception | None) -> None:
         """Forgets an answered request; what it still generates is for nobody."""
         self._source_memory.give(self._open.pop(answer, 0))
         unfinished = [s for s in answer.sequences if s.finish_reason is None]

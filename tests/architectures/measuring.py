@@ -25,7 +25,6 @@ from hf_runtime.weights.served_model import ServedModel
 from text_generation.engine.own_logits import difference, own_logits
 from text_generation.kv.kv_cache import stable_length
 from text_generation.loading import ModelParts, load_parts, start_engine
-from text_generation.media.entry import inputs_on
 from text_generation.options import Options
 from text_generation.sequence.source import Source
 
@@ -256,7 +255,7 @@ def _asked_with(images: Images) -> list[Asked]:
 def _reference(model: Any, one: Asked) -> tuple[list[int], torch.Tensor]:
     """``generate``'s greedy tokens of one prompt alone, and their logits (tokens, vocab)."""
     cpu = torch.device("cpu")
-    inputs = {} if one.source is None else inputs_on(model, one.source, cpu)
+    inputs = {} if one.source is None else one.source.on(cpu, model.dtype)
     output = model.generate(
         torch.tensor([one.prompt]),
         attention_mask=torch.ones(1, len(one.prompt), dtype=torch.int64),
@@ -327,7 +326,7 @@ def _noise_beside_images(one: Asked, model: Any, forced: list[int], logits: torc
     for other in (model, copy.deepcopy(model).float()):
         other.set_attn_implementation("eager")
         prompt = torch.tensor([one.prompt])
-        inputs = inputs_on(other, one.source or Source({}, 0), torch.device("cpu"))
+        inputs = (one.source or Source({}, 0)).on(torch.device("cpu"), other.dtype)
         with suppress(RuntimeError):  # parts keep their dtype
             own = own_logits(other, prompt, torch.ones_like(prompt), [[*forced, 0]], **inputs)
             found.append(difference(logits, own[0, len(forced)]))

@@ -53,10 +53,7 @@ def own_source_logits(
     """The same of an encoder-decoder that reads ``source`` and decodes after ``prompt`` -> (tokens
     + 1, vocab).
     """
-    inputs = {
-        name: value.to(model.device, model.dtype if value.is_floating_point() else None)
-        for name, value in source.inputs.items()
-    }
+    inputs = source.on(model.device, model.dtype)
     if "input_ids" in inputs:
         inputs["attention_mask"] = torch.ones_like(inputs["input_ids"])
     config = _forcing_config(model, [forced])

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numba import cfunc, njit, types
+from numba import njit
 
 from .kernels import bfloat16_at, float32_at, integers_at, load, store, take
 
@@ -133,14 +133,8 @@ def _group_float32(a: Any) -> None:
     _group(a)
 
 
-_ENTRIES: dict[tuple[str, str], Callable[[Any], None]] = {
+ENTRIES: dict[tuple[str, str], Callable[[Any], None]] = {
     ("group", "float32"): _group_float32,
     ("experts", "float32"): _experts_float32,
     ("experts", "bfloat16"): _experts_bfloat16,
 }
-
-
-def compiled(name: str, dtype: str, cache: bool) -> Any:
-    """A kernel as a C function; ``cache``: kept on disk beside this file."""
-    signature = types.void(types.CPointer(types.int64))
-    return cfunc(signature, cache=cache)(_ENTRIES[name, dtype])

@@ -19,6 +19,7 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from hf_runtime import log
 from hf_runtime.errors import reason
@@ -37,14 +38,21 @@ def load_kernel(name: str, dtype: str, source: str = KERNELS) -> Kernel:
     package, is_kept = _load_package()
     module = importlib.import_module(f"{package}.{Path(source).stem}")
     try:
-        function = module.compiled(name, dtype, cache=is_kept)
+        function = _compiled(module.ENTRIES[name, dtype], is_kept)
     except Exception as error:
         if not is_kept:
             raise
         # Whatever is wrong with the cache on disk: damaged, full, written by another Numba.
-        function = module.compiled(name, dtype, cache=False)
+        function = _compiled(module.ENTRIES[name, dtype], is_kept=False)
         _say_not_kept(f"{type(error).__name__}: {reason(error)}")
     return Kernel(function.address, function)
+
+
+def _compiled(entry: Any, is_kept: bool) -> Any:
+    """A function of a source file as a C function, kept on disk beside that file."""
+    from numba import cfunc
+
+    return cfunc("void(CPointer(int64))", cache=is_kept)(entry)
 
 
 @cache

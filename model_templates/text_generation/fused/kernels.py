@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir
-from numba import cfunc, njit, types
+from numba import njit, types
 from numba.extending import intrinsic
 
 _LOG2_E = np.float32(1.44269504)
@@ -724,7 +724,7 @@ def _attend_changed_bfloat16(a: Any) -> None:
     _attend(a, at(a[7]), at(a[8]), at(a[9]), at(a[12]), 1)
 
 
-_ENTRIES: dict[tuple[str, str], Callable[[Any], None]] = {
+ENTRIES: dict[tuple[str, str], Callable[[Any], None]] = {
     ("digits", "float32"): _digits_float32,
     ("digits", "bfloat16"): _digits_bfloat16,
     ("combine", "float32"): _combine_float32,
@@ -750,9 +750,3 @@ _ENTRIES: dict[tuple[str, str], Callable[[Any], None]] = {
     ("attend", "float32"): _attend_float32,
     ("attend", "bfloat16"): _attend_bfloat16,
 }
-
-
-def compiled(name: str, dtype: str, cache: bool) -> Any:
-    """A kernel as a C function; ``cache``: kept on disk beside this file."""
-    signature = types.void(types.CPointer(types.int64))
-    return cfunc(signature, cache=cache)(_ENTRIES[name, dtype])

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numba import cfunc, njit, types
+from numba import njit
 
 from .kernels import bfloat16_at, exp, float32_at, float_of, integers_at, load, rounded, store, take
 
@@ -296,7 +296,7 @@ def _selective_scan_bfloat16(a: Any) -> None:
     _selective_scan(a, at(a[6]), at(a[7]), at(a[8]), at(a[9]), at(a[18]))
 
 
-_ENTRIES: dict[tuple[str, str], Callable[[Any], None]] = {
+ENTRIES: dict[tuple[str, str], Callable[[Any], None]] = {
     ("conv", "float32"): _conv_float32,
     ("conv", "bfloat16"): _conv_bfloat16,
     ("delta_rule", "float32"): _delta_rule_float32,
@@ -306,9 +306,3 @@ _ENTRIES: dict[tuple[str, str], Callable[[Any], None]] = {
     ("selective_scan", "float32"): _selective_scan_float32,
     ("selective_scan", "bfloat16"): _selective_scan_bfloat16,
 }
-
-
-def compiled(name: str, dtype: str, cache: bool) -> Any:
-    """A kernel as a C function; ``cache``: kept on disk beside this file."""
-    signature = types.void(types.CPointer(types.int64))
-    return cfunc(signature, cache=cache)(_ENTRIES[name, dtype])

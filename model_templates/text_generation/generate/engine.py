@@ -21,7 +21,6 @@ from transformers import LogitsProcessorList, StoppingCriteriaList
 
 from ..engine.engine import Engine, EngineSetup
 from ..engine.generation_rules import ForcedTokens, neutral_config
-from ..media.entry import inputs_on
 from ..sampling.sampler import Sampler
 from ..sequence.sequence import Sequence, Token
 from .batches import Batches, shown_batches
@@ -178,7 +177,7 @@ class GenerateEngine(Engine):
             self._on_tokens,
         )
         own = batch[0].source if batch[0].continues_prompt else None  # of a batch of one
-        inputs = {} if own is None else inputs_on(self.setup.model, own, self.setup.device)
+        inputs = {} if own is None else own.on(self.setup.device, self.setup.model.dtype)
         self.setup.model.generate(
             input_ids,
             attention_mask=attention_mask,

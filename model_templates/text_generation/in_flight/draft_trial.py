@@ -13,12 +13,11 @@ from ..engine.step import Draft
 from ..kv.space import Space
 from ..sequence.sampling_params import SamplingParams
 from ..sequence.sequence import Sequence
+from .trial import EXACT, WIDEST
 from .warm_up import dummy_sequence
 
 _LENGTHS = (5, 3)  # of prompts
 _FORCED = 3  # tokens that follow
-_TOLERANCE = {torch.float32: 1e-3}  # of the logits' range
-_TOLERANCE_IN_16_BITS = 8e-2
 
 
 def computes_drafts(scheduler: Scheduler, space: Space, runner: Any, vocab_size: int) -> bool:
@@ -31,7 +30,7 @@ def computes_drafts(scheduler: Scheduler, space: Space, runner: Any, vocab_size:
         return False
     logits = _logits(scheduler, space, runner, lengths, vocab_size)
     found = difference(*logits)
-    if found <= _TOLERANCE.get(logits[0].dtype, _TOLERANCE_IN_16_BITS):
+    if found <= (EXACT if logits[0].dtype == torch.float32 else WIDEST):
         return True
     log.info(f"nothing is drafted: logits of drafts differ by {found:.2g} of their range")
     return False

@@ -14,7 +14,7 @@ from hf_runtime.errors import reason
 from ..engine.engine import EngineSetup
 from ..engine.own_logits import difference, narrowed, own_logits
 from ..kv.layer_shapes import LayerShape
-from ..media.entry import DecoderEntry, inputs_on
+from ..media.entry import DecoderEntry
 from ..runners.cache_runner import CacheRunner
 from ..runners.media_runner import MediaRunner
 from ..runners.packed_runner import PackedRunner
@@ -149,7 +149,7 @@ class MediaTrial(TrialRun):
         """(forced tokens + 1, vocab) of the model's own generate."""
         source = self._sources.get(id(prompt))
         tokens = torch.tensor([prompt], device=self.device)
-        inputs = {} if source is None else inputs_on(self.model, source, self.device)
+        inputs = {} if source is None else source.on(self.device, self.model.dtype)
         return own_logits(self.model, tokens, torch.ones_like(tokens), [forced], **inputs)[0]
 
     def sequences(self) -> list[Sequence]:

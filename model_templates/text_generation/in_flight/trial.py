@@ -25,9 +25,9 @@ from .warm_up import dummy_sequence
 # The largest difference of logits, as a share of their range. Runners sum in another order than the
 # model and some round less often, so results differ. In 16 bits it is _TIMES_NOISE what the model's
 # own logits change by where half of a prompt is decoded token by token, at least _TIMES_EPS the
-# type's last bit, at most _WIDEST.
-_EXACT = 1e-3  # float32
-_TIMES_NOISE, _TIMES_EPS, _WIDEST = 4.0, 3.0, 8e-2
+# type's last bit, at most WIDEST.
+EXACT = 1e-3  # float32
+_TIMES_NOISE, _TIMES_EPS, WIDEST = 4.0, 3.0, 8e-2
 _TRIAL_LEN = 32
 TRIAL_WIDTH = 4
 WIDTHS = ("sliding_window", "attention_chunk_size", "floor_scale", "log_scaling_n_floor")
@@ -155,11 +155,11 @@ def tolerance(model: Any, noise: Callable[[], float]) -> float:
     bit of a sum differs, it may round to the next of 256 values.
     """
     if getattr(model, "hf_quantizer", None) is not None:
-        return _WIDEST
+        return WIDEST
     if model.dtype == torch.float32:
-        return _EXACT
+        return EXACT
     least = _TIMES_EPS * torch.finfo(model.dtype).eps
-    return min(_WIDEST, max(least, _TIMES_NOISE * noise()))
+    return min(WIDEST, max(least, _TIMES_NOISE * noise()))
 
 
 def trial_logits(factory: RunnerFactory, shapes: list[LayerShape], trial: TrialRun) -> torch.Tensor:

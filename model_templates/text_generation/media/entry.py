@@ -65,7 +65,7 @@ class DecoderEntry:
                     tokens,
                     attention_mask=torch.ones_like(tokens),
                     generation_config=config,
-                    **inputs_on(self.model, source, self.device),
+                    **source.on(self.device, self.model.dtype),
                 )
         except _EnteredError as entered:
             encoded = read_entry(entered.given, len(token_ids))
@@ -136,16 +136,6 @@ class _EnteredError(Exception):
     def __init__(self, given: dict[str, Any]) -> None:
         super().__init__()
         self.given = given
-
-
-def inputs_on(model: Any, source: Source, device: torch.device) -> dict[str, Any]:
-    """A source's inputs on a device, numbers with a point in the model's dtype."""
-    return {
-        name: value.to(device, model.dtype if value.is_floating_point() else None)
-        if isinstance(value, torch.Tensor)
-        else value
-        for name, value in source.inputs.items()
-    }
 
 
 def _first_layer(decoder: Any) -> Any:

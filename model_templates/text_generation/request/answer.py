@@ -57,7 +57,38 @@ class Choice:
         self.prefix, self.text, self.tokens, self.ends = "", "", [], False
 
 
-class Answer:
+class OneAnswer:
+    """A recipient of sequences that answers the caller of their request exactly once."""
+
+    def __init__(self, responder: Responder) -> None:
+        self._responder = responder
+        self._on_close: Callable[[Any, Exception | None], None] = lambda *_: None
+        self._lock = threading.Lock()
+        self.is_closed = False
+
+    @property
+    def request_id(self) -> str:
+        """The id that the client gave the request; empty where it gave none."""
+        return self._responder.request_id
+
+    def is_cancelled(self) -> bool:
+        """Whether nobody waits for the answer any more."""
+        return self._responder.is_cancelled()
+
+    def fail(self, error: Exception) -> None:
+        """Answers with the error, unless all was answered before."""
+        if self._close():
+            self._responder.fail(error)
+            self._on_close(self, error)
+
+    def _close(self) -> bool:
+        """True for the one caller that may send the last response."""
+        with self._lock:
+            was_open, self.is_closed = not self.is_closed, True
+            return was_open
+
+
+class Answer(OneAnswer):
     """The recipient of a request's sequences; answers its caller exactly once."""
 
     def __init__(
@@ -71,34 +102,28 @@ class Answer:
         batched: bool,
     ) -> None:
         """``choices`` has a row for each of the request's rows, all of one length."""
+        super().__init__(responder)
         self.streams = streams
         self.sequences: list[Sequence] = []
         self._places: dict[Sequence, Choice] = {}
-        self._responder = responder
         self._choices = [choice for row in choices for choice in row]
         self._wanted = wanted
         self._decode = decode
         num_choices = len(choices[0])
         self._shape = (len(choices), num_choices) if batched else (num_choices,)
         self._one_each = (len(choices), 1) if batched else (1,)
-        self._lock = threading.Lock()
-        self._on_close: Callable[[Answer], None] = lambda _: None
-        self.is_closed = False
 
-    def expect(self, sequences: Iterable[Sequence], on_close: Callable[[Answer], None]) -> None:
-        """The sequences of all choices, in order; ``on_close`` is called when all is answered."""
+    def expect(
+        self,
+        sequences: Iterable[Sequence],
+        on_close: Callable[[Answer, Exception | None], None],
+    ) -> None:
+        """The sequences of all choices, in order; ``on_close`` is called when all is answered, with
+        the error if it was one.
+        """
         self.sequences = list(sequences)
         self._places = dict(zip(self.sequences, self._choices, strict=True))
         self._on_close = on_close
-
-    @property
-    def request_id(self) -> str:
-        """The id that the client gave the request; empty where it gave none."""
-        return self._responder.request_id
-
-    def is_cancelled(self) -> bool:
-        """Whether nobody waits for the answer any more."""
-        return self._responder.is_cancelled()
 
     def take(self, update: Update) -> None:
         """Takes what is new of one choice."""
@@ -118,19 +143,7 @@ class Answer:
             choice.sent()
         self._responder.send(outputs, final=done)
         if done:
-            self._on_close(self)
-
-    def fail(self, error: Exception) -> None:
-        """Answers with the error, unless all was answered before."""
-        if self._close():
-            self._responder.fail(error)
-            self._on_close(self)
-
-    def _close(self) -> bool:
-        """True for the one caller that may send the last response."""
-        with self._lock:
-            was_open, self.is_closed = not self.is_closed, True
-            return was_open
+            self._on_close(self, None)
 
     def _outputs(self) -> dict[str, npt.NDArray[Any]]:
         """The outputs that the caller wants: (n,), or (rows, n) in a batch."""

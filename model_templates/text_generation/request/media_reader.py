@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
     from ..media.processor import MediaProcessor
 
 _MIB = 2**20
-_set = threading.local()
 
 
 @dataclass(frozen=True)
@@ -108,7 +106,6 @@ class MediaReader(PromptReader):
 
     def _decoded(self, items: Sequence[Item]) -> tuple[list[Any], list[Any]]:
         """The images and the sounds; the limits hold for those of a prompt together."""
-        _use_one_thread()
         images: list[Any] = []
         sounds: list[Any] = []
         rate = self.processor.sampling_rate
@@ -124,14 +121,3 @@ class MediaReader(PromptReader):
                 sounds.append(samples)
                 limits = replace(limits, audio_s=limits.audio_s - len(samples) / rate)
         return images, sounds
-
-
-def _use_one_thread() -> None:
-    """Keeps processors' tensors on the calling thread: a team of its own would take the engine's
-    cores.
-    """
-    import torch
-
-    if not hasattr(_set, "threads"):
-        torch.set_num_threads(1)
-        _set.threads = 1

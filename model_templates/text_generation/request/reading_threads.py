@@ -28,7 +28,8 @@ class ReadingThreads:
         quarter = len(os.sched_getaffinity(0)) // 4
         num_threads = min(_MOST_THREADS, max(_NUM_THREADS, quarter)) if files else _NUM_THREADS
         self._files = files
-        self._threads = ThreadPoolExecutor(num_threads, thread_name_prefix="read")
+        use_one = _use_one_thread if files else None
+        self._threads = ThreadPoolExecutor(num_threads, "read", initializer=use_one)
         self._lock = threading.Lock()  # guards the rest
         self._num_waiting = 0
         self._closed = False
@@ -74,3 +75,12 @@ class ReadingThreads:
     def _check_open(self) -> None:
         if self._closed:
             raise OverloadedError("the model is being unloaded: try again later")
+
+
+def _use_one_thread() -> None:
+    """Keeps processors' tensors on the calling thread: a team of its own would take the engine's
+    cores.
+    """
+    import torch
+
+    torch.set_num_threads(1)

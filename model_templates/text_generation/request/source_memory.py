@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import threading
 
+import torch
+from hf_runtime.devices.device import free_bytes
 from hf_runtime.errors import OverloadedError
 
 _MIB = 2**20
@@ -20,6 +22,11 @@ class SourceMemory:
         self._max_bytes = max_bytes
         self._num_bytes = 0
         self._lock = threading.Lock()
+
+    @classmethod
+    def of_free(cls) -> SourceMemory:
+        """A quarter of the memory that is free now, when the model is loaded."""
+        return cls(free_bytes(torch.device("cpu")) // 4)
 
     def take(self, num_bytes: int) -> None:
         """Counts them; the first are always taken, and so are none. Raises OverloadedError: too

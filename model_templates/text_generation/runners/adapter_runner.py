@@ -39,9 +39,7 @@ class AdaptedRunner:
             return self.inner.forward(step)  # type: ignore[no-any-return]
         if not isinstance(self.inner, CacheRunner):
             return self._forward(step)
-        found = [(part, self._forward(part)) for part in self.inner.forwards(step)]
-        kept = [logits for part, logits in found if part.sampled]
-        return torch.cat(kept) if kept else torch.empty(0)
+        return self.inner.in_parts(step, self._forward)
 
     def _forward(self, step: Step) -> torch.Tensor:
         numbers = [self._number(sequence) for sequence in step.decodes]

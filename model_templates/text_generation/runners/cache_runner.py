@@ -10,7 +10,7 @@ place. It is 10 to 20 % slower than the packed runner, but the model only has to
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -75,6 +75,14 @@ class CacheRunner:
             yield Step(step.decodes)
         for chunk in step.prefills:
             yield Step(prefills=[chunk])
+
+    def in_parts(self, step: Step, forward: Callable[[Step], torch.Tensor]) -> torch.Tensor:
+        """A step whose forwards ``forward`` computes, each with what it puts around it -> logits
+        (num_sampled, vocab).
+        """
+        found = [(part, forward(part)) for part in self.forwards(step)]
+        kept = [logits for part, logits in found if part.sampled]
+        return torch.cat(kept) if kept else torch.empty(0)
 
     @contextmanager
     def columns_at(self, positions: torch.Tensor | None) -> Iterator[None]:

@@ -9,8 +9,9 @@ from how long its cache says that it is, which here is a number for each row.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -51,7 +52,8 @@ class EncoderDecoderRunner:
         for sequences in self._decoded_together(step.decodes):
             computed += sequences
             parts.append(self._decode(sequences))
-        for sequences in _of_equal_prompts(chunk.sequence for chunk in step.prefills):
+        begun = (chunk.sequence for chunk in step.prefills)
+        for sequences in _grouped(begun, attrgetter("num_prefill_tokens")):
             computed += sequences
             parts.append(self._begin(sequences))
         logits = torch.cat(parts) if len(parts) > 1 else parts[0]
@@ -174,10 +176,7 @@ class EqualPositionsRunner(EncoderDecoderRunner):
     name = "encoder-decoder, equal lengths"
 
     def _decoded_together(self, sequences: list[Sequence]) -> Iterable[list[Sequence]]:
-        groups: dict[int, list[Sequence]] = {}
-        for sequence in sequences:
-            groups.setdefault(sequence.num_computed_tokens, []).append(sequence)
-        return groups.values()
+        return _grouped(sequences, attrgetter("num_computed_tokens"))
 
     def _own_masks(self, positions: torch.Tensor) -> Any:
         """None: all columns are visible."""
@@ -190,10 +189,13 @@ class EqualPositionsRunner(EncoderDecoderRunner):
         return (columns < ends).to(torch.int64)
 
 
-def _of_equal_prompts(sequences: Iterable[Sequence]) -> Iterable[list[Sequence]]:
+def _grouped(
+    sequences: Iterable[Sequence], length: Callable[[Sequence], int]
+) -> Iterable[list[Sequence]]:
+    """Those of one length together."""
     groups: dict[int, list[Sequence]] = {}
     for sequence in sequences:
-        groups.setdefault(sequence.num_prefill_tokens, []).append(sequence)
+        groups.setdefault(length(sequence), []).append(sequence)
     return groups.values()
 
 

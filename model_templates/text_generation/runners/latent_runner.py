@@ -18,6 +18,7 @@ from .packed_attention import (
     AttentionRule,
     PackedStep,
     PrefillSpan,
+    additive_mask,
     current_step,
     packed_attention,
     prefill_attention,
@@ -147,9 +148,7 @@ def _chunk(
     at = slice(span.slot, span.slot + 1)
     latents, rotated = latents[at, :, : span.end], rotated[at, :, : span.end]
     if q.shape[2] <= _FEW_TOKENS:
-        hidden = ~visible_columns(span, rule, q.device)
-        mask = torch.zeros(hidden.shape, dtype=q.dtype, device=q.device)
-        mask = mask.masked_fill_(hidden, float("-inf")).unsqueeze(0)
+        mask = additive_mask(~visible_columns(span, rule, q.device), q.dtype)[None]
         return own.attend(q.transpose(1, 2), latents[:, 0], rotated[:, 0], mask, rule.scale)[0]
     expand = getattr(type(own.module), _EXPANDS)
     keys, values = expand(own.module, latents, rotated)

@@ -35,9 +35,7 @@ class MediaRunner:
             return self.plain.forward(step)  # type: ignore[no-any-return]
         if not isinstance(self.fed, CacheRunner):
             return self._feed(step)
-        found = [(part, self._feed_rows(part)) for part in self.fed.forwards(step)]
-        kept = [logits for part, logits in found if part.sampled]
-        return torch.cat(kept) if kept else torch.empty(0)
+        return self.fed.in_parts(step, self._feed_rows)
 
     def _feed_rows(self, step: Step) -> torch.Tensor:
         with self.fed.columns_at(columns_of(parts_of(step))):

@@ -132,8 +132,7 @@ class PackedStep:
             hidden = columns > positions
             if rule.reach:
                 hidden = hidden | (columns < rule.oldest(positions))
-            mask = torch.zeros(hidden.shape, dtype=like.dtype, device=like.device)
-            mask.masked_fill_(hidden, float("-inf"))
+            mask = additive_mask(hidden, like.dtype)
             self._masks[key] = mask.repeat_interleave(repeats, dim=0) if repeats > 1 else mask
         return self._masks[key]
 
@@ -304,12 +303,15 @@ def _prefill_by_matmul(
     _, heads, chunk, dim = q.shape
     kv_heads = k.shape[1]
     folded = q.reshape(1, kv_heads, heads // kv_heads * chunk, dim)
-    hidden = ~visible_columns(span, rule, q.device)
-    mask = torch.zeros(hidden.shape, dtype=q.dtype, device=q.device).masked_fill_(
-        hidden, float("-inf")
-    )
+    mask = additive_mask(~visible_columns(span, rule, q.device), q.dtype)
     out = _matmul_attention(folded, k, v, mask.repeat(heads // kv_heads, 1), rule)
     return out.reshape(1, heads, chunk, -1)
+
+
+def additive_mask(hidden: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """-inf where ``hidden``, else 0, of its shape."""
+    mask = torch.zeros(hidden.shape, dtype=dtype, device=hidden.device)
+    return mask.masked_fill_(hidden, float("-inf"))
 
 
 def visible_columns(span: PrefillSpan, rule: AttentionRule, device: torch.device) -> torch.Tensor:

@@ -28,6 +28,15 @@ class Source:
         """What the tensors take in memory."""
         return sum(getattr(value, "nbytes", 0) for value in self.inputs.values())
 
+    def on(self, device: Any, dtype: Any) -> dict[str, Any]:
+        """The inputs on a device, tensors of floating point in the model's dtype."""
+        return {
+            name: value.to(device, dtype if value.is_floating_point() else None)
+            if hasattr(value, "is_floating_point")
+            else value
+            for name, value in self.inputs.items()
+        }
+
 
 def text_source(token_ids: list[int]) -> Source:
     """A text that an encoder reads."""

@@ -16,7 +16,7 @@ from text_generation.generate.engine import GenerateEngine
 from text_generation.in_flight.engine import InFlightEngine
 from text_generation.in_flight.runner_selection import UnsupportedModelError
 from text_generation.kv import prefix_index, slot_contents
-from text_generation.media.entry import DecoderEntry, inputs_on
+from text_generation.media.entry import DecoderEntry
 from text_generation.sequence.sequence import Sequence
 from text_generation.sequence.source import Source
 from transformers import AutoModelForImageTextToText
@@ -79,7 +79,7 @@ def expected(made: Images, asked: list[Asked]) -> list[tuple[int, ...]]:
             do_sample=False,
             pad_token_id=0,
             eos_token_id=None,
-            **inputs_on(made.model, source, torch.device("cpu")),
+            **source.on(torch.device("cpu"), made.model.dtype),
         )
         found.append(tuple(output[0, len(one.prompt) :].tolist()))
     return found

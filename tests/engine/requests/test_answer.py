@@ -62,7 +62,7 @@ class Asked:
             Sequence([1], SamplingParams(9), self.answer, Detokenizer(NumberTokenizer(), []))
             for _ in range(rows * n)
         ]
-        self.answer.expect(self.sequences, self.closed.append)
+        self.answer.expect(self.sequences, lambda answer, _: self.closed.append(answer))
 
     def news(self, number: int, *token_ids: int, end: str | None = None) -> None:
         tokens = [Token(token_id, TokenLogprobs(-0.5, 1)) for token_id in token_ids]
