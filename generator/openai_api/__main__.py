@@ -1,6 +1,6 @@
 """The translator as the child of ``hf-triton serve``.
 
-    python -m generator.openai_api HOST PORT TRITON_ADDRESS REPOSITORY [MEDIA_HOST ...]
+    python -m generator.openai_api HOST PORT TRITON_ADDRESS METRICS_SOCKET REPOSITORY [HOST ...]
 
 The key is in the environment; the repository's record says which models are to be served.
 Writes a line to stdout when it listens, then a byte a second. Stops at SIGTERM, and at once when
@@ -21,13 +21,23 @@ from generator.proxy.settings import ACCESS_VARIABLE, Access
 from generator.server.child_process import end_with_parent, tell_ready
 
 
-def main(host: str, port: str, triton_address: str, repository: str, *media_hosts: str) -> int:
+def main(
+    host: str,
+    port: str,
+    triton_address: str,
+    metrics_socket: str,
+    repository: str,
+    *media_hosts: str,
+) -> int:
     """Serves until told to stop; returns the exit code."""
     end_with_parent()
     try:
         access = Access.from_text(os.environ.pop(ACCESS_VARIABLE))
         record = Path(repository) if repository else None
-        settings = Settings(host, int(port), triton_address, access, record, media_hosts)
+        settings = Settings(
+            *(host, int(port), triton_address, access, record, media_hosts),
+            metrics_socket=metrics_socket,
+        )
         asyncio.run(_serve(settings))
     except GeneratorError as error:
         sys.stderr.write(f"hf-triton: the OpenAI API: {error}\n")

@@ -13,19 +13,19 @@ import uuid
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
-from importlib.metadata import version
 from typing import Any, TypeVar
 
 from aiohttp import web
 
-from generator.openai_api.access import OPEN_PATHS, AccessCheck, caller_of
+from generator.openai_api.about import About, with_schema
+from generator.openai_api.access import AccessCheck, caller_of
 from generator.openai_api.bodies import Bodies, check_encoding
 from generator.openai_api.connections import Connections
+from generator.openai_api.described import answers
+from generator.openai_api.described.operation import Operation, Route
 from generator.openai_api.media_hosts import MediaHosts
-from generator.openai_api.routes import embeddings, messages, speech
+from generator.openai_api.routes import chat, completions, embeddings, messages, speech
 from generator.openai_api.routes.answers import Answer, Chunks
-from generator.openai_api.routes.chat import CHAT
-from generator.openai_api.routes.completions import COMPLETIONS
 from generator.openai_api.routes.endpoint import Endpoint, of_api
 from generator.openai_api.routes.merging import merged, single
 from generator.openai_api.routes.responses import RESPONSES
@@ -55,8 +55,9 @@ Asked = TypeVar("Asked")
 _LARGE_BYTES = 2**20
 
 _GENERATING = (
-    *(of_api(COMPLETIONS), of_api(CHAT), RESPONSES),
-    *(messages.MESSAGES, messages.COUNT_TOKENS),
+    of_api(completions.COMPLETIONS, completions.OPERATION),
+    of_api(chat.CHAT, chat.OPERATION),
+    *(RESPONSES, messages.MESSAGES, messages.COUNT_TOKENS),
 )
 
 
@@ -70,8 +71,10 @@ class OpenAiApp:
         connections: Connections,
         catalog: Catalog,
         media_hosts: MediaHosts,
+        metrics_socket: str = "",
     ) -> None:
         self._triton = triton
+        self._about = About(triton, metrics_socket)
         self._media_hosts = media_hosts
         self._catalog = catalog
         self._access = AccessCheck(access)
@@ -83,17 +86,25 @@ class OpenAiApp:
         """Everything under its path."""
         app = web.Application(middlewares=[errors_in_the_apis_format, self._check_headers])
         app.on_response_prepare.extend((send_id, self._access.send_cors))
-        for path in OPEN_PATHS:
-            app.router.add_get(path, self._health)
-        app.router.add_get("/version", self._version)
-        app.router.add_get("/v1/models", self._models)
-        app.router.add_get("/v1/models/{name:.+}", self._model)
-        app.router.add_post(embeddings.PATH, self._embeddings)
-        for path, task in speech.PATHS.items():
-            app.router.add_post(path, self._hearing(task))
-        for endpoint in _GENERATING:
-            app.router.add_post(endpoint.path, self._generating(endpoint))
+        for route in with_schema(self._routes()):
+            add = app.router.add_post if route.method == "POST" else app.router.add_get
+            add(route.path, route.handler)
         return app
+
+    def _routes(self) -> list[Route]:
+        listed = Operation("The models that are ready", answers.Models)
+        known = Operation("One model", answers.Model)
+        return [
+            *self._about.routes(),
+            Route("/v1/models", self._models, listed),
+            Route("/v1/models/{name:.+}", self._model, known),
+            *(Route(one.path, self._generating(one), one.operation) for one in _GENERATING),
+            Route(embeddings.PATH, self._embeddings, embeddings.OPERATION),
+            *(
+                Route(path, self._hearing(to), speech.operation(to))
+                for path, to in speech.PATHS.items()
+            ),
+        ]
 
     @web.middleware
     async def _check_headers(self, request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -116,14 +127,6 @@ class OpenAiApp:
         if len(data) < _LARGE_BYTES:
             return read(read_object(data))
         return await asyncio.to_thread(lambda: read(read_object(data)))
-
-    async def _health(self, _request: web.Request) -> web.Response:
-        if await self._triton.why_unreachable():
-            raise ApiError(503, "no connection to Triton", code="unavailable")
-        return json_response({"status": "ok"})
-
-    async def _version(self, _request: web.Request) -> web.Response:
-        return json_response({"version": version("hf-triton")})
 
     async def _models(self, _request: web.Request) -> web.Response:
         models = await self._catalog.models()

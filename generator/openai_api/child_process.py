@@ -37,7 +37,8 @@ class OpenAiProcess(ChildProcess):
         repository: Path | None = None,
         media_hosts: Sequence[str] = (),
     ) -> None:
-        where = (listen.host, str(listen.openai_port), listen.triton_grpc)
+        metrics_socket = listen.metrics_socket if listen.sockets else ""
+        where = (listen.host, str(listen.openai_port), listen.triton_grpc, metrics_socket)
         record = str(repository) if repository else ""
         command = (sys.executable, "-m", "generator.openai_api", *where, record, *media_hosts)
         super().__init__("the OpenAI API", command, self._variables, policy)

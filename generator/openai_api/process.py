@@ -34,8 +34,9 @@ _LATE_CONNECTIONS_S = 0.1
 
 @dataclass(frozen=True)
 class Settings:
-    """Where to listen, and the gRPC ``host:port`` of Triton; its repository, where it is here;
-    ``media_hosts`` are those from which images and sounds are fetched.
+    """Where to listen, and the gRPC ``host:port`` of Triton; its repository and the Unix socket of
+    its metrics, where they are here; ``media_hosts`` are those from which images and sounds are
+    fetched.
     """
 
     host: str
@@ -44,6 +45,7 @@ class Settings:
     access: Access = EVERYBODY
     repository: Path | None = None
     media_hosts: tuple[str, ...] = ()
+    metrics_socket: str = ""
 
 
 async def serve(settings: Settings, stop: asyncio.Event, on_ready: Callable[[], None]) -> None:
@@ -56,7 +58,10 @@ async def serve(settings: Settings, stop: asyncio.Event, on_ready: Callable[[], 
         await _check(triton)
         connections = Connections(most_connections())
         catalog = Catalog(triton, lambda: _to_be_served(settings.repository))
-        app = OpenAiApp(triton, settings.access, connections, catalog, media_hosts)
+        app = OpenAiApp(
+            *(triton, settings.access, connections, catalog, media_hosts),
+            metrics_socket=settings.metrics_socket,
+        )
         runner = web.AppRunner(
             app.application(), handler_cancellation=True, shutdown_timeout=GRACE_S
         )

@@ -13,7 +13,9 @@ from generator.server.restart_policy import RestartPolicy
 _KINDS = {"http": "HTTP", "grpc": "gRPC"}
 
 
-def proxies(listen: Listen, access: Access, policy: RestartPolicy) -> tuple[ChildProcess, ...]:
+def proxies(
+    listen: Listen, access: Access, policy: RestartPolicy, admin_key: str = ""
+) -> tuple[ChildProcess, ...]:
     """One for HTTP and metrics, one for gRPC: in front of the sockets in ``listen.sockets``."""
     settings = ProxySettings(
         host=listen.host,
@@ -24,6 +26,7 @@ def proxies(listen: Listen, access: Access, policy: RestartPolicy) -> tuple[Chil
         metrics_socket=listen.metrics_socket,
         grpc_socket=listen.grpc_socket,
         access=access,
+        admin_key=admin_key,
     )
 
     def environment() -> dict[str, str]:

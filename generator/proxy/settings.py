@@ -74,7 +74,9 @@ EVERYBODY = Access()
 
 
 class ProxySettings(msgspec.Struct, frozen=True):
-    """``host`` and the ports are the public ones, the sockets tritonserver's."""
+    """``host`` and the ports are the public ones, the sockets tritonserver's; without
+    ``admin_key`` all its APIs are open.
+    """
 
     host: str
     http_port: int
@@ -84,6 +86,7 @@ class ProxySettings(msgspec.Struct, frozen=True):
     metrics_socket: str
     grpc_socket: str
     access: Access = EVERYBODY
+    admin_key: str = ""
 
     def to_text(self) -> str:
         """For VARIABLE."""

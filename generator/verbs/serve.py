@@ -88,7 +88,7 @@ def run(args: argparse.Namespace) -> int:
             if args.openai_port
             else None
         )
-        children = Children(proxies(listen, access, policy), openai_api, access)
+        children = Children(proxies(listen, access, policy, admin_key), openai_api, access)
         return serve(server, models, options, children)
 
 

@@ -11,32 +11,33 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from generator.openai_api.described import answers
+from generator.openai_api.described.operation import EVENTS, Operation
 from generator.openai_api.schema import json_body
 from generator.openai_api.schema.api import Api, Choice
+from generator.openai_api.schema.body import Body
 from generator.openai_api.schema.errors import bad_field
 from generator.openai_api.schema.json_body import kind_of
 from generator.openai_api.schema.logprobs import for_chat
 from generator.openai_api.schema.media import take_media
 from generator.openai_api.schema.request import (
+    CHAT_FIELDS,
     GenerationRequest,
     TensorValue,
     asked,
-    check_names,
     field,
 )
 from generator.openai_api.schema.tool_calls import whole_calls
 from generator.openai_api.schema.tools import Tools, read_tools
 from generator.openai_api.triton.catalog import CHAT_TASKS
 
-_OWN_FIELDS = (
-    *("messages", "tools", "tool_choice", "parallel_tool_calls", "chat_template_kwargs"),
-    *("max_completion_tokens", "logprobs", "top_logprobs"),
-)
+BODY = Body(CHAT_FIELDS, ("model", "messages"))
+OPERATION = Operation("Answer a chat", answers.ChatCompletion, BODY, also=(EVENTS,))
 
 
 def read(body: Mapping[str, Any]) -> GenerationRequest:
     """What the request asks for. Raises ApiError, 400."""
-    check_names(body, _OWN_FIELDS)
+    BODY.check(body)
     messages = field(body, "messages", json_body.json_list)
     if messages is None:
         raise bad_field("messages", "none", "a list of objects")

@@ -5,35 +5,76 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from generator.openai_api.described import answers
+from generator.openai_api.described.operation import EVENTS, Operation
 from generator.openai_api.schema import json_body
 from generator.openai_api.schema.api import Api, Choice
+from generator.openai_api.schema.body import Body
 from generator.openai_api.schema.errors import bad_field
 from generator.openai_api.schema.json_body import kind_of
 from generator.openai_api.schema.logprobs import for_completion
 from generator.openai_api.schema.request import (
+    GENERATION_FIELDS,
     GenerationRequest,
     TensorValue,
     asked,
-    check_names,
     field,
 )
 from generator.openai_api.triton.catalog import COMPLETION_TASKS
 
 DEFAULT_MAX_TOKENS = 16  # OpenAI's
 MAX_PROMPTS = 256
-_OWN_FIELDS = ("prompt", "echo", "logprobs")
 _PROMPT = "a text or a list of texts (token ids are not: a string is needed)"
+
+
+@json_body.takes(
+    anyOf=[
+        {"type": "string", "minLength": 1},
+        {
+            "type": "array",
+            "items": {"type": "string", "minLength": 1},
+            "minItems": 1,
+            "maxItems": MAX_PROMPTS,
+        },
+    ]
+)
+def _prompts(name: str, value: Any) -> list[str]:
+    if isinstance(value, str):
+        value = [value]
+    if not isinstance(value, list):
+        raise bad_field(name, "none" if value is None else kind_of(value), _PROMPT)
+    if not 1 <= len(value) <= MAX_PROMPTS:
+        raise bad_field(name, f"a list of {len(value)}", f"1 to {MAX_PROMPTS} texts")
+    for prompt in value:
+        if not isinstance(prompt, str):
+            raise bad_field(name, f"a list with {kind_of(prompt)}", _PROMPT)
+        if not prompt:
+            raise bad_field(name, "an empty text", "a text")
+    return value
+
+
+BODY = Body(
+    {
+        **GENERATION_FIELDS,
+        "prompt": _prompts,
+        "echo": json_body.boolean,
+        "logprobs": json_body.integer,
+    },
+    ("model", "prompt"),
+)
+OPERATION = Operation("Continue texts", answers.Completion, BODY, also=(EVENTS,))
 
 
 def read(body: Mapping[str, Any]) -> GenerationRequest:
     """What the request asks for. Raises ApiError, 400."""
-    check_names(body, _OWN_FIELDS)
+    BODY.check(body)
     echo = bool(field(body, "echo", json_body.boolean))
     num_logprobs = field(body, "logprobs", json_body.integer)
     if echo and num_logprobs is not None:
         raise bad_field("echo", "true", "false with logprobs (the prompt's are not computed)")
     prompts: list[dict[str, TensorValue]] = [
-        {"text_input": prompt, "exclude_input_in_output": not echo} for prompt in _prompts(body)
+        {"text_input": prompt, "exclude_input_in_output": not echo}
+        for prompt in _prompts("prompt", body.get("prompt"))
     ]
     return asked(body, prompts, _lengths(body), num_logprobs)
 
@@ -49,22 +90,6 @@ def write(choice: Choice) -> dict[str, Any]:
         "logprobs": logprobs,
         "finish_reason": choice.finish_reason,
     }
-
-
-def _prompts(body: Mapping[str, Any]) -> list[str]:
-    value = body.get("prompt")
-    if isinstance(value, str):
-        value = [value]
-    if not isinstance(value, list):
-        raise bad_field("prompt", "none" if value is None else kind_of(value), _PROMPT)
-    if not 1 <= len(value) <= MAX_PROMPTS:
-        raise bad_field("prompt", f"a list of {len(value)}", f"1 to {MAX_PROMPTS} texts")
-    for prompt in value:
-        if not isinstance(prompt, str):
-            raise bad_field("prompt", f"a list with {kind_of(prompt)}", _PROMPT)
-        if not prompt:
-            raise bad_field("prompt", "an empty text", "a text")
-    return value
 
 
 def _lengths(body: Mapping[str, Any]) -> dict[str, int]:

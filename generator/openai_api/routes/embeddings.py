@@ -7,15 +7,17 @@ takes rows, at most ``max_batch_size`` of them.
 from __future__ import annotations
 
 import base64
-import difflib
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from generator.openai_api.described import answers
+from generator.openai_api.described.operation import Operation
 from generator.openai_api.schema import json_body
+from generator.openai_api.schema.body import Body
 from generator.openai_api.schema.errors import ApiError, bad_field
-from generator.openai_api.schema.json_body import kind_of, short
+from generator.openai_api.schema.json_body import kind_of
 from generator.openai_api.schema.request import field, parameters_of
 from generator.openai_api.triton.catalog import ServedModel
 from generator.openai_api.triton.tensors import (
@@ -38,7 +40,18 @@ _OPTIONS = {
     "truncate": json_body.boolean,
     "prompt_name": json_body.text,
 }
-_KNOWN = ("model", "input", "encoding_format", "user", CACHE_SALT, *_OPTIONS)
+BODY = Body(
+    {
+        "model": json_body.text,
+        "input": json_body.texts,
+        "encoding_format": json_body.one_of("float", "base64"),
+        "user": json_body.anything,
+        CACHE_SALT: json_body.text,
+        **_OPTIONS,
+    },
+    ("model", "input"),
+)
+OPERATION = Operation("Texts to vectors", answers.Embeddings, BODY)
 
 
 @dataclass(frozen=True)
@@ -64,20 +77,13 @@ class Vectors:
 
 def read(body: Mapping[str, Any]) -> EmbeddingsRequest:
     """What the request asks for. Raises ApiError, 400."""
-    for name in body:
-        if name not in _KNOWN:
-            nearest = difflib.get_close_matches(short(name), _KNOWN, 1)
-            hint = f", did you mean {nearest[0]}?" if nearest else ""
-            raise ApiError(400, f"{short(name)}: unknown or unsupported field{hint}", short(name))
-    encoding_format = field(body, "encoding_format", json_body.text) or "float"
-    if encoding_format not in _FORMATS:
-        raise bad_field("encoding_format", "another text", " or ".join(_FORMATS))
+    BODY.check(body)
     options = {name: field(body, name, check) for name, check in _OPTIONS.items()}
     return EmbeddingsRequest(
         model=json_body.text("model", body.get("model")),
         texts=tuple(_texts(body.get("input"))),
         options={name: value for name, value in options.items() if value is not None},
-        is_base64=encoding_format == "base64",
+        is_base64=body.get("encoding_format") == "base64",
         parameters=parameters_of(body),
     )
 

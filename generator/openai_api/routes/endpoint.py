@@ -7,6 +7,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from generator.openai_api.described.operation import Operation
 from generator.openai_api.routes.answers import Answer, Chunks, events, sse, to_json, whole_answer
 from generator.openai_api.schema.api import Api, Choice
 from generator.openai_api.schema.errors import ApiError
@@ -28,19 +29,24 @@ class Writer(Protocol):
 
 @dataclass(frozen=True)
 class Endpoint:
-    """A path for models of ``tasks``; its answers' ids begin with ``id_prefix``."""
+    """A path for models of ``tasks``; its answers' ids begin with ``id_prefix``. ``operation`` is
+    what the served schema tells of it.
+    """
 
     path: str
     tasks: Sequence[str]
     id_prefix: str
     read: Callable[[Mapping[str, Any]], GenerationRequest]
     writer: Callable[[Answer], Writer]
+    operation: Operation
 
 
-def of_api(api: Api) -> Endpoint:
+def of_api(api: Api, operation: Operation) -> Endpoint:
     """One of the two whose answers are lists of choices."""
     return Endpoint(
-        api.path, api.tasks, api.id_prefix, api.read, lambda answer: _Choices(api, answer)
+        *(api.path, api.tasks, api.id_prefix, api.read),
+        writer=lambda answer: _Choices(api, answer),
+        operation=operation,
     )
 
 

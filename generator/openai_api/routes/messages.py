@@ -10,12 +10,14 @@ from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import Any
 
+from generator.openai_api.described import answers
+from generator.openai_api.described.operation import EVENTS, Operation
 from generator.openai_api.routes import chat
 from generator.openai_api.routes.answers import Answer, Chunks
 from generator.openai_api.routes.endpoint import Endpoint, TypedEvents, named
 from generator.openai_api.schema import messages
 from generator.openai_api.schema.api import Choice
-from generator.openai_api.schema.errors import ApiError, bad_field
+from generator.openai_api.schema.errors import ApiError
 from generator.openai_api.schema.request import GenerationRequest
 from generator.openai_api.triton.catalog import CHAT_TASKS
 
@@ -43,8 +45,7 @@ def read(body: Mapping[str, Any]) -> GenerationRequest:
 
 def read_count(body: Mapping[str, Any]) -> GenerationRequest:
     """The same prompt, and nothing that an answer is held to. Raises ApiError, 400."""
-    if body.get("stream"):
-        raise bad_field("stream", "true", "false")
+    messages.COUNTED.check(body)
     choice = body.get("tool_choice")
     is_none = isinstance(choice, dict) and choice.get("type") == "none"
     prompt = {name: body[name] for name in body if name not in ("tool_choice", "output_config")}
@@ -204,5 +205,18 @@ class TokenCount:
         raise NotImplementedError
 
 
-MESSAGES = Endpoint(PATH, CHAT_TASKS, "msg_", read, MessageWriter)
-COUNT_TOKENS = Endpoint(f"{PATH}/count_tokens", CHAT_TASKS, "msg_", read_count, TokenCount)
+MESSAGES = Endpoint(
+    *(PATH, CHAT_TASKS, "msg_", read, MessageWriter),
+    Operation(
+        *("Answer a chat, as Anthropic's API", answers.Message, messages.BODY),
+        also=(EVENTS,),
+        error=answers.MessageError,
+    ),
+)
+COUNT_TOKENS = Endpoint(
+    *(f"{PATH}/count_tokens", CHAT_TASKS, "msg_", read_count, TokenCount),
+    Operation(
+        *("Count a chat's tokens, as Anthropic's API", answers.TokenCount, messages.COUNTED),
+        error=answers.MessageError,
+    ),
+)

@@ -12,6 +12,8 @@ from contextlib import aclosing
 from dataclasses import replace
 from typing import Any
 
+from generator.openai_api.described import answers
+from generator.openai_api.described.operation import EVENTS, Operation
 from generator.openai_api.routes import chat
 from generator.openai_api.routes.answers import Answer, Chunks
 from generator.openai_api.routes.endpoint import Endpoint, TypedEvents, named
@@ -208,4 +210,7 @@ def _with_bytes(entry: Json) -> Json:
     return found
 
 
-RESPONSES = Endpoint("/v1/responses", CHAT_TASKS, "resp_", read, ResponseWriter)
+RESPONSES = Endpoint(
+    *("/v1/responses", CHAT_TASKS, "resp_", read, ResponseWriter),
+    Operation("Answer items, stateless", answers.Response, responses.BODY, also=(EVENTS,)),
+)

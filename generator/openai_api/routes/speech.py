@@ -10,6 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from generator.openai_api.described import answers
+from generator.openai_api.described.operation import FORM, TEXT, Operation
+from generator.openai_api.schema import json_body
+from generator.openai_api.schema.body import Body
 from generator.openai_api.schema.errors import ApiError, bad_field
 from generator.openai_api.schema.json_body import short
 from generator.openai_api.triton.catalog import ServedModel
@@ -21,7 +25,41 @@ OUTPUTS = ("text_output", "segments", "language", "duration")
 _FORMATS = ("json", "text", "verbose_json", "srt", "vtt")
 _TIMED = ("verbose_json", "srt", "vtt")
 _GRANULARITIES = "timestamp_granularities[]"
-_KNOWN = ("file", "model", "language", "prompt", "response_format", "temperature", "user")
+# What must be there, and what it is.
+_NEEDED = {"file": "a sound: WAV, FLAC, OGG, MP3", "model": "a text"}
+
+
+@json_body.takes(type="number")
+def _number(name: str, value: Any) -> float:
+    try:
+        return float(value)
+    except ValueError:
+        raise bad_field(name, "another text", "a number") from None
+
+
+@json_body.takes(type="array", items={"enum": ["segment"]})
+def _granularities(name: str, value: Any) -> list[str]:
+    if any(one != "segment" for one in value):
+        raise bad_field(name, "another text", "segment")
+    return list(value)
+
+
+BODY = Body(
+    {
+        "file": json_body.file,
+        **dict.fromkeys(("model", "language", "prompt", "user"), json_body.text),
+        "response_format": json_body.one_of(*_FORMATS),
+        "temperature": _number,
+        _GRANULARITIES: _granularities,
+    },
+    tuple(_NEEDED),
+)
+
+
+def operation(task: str) -> Operation:
+    """What the served schema tells of a path."""
+    summary = {"transcribe": "Sounds to text", "translate": "Sounds to English text"}[task]
+    return Operation(summary, answers.Transcript, BODY, also=(TEXT,), takes=FORM)
 
 
 @dataclass(frozen=True)
@@ -46,27 +84,21 @@ class Speech:
 
 def read(task: str, form: Mapping[str, list[bytes]]) -> SpeechRequest:
     """What a form's fields ask for. Raises ApiError, 400."""
-    for name in form:
-        if name not in (*_KNOWN, _GRANULARITIES):
-            raise ApiError(400, f"{short(name)}: unknown or unsupported field", short(name))
-    values = {name: _one(name, form) for name in _KNOWN if name in form}
-    file = values.pop("file", b"")
-    if not file:
-        raise bad_field("file", "none", "a sound: WAV, FLAC, OGG, MP3")
-    texts = {name: _text(name, value) for name, value in values.items()}
-    response_format = texts.get("response_format", "json")
-    if response_format not in _FORMATS:
-        raise bad_field("response_format", "another text", ", ".join(_FORMATS))
-    if any(one != b"segment" for one in form.get(_GRANULARITIES, ())):
-        raise bad_field(_GRANULARITIES, "another text", "segment")
-    if not texts.get("model"):
-        raise bad_field("model", "none", "a text")
-    inputs: dict[str, Any] = {"audio": [file], **_options(texts)}
+    values = {name: _value(name, given) for name, given in form.items()}
+    BODY.check(values)
+    for name, needed in _NEEDED.items():
+        if not values.get(name):
+            raise bad_field(name, "none", needed)
+    response_format = values.get("response_format", "json")
+    inputs: dict[str, Any] = {"audio": [values["file"]]}
+    inputs.update({n: values[n] for n in ("language", "prompt", "user") if values.get(n)})
+    if "temperature" in values:
+        inputs["temperature"] = float(values["temperature"])
     if task == "translate":
         inputs["task"] = task
     if response_format in _TIMED:
         inputs["return_timestamps"] = "segments"
-    return SpeechRequest(texts["model"], task, response_format, inputs)
+    return SpeechRequest(values["model"], task, response_format, inputs)
 
 
 def request(
@@ -117,20 +149,12 @@ def with_openai_names(error: ApiError) -> ApiError:
     return replace(error, message=f"file{error.message.removeprefix('audio')}", param="file")
 
 
-def _options(texts: Mapping[str, str]) -> dict[str, Any]:
-    found: dict[str, Any] = {n: texts[n] for n in ("language", "prompt", "user") if texts.get(n)}
-    if "temperature" in texts:
-        try:
-            found["temperature"] = float(texts["temperature"])
-        except ValueError:
-            raise bad_field("temperature", "another text", "a number") from None
-    return found
-
-
-def _one(name: str, form: Mapping[str, list[bytes]]) -> bytes:
-    if len(form[name]) > 1:
-        raise bad_field(name, f"{len(form[name])} values", "one")
-    return form[name][0]
+def _value(name: str, given: list[bytes]) -> Any:
+    if name == _GRANULARITIES:
+        return [_text(name, one) for one in given]
+    if len(given) > 1:
+        raise bad_field(short(name), f"{len(given)} values", "one")
+    return given[0] if name == "file" else _text(short(name), given[0])
 
 
 def _text(name: str, value: bytes) -> str:

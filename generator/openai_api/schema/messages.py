@@ -11,33 +11,72 @@ from collections.abc import Mapping
 from typing import Any
 
 from generator.openai_api.schema import json_body
+from generator.openai_api.schema.body import Body
 from generator.openai_api.schema.errors import ApiError, bad_field
-from generator.openai_api.schema.json_body import kind_of, short
+from generator.openai_api.schema.json_body import Check, Json, kind_of, only, short
+from generator.openai_api.schema.request import CHAT_FIELDS
 
-Json = dict[str, Any]
+
+def _instead(instead: str) -> Check:
+    return json_body.refused(f"not a field of this path; send {instead}")
+
+
+@json_body.takes(anyOf=[{"type": "string"}, {"type": "array", "items": {"type": "object"}}])
+def _blocks(name: str, content: Any) -> list[Json]:
+    if isinstance(content, str):
+        return [{"type": "text", "text": content}]
+    if not isinstance(content, list):
+        got = "none" if content is None else kind_of(content)
+        raise _bad(name, got, "a text or a list of blocks")
+    return [json_body.json_object(f"{name}[{n}]", block) for n, block in enumerate(content)]
+
+
+@json_body.takes(
+    type="object",
+    properties={"type": {"enum": ["disabled", "adaptive"]}, "display": {}},
+    required=["type"],
+    additionalProperties=False,
+)
+def _thinking(name: str, value: Any) -> Any:
+    """What a model does anyway, and how it is shown, which it is not."""
+    shown = value.items() if isinstance(value, dict) else ()
+    rest = {key: one for key, one in shown if key != "display"}
+    if rest not in ({"type": "disabled"}, {"type": "adaptive"}):
+        allowed = '{"type": "disabled"} or {"type": "adaptive"} (nothing else)'
+        raise bad_field(name, "another value", allowed)
+    return value
+
+
 # Chat's names of what has another name here, or no place in an answer.
 _OF_CHAT = {
-    "stop": "stop_sequences",
-    "max_completion_tokens": "max_tokens",
-    "response_format": "output_config.format",
-    "parallel_tool_calls": "tool_choice.disable_parallel_tool_use",
-    "user": "metadata.user_id",
-    "stream_options": "nothing: a stream always tells of its usage",
-    **dict.fromkeys(("n", "best_of"), "one request for each answer"),
-    **dict.fromkeys(("logprobs", "top_logprobs"), "them to /v1/chat/completions"),
+    "stop": _instead("stop_sequences"),
+    "max_completion_tokens": _instead("max_tokens"),
+    "response_format": _instead("output_config.format"),
+    "parallel_tool_calls": _instead("tool_choice.disable_parallel_tool_use"),
+    "user": _instead("metadata.user_id"),
+    "stream_options": _instead("nothing: a stream always tells of its usage"),
+    **dict.fromkeys(("n", "best_of"), _instead("one request for each answer")),
+    **dict.fromkeys(("logprobs", "top_logprobs"), _instead("them to /v1/chat/completions")),
 }
-# Names that only some values are allowed of: those that ask for nothing beyond what is done anyway.
-_ONLY: dict[str, tuple[Any, ...]] = {
-    "service_tier": ("auto", "standard_only"),
-    "thinking": ({"type": "disabled"}, {"type": "adaptive"}),
-    "mcp_servers": ([],),
-    "speed": ("standard",),
-    **dict.fromkeys(("container", "context_management", "inference_geo"), ()),
+_OWN: dict[str, Check] = {
+    "system": _blocks,
+    "messages": json_body.json_list,
+    "max_tokens": json_body.integer,
+    "stop_sequences": json_body.texts,
+    "metadata": json_body.json_object,
+    "tools": json_body.objects,
+    "tool_choice": json_body.json_object,
+    "output_config": json_body.json_object,
+    "cache_control": json_body.anything,
+    "service_tier": only("auto", "standard_only"),
+    "thinking": _thinking,
+    "mcp_servers": only([]),
+    "speed": only("standard"),
+    **dict.fromkeys(("container", "context_management", "inference_geo"), only()),
 }
-_OWN = {
-    *("system", "messages", "max_tokens", "stop_sequences", "metadata", "tools", "tool_choice"),
-    *("output_config", "cache_control", *_ONLY),
-}
+BODY = Body({**CHAT_FIELDS, **_OF_CHAT, **_OWN}, ("model", "messages", "max_tokens"))
+# Of a request to count its tokens.
+COUNTED = Body({**BODY.fields, "stream": only(False)}, ("model", "messages"))
 # How the model thought earlier: chat templates show nothing of it.
 _THOUGHTS = ("thinking", "redacted_thinking")
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
@@ -45,7 +84,7 @@ _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 
 def as_chat(body: Mapping[str, Any]) -> Json:
     """The body of the same request of chat. Raises ApiError, 400."""
-    _check_names(body)
+    BODY.check(body)
     chat = {name: value for name, value in body.items() if name not in _OWN}
     chat["messages"] = [*_system(body), *_messages(body)]
     if body.get("max_tokens") is None:
@@ -63,19 +102,6 @@ def as_chat(body: Mapping[str, Any]) -> Json:
         kwargs = json_body.json_object("chat_template_kwargs", body.get("chat_template_kwargs", {}))
         chat["chat_template_kwargs"] = {**kwargs, "continue_final_message": True}
     return chat
-
-
-def _check_names(body: Mapping[str, Any]) -> None:
-    for name, instead in _OF_CHAT.items():
-        if body.get(name) is not None:
-            raise ApiError(400, f"{name}: not a field of this path; send {instead}", name)
-    for name, allowed in _ONLY.items():
-        value = body.get(name)
-        if isinstance(value, dict) and name == "thinking":
-            value = {key: one for key, one in value.items() if key != "display"}
-        if value is not None and value not in allowed:
-            told = " or ".join(map(json.dumps, allowed)) or "null"
-            raise bad_field(name, "another value", f"{told} (nothing else)")
 
 
 def _system(body: Mapping[str, Any]) -> list[Json]:
@@ -133,15 +159,6 @@ def _of_assistant(where: str, blocks: list[Json]) -> list[Json]:
 def _content(where: str, content: Any) -> str | list[Json]:
     blocks = _blocks(where, content)
     return _joined([(f"{where}[{number}]", block) for number, block in enumerate(blocks)])
-
-
-def _blocks(where: str, content: Any) -> list[Json]:
-    if isinstance(content, str):
-        return [{"type": "text", "text": content}]
-    if not isinstance(content, list):
-        got = "none" if content is None else kind_of(content)
-        raise _bad(where, got, "a text or a list of blocks")
-    return [json_body.json_object(f"{where}[{n}]", block) for n, block in enumerate(content)]
 
 
 def _joined(blocks: list[tuple[str, Json]]) -> str | list[Json]:

@@ -6,23 +6,21 @@ allowed is the model's to say, here only types are checked.
 
 from __future__ import annotations
 
-import difflib
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from dataclasses import field as dataclass_field
 from typing import Any
 
 from generator.openai_api.schema import json_body
 from generator.openai_api.schema.errors import ApiError, bad_field
-from generator.openai_api.schema.json_body import kind_of, short
+from generator.openai_api.schema.json_body import Check, kind_of, only, short
 from generator.openai_api.schema.media import MediaPart
 from generator.openai_api.schema.response_format import constraint
 from generator.openai_api.schema.tools import Tools
 from generator.spec.runtime_rules import CACHE_SALT
 
 TensorValue = str | bool | int | float | list[bytes]
-Check = Callable[[str, Any], Any]
 
 MAX_TIMEOUT_MS = 2**31 - 1
 
@@ -40,29 +38,48 @@ SAMPLING: dict[str, Check] = {
     **dict.fromkeys(("structured_outputs", "guided_json"), json_body.anything),
     **dict.fromkeys(("guided_regex", "guided_choice"), json_body.anything),
 }
-_READ_HERE = ("model", "stream", "stream_options", "timeout_ms", "response_format", CACHE_SALT)
-# OpenAI's own bookkeeping: it changes no answer. Whoever asks is passed on all the same, as USER:
-# a canary can be sticky by it.
-_BOOKKEEPING = (
-    *("user", "metadata", "store", "safety_identifier", "service_tier"),
-    *("prompt_cache_key", "prompt_cache_retention"),
-)
 USER = "user"
-# Names that only some values are allowed of: those that ask for nothing beyond what is done anyway.
-_NEUTRAL: dict[str, tuple[Any, ...]] = {
-    "parallel_tool_calls": (True,),
-    "modalities": (["text"],),
-    **dict.fromkeys(("reasoning_effort", "verbosity"), ("medium",)),
-    **dict.fromkeys(("suffix", "audio", "prediction", "functions", "function_call"), ()),
-    "web_search_options": (),
+# What any request to generate may have.
+GENERATION_FIELDS: dict[str, Check] = {
+    **SAMPLING,
+    "model": json_body.text,
+    "stream": json_body.boolean,
+    "stream_options": json_body.json_object,
+    "timeout_ms": json_body.integer,
+    "response_format": json_body.json_object,
+    CACHE_SALT: json_body.text,
+    "best_of": json_body.integer,
+    # OpenAI's own bookkeeping: it changes no answer. Whoever asks is passed on all the same, as
+    # USER: a canary can be sticky by it.
+    **dict.fromkeys((USER, "metadata", "store", "safety_identifier"), json_body.anything),
+    "service_tier": json_body.anything,
+    **dict.fromkeys(("prompt_cache_key", "prompt_cache_retention"), json_body.anything),
+    "parallel_tool_calls": only(True),
+    "modalities": only(["text"]),
+    **dict.fromkeys(("reasoning_effort", "verbosity"), only("medium")),
+    **dict.fromkeys(("suffix", "audio", "prediction", "functions", "function_call"), only()),
+    "web_search_options": only(),
     # vLLM's, and the defaults that its clients send.
-    **dict.fromkeys(("skip_special_tokens", "spaces_between_special_tokens"), (True,)),
-    **dict.fromkeys(("use_beam_search", "early_stopping", "return_token_ids"), (False,)),
-    **dict.fromkeys(("return_tokens_as_token_ids", "continue_final_message", "echo"), (False,)),
-    "add_generation_prompt": (True,),
-    "length_penalty": (1.0, 1),
-    "priority": (0,),
-    **dict.fromkeys(("prompt_logprobs", "truncate_prompt_tokens", "allowed_token_ids"), ()),
+    **dict.fromkeys(("skip_special_tokens", "spaces_between_special_tokens"), only(True)),
+    **dict.fromkeys(("use_beam_search", "early_stopping", "return_token_ids"), only(False)),
+    **dict.fromkeys(("return_tokens_as_token_ids", "continue_final_message"), only(False)),
+    "echo": only(False),
+    "add_generation_prompt": only(True),
+    "length_penalty": only(1.0, 1),
+    "priority": only(0),
+    **dict.fromkeys(("prompt_logprobs", "truncate_prompt_tokens", "allowed_token_ids"), only()),
+}
+# What a request to chat may have.
+CHAT_FIELDS: dict[str, Check] = {
+    **GENERATION_FIELDS,
+    "messages": json_body.json_list,
+    "tools": json_body.objects,
+    "tool_choice": json_body.text_or_object,
+    "parallel_tool_calls": json_body.boolean,
+    "chat_template_kwargs": json_body.json_object,
+    "max_completion_tokens": json_body.integer,
+    "logprobs": json_body.boolean,
+    "top_logprobs": json_body.integer,
 }
 
 
@@ -85,21 +102,6 @@ class GenerationRequest:
     tools: Tools | None = None
     media: tuple[MediaPart, ...] = ()
     told: Mapping[str, Any] = dataclass_field(default_factory=dict)
-
-
-def check_names(body: Mapping[str, Any], own: Iterable[str]) -> None:
-    """Raises ApiError for a field that is neither one of all requests' nor one of ``own``."""
-    known = {*own, *SAMPLING, *_READ_HERE, "best_of"}
-    for name, value in body.items():
-        if name in known or name in _BOOKKEEPING:
-            continue
-        if name not in _NEUTRAL:
-            nearest = difflib.get_close_matches(short(name), sorted(known), 1)
-            hint = f", did you mean {nearest[0]}?" if nearest else ""
-            raise ApiError(400, f"{short(name)}: unknown or unsupported field{hint}", short(name))
-        if value is not None and not any(_same(value, good) for good in _NEUTRAL[name]):
-            allowed = " or ".join(map(json.dumps, _NEUTRAL[name])) or "null"
-            raise bad_field(name, f"another value ({kind_of(value)})", f"{allowed} (nothing else)")
 
 
 def asked(
@@ -185,7 +187,3 @@ def _usage(body: Mapping[str, Any], *, stream: bool) -> tuple[bool, bool]:
     if options.get("include_obfuscation"):
         raise bad_field("stream_options.include_obfuscation", "true", "false")
     return bool(options.get("include_usage")), bool(options.get("continuous_usage_stats"))
-
-
-def _same(value: Any, good: Any) -> bool:
-    return type(value) is type(good) and value == good

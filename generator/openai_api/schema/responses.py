@@ -6,30 +6,33 @@ Fields that are not named here are chat's, and are checked there.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from generator.openai_api.schema import json_body
+from generator.openai_api.schema.body import Body
 from generator.openai_api.schema.errors import ApiError, bad_field
-from generator.openai_api.schema.json_body import kind_of, short
+from generator.openai_api.schema.json_body import Check, Json, kind_of, only, short
+from generator.openai_api.schema.request import CHAT_FIELDS
 
-Json = dict[str, Any]
-_STORED = {
-    "previous_response_id": "send the earlier items in input",
-    "conversation": "send the earlier items in input",
-    "prompt": "send instructions and input",
-}
+
+def _stored(instead: str) -> Check:
+    return json_body.refused(f"nothing is stored here; {instead}")
+
+
+def _instead(instead: str) -> Check:
+    return json_body.refused(f"not a field of this path; send {instead}")
+
+
 # Chat's names of what has another name here, or no place in a response.
 _OF_CHAT = {
-    "messages": "input",
-    "max_tokens": "max_output_tokens",
-    "max_completion_tokens": "max_output_tokens",
-    "response_format": "text.format",
-    "logprobs": 'include ["message.output_text.logprobs"]',
-    "n": "one request for each choice",
-    "best_of": "one request for each choice",
+    "messages": _instead("input"),
+    **dict.fromkeys(("max_tokens", "max_completion_tokens"), _instead("max_output_tokens")),
+    "response_format": _instead("text.format"),
+    "logprobs": _instead('include ["message.output_text.logprobs"]'),
+    **dict.fromkeys(("n", "best_of"), _instead("one request for each choice")),
 }
+_EARLIER = "send the earlier items in input"
 _LOGPROBS = "message.output_text.logprobs"
 # What else may be included comes of hosted tools or stored reasoning: there is none to include.
 _NOTHING_TO_INCLUDE = (
@@ -37,17 +40,33 @@ _NOTHING_TO_INCLUDE = (
     *("web_search_call.action.sources", "message.input_image.image_url"),
     *("computer_call_output.output.image_url", "code_interpreter_call.outputs"),
 )
-_ONLY: dict[str, tuple[Any, ...]] = {"background": (False,), "truncation": ("disabled",)}
-_NEUTRAL = ("store", "max_tool_calls", "prompt_cache_retention")
-_OWN = {
-    *("input", "instructions", "tools", "tool_choice", "text", "max_output_tokens"),
-    *("include", "reasoning", "top_logprobs", *_STORED, *_ONLY, *_NEUTRAL),
+_OWN: dict[str, Check] = {
+    "input": json_body.text_or_objects,
+    "instructions": json_body.text,
+    "tools": json_body.objects,
+    "tool_choice": json_body.text_or_object,
+    "text": json_body.json_object,
+    "max_output_tokens": json_body.integer,
+    "include": json_body.texts,
+    "reasoning": json_body.json_object,
+    "top_logprobs": json_body.integer,
+    **dict.fromkeys(("previous_response_id", "conversation"), _stored(_EARLIER)),
+    "prompt": _stored("send instructions and input"),
+    "background": only(False),
+    "truncation": only("disabled"),
+    "store": json_body.boolean,
+    "max_tool_calls": json_body.anything,
+    "prompt_cache_retention": json_body.anything,
 }
+# A response tells of it again.
+_TOLD: dict[str, Check] = {"metadata": json_body.json_object}
+BODY = Body({**CHAT_FIELDS, **_OF_CHAT, **_TOLD, **_OWN}, ("model", "input"))
 
 
 def as_chat(body: Mapping[str, Any]) -> Json:
     """The body of the same request of chat. Raises ApiError, 400."""
-    _check_names(body)
+    BODY.check(body)
+    _check_reasoning(body)
     chat = {name: value for name, value in body.items() if name not in _OWN}
     chat["messages"] = _messages(body)
     tools = body.get("tools")
@@ -92,28 +111,12 @@ def told(body: Mapping[str, Any]) -> Json:
     }
 
 
-def _check_names(body: Mapping[str, Any]) -> None:
-    for name, instead in {**_STORED, **_OF_CHAT}.items():
-        if body.get(name) is not None:
-            why = "nothing is stored here" if name in _STORED else "not a field of this path"
-            raise ApiError(400, f"{name}: {why}; {_instead(name, instead)}", name)
-    for name, allowed in _ONLY.items():
-        if body.get(name) is not None and body[name] not in allowed:
-            raise bad_field(name, "another value", json.dumps(allowed[0]))
-    reasoning = json_body.json_object("reasoning", body.get("reasoning") or {})
-    for name, value in reasoning.items():
+def _check_reasoning(body: Mapping[str, Any]) -> None:
+    for name, value in (body.get("reasoning") or {}).items():
         # Of a summary the model writes none; how long it reasons is its own affair.
         if value not in (None, *(("medium",) if name == "effort" else ("auto",))):
             hint = "null; a template's own switch is sent as chat_template_kwargs"
             raise bad_field(f"reasoning.{short(name)}", kind_of(value), hint)
-    if body.get("store") is not None:
-        json_body.boolean("store", body["store"])
-    if body.get("metadata") is not None:
-        json_body.json_object("metadata", body["metadata"])
-
-
-def _instead(name: str, instead: str) -> str:
-    return instead if name in _STORED else f"send {instead}"
 
 
 def _messages(body: Mapping[str, Any]) -> list[Json]:

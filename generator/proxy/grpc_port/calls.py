@@ -11,11 +11,10 @@ from generator.proxy.grpc_port.messages import Output
 from generator.proxy.grpc_port.port import GrpcPort
 from generator.proxy.grpc_port.triton_end import TritonEnd
 from generator.proxy.refusal import RefusedError
-from generator.spec.runtime_rules import CALLER
 
 _MESSAGE_S = 120.0  # for one to come as a whole
 _MAX_WAITING = 64
-_CODES = {400: 3, 401: 16, 408: 1, 413: 8, 429: 8, 501: 12, 503: 14}
+_CODES = {400: 3, 401: 16, 403: 7, 408: 1, 413: 8, 429: 8, 501: 12, 503: 14}
 _UNKNOWN = 2
 _PRINTABLE = "".join(map(chr, range(0x20, 0x7F))).replace("%", "")
 _ANSWER_HEAD = ((b":status", b"200"), (b"content-type", b"application/grpc"))
@@ -109,9 +108,7 @@ class Calls:
 
     def _open(self, call: Call) -> None:
         call.triton_stream = self._triton.open(call)
-        block = call.head.block
-        if call.account and call.account.alias:
-            block += h2.header_block([(CALLER.encode(), call.account.alias.encode())])
+        block = call.head.block + h2.header_block(self._port.own_headers(call))
         self._triton.write(h2.header_frames(call.triton_stream, block))
         if call.credit:
             self._triton.write(h2.window_update(call.triton_stream, call.credit))

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import hpack
 
+from generator.proxy.admin import GRPC_HEADER
 from generator.proxy.grpc_port.frames import MAX_FRAME_BYTES, Headers, ProtocolError, header_block
 from generator.spec.runtime_rules import CALLER
 
@@ -31,6 +32,7 @@ class Head:
     authorization: bytes | None
     encoding: bytes
     block: bytes
+    has_admin_key: bool
 
 
 class HeadReader:
@@ -79,7 +81,10 @@ class HeadReader:
         passed_on = [(name, value) for name, value in headers if name not in self._leave_out]
         passed_on.sort(key=lambda header: not header[0].startswith(b":"))
         encoding = by_name.get(b"grpc-encoding", b"identity")
-        return Head(path, by_name.get(_KEY), encoding, header_block(passed_on))
+        return Head(
+            *(path, by_name.get(_KEY), encoding, header_block(passed_on)),
+            has_admin_key=GRPC_HEADER in by_name,
+        )
 
 
 def _is_plain(name: bytes, value: bytes) -> bool:

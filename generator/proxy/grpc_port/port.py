@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from tritonclient.grpc import service_pb2
 
+from generator.proxy.admin import GRPC_HEADER, needs_key
 from generator.proxy.callers import Account, Callers
 from generator.proxy.grpc_port.call import Call
 from generator.proxy.grpc_port.heads import Head
@@ -17,6 +18,7 @@ from generator.proxy.grpc_port.triton import GrpcTriton
 from generator.proxy.refusal import RefusedError
 from generator.proxy.settings import MIB, Access
 from generator.server.listen import most_connections
+from generator.spec.runtime_rules import CALLER
 
 _SERVICE = service_pb2.DESCRIPTOR.services_by_name["GRPCInferenceService"]
 _PREFIX = f"/{_SERVICE.full_name}/"
@@ -24,6 +26,17 @@ _HEALTH = "/grpc.health.v1.Health/Check"
 _STREAM, _INFER, _LOAD = (
     f"{_PREFIX}{name}" for name in ("ModelStreamInfer", "ModelInfer", "RepositoryModelLoad")
 )
+_INDEX = f"{_PREFIX}RepositoryIndex"
+# What changes a server or reaches into its memory.
+_ADMIN = {
+    *(f"{_PREFIX}RepositoryModel{what}" for what in ("Load", "Unload")),
+    *(
+        f"{_PREFIX}{kind}SharedMemory{what}"
+        for kind in ("System", "Cuda")
+        for what in ("Status", "Register", "Unregister")
+    ),
+    *(f"{_PREFIX}{what}" for what in ("TraceSetting", "LogSettings")),
+}
 _METHODS = {f"{_PREFIX}{method.name}" for method in _SERVICE.methods} | {_HEALTH}
 _OPEN = {_HEALTH, f"{_PREFIX}ServerLive", f"{_PREFIX}ServerReady"}
 _MAX_SMALL_BYTES = 65_536  # of a request that is a name or two, or some settings
@@ -55,8 +68,11 @@ class Connection(Protocol):
 class GrpcPort:
     """What the connections of the port share."""
 
-    def __init__(self, access: Access, socket: str, triton: GrpcTriton) -> None:
+    def __init__(
+        self, access: Access, socket: str, triton: GrpcTriton, admin_key: str = ""
+    ) -> None:
         self.socket = socket
+        self._admin_key = admin_key.encode()
         self.triton = triton
         self.callers = Callers(access)
         self.max_message_bytes = access.max_body_mib * MIB
@@ -87,8 +103,21 @@ class GrpcPort:
         if head.path in _OPEN:
             return None
         account = self.callers.of(head.authorization, address)
+        if self._admin_key and head.path in _ADMIN and not head.has_admin_key:
+            raise needs_key(GRPC_HEADER)
         self.callers.enter(account)
         return account
+
+    def own_headers(self, call: Call) -> list[tuple[bytes, bytes]]:
+        """What the proxy tells tritonserver: who the caller is, and of the index that it may be
+        read.
+        """
+        found = []
+        if call.account and call.account.alias:
+            found.append((CALLER.encode(), call.account.alias.encode()))
+        if self._admin_key and call.head.path == _INDEX and not call.head.has_admin_key:
+            found.append((GRPC_HEADER, self._admin_key))
+        return found
 
     def is_stream(self, call: Call) -> bool:
         """Whether it may have several requests."""

@@ -24,7 +24,7 @@ async def serve_grpc(
     Raises ServerError where the port can't be listened on.
     """
     triton = GrpcTriton(settings.grpc_socket)
-    port = GrpcPort(settings.access, settings.grpc_socket, triton)
+    port = GrpcPort(settings.access, settings.grpc_socket, triton, settings.admin_key)
     tls = tls_context(settings.access.tls)
     if tls:
         tls.set_alpn_protocols(["h2"])

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from urllib.parse import quote
 
 from generator.proxy import cors
+from generator.proxy.admin import HTTP_HEADER, needs_key
 from generator.proxy.callers import Callers
 from generator.proxy.http_port.json_bodies import checked_infer, checked_object, endpoint_of
 from generator.proxy.http_port.request import Request
@@ -27,6 +28,7 @@ _SPARE_DESCRIPTORS = 64
 _DESCRIPTORS_EACH = 4  # on each of two ports a client's connection, and one to tritonserver
 _STARTING = "tritonserver does not answer: it is being started; try again"
 _OPEN_PATHS = ("/v2/health/live", "/v2/health/ready")
+_INDEX_PATH = "/v2/repository/index"
 _GENERATE = ("generate", "generate_stream")
 _ADMIN_PATH = re.compile(
     r"/v2/(repository/|logging|trace/|systemsharedmemory/|cudasharedmemory/|models/[^/]+/trace/)"
@@ -58,11 +60,12 @@ class Connection(Protocol):
 class HttpProxy:
     """One public port, and the connections to it."""
 
-    def __init__(self, access: Access, socket_path: str) -> None:
+    def __init__(self, access: Access, socket_path: str, admin_key: str = "") -> None:
         self.pool = Pool(socket_path)
         self.callers = Callers(access)
         self.is_stopping = False
         self.access = access
+        self._admin_key = admin_key.encode()
         self._max_body = access.max_body_mib * MIB
         self.num_buffered = 0
         self._connections: set[Connection] = set()
@@ -98,8 +101,17 @@ class HttpProxy:
             return
         try:
             request.account = self.callers.of(request.noted.get(b"authorization"), address)
+            if self._admin_key and _ADMIN_PATH.match(request.path):
+                self._judge_admin(request)
         except RefusedError as refusal:
             request.refusal = request.refusal or refusal
+
+    def _judge_admin(self, request: Request) -> None:
+        """Raises RefusedError where the admin key is missing; tritonserver judges what is there."""
+        if request.path == _INDEX_PATH and not request.has_header(HTTP_HEADER):
+            request.add_header(HTTP_HEADER, self._admin_key)
+        elif not request.has_header(HTTP_HEADER):
+            raise needs_key(HTTP_HEADER)
 
     def take_body(self, request: Request, piece: bytes) -> None:
         """A piece of a body. Raises RefusedError where it is one too many."""

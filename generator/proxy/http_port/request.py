@@ -59,7 +59,15 @@ class Request:
                 self.refuse(400, f"got the header {lower.decode()} twice")
             self.noted[lower] = value
         elif lower not in _DROPPED:
-            self.lines += (name, b": ", value, b"\r\n")
+            self.add_header(name, value)
+
+    def has_header(self, name: bytes) -> bool:
+        """Whether one that is passed on was sent."""
+        return any(line.lower() == name for line in self.lines[::4])
+
+    def add_header(self, name: bytes, value: bytes) -> None:
+        """One of our own."""
+        self.lines += (name, b": ", value, b"\r\n")
 
     def refuse(self, status: int, text: str, headers: dict[str, str] | None = None) -> None:
         """The first reason counts."""

@@ -25,7 +25,10 @@ async def serve_http(
     access = settings.access
     tls = tls_context(access.tls)
     proxies = (
-        (HttpProxy(access, settings.http_socket), settings.http_port, "--http-port", tls),
+        (
+            HttpProxy(access, settings.http_socket, settings.admin_key),
+            *(settings.http_port, "--http-port", tls),
+        ),
         # For scrapers of one's own network, as the health port is.
         (
             HttpProxy(EVERYBODY, settings.metrics_socket),

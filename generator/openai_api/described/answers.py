@@ -1,0 +1,246 @@
+"""What is answered, as types of which the served schema is made. An answer may have more fields."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from msgspec import UNSET, Struct, UnsetType
+
+Json = dict[str, Any]
+
+
+class ErrorText(Struct):
+    """What went wrong."""
+
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+class Error(Struct):
+    """OpenAI's error."""
+
+    error: ErrorText
+
+
+class MessageErrorText(Struct):
+    """What went wrong."""
+
+    type: str
+    message: str
+
+
+class MessageError(Struct):
+    """Anthropic's error."""
+
+    type: Literal["error"]
+    error: MessageErrorText
+
+
+class Health(Struct):
+    """Triton answers."""
+
+    status: Literal["ok"]
+
+
+class Version(Struct):
+    """Of hf-triton."""
+
+    version: str
+
+
+class Document(Struct):
+    """OpenAPI's."""
+
+    openapi: str
+    paths: Json
+
+
+class Model(Struct):
+    """One model; ``parent`` is that of an adapter."""
+
+    id: str
+    object: Literal["model"]
+    created: int
+    owned_by: str
+    parent: str | UnsetType = UNSET
+
+
+class Models(Struct):
+    """Those that are ready."""
+
+    object: Literal["list"]
+    data: list[Model]
+
+
+class Usage(Struct):
+    """Tokens."""
+
+    prompt_tokens: int
+    total_tokens: int
+
+
+class GenerationUsage(Usage):
+    """Tokens of prompts and answers."""
+
+    completion_tokens: int
+
+
+class Token(Struct):
+    """A token and the logarithm of its probability."""
+
+    token: str
+    logprob: float
+    bytes: list[int] | None
+
+
+class TokenLogprobs(Token):
+    """The sampled token, and the likeliest at its place."""
+
+    top_logprobs: list[Token]
+
+
+class ChatLogprobs(Struct):
+    """Of each token."""
+
+    content: list[TokenLogprobs]
+    refusal: None
+
+
+class Function(Struct):
+    """A call's function; ``arguments`` are JSON."""
+
+    name: str
+    arguments: str
+
+
+class ToolCall(Struct):
+    """A call of a tool."""
+
+    id: str
+    type: Literal["function"]
+    function: Function
+
+
+class ChatMessage(Struct):
+    """The assistant's."""
+
+    role: Literal["assistant"]
+    content: str | None
+    refusal: None
+    tool_calls: list[ToolCall] | UnsetType = UNSET
+
+
+class ChatChoice(Struct):
+    """One answer."""
+
+    index: int
+    message: ChatMessage
+    logprobs: ChatLogprobs | None
+    finish_reason: str | None
+
+
+class ChatCompletion(Struct):
+    """All answers."""
+
+    id: str
+    object: Literal["chat.completion"]
+    created: int
+    model: str
+    choices: list[ChatChoice]
+    usage: GenerationUsage
+
+
+class TextLogprobs(Struct):
+    """Of each token; the first token of a prompt has none."""
+
+    tokens: list[str]
+    token_logprobs: list[float | None]
+    top_logprobs: list[dict[str, float] | None] | None
+    text_offset: list[int]
+
+
+class TextChoice(Struct):
+    """One answer."""
+
+    index: int
+    text: str
+    logprobs: TextLogprobs | None
+    finish_reason: str | None
+
+
+class Completion(Struct):
+    """All answers."""
+
+    id: str
+    object: Literal["text_completion"]
+    created: int
+    model: str
+    choices: list[TextChoice]
+    usage: GenerationUsage
+
+
+class Response(Struct):
+    """OpenAI's response."""
+
+    id: str
+    object: Literal["response"]
+    created_at: int
+    status: Literal["completed", "incomplete", "failed"]
+    model: str
+    output: list[Json]
+    usage: Json | None
+    error: Json | None
+
+
+class MessageUsage(Struct):
+    """Tokens."""
+
+    input_tokens: int
+    output_tokens: int
+
+
+class Message(Struct):
+    """Anthropic's message."""
+
+    id: str
+    type: Literal["message"]
+    role: Literal["assistant"]
+    model: str
+    content: list[Json]
+    stop_reason: str | None
+    stop_sequence: str | None
+    usage: MessageUsage
+
+
+class TokenCount(Struct):
+    """Tokens of a prompt."""
+
+    input_tokens: int
+
+
+class Embedding(Struct):
+    """One text's vector: numbers, or their float32 in base64."""
+
+    object: Literal["embedding"]
+    index: int
+    embedding: list[float] | str
+
+
+class Embeddings(Struct):
+    """Of all texts."""
+
+    object: Literal["list"]
+    data: list[Embedding]
+    model: str
+    usage: Usage
+
+
+class Transcript(Struct):
+    """What was heard; ``verbose_json`` has more."""
+
+    text: str
+    language: str | UnsetType = UNSET
+    duration: float | UnsetType = UNSET
+    segments: list[Json] | UnsetType = UNSET

@@ -1,0 +1,82 @@
+"""The OpenAPI document of the routes: https://spec.openapis.org/oas/v3.1.0."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from generator.openai_api.described.operation import JSON, Operation, Route
+
+_STATUSES = {
+    400: "A field is not as it must be",
+    401: "Without a key that is known",
+    404: "No such model, or none of this path's task",
+    408: "The body did not come in time",
+    413: "The body is too large",
+    415: "The body is encoded, or of another type",
+    429: "Beyond the caller's limits: see Retry-After",
+    500: "The model failed",
+    501: "Not done by this Triton",
+    503: "Not ready, or too busy: see Retry-After",
+    504: "Triton takes too long",
+}
+_VARIABLE = re.compile(r"\{(\w+)(:[^}]*)?\}")
+_REF = "#/components/schemas/{name}"
+Json = dict[str, Any]
+
+
+def document(routes: Sequence[Route]) -> Json:
+    """The document, as JSON."""
+    operations = [route.operation for route in routes]
+    types = {one for op in operations for one in (op.answer, op.error) if one is not None}
+    listed = sorted(types, key=lambda one: one.__name__)
+    references, components = msgspec.json.schema_components(listed, ref_template=_REF)
+    known = dict(zip(listed, references, strict=True))
+    paths: Json = {}
+    for route in routes:
+        path = _VARIABLE.sub(r"{\1}", route.path)
+        paths.setdefault(path, {})[route.method.lower()] = _operation(route, known)
+    keys = {"type": "http", "scheme": "bearer"}
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "hf-triton, OpenAI's API", "version": "1"},
+        "paths": paths,
+        "components": {"schemas": components, "securitySchemes": {"key": keys}},
+        "security": [{}, {"key": []}],
+    }
+
+
+def _operation(route: Route, known: dict[type, Any]) -> Json:
+    operation = route.operation
+    path = _VARIABLE.sub(r"\1", route.path)
+    name = f"{route.method.lower()}_{path.strip('/')}"
+    failed = {JSON: {"schema": known[operation.error]}}
+    found: Json = {
+        "operationId": re.sub(r"\W+", "_", name),
+        "summary": operation.summary,
+        "responses": {
+            "200": {"description": "The answer", "content": _answers(operation, known)},
+            **{
+                str(status): {"description": text, "content": failed}
+                for status, text in _STATUSES.items()
+            },
+        },
+    }
+    variables = [variable[1] for variable in _VARIABLE.finditer(route.path)]
+    if variables:
+        found["parameters"] = [
+            {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
+            for name in variables
+        ]
+    if operation.body:
+        content = {operation.takes: {"schema": operation.body.schema()}}
+        found["requestBody"] = {"required": True, "content": content}
+    return found
+
+
+def _answers(operation: Operation, known: dict[type, Any]) -> Json:
+    whole = {JSON: {"schema": known[operation.answer]}} if operation.answer else {}
+    return {**whole, **{kind: {"schema": {"type": "string"}} for kind in operation.also}}

@@ -1,0 +1,43 @@
+"""What a route takes and answers, as its module declares it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+import msgspec
+from aiohttp import web
+
+from generator.openai_api.described.answers import Error
+from generator.openai_api.schema.body import Body
+
+JSON, EVENTS, TEXT = "application/json", "text/event-stream", "text/plain"
+FORM = "multipart/form-data"
+
+
+@dataclass(frozen=True)
+class Operation:
+    """``answer`` is the object of a 200, None where there is none; ``also`` are the media types of
+    other answers.
+    """
+
+    summary: str
+    answer: type[msgspec.Struct] | None = None
+    body: Body | None = None
+    also: tuple[str, ...] = ()
+    takes: str = JSON
+    error: type[msgspec.Struct] = Error
+
+
+@dataclass(frozen=True)
+class Route:
+    """One path; GET where nothing is sent."""
+
+    path: str
+    handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+    operation: Operation
+
+    @property
+    def method(self) -> str:
+        """GET or POST."""
+        return "POST" if self.operation.body else "GET"
