@@ -24,7 +24,7 @@ test: setup ## run the tests that take under 5 minutes, a real server's included
 	@$(PY) -m pytest -n 2 --dist loadfile -m "not slow" $(ARGS)
 
 test-all: setup ## run every test
-	@$(PY) -m pytest -n 2 --dist loadfile $(ARGS)
+	@$(PY) -m pytest -n 3 --dist loadfile $(ARGS)
 
 lint: setup ## check format, style and types; shell scripts and the Dockerfile too
 	@$(PY) -m ruff format --check .

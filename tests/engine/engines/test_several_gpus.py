@@ -55,7 +55,7 @@ def unmeasured(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("runner", ["paged", "packed"])
 @pytest.mark.parametrize("name", MODELS)
 def test_a_split_model_generates_its_own_tokens(name: str, runner: str) -> None:
-    asked = mixed_load(6)
+    asked = mixed_load(3)
     expected = reference(tiny_model(name), asked)
     with pretended_gpus():
         engine = prepared(split(name), paged=runner == "paged")
