@@ -24,8 +24,10 @@ from generator.openai_api.connections import Connections
 from generator.openai_api.described import answers
 from generator.openai_api.described.operation import Operation, Route
 from generator.openai_api.media_hosts import MediaHosts
-from generator.openai_api.routes import chat, completions, embeddings, messages, speech
+from generator.openai_api.routes import chat, completions, messages, speech
 from generator.openai_api.routes.answers import Answer, Chunks
+from generator.openai_api.routes.encoders import ENCODING
+from generator.openai_api.routes.encoders.endpoint import EncoderEndpoint
 from generator.openai_api.routes.endpoint import Endpoint, of_api
 from generator.openai_api.routes.merging import merged, single
 from generator.openai_api.routes.responses import RESPONSES
@@ -39,13 +41,7 @@ from generator.openai_api.sending import (
     json_response,
     streamed,
 )
-from generator.openai_api.triton.catalog import (
-    EMBEDDING_TASKS,
-    MEDIA_TASKS,
-    SPEECH_TASKS,
-    Catalog,
-    ServedModel,
-)
+from generator.openai_api.triton.catalog import MEDIA_TASKS, SPEECH_TASKS, Catalog, ServedModel
 from generator.openai_api.triton.client import Triton
 from generator.openai_api.triton.request_headers import Metadata, id_of, send_id, trace_context
 from generator.proxy.settings import Access
@@ -99,7 +95,11 @@ class OpenAiApp:
             Route("/v1/models", self._models, listed),
             Route("/v1/models/{name:.+}", self._model, known),
             *(Route(one.path, self._generating(one), one.operation) for one in _GENERATING),
-            Route(embeddings.PATH, self._embeddings, embeddings.OPERATION),
+            *(
+                Route(path, self._encoding(one), one.operation)
+                for one in ENCODING
+                for path in one.paths
+            ),
             *(
                 Route(path, self._hearing(to), speech.operation(to))
                 for path, to in speech.PATHS.items()
@@ -146,20 +146,25 @@ class OpenAiApp:
             **({"parent": model.name.partition(":")[0]} if model.adapter else {}),
         }
 
-    async def _embeddings(self, request: web.Request) -> web.StreamResponse:
-        asked = await self._asked(request, embeddings.read)
-        model = await self._catalog.find(asked.model, EMBEDDING_TASKS)
-        request_id = id_of(request, f"embd-{uuid.uuid4().hex}")
+    def _encoding(self, endpoint: EncoderEndpoint) -> Handler:
+        async def encode(request: web.Request) -> web.StreamResponse:
+            asked = await self._asked(request, endpoint.read)
+            model = await self._catalog.find(asked.common.model, endpoint.tasks)
+            answer_id = f"{endpoint.id_prefix}{uuid.uuid4().hex}"
+            parameters = {**asked.common.parameters, **caller_of(request)}
 
-        async def answer(model: ServedModel) -> web.Response:
-            requests = embeddings.requests(model, asked, request_id, caller_of(request))
-            answers = await self._vectors(requests, trace_context(request))
-            return json_response(embeddings.write(asked, answers))
+            async def answer(model: ServedModel) -> web.Response:
+                batch = asked.batch(model)
+                requests = batch.requests(model, id_of(request, answer_id), parameters)
+                responses = await self._all(requests, trace_context(request))
+                return json_response(asked.write(batch.answers(responses), answer_id))
 
-        try:
-            return await self._retry_if_changed(model, answer)
-        except ApiError as error:
-            raise embeddings.with_openai_names(error) from None
+            try:
+                return await self._retry_if_changed(model, answer)
+            except ApiError as error:
+                raise asked.batch(model).renamed(error) from None
+
+        return encode
 
     async def _retry_if_changed(
         self,
@@ -185,17 +190,12 @@ class OpenAiApp:
                 raise
         return await answer(changed)
 
-    async def _vectors(
-        self, requests: Iterable[Any], metadata: Metadata
-    ) -> list[embeddings.Vectors]:
-        """The answers of all requests, in their order; the first error ends the others."""
+    async def _all(self, requests: Iterable[Any], metadata: Metadata) -> list[Any]:
+        """The responses of all requests, in their order; the first error ends the others."""
         asked = (self._triton.infer(request, metadata) for request in requests)
         tasks = [asyncio.ensure_future(one) for one in asked]
         try:
-            responses = await asyncio.gather(*tasks)
-            return [embeddings.read_vectors(response) for response in responses]
-        except ValueError as error:
-            raise ApiError(500, str(error)) from None
+            return await asyncio.gather(*tasks)
         finally:
             for task in tasks:
                 task.cancel()

@@ -11,7 +11,7 @@ from typing import Any
 
 from generator.openai_api.key import VARIABLE, with_key
 from generator.openai_api.triton.catalog import (
-    ALL_TASKS,
+    CLASSIFIER_TASKS,
     COMPLETION_TASKS,
     EMBEDDING_TASKS,
     MEDIA_TASKS,
@@ -23,6 +23,8 @@ from generator.server.child_process import ChildProcess
 from generator.server.listen import Listen
 from generator.server.restart_policy import RestartPolicy
 from generator.spec.triton_models import TASK_PARAMETER
+
+_SHOWN = (*COMPLETION_TASKS, *EMBEDDING_TASKS, *CLASSIFIER_TASKS)
 
 
 class OpenAiProcess(ChildProcess):
@@ -49,10 +51,12 @@ class OpenAiProcess(ChildProcess):
         return {**os.environ, ACCESS_VARIABLE: with_key(self._access, self._key).to_text()}
 
     def curl_lines(self, model: str, config_file: Path) -> list[str]:
-        """A request that works, none where the model of this config.pbtxt is not for this API."""
+        """A request that works, none where the model of this config.pbtxt is not for this API, or
+        is asked with a file.
+        """
         config: Any = model_config.parse(config_file.read_text(encoding="utf-8"))
         task = model_config.parameters(config).get(TASK_PARAMETER)
-        if task not in ALL_TASKS:
+        if task not in _SHOWN:
             return []
         scheme = "https" if self._access.tls else "http"
         url = f"{scheme}://{self._listen.address(self._listen.openai_port)}"
@@ -61,13 +65,15 @@ class OpenAiProcess(ChildProcess):
 
 
 def curl_line(url: str, model: str, key_variable: str, task: str = COMPLETION_TASKS[0]) -> str:
-    """A completion from ``model``, a chat with an image or a sound, or an embedding, as its task
-    is; with a key, from the variable that has it.
+    """A completion from ``model``, a chat with an image or a sound, an embedding or labels, as its
+    task is; with a key, from the variable that has it.
     """
     header = f' -H "Authorization: Bearer ${key_variable}"' if key_variable else ""
     path, asked = "completions", dict[str, Any](prompt="I am going")
     if task in EMBEDDING_TASKS:
         path, asked = "embeddings", {"input": "I am going"}
+    elif task in CLASSIFIER_TASKS:
+        path, asked = "classify", {"input": "I am going"}
     elif task in MEDIA_TASKS:
         path, asked = "chat/completions", {"messages": sample_chat(task)}
     body = json.dumps({"model": model, **asked})

@@ -82,7 +82,7 @@ class FeatureExtraction(EncoderTask):
         return embeddings.unbind()
 
     def _encode(self, row: EmbeddingRow) -> Encoding:
-        prompt = self._prompts.text(row.prompt_name)
+        prompt = self._prompts.text(row.prompt_name, row.input_type)
         text = prompt + row.text
         tokenization = self.setup.tokenization
         found = tokenization.tokens(

@@ -7,6 +7,14 @@ from hf_runtime.errors import RequestError
 
 from .sentence_transformers_files import SentenceFiles
 
+# What Cohere's clients call a text's use, and models their prompts for it.
+USES = {
+    "search_query": ("query",),
+    "search_document": ("document", "passage"),
+    "classification": ("Classification",),
+    "clustering": ("Clustering",),
+}
+
 
 class Prompts:
     """A model's prompts. The request's name wins over the option, the option over the default."""
@@ -24,14 +32,16 @@ class Prompts:
             for prompt in filter(None, (self._default, *self._named.values())):
                 self._skipped[prompt] = num_prompt_tokens(tokenization, prompt)
 
-    def text(self, name: str | None) -> str:
-        """The prompt of a request that names one; an empty name is none.
+    def text(self, name: str | None, use: str | None = None) -> str:
+        """The prompt of a request that names one; an empty name is none. Without a name the one for
+        the text's ``use``, where the model has it.
 
         Raises:
             RequestError: the model has no prompt of that name.
         """
         if name is None:
-            return self._default
+            names = () if use is None else (use, *USES[use])
+            return next((self._named[n] for n in names if n in self._named), self._default)
         if name and name not in self._named:
             known = ", ".join(self._named)
             allowed = f"allowed: {known}" if known else "this model has no prompts"

@@ -8,22 +8,23 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from hf_encoder.answers.rows import number_rows, text_rows
+from hf_encoder.answers.rows import number_rows, stack_rows, text_rows
 from hf_encoder.task import Array, EncoderTask, Prepared, TaskSetup
 from hf_encoder.texts.encoding import Encoding
-from hf_encoder.texts.row_values import filled, required_texts
+from hf_encoder.texts.row_values import LIST, count_rows, filled, required_texts
 from hf_runtime.errors import RequestError
 from hf_runtime.request.tensors import RequestFields, boolean, each_row, integer, text
 
 from .scores import FUNCTIONS, best, default_function
 
-INPUTS = ("text_input", "text_pair", "top_k", "function_to_apply", "truncate")
+INPUTS = ("text_input", LIST, "text_pair", "top_k", "function_to_apply", "truncate")
 
 
 @dataclass(frozen=True)
 class _Row:
-    """One text, or pair, and how its answer is to look."""
+    """One text, or pair, and how its answer is to look. ``field`` is the text's tensor."""
 
+    field: str
     text: str
     pair: str | None
     top_k: int
@@ -46,47 +47,58 @@ class TextClassification(EncoderTask):
     def prepare(self, fields: RequestFields, wanted: frozenset[str]) -> Prepared:
         """Reads texts and pairs, one encoding each."""
         fields.check_parameters(INPUTS)
-        fields.count_rows(*INPUTS)
-        rows = self._rows(fields)
-        return Prepared(each_row(self._encode, rows), partial(self._answer, rows, wanted))
+        name = count_rows(fields, INPUTS)
+        rows = self._rows(fields, name)
+        encodings = each_row(self._encode, rows)
+        lengths = [len(encoding) for encoding in encodings]
+        batched = self.setup.batched or name == LIST
+        answer = partial(self._answer, rows, lengths, wanted, batched=batched)
+        return Prepared(encodings, answer)
 
-    def _rows(self, fields: RequestFields) -> list[_Row]:
-        pairs = self._pairs(fields)
+    def _rows(self, fields: RequestFields, name: str) -> list[_Row]:
+        pairs = self._pairs(fields, name)
         known_pair = [name for name in ("text_pair",) if any(pair is not None for pair in pairs)]
         options = self.setup.options
         columns = zip(
-            required_texts(fields, "text_input", *known_pair),
+            required_texts(fields, name, *known_pair),
             pairs,
             fields.values("top_k", _top_k, options.top_k),
             fields.values("function_to_apply", _function_name, self._function),
             fields.values("truncate", boolean, None),
             strict=True,
         )
-        return [_Row(*values) for values in columns]
+        return [_Row(name, *values) for values in columns]
 
-    def _pairs(self, fields: RequestFields) -> list[str | None]:
+    def _pairs(self, fields: RequestFields, name: str) -> list[str | None]:
         if self.setup.options.pairs == "required":
-            return [*required_texts(fields, "text_pair", "text_input")]
+            return [*required_texts(fields, "text_pair", name)]
         found = fields.optional_texts("text_pair")
         return each_row(lambda pair: None if pair is None else filled("text_pair", pair), found)
 
     def _encode(self, row: _Row) -> Encoding:
-        field = "text_input" if row.pair is None else "text_input and text_pair"
+        field = row.field if row.pair is None else f"{row.field} and text_pair"
         return self.setup.tokenization.encode(field, row.text, row.pair, truncate=row.truncate)
 
     def _answer(
-        self, rows: list[_Row], wanted: frozenset[str], logits: list[Array]
+        self,
+        rows: list[_Row],
+        lengths: list[int],
+        wanted: frozenset[str],
+        logits: list[Array],
+        *,
+        batched: bool,
     ) -> Mapping[str, Array]:
         """``logits``: (labels,) for each row."""
         scores = [FUNCTIONS[row.function](one) for row, one in zip(rows, logits, strict=True)]
         chosen = [best(one, row.top_k) for row, one in zip(rows, scores, strict=True)]
         labels = [[self._label(int(index)) for index in indices] for indices in chosen]
         ranked = [one[indices] for one, indices in zip(scores, chosen, strict=True)]
-        batched = self.setup.batched
+        counts = [np.array([length], dtype=np.uint32) for length in lengths]
         outputs = {
             "label": text_rows(labels, batched=batched),
             "score": number_rows(ranked, batched=batched),
             "logits": number_rows([np.asarray(one) for one in logits], batched=batched),
+            "num_input_tokens": stack_rows(counts, batched=batched),
         }
         return {name: array for name, array in outputs.items() if name in wanted}
 

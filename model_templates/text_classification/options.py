@@ -25,7 +25,8 @@ class Options(EncoderOptions):
         metadata={
             "help": "how logits become scores; auto: by the model's problem type, as in "
             "transformers: softmax; sigmoid for one label or for several at once; none for "
-            "regression"
+            "regression; for one label the function that sentence-transformers wrote into "
+            "config.json, if it did"
         },
     )
     top_k: int = field(

@@ -1,6 +1,8 @@
-"""Logits to scores, and scores to the best labels, as transformers' pipeline does.
+"""Logits to scores, and scores to the best labels, as transformers' pipeline does; the score of a
+reranker, as sentence-transformers' CrossEncoder does.
 
-Source: transformers, pipelines/text_classification.py, ``postprocess``.
+Sources: transformers, pipelines/text_classification.py, ``postprocess``; sentence-transformers,
+cross_encoder/CrossEncoder.py, ``get_default_activation_fn``.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from hf_runtime.errors import LoadError
 
 Array = npt.NDArray[Any]
 
@@ -39,9 +42,18 @@ FUNCTIONS: dict[str, Callable[[Array], Array]] = {
 }
 
 
+# torch's class that a cross-encoder's config.json names -> the function.
+_ACTIVATIONS = {"Sigmoid": "sigmoid", "Identity": "none"}
+
+
 def default_function(config: Any) -> str:
-    """The function for a model of which nobody says one."""
+    """The function for a model of which models.yaml says none. Raises LoadError where the model's
+    own is not known here.
+    """
     problem, num_labels = config.problem_type, config.num_labels
+    own = _own_activation(config) if num_labels == 1 else None
+    if own is not None:
+        return own
     if problem == "regression":
         return "none"
     if problem == "multi_label_classification" or num_labels == 1:
@@ -49,6 +61,20 @@ def default_function(config: Any) -> str:
     if problem == "single_label_classification" or num_labels > 1:
         return "softmax"
     return "none"
+
+
+def _own_activation(config: Any) -> str | None:
+    """What sentence-transformers wrote into a cross-encoder's config.json."""
+    written = getattr(config, "sentence_transformers", None) or {}
+    older = getattr(config, "sbert_ce_default_activation_function", None)
+    name = written.get("activation_fn", older)
+    if name is None:
+        return None
+    function = _ACTIVATIONS.get(str(name).rpartition(".")[2])
+    if function is None:
+        known = ", ".join(_ACTIVATIONS)
+        raise LoadError(f"activation_fn: got {name}, known: {known}; set function_to_apply")
+    return function
 
 
 def best(scores: Array, top_k: int) -> Array:

@@ -235,6 +235,71 @@ def test_a_bad_row_of_a_clients_batch_is_named(model: Path, tmp_path: Path) -> N
             assert "of the batch" not in reply.error
 
 
+def test_each_pair_of_a_list_is_answered_as_if_alone(server: StubServer) -> None:
+    pairs = [outputs_of(server.infer(request(text_input=a, text_pair=b))) for a, b in PAIRS]
+    firsts, seconds = ([pair[side] for pair in PAIRS] for side in (0, 1))
+    got = outputs_of(server.infer(request(input_text=firsts, text_pair=seconds)))
+    for name, rows_of_output in got.items():
+        expected = np.stack([pair[name] for pair in pairs])
+        assert rows_of_output.shape == expected.shape
+        if name != "label":
+            np.testing.assert_allclose(rows_of_output, expected, atol=1e-4)
+    alone = outputs_of(server.infer(request(text_input=firsts[0], text_pair=seconds[1])))
+    one = outputs_of(server.infer(request(input_text=firsts[:1] * 7, text_pair=seconds)))
+    np.testing.assert_allclose(one["logits"][1], alone["logits"], atol=1e-4)
+    all_one = outputs_of(server.infer(request(input_text=firsts, text_pair=seconds[1])))
+    np.testing.assert_allclose(all_one["logits"][0], alone["logits"], atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "tensors, said",
+    [
+        ({"input_text": ["a", "b"], "text_pair": ["c"] * 3}, "text_pair: got 3 elements, allowed"),
+        ({"input_text": ["a", " "]}, "input_text: got an empty text"),
+        ({"input_text": ["a"], "text_input": "a"}, "text_input and input_text: got both"),
+        ({"text_input": "a", "text_pair": ["b", "c"]}, "text_pair: got 2 elements, allowed: one"),
+    ],
+)
+def test_what_is_wrong_with_a_list_is_named(
+    tensors: dict[str, Any], said: str, server: StubServer
+) -> None:
+    refused(server, said, **tensors)
+
+
+def test_tokens_of_a_pair_are_counted(server: StubServer, model: Path) -> None:
+    ids = pipeline(model).tokenizer("a cat", "a dog sat")["input_ids"]
+    outputs = outputs_of(server.infer(request(text_input="a cat", text_pair="a dog sat")))
+    assert outputs["num_input_tokens"].tolist() == [len(ids)]
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"sentence_transformers": {"activation_fn": "torch.nn.modules.linear.Identity"}},
+        {"sbert_ce_default_activation_function": "torch.nn.modules.linear.Identity"},
+    ],
+)
+def test_a_rerankers_score_is_what_its_own_activation_makes(
+    config: dict[str, Any], tmp_path: Path
+) -> None:
+    labels = {"id2label": {0: "LABEL_0"}, "label2id": {"LABEL_0": 0}}
+    model = classifier(tmp_path, num_labels=1, **labels, **config)
+    with served(tmp_path, "text-classification", model) as server:
+        outputs = outputs_of(server.infer(request(text_input="a cat", text_pair="a dog")))
+    np.testing.assert_array_equal(outputs["score"], outputs["logits"])
+
+
+def test_an_activation_that_is_not_known_is_refused_at_load(tmp_path: Path) -> None:
+    labels = {"id2label": {0: "LABEL_0"}, "label2id": {"LABEL_0": 0}}
+    own = {"activation_fn": "torch.nn.modules.activation.Tanh"}
+    model = classifier(tmp_path, num_labels=1, **labels, sentence_transformers=own)
+    with (
+        pytest.raises(TritonModelException, match=r"activation_fn: got .*Tanh, known: Sigmoid"),
+        served(tmp_path, "text-classification", model),
+    ):
+        pass
+
+
 def test_an_option_of_no_label_is_a_mistake() -> None:
     assert [name for name, _ in Options(top_k=0).problems()] == ["top_k"]
     assert not Options(top_k=-1).problems()

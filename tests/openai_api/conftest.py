@@ -30,6 +30,8 @@ MODELS = (
     Model("batched", "front", max_batch_size=8),
     Model("batched_stream", "engine", max_batch_size=8),
     Model("labels", "whole", task="text-classification"),
+    Model("pairs", "whole", task="text-classification"),
+    Model("pair_rows", "whole", max_batch_size=4, task="text-classification"),
     Model("stranger", None),
     Model("hears", "front", task="automatic-speech-recognition"),
     Model("hears_stream", "engine", task="automatic-speech-recognition"),

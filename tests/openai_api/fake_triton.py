@@ -78,7 +78,7 @@ class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
     ids: list[str] = field(default_factory=list)
     traces: list[str] = field(default_factory=list)
     cancelled: list[str] = field(default_factory=list)
-    embedding_requests: list[Any] = field(default_factory=list)
+    encoder_requests: list[Any] = field(default_factory=list)
     most_answered: int = 10**6
     num_waiting_at_errors: int = 0
     num_waiting: int = 0
@@ -116,6 +116,8 @@ class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
             await context.abort(grpc.StatusCode.NOT_FOUND, _unknown(request.model_name))
         if self.models[request.model_name].task == "feature-extraction":
             return await self._embed(request, context)
+        if self.models[request.model_name].task == "text-classification":
+            return self._classify(request)
         if self.models[request.model_name].task == SPEECH:
             wrong, answer = self._hear(request)
             if wrong:
@@ -161,7 +163,7 @@ class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
     async def _embed(self, request: Any, context: Any) -> Any:
         """Of each text its length, its first character's code and a half."""
         self.ids.append(request.id)
-        self.embedding_requests.append(request)
+        self.encoder_requests.append(request)
         texts = _texts(request.raw_input_contents[0])
         for text in texts:
             if text in ERRORS:
@@ -170,12 +172,47 @@ class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
                 await context.abort(*_labelled(request, error))
             await self._wait(text)
         answer = service_pb2.ModelInferResponse(model_name=request.model_name)
-        rows = b"".join(struct.pack("<3f", len(text), ord(text[0]), 0.5) for text in texts)
+        rows = b"".join(struct.pack("<3f", len(text), ord(text[:1] or "\0"), 0.5) for text in texts)
         answer.outputs.add(name="embedding", datatype="FP32", shape=[len(texts), 3])
         answer.raw_output_contents.append(rows[: 12 * self.most_answered])
         answer.outputs.add(name="num_input_tokens", datatype="UINT32", shape=[len(texts)])
         counts = struct.pack(f"<{len(texts)}I", *(len(text.split()) for text in texts))
         answer.raw_output_contents.append(counts)
+        return answer
+
+    def _classify(self, request: Any) -> Any:
+        """Of each pair how many words the second text shares with the first, and half of that as
+        its score; ``labels`` has three labels, of which the last is the best.
+        """
+        self.ids.append(request.id)
+        self.encoder_requests.append(request)
+        given = dict(
+            zip((one.name for one in request.inputs), request.raw_input_contents, strict=True)
+        )
+        texts = _texts(given.get("input_text") or given["text_input"])
+        pairs = _texts(given["text_pair"]) if "text_pair" in given else [""] * len(texts)
+        factor = 1.0 if "function_to_apply" in given else 0.5
+        both = zip(texts, pairs, strict=True)
+        shared = [len({*text.split()} & {*pair.split()}) for text, pair in both]
+        logits = [[float(number)] for number in shared]
+        names = [["RELEVANT"]] * len(texts)
+        if request.model_name == "labels":
+            logits = [[0.0, 1.0, float(len(text))] for text in texts]
+            names = [["c", "b", "a"]] * len(texts)
+        columns = {
+            "label": ("BYTES", pack_texts([name for row in names for name in row])),
+            "score": ("FP32", _floats([sorted(row)[::-1] for row in logits], factor)),
+            "logits": ("FP32", _floats(logits, 1.0)),
+        }
+        answer = service_pb2.ModelInferResponse(model_name=request.model_name)
+        for name, (datatype, data) in columns.items():
+            if name in {one.name for one in request.outputs}:
+                shape = [len(texts), len(logits[0])]
+                answer.outputs.add(name=name, datatype=datatype, shape=shape)
+                answer.raw_output_contents.append(data)
+        answer.outputs.add(name="num_input_tokens", datatype="UINT32", shape=[len(texts), 1])
+        counts = [len(f"{text} {pair}".split()) for text, pair in zip(texts, pairs, strict=True)]
+        answer.raw_output_contents.append(struct.pack(f"<{len(counts)}I", *counts))
         return answer
 
     def _hear(self, request: Any) -> tuple[str, Any]:
@@ -234,6 +271,10 @@ class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
             raise
         finally:
             self.num_waiting -= 1
+
+
+def _floats(rows: list[list[float]], factor: float) -> bytes:
+    return b"".join(struct.pack("<f", factor * number) for row in rows for number in row)
 
 
 def _value(datatype: str, data: bytes) -> Any:

@@ -36,7 +36,7 @@ def test_a_text_and_a_list_of_texts_are_one_request(api: Translator) -> None:
     assert [row["embedding"] for row in body["data"]] == [vector(text) for text in texts]
     assert [row["index"] for row in body["data"]] == [0, 1, 2]
     assert body["usage"]["total_tokens"] == 5
-    last = api.triton.embedding_requests[-1]
+    last = api.triton.encoder_requests[-1]
     shapes = [(tensor.name, list(tensor.shape)) for tensor in last.inputs]
     assert shapes == [("input_text", [3]), ("return_num_input_tokens", [1])]
     assert last.parameters["user"].string_param == "somebody"
@@ -49,11 +49,11 @@ def test_base64_is_the_vectors_own_bytes(api: Translator) -> None:
 
 
 def test_a_model_with_batches_gets_no_more_rows_than_it_takes(api: Translator) -> None:
-    before = len(api.triton.embedding_requests)
+    before = len(api.triton.encoder_requests)
     texts = [f"{'x' * length}" for length in range(1, 11)]
     body = embed(api, texts, model="rows", dimensions=3)
     assert [row["embedding"] for row in body["data"]] == [vector(text) for text in texts]
-    asked = api.triton.embedding_requests[before:]
+    asked = api.triton.encoder_requests[before:]
     shapes = {(t.name, tuple(t.shape)) for request in asked for t in request.inputs}
     assert shapes == {
         *(("text_input", (rows, 1)) for rows in (2, 4)),
@@ -64,7 +64,7 @@ def test_a_model_with_batches_gets_no_more_rows_than_it_takes(api: Translator) -
 
 def test_options_reach_the_model(api: Translator) -> None:
     embed(api, "x", dimensions=2, truncate=True, prompt_name="query")
-    request = api.triton.embedding_requests[-1]
+    request = api.triton.encoder_requests[-1]
     found = {
         tensor.name: (tensor.datatype, list(tensor.shape), data)
         for tensor, data in zip(request.inputs, request.raw_input_contents, strict=True)
@@ -80,7 +80,6 @@ def test_options_reach_the_model(api: Translator) -> None:
         ({}, "input", "input: got none, allowed: a text or a list of texts"),
         ({"input": []}, "input", "input: got a list of 0, allowed: 1 to 2048 texts"),
         ({"input": ["a"] * 2049}, "input", "input: got a list of 2049"),
-        ({"input": ""}, "input", "input: got an empty text"),
         ({"input": [1, 2]}, "input", "input: got a list with 1, allowed: a text"),
         ({"input": {"a": 1}}, "input", "input: got an object"),
         ({"input": "x", "encoding_format": "int8"}, "encoding_format", "allowed: float or base64"),
@@ -99,12 +98,18 @@ def test_what_is_wrong_is_named(
     assert message in reply.error["message"]
 
 
+def test_an_empty_text_is_the_models_to_embed(api: Translator) -> None:
+    assert [row["embedding"][0] for row in embed(api, ["a", "", "b"])["data"]] == [1, 0, 1]
+
+
 @pytest.mark.parametrize("model", ["echo", "labels", "nobody"])
 def test_only_embedding_models_answer(model: str, api: Translator) -> None:
     reply = api.post("/v1/embeddings", model=model, input="x")
     assert reply.status == 404
     assert reply.error["code"] == "model_not_found"
     assert "rows, vectors" in reply.error["message"]
+    if model != "nobody":
+        assert "allowed here (feature-extraction): " in reply.error["message"]
     assert api.completion(model="vectors").status == 404
 
 

@@ -19,18 +19,19 @@ from tests.support.triton import eventually
 def test_models_are_listed_under_their_users_names(api: Translator) -> None:
     listed = api.get("/v1/models").body
     assert listed["object"] == "list"
-    names = ["batched", "echo", "hears", "hears_rows", "rows", "translator", "vectors", "whole"]
+    encoders, hears = ("labels", "pair_rows", "pairs", "rows"), ("hears", "hears_rows")
+    names = ["batched", "echo", *hears, *encoders, "translator", "vectors", "whole"]
     assert [model["id"] for model in listed["data"]] == names
     assert api.get("/v1/models/echo").body == listed["data"][1]
     assert set(listed["data"][1]) == {"id", "object", "created", "owned_by"}
 
 
-@pytest.mark.parametrize("name", ["nobody", "echo_stream", "labels", "stranger"])
+@pytest.mark.parametrize("name", ["nobody", "echo_stream", "stranger"])
 def test_an_unknown_model_is_a_404_that_names_the_known(name: str, api: Translator) -> None:
     for reply, known in (
         (
             api.get(f"/v1/models/{name}"),
-            "batched, echo, hears, hears_rows, rows, translator, vectors, whole",
+            "labels, pair_rows, pairs, rows, translator, vectors, whole",
         ),
         (api.completion(model=name), "batched, echo, translator, whole"),
     ):
@@ -43,8 +44,8 @@ def test_a_translator_completes_and_does_not_chat(api: Translator) -> None:
     assert api.completion(model="translator").body["choices"][0]["text"] == "a b c"
     reply = api.chat(model="translator")
     assert reply.status == 404
-    message = "'translator' is a text2text-generation model, allowed here: batched, echo, whole"
-    assert message in reply.error["message"]
+    assert "'translator' is a text2text-generation model" in reply.error["message"]
+    assert "audio-text-to-text): batched, echo, whole" in reply.error["message"]
 
 
 def test_models_come_and_go(api: Translator) -> None:

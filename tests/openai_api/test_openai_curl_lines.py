@@ -18,6 +18,7 @@ EXPECTED = {
     "text": ("/v1/completions", "prompt"),
     "translate": ("/v1/completions", "prompt"),
     "embedding": ("/v1/embeddings", "input"),
+    "classifier": ("/v1/classify", "input"),
 }
 
 

@@ -237,6 +237,72 @@ class Embeddings(Struct):
     usage: Usage
 
 
+class CohereEmbeddings(Struct):
+    """Of all texts, by type: numbers, bits or base64."""
+
+    id: str
+    response_type: Literal["embeddings_by_type"]
+    embeddings: Json
+    texts: list[str]
+    meta: Json
+
+
+class Ranked(Struct):
+    """A document, by its place in the request."""
+
+    index: int
+    relevance_score: float
+    document: Json | UnsetType = UNSET
+
+
+class Ranking(Struct):
+    """The best first."""
+
+    id: str
+    model: str
+    results: list[Ranked]
+    usage: Usage
+
+
+class Score(Struct):
+    """Of one pair."""
+
+    index: int
+    object: Literal["score"]
+    score: float
+
+
+class Scores(Struct):
+    """Of all pairs."""
+
+    id: str
+    object: Literal["list"]
+    created: int
+    model: str
+    data: list[Score]
+    usage: Usage
+
+
+class Label(Struct):
+    """One text's best label, and the probability of each."""
+
+    index: int
+    label: str
+    probs: list[float]
+    num_classes: int
+
+
+class Labels(Struct):
+    """Of all texts."""
+
+    id: str
+    object: Literal["list"]
+    created: int
+    model: str
+    data: list[Label]
+    usage: Usage
+
+
 class Transcript(Struct):
     """What was heard; ``verbose_json`` has more."""
 

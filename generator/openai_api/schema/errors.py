@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -49,8 +49,9 @@ def model_is_loading(name: str) -> ApiError:
     return ApiError(503, message, param="model", code="unavailable")
 
 
-def wrong_task(name: str, task: str, served: list[str]) -> ApiError:
-    """The model is there, but this path is not for it."""
-    allowed = ", ".join(served) or "none, no model of this path's task is ready"
-    message = f"model: '{name[:100]}' is a {task} model, allowed here: {allowed}"
+def wrong_task(name: str, task: str, tasks: Sequence[str], served: list[str]) -> ApiError:
+    """The model is there, but this path is not for it but for ``tasks``."""
+    allowed = ", ".join(served) or "none, no such model is ready"
+    here = f"allowed here ({', '.join(tasks)}): {allowed}"
+    message = f"model: '{name[:100]}' is a {task} model, {here}"
     return ApiError(404, message, param="model", code="model_not_found")

@@ -28,9 +28,10 @@ from generator.spec.triton_models import (
 MEDIA_TASKS = ("image-text-to-text", "audio-text-to-text")  # whose chats have images or sounds
 CHAT_TASKS = ("text-generation", *MEDIA_TASKS)  # /v1/chat/completions
 COMPLETION_TASKS = (*CHAT_TASKS, "text2text-generation")  # /v1/completions
-EMBEDDING_TASKS = ("feature-extraction",)  # /v1/embeddings
+EMBEDDING_TASKS = ("feature-extraction",)  # /v1/embeddings, /rerank, /score
+CLASSIFIER_TASKS = ("text-classification",)  # /classify, /rerank, /score
 SPEECH_TASKS = ("automatic-speech-recognition",)  # /v1/audio
-ALL_TASKS = (*COMPLETION_TASKS, *EMBEDDING_TASKS, *SPEECH_TASKS)
+ALL_TASKS = (*COMPLETION_TASKS, *EMBEDDING_TASKS, *CLASSIFIER_TASKS, *SPEECH_TASKS)
 
 
 _GOOD_FOR_S = 2.0
@@ -106,7 +107,7 @@ class Catalog:
         if found is None:
             raise model_not_found(name, self._named(tasks))
         if tasks and found.task not in tasks:
-            raise wrong_task(name, found.task, self._named(tasks))
+            raise wrong_task(name, found.task, tasks, self._named(tasks))
         return found
 
     async def _is_being_loaded(self, name: str) -> bool:

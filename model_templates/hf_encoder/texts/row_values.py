@@ -4,25 +4,45 @@ there, UTF-8 and not empty; the others as converters for ``RequestFields.values`
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 from hf_runtime.errors import RequestError
 from hf_runtime.request.tensors import RequestFields, each_row, integer, shown, text
 
+LIST = "input_text"  # LiteLLM's name for a list of texts
 
-def required_texts(fields: RequestFields, name: str, *partners: str) -> list[str]:
-    """The text of each row of a tensor that a request must have.
+
+def count_rows(fields: RequestFields, inputs: Iterable[str]) -> str:
+    """Counts the rows of a request that may have these tensors. Returns the one that has its texts:
+    ``text_input``, or LIST, whose every element is a row. Raises RequestError for both.
+    """
+    if not fields.count_list(LIST):
+        fields.count_rows(*inputs)
+        return "text_input"
+    if fields.has_tensor("text_input"):
+        raise RequestError(f"text_input and {LIST}: got both, send one of them")
+    return LIST
+
+
+def given_texts(fields: RequestFields, name: str, *partners: str) -> list[str]:
+    """The text of each row of a tensor that a request must have; it may be empty.
 
     ``partners`` are the tensors that are of use only together with it.
 
     Raises:
-        RequestError: missing, empty, or no UTF-8.
+        RequestError: missing, or no UTF-8.
     """
-    texts = fields.optional_texts(name)
-    if None in texts:
+    texts = [text for text in fields.optional_texts(name) if text is not None]
+    if len(texts) < fields.num_rows:
         raise RequestError(f"{name}: missing, {_wanted(name, partners)}")
-    return each_row(lambda text: filled(name, text or ""), texts)
+    return texts
+
+
+def required_texts(fields: RequestFields, name: str, *partners: str) -> list[str]:
+    """The same, where a text may not be empty: RequestError then, too."""
+    return each_row(partial(filled, name), given_texts(fields, name, *partners))
 
 
 def filled(name: str, text: str) -> str:

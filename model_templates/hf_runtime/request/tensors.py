@@ -48,6 +48,7 @@ class RequestFields:
         self._batched = batched
         self.parameters: dict[str, Any] = read_parameters(request.parameters())
         self.num_rows = 1
+        self._list: str | None = None  # the tensor whose elements are the rows
 
     @property
     def cache_salt(self) -> str | None:
@@ -56,9 +57,22 @@ class RequestFields:
 
     def count_rows(self, *names: str) -> int:
         """Sets ``num_rows`` from the first of these tensors that the request has; 1 without any."""
-        tensors = (self._get_tensor(self._request, name) for name in names)
-        self.num_rows = next((len(self._rows(t)) for t in tensors if t is not None), 1)
+        tensors = ((name, self._get_tensor(self._request, name)) for name in names)
+        found = (len(self._rows(name, tensor)) for name, tensor in tensors if tensor is not None)
+        self.num_rows = next(found, 1)
         return self.num_rows
+
+    def count_list(self, name: str) -> bool:
+        """Whether the request has the tensor ``name``, a list where there are no batches: then each
+        of its elements is a row, and each of another tensor that has as many; a tensor of one
+        element has it for every row. Raises RequestError for an empty list.
+        """
+        if self._batched or not self.has_tensor(name):
+            return False
+        self._list, self.num_rows = name, int(self.array(name).size)
+        if not self.num_rows:
+            raise RequestError(f"{name}: got an empty list, allowed: at least one text")
+        return True
 
     def optional_texts(self, name: str) -> list[str | None]:
         """The text of each row, valid UTF-8; None where neither tensor nor parameter gives one."""
@@ -68,7 +82,9 @@ class RequestFields:
         """One value per row from the tensor or the parameter ``name``; ``default`` where neither is
         given.
         """
-        return self._read(name, lambda row: convert(name, row[0]) if len(row) else default)
+        return self._read(
+            name, lambda row: convert(name, _only(name, row)) if len(row) else default
+        )
 
     def text_lists(self, name: str) -> list[tuple[str, ...]]:
         """All texts of each row; empty ones are left out. A parameter gives one text."""
@@ -123,13 +139,22 @@ class RequestFields:
         if tensor is not None and given is not None:
             raise RequestError(f"{name}: given as a tensor and as a parameter, send one of them")
         if tensor is not None:
-            return self._rows(tensor)
+            return self._rows(name, tensor)
         return [[] if given is None else [given]] * self.num_rows
 
-    def _rows(self, tensor: Any) -> list[Sequence[Any]]:
+    def _rows(self, name: str, tensor: Any) -> list[Sequence[Any]]:
         array = tensor.as_numpy()
+        if self._list is not None:
+            return self._rows_of_list(name, array.ravel().tolist())
         rows = array.reshape(array.shape[0], -1) if self._batched else array.reshape(1, -1)
         return list(rows.tolist())
+
+    def _rows_of_list(self, name: str, values: list[Any]) -> list[Sequence[Any]]:
+        if len(values) not in (1, self.num_rows):
+            allowed = f"1 or {self.num_rows}, as many as {self._list}"
+            raise RequestError(f"{name}: got {len(values)} elements, allowed: {allowed}")
+        rows: list[Sequence[Any]] = [[value] for value in values]
+        return rows * self.num_rows if len(values) == 1 else rows
 
 
 def each_row(read: Callable[[Row], Read], rows: Iterable[Row]) -> list[Read]:
@@ -149,6 +174,12 @@ def each_row(read: Callable[[Row], Read], rows: Iterable[Row]) -> list[Read]:
             # The row comes last: the OpenAI API reads the field from the text's first words.
             raise type(error)(f"{error} (row {index} of the batch)") from None
     return found
+
+
+def _only(name: str, row: Sequence[Any]) -> Any:
+    if len(row) > 1:
+        raise RequestError(f"{name}: got {len(row)} elements, allowed: one")
+    return row[0]
 
 
 def is_server_parameter(parameter: str) -> bool:

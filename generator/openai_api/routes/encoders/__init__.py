@@ -1,0 +1,10 @@
+"""The paths whose answers are numbers: embeddings, rerank, score, classify."""
+
+from __future__ import annotations
+
+from generator.openai_api.routes.encoders.classify import CLASSIFY
+from generator.openai_api.routes.encoders.cohere_embed import EMBED
+from generator.openai_api.routes.encoders.embeddings import EMBEDDINGS
+from generator.openai_api.routes.encoders.rankings import RERANK, SCORE
+
+ENCODING = (EMBEDDINGS, EMBED, RERANK, SCORE, CLASSIFY)

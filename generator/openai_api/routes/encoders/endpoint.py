@@ -1,0 +1,208 @@
+"""What the app needs of a path whose models compute numbers of texts: how it is asked, what a model
+is asked for it, and how its answers are written.
+
+A model without batches takes a list of texts in one request (``input_text``), one with batches
+takes rows, at most ``max_batch_size`` of them.
+"""
+
+from __future__ import annotations
+
+import re
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from dataclasses import field as dataclass_field
+from typing import Any, Protocol
+
+from generator.openai_api.described.operation import Operation
+from generator.openai_api.schema import json_body
+from generator.openai_api.schema.body import Body
+from generator.openai_api.schema.errors import ApiError, bad_field
+from generator.openai_api.schema.json_body import Check, only, schema_of, takes
+from generator.openai_api.schema.request import USER, TensorValue, parameters_of
+from generator.openai_api.triton.catalog import ServedModel
+from generator.openai_api.triton.tensors import (
+    counts,
+    new_request,
+    outputs_of,
+    pack_texts,
+    pack_value,
+    read_texts,
+)
+from generator.spec.runtime_rules import CACHE_SALT
+
+MAX_INPUTS = 2048  # OpenAI's
+TEXTS = "a text or a list of texts (token ids are not: a string is needed)"
+NUM_TOKENS = "num_input_tokens"
+# In errors a model calls its texts so.
+_TEXTS = ("prompt", "text_input", "input_text")
+# What any of these requests may have.
+FIELDS: dict[str, Check] = {
+    "model": json_body.text,
+    USER: json_body.anything,
+    CACHE_SALT: json_body.text,
+    "truncate": json_body.boolean,
+    # vLLM's; -1 is as many as the model takes.
+    "truncate_prompt_tokens": only(-1),
+    "priority": only(0),
+    "add_special_tokens": only(True),
+}
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What a model is asked: ``texts``, each with one of ``pairs`` where there are any, and
+    ``options`` for all. Errors call the two ``names``.
+    """
+
+    texts: Sequence[str]
+    outputs: tuple[str, ...]
+    names: tuple[str, ...]
+    pairs: Sequence[str] = ()
+    options: Mapping[str, TensorValue] = dataclass_field(default_factory=dict)
+
+    def requests(
+        self, model: ServedModel, request_id: str, parameters: Mapping[str, str]
+    ) -> Iterator[Any]:
+        """The ModelInferRequests that together have every text, in order."""
+        size = model.max_batch_size or len(self.texts)
+        for first in range(0, len(self.texts), size):
+            rows = slice(first, first + size)
+            request = self._request(model, request_id, self.texts[rows], self.pairs[rows])
+            for name, value in parameters.items():
+                request.parameters[name].string_param = value
+            yield request
+
+    def _request(
+        self, model: ServedModel, request_id: str, texts: Sequence[str], pairs: Sequence[str]
+    ) -> Any:
+        request = new_request(model.triton_name, request_id, self.outputs)
+        ones = [1] if model.is_batched else []
+        columns = {"text_input" if model.is_batched else "input_text": texts, "text_pair": pairs}
+        for name, column in columns.items():
+            if column:
+                shape = [len(column), *ones]
+                request.inputs.add(name=name, datatype="BYTES", shape=shape)
+                request.raw_input_contents.append(pack_texts(column))
+        num_rows = len(texts) if model.is_batched else 1
+        for name, value in self.options.items():
+            datatype, data = pack_value(value)
+            request.inputs.add(name=name, datatype=datatype, shape=[num_rows, *ones])
+            request.raw_input_contents.append(data * num_rows)
+        return request
+
+    def answers(self, responses: Iterable[Any]) -> Answers:
+        """What the ModelInferResponses hold. Raises ApiError, 500."""
+        rows: dict[str, list[Any]] = {name: [] for name in self.outputs}
+        for response in responses:
+            try:
+                data = outputs_of(response, self.outputs)
+            except ValueError as error:
+                raise ApiError(500, str(error)) from None
+            for tensor in response.outputs:
+                rows[tensor.name] += _rows(tensor, data[tensor.name])
+        num_tokens = sum(sum(row) for row in rows.pop(NUM_TOKENS))
+        for found in rows.values():
+            if len(found) != len(self.texts):
+                got = f"the model answered {len(found)} of {len(self.texts)} texts"
+                raise ApiError(500, got)
+        return Answers(rows, num_tokens)
+
+    def renamed(self, error: ApiError) -> ApiError:
+        """The same error about the fields that the caller knows."""
+        known = dict.fromkeys(_TEXTS, self.names[0])
+        known["text_pair"] = self.names[-1]
+        if error.param not in known:
+            return error
+        tensors, colon, rest = error.message.partition(": ")
+        fields = re.sub(r"\w+", lambda word: known.get(word[0], word[0]), tensors)
+        return replace(error, message=fields + colon + rest, param=known[error.param])
+
+
+@dataclass(frozen=True)
+class Answers:
+    """``rows`` has each output's part of each text: an array of float32, or a list of texts."""
+
+    rows: Mapping[str, list[Any]]
+    num_tokens: int
+
+    @property
+    def usage(self) -> dict[str, int]:
+        """As OpenAI writes it."""
+        return {"prompt_tokens": self.num_tokens, "total_tokens": self.num_tokens}
+
+
+@dataclass(frozen=True)
+class Common:
+    """What all of these requests have: a model's name, ``parameters`` of Triton's requests, and
+    ``options`` for the model.
+    """
+
+    model: str
+    parameters: Mapping[str, str]
+    options: Mapping[str, TensorValue]
+
+
+class EncoderRequest(Protocol):
+    """A request that is read."""
+
+    @property
+    def common(self) -> Common:
+        """What all have."""
+
+    def batch(self, model: ServedModel) -> Batch:
+        """What the model is asked."""
+
+    def write(self, answers: Answers, answer_id: str) -> dict[str, Any]:
+        """The answer. Raises ApiError."""
+
+
+@dataclass(frozen=True)
+class EncoderEndpoint:
+    """Paths for models of ``tasks``; their answers' ids begin with ``id_prefix``. ``operation`` is
+    what the served schema tells of them.
+    """
+
+    paths: tuple[str, ...]
+    tasks: Sequence[str]
+    id_prefix: str
+    read: Callable[[Mapping[str, Any]], EncoderRequest]
+    operation: Operation
+
+
+def read_common(body: Mapping[str, Any], known: Body) -> Common:
+    """Checks all fields, and reads those that all have. Raises ApiError, 400."""
+    known.check(body)
+    for name in known.required:
+        if body.get(name) is None:
+            raise bad_field(name, "none", "a text" if name in ("model", "query") else TEXTS)
+    options: dict[str, TensorValue] = {}
+    if body.get("truncate_prompt_tokens"):
+        options["truncate"] = True
+    if isinstance(body.get("truncate"), bool):
+        options["truncate"] = body["truncate"]
+    return Common(body["model"], parameters_of(body), options)
+
+
+def bounded(name: str, values: list[Any]) -> list[Any]:
+    """1 to MAX_INPUTS values. Raises ApiError, 400, for another number."""
+    if not 1 <= len(values) <= MAX_INPUTS:
+        raise bad_field(name, f"a list of {len(values)}", f"1 to {MAX_INPUTS} texts")
+    return values
+
+
+@takes(**schema_of(json_body.texts))
+def texts(name: str, value: Any) -> list[str]:
+    """A text or a list of texts; no more than are taken at once. Raises ApiError, 400."""
+    if isinstance(value, list):
+        bounded(name, value)
+    return json_body.texts(name, value)
+
+
+def _rows(tensor: Any, data: bytes) -> list[Any]:
+    """An output's rows; where it has one dimension each element is one."""
+    if tensor.name == NUM_TOKENS:
+        return [counts(data)]
+    values: Any = array("f", data) if tensor.datatype == "FP32" else read_texts(data)
+    size = tensor.shape[-1]
+    return [values[at : at + size] for at in range(0, len(values), size)] if size else []

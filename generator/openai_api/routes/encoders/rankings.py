@@ -1,0 +1,218 @@
+"""How well texts fit together. ``/rerank`` sorts documents by it, in Cohere's, Jina's and vLLM's
+shape; ``/score`` says it of pairs, in vLLM's.
+
+A cross-encoder reads both texts of a pair at once and answers its own score; of an embedding model
+the score is the cosine of the two embeddings.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from array import array
+from collections.abc import Mapping
+from dataclasses import dataclass
+from operator import mul
+from typing import Any
+
+from generator.openai_api.described import answers as described
+from generator.openai_api.described.operation import Operation
+from generator.openai_api.routes.encoders.embeddings import VECTORS, embed
+from generator.openai_api.routes.encoders.endpoint import (
+    FIELDS,
+    MAX_INPUTS,
+    NUM_TOKENS,
+    Answers,
+    Batch,
+    Common,
+    EncoderEndpoint,
+    bounded,
+    read_common,
+    texts,
+)
+from generator.openai_api.schema import json_body
+from generator.openai_api.schema.body import Body
+from generator.openai_api.schema.errors import ApiError, bad_field
+from generator.openai_api.schema.json_body import kind_of, takes
+from generator.openai_api.schema.request import TensorValue
+from generator.openai_api.triton.catalog import (
+    CLASSIFIER_TASKS,
+    EMBEDDING_TASKS,
+    ServedModel,
+)
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """``firsts`` are as many as ``seconds``, or one for all; ``names`` are their fields.
+    ``is_raw`` asks a cross-encoder for its scores without the activation.
+    """
+
+    common: Common
+    firsts: list[str]
+    seconds: list[str]
+    names: tuple[str, str]
+    is_raw: bool
+
+    def batch(self, model: ServedModel) -> Batch:
+        """All pairs; for an embedding model the texts of both sides, the second first."""
+        if model.task in EMBEDDING_TASKS:
+            return embed([*self.seconds, *self.firsts], self.common.options, self.names[1:])
+        firsts = self.firsts * (len(self.seconds) if len(self.firsts) == 1 else 1)
+        raw: dict[str, TensorValue] = {"function_to_apply": "none"} if self.is_raw else {}
+        outputs = ("score", "logits", NUM_TOKENS)
+        return Batch(firsts, outputs, self.names, self.seconds, {**self.common.options, **raw})
+
+    def scores(self, answers: Answers) -> list[float]:
+        """That of each pair. Raises ApiError for a classifier of several labels."""
+        if VECTORS in answers.rows:
+            vectors, num_seconds = answers.rows[VECTORS], len(self.seconds)
+            firsts = vectors[num_seconds:] * (num_seconds if len(self.firsts) == 1 else 1)
+            return list(map(_cosine, firsts, vectors[:num_seconds]))
+        num_labels = len(answers.rows["logits"][0])
+        if num_labels != 1:
+            raise bad_field(
+                "model",
+                f"a classifier of {num_labels} labels",
+                "one of a single label, a reranker, or an embedding model; /classify has labels",
+            )
+        return [row[0] for row in answers.rows["score"]]
+
+
+def _cosine(first: array[float], second: array[float]) -> float:
+    lengths = math.hypot(*first) * math.hypot(*second)
+    return sum(map(mul, first, second)) / lengths if lengths else 0.0
+
+
+@dataclass(frozen=True)
+class ScoreRequest(Pairs):
+    """vLLM's."""
+
+    def write(self, answers: Answers, answer_id: str) -> dict[str, Any]:
+        """VLLM's object."""
+        return {
+            "id": answer_id,
+            "object": "list",
+            "created": int(time.time()),
+            "model": self.common.model,
+            "data": [
+                {"index": index, "object": "score", "score": score}
+                for index, score in enumerate(self.scores(answers))
+            ],
+            "usage": answers.usage,
+        }
+
+
+@dataclass(frozen=True)
+class RerankRequest(Pairs):
+    """``documents`` are as they came; ``top_n`` of them are answered."""
+
+    documents: list[Any]
+    top_n: int
+    returns_documents: bool
+
+    def write(self, answers: Answers, answer_id: str) -> dict[str, Any]:
+        """The documents, the best first; of equal ones the first."""
+        scores = self.scores(answers)
+        best = sorted(range(len(scores)), key=scores.__getitem__, reverse=True)
+        return {
+            "id": answer_id,
+            "model": self.common.model,
+            "usage": answers.usage,
+            "results": [self._result(index, scores[index]) for index in best[: self.top_n]],
+        }
+
+    def _result(self, index: int, score: float) -> dict[str, Any]:
+        found: dict[str, Any] = {"index": index, "relevance_score": score}
+        if self.returns_documents:
+            document = self.documents[index]
+            found["document"] = {"text": document} if isinstance(document, str) else document
+        return found
+
+
+def _document_text(where: str, document: Any) -> str:
+    """The text of a document: itself, or its field ``text``. Raises ApiError, 400."""
+    text = document.get("text") if isinstance(document, dict) else document
+    if not isinstance(text, str):
+        got = "an object without text" if isinstance(document, dict) else kind_of(document)
+        allowed = 'a text or {"text": ...}'
+        raise ApiError(400, f"{where}: got {got}, allowed: {allowed}", "documents")
+    return text
+
+
+@takes(
+    type="array",
+    items={"anyOf": [{"type": "string"}, {"type": "object", "required": ["text"]}]},
+    minItems=1,
+    maxItems=MAX_INPUTS,
+)
+def _documents(name: str, value: Any) -> list[str]:
+    """Their texts."""
+    if not isinstance(value, list):
+        raise bad_field(name, kind_of(value), "a list of texts")
+    return [_document_text(f"{name}[{n}]", one) for n, one in enumerate(bounded(name, value))]
+
+
+@takes(type="integer", minimum=0)
+def _top_n(name: str, value: Any) -> int:
+    number = json_body.integer(name, value)
+    if number < 0:
+        raise bad_field(name, str(number), "1 and more, 0 for all")
+    return number
+
+
+_ACTIVATION = dict.fromkeys(("use_activation", "activation"), json_body.boolean)  # new, old name
+_RERANK = Body(
+    {
+        **FIELDS,
+        **_ACTIVATION,
+        "query": json_body.text,
+        "documents": _documents,
+        "top_n": _top_n,
+        "return_documents": json_body.boolean,
+    },
+    ("model", "query", "documents"),
+)
+_SCORE = Body(
+    {**FIELDS, **_ACTIVATION, "text_1": texts, "text_2": texts}, ("model", "text_1", "text_2")
+)
+
+
+def _read_score(body: Mapping[str, Any]) -> ScoreRequest:
+    common = read_common(body, _SCORE)
+    names = ("text_1", "text_2")
+    firsts, seconds = (texts(name, body[name]) for name in names)
+    if len(firsts) not in (1, len(seconds)):
+        got = f"{len(firsts)} texts for {len(seconds)}"
+        raise bad_field("text_1", got, "one for all of text_2, or one for each")
+    return ScoreRequest(common, firsts, seconds, names, _is_raw(body))
+
+
+def _read_rerank(body: Mapping[str, Any]) -> RerankRequest:
+    common = read_common(body, _RERANK)
+    documents = body["documents"]
+    return RerankRequest(
+        common,
+        [body["query"]],
+        _documents("documents", documents),
+        ("query", "documents"),
+        _is_raw(body),
+        documents,
+        body.get("top_n") or len(documents),  # vLLM's 0 is all
+        body.get("return_documents") is not False,
+    )
+
+
+def _is_raw(body: Mapping[str, Any]) -> bool:
+    return any(body.get(name) is False for name in _ACTIVATION)
+
+
+_TASKS = (*CLASSIFIER_TASKS, *EMBEDDING_TASKS)
+RERANK = EncoderEndpoint(
+    *(("/rerank", "/v1/rerank", "/v2/rerank"), _TASKS, "rerank-", _read_rerank),
+    operation=Operation("Documents, the best for a query first", described.Ranking, _RERANK),
+)
+SCORE = EncoderEndpoint(
+    *(("/score", "/v1/score"), _TASKS, "score-", _read_score),
+    operation=Operation("How well pairs of texts fit", described.Scores, _SCORE),
+)

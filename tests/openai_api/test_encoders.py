@@ -1,0 +1,217 @@
+"""``/rerank``, ``/score``, ``/classify`` and ``/v2/embed``: what is asked and answered."""
+
+from __future__ import annotations
+
+import base64
+import math
+import struct
+from typing import Any
+
+import pytest
+
+from tests.openai_api.conftest import Translator
+
+RERANKS = ("/rerank", "/v1/rerank", "/v2/rerank")
+QUERY = "a cat sleeps"
+DOCUMENTS = ["the sun", "a cat sleeps here", "one cat", "no dog", "a dog sleeps"]
+SHARED = [0, 3, 1, 0, 2]  # words that each has with the query
+
+
+def answer(api: Translator, path: str, **body: object) -> Any:
+    reply = api.post(path, **body)
+    assert reply.status == 200, reply.text
+    return reply.body
+
+
+def rerank(api: Translator, path: str = "/v1/rerank", **body: object) -> Any:
+    given = {"model": "pairs", "query": QUERY, "documents": DOCUMENTS, **body}
+    return answer(api, path, **given)
+
+
+@pytest.mark.parametrize("path", RERANKS)
+def test_documents_come_the_best_first_and_as_they_were(path: str, api: Translator) -> None:
+    body = rerank(api, path)
+    assert body.pop("id").startswith("rerank-")
+    num_tokens = sum(3 + len(document.split()) for document in DOCUMENTS)
+    assert body == {
+        "model": "pairs",
+        "usage": {"prompt_tokens": num_tokens, "total_tokens": num_tokens},
+        "results": [
+            {
+                "index": index,
+                "relevance_score": SHARED[index] / 2,
+                "document": {"text": DOCUMENTS[index]},
+            }
+            for index in (1, 4, 2, 0, 3)
+        ],
+    }
+
+
+def test_only_as_many_as_asked_for_are_answered_and_without_documents(api: Translator) -> None:
+    found = rerank(api, top_n=2, return_documents=False)["results"]
+    assert found == [{"index": 1, "relevance_score": 1.5}, {"index": 4, "relevance_score": 1.0}]
+    assert len(rerank(api, top_n=0)["results"]) == len(rerank(api, top_n=9)["results"]) == 5
+
+
+def test_a_document_may_be_an_object_with_its_text(api: Translator) -> None:
+    document = {"text": "a cat", "title": "kept"}
+    [found] = rerank(api, documents=[document])["results"]
+    assert found == {"index": 0, "relevance_score": 1.0, "document": document}
+
+
+def test_documents_of_a_model_without_batches_are_one_request(api: Translator) -> None:
+    before = len(api.triton.encoder_requests)
+    rerank(api, truncate=True, use_activation=False, user="somebody")
+    [request] = api.triton.encoder_requests[before:]
+    shapes = [(tensor.name, list(tensor.shape)) for tensor in request.inputs]
+    assert shapes == [
+        *(("input_text", [5]), ("text_pair", [5])),
+        *(("truncate", [1]), ("function_to_apply", [1])),
+    ]
+    assert request.parameters["user"].string_param == "somebody"
+
+
+def test_a_model_with_batches_gets_no_more_rows_than_it_takes(api: Translator) -> None:
+    before = len(api.triton.encoder_requests)
+    found = rerank(api, model="pair_rows", truncate_prompt_tokens=-1)["results"]
+    assert [result["index"] for result in found] == [1, 4, 2, 0, 3]
+    shapes = {
+        (tensor.name, tuple(tensor.shape))
+        for request in api.triton.encoder_requests[before:]
+        for tensor in request.inputs
+    }
+    names = ("text_input", "text_pair", "truncate")
+    assert shapes == {(name, (rows, 1)) for name in names for rows in (1, 4)}
+
+
+def cosine(first: str, second: str) -> float:
+    a, b = ([len(text), ord(text[0]), 0.5] for text in (first, second))
+    product = sum(x * y for x, y in zip(a, b, strict=True))
+    return product / math.hypot(*a) / math.hypot(*b)
+
+
+@pytest.mark.parametrize("model", ["vectors", "rows"])
+def test_an_embedding_models_score_is_the_cosine(model: str, api: Translator) -> None:
+    scores = [cosine(QUERY, document) for document in DOCUMENTS]
+    found = rerank(api, model=model)["results"]
+    assert [one["relevance_score"] for one in found] == pytest.approx(sorted(scores)[::-1])
+    body = answer(api, "/score", model=model, text_1=DOCUMENTS[:2], text_2=DOCUMENTS[1:3])
+    expected = [cosine(DOCUMENTS[0], DOCUMENTS[1]), cosine(DOCUMENTS[1], DOCUMENTS[2])]
+    assert [one["score"] for one in body["data"]] == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("path", ["/score", "/v1/score"])
+def test_scores_keep_the_order_of_the_pairs(path: str, api: Translator) -> None:
+    body = answer(api, path, model="pairs", text_1=QUERY, text_2=DOCUMENTS)
+    assert body["data"] == [
+        {"index": index, "object": "score", "score": shared / 2}
+        for index, shared in enumerate(SHARED)
+    ]
+    assert body["object"] == "list"
+    assert body["id"].startswith("score-")
+    body = answer(
+        api, path, model="pairs", text_1=DOCUMENTS, text_2=DOCUMENTS, use_activation=False
+    )
+    assert [one["score"] for one in body["data"]] == [2, 4, 2, 2, 3]
+
+
+@pytest.mark.parametrize("path", ["/classify", "/v1/classify"])
+def test_probabilities_are_in_the_order_of_the_labels(path: str, api: Translator) -> None:
+    body = answer(api, path, model="labels", input=["four", ""])
+    assert [(one["label"], one["probs"]) for one in body["data"]] == [
+        ("c", [0, 0.5, 2]),
+        ("c", [0, 0.5, 0]),
+    ]
+    assert {one["num_classes"] for one in body["data"]} == {3}
+    assert body["usage"] == {"prompt_tokens": 1, "total_tokens": 1}
+    assert body["id"].startswith("classify-")
+
+
+def test_coheres_embeddings_have_the_types_that_are_asked_for(api: Translator) -> None:
+    types = ["float", "base64", "binary", "ubinary"]
+    body = answer(
+        api,
+        "/v2/embed",
+        model="vectors",
+        texts=["ab", "c d"],
+        input_type="search_query",
+        embedding_types=types,
+        output_dimension=3,
+    )
+    found = body["embeddings"]
+    assert found["float"] == [[2, ord("a"), 0.5], [3, ord("c"), 0.5]]
+    assert struct.unpack("<3f", base64.b64decode(found["base64"][1])) == (3, ord("c"), 0.5)
+    assert (found["ubinary"], found["binary"]) == ([[0b11100000]] * 2, [[0b11100000 - 128]] * 2)
+    assert body["texts"] == ["ab", "c d"]
+    assert body["meta"]["billed_units"] == {"input_tokens": 3}
+    request = api.triton.encoder_requests[-1]
+    assert request.parameters["input_type"].string_param == "search_query"
+    sent = dict(zip((one.name for one in request.inputs), request.raw_input_contents, strict=True))
+    assert sent["dimensions"] == struct.pack("<i", 3)
+    assert sent["truncate"] == b"\x01", "Cohere cuts where nothing is said"
+
+
+def test_coheres_default_type_is_float(api: Translator) -> None:
+    body = answer(api, "/v2/embed", model="vectors", texts=["ab"], truncate="NONE")
+    assert set(body["embeddings"]) == {"float"}
+    assert api.triton.encoder_requests[-1].raw_input_contents[1] == b"\x00"
+
+
+RANKING = {"model": "pairs", "query": "a", "documents": ["b"]}
+PAIR = {"model": "pairs", "text_1": "a", "text_2": "b"}
+TEXTS = {"model": "vectors", "texts": ["a"]}
+
+
+@pytest.mark.parametrize(
+    "path, body, param, message",
+    [
+        ("/rerank", {**RANKING, "query": ["a"]}, "query", "query: got a list, allowed: a text"),
+        ("/rerank", {**RANKING, "documents": []}, "documents", "documents: got a list of 0"),
+        ("/rerank", {**RANKING, "documents": ["a"] * 2049}, "documents", "1 to 2048 texts"),
+        ("/rerank", {**RANKING, "documents": "a"}, "documents", "documents: got a text"),
+        (
+            *("/rerank", {**RANKING, "documents": ["a", {"title": "b"}]}, "documents"),
+            "documents[1]: got an object without text, allowed: a text or",
+        ),
+        ("/rerank", {**RANKING, "top_n": -1}, "top_n", "top_n: got -1, allowed: 1 and more"),
+        ("/rerank", {**RANKING, "max_tokens_per_doc": 9}, "max_tokens_per_doc", "unknown"),
+        ("/rerank", {**RANKING, "truncate_prompt_tokens": 9}, "truncate_prompt_tokens", "got 9"),
+        ("/rerank", {**RANKING, "model": "labels"}, "model", "a classifier of 3 labels"),
+        ("/rerank", {**RANKING, "priority": 1}, "priority", "priority: got another value (1)"),
+        ("/score", {**PAIR, "text_1": ["a", "b"]}, "text_1", "text_1: got 2 texts for 1"),
+        ("/score", {**PAIR, "text_2": [1]}, "text_2", "text_2: got a list with 1"),
+        ("/score", {"model": "pairs", "text_2": "a"}, "text_1", "text_1: got none"),
+        ("/classify", {"model": "labels"}, "input", "input: got none, allowed: a text or a list"),
+        ("/v2/embed", {**TEXTS, "embedding_types": ["int8"]}, "embedding_types", "ubinary"),
+        ("/v2/embed", {**TEXTS, "input_type": "image"}, "input_type", "search_document"),
+        ("/v2/embed", {**TEXTS, "truncate": "START"}, "truncate", "allowed: END or NONE"),
+        ("/v2/embed", {**TEXTS, "images": []}, "images", "images: unknown or unsupported field"),
+        ("/v2/embed", {**TEXTS, "texts": ["!400"]}, "texts", "texts: got 900 tokens"),
+    ],
+)
+def test_what_is_wrong_is_named(
+    path: str, body: dict[str, Any], param: str, message: str, api: Translator
+) -> None:
+    reply = api.post(path, **body)
+    assert reply.status == 400, reply.text
+    assert reply.error["param"] == param
+    assert message in reply.error["message"]
+
+
+@pytest.mark.parametrize(
+    "path, model, tasks",
+    [
+        ("/v1/rerank", "echo", "text-classification, feature-extraction"),
+        ("/score", "hears", "text-classification, feature-extraction"),
+        ("/classify", "vectors", "text-classification"),
+        ("/v2/embed", "pairs", "feature-extraction"),
+    ],
+)
+def test_a_model_of_another_task_is_told_which_have_the_path(
+    path: str, model: str, tasks: str, api: Translator
+) -> None:
+    bodies: dict[str, dict[str, Any]] = {"/classify": {"input": "a"}, "/v2/embed": TEXTS}
+    body = {**bodies, "/score": PAIR}.get(path, RANKING)
+    reply = api.post(path, **{**body, "model": model})
+    assert (reply.status, reply.error["param"]) == (404, "model")
+    assert f"allowed here ({tasks}): " in reply.error["message"]
