@@ -282,7 +282,7 @@ def test_tokens_of_a_pair_are_counted(server: StubServer, model: Path) -> None:
 def test_a_rerankers_score_is_what_its_own_activation_makes(
     config: dict[str, Any], tmp_path: Path
 ) -> None:
-    labels = {"id2label": {0: "LABEL_0"}, "label2id": {"LABEL_0": 0}}
+    labels: dict[str, Any] = {"id2label": {0: "LABEL_0"}, "label2id": {"LABEL_0": 0}}
     model = classifier(tmp_path, num_labels=1, **labels, **config)
     with served(tmp_path, "text-classification", model) as server:
         outputs = outputs_of(server.infer(request(text_input="a cat", text_pair="a dog")))
@@ -290,7 +290,7 @@ def test_a_rerankers_score_is_what_its_own_activation_makes(
 
 
 def test_an_activation_that_is_not_known_is_refused_at_load(tmp_path: Path) -> None:
-    labels = {"id2label": {0: "LABEL_0"}, "label2id": {"LABEL_0": 0}}
+    labels: dict[str, Any] = {"id2label": {0: "LABEL_0"}, "label2id": {"LABEL_0": 0}}
     own = {"activation_fn": "torch.nn.modules.activation.Tanh"}
     model = classifier(tmp_path, num_labels=1, **labels, sentence_transformers=own)
     with (
