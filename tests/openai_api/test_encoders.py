@@ -175,7 +175,12 @@ TEXTS = {"model": "vectors", "texts": ["a"]}
         ),
         ("/rerank", {**RANKING, "top_n": -1}, "top_n", "top_n: got -1, allowed: 1 and more"),
         ("/rerank", {**RANKING, "max_tokens_per_doc": 9}, "max_tokens_per_doc", "unknown"),
-        ("/rerank", {**RANKING, "truncate_prompt_tokens": 9}, "truncate_prompt_tokens", "-1 (nothing"),
+        (
+            "/rerank",
+            {**RANKING, "truncate_prompt_tokens": 9},
+            "truncate_prompt_tokens",
+            "-1 (nothing",
+        ),
         ("/rerank", {**RANKING, "model": "labels"}, "model", "a classifier of 3 labels"),
         ("/rerank", {**RANKING, "priority": 1}, "priority", "priority: got another value (1)"),
         ("/score", {**PAIR, "text_1": ["a", "b"]}, "text_1", "text_1: got 2 texts for 1"),
