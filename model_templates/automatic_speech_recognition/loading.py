@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from hf_runtime.devices.device import Placement
@@ -51,7 +52,15 @@ def load_speech(served: ServedModel, placement: Placement, num_threads: int) -> 
     options = Options(**served.options)
     parts, speech = _load(served, options, placement)
     _check_options(speech, options)
-    engine = start_engine(served.name, parts, _engine_options(options), placement, num_threads)
+    media, longest = parts.media, options.max_audio_s
+    engine = start_engine(
+        served.name,
+        parts,
+        _engine_options(options),
+        placement,
+        num_threads,
+        largest_prompts=None if media is None else partial(media.largest_prompts, 1, longest),
+    )
     dtype = str(parts.model.dtype).removeprefix("torch.")
     return LoadedSpeech(
         engine=engine,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from collections.abc import Sequence as Items
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -149,6 +150,7 @@ def start_engine(
     num_threads: int,
     adapters: Adapters | None = None,
     draft_model: Any = None,
+    largest_prompts: Callable[[int], Items[tuple[list[int], Source]]] | None = None,
 ) -> Engine:
     """The engine that ``options`` ask for, or the first that holds the model, serving."""
     device = torch.device(placement.device)
@@ -164,6 +166,7 @@ def start_engine(
         draft_model=draft_model,
         sources=parts.sources,
         trial_prompts=None if parts.media is None else parts.media.trial_prompts,
+        largest_prompts=largest_prompts,
     )
     return _start_engine(name, setup)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from hf_runtime.devices.device import Placement
 from hf_runtime.weights.loading import load_config
 from hf_runtime.weights.model_files import model_files
@@ -35,7 +37,20 @@ def load_media_engine(
     tokenizer, own = parts.tokenizer, getattr(parts.media.processor, "chat_template", None)
     tokenizer.chat_template = own or tokenizer.chat_template
     chat = MediaChatTemplate(tokenizer, parts.media.tokens)
-    engine = start_engine(served.name, parts, options, placement, num_threads)
+    media = parts.media
+    largest = (
+        (options.max_images, options.max_image_megapixels * 1e6)
+        if media.takes_images
+        else (options.max_sounds, options.max_audio_s)
+    )
+    engine = start_engine(
+        served.name,
+        parts,
+        options,
+        placement,
+        num_threads,
+        largest_prompts=partial(media.largest_prompts, *largest),
+    )
     reader = MediaReader(
         tokenize=prompt_tokenizer(tokenizer, engine),
         tokenize_word=word_tokenizer(tokenizer),

@@ -23,6 +23,7 @@ _PLACEHOLDERS = (
     *("image_token_id", "image_token_index", "vision_token_id", "im_patch_id"),
     *("audio_token_id", "audio_token_index"),
 )
+_BY_TOKEN = ("mm_token_type_ids", "token_type_ids", "moe_mm_token_type_ids")
 
 # A model and a source of random numbers -> the arguments of an image, in two sizes.
 Form = Callable[[Any, torch.Generator, int], dict[str, Any]]
@@ -41,7 +42,22 @@ class Images:
 
     def trial_prompts(self) -> list[tuple[list[int], Source]]:
         """What an engine is tried with."""
-        return [self.prompt(5, 4, 101), self.prompt(3, 6, 102)]
+        return [self.prompt(5, 4, 101), self.prompt(3, 6, 102), self.pair(103, 105)]
+
+    def pair(self, seed: int, other: int) -> tuple[list[int], Source]:
+        """A prompt with two images, which are those of ``prompt`` with these seeds."""
+        (first, one), (second, more) = self.prompt(4, 3, seed), self.prompt(2, 2, other)
+        inputs = {name: self._pair(name, one, more) for name in one.inputs}
+        return first + second, self.media.source(first + second, inputs, 2)
+
+    def _pair(self, name: str, one: Source, other: Source) -> Any:
+        values = one.inputs[name], other.inputs[name]
+        in_rows = self.form in (_framed, _fine) or name in _BY_TOKEN
+        return (
+            torch.cat(values, dim=int(in_rows))
+            if isinstance(values[0], torch.Tensor)
+            else values[0]
+        )
 
     def prompt(self, before: int, after: int, seed: int) -> tuple[list[int], Source]:
         """So many tokens of text before and after an image."""
@@ -95,8 +111,7 @@ def _prompt(
     token_ids = text[:before] + image + text[before:]
     kinds = torch.tensor([[int(token == placeholder(model)) for token in token_ids]])
     accepted = inspect.signature(model.forward).parameters
-    names = ("mm_token_type_ids", "token_type_ids", "moe_mm_token_type_ids")
-    by_token = {name: kinds for name in names if name in accepted}
+    by_token = {name: kinds for name in _BY_TOKEN if name in accepted}
     if config.model_type == "paligemma":  # whose text after an image is of its kind
         by_token = {"token_type_ids": torch.zeros_like(kinds)}
     return token_ids, {**form(model, draw, seed % 2), **by_token}

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from hf_runtime.errors import LoadError
+from text_generation.engine.step import Step
 from text_generation.in_flight.largest_step import free_beside_steps
+from text_generation.kv.kv_cache import CacheSize
+from text_generation.kv.layer_shapes import layer_shapes
 from text_generation.options import Options
 
 from perf.gpu.fake.engine import engine_on
@@ -68,3 +72,29 @@ def test_a_step_that_finds_no_memory_at_all_is_told_at_load() -> None:
         setup = replace(fake.engine.setup, options=options)
         with pytest.raises(LoadError, match=r"no memory for a step of 4096 tokens \(max_num_batch"):
             free_beside_steps(setup, [], no_memory, fake.engine.size)
+        with pytest.raises(LoadError, match="no memory for the largest images or sounds of a pro"):
+            free_beside_steps(setup, [], no_memory, fake.engine.size, encode=lambda: no_memory())
+
+
+def test_what_the_largest_images_take_is_left_beside_the_cache() -> None:
+    with FakeGpu() as gpu, engine_on(gpu, tiny_on_gpu("llama")) as fake:
+        setup = fake.engine.setup
+        shapes = layer_shapes(setup.model, setup.device)
+
+        def logits(step: Step) -> torch.Tensor:
+            return torch.empty(2**18, 97, device=setup.device)[: len(step.sampled)]
+
+        def left(num_bytes: int) -> int:
+            free = free_beside_steps(
+                setup,
+                shapes,
+                lambda *_: SimpleNamespace(forward=logits),
+                CacheSize(3, 40, num_bytes=0),
+                encode=lambda: torch.empty(num_bytes, dtype=torch.uint8, device=setup.device),
+            )
+            return free(setup.device)
+
+        all_free, beside_steps = setup.free_bytes(setup.device), left(64)
+        step_bytes = (all_free - beside_steps) // 2
+        assert step_bytes >= 97 * 2**20
+        assert left(2**28) == all_free - step_bytes - 2**28

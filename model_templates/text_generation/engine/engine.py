@@ -46,7 +46,8 @@ class EngineSetup:
     in-flight engine keep keys and values in pages or in slots; None: in pages on a GPU. With
     pages it ``runs_ahead`` of what the host has read by one step, or not; None: on a GPU. A
     ``draft_model`` says ahead what ``model`` may say.
-    ``trial_prompts`` makes prompts with images or sounds, of a model that is to take them.
+    ``trial_prompts`` makes prompts with images or sounds, of a model that is to take them;
+    ``largest_prompts`` the largest that there can be of at most so many tokens.
     """
 
     model: Any
@@ -63,6 +64,7 @@ class EngineSetup:
     runs_ahead: bool | None = None
     draft_model: Any = None
     trial_prompts: Callable[[], Items[tuple[list[int], Source]]] | None = None
+    largest_prompts: Callable[[int], Items[tuple[list[int], Source]]] | None = None
 
 
 class Engine(ABC):

@@ -1,5 +1,5 @@
-"""Computes images and sounds in the step that begins their sequences; one that fails fails its own
-request alone.
+"""Computes images and sounds in the step that begins their sequences, all of them together; one
+that fails fails its own request alone.
 """
 
 from __future__ import annotations
@@ -12,18 +12,29 @@ from hf_runtime.errors import EngineError, place, reason
 from ..engine.step import Step
 from ..media.entry import DecoderEntry
 from ..sequence.sequence import Sequence
+from ..sequence.source import Source
 
 
 def encode(step: Step, entry: DecoderEntry) -> tuple[Step, dict[Sequence, EngineError]]:
     """The step with its sources encoded and without the sequences whose sources fail, which are
     given with their errors. One that would share what a failed one was to compute fails too.
     """
+    sequences = [chunk.sequence for chunk in step.prefills]
+    begun = [(one, one.source) for one in sequences if one.source and one.encoded is None]
+    with entry.features.beside([source for _, source in begun]):
+        failed = _encode_each(begun, entry)
+    if not failed:
+        return step, failed
+    kept = [chunk for chunk in step.prefills if chunk.sequence not in failed]
+    return replace(step, prefills=kept), failed
+
+
+def _encode_each(
+    begun: list[tuple[Sequence, Source]], entry: DecoderEntry
+) -> dict[Sequence, EngineError]:
     failed: dict[Sequence, EngineError] = {}
     bad_digests: set[bytes] = set()
-    for chunk in step.prefills:
-        sequence, source = chunk.sequence, chunk.sequence.source
-        if source is None or sequence.encoded is not None:
-            continue
+    for sequence, source in begun:
         try:
             if not bad_digests.isdisjoint(source.digests):
                 raise EngineError("another request's image or sound, the same one, failed")
@@ -33,10 +44,7 @@ def encode(step: Step, entry: DecoderEntry) -> tuple[Step, dict[Sequence, Engine
             bad_digests.update(source.digests)
             text = f"encoding failed: {type(error).__name__}: {reason(error)}"
             failed[sequence] = EngineError(text)
-    if not failed:
-        return step, failed
-    kept = [chunk for chunk in step.prefills if chunk.sequence not in failed]
-    return replace(step, prefills=kept), failed
+    return failed
 
 
 def forget_embeddings(step: Step) -> None:

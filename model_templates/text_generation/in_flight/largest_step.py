@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -39,27 +40,32 @@ def free_beside_steps(
     make_runner: Callable[[Any, Any, torch.device], Any],
     size: CacheSize | PagedSize,
     step: Step | None = None,
+    encode: Callable[[], object] = lambda: None,
 ) -> Callable[[torch.device], int]:
     """The free bytes of each GPU that steps leave to the cache, which is to be of that size or
-    less. ``step`` is the largest where it is another than of a decoder.
+    less. ``step`` is the largest where it is another than of a decoder. What ``encode`` takes is
+    taken before a step, not beside it.
 
     Raises:
-        LoadError: there is no memory for a step even without the cache.
+        LoadError: there is no memory for a step even without the cache, or none to encode.
     """
     model, device = setup.model, setup.device
     num_tokens = max_num_batched_tokens(setup.options, device, total_bytes, size.max_num_seqs)
     if not getattr(make_runner, "cuts_prompts", True):
         num_tokens = max(num_tokens, size.max_model_len)
     in_pages = bool(getattr(make_runner, "keeps_pages", False))
-    devices = devices_of(model)
+    try:
+        encoding = _taken(model, encode)
+    except torch.OutOfMemoryError as error:
+        raise LoadError(
+            "no memory for the largest images or sounds of a prompt: lower max_images and "
+            f"max_image_megapixels, or max_sounds and max_audio_s: {reason(error)}"
+        ) from error
     try:
         cache = _small_cache(shapes, size, in_pages=in_pages)
         runner = make_runner(model, cache, device)
-        before = {one: torch.cuda.memory_allocated(one) for one in devices}
-        for one in devices:
-            torch.cuda.reset_peak_memory_stats(one)
-        _run(runner, step or largest_step(size, num_tokens, in_pages=in_pages))
-        taken = {one: torch.cuda.max_memory_allocated(one) - before[one] for one in devices}
+        largest = step or largest_step(size, num_tokens, in_pages=in_pages)
+        taken = _taken(model, partial(_run, runner, largest))
     except torch.OutOfMemoryError as error:
         raise LoadError(
             f"no memory for a step of {num_tokens} tokens (max_num_batched_tokens) and "
@@ -68,7 +74,19 @@ def free_beside_steps(
     del cache, runner
     torch.cuda.empty_cache()
     # Once for steps that run eagerly, once for the graphs' own memory.
-    return lambda one: setup.free_bytes(one) - 2 * taken.get(one, 0)
+    return lambda one: (
+        setup.free_bytes(one) - taken.get(one, 0) - max(taken.get(one, 0), encoding.get(one, 0))
+    )
+
+
+def _taken(model: Any, compute: Callable[[], object]) -> dict[torch.device, int]:
+    """The most bytes of each GPU that ``compute`` takes at once."""
+    devices = devices_of(model)
+    before = {one: torch.cuda.memory_allocated(one) for one in devices}
+    for one in devices:
+        torch.cuda.reset_peak_memory_stats(one)
+    compute()
+    return {one: torch.cuda.max_memory_allocated(one) - before[one] for one in devices}
 
 
 def _small_cache(

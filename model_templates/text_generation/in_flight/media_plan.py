@@ -4,17 +4,23 @@ as text is tried.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from hf_runtime import log
 from hf_runtime.errors import reason
 
 from ..engine.engine import EngineSetup
 from ..engine.own_logits import difference, narrowed, own_logits
+from ..kv.kv_cache import CacheSize
 from ..kv.layer_shapes import LayerShape
+from ..kv.paged_cache import PagedSize
+from ..media.calls import num_together
+from ..media.encoded import Encoded
 from ..media.entry import DecoderEntry
+from ..media.outputs import tensors_of
 from ..runners.cache_runner import CacheRunner
 from ..runners.media_runner import MediaRunner
 from ..runners.packed_runner import PackedRunner
@@ -33,6 +39,7 @@ from .trial import (
 )
 
 _MOST_FEATURE_BYTES, _FEATURE_SHARE = 2**28, 0.05
+_NUM_PROMPTS = 2  # with images or sounds that runners are tried with; encoders, with more
 _NUM_STEPS = 3  # that a trial prompt is computed in, at least
 
 
@@ -70,6 +77,23 @@ def free_beside_features(setup: EngineSetup, entry: DecoderEntry) -> Callable[[t
     return lambda device: free(device) - (kept if device == setup.device else 0)
 
 
+def encode_largest(
+    setup: EngineSetup, entry: DecoderEntry | None, size: CacheSize | PagedSize
+) -> None:
+    """Encodes the largest prompts that there can be, each beside as many as are encoded with it."""
+    if entry is None or setup.largest_prompts is None:
+        return
+    for token_ids, source in setup.largest_prompts(size.max_model_len):
+        number = min(size.max_num_seqs, num_together(source))
+        copies = [
+            replace(source, digests=tuple(b"%d %d" % (copy, n) for n in range(len(source.digests))))
+            for copy in range(number)
+        ]
+        with entry.features.beside(copies):
+            entry.encode(token_ids, copies[0])
+        entry.features.clear()
+
+
 def plan_media(
     setup: EngineSetup, shapes: list[LayerShape], plain: RunnerFactory, entry: DecoderEntry
 ) -> MediaPlan:
@@ -95,6 +119,7 @@ def plan_media(
             factory = _WithMedia(plain if fed is fed_first else fed, fed, entry)
             why_not = _why_not(factory, shapes, trial, expected)
             if not why_not:
+                trial.encode_together(expected.tolerance)
                 return MediaPlan(factory, entry, trial.cuts_sources, trial.shares)
             reasons.append(f"{name_of(fed)}: {why_not}")
     raise UnsupportedModelError(f"with images: {'; '.join(reasons)}")
@@ -128,7 +153,8 @@ class MediaTrial(TrialRun):
 
     def __init__(self, setup: EngineSetup, entry: DecoderEntry) -> None:
         super().__init__(setup.model, setup.device)
-        prompts = [] if setup.trial_prompts is None else setup.trial_prompts()
+        self._made = [] if setup.trial_prompts is None else setup.trial_prompts()
+        prompts = self._made[:_NUM_PROMPTS]
         text, forced = self.prompts[-1], self.forced[-1]
         self._entry = entry
         self._sources = {id(tokens): source for tokens, source in prompts}
@@ -144,6 +170,28 @@ class MediaTrial(TrialRun):
             for (_, source), one in zip(prompts, encoded, strict=True)
             for block in one.blocks
         )
+
+    def encode_together(self, tolerance: float) -> None:
+        """Has images and sounds of all prompts computed together, one by one kept, where that gives
+        what each prompt's own gave.
+        """
+        entry, features = self._entry, self._entry.features
+        try:
+            with entry.attending_as_loaded():
+                alone = [entry.encode(*prompt) for prompt in self._made]
+                features.by_item = True
+                with features.beside([source for _, source in self._made]):
+                    together = [entry.encode(*prompt) for prompt in self._made]
+            pairs = zip(_features_of(together), _features_of(alone), strict=True)
+            worst = max(difference(*pair) for pair in pairs)
+            why_not = "" if worst <= tolerance else f"features differ by {worst:.2g} of their range"
+        except Exception as error:
+            why_not = f"{type(error).__name__}: {reason(error, 120)}"
+        if why_not:
+            features.by_item = False
+            log.info(f"images and sounds are encoded prompt by prompt: {why_not}")
+        features.joins = not features.num_parted
+        features.clear()
 
     def own_logits(self, prompt: list[int], forced: list[int]) -> torch.Tensor:
         """(forced tokens + 1, vocab) of the model's own generate."""
@@ -191,6 +239,15 @@ def _last_of_text(tokens: list[int], source: Source) -> list[int]:
     keys = source.cache_token_ids or tokens
     text = [token for token, key in zip(tokens, keys, strict=True) if key >= 0]
     return (text or [0])[-2:] if len(text) > 1 else [0, 0]
+
+
+def _features_of(encoded: list[Encoded]) -> Iterator[torch.Tensor]:
+    """What decoders are given, each (tokens, size)."""
+    for one in encoded:
+        extras = [getattr(extra, "rows", extra) for extra in one.extras.values()]
+        for value in tensors_of([one.embeds, *extras]):
+            if value.is_floating_point():
+                yield value.float().flatten(1)
 
 
 def _is_content(block: tuple[int, int], source: Source) -> bool:

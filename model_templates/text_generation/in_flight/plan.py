@@ -6,6 +6,7 @@ Leaves the model as that runner needs it.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 
 from hf_runtime.errors import reason
 
@@ -16,7 +17,13 @@ from ..lora.linear import attach
 from ..runners.attention_interface import use_attention_interface
 from .encoder_decoders import EncoderDecoder, hold_encoder_decoder
 from .largest_step import free_beside_steps, longest_source_step
-from .media_plan import MediaPlan, decoder_entry, free_beside_features, plan_media
+from .media_plan import (
+    MediaPlan,
+    decoder_entry,
+    encode_largest,
+    free_beside_features,
+    plan_media,
+)
 from .rotary import settle_rotary
 from .runner_selection import UnsupportedModelError, select_runner
 from .storage import Storage, plan_storage
@@ -79,7 +86,8 @@ def plan(setup: EngineSetup) -> Plan:
     if setup.adapters is not None:
         attach(model, setup.adapters)
     if device.type == "cuda":
-        free = free_beside_steps(setup, shapes, make_runner, storage.size)
+        encode = partial(encode_largest, setup, entry, storage.size)
+        free = free_beside_steps(setup, shapes, make_runner, storage.size, encode=encode)
         storage = _storage(replace(setup, free_bytes=free), shapes, in_pages=in_pages)
     ahead = device.type == "cuda" if setup.runs_ahead is None else setup.runs_ahead
     return Plan(

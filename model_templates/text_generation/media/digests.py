@@ -65,13 +65,24 @@ def digests_of(inputs: Mapping[str, Any], num_items: int) -> tuple[bytes, ...]:
     """A digest of each item's part of a processor's tensors; where they can't be told apart, of all
     and its number.
     """
-    parts = [_parts(name, value, inputs, num_items) for name, value in sorted(inputs.items())]
-    if all(part is not None for part in parts):
-        return tuple(
-            _digest([part[item] for part in parts if part is not None]) for item in range(num_items)
-        )
+    items = items_of(inputs, num_items)
+    if items is not None:
+        return tuple(_digest(list(item.values())) for item in items)
     whole = _digest([value for _, value in sorted(inputs.items())])
     return tuple(whole + bytes([item % 256]) for item in range(num_items))
+
+
+def items_of(inputs: Mapping[str, Any], num_items: int) -> list[dict[str, torch.Tensor]] | None:
+    """Each item's part of a processor's tensors, with as many axes as they have; None where the
+    items can't be told apart.
+    """
+    parts: dict[str, list[torch.Tensor]] = {}
+    for name, value in sorted(inputs.items()):
+        found = _parts(name, value, inputs, num_items)
+        if found is None:
+            return None
+        parts[name] = found
+    return [{name: own[item] for name, own in parts.items()} for item in range(num_items)]
 
 
 def _parts(
@@ -86,9 +97,9 @@ def _parts(
         if len(counts) == num_items and sum(counts) == len(value):
             return list(value.split(counts))
     if len(value) == num_items:
-        return list(value)
+        return list(value.split(1))
     if len(value) == 1 and value.dim() > 1 and value.shape[1] == num_items:
-        return list(value[0])
+        return list(value.split(1, dim=1))
     return [value] if num_items == 1 else None
 
 

@@ -60,7 +60,7 @@ class DecoderEntry:
             config.pad_token_id = 0
         self._is_capturing = True
         try:
-            with self.attending_as_loaded(), self.features.of(source.digests):
+            with self.attending_as_loaded(), self.features.of(source):
                 self.model.generate(
                     tokens,
                     attention_mask=torch.ones_like(tokens),

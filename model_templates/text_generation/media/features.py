@@ -1,86 +1,129 @@
-"""Features of images and sounds that were computed before: an equal one is not computed again."""
+"""Features of images and sounds: those of prompts that begin together are computed together, and an
+equal one is not computed again.
+"""
 
 from __future__ import annotations
 
 import copy
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import wraps
 from typing import Any
 
-import torch
+from ..sequence.source import Source
+from .calls import EncoderCall, Item, group_of
+from .outputs import joined, tensors_of
 
 _METHODS = ("get_image_features", "get_audio_features")
 
 
 class FeatureCache:
     """What a model's encoders returned for contents with the same digests: at most ``max_bytes``,
-    the least recently used go first.
+    the least recently used go first. ``by_item``: images and sounds are kept one by one, and where
+    it ``joins`` them are computed with those of other prompts; else those of a prompt together.
     """
 
     def __init__(self, model: Any, max_bytes: int) -> None:
-        self.max_bytes, self.num_bytes, self.num_found = max_bytes, 0, 0
+        self.max_bytes, self.num_bytes, self.num_calls = max_bytes, 0, 0
+        self.by_item, self.joins, self.num_parted = False, True, 0
         self._kept: OrderedDict[object, tuple[Any, int]] = OrderedDict()
-        self._digests: tuple[bytes, ...] = ()
-        self._num_calls = 0
+        self._source: Source | None = None
+        self._beside: Sequence[Source] = ()
+        self._num_methods = 0
         for module in model.modules():
             for name in _METHODS:
                 if callable(own := getattr(module, name, None)):
                     setattr(module, name, self._kept_or(own, name))
 
     @contextmanager
-    def of(self, digests: tuple[bytes, ...]) -> Iterator[None]:
-        """The encoders compute contents with these digests meanwhile, in the same order for equal
-        ones.
+    def beside(self, sources: Sequence[Source]) -> Iterator[None]:
+        """What encoders compute meanwhile of one of these prompts, they compute of all, and it is
+        kept as long.
         """
-        self._digests, self._num_calls = digests, 0
+        self._beside = sources
         try:
             yield
         finally:
-            self._digests = ()
+            self._beside = ()
+            self._trim()
+
+    @contextmanager
+    def of(self, source: Source) -> Iterator[None]:
+        """The model begins this prompt meanwhile."""
+        self._source, self._num_methods = source if source.digests else None, 0
+        try:
+            yield
+        finally:
+            self._source = None
+            if not self._beside:
+                self._trim()
+
+    def clear(self) -> None:
+        """Forgets all."""
+        self._kept.clear()
+        self.num_bytes = 0
 
     def _kept_or(self, compute: Callable[..., Any], name: str) -> Callable[..., Any]:
         @wraps(compute)  # generate reads the names of its arguments
         def features(*args: Any, **kwargs: Any) -> Any:
-            digests = self._digests
-            if not digests:
+            source = self._source
+            if source is None:
                 return compute(*args, **kwargs)
-            self._num_calls += 1
-            key = (digests, name, self._num_calls)
-            if key in self._kept:
-                self.num_found += 1
-                self._kept.move_to_end(key)
-                return copy.copy(self._kept[key][0])
-            self._digests = ()  # the method may call itself on a part of the model
+            self._num_methods += 1
+            call = EncoderCall(compute, (name, self._num_methods), args, kwargs)
+            self._source = None  # the method may call itself on a part of the model
             try:
-                found = compute(*args, **kwargs)
+                return self._found(call, source)
             finally:
-                self._digests = digests
-            self._keep(key, copy.copy(found))
-            return found
+                self._source = source
 
         return features
 
+    def _found(self, call: EncoderCall, source: Source) -> Any:
+        if self.by_item and call.is_of(source):
+            items = call.items(source)
+            self._compute(call, items)
+            return joined([self._get(item.key) for item in items])
+        key = (call.name, source.digests, "whole")
+        if key not in self._kept:
+            self.num_calls += 1
+            self._keep(key, call.whole())
+        return copy.copy(self._get(key))
+
+    def _compute(self, call: EncoderCall, own: list[Item]) -> None:
+        """Those that are not kept, with others that will be asked for."""
+        missing = self._missing(own)
+        others = [item for source in self._beside for item in call.items(source)] if missing else []
+        while missing:
+            group = group_of(list({**missing, **self._missing(others)}.values()))
+            group = group if self.joins else group[:1]
+            try:
+                found = call.run(group)
+            except Exception:
+                if len(group) == 1:
+                    raise
+                self.num_parted += 1
+                others, group = [], group[:1]  # one that fails fails its own prompt alone
+                found = call.run(group)
+            self.num_calls += 1
+            for item, one in zip(group, found, strict=True):
+                self._keep(item.key, one)
+                missing.pop(item.key, None)
+
+    def _missing(self, items: list[Item]) -> dict[object, Item]:
+        return {item.key: item for item in items if item.key not in self._kept}
+
+    def _get(self, key: object) -> Any:
+        self._kept.move_to_end(key)
+        return self._kept[key][0]
+
     def _keep(self, key: object, found: Any) -> None:
-        size = sum(tensor.nbytes for tensor in _tensors(found))
-        if size > self.max_bytes:
-            return
+        size = sum(tensor.nbytes for tensor in tensors_of(found))
         self._kept[key] = found, size
         self.num_bytes += size
+
+    def _trim(self) -> None:
         while self.num_bytes > self.max_bytes:
             _, (_, gone) = self._kept.popitem(last=False)
             self.num_bytes -= gone
-
-
-def _tensors(value: Any) -> Iterator[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        yield value
-        return
-    parts: Iterable[Any] = ()
-    if isinstance(value, dict):
-        parts = value.values()
-    elif isinstance(value, list | tuple):
-        parts = value
-    for part in parts:
-        yield from _tensors(part)

@@ -102,10 +102,46 @@ class MediaProcessor:
         )
 
     def trial_prompts(self) -> list[tuple[list[int], Source]]:
-        """Two short prompts with a picture or a sound each, to try an engine with."""
+        """Short prompts of noise to try an engine with: two with a picture or a sound each, and one
+        with two of the first size, or one where the model takes no more.
+        """
         kind = "image" if self.takes_images else "audio"
         text = self._trial_text(kind)
-        return [self._trial(kind, text, number) for number in range(len(_TRIAL_SIZES))]
+        prompts = [self._trial(kind, text, number) for number in range(len(_TRIAL_SIZES))]
+        try:
+            last = self._trial(kind, self._trial_text(kind, 2), len(prompts), 2)
+        except RequestError:
+            last = self._trial(kind, text, len(prompts))
+        return [*prompts, last]
+
+    def largest_prompts(
+        self, most: int, size: float, max_tokens: int
+    ) -> list[tuple[list[int], Source]]:
+        """Prompts of at most ``max_tokens`` with one image of ``size`` pixels, or a sound of as
+        many seconds, and with ``most`` that are as large together.
+        """
+        found = (self._largest(count, size / count, max_tokens) for count in {1, most} if count)
+        return [prompt for prompt in found if prompt is not None]
+
+    def _largest(self, count: int, size: float, max_tokens: int) -> tuple[list[int], Source] | None:
+        import numpy as np
+        from PIL import Image
+
+        while count and size >= 1:
+            side = int(size**0.5)
+            try:
+                if self.takes_images:
+                    images = [Image.new("RGB", (side, side))] * count
+                    prompt = self.read(self._trial_text("image", count), images)
+                else:
+                    sounds = [np.zeros(int(size * self.sampling_rate), np.float32)] * count
+                    prompt = self.read(self._trial_text("audio", count), [], sounds)
+                if len(prompt[0]) <= max_tokens:
+                    return prompt
+            except RequestError:
+                pass  # more than it takes
+            count, size = (count // 2, size) if count > 1 else (1, size / 2)
+        return None
 
     @cached_property
     def tokens(self) -> dict[str, str]:
@@ -133,26 +169,26 @@ class MediaProcessor:
             return 0
         return sum(token in self._placeholders for token in token_ids)
 
-    def _trial(self, kind: str, text: str, number: int) -> tuple[list[int], Source]:
-        """A prompt with a picture or a sound of noise."""
+    def _trial(self, kind: str, text: str, number: int, count: int = 1) -> tuple[list[int], Source]:
+        """A prompt with so many pictures or sounds of noise."""
         import numpy as np
         from PIL import Image
 
         draw = np.random.default_rng(number)
         if kind == "image":
-            width, height = _TRIAL_SIZES[number]
-            pixels = draw.integers(0, 256, (height, width, 3), dtype=np.uint8)
-            return self.read(text, [Image.fromarray(pixels)])
-        length = int(self.sampling_rate * _TRIAL_SOUND_S * (number + 1))
-        return self.read(text, [], [draw.normal(0, 0.1, length).astype(np.float32)])
+            width, height = _TRIAL_SIZES[number % len(_TRIAL_SIZES)]
+            pixels = draw.integers(0, 256, (count, height, width, 3), dtype=np.uint8)
+            return self.read(text, [Image.fromarray(picture) for picture in pixels])
+        length = int(self.sampling_rate * _TRIAL_SOUND_S * (number % len(_TRIAL_SIZES) + 1))
+        return self.read(text, [], list(draw.normal(0, 0.1, (count, length)).astype(np.float32)))
 
-    def _trial_text(self, kind: str) -> str:
-        """A prompt with one placeholder, as the chat template writes it."""
+    def _trial_text(self, kind: str, count: int = 1) -> str:
+        """A prompt with so many placeholders, as the chat template writes them."""
         if getattr(self.processor, "chat_template", None):
-            content = [{"type": kind}, {"type": "text", "text": "What is this?"}]
+            content = [*[{"type": kind}] * count, {"type": "text", "text": "What is this?"}]
             messages = [{"role": "user", "content": content}]
             return str(self.processor.apply_chat_template(messages, add_generation_prompt=True))
-        return f"{self.tokens[kind]} What is this?"
+        return f"{self.tokens[kind] * count} What is this?"
 
     def _check_kinds(self, images: list[Any], sounds: list[Any]) -> None:
         if images and not self.takes_images:

@@ -184,7 +184,7 @@ def test_the_same_image_is_encoded_once_within_the_bytes_that_are_kept(made: Ima
     entry = DecoderEntry(made.model, torch.device("cpu"), max_feature_bytes=2**16)
     entry.encode(first, source)
     entry.encode([*first[:-1], 77], again)
-    assert len(calls) == entry.features.num_found == 1
+    assert len(calls) == entry.features.num_calls == 1
     size = entry.features.num_bytes
     entry.features.max_bytes = size
     entry.encode(second, other)
@@ -192,6 +192,63 @@ def test_the_same_image_is_encoded_once_within_the_bytes_that_are_kept(made: Ima
     assert entry.features.num_bytes <= size
     entry.encode(first, source)
     assert len(calls) == 3
+
+
+# A tensor with an axis of images, of patches, and features of several layers.
+@pytest.mark.parametrize("made", ["llava", "smolvlm", "qwen3_vl"], indirect=True)
+def test_images_of_several_prompts_are_encoded_in_one_call(made: Images) -> None:
+    engine = engine_of(made, max_num_batched_tokens=200)
+    asked = [
+        Asked(tokens, MAX_TOKENS, source)
+        for tokens, source in (made.pair(1, 3), made.prompt(2, 2, 3), made.prompt(5, 9, 5))
+    ]
+    own = expected(made, asked)
+    with running(engine):
+        assert engine._plan.media is not None
+        features = engine._plan.media.entry.features
+        assert features.by_item
+        before = features.num_calls
+        assert generate_all(engine, asked, at_first=3) == own
+        assert features.num_calls == before + 1
+        assert generate_all(engine, asked[::-1], at_first=1) == own[::-1]
+        assert features.num_calls == before + 1
+
+
+@pytest.mark.parametrize("made", ["llava", "qwen2_5_vl"], indirect=True)
+def test_of_a_prompt_only_the_images_that_are_new_are_encoded(made: Images) -> None:
+    rows: list[int] = []
+    entry = DecoderEntry(made.model, torch.device("cpu"), max_feature_bytes=2**20)
+    own = [entry.encode(*made.prompt(4, 3, seed)) for seed in (1, 3)]
+    entry.features.clear()
+    entry.features.by_item = True
+    vision = made.model.get_encoder(modality="image")
+    vision.register_forward_pre_hook(lambda _, args: rows.append(len(args[0])))
+    entry.encode(*made.prompt(4, 3, 1))
+    pair = entry.encode(*made.pair(1, 3))
+    assert rows == [rows[0]] * 2
+    length = own[0].num_tokens - 3
+    assert pair.embeds is not None
+    assert own[0].embeds is not None
+    torch.testing.assert_close(pair.embeds[:length], own[0].embeds[:length])
+
+
+@pytest.mark.parametrize("made", ["llava"], indirect=True)
+def test_encoders_whose_images_change_each_other_see_each_prompt_alone(
+    made: Images, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compute = made.model.model.get_image_features
+
+    def mixed(pixel_values: torch.Tensor, **kwargs: Any) -> Any:
+        return compute(pixel_values - pixel_values.mean(0), **kwargs)
+
+    monkeypatch.setattr(made.model.model, "get_image_features", mixed)
+    asked = [Asked(tokens, MAX_TOKENS, one) for tokens, one in (made.pair(1, 3), made.pair(3, 5))]
+    own = expected(made, asked)
+    engine = engine_of(made)
+    with running(engine):
+        assert engine._plan.media is not None
+        assert not engine._plan.media.entry.features.by_item
+        assert generate_all(engine, asked, at_first=2) == own
 
 
 @pytest.mark.parametrize("made", ["llava"], indirect=True)

@@ -102,8 +102,16 @@ def test_a_tokenizer_is_no_processor() -> None:
         MediaProcessor(tokenizer(), None, ())
 
 
-def test_trial_prompts_have_an_image_each(llava: MediaProcessor) -> None:
-    assert all(len(source.digests) == 1 for _, source in llava.trial_prompts())
+def test_trial_prompts_have_an_image_each_and_the_last_two(llava: MediaProcessor) -> None:
+    assert [len(source.digests) for _, source in llava.trial_prompts()] == [1, 1, 2]
+
+
+@pytest.mark.parametrize("max_tokens, count", [(300, 16), (40, 2), (20, 1)])
+def test_the_largest_prompts_fit(llava: MediaProcessor, max_tokens: int, count: int) -> None:
+    prompts = llava.largest_prompts(16, 1e5, max_tokens)
+    assert {len(source.digests) for _, source in prompts} == {1, count}
+    assert all(len(token_ids) <= max_tokens for token_ids, _ in prompts)
+    assert llava.largest_prompts(16, 1e5, 8) == []
 
 
 def test_images_of_patches_are_told_apart() -> None:
@@ -157,6 +165,6 @@ def test_a_processor_that_marks_the_places_itself_needs_no_placeholder() -> None
     config = SimpleNamespace(image_token_index=len(WORDS))
     media = MediaProcessor(processor, config, {"pixel_values"})
     assert media.tokens == {"image": ""}
-    [(token_ids, source), _] = media.trial_prompts()
+    [(token_ids, source), *_] = media.trial_prompts()
     assert token_ids[:4] == [len(WORDS)] * 4
     assert source.num_tokens == 4
