@@ -266,14 +266,13 @@ class OpenAiApp:
         caller: Mapping[str, str],
         metadata: Metadata,
     ) -> Chunks:
-        logprobs = asked.num_logprobs is not None
         adapter = {"lora_name": model.adapter} if model.adapter else {}
         sources = [
             self._triton.generate(
                 model,
                 request_id,
                 {**inputs, **adapter, **caller},
-                logprobs=logprobs,
+                outputs=asked.outputs,
                 metadata=metadata,
             )
             for inputs in asked.inputs

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
 
 from hf_runtime.errors import RequestError, RuntimeModelError
 from hf_runtime.metrics.publishing import Family
@@ -28,6 +28,7 @@ from .sequence.detokenizer import Detokenizer
 from .sequence.sequence import Sequence
 from .structured.compiling import Started
 
+_MOST_TOKEN_TEXTS = 2**16  # that are kept
 _LOGPROBS = frozenset(("logprobs", "cumulative_logprob"))
 
 
@@ -44,6 +45,7 @@ class Reception:
         self._source_memory = SourceMemory.of_free()
         # With the bytes of its sources; changed one key at a time, which is atomic.
         self._open: dict[Answer, int] = {}
+        self._token_text = lru_cache(_MOST_TOKEN_TEXTS)(self._decode_token)
         self._watch = CancellationWatch(self._ask_all, lambda: self._engine.thread.last_step_s)
 
     @property
@@ -116,21 +118,27 @@ class Reception:
         wanted = wanted_outputs(listed, request.outputs)
         answer = Answer(
             responder,
-            [[_choice(row) for _ in range(row.n)] for row in request.rows],
+            [[self._choice(row) for _ in range(row.n)] for row in request.rows],
             wanted,
-            self._decode_token,
+            self._token_text,
             streams=streams,
             batched=batched,
         )
         with_logprobs = not wanted.isdisjoint(_LOGPROBS)
         if with_logprobs and any(row.params.num_beams > 1 for row in request.rows):
             raise RequestError("logprobs: beams have none; send beam_width 1 for them")
+        with_prompt_logprobs = "prompt_logprobs" in wanted
+        for row in request.rows:
+            if with_prompt_logprobs or row.params.num_prompt_logprobs is not None:
+                num_tokens, has_source = len(row.prompt_token_ids), row.source is not None
+                self._engine.check_prompt_logprobs(num_tokens, with_source=has_source)
         sequence = partial(
             self._sequence,
             answer=answer,
             grammars=grammars,
             arrived_s=arrived_s,
             with_logprobs=with_logprobs,
+            with_prompt_logprobs=with_prompt_logprobs,
         )
         answer.expect(
             [sequence(row, index) for row in request.rows for index in range(row.n)],
@@ -155,9 +163,14 @@ class Reception:
         grammars: Started,
         arrived_s: float,
         with_logprobs: bool,
+        with_prompt_logprobs: bool,
     ) -> Sequence:
-        """The sequence of one choice of a row."""
+        """The sequence of one choice of a row; the first tells of the prompt."""
         params = replace(row.params, seed=choice_seed(row.params.seed, index))
+        if with_prompt_logprobs and params.num_prompt_logprobs is None:
+            params = replace(params, num_prompt_logprobs=0)
+        if index and params.max_tokens:
+            params = replace(params, num_prompt_logprobs=None)
         if with_logprobs and params.num_logprobs is None:
             params = replace(params, num_logprobs=0)
         continues = not self.loaded.is_encoder_decoder
@@ -199,11 +212,18 @@ class Reception:
                 self._engine.cancel(answer.sequences)
         return len(answers)
 
-    def _decode_token(self, token_ids: list[int]) -> str:
+    def _choice(self, row: Generation) -> Choice:
+        text = "" if row.exclude_input else row.text or self._decode(row.prompt_token_ids)
+        return Choice(text, len(row.prompt_token_ids))
+
+    def _decode(self, token_ids: list[int]) -> str:
         text: str = self.loaded.tokenizer.decode(
             token_ids, skip_special_tokens=False, clean_up_tokenization_spaces=False
         )
         return text
+
+    def _decode_token(self, token_id: int) -> str:
+        return self._decode([token_id])
 
 
 def _guarded(responder: Responder, start: Callable[[Started], None], grammars: Started) -> None:
@@ -211,7 +231,3 @@ def _guarded(responder: Responder, start: Callable[[Started], None], grammars: S
         start(grammars)
     except Exception as error:
         answer_failure(responder, error)
-
-
-def _choice(row: Generation) -> Choice:
-    return Choice("" if row.exclude_input else row.text, len(row.prompt_token_ids))

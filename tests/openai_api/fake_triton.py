@@ -281,6 +281,8 @@ def _value(datatype: str, data: bytes) -> Any:
     if datatype == "BYTES":
         assert struct.unpack_from("<I", data) == (len(data) - 4,)
         return data[4:].decode()
+    if datatype == "INT32" and len(data) > 4:
+        return list(struct.unpack(f"<{len(data) // 4}i", data))
     return struct.unpack({"BOOL": "<?", "INT32": "<i"}[datatype], data)[0]
 
 
@@ -309,6 +311,8 @@ def _error(inputs: dict[str, Any]) -> tuple[Any, str] | None:
 def _prompt(inputs: dict[str, Any]) -> str:
     if "messages" in inputs:
         return str(json.loads(inputs["messages"])[-1]["content"])
+    if "input_ids" in inputs:
+        return " ".join(map(str, inputs["input_ids"]))
     return str(inputs["text_input"])
 
 
@@ -321,10 +325,10 @@ def _chunks(inputs: dict[str, Any], request: Any) -> list[Any]:
     if "!late" in words:
         ended = "timeout"
     words = words[: parameters.get("max_tokens", 99)]
-    tokens = [word if at == 0 else f" {word}" for at, word in enumerate(words)]
+    tokens = _words(" ".join(words))
     prefix = "" if inputs["exclude_input_in_output"] else _prompt(inputs)
-    goes_on = tokens[-1].endswith(("!waits", "!fails"))
-    if inputs["stream"] is False:
+    goes_on = bool(tokens) and tokens[-1].endswith(("!waits", "!fails"))
+    if inputs["stream"] is False or not tokens:
         rows = [[tokens] * n]
     else:
         rows = [
@@ -340,19 +344,33 @@ def _chunks(inputs: dict[str, Any], request: Any) -> list[Any]:
             is_last = at >= len(rows) - (2 if choice == 0 and len(rows) > 1 and n > 1 else 1)
             reasons.append(ended if is_last and not goes_on else "")
         texts = [("" if at else prefix) + "".join(choice) for choice in row]
-        chunks.append(_response(request, texts, reasons, len(words) + 3, row))
+        told = [] if at else _words(_prompt(inputs))
+        chunks.append(_response(request, texts, reasons, len(words) + 3, row, told))
     return chunks
 
 
+def _words(text: str) -> list[str]:
+    return [word if at == 0 else f" {word}" for at, word in enumerate(text.split(" ")) if word]
+
+
 def _response(
-    request: Any, texts: list[str], reasons: list[str], num_input: int, tokens: list[list[str]]
+    request: Any,
+    texts: list[str],
+    reasons: list[str],
+    num_input: int,
+    tokens: list[list[str]],
+    prompt: list[str],
 ) -> Any:
+    told = [_logprobs(token) for token in prompt]
+    if told:
+        told[0] = {"5": {"logprob": None, "rank": None, "decoded_token": prompt[0]}}
     outputs = {
         "text_output": ("BYTES", pack_texts(texts)),
         "finish_reason": ("BYTES", pack_texts(reasons)),
         "num_input_tokens": ("UINT32", struct.pack("<I", num_input)),
         "num_output_tokens": ("UINT32", b"".join(struct.pack("<I", len(t)) for t in tokens)),
         "logprobs": ("BYTES", pack_texts(json.dumps([_logprobs(t) for t in c]) for c in tokens)),
+        "prompt_logprobs": ("BYTES", pack_texts([json.dumps(told)])),
     }
     answer = service_pb2.ModelInferResponse(model_name=request.model_name, id=request.id)
     for wanted in request.outputs:

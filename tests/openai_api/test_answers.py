@@ -128,6 +128,44 @@ def test_logprobs_of_a_completion(api: Translator) -> None:
     assert api.completion(logprobs=0).body["choices"][0]["logprobs"]["top_logprobs"] is None
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_echoed_logprobs_begin_with_the_prompts(stream: bool, api: Translator) -> None:
+    asked = {"prompt": "a b", "echo": True, "logprobs": 1, "max_tokens": 1}
+    reply = api.completion(**asked, stream=stream)
+    [first] = reply.events[:-1] if stream else [reply.body]
+    logprobs = first["choices"][0]["logprobs"]
+    assert first["choices"][0]["text"] == "a ba"
+    likeliest = {"\ufffd": -0.5}
+    assert logprobs == {
+        "tokens": ["a", " b", "a"],
+        "token_logprobs": [None, -1.5, -1.5],
+        "top_logprobs": [None, {**likeliest, " b": -1.5}, {**likeliest, "a": -1.5}],
+        "text_offset": [0, 1, 3],
+    }
+
+
+def test_a_prompt_alone_can_be_looked_at(api: Translator) -> None:
+    body = api.completion(prompt="a b", echo=True, logprobs=0, max_tokens=0).body
+    [choice] = body["choices"]
+    assert choice["text"] == "a b"
+    assert choice["logprobs"]["token_logprobs"] == [None, -1.5]
+    assert choice["finish_reason"] == "length"
+    assert body["usage"]["completion_tokens"] == 0
+    assert api.triton.seen[0]["sampling_parameters"]["max_tokens"] == 0
+
+
+def test_prompt_logprobs_have_vllms_form(api: Translator) -> None:
+    own = {"logprob": -1.5, "rank": 2, "decoded_token": " b"}
+    likeliest = {"logprob": -0.5, "rank": 1, "decoded_token": "\ufffd"}
+    expected = [None, {"5": own, "6": likeliest}]
+    reply = api.completion(prompt="a b", prompt_logprobs=1, logprobs=2)
+    assert reply.body["choices"][0]["prompt_logprobs"] == expected
+    assert len(reply.body["choices"][0]["logprobs"]["tokens"]) == 2
+    chat = api.chat(messages=[{"role": "user", "content": "a b"}], prompt_logprobs=0).body
+    assert chat["prompt_logprobs"] == [None, {"5": own}]
+    assert "prompt_logprobs" not in chat["choices"][0]
+
+
 def test_logprobs_of_a_chat_leave_out_what_is_less_likely(api: Translator) -> None:
     reply = api.chat(logprobs=True, top_logprobs=2)
     first = reply.body["choices"][0]["logprobs"]["content"][0]

@@ -121,7 +121,7 @@ def test_the_defaults_that_clients_send_change_nothing(api: Translator) -> None:
     "field,value",
     [
         *(("skip_special_tokens", False), ("use_beam_search", True), ("length_penalty", 0.5)),
-        *(("reasoning_effort", "high"), ("priority", 1), ("prompt_logprobs", 0), ("echo", True)),
+        *(("reasoning_effort", "high"), ("priority", 1), ("echo", True)),
         *(("return_token_ids", True), ("truncate_prompt_tokens", 5), ("top_logprobs", 1)),
     ],
 )
@@ -159,8 +159,12 @@ def test_max_completion_tokens_is_the_newer_name(api: Translator) -> None:
         ("frobnicate", 1, "unknown"),
         ("temprature", 1, "did you mean temperature?"),
         ("messages", [], "unknown"),
-        ("prompt", [1, 2], "string"),
-        ("prompt", [[1, 2]], "string"),
+        ("prompt", [1, "a"], "token ids"),
+        ("prompt", [[1, 2.5]], "token ids"),
+        ("prompt", [[1, -2]], "-2"),
+        ("prompt", [1, 2**31], str(2**31)),
+        ("prompt", [[]], "token ids"),
+        ("max_tokens", 0, "echo"),
         ("prompt", "", "empty"),
         ("prompt", [], "a list of 0"),
         ("prompt", ["a"] * 257, "1 to 256"),
@@ -220,8 +224,19 @@ def test_a_bad_field_of_a_chat_is_named_too(field: str, value: object, api: Tran
     assert reply.error["param"] == field
 
 
-def test_echo_with_logprobs_is_refused(api: Translator) -> None:
-    assert api.completion(echo=True, logprobs=1).error["param"] == "echo"
+def test_what_is_told_of_a_prompt_can_not_be_streamed_for_several_choices(api: Translator) -> None:
+    asked = {"echo": True, "logprobs": 1, "stream": True}
+    assert api.completion(**asked, n=2).error["param"] == "n"
+    assert api.completion(**asked, prompt_logprobs=1).error["param"] == "prompt_logprobs"
+
+
+def test_token_ids_are_prompts(api: Translator) -> None:
+    api.completion(prompt=[7, 8, 9])
+    reply = api.completion(prompt=[[1, 2], "a b", [3, 4]], max_tokens=5)
+    assert [choice["text"] for choice in reply.body["choices"]] == ["1 2", "a b", "3 4"]
+    asked = [seen.get("input_ids", seen.get("text_input")) for seen in api.triton.seen]
+    assert asked[0] == [7, 8, 9]
+    assert sorted(map(str, asked[1:])) == ["[1, 2]", "[3, 4]", "a b"]
 
 
 @pytest.mark.parametrize(

@@ -145,6 +145,7 @@ def test_text_generation_declares_the_contracts_tensors() -> None:
     kinds = {1: "BOOL", 4: "UINT32", 5: "UINT64", 8: "INT32", 11: "FP32", 13: "STRING"}
     assert [(i.name, kinds[i.data_type], list(i.dims)) for i in config.input] == [
         ("text_input", "STRING", [1]),
+        ("input_ids", "INT32", [-1]),
         ("messages", "STRING", [1]),
         ("tools", "STRING", [1]),
         ("chat_template_kwargs", "STRING", [1]),
@@ -177,6 +178,10 @@ def test_text_generation_declares_the_contracts_tensors() -> None:
         ("return_logprobs", "BOOL", [1]),
         ("return_num_input_tokens", "BOOL", [1]),
         ("return_num_output_tokens", "BOOL", [1]),
+        ("return_prompt_logprobs", "BOOL", [1]),
+        ("return_prompt_token_ids", "BOOL", [1]),
+        ("return_token_ids", "BOOL", [1]),
+        ("return_num_cached_tokens", "BOOL", [1]),
     ]
     assert all(tensor.optional for tensor in config.input), "a chat has no text_input"
     assert [(o.name, kinds[o.data_type], list(o.dims)) for o in config.output] == [
@@ -186,4 +191,8 @@ def test_text_generation_declares_the_contracts_tensors() -> None:
         ("logprobs", "STRING", [-1]),
         ("num_input_tokens", "UINT32", [1]),
         ("num_output_tokens", "UINT32", [-1]),
+        ("prompt_logprobs", "STRING", [1]),
+        ("prompt_token_ids", "STRING", [1]),
+        ("token_ids", "STRING", [-1]),
+        ("num_cached_tokens", "UINT32", [1]),
     ]

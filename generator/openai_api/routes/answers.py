@@ -14,7 +14,7 @@ from typing import Any
 
 from generator.openai_api.schema.api import Api, Choice
 from generator.openai_api.schema.errors import ApiError
-from generator.openai_api.schema.logprobs import read_positions
+from generator.openai_api.schema.logprobs import prompt_logprobs, read_positions
 from generator.openai_api.schema.request import GenerationRequest
 from generator.openai_api.schema.tool_calls import FoundCalls, NamedCall, reader
 from generator.openai_api.schema.tools import Tools
@@ -61,7 +61,12 @@ class Answer:
         )
         if self.asked.num_logprobs is not None:
             new.positions = read_positions(chunk.logprobs[position])
+            if self.asked.echoes:
+                new.positions = read_positions(chunk.prompt_logprobs) + new.positions
             known.offset += sum(len(position.sampled.text) for position in new.positions)
+        num = self.asked.num_prompt_logprobs
+        if num is not None:
+            new.of_prompt["prompt_logprobs"] = prompt_logprobs(chunk.prompt_logprobs, num)
         if self.asked.tools is not None:
             self._find_calls(self.asked.tools, new)
         known.finish_reason = new.finish_reason
@@ -109,8 +114,13 @@ async def whole_answer(api: Api, answer: Answer, chunks: Chunks) -> dict[str, An
             for new in answer.new_choices(prompt, chunk):
                 parts.setdefault(new.index, []).append(new)
     answer.check_complete()
-    choices = [api.write(_joined(parts[index])) for index in sorted(parts)]
-    return {**answer.head(api.object), "choices": choices, "usage": answer.usage()}
+    choices = [_joined(parts[index]) for index in sorted(parts)]
+    return {
+        **answer.head(api.object),
+        "choices": [api.write(choice) for choice in choices],
+        "usage": answer.usage(),
+        **api.beside(choices[0]),
+    }
 
 
 async def events(api: Api, answer: Answer, chunks: Chunks) -> AsyncGenerator[bytes, None]:
@@ -158,4 +168,5 @@ def _joined(parts: list[Choice]) -> Choice:
         first.offset,
         last.finish_reason,
         [call for part in parts for call in part.calls],
+        of_prompt=first.of_prompt,
     )

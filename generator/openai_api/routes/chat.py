@@ -31,7 +31,7 @@ from generator.openai_api.schema.tool_calls import whole_calls
 from generator.openai_api.schema.tools import Tools, read_tools
 from generator.openai_api.triton.catalog import CHAT_TASKS
 
-BODY = Body(CHAT_FIELDS, ("model", "messages"))
+BODY = Body({**CHAT_FIELDS, "prompt_logprobs": json_body.integer}, ("model", "messages"))
 OPERATION = Operation("Answer a chat", answers.ChatCompletion, BODY, also=(EVENTS,))
 
 
@@ -129,4 +129,5 @@ CHAT = Api(
     write=write,
     write_chunk=write_chunk,
     opening=opening,
+    beside=lambda choice: choice.of_prompt,
 )

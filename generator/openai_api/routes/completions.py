@@ -24,33 +24,44 @@ from generator.openai_api.triton.catalog import COMPLETION_TASKS
 
 DEFAULT_MAX_TOKENS = 16  # OpenAI's
 MAX_PROMPTS = 256
-_PROMPT = "a text or a list of texts (token ids are not: a string is needed)"
+_MOST_TOKEN_IDS = 2**31  # what a tensor of them holds
+_PROMPT = "a text, a list of token ids, or a list of texts or of such lists"
+_IDS = {
+    "type": "array",
+    "items": {"type": "integer", "minimum": 0, "exclusiveMaximum": _MOST_TOKEN_IDS},
+    "minItems": 1,
+}
+_ONE = {"anyOf": [{"type": "string", "minLength": 1}, _IDS]}
 
 
 @json_body.takes(
-    anyOf=[
-        {"type": "string", "minLength": 1},
-        {
-            "type": "array",
-            "items": {"type": "string", "minLength": 1},
-            "minItems": 1,
-            "maxItems": MAX_PROMPTS,
-        },
-    ]
+    anyOf=[_ONE, {"type": "array", "items": _ONE, "minItems": 1, "maxItems": MAX_PROMPTS}]
 )
-def _prompts(name: str, value: Any) -> list[str]:
-    if isinstance(value, str):
+def _prompts(name: str, value: Any) -> list[dict[str, TensorValue]]:
+    if isinstance(value, str) or (isinstance(value, list) and _are_ids(value)):
         value = [value]
     if not isinstance(value, list):
         raise bad_field(name, "none" if value is None else kind_of(value), _PROMPT)
     if not 1 <= len(value) <= MAX_PROMPTS:
-        raise bad_field(name, f"a list of {len(value)}", f"1 to {MAX_PROMPTS} texts")
-    for prompt in value:
-        if not isinstance(prompt, str):
-            raise bad_field(name, f"a list with {kind_of(prompt)}", _PROMPT)
-        if not prompt:
-            raise bad_field(name, "an empty text", "a text")
-    return value
+        raise bad_field(name, f"a list of {len(value)}", f"1 to {MAX_PROMPTS} prompts")
+    return [_prompt(name, one) for one in value]
+
+
+def _prompt(name: str, value: Any) -> dict[str, TensorValue]:
+    if isinstance(value, list) and _are_ids(value):
+        for token_id in (min(value), max(value)):
+            if not 0 <= token_id < _MOST_TOKEN_IDS:
+                raise bad_field(name, f"token {kind_of(token_id)}", "ids of the model's tokens")
+        return {"input_ids": tuple(value)}
+    if not isinstance(value, str):
+        raise bad_field(name, f"a list with {kind_of(value)}", _PROMPT)
+    if not value:
+        raise bad_field(name, "an empty text", "a text")
+    return {"text_input": value}
+
+
+def _are_ids(value: list[Any]) -> bool:
+    return bool(value) and all(type(one) is int for one in value)
 
 
 BODY = Body(
@@ -59,6 +70,7 @@ BODY = Body(
         "prompt": _prompts,
         "echo": json_body.boolean,
         "logprobs": json_body.integer,
+        "prompt_logprobs": json_body.integer,
     },
     ("model", "prompt"),
 )
@@ -70,13 +82,17 @@ def read(body: Mapping[str, Any]) -> GenerationRequest:
     BODY.check(body)
     echo = bool(field(body, "echo", json_body.boolean))
     num_logprobs = field(body, "logprobs", json_body.integer)
-    if echo and num_logprobs is not None:
-        raise bad_field("echo", "true", "false with logprobs (the prompt's are not computed)")
+    nothing_more = body.get("max_tokens") == 0
+    if nothing_more and not echo and body.get("prompt_logprobs") is None:
+        raise bad_field("max_tokens", "0", "1 and more, or 0 with echo true or prompt_logprobs")
+    echoes = echo and (num_logprobs is not None or nothing_more)
+    if echoes and body.get("stream") and body.get("n") not in (None, 1):
+        raise bad_field("n", kind_of(body["n"]), "1 with echo, logprobs and stream")
     prompts: list[dict[str, TensorValue]] = [
-        {"text_input": prompt, "exclude_input_in_output": not echo}
+        {**prompt, "exclude_input_in_output": not echo}
         for prompt in _prompts("prompt", body.get("prompt"))
     ]
-    return asked(body, prompts, _lengths(body), num_logprobs)
+    return asked(body, prompts, _lengths(body), num_logprobs, echoes=echoes)
 
 
 def write(choice: Choice) -> dict[str, Any]:
@@ -89,6 +105,7 @@ def write(choice: Choice) -> dict[str, Any]:
         "text": choice.text,
         "logprobs": logprobs,
         "finish_reason": choice.finish_reason,
+        **choice.of_prompt,
     }
 
 

@@ -16,7 +16,8 @@ class Choice:
     """One choice's answer, or the part of it that a chunk brings.
 
     ``positions`` are None without log-probabilities; ``offset`` is where in the whole text they
-    begin. ``calls`` are calls of tools, or parts of them.
+    begin. ``calls`` are calls of tools, or parts of them; ``of_prompt`` is what the answer tells of
+    its prompt, in vLLM's names.
     """
 
     index: int
@@ -27,6 +28,7 @@ class Choice:
     finish_reason: str | None = None
     calls: list[Call] = field(default_factory=list)
     num_tokens: int = field(default=0, repr=False)
+    of_prompt: dict[str, Any] = field(default_factory=dict)
 
 
 class WriteChoice(Protocol):
@@ -39,7 +41,7 @@ class WriteChoice(Protocol):
 @dataclass(frozen=True)
 class Api:
     """One of OpenAI's two, for models of ``tasks``; ``opening`` are the choices' own first chunks,
-    before any text.
+    before any text; ``beside`` is what the answer has beside its choices, from the first of them.
     """
 
     path: str
@@ -51,3 +53,4 @@ class Api:
     write: WriteChoice
     write_chunk: WriteChoice
     opening: Callable[[int], Sequence[dict[str, Any]]]
+    beside: Callable[[Choice], Mapping[str, Any]] = lambda _: {}

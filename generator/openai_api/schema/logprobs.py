@@ -1,7 +1,8 @@
 """Log-probabilities: the model's own form to OpenAI's two.
 
 The model gives a JSON list with an object per token, ``{"<token_id>": {"logprob", "rank",
-"decoded_token"}, ...}``: the sampled token first, then the others by rank.
+"decoded_token"}, ...}``: the sampled token first, then the others by rank. A prompt's first token
+has the logprob null: nothing comes before it.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ class Entry:
     """One token that could stand at a position; ``rank`` 1 is the likeliest."""
 
     text: str
-    logprob: float
+    logprob: float | None
     rank: int
 
 
@@ -37,11 +38,32 @@ def read_positions(text: str) -> list[Position]:
     positions = []
     for tokens in json.loads(text):
         entries = [
-            Entry(token["decoded_token"], max(token["logprob"], LEAST_LOGPROB), token["rank"])
+            Entry(token["decoded_token"], _at_least(token["logprob"]), token["rank"])
             for token in tokens.values()
         ]
         positions.append(Position(entries[0], tuple(sorted(entries, key=lambda entry: entry.rank))))
     return positions
+
+
+def _at_least(logprob: float | None) -> float | None:
+    return None if logprob is None else max(logprob, LEAST_LOGPROB)
+
+
+def _texts(position: Position, num_alternatives: int) -> dict[str, float | None]:
+    entries = [one for one in position.all if one.rank <= num_alternatives]
+    if position.sampled not in entries:
+        entries.append(position.sampled)
+    return {entry.text: entry.logprob for entry in reversed(entries)}
+
+
+def prompt_logprobs(text: str, num_alternatives: int) -> list[dict[str, Any] | None]:
+    """VLLM's form, from the model's JSON: null for the first token."""
+    found: list[dict[str, Any] | None] = [None]
+    for position in json.loads(text)[1:]:
+        own, *others = position.items()
+        known = [own, *(item for item in others if item[1]["rank"] <= num_alternatives)]
+        found.append({id_: {**one, "logprob": _at_least(one["logprob"])} for id_, one in known})
+    return found
 
 
 def for_completion(
@@ -59,7 +81,7 @@ def for_completion(
     top = None
     if num_alternatives:
         top = [
-            {entry.text: entry.logprob for entry in reversed(position.all)}
+            None if position.sampled.logprob is None else _texts(position, num_alternatives)
             for position in positions
         ]
     return {

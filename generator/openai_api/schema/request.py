@@ -20,7 +20,7 @@ from generator.openai_api.schema.response_format import constraint
 from generator.openai_api.schema.tools import Tools
 from generator.spec.runtime_rules import CACHE_SALT
 
-TensorValue = str | bool | int | float | list[bytes]
+TensorValue = str | bool | int | float | list[bytes] | tuple[int, ...]
 
 MAX_TIMEOUT_MS = 2**31 - 1
 
@@ -87,7 +87,8 @@ CHAT_FIELDS: dict[str, Check] = {
 class GenerationRequest:
     """``inputs`` has a request of Triton's for each prompt, each with ``n`` choices;
     ``continuous_usage`` is what vLLM calls the usage so far, in every event. ``num_logprobs`` is
-    None where no log-probabilities are wanted, else how many alternatives;
+    None where no log-probabilities are wanted, else how many alternatives, ``num_prompt_logprobs``
+    the same of the prompt's; ``echoes`` where those stand before the answer's own;
     ``tools`` are those whose calls the answer may hold; ``media`` are the files of a chat;
     ``told`` is what an answer repeats of its request.
     """
@@ -99,9 +100,20 @@ class GenerationRequest:
     include_usage: bool
     continuous_usage: bool
     num_logprobs: int | None
+    num_prompt_logprobs: int | None = None
+    echoes: bool = False
     tools: Tools | None = None
     media: tuple[MediaPart, ...] = ()
     told: Mapping[str, Any] = dataclass_field(default_factory=dict)
+
+    @property
+    def outputs(self) -> list[str]:
+        """The model's outputs that are wanted beside those of every answer."""
+        wanted = {
+            "logprobs": self.num_logprobs is not None,
+            "prompt_logprobs": self.echoes or self.num_prompt_logprobs is not None,
+        }
+        return [name for name, is_wanted in wanted.items() if is_wanted]
 
 
 def asked(
@@ -109,8 +121,12 @@ def asked(
     prompts: Iterable[Mapping[str, TensorValue]],
     sampling: Mapping[str, Any],
     num_logprobs: int | None,
+    *,
+    echoes: bool = False,
 ) -> GenerationRequest:
-    """What ``body`` asks of each of ``prompts``; ``sampling`` is the API's own part of it."""
+    """What ``body`` asks of each of ``prompts``; ``sampling`` is the API's own part of it, and
+    ``echoes`` whether it has the prompt's log-probabilities before the answer's.
+    """
     stream = bool(field(body, "stream", json_body.boolean))
     parameters = {**_sampling(body), **constraint(body), **sampling}
     common: dict[str, TensorValue] = {"stream": stream}
@@ -121,6 +137,9 @@ def asked(
         common["timeout_ms"] = timeout_ms
     if num_logprobs is not None:
         parameters["logprobs"] = num_logprobs
+    num_prompt_logprobs = _num_prompt_logprobs(body, stream=stream)
+    if echoes or num_prompt_logprobs is not None:
+        parameters["prompt_logprobs"] = max(num_prompt_logprobs or 0, num_logprobs or 0)
     common.update(parameters_of(body))
     common["sampling_parameters"] = json.dumps(parameters)
     include_usage, continuous_usage = _usage(body, stream=stream)
@@ -132,6 +151,8 @@ def asked(
         include_usage=include_usage,
         continuous_usage=include_usage and continuous_usage,
         num_logprobs=num_logprobs,
+        num_prompt_logprobs=num_prompt_logprobs,
+        echoes=echoes,
     )
 
 
@@ -163,6 +184,14 @@ def _sampling(body: Mapping[str, Any]) -> dict[str, Any]:
     if given.get("seed", 0) < 0:
         given["seed"] += 2**64  # OpenAI's is signed, Triton's is not
     return {"temperature": 1, **given}
+
+
+def _num_prompt_logprobs(body: Mapping[str, Any], *, stream: bool) -> int | None:
+    """VLLM's field: how many alternatives to each of the prompt's tokens; None for nothing."""
+    num = field(body, "prompt_logprobs", json_body.integer)
+    if num is not None and stream:
+        raise bad_field("prompt_logprobs", kind_of(num), "only with stream false")
+    return None if num is None else int(num)
 
 
 def _model(body: Mapping[str, Any]) -> str:

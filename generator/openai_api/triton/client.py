@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Iterator, Mapping
+from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
 from typing import Any
 
 import grpc
@@ -103,13 +103,18 @@ class Triton:
         request_id: str,
         inputs: Mapping[str, TensorValue],
         *,
-        logprobs: bool,
+        outputs: Iterable[str],
         metadata: Metadata = (),
     ) -> AsyncGenerator[Chunk, None]:
-        """The answer's chunks, a single one without streaming. They raise ApiError."""
-        outputs = (*OUTPUTS, "logprobs") if logprobs else OUTPUTS
+        """The answer's chunks, a single one without streaming, with these ``outputs`` beside those
+        of every answer. They raise ApiError.
+        """
         request = infer_request(
-            model.triton_name, request_id, inputs, batched=model.is_batched, outputs=outputs
+            model.triton_name,
+            request_id,
+            inputs,
+            batched=model.is_batched,
+            outputs=(*OUTPUTS, *outputs),
         )
         return _chunks(self.responses(model, request, metadata))
 

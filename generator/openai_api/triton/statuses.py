@@ -45,7 +45,7 @@ _UNAVAILABLE = re.compile(
 _TOO_LONG = re.compile(r"\w+: the prompt has (.+); this model's context holds (\d+)")
 _NOT_FOUND = re.compile(r"unknown model|is not found", re.IGNORECASE)
 # The models' names for what OpenAI's API calls otherwise.
-_OTHER_NAMES = {"text_input": "prompt", "stop_words": "stop"}
+_OTHER_NAMES = {"text_input": "prompt", "input_ids": "prompt", "stop_words": "stop"}
 
 
 def of_status(code: grpc.StatusCode, details: str) -> ApiError:

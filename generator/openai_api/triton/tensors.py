@@ -8,7 +8,7 @@ https://github.com/triton-inference-server/server/blob/main/docs/protocol/extens
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +23,8 @@ OUTPUTS = ("text_output", "finish_reason", "num_input_tokens", "num_output_token
 
 @dataclass(frozen=True)
 class Chunk:
-    """One response: an element per choice in each list; ``logprobs`` is empty where none came.
+    """One response: an element per choice in each list; what was not asked for is empty.
+    ``prompt_logprobs`` and ``prompt_token_ids`` are of the prompt and come with the first response.
 
     ``finish_reasons`` are "" while a choice goes on; ``num_output_tokens`` count since the last
     chunk.
@@ -34,6 +35,10 @@ class Chunk:
     num_input_tokens: int
     num_output_tokens: list[int]
     logprobs: list[str]
+    prompt_logprobs: str = ""
+    prompt_token_ids: str = ""
+    token_ids: Sequence[str] = ()
+    num_cached_tokens: int | None = None
 
 
 def infer_request(
@@ -53,7 +58,7 @@ def infer_request(
             request.parameters[name].string_param = str(value)
             continue
         datatype, data = pack_value(value)
-        size = len(value) if isinstance(value, list) else 1
+        size = len(value) if isinstance(value, list | tuple) else 1
         shape = [1, size] if batched else [size]
         request.inputs.add(name=name, datatype=datatype, shape=shape)
         request.raw_input_contents.append(data)
@@ -77,6 +82,10 @@ def read_chunk(response: Any) -> Chunk:
         sum(counts(data["num_input_tokens"])),
         counts(data["num_output_tokens"]),
         read_texts(data.get("logprobs", b"")),
+        "".join(read_texts(data.get("prompt_logprobs", b""))),
+        "".join(read_texts(data.get("prompt_token_ids", b""))),
+        read_texts(data.get("token_ids", b"")),
+        sum(counts(data["num_cached_tokens"])) if "num_cached_tokens" in data else None,
     )
 
 
@@ -104,6 +113,8 @@ def pack_value(value: TensorValue) -> tuple[str, bytes]:
         return "INT32", struct.pack("<i", value)
     if isinstance(value, float):
         return "FP32", struct.pack("<f", value)
+    if isinstance(value, tuple):
+        return "INT32", struct.pack(f"<{len(value)}i", *value)
     return "BYTES", pack_texts(value if isinstance(value, list) else [value])
 
 

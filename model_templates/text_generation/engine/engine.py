@@ -36,6 +36,9 @@ from .deadlines import Deadlines
 from .delivery import Delivery
 from .metrics import EngineMetrics, families
 
+# Of a whole prompt, where each of its tokens has a row of them: 1 GiB in float32.
+_MOST_LOGITS = 2**28
+
 
 @dataclass(frozen=True)
 class EngineSetup:
@@ -184,6 +187,24 @@ class Engine(ABC):
                 f"{max_tokens}, together {num_prompt_tokens + max_tokens}; this model's context "
                 f"holds {self.max_model_len}"
             )
+
+    def check_prompt_logprobs(self, num_prompt_tokens: int, *, with_source: bool) -> None:
+        """Raises RequestError where the log-probabilities of a prompt's tokens can't be told;
+        ``with_source``: it has images or sounds.
+        """
+        config = self.setup.model.config
+        if config.is_encoder_decoder:
+            raise RequestError("prompt_logprobs: this model has none, an encoder reads its prompts")
+        most = _MOST_LOGITS // int(config.get_text_config().vocab_size)
+        if num_prompt_tokens > most and not self._cuts_prompts(with_source=with_source):
+            raise RequestError(
+                f"prompt_logprobs: the prompt has {num_prompt_tokens} tokens; this model, which "
+                f"can't compute a prompt in chunks, tells those of at most {most}"
+            )
+
+    def _cuts_prompts(self, *, with_source: bool) -> bool:
+        """Whether long prompts are computed chunk by chunk."""
+        return False
 
     def default_max_tokens(self, num_prompt_tokens: int) -> int:
         """Output length of a request that sets none: the option's, or what the context has left."""

@@ -36,7 +36,8 @@ class Scheduler:
     """Runs ``max_num_seqs`` sequences and computes at most ``max_num_batched_tokens`` a step.
     Without ``space``, each has a slot and no prefixes are shared. Unless it ``cuts_prompts``, or of
     sequences with sources unless it ``cuts_sources``, a step that has tokens left computes all of
-    the next prompt.
+    the next prompt. Of prompts whose log-probabilities are wanted a step computes at most
+    ``max_num_scored`` tokens: each has a row of logits.
     """
 
     def __init__(
@@ -47,8 +48,11 @@ class Scheduler:
         *,
         cuts_prompts: bool = True,
         cuts_sources: bool = True,
+        max_num_scored: int | None = None,
     ) -> None:
         self.max_num_seqs = max_num_seqs
+        self._max_num_scored = max_num_scored or max_num_batched_tokens
+        self._num_scored = 0  # tokens, in the step that is being made
         self.max_num_batched_tokens = max_num_batched_tokens
         self.running: list[Sequence] = []
         self.num_preempted = 0
@@ -87,6 +91,7 @@ class Scheduler:
         pending; what is left of the step's tokens goes to prompts.
         """
         self._space.finish_step()
+        self._num_scored = 0
         unplaced = [s for s in (self._partial,) if s is not None and not s.num_computed_tokens]
         self._num_encoded = sum(sequence.num_source_tokens for sequence in unplaced)
         num_preempted = self.num_preempted
@@ -203,7 +208,16 @@ class Scheduler:
 
     def _is_short(self, sequence: Sequence) -> bool:
         num_coming = self._space.find(sequence).num_coming
-        return sequence.num_prefill_tokens - num_coming <= self._longest_short
+        longest = self._longest_short
+        if sequence.lacks_prompt_logprobs:
+            longest = min(longest, self._max_num_scored)
+        return sequence.num_prefill_tokens - num_coming <= longest
+
+    def _most(self, sequence: Sequence, budget: int) -> int:
+        """How many of ``budget`` tokens the step may compute of a sequence."""
+        if not sequence.lacks_prompt_logprobs:
+            return budget
+        return min(budget, self._max_num_scored - self._num_scored)
 
     def _begin_long(self, budget: int) -> None:
         """Starts the oldest long prompt where none is under way, unless a short one came first and
@@ -246,7 +260,8 @@ class Scheduler:
             if shared.is_worth_waiting_for:
                 held_back.append(self._short.popleft())
                 continue
-            if sequence.num_prefill_tokens - shared.num_ready > budget - num_tokens:
+            most = self._most(sequence, budget - num_tokens)
+            if sequence.num_prefill_tokens - shared.num_ready > most:
                 break
             if not self._comes_first(sequence) or not self._space.has_room(sequence, whole=True):
                 break
@@ -262,7 +277,7 @@ class Scheduler:
         """Whether a step with ``budget`` tokens left computes all of a prompt that waits."""
         num_left = sequence.num_prefill_tokens - self._space.find(sequence).num_ready
         may_cut = self._cuts_prompts and (self._cuts_sources or sequence.source is None)
-        return num_left <= budget or not may_cut
+        return num_left <= self._most(sequence, budget) or not may_cut
 
     def _admit(self, sequence: Sequence, chunks: list[PrefillChunk]) -> int:
         """Books all of a prompt that is to be computed; returns its tokens."""
@@ -272,6 +287,9 @@ class Scheduler:
 
     def _continue(self, sequence: Sequence, budget: int, chunks: list[PrefillChunk]) -> int:
         """Books a chunk of the prompt under way; returns its tokens, 0 where it finds no room."""
+        most = self._most(sequence, budget)
+        if most <= 0:
+            return 0
         if not sequence.num_computed_tokens:
             is_whole = self._is_whole(sequence, budget)
             if not self._space.has_room(sequence, whole=is_whole):
@@ -280,7 +298,7 @@ class Scheduler:
                 self._partial = None
                 return self._admit(sequence, chunks)
             self._copies += self._space.place(sequence, whole=False)
-        end = min(sequence.num_prefill_tokens, sequence.num_computed_tokens + budget)
+        end = min(sequence.num_prefill_tokens, sequence.num_computed_tokens + most)
         if end == sequence.num_prefill_tokens:
             self.running.append(sequence)
             self._partial = None
@@ -295,6 +313,8 @@ class Scheduler:
 
     def _book(self, sequence: Sequence, end: int, chunks: list[PrefillChunk]) -> int:
         start, sequence.num_computed_tokens = sequence.num_computed_tokens, end
+        if sequence.lacks_prompt_logprobs:
+            self._num_scored += end - start
         self._space.note_computed(sequence, end)
         chunks.append(PrefillChunk(sequence, start, end))
         return end - start

@@ -46,9 +46,7 @@ class StepInputs:
 
 @dataclass(frozen=True)
 class PrefillChunk:
-    """Tokens ``start .. end-1`` of a prompt, or of what a preempted sequence computes again; the
-    last chunk gives the next output token.
-    """
+    """Tokens ``start .. end-1`` of a prompt, or of what a preempted sequence computes again."""
 
     sequence: Sequence
     start: int
@@ -61,8 +59,24 @@ class PrefillChunk:
         return self.start == sequence.num_reused_tokens and not sequence.num_preemptions
 
     @property
-    def is_last(self) -> bool:
+    def is_end(self) -> bool:
+        """Whether nothing is left to compute before the sequence decodes."""
         return self.end == self.sequence.num_prefill_tokens
+
+    @property
+    def is_last(self) -> bool:
+        """Whether it gives the next output token."""
+        return self.is_end and self.sequence.params.max_tokens > 0
+
+    @property
+    def scored(self) -> range:
+        """The positions whose logits tell the log-probability of the prompt's token after them,
+        where that is asked for and not known.
+        """
+        if not self.sequence.lacks_prompt_logprobs:
+            return range(0)
+        first = max(self.start, len(self.sequence.prompt_logprobs))
+        return range(first, min(self.end, self.sequence.num_prompt_tokens - 1))
 
 
 @dataclass(frozen=True)
@@ -108,11 +122,19 @@ class Step:
 
     @property
     def rows(self) -> list[Sequence]:
-        """The sequence of each row of the step's logits: of ``sampled``, then of each token of
-        ``drafts``.
+        """The sequence of each row of logits that a token is chosen by: of ``sampled``, then of
+        each token of ``drafts``.
         """
         drafted = [draft.sequence for draft in self.drafts for _ in draft.token_ids]
         return self.sampled + drafted if drafted else self.sampled
+
+    @property
+    def all_rows(self) -> list[Sequence]:
+        """The sequence of each row of the step's logits: ``rows``, then one for each position that
+        is ``scored``, chunk after chunk.
+        """
+        scored = [chunk.sequence for chunk in self.prefills for _ in chunk.scored]
+        return self.rows + scored if scored else self.rows
 
     @property
     def num_tokens(self) -> int:

@@ -91,8 +91,9 @@ class FusedRunner:
 
     @torch.inference_mode()
     def forward(self, step: Step) -> torch.Tensor:
-        """Computes a step -> logits (num_rows, vocab) in the order of ``step.rows``."""
+        """Computes a step -> logits (num_rows, vocab) in the order of ``step.all_rows``."""
         tokens, last_rows, spans = lay_out(step)
+        are_few = len(last_rows) == len(step.rows) < tokens.shape[1]
         input_ids, positions, slots = tokens
         where = _Where(slots, positions, _stretches(len(slots), [s for s in spans if _is_long(s)]))
         hidden = self._embedded(input_ids, positions)  # (tokens, hidden)
@@ -103,12 +104,15 @@ class FusedRunner:
             self._store(index, layer.attention, qkv, where)
             if layer is self.decoder.layers[-1] and not last_rows:
                 return hidden[:0]  # no logits are wanted; quantized layers may not take 0 rows
-            if layer is self.decoder.layers[-1] and len(last_rows) < len(slots):
+            if layer is self.decoder.layers[-1] and are_few:
                 # The other tokens' keys and values are in the cache: nothing else of them is used.
                 hidden, qkv, where = hidden[last_rows], qkv[last_rows], where.of(last_rows)
                 x = x[last_rows] if layer.is_parallel else x
             attended = self._attention(index, layer.attention, qkv, where)
             delta = self._rest(layer, hidden, x, layer.attention.output(attended))
+        if len(last_rows) > len(step.rows):  # most of them, in another order
+            hidden = hidden[last_rows]
+            delta = delta[last_rows] if delta is not None else None
         normed = self.loops.added(hidden, delta, self.decoder.norm)
         return finished(self.decoder.head(normed), self.decoder.logit_scale, self.decoder.softcap)
 

@@ -22,6 +22,7 @@ from transformers import LogitsProcessorList, StoppingCriteriaList
 from ..engine.engine import Engine, EngineSetup
 from ..engine.generation_rules import ForcedTokens, neutral_config
 from ..sampling.sampler import Sampler
+from ..sampling.token_logprobs import prompt_logprobs
 from ..sequence.sequence import Sequence, Token
 from .batches import Batches, shown_batches
 from .beam_search import BeamSearch
@@ -117,6 +118,10 @@ class GenerateEngine(Engine):
         """One whole batch; each sequence is answered as soon as it is finished."""
         self._batch = self._next_batch()
         self._is_first_token = True
+        self._score([s for s in self._batch if s.lacks_prompt_logprobs])
+        self._batch = [s for s in self._batch if s.finish_reason is None]
+        if not self._batch:
+            return
         if self._batch[0].params.num_beams > 1:
             self._search(self._batch)
         else:
@@ -126,6 +131,27 @@ class GenerateEngine(Engine):
         left = self._drain_running()
         if left:
             self._fail(left, EngineError("generate ended before the sequence did"))
+
+    @torch.inference_mode()
+    def _score(self, sequences: list[Sequence]) -> None:
+        """Computes the log-probabilities of their prompts' tokens, prompt by prompt, and answers
+        those that ask for nothing else.
+        """
+        model = self.setup.model
+        for sequence in sequences:
+            input_ids, attention_mask = self._pad([sequence.prompt_token_ids])
+            own = sequence.source
+            inputs = {} if own is None else own.on(self.setup.device, model.dtype)
+            logits = model(input_ids, attention_mask=attention_mask, **inputs).logits[0, :-1]
+            asked = sequence.params.num_prompt_logprobs or 0
+            sequence.prompt_logprobs += prompt_logprobs(
+                logits, sequence.prompt_token_ids[1:], asked
+            )
+        ended = [s for s in self._batch if not s.params.max_tokens]
+        for sequence in ended:
+            sequence.end("length")
+        self.metrics.computed(0, ended)
+        self._publish(ended)
 
     def _on_tokens(self, sequences: list[Sequence]) -> None:
         """Publishes a token of each, then looks who has gone, has come, or is out of time."""

@@ -34,7 +34,7 @@ from .draft_trial import computes_drafts
 from .drafting import beside_draft, make_drafter, plan_draft
 from .encoding import encode, forget_embeddings
 from .plan import plan
-from .step_tokens import max_num_batched_tokens
+from .step_tokens import max_num_batched_tokens, max_num_scored, read_prompt_logprobs
 from .storage import allocate
 from .trial import Runner
 from .warm_up import warm_up
@@ -71,6 +71,10 @@ class InFlightEngine(Engine):
     def max_source_len(self) -> int | None:
         held = self._plan.encoder_decoder
         return None if held is None else held.max_source_len
+
+    def _cuts_prompts(self, *, with_source: bool) -> bool:
+        media = self._plan.media
+        return self._plan.cuts_prompts and not (with_source and media and not media.cuts_sources)
 
     @property
     def description(self) -> str:
@@ -147,6 +151,7 @@ class InFlightEngine(Engine):
             self._space,
             cuts_prompts=self._plan.cuts_prompts,
             cuts_sources=media is None or media.cuts_sources,
+            max_num_scored=max_num_scored(self._vocab_size),
         )
 
     @property
@@ -203,6 +208,9 @@ class InFlightEngine(Engine):
                 step.inputs.pending_tokens = self._launched.token_ids
             logits = self.runner.forward(step)
             forget_embeddings(step)
+            if len(logits) > len(step.rows):
+                read_prompt_logprobs(step, logits[len(step.rows) :])
+                logits = logits[: len(step.rows)]
             if self._rules is not None:
                 logits = self._rules.apply(logits, step.sampled)
             self._settle()
@@ -211,9 +219,19 @@ class InFlightEngine(Engine):
             self._settle()
         if drafter is not None:
             drafter.ended(step)
+        self._end_prompts(step)
         for sequence, error in failed.items():
             self._cache.copy_slots(self._scheduler.discard(self._forgotten([sequence])))
             self._fail([sequence], error)
+
+    def _end_prompts(self, step: Step) -> None:
+        """Takes out the sequences of which nothing is wanted but what is known of their prompts."""
+        ended = [c.sequence for c in step.prefills if c.is_end and not c.is_last]
+        if ended:
+            for sequence in ended:
+                sequence.end("length")
+            self._publish(ended)
+            self._remove(ended)
 
     def _encoded(self, step: Step) -> tuple[Step, dict[Sequence, EngineError]]:
         """The step with what encoders compute for the sequences that it begins, and without those

@@ -1,4 +1,6 @@
-"""How many tokens a step computes at most, where nothing says it."""
+"""How many tokens a step computes at most, and how many of a prompt whose log-probabilities are
+wanted; reads those.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +8,16 @@ from collections.abc import Callable
 
 import torch
 
+from ..engine.step import Step
 from ..options import Options
+from ..sampling.token_logprobs import prompt_logprobs
 
 _ON_CPU = 512
 # By a GPU's memory: a longer step reads the weights for more tokens, and has larger activations.
 _ON_GPU = ((70, 8192), (40, 4096), (0, 2048))  # (GiB at least, tokens)
 _GIB = 2**30
+# The logits of a step's prompts, where all are wanted: 128 MiB in float32.
+_MOST_LOGITS = 2**25
 
 
 def max_num_batched_tokens(
@@ -30,3 +36,23 @@ def max_num_batched_tokens(
         gib = total_bytes(device) / _GIB
         number = next(number for least, number in _ON_GPU if gib >= least)
     return max(number, max_num_seqs)
+
+
+def max_num_scored(vocab_size: int) -> int:
+    """How many tokens of prompts a step may have rows of logits for."""
+    return max(1, _MOST_LOGITS // vocab_size)
+
+
+def read_prompt_logprobs(step: Step, logits: torch.Tensor) -> None:
+    """Gives the step's sequences what it ``scored`` of their prompts. logits (rows, vocab) are
+    those after ``step.rows``. Waits for the device.
+    """
+    first = 0
+    for chunk in step.prefills:
+        positions, sequence = chunk.scored, chunk.sequence
+        token_ids = sequence.prompt_token_ids[positions.start + 1 : positions.stop + 1]
+        rows = logits[first : first + len(positions)]
+        first += len(positions)
+        if positions:
+            num = sequence.params.num_prompt_logprobs or 0
+            sequence.prompt_logprobs += prompt_logprobs(rows, token_ids, num)

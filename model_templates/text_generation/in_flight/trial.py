@@ -39,7 +39,7 @@ class Runner(Protocol):
     name: str
 
     def forward(self, step: Step) -> torch.Tensor:
-        """Computes a step -> logits (num_rows, vocab) in the order of ``step.rows``."""
+        """Computes a step -> logits (num_rows, vocab) in the order of ``step.all_rows``."""
 
 
 # From a model, a cache (of pages, where it has a true attribute ``keeps_pages``) and a device.

@@ -102,8 +102,10 @@ class PrefixIndex:
         self._by_start.clear()
 
     def find(self, sequence: Sequence) -> SharedPrefix:
-        """The most that a prompt shares, less its last token, which gives its first logits."""
-        if not self._by_start:
+        """The most that a prompt shares, less its last token, which gives its first logits;
+        nothing where the logits of all its tokens are wanted.
+        """
+        if not self._by_start or sequence.lacks_prompt_logprobs:
             return NO_SHARED_PREFIX
         prompt = sequence.prompt_keys
         candidates = self._by_start.get(_start(sequence, prompt))

@@ -20,7 +20,7 @@ from hf_runtime import log
 from hf_runtime.errors import EngineError, OverloadedError, RequestError, place, reason
 
 from ..engine.engine import Engine, EngineSetup
-from ..sequence.sequence import Sequence, Token
+from ..sequence.sequence import Sequence, Token, TokenLogprobs
 from .sampling import require_known, token_logprobs
 
 _LOOK_EVERY_S = 1.0
@@ -148,6 +148,9 @@ class VllmEngine(Engine):
             require_known(sequence.params)
         super().submit(sequences)
 
+    def _cuts_prompts(self, *, with_source: bool) -> bool:
+        return True
+
     def _interrupt(self) -> None:
         """Has a step that waits look at what came."""
         if self._loop is not None:
@@ -233,11 +236,16 @@ class VllmEngine(Engine):
 
     def _take(self, sequence: Sequence, output: Any) -> None:
         [completion] = output.outputs
+        if sequence.lacks_prompt_logprobs and output.prompt_logprobs:
+            sequence.prompt_logprobs += _prompt_logprobs(sequence, output)
+        if not sequence.params.max_tokens:
+            sequence.end("length")
+            self.metrics.began(sequence, _queue_time_s(output))
         num_before = len(sequence.token_ids)
         for token in _tokens(sequence, completion):
-            sequence.append(token, self.setup.eos_token_ids)
             if sequence.finish_reason is not None:
                 break
+            sequence.append(token, self.setup.eos_token_ids)
         num_new = len(sequence.token_ids) - num_before
         self.metrics.num_generated_tokens += num_new
         if not num_before and num_new:
@@ -331,6 +339,13 @@ def _tokens(sequence: Sequence, completion: Any) -> Iterable[Token]:
         Token(token_id, token_logprobs(token_id, logprobs, num))
         for token_id, logprobs in zip(token_ids, found, strict=True)
     ]
+
+
+def _prompt_logprobs(sequence: Sequence, output: Any) -> list[TokenLogprobs]:
+    """Of the prompt's tokens after the first, which vLLM tells with its first output."""
+    num = sequence.params.num_prompt_logprobs or 0
+    pairs = zip(sequence.prompt_token_ids[1:], output.prompt_logprobs[1:], strict=True)
+    return [token_logprobs(token_id, found, num) for token_id, found in pairs]
 
 
 def _queue_time_s(output: Any) -> float:

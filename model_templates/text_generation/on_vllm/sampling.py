@@ -37,7 +37,7 @@ def sampling_arguments(params: SamplingParams, eos_token_ids: Iterable[int]) -> 
     filters = not params.is_greedy
     ends = (*params.stop_token_ids, *(() if params.ignore_eos else eos_token_ids))
     return {
-        "max_tokens": params.max_tokens,
+        "max_tokens": max(1, params.max_tokens),
         "min_tokens": params.min_tokens,
         "temperature": max(params.temperature, MIN_TEMPERATURE) if filters else 0.0,
         "top_k": params.top_k if filters and params.top_k > 0 else 0,
@@ -50,6 +50,7 @@ def sampling_arguments(params: SamplingParams, eos_token_ids: Iterable[int]) -> 
         "stop_token_ids": sorted(set(ends)),
         "ignore_eos": True,  # the model's ends are among stop_token_ids
         "logprobs": params.num_logprobs,
+        "prompt_logprobs": params.num_prompt_logprobs,
         "logit_bias": dict(params.logit_bias) or None,
         "detokenize": False,
     }

@@ -108,8 +108,8 @@ class GraphedRunner:
 
     @torch.inference_mode()
     def forward(self, step: Step) -> torch.Tensor:
-        """Computes a step -> logits (num_rows, vocab) in the order of ``step.rows``, written
-        over by the next; see ``StepInputs`` for what else is on the device then.
+        """Computes a step -> logits (num_rows, vocab) in the order of ``step.all_rows``,
+        written over by the next; see ``StepInputs`` for what else is on the device then.
         """
         graph = self._graph(step)
         if graph is None:
@@ -119,7 +119,7 @@ class GraphedRunner:
             return self.inner.forward(step)  # type: ignore[no-any-return]
         self._buffer[: len(host.buffer)].copy_(host.buffer, non_blocking=True)
         host.placed(self._buffer[: len(host.buffer)], self.cache)
-        return graph.replay()[: len(step.rows)]
+        return graph.replay()[: len(step.all_rows)]
 
     def _graph(self, step: Step) -> _Graph | None:
         """The smallest graph that holds a step."""
@@ -129,7 +129,7 @@ class GraphedRunner:
         found = self._graphs[has_chunks, sizes[at]] if at < len(sizes) else None
         num_seqs = len(step.decodes) + len(step.prefills) + len(step.drafts)
         # A drafting sequence stands there twice, and has more than one row.
-        fits = found is not None and max(num_seqs, len(step.rows)) <= found.shape.num_seqs
+        fits = found is not None and max(num_seqs, len(step.all_rows)) <= found.shape.num_seqs
         return found if fits else None
 
     def _shape(self, num_tokens: int) -> StepShape:

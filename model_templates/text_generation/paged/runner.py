@@ -34,7 +34,7 @@ class PageRunner(ABC):
 
     @torch.inference_mode()
     def forward(self, step: Step) -> torch.Tensor:
-        """Computes a step -> logits (num_rows, vocab) in the order of ``step.rows``; what
+        """Computes a step -> logits (num_rows, vocab) in the order of ``step.all_rows``; what
         ``StepInputs`` asks for is on the device then.
         """
         host = lay_out_pages(step, pinned=self._is_pinned)

@@ -170,7 +170,7 @@ def lay_out_pages(step: Step, shape: StepShape | None = None, *, pinned: bool = 
     lengths += [chunk.end for chunk in chunks]
     pages = np.frombuffer(b"".join(sequence.pages for sequence in sequences), dtype=np.int32)
     columns = step.inputs.columns
-    own = StepShape(sum(counts), len(sequences), len(step.rows))
+    own = StepShape(sum(counts), len(sequences), len(step.all_rows))
     shape = shape or own
     size = sum(shape.sizes.values()) + len(pages) + len(columns)
     buffer = torch.zeros(size, dtype=torch.int32, pin_memory=pinned)
@@ -198,7 +198,11 @@ def lay_out_pages(step: Step, shape: StepShape | None = None, *, pinned: bool = 
     ends = starts[1 : seqs - len(step.drafts) + 1] - 1
     is_sampled = [True] * len(step.decodes) + [chunk.is_last for chunk in step.prefills]
     drafted = np.arange(tokens - num_drafted, tokens, dtype=np.int32)
-    parts["last"][: own.num_last] = np.concatenate([ends[is_sampled], drafted])
+    scored = [
+        np.arange(chunk.scored.start, chunk.scored.stop, dtype=np.int32) - chunk.start + first
+        for chunk, first in zip(step.prefills, starts[len(step.decodes) :], strict=False)
+    ]
+    parts["last"][: own.num_last] = np.concatenate([ends[is_sampled], drafted, *scored])
     read = starts[: seqs + 1].tolist(), lengths
     return HostStep(buffer, shape, len(pages), step.inputs, max(counts), *read)
 

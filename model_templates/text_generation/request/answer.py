@@ -17,9 +17,9 @@ import numpy as np
 import numpy.typing as npt
 from hf_runtime.request.responder import Responder, strings
 
-from ..sequence.sequence import Sequence, Token, Update
+from ..sequence.sequence import Sequence, Token, TokenLogprobs, Update
 
-Decode = Callable[[list[int]], str]
+Decode = Callable[[int], str]  # of one token, special ones too
 OUTPUTS = (
     "text_output",
     "finish_reason",
@@ -27,7 +27,13 @@ OUTPUTS = (
     "logprobs",
     "num_input_tokens",
     "num_output_tokens",
+    "prompt_logprobs",
+    "prompt_token_ids",
+    "token_ids",
+    "num_cached_tokens",
 )
+_OF_PROMPTS = ("num_input_tokens", "prompt_logprobs", "prompt_token_ids", "num_cached_tokens")
+_NOTHING_NEW = "[]"
 
 
 @dataclass
@@ -41,9 +47,12 @@ class Choice:
     cumulative_logprob: float = 0.0
     finish_reason: str = ""
     ends: bool = False  # and its caller does not know yet
+    sequence: Sequence | None = None  # once there is news of it
+    knows_prompt: bool = False  # its caller, all that is told of the prompt
 
     def take(self, update: Update) -> None:
         """Adds what is new."""
+        self.sequence = update.sequence
         self.text += update.read_text()
         self.tokens += update.tokens
         self.finish_reason = update.finish_reason or ""
@@ -55,6 +64,7 @@ class Choice:
     def sent(self) -> None:
         """What was new is known to the caller."""
         self.prefix, self.text, self.tokens, self.ends = "", "", [], False
+        self.knows_prompt = self.sequence is not None
 
 
 class OneAnswer:
@@ -154,7 +164,7 @@ class Answer(OneAnswer):
         }
 
     def _shape_of(self, name: str) -> tuple[int, ...]:
-        return self._one_each if name == "num_input_tokens" else self._shape
+        return self._one_each if name in _OF_PROMPTS else self._shape
 
     def _output(self, name: str) -> npt.NDArray[Any]:
         choices = self._choices
@@ -168,8 +178,22 @@ class Answer(OneAnswer):
             return strings([logprobs_json(choice.tokens, self._decode) for choice in choices])
         if name == "num_output_tokens":
             return np.array([len(choice.tokens) for choice in choices], dtype=np.uint32)
-        rows = choices[:: self._shape[-1]]
-        return np.array([choice.num_input_tokens for choice in rows], dtype=np.uint32)
+        if name == "token_ids":
+            return strings([_json([token.id for token in choice.tokens]) for choice in choices])
+        return self._output_of_prompts(name, choices[:: self._shape[-1]])
+
+    def _output_of_prompts(self, name: str, choices: list[Choice]) -> npt.NDArray[Any]:
+        """One element of the first choice of each row; lists are told once."""
+        if name == "num_input_tokens":
+            return np.array([choice.num_input_tokens for choice in choices], dtype=np.uint32)
+        if name == "num_cached_tokens":
+            cached = [_num_cached_tokens(choice.sequence) for choice in choices]
+            return np.array(cached, dtype=np.uint32)
+        told = [None if choice.knows_prompt else choice.sequence for choice in choices]
+        if name == "prompt_token_ids":
+            return strings([_NOTHING_NEW if s is None else _json(_sent(s)) for s in told])
+        decode = self._decode
+        return strings([_NOTHING_NEW if s is None else prompt_json(s, decode) for s in told])
 
 
 def logprobs_json(tokens: Iterable[Token], decode: Decode) -> str:
@@ -178,20 +202,49 @@ def logprobs_json(tokens: Iterable[Token], decode: Decode) -> str:
     """
     entries = []
     for token in tokens:
-        found = token.logprobs
-        assert found is not None
-        listed = ((token.id, found.logprob, found.rank), *found.alternatives)
-        entries.append(
-            {
-                str(token_id): {
-                    "logprob": logprob,
-                    "rank": rank,
-                    "decoded_token": decode([token_id]),
-                }
-                for token_id, logprob, rank in listed
-            }
-        )
-    return json.dumps(entries, ensure_ascii=False)
+        assert token.logprobs is not None
+        entries.append(_entry(token.id, token.logprobs, decode))
+    return _json(entries)
+
+
+def prompt_json(sequence: Sequence, decode: Decode) -> str:
+    """The same of a prompt's tokens as far as they are known. Nothing comes before the first one:
+    its logprob and rank are null.
+    """
+    token_ids = sequence.prompt_token_ids
+    first = {"logprob": None, "rank": None, "decoded_token": decode(token_ids[0])}
+    entries: list[dict[str, Any]] = [{str(token_ids[0]): first}]
+    for token_id, found in zip(token_ids[1:], sequence.prompt_logprobs, strict=False):
+        entries.append(_entry(token_id, found, decode))
+    return _json(entries)
+
+
+def _entry(token_id: int, found: TokenLogprobs, decode: Decode) -> dict[str, Any]:
+    listed = ((token_id, found.logprob, found.rank), *found.alternatives)
+    return {
+        str(token_id): {"logprob": logprob, "rank": rank, "decoded_token": decode(token_id)}
+        for token_id, logprob, rank in listed
+    }
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _num_cached_tokens(sequence: Sequence | None) -> int:
+    """How many tokens of a prompt were computed before. 0 where the prefix is everybody's: it would
+    tell what others have sent.
+    """
+    is_own = sequence is not None and sequence.cache_salt is not None
+    return sequence.num_reused_tokens if sequence is not None and is_own else 0
+
+
+def _sent(sequence: Sequence) -> list[int]:
+    """The tokens of what its caller sent."""
+    if sequence.continues_prompt or sequence.source is None:
+        return sequence.prompt_token_ids
+    found: list[int] = sequence.source.inputs["input_ids"][0].tolist()
+    return found
 
 
 def wanted_outputs(listed: Iterable[str], flagged: frozenset[str]) -> frozenset[str]:

@@ -30,8 +30,8 @@ _UNKNOWN = 2**63
 @dataclass(frozen=True)
 class Prompt:
     """What a row gives the model to read. ``text`` is what its caller sent, of a chat as its
-    template renders it; ``source`` what an encoder reads beside the tokens. With a
-    ``decoder_start`` it reads the tokens themselves, and the output begins in that way.
+    template renders it, empty of token ids; ``source`` what an encoder reads beside the tokens.
+    With a ``decoder_start`` it reads the tokens themselves, and the output begins in that way.
     """
 
     text: str
@@ -123,6 +123,15 @@ class PromptReader:
         text = self.rendered(row, self.read_messages(row))
         token_ids = self.tokenize(text, add_special_tokens=False)
         return Prompt(text, token_ids, self.decoder_start)
+
+    def of_token_ids(self, row: dict[str, Any]) -> Prompt:
+        """The prompt whose token ids a row gives. Raises RequestError."""
+        token_ids: list[int] = row["input_ids"]
+        for token_id in (min(token_ids), max(token_ids)):
+            if token_id < 0 or (self.vocab_size is not None and token_id >= self.vocab_size):
+                allowed = "0 and more" if self.vocab_size is None else f"0 to {self.vocab_size - 1}"
+                raise RequestError(f"input_ids: got token {shown(token_id)}, allowed: {allowed}")
+        return Prompt("", token_ids)
 
     def read_messages(self, row: dict[str, Any]) -> list[Any]:
         """A row's chat, of which nothing but its length is checked. Raises RequestError."""
@@ -223,8 +232,9 @@ def _outputs(rows: list[dict[str, Any]]) -> frozenset[str]:
     """What the flags ask for; a number of log-probabilities asks for them too."""
     flags = {name for row in rows for name in row if name.startswith(_RETURN) and row[name]}
     outputs = {name.removeprefix(_RETURN) for name in flags}
-    if any(row["logprobs"] is not None for row in rows):
-        outputs.add("logprobs")
+    for name in ("logprobs", "prompt_logprobs"):
+        if any(row[name] is not None for row in rows):
+            outputs.add(name)
     return frozenset(outputs)
 
 
@@ -236,6 +246,9 @@ def _params(row: dict[str, Any], reader: PromptReader, outputs: frozenset[str]) 
     num_logprobs = row["logprobs"]
     if num_logprobs is None and outputs & _LOGPROBS:
         num_logprobs = 0
+    num_prompt_logprobs = row["prompt_logprobs"]
+    if num_prompt_logprobs is None and "prompt_logprobs" in outputs:
+        num_prompt_logprobs = 0
     params = SamplingParams(
         max_tokens=max_tokens,
         min_tokens=default_min_tokens if row["min_tokens"] is None else row["min_tokens"],
@@ -252,6 +265,7 @@ def _params(row: dict[str, Any], reader: PromptReader, outputs: frozenset[str]) 
         include_stop_word=row["include_stop_str_in_output"],
         ignore_eos=row["ignore_eos"],
         num_logprobs=num_logprobs,
+        num_prompt_logprobs=num_prompt_logprobs,
         logit_bias=row["logit_bias"],
         num_beams=num_beams,
         length_penalty=row["length_penalty"] if num_beams > 1 else None,
@@ -300,7 +314,7 @@ def _generation(
 ) -> Generation:
     """Makes the tokens of a row whose options are checked."""
     lora_name = reader.lora_name(row)
-    prompt = reader.read_prompt(row)
+    prompt = reader.of_token_ids(row) if row["input_ids"] else reader.read_prompt(row)
     if row["max_tokens"] is None:
         default = reader.default_max_tokens(len(prompt.token_ids))
         params = params.with_max_tokens(max(default, params.min_tokens))

@@ -42,6 +42,7 @@ _OPTIONS: dict[str, tuple[Convert, Any]] = {
     "ignore_eos": (lenient_boolean, False),
     "include_stop_str_in_output": (lenient_boolean, False),
     "logprobs": (lenient_integer, None),
+    "prompt_logprobs": (lenient_integer, None),
     "n": (lenient_integer, 1),
     "beam_width": (lenient_integer, None),
     "length_penalty": (lenient_number, None),
@@ -56,6 +57,10 @@ _OPTIONS: dict[str, tuple[Convert, Any]] = {
     "return_logprobs": (lenient_boolean, False),
     "return_num_input_tokens": (lenient_boolean, False),
     "return_num_output_tokens": (lenient_boolean, False),
+    "return_prompt_logprobs": (lenient_boolean, False),
+    "return_prompt_token_ids": (lenient_boolean, False),
+    "return_token_ids": (lenient_boolean, False),
+    "return_num_cached_tokens": (lenient_boolean, False),
 }
 _WORDS = ("stop_words", "bad_words")
 _CHOICE = "choice"  # a list like those, but an empty text in it is refused
@@ -64,18 +69,22 @@ _JSON_ONLY: dict[str, Any] = {"best_of": None, "stop_token_ids": (), "logit_bias
 
 @dataclass(frozen=True)
 class RowFields:
-    """The fields of a task's requests: ``prompts``, of which each row has one; the ``texts`` that
-    may stand beside it; ``files``, of which a row has any number; and ``options``, a conversion and
-    a default each, beside those of all.
+    """The fields of a task's requests: ``prompts``, of which each row has one, or its token ids
+    where it ``takes_ids``; the ``texts`` that may stand beside it; ``files``, of which a row has
+    any number; and ``options``, a conversion and a default each, beside those of all.
     """
 
     prompts: tuple[str, ...]
     texts: tuple[str, ...] = ()
     options: Mapping[str, tuple[Convert, Any]] = field(default_factory=dict)
     files: tuple[str, ...] = ()
+    takes_ids: bool = False
 
 
-CHAT_FIELDS = RowFields(("text_input", "messages"), ("tools", "chat_template_kwargs", "lora_name"))
+_IDS = "input_ids"
+CHAT_FIELDS = RowFields(
+    ("text_input", "messages"), ("tools", "chat_template_kwargs", "lora_name"), takes_ids=True
+)
 
 
 def read_rows(fields: RequestFields, known: RowFields = CHAT_FIELDS) -> list[dict[str, Any]]:
@@ -89,13 +98,15 @@ def read_rows(fields: RequestFields, known: RowFields = CHAT_FIELDS) -> list[dic
         fields.drop_parameters(names_in(given or "{}"))
     options = {**_OPTIONS, **known.options}
     texts = (*known.prompts, *known.texts, FIELD)
-    fields.check_parameters((*options, *_WORDS, _CHOICE, *texts, *known.files))
-    num_rows = fields.count_rows(*known.prompts, *known.files)
+    ids = (_IDS,) if known.takes_ids else ()
+    fields.check_parameters((*options, *_WORDS, _CHOICE, *texts, *ids, *known.files))
+    num_rows = fields.count_rows(*known.prompts, *ids, *known.files)
     columns: dict[str, list[Any]] = {
         **{name: fields.optional_texts(name) for name in texts},
         **{name: fields.values(name, *option) for name, option in options.items()},
         **{name: fields.text_lists(name) for name in _WORDS},
         _CHOICE: fields.lists(_CHOICE, text),
+        _IDS: fields.lists(_IDS, lenient_integer) if ids else [[]] * num_rows,
         **{name: [tuple(row) for row in fields.raw_lists(name)] for name in known.files},
     }
     cache_salt = fields.cache_salt
@@ -115,7 +126,7 @@ def read_rows(fields: RequestFields, known: RowFields = CHAT_FIELDS) -> list[dic
 
 def _check_prompt(row: dict[str, Any], known: RowFields, where: str) -> None:
     first, *others = known.prompts
-    given = [name for name in known.prompts if row[name]]
+    given = [name for name in (*known.prompts, _IDS) if row[name]]
     if len(given) > 1:
         raise RequestError(f"{' and '.join(given)}: both given{where}, send one of them")
     if not given and not any(row[name] for name in known.files):

@@ -191,6 +191,7 @@ _OPTIONS: dict[str, tuple[str, _Convert]] = {
     "bad_words": ("bad_words", _texts),
     "stop_token_ids": ("stop_token_ids", _integers),
     "logprobs": ("logprobs", _num_logprobs),
+    "prompt_logprobs": ("prompt_logprobs", _num_logprobs),
     "logit_bias": ("logit_bias", _biases),
     "lora_name": ("lora_name", text),
     "json_schema": _CONSTRAINTS["json"],
@@ -210,7 +211,7 @@ _NEUTRAL: dict[str, Any] = {
     "top_logprobs": 0,
     **dict.fromkeys(
         (
-            *("prompt_logprobs", "truncate_prompt_tokens", "logits_processors", "extra_args"),
+            *("truncate_prompt_tokens", "logits_processors", "extra_args"),
             *("allowed_token_ids", "guided_decoding", "structured_outputs"),
             *("output_kind", "response_format"),
         )

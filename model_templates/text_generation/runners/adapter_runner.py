@@ -30,7 +30,7 @@ class AdaptedRunner:
         self.cache, self.name = plain.cache, f"{plain.name}, adapters"
 
     def forward(self, step: Step) -> torch.Tensor:
-        """Computes a step -> logits (num_rows, vocab) in the order of ``step.rows``."""
+        """Computes a step -> logits (num_rows, vocab) in the order of ``step.all_rows``."""
         computed = (*step.decodes, *(chunk.sequence for chunk in step.chunks))
         if all(sequence.lora_name is None for sequence in computed):
             return self.plain.forward(step)  # type: ignore[no-any-return]
@@ -45,7 +45,7 @@ class AdaptedRunner:
         numbers = [self._number(sequence) for sequence in step.decodes]
         for chunk in step.chunks:
             numbers += [self._number(chunk.sequence)] * (chunk.end - chunk.start)
-        sampled = [self._number(sequence) for sequence in step.rows]
+        sampled = [self._number(sequence) for sequence in step.all_rows]
         with self._applied(numbers, sampled):
             logits: torch.Tensor = self.inner.forward(step)
         return logits

@@ -61,13 +61,12 @@ class CacheRunner:
 
     @torch.inference_mode()
     def forward(self, step: Step) -> torch.Tensor:
-        """Computes a step -> logits (num_sampled, vocab) in the order of ``step.sampled``."""
-        logits = [self._decode(step.decodes)] if step.decodes else []
+        """Computes a step -> logits (num_rows, vocab) in the order of ``step.all_rows``."""
+        found = [(Step(step.decodes), self._decode(step.decodes))] if step.decodes else []
         for chunk in step.prefills:
-            last = self._prefill(chunk)
-            if chunk.is_last:
-                logits.append(last)
-        return torch.cat(logits) if logits else torch.empty(0)
+            last = [chunk.end - 1] if chunk.is_last else []
+            found.append((Step(prefills=[chunk]), self._prefill(chunk, [*last, *chunk.scored])))
+        return _joined(found)
 
     def forwards(self, step: Step) -> Iterator[Step]:
         """The forwards that it makes of a step, each a step of its own."""
@@ -78,11 +77,9 @@ class CacheRunner:
 
     def in_parts(self, step: Step, forward: Callable[[Step], torch.Tensor]) -> torch.Tensor:
         """A step whose forwards ``forward`` computes, each with what it puts around it -> logits
-        (num_sampled, vocab).
+        (num_rows, vocab).
         """
-        found = [(part, forward(part)) for part in self.forwards(step)]
-        kept = [logits for part, logits in found if part.sampled]
-        return torch.cat(kept) if kept else torch.empty(0)
+        return _joined([(part, forward(part)) for part in self.forwards(step)])
 
     @contextmanager
     def columns_at(self, positions: torch.Tensor | None) -> Iterator[None]:
@@ -104,9 +101,10 @@ class CacheRunner:
         input_ids, positions = to_device(torch.tensor(last), self.device)  # (rows, 1) each
         length = max(s.num_computed_tokens for s in sequences)
         self._select(slice(0, len(sequences)), positions, length - 1, length)
-        return self._run(input_ids, positions, length)
+        return self._run(input_ids, positions, length)[:, -1]
 
-    def _prefill(self, chunk: PrefillChunk) -> torch.Tensor:
+    def _prefill(self, chunk: PrefillChunk, wanted: list[int]) -> torch.Tensor:
+        """-> logits (wanted, vocab) of the tokens at these positions."""
         tokens = chunk.sequence.tokens(chunk.start, chunk.end)
         input_ids = to_device(torch.tensor([tokens]), self.device)
         positions = torch.arange(chunk.start, chunk.end, device=self.device).unsqueeze(0)
@@ -116,20 +114,26 @@ class CacheRunner:
             (slice(max(0, first - chunk.start), max(0, end - chunk.start)), slice(first, end))
             for first, end in (chunk.sequence.encoded.blocks if chunk.sequence.encoded else ())
         ]
+        num_kept = chunk.end - min(wanted, default=chunk.end - 1)
         try:
-            return self._run(input_ids, positions, chunk.end)
+            logits = self._run(input_ids, positions, chunk.end, num_kept)
         finally:
             self._blocks = []
+        return logits[0, [position - chunk.end for position in wanted]]
 
-    def _run(self, input_ids: torch.Tensor, positions: torch.Tensor, length: int) -> torch.Tensor:
-        """input_ids, positions (rows, tokens) -> logits (rows, vocab) of each row's last token."""
+    def _run(
+        self, input_ids: torch.Tensor, positions: torch.Tensor, length: int, num_kept: int = 1
+    ) -> torch.Tensor:
+        """input_ids, positions (rows, tokens) -> logits (rows, num_kept or more, vocab) of each
+        row's last tokens.
+        """
         inputs = {
             "input_ids": input_ids,
             "position_ids": positions,
             "attention_mask": self._mask(positions, length),
             self._cache_name: self._slots,
             "use_cache": True,
-            "logits_to_keep": 1,
+            "logits_to_keep": num_kept,
         }
         inputs = {name: value for name, value in inputs.items() if name in self._accepted}
         rows, num_past = self._selected
@@ -144,7 +148,7 @@ class CacheRunner:
         if self._own is not None:
             for state, new in zip(stored, self._own.read(output), strict=True):
                 state.copy_(new)
-        logits: torch.Tensor = output.logits[:, -1]
+        logits: torch.Tensor = output.logits
         return logits
 
     def _select(self, rows: slice, positions: torch.Tensor, num_past: int, length: int) -> None:
@@ -224,13 +228,22 @@ class RowRunner(CacheRunner):
         chunks = [
             PrefillChunk(s, s.num_computed_tokens - 1, s.num_computed_tokens) for s in sequences
         ]
-        return torch.cat([self._prefill(chunk) for chunk in chunks])
+        return torch.cat([self._prefill(chunk, [chunk.start]) for chunk in chunks])
 
 
 class WholePromptRowRunner(RowRunner, WholePromptRunner):
     """The same for models that compute no prompt in chunks."""
 
     name = "cache, whole prompts, row by row"
+
+
+def _joined(parts: list[tuple[Step, torch.Tensor]]) -> torch.Tensor:
+    """The logits of a step whose parts were computed one by one, each in the order of its own
+    ``all_rows``.
+    """
+    rows = [logits[: len(part.rows)] for part, logits in parts if part.rows]
+    scored = [logits[len(part.rows) :] for part, logits in parts if part.all_rows != part.rows]
+    return torch.cat([*rows, *scored]) if rows or scored else torch.empty(0)
 
 
 def sliding_windows(config: Any) -> dict[str, int]:

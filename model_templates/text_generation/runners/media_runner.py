@@ -30,7 +30,7 @@ class MediaRunner:
         self.name = plain.name if plain is fed else f"{plain.name}, {fed.name} with images"
 
     def forward(self, step: Step) -> torch.Tensor:
-        """Computes a step -> logits (num_sampled, vocab) in the order of ``step.sampled``."""
+        """Computes a step -> logits (num_rows, vocab) in the order of ``step.all_rows``."""
         if not any(_is_changed(part) for part in parts_of(step)):
             return self.plain.forward(step)  # type: ignore[no-any-return]
         if not isinstance(self.fed, CacheRunner):

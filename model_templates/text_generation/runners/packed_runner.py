@@ -45,7 +45,7 @@ class PackedRunner:
 
     @torch.inference_mode()
     def forward(self, step: Step) -> torch.Tensor:
-        """Computes a step -> logits (num_rows, vocab) in the order of ``step.rows``."""
+        """Computes a step -> logits (num_rows, vocab) in the order of ``step.all_rows``."""
         input_ids, packed, last_rows = self._pack(step)
         return self.run(input_ids, packed, last_rows)
 
@@ -152,4 +152,6 @@ def lay_out(step: Step) -> tuple[torch.Tensor, list[int], list[PrefillSpan]]:
         positions += range(draft.start, draft.end)
         slots += [slot] * len(draft.token_ids)
         last_rows += range(first, len(input_ids))
+    for chunk, span in zip(step.prefills, spans, strict=False):
+        last_rows += [position - span.start + span.first for position in chunk.scored]
     return torch.tensor([input_ids, positions, slots]), last_rows, spans

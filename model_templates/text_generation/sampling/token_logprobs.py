@@ -1,4 +1,5 @@
-"""Log-probabilities of sampled tokens, for the rows of a batch that ask for them.
+"""Log-probabilities of tokens: of sampled ones, for the rows of a batch that ask for them, and of a
+prompt's.
 
 They are those of the model's own logits, before penalties, temperature and filters, as in vLLM.
 """
@@ -44,41 +45,66 @@ class Asked:
         """logits (num_sequences, vocab) as the model made them, token_ids (num_sequences,) -> what
         ``read`` takes, (numbers,) int32, some of them the bits of float32.
         """
-        at_once = max(1, MOST_LOGITS // logits.shape[-1])
-        parts = values[self.column].split(at_once)
-        return torch.cat([self._compute(logits, token_ids, rows) for rows in parts]).flatten()
-
-    def _compute(
-        self, logits: torch.Tensor, token_ids: torch.Tensor, rows: torch.Tensor
-    ) -> torch.Tensor:
-        """(rows, 2 + 2 likeliest): the token's log-probability and rank, tokens, theirs."""
-        logprobs = logits[rows].log_softmax(dim=-1, dtype=torch.float32)  # (rows, vocab)
-        sampled = logprobs.gather(1, token_ids[rows].unsqueeze(1))  # (rows, 1)
-        ranks = 1 + (logprobs > sampled).sum(dim=-1, keepdim=True)
-        top = logprobs.topk(min(max(self.nums), logits.shape[-1]), dim=-1)
-        bits = torch.int32
-        columns = sampled.view(bits), ranks.int(), top.indices.int(), top.values.view(bits)
-        return torch.cat(columns, dim=1)
+        parts = values[self.column].split(_rows_at_once(logits))
+        found = [_computed(logits[rows], token_ids[rows], max(self.nums)) for rows in parts]
+        return torch.cat(found).flatten()
 
     def read(
         self, token_ids: list[int], numbers: npt.NDArray[np.int32]
     ) -> dict[int, TokenLogprobs]:
         """By row, for the rows that ask; ``numbers`` (numbers,) are what ``compute`` gave."""
         table = numbers.reshape(len(self.rows), -1)
-        width = table.shape[1] // 2 - 1
-        columns = zip(
-            self.rows,
-            self.nums,
-            table.view(np.float32)[:, 0].tolist(),
-            table[:, 1].tolist(),
-            table[:, 2 : 2 + width].tolist(),
-            table.view(np.float32)[:, 2 + width :].tolist(),
-            strict=True,
-        )
-        return {
-            row: TokenLogprobs(logprob, rank, alternatives(ids[:num], top[:num], token_ids[row]))
-            for row, num, logprob, rank, ids, top in columns
-        }
+        found = _read(table, [token_ids[row] for row in self.rows], self.nums)
+        return dict(zip(self.rows, found, strict=True))
+
+
+@torch.inference_mode()
+def prompt_logprobs(logits: torch.Tensor, token_ids: list[int], num: int) -> list[TokenLogprobs]:
+    """logits (tokens, vocab) before each of the tokens; ``num`` of the likeliest others. Waits for
+    the device.
+    """
+    at_once = _rows_at_once(logits)
+    ids = torch.tensor(token_ids, device=logits.device)
+    parts = zip(logits.split(at_once), ids.split(at_once), strict=True)
+    table = torch.cat([_computed(*part, num) for part in parts]).cpu().numpy()
+    return _read(table, token_ids, [num] * len(token_ids))
+
+
+def _rows_at_once(logits: torch.Tensor) -> int:
+    return max(1, MOST_LOGITS // logits.shape[-1])
+
+
+def _computed(logits: torch.Tensor, token_ids: torch.Tensor, num: int) -> torch.Tensor:
+    """logits (rows, vocab), token_ids (rows,) -> (rows, 2 + 2 num) int32: the token's
+    log-probability and rank, the likeliest tokens, theirs.
+    """
+    logprobs = logits.log_softmax(dim=-1, dtype=torch.float32)  # (rows, vocab)
+    own = logprobs.gather(1, token_ids.unsqueeze(1))  # (rows, 1)
+    ranks = 1 + (logprobs > own).sum(dim=-1, keepdim=True)
+    top = logprobs.topk(min(num, logits.shape[-1]), dim=-1)
+    bits = torch.int32
+    columns = own.view(bits), ranks.int(), top.indices.int(), top.values.view(bits)
+    return torch.cat(columns, dim=1)
+
+
+def _read(
+    table: npt.NDArray[np.int32], token_ids: list[int], nums: list[int]
+) -> list[TokenLogprobs]:
+    """What ``_computed`` gave of these tokens, each with as many alternatives as in ``nums``."""
+    width = table.shape[1] // 2 - 1
+    columns = zip(
+        token_ids,
+        nums,
+        table.view(np.float32)[:, 0].tolist(),
+        table[:, 1].tolist(),
+        table[:, 2 : 2 + width].tolist(),
+        table.view(np.float32)[:, 2 + width :].tolist(),
+        strict=True,
+    )
+    return [
+        TokenLogprobs(logprob, rank, alternatives(ids[:num], top[:num], token_id))
+        for token_id, num, logprob, rank, ids, top in columns
+    ]
 
 
 def alternatives(

@@ -36,8 +36,10 @@ class SamplingParams:
     ``frequency_penalty`` and ``presence_penalty`` look at the output only, ``repetition_penalty``
     at the prompt too. ``bad_token_ids`` are token sequences that are never completed.
     ``num_logprobs`` is None where no log-probabilities are computed, 0 for those of the sampled
-    token, k for those of the k likeliest too. ``num_beams`` above 1 asks for beam search, whose
-    scores are divided by the length to the power of ``length_penalty``; None is the model's own.
+    token, k for those of the k likeliest too; ``num_prompt_logprobs`` says the same of the prompt's
+    tokens, and only with it may ``max_tokens`` be 0. ``num_beams`` above 1 asks for beam search,
+    whose scores are divided by the length to the power of ``length_penalty``; None is the model's
+    own.
     ``constraint`` is the grammar that the output has to follow, ``rule`` the task's own.
     """
 
@@ -57,6 +59,7 @@ class SamplingParams:
     include_stop_word: bool = False
     ignore_eos: bool = False
     num_logprobs: int | None = None
+    num_prompt_logprobs: int | None = None
     logit_bias: tuple[tuple[int, float], ...] = ()
     num_beams: int = 1
     length_penalty: float | None = None
@@ -115,7 +118,8 @@ class SamplingParams:
         return self.is_greedy and not self.changes_logits and self.num_logprobs is None
 
     def _check_lengths(self) -> None:
-        _require(self.max_tokens >= 1, "max_tokens", self.max_tokens, "1 or more")
+        if self.max_tokens != 0 or self.num_prompt_logprobs is None:
+            _require(self.max_tokens >= 1, "max_tokens", self.max_tokens, "1 or more")
         _require(self.min_tokens >= 0, "min_tokens", self.min_tokens, "0 to max_tokens")
         _require(
             self.min_tokens <= self.max_tokens,
@@ -152,15 +156,17 @@ class SamplingParams:
     def _check_tokens(self) -> None:
         for token_id in self.stop_token_ids:
             _require(token_id >= 0, "stop_token_ids", token_id, "0 and more")
-        _require(
-            self.num_logprobs is None or 0 <= self.num_logprobs <= MAX_LOGPROBS,
-            "logprobs",
-            self.num_logprobs,
-            f"0 to {MAX_LOGPROBS}",
-        )
+        for name, asked in (
+            ("logprobs", self.num_logprobs),
+            ("prompt_logprobs", self.num_prompt_logprobs),
+        ):
+            is_known = asked is None or 0 <= asked <= MAX_LOGPROBS
+            _require(is_known, name, asked, f"0 to {MAX_LOGPROBS}")
 
     def _check_beams(self) -> None:
         _require(self.num_beams >= 1, "beam_width", self.num_beams, "1 and more")
+        if self.num_beams > 1 and self.num_prompt_logprobs is not None:
+            raise RequestError("prompt_logprobs: beams have none; send beam_width 1 for them")
         penalty = 1.0 if self.length_penalty is None else self.length_penalty
         _require(math.isfinite(penalty), "length_penalty", penalty, "a finite number")
 

@@ -124,6 +124,7 @@ class Sequence:
     preemption the tokens generated until then. ``num_pending`` tokens are sampled on the device and
     not in ``token_ids`` yet; ``num_computed_tokens`` does not wait for them. An encoder computes
     the ``source`` in the step that begins the sequence; ``encoded`` is what the engine keeps of it.
+    ``prompt_logprobs`` are those of the prompt's tokens after the first, as far as they are known.
     """
 
     prompt_token_ids: list[int]
@@ -140,6 +141,7 @@ class Sequence:
     source: Source | None = None
     encoded: Any = None
     token_ids: list[int] = field(default_factory=list)
+    prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
     slot: int = -1
     snapshot: Snapshot | None = None  # that it is to leave
     pages: array[int] = field(default_factory=lambda: array("i"))  # numbers, int32
@@ -167,6 +169,12 @@ class Sequence:
     @property
     def num_prompt_tokens(self) -> int:
         return len(self.prompt_token_ids)
+
+    @property
+    def lacks_prompt_logprobs(self) -> bool:
+        """Whether some are asked for and not known yet."""
+        asked = self.params.num_prompt_logprobs is not None
+        return asked and len(self.prompt_logprobs) < self.num_prompt_tokens - 1
 
     @property
     def num_source_tokens(self) -> int:

@@ -60,7 +60,7 @@ class StateRunner(LatentRunner):
 
     @torch.inference_mode()
     def forward(self, step: Step) -> torch.Tensor:
-        """Computes a step -> logits (num_sampled, vocab) in the order of ``step.sampled``."""
+        """Computes a step -> logits (num_rows, vocab) in the order of ``step.all_rows``."""
         self._functions.begin(_runs(step))
         logits = super().forward(step)
         self._functions.end()

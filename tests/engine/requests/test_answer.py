@@ -54,7 +54,7 @@ class Asked:
             self.responder,
             choices,
             ALL,
-            NumberTokenizer().decode,
+            str,
             streams=streams,
             batched=batched,
         )
@@ -156,10 +156,37 @@ def test_an_answer_that_was_sent_can_fail_no_more() -> None:
 
 def test_logprobs_name_the_sampled_token_first() -> None:
     token = Token(5, TokenLogprobs(-2.5, 3, ((1, -0.25, 1), (9, -1.5, 2))))
-    (entry,) = json.loads(logprobs_json([token], NumberTokenizer().decode))
+    (entry,) = json.loads(logprobs_json([token], str))
     assert list(entry) == ["5", "1", "9"]
-    assert entry["5"] == {"logprob": -2.5, "rank": 3, "decoded_token": " 5"}
-    assert entry["9"] == {"logprob": -1.5, "rank": 2, "decoded_token": " 9"}
+    assert entry["5"] == {"logprob": -2.5, "rank": 3, "decoded_token": "5"}
+    assert entry["9"] == {"logprob": -1.5, "rank": 2, "decoded_token": "9"}
+
+
+def test_what_is_told_of_a_prompt_comes_once_with_the_first_piece() -> None:
+    asked = Asked(streams=True)
+    sequence = asked.sequences[0]
+    sequence.prompt_token_ids = [4, 5, 6]
+    sequence.prompt_logprobs += [TokenLogprobs(-2.5, 3), TokenLogprobs(-0.5, 1, ((9, -1.5, 2),))]
+    asked.news(0, 3)
+    asked.news(0, 8, end="length")
+    (first, _), (last, _) = asked.responder.responses
+    begin, *others = json.loads(first["prompt_logprobs"][0])
+    assert begin == {"4": {"logprob": None, "rank": None, "decoded_token": "4"}}
+    assert [list(other) for other in others] == [["5"], ["6", "9"]]
+    assert others[1]["9"] == {"logprob": -1.5, "rank": 2, "decoded_token": "9"}
+    assert first["prompt_token_ids"] == [b"[4, 5, 6]"]
+    assert first["token_ids"] == [b"[3]"]
+    assert last["token_ids"] == [b"[8]"]
+    assert last["prompt_logprobs"] == last["prompt_token_ids"] == [b"[]"]
+
+
+def test_reused_tokens_are_told_to_whom_they_belong() -> None:
+    for salt, expected in ((None, 0), ("ann", 12)):
+        asked = Asked()
+        asked.sequences[0].cache_salt, asked.sequences[0].num_reused_tokens = salt, 12
+        asked.news(0, 3, end="length")
+        [(outputs, _)] = asked.responder.responses
+        assert outputs["num_cached_tokens"] == [expected]
 
 
 @pytest.mark.parametrize(
@@ -177,6 +204,7 @@ def test_outputs_are_those_listed_or_flagged(listed: Any, flagged: Any, wanted: 
 def test_shapes_follow_the_batch() -> None:
     asked = Asked(rows=1, n=3, batched=True)
     shapes = {name: array.shape for name, array in asked.answer._outputs().items()}
-    assert shapes.pop("num_input_tokens") == (1, 1)
+    for name in ("num_input_tokens", "prompt_logprobs", "prompt_token_ids", "num_cached_tokens"):
+        assert shapes.pop(name) == (1, 1)
     assert set(shapes.values()) == {(1, 3)}
     assert asked.answer._outputs()["num_output_tokens"].dtype == np.uint32

@@ -229,8 +229,8 @@ def test_names_of_vllms_with_a_value_that_changes_nothing_are_accepted(
             "sampling_parameters: use_beam_search: got true, allowed: false (nothing else)",
         ),
         (
-            '{"prompt_logprobs": 1}',
-            "sampling_parameters: prompt_logprobs: got 1, allowed: null (nothing else)",
+            '{"truncate_prompt_tokens": 1}',
+            "sampling_parameters: truncate_prompt_tokens: got 1, allowed: null (nothing else)",
         ),
         (
             json.dumps({"guided_decoding": SECRET}),
