@@ -1,8 +1,8 @@
 """The translator as the child of ``hf-triton serve``.
 
-    python -m generator.openai_api HOST PORT TRITON_ADDRESS METRICS_SOCKET REPOSITORY [HOST ...]
+    python -m generator.openai_api
 
-The key is in the environment; the repository's record says which models are to be served.
+Its settings are in the environment; the repository's record says which models are to be served.
 Writes a line to stdout when it listens, then a byte a second. Stops at SIGTERM, and at once when
 stdin closes: then whoever started it is gone. Its errors are on stderr, and end in 1.
 """
@@ -13,32 +13,18 @@ import asyncio
 import os
 import signal
 import sys
-from pathlib import Path
 
 from generator.errors import EXIT_OK, GeneratorError
-from generator.openai_api.process import Settings, serve
-from generator.proxy.settings import ACCESS_VARIABLE, Access
+from generator.openai_api.process import serve
+from generator.openai_api.settings import VARIABLE, Settings
 from generator.server.child_process import end_with_parent, tell_ready
 
 
-def main(
-    host: str,
-    port: str,
-    triton_address: str,
-    metrics_socket: str,
-    repository: str,
-    *media_hosts: str,
-) -> int:
+def main() -> int:
     """Serves until told to stop; returns the exit code."""
     end_with_parent()
     try:
-        access = Access.from_text(os.environ.pop(ACCESS_VARIABLE))
-        record = Path(repository) if repository else None
-        settings = Settings(
-            *(host, int(port), triton_address, access, record, media_hosts),
-            metrics_socket=metrics_socket,
-        )
-        asyncio.run(_serve(settings))
+        asyncio.run(_serve(Settings.from_text(os.environ.pop(VARIABLE))))
     except GeneratorError as error:
         sys.stderr.write(f"hf-triton: the OpenAI API: {error}\n")
         return error.exit_code
@@ -52,4 +38,4 @@ async def _serve(settings: Settings) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:]))
+    sys.exit(main())

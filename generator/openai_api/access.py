@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from aiohttp import web
 
 from generator.openai_api.schema.errors import ApiError
@@ -14,19 +16,22 @@ from generator.spec.runtime_rules import CALLER
 _ACCOUNT = web.RequestKey("hf_triton_account", Account)
 _CODES = {401: "invalid_api_key", 429: "rate_limit_exceeded"}
 # What tells nothing of models or callers.
-OPEN_PATHS = ("/health", "/ping", "/openapi.json", "/docs")
+_OPEN_PATHS = ("/health", "/ping", "/openapi.json", "/docs")
 
 
 class AccessCheck:
-    """One port's. ``enter`` comes before anything of a body is read, ``leave`` at the end."""
+    """One port's. ``enter`` comes before anything of a body is read, ``leave`` at the end;
+    ``pages`` are further paths that tell nothing.
+    """
 
-    def __init__(self, access: Access) -> None:
+    def __init__(self, access: Access, pages: Collection[str] = ()) -> None:
         self._access = access
+        self._open_paths = frozenset((*_OPEN_PATHS, *pages))
         self._callers = Callers(access)
 
     def enter(self, request: web.Request) -> None:
         """Counts the request to its caller. Raises ApiError (401, 429)."""
-        if request.path in OPEN_PATHS:
+        if request.path in self._open_paths:
             return
         header = _authorization(request)
         given = None if header is None else header.encode(errors="surrogateescape")

@@ -24,6 +24,7 @@ from generator.openai_api.connections import Connections
 from generator.openai_api.described import answers
 from generator.openai_api.described.operation import Operation, Route
 from generator.openai_api.media_hosts import MediaHosts
+from generator.openai_api.playground.routes import Playground
 from generator.openai_api.routes import chat, completions, messages, speech
 from generator.openai_api.routes.answers import Answer, Chunks
 from generator.openai_api.routes.encoders import ENCODING
@@ -68,12 +69,14 @@ class OpenAiApp:
         catalog: Catalog,
         media_hosts: MediaHosts,
         metrics_socket: str = "",
+        playground: Playground | None = None,
     ) -> None:
         self._triton = triton
         self._about = About(triton, metrics_socket)
         self._media_hosts = media_hosts
+        self._playground = playground
         self._catalog = catalog
-        self._access = AccessCheck(access)
+        self._access = AccessCheck(access, playground.pages if playground else ())
         self._connections = connections
         self._bodies = Bodies()
         self._started = int(time.time())
@@ -85,6 +88,8 @@ class OpenAiApp:
         for route in with_schema(self._routes()):
             add = app.router.add_post if route.method == "POST" else app.router.add_get
             add(route.path, route.handler)
+        if self._playground:
+            self._playground.add_to(app.router, self._asked)
         return app
 
     def _routes(self) -> list[Route]:

@@ -9,14 +9,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from generator.openai_api.key import VARIABLE, with_key
+from generator.openai_api.key import VARIABLE as KEY_VARIABLE
+from generator.openai_api.key import with_key
+from generator.openai_api.settings import VARIABLE, Settings
 from generator.openai_api.triton.catalog import (
     CLASSIFIER_TASKS,
     COMPLETION_TASKS,
     EMBEDDING_TASKS,
     MEDIA_TASKS,
 )
-from generator.proxy.settings import ACCESS_VARIABLE, EVERYBODY, Access
+from generator.proxy.settings import EVERYBODY, Access
 from generator.render import model_config
 from generator.render.sample_requests import sample_chat
 from generator.server.child_process import ChildProcess
@@ -38,17 +40,30 @@ class OpenAiProcess(ChildProcess):
         policy: RestartPolicy | None = None,
         repository: Path | None = None,
         media_hosts: Sequence[str] = (),
+        *,
+        has_playground: bool = True,
     ) -> None:
-        metrics_socket = listen.metrics_socket if listen.sockets else ""
-        where = (listen.host, str(listen.openai_port), listen.triton_grpc, metrics_socket)
-        record = str(repository) if repository else ""
-        command = (sys.executable, "-m", "generator.openai_api", *where, record, *media_hosts)
-        super().__init__("the OpenAI API", command, self._variables, policy)
+        health = f"http://{listen.address(listen.health_port)}/ready" if listen.health_port else ""
+        settings = Settings(
+            listen.host,
+            listen.openai_port,
+            listen.triton_grpc,
+            with_key(access, key),
+            repository,
+            tuple(media_hosts),
+            listen.metrics_socket if listen.sockets else "",
+            has_playground,
+            health,
+        )
+
+        def environment() -> dict[str, str]:
+            return {**os.environ, VARIABLE: settings.to_text()}
+
+        command = (sys.executable, "-m", "generator.openai_api")
+        super().__init__("the OpenAI API", command, environment, policy)
         self._listen = listen
         self._key, self._access = key, access
-
-    def _variables(self) -> dict[str, str]:
-        return {**os.environ, ACCESS_VARIABLE: with_key(self._access, self._key).to_text()}
+        self.has_playground = has_playground
 
     def curl_lines(self, model: str, config_file: Path) -> list[str]:
         """A request that works, none where the model of this config.pbtxt is not for this API, or
@@ -60,7 +75,7 @@ class OpenAiProcess(ChildProcess):
             return []
         scheme = "https" if self._access.tls else "http"
         url = f"{scheme}://{self._listen.address(self._listen.openai_port)}"
-        needed = VARIABLE if self._key is not None else ""
+        needed = KEY_VARIABLE if self._key is not None else ""
         return [curl_line(url, model, needed or self._access.key_variable, task)]
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
 from pathlib import Path
 
 from aiohttp import web
@@ -19,9 +18,10 @@ from generator.openai_api.connections import (
     protocol,
 )
 from generator.openai_api.media_hosts import MediaHosts
+from generator.openai_api.playground.routes import Playground
+from generator.openai_api.settings import Settings
 from generator.openai_api.triton.catalog import Catalog
 from generator.openai_api.triton.client import Triton
-from generator.proxy.settings import EVERYBODY, Access
 from generator.proxy.tls import tls_context
 from generator.repository import served_record
 from generator.server.listen import listening_socket
@@ -30,22 +30,6 @@ from generator.server.listen import listening_socket
 GRACE_S = 30.0
 _BACKLOG = 1024
 _LATE_CONNECTIONS_S = 0.1
-
-
-@dataclass(frozen=True)
-class Settings:
-    """Where to listen, and the gRPC ``host:port`` of Triton; its repository and the Unix socket of
-    its metrics, where they are here; ``media_hosts`` are those from which images and sounds are
-    fetched.
-    """
-
-    host: str
-    port: int
-    triton_address: str
-    access: Access = EVERYBODY
-    repository: Path | None = None
-    media_hosts: tuple[str, ...] = ()
-    metrics_socket: str = ""
 
 
 async def serve(settings: Settings, stop: asyncio.Event, on_ready: Callable[[], None]) -> None:
@@ -58,9 +42,11 @@ async def serve(settings: Settings, stop: asyncio.Event, on_ready: Callable[[], 
         await _check(triton)
         connections = Connections(most_connections())
         catalog = Catalog(triton, lambda: _to_be_served(settings.repository))
+        playground = Playground(triton, settings.health_url, settings.repository)
         app = OpenAiApp(
             *(triton, settings.access, connections, catalog, media_hosts),
             metrics_socket=settings.metrics_socket,
+            playground=playground if settings.has_playground else None,
         )
         runner = web.AppRunner(
             app.application(), handler_cancellation=True, shutdown_timeout=GRACE_S

@@ -9,7 +9,6 @@ import hashlib
 
 import msgspec
 
-ACCESS_VARIABLE = "HF_TRITON_ACCESS"
 VARIABLE = "HF_TRITON_PROXY_SETTINGS"
 MIB = 1 << 20
 
@@ -59,15 +58,6 @@ class Access(msgspec.Struct, frozen=True):
         empty where none is needed.
         """
         return "HF_TRITON_API_KEY" if self.callers else ""
-
-    def to_text(self) -> str:
-        """For ACCESS_VARIABLE."""
-        return msgspec.json.encode(self).decode()
-
-    @staticmethod
-    def from_text(text: str) -> Access:
-        """What ``to_text`` made."""
-        return msgspec.json.decode(text, type=Access)
 
 
 EVERYBODY = Access()

@@ -52,7 +52,9 @@ def tell_serving(server: TritonServer, num_models: int, children: Children) -> N
     scheme = "https" if children.access.tls else "http"
     where = f"{scheme} {listen.address(listen.http_port)}, grpc {listen.address(listen.grpc_port)}"
     if children.openai_api:
-        where += f", OpenAI's API {scheme}://{listen.address(listen.openai_port)}/v1"
+        url = f"{scheme}://{listen.address(listen.openai_port)}"
+        where += f", OpenAI's API {url}/v1"
+        where += f", playground {url}/playground" * children.openai_api.has_playground
     if listen.health_port:
         where += f", health http://{listen.address(listen.health_port)}/ready"
     count = f"{len(server.loader.ready)} of {counted(num_models)}"

@@ -12,7 +12,8 @@ from collections.abc import Iterable, Sequence
 from generator.errors import EXIT_INTERRUPTED, EXIT_OK
 from generator.openai_api.child_process import curl_line
 from generator.openai_api.key import VARIABLE, with_key
-from generator.openai_api.process import Settings, serve
+from generator.openai_api.process import serve
+from generator.openai_api.settings import Settings
 from generator.proxy.settings import EVERYBODY
 from generator.server.listen import Listen
 from generator.supervision import limits
@@ -24,6 +25,8 @@ def serve_openai_only(
     key: str | None,
     stop_signals: Iterable[signal.Signals],
     media_hosts: Sequence[str] = (),
+    *,
+    has_playground: bool = True,
 ) -> int:
     """Serves until one of the signals; returns the exit code.
 
@@ -31,8 +34,14 @@ def serve_openai_only(
     """
     limits.raise_all()
     access = with_key(EVERYBODY, key)
-    hosts = tuple(media_hosts)
-    settings = Settings(listen.host, listen.openai_port, triton_address, access, media_hosts=hosts)
+    settings = Settings(
+        listen.host,
+        listen.openai_port,
+        triton_address,
+        access,
+        media_hosts=tuple(media_hosts),
+        has_playground=has_playground,
+    )
     return asyncio.run(_serve(settings, listen.address(listen.openai_port), stop_signals))
 
 
@@ -41,7 +50,10 @@ async def _serve(settings: Settings, address: str, stop_signals: Iterable[signal
 
     def ready() -> None:
         needed = VARIABLE if settings.access.callers else ""
-        _say(f"OpenAI API on http://{address}/v1, for the Triton at {settings.triton_address}")
+        page = f", playground http://{address}/playground" if settings.has_playground else ""
+        _say(
+            f"OpenAI API on http://{address}/v1{page}, for the Triton at {settings.triton_address}"
+        )
         print(
             curl_line(f"http://{address}", "NAME", needed),
             flush=True,

@@ -57,7 +57,9 @@ def run(args: argparse.Namespace) -> int:
         from generator.supervision.openai_only import serve_openai_only
 
         hosts = args.openai_media_hosts
-        return serve_openai_only(listen, args.triton_url, key, stop_signals(), hosts)
+        return serve_openai_only(
+            listen, args.triton_url, key, stop_signals(), hosts, has_playground=args.playground
+        )
     admin_key = _admin_key(args)
     callers = take_api_keys(args.api_keys_file, os.environ)
     listen.check()  # before anything is written
@@ -84,7 +86,10 @@ def run(args: argparse.Namespace) -> int:
             admin_key=admin_key,
         )
         openai_api = (
-            OpenAiProcess(listen, key, access, policy, repository, args.openai_media_hosts)
+            OpenAiProcess(
+                *(listen, key, access, policy, repository, args.openai_media_hosts),
+                has_playground=args.playground,
+            )
             if args.openai_port
             else None
         )

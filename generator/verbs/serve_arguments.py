@@ -127,6 +127,12 @@ def _add_openai(parser: argparse.ArgumentParser) -> None:
         "10.0.0.7:8080 (default: none, chats hold them as data: URLs)",
     )
     group.add_argument(
+        "--no-playground",
+        dest="playground",
+        action="store_false",
+        help="leave out the page to try models with, /playground on this port",
+    )
+    group.add_argument(
         "--triton-url",
         type=_address,
         metavar="HOST:PORT",

@@ -17,12 +17,17 @@ import pytest
 from tritonclient.grpc import service_pb2_grpc
 
 from generator.openai_api.key import with_key
-from generator.openai_api.process import Settings, serve
+from generator.openai_api.process import serve
+from generator.openai_api.settings import Settings
 from generator.proxy.settings import Access
 from tests.openai_api.fake_triton import FakeTriton, Model
 from tests.support.triton import free_ports
 
 Result = TypeVar("Result")
+STRANGE_INPUTS = (
+    *(("words", "TYPE_STRING", -1), ("times", "TYPE_INT32", 1)),
+    *(("scale", "TYPE_FP32", 1), ("loud", "TYPE_BOOL", 1)),
+)
 MODELS = (
     Model("echo", "front"),
     Model("echo_stream", "engine"),
@@ -32,7 +37,7 @@ MODELS = (
     Model("labels", "whole", task="text-classification"),
     Model("pairs", "whole", task="text-classification"),
     Model("pair_rows", "whole", max_batch_size=4, task="text-classification"),
-    Model("stranger", None),
+    Model("stranger", None, inputs=STRANGE_INPUTS),
     Model("hears", "front", task="automatic-speech-recognition"),
     Model("hears_stream", "engine", task="automatic-speech-recognition"),
     Model("hears_rows", "whole", max_batch_size=4, task="automatic-speech-recognition"),
@@ -141,9 +146,14 @@ class Starter:
         key: str | None = None,
         repository: Path | None = None,
         media_hosts: tuple[str, ...] = (),
+        **further: Any,
     ) -> Translator:
-        access = with_key(Access(), key)
-        return self.loop.run(self._translator(triton, address, access, repository, media_hosts))
+        port = free_ports().http_port
+        settings = Settings(
+            *("127.0.0.1", port, address, with_key(Access(), key), repository, media_hosts),
+            **further,
+        )
+        return self.loop.run(self._translator(triton, settings))
 
     def end(self) -> None:
         while self._endings:
@@ -161,16 +171,8 @@ class Starter:
         self._endings.append(server.stop(0))
         return fake, port
 
-    async def _translator(
-        self,
-        triton: FakeTriton,
-        address: str,
-        access: Access,
-        repository: Path | None,
-        media_hosts: tuple[str, ...],
-    ) -> Translator:
-        port, stop, ready = free_ports().http_port, asyncio.Event(), asyncio.Event()
-        settings = Settings("127.0.0.1", port, address, access, repository, media_hosts)
+    async def _translator(self, triton: FakeTriton, settings: Settings) -> Translator:
+        stop, ready = asyncio.Event(), asyncio.Event()
         serving = asyncio.create_task(serve(settings, stop, ready.set))
         waiting = asyncio.create_task(ready.wait())
         await asyncio.wait({serving, waiting}, return_when=asyncio.FIRST_COMPLETED)
@@ -184,7 +186,7 @@ class Starter:
 
         self._endings.append(end())
         loop = asyncio.get_running_loop()
-        return Translator(f"http://127.0.0.1:{port}", triton, loop, stop)
+        return Translator(f"http://127.0.0.1:{settings.port}", triton, loop, stop)
 
 
 @pytest.fixture

@@ -22,6 +22,10 @@ ERRORS = {
     "!400": (grpc.StatusCode.INVALID_ARGUMENT, "top_k: got -7, allowed: 0 or more"),
     "!500": (grpc.StatusCode.INTERNAL, "internal error: ZeroDivisionError"),
     "!503": (grpc.StatusCode.UNAVAILABLE, "the queue is full: try again later"),
+    "!plain": (
+        grpc.StatusCode.INVALID_ARGUMENT,
+        "messages: this model has no chat template; send text_input",
+    ),
 }
 
 NO_IMAGE = b"none"
@@ -54,10 +58,13 @@ class Model:
     max_batch_size: int = 0
     task: str = "text-generation"
     adapters: str = ""
+    inputs: tuple[tuple[str, str, int], ...] = ()
 
     def config(self) -> Any:
         config = model_config_pb2.ModelConfig(name=self.name, max_batch_size=self.max_batch_size)
         config.model_transaction_policy.decoupled = self.role == "engine"
+        for name, of_type, size in self.inputs:
+            config.input.add(name=name, data_type=of_type, dims=[size], optional=True)
         if self.role:
             config.parameters["hf_triton_task"].string_value = self.task
             config.parameters["hf_triton_role"].string_value = self.role
@@ -114,6 +121,8 @@ class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
         self._trace(context)
         if request.model_name not in self.models:
             await context.abort(grpc.StatusCode.NOT_FOUND, _unknown(request.model_name))
+        if self.models[request.model_name].role is None:
+            return await self._count(request, context)
         if self.models[request.model_name].task == "feature-extraction":
             return await self._embed(request, context)
         if self.models[request.model_name].task == "text-classification":
@@ -159,6 +168,25 @@ class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
                 message = "the engine died: try again later"
                 yield service_pb2.ModelStreamInferResponse(error_message=message)
             await self._wait(prompt)
+
+    async def _count(self, request: Any, context: Any) -> Any:
+        """Each of the ``words`` and the ``times`` that it is wanted, as JSON, and a score."""
+        inputs: dict[str, Any] = {
+            one.name: _texts(data) if one.datatype == "BYTES" else _value(one.datatype, data)
+            for one, data in zip(request.inputs, request.raw_input_contents, strict=True)
+        }
+        self.shapes += [list(one.shape) for one in request.inputs]
+        self.seen.append(inputs)
+        if inputs.get("times", 0) < 0:
+            text = f"times: got {inputs['times']}, allowed: 0 or more"
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, text)
+        counted = [{"word": word, "times": inputs.get("times", 1)} for word in inputs["words"]]
+        answer = service_pb2.ModelInferResponse(model_name=request.model_name, model_version="1")
+        answer.outputs.add(name="output", datatype="BYTES", shape=[1])
+        answer.raw_output_contents.append(pack_texts([json.dumps(counted)]))
+        answer.outputs.add(name="score", datatype="FP32", shape=[2])
+        answer.raw_output_contents.append(struct.pack("<2f", 0.5, float("nan")))
+        return answer
 
     async def _embed(self, request: Any, context: Any) -> Any:
         """Of each text its length, its first character's code and a half."""
@@ -283,7 +311,7 @@ def _value(datatype: str, data: bytes) -> Any:
         return data[4:].decode()
     if datatype == "INT32" and len(data) > 4:
         return list(struct.unpack(f"<{len(data) // 4}i", data))
-    return struct.unpack({"BOOL": "<?", "INT32": "<i"}[datatype], data)[0]
+    return struct.unpack({"BOOL": "<?", "INT32": "<i", "FP32": "<f"}[datatype], data)[0]
 
 
 def _files(data: bytes) -> list[bytes]:

@@ -96,6 +96,8 @@ def test_the_api_lives_and_ends_with_its_triton(tmp_path: Path) -> None:
     with serve(tmp_path, "- name: plain\n", *arguments, environment=KEY) as served:
         served.wait_for("Ctrl-C stops")
         assert f"OpenAI's API {url}/v1" in served.err
+        assert f"playground {url}/playground" in served.err
+        assert "<!doctype html>" in get(f"{url}/playground").body
         assert get(f"{url}/health") == Answer(200, {"status": "ok"})
         assert get(f"{url}/v1/models").status == 401
         environment = Path(f"/proc/{served.tritonserver_pid()}/environ").read_text()

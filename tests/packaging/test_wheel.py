@@ -29,13 +29,17 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return site
 
 
-def test_the_wheel_carries_every_file_of_the_templates(site: Path) -> None:
-    folders = (ROOT / "model_templates", ROOT / "generator/deploy/templates")
+def test_the_wheel_carries_every_file_of_templates_and_pages(site: Path) -> None:
+    folders = (
+        ROOT / "model_templates",
+        ROOT / "generator/deploy/templates",
+        ROOT / "generator/openai_api/playground",
+    )
     files = [
         path
         for folder in folders
         for path in folder.rglob("*")
-        if path.suffix in {".py", ".j2", ".yaml"}
+        if path.suffix in {".py", ".j2", ".yaml", ".html", ".css", ".js"}
     ]
     assert {folder for folder in folders for path in files if folder in path.parents} == {*folders}
     for path in files:

@@ -65,7 +65,7 @@ class ServedModel:
 class Source(Protocol):
     """Where the catalog reads; all raise ApiError."""
 
-    async def ready_models(self) -> list[str]:
+    async def ready_models(self) -> Collection[str]:
         """The names of Triton's models that are ready."""
 
     async def config(self, model: str) -> Any:

@@ -61,15 +61,18 @@ class Triton:
             return " ".join(str(error.details() or error.code().name).split())
         return None
 
-    async def ready_models(self) -> list[str]:
-        """Every model of Triton's that is ready. Raises ApiError.
+    async def ready_models(self) -> dict[str, list[str]]:
+        """Every model of Triton's that is ready, with its versions. Raises ApiError.
 
         By their statistics, which are open to everybody: the index needs the admin key.
         """
         request = service_pb2.ModelStatisticsRequest()
         with _errors_translated():
             found = await self._stub.ModelStatistics(request, timeout=_QUESTION_TIMEOUT_S)
-        return sorted({entry.name for entry in found.model_stats})
+        versions: dict[str, list[str]] = {}
+        for entry in sorted(found.model_stats, key=lambda entry: (entry.name, int(entry.version))):
+            versions.setdefault(entry.name, []).append(entry.version)
+        return versions
 
     async def config(self, model: str) -> Any:
         """A model's ModelConfig; None where it is gone meanwhile. Raises ApiError."""

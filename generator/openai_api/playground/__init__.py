@@ -1,0 +1,1 @@
+"""A page to try the models with: its files, and what it asks beside OpenAI's API."""

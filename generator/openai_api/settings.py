@@ -1,0 +1,41 @@
+"""What the translator is told. Travels to it in its environment, which only the server's user can
+read: keys are in it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from generator.proxy.settings import EVERYBODY, Access
+
+VARIABLE = "HF_TRITON_OPENAI_SETTINGS"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Where to listen, and the gRPC ``host:port`` of Triton; its repository and the Unix socket of
+    its metrics, where they are here; ``media_hosts`` are those from which images and sounds are
+    fetched; ``health_url`` is the supervisor's /ready, where there is one.
+    """
+
+    host: str
+    port: int
+    triton_address: str
+    access: Access = EVERYBODY
+    repository: Path | None = None
+    media_hosts: tuple[str, ...] = ()
+    metrics_socket: str = ""
+    has_playground: bool = True
+    health_url: str = ""
+
+    def to_text(self) -> str:
+        """For VARIABLE."""
+        return msgspec.json.encode(self, enc_hook=str).decode()
+
+    @staticmethod
+    def from_text(text: str) -> Settings:
+        """What ``to_text`` made."""
+        return msgspec.json.decode(text, type=Settings, dec_hook=lambda kind, value: kind(value))
