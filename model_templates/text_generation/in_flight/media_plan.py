@@ -17,7 +17,6 @@ from ..engine.own_logits import difference, narrowed, own_logits
 from ..kv.kv_cache import CacheSize
 from ..kv.layer_shapes import LayerShape
 from ..kv.paged_cache import PagedSize
-from ..media.calls import num_together
 from ..media.encoded import Encoded
 from ..media.entry import DecoderEntry
 from ..media.outputs import tensors_of
@@ -84,7 +83,7 @@ def encode_largest(
     if entry is None or setup.largest_prompts is None:
         return
     for token_ids, source in setup.largest_prompts(size.max_model_len):
-        number = min(size.max_num_seqs, num_together(source))
+        number = min(size.max_num_seqs, entry.features.num_together(source))
         copies = [
             replace(source, digests=tuple(b"%d %d" % (copy, n) for n in range(len(source.digests))))
             for copy in range(number)
@@ -190,7 +189,8 @@ class MediaTrial(TrialRun):
         if why_not:
             features.by_item = False
             log.info(f"images and sounds are encoded prompt by prompt: {why_not}")
-        features.joins = not features.num_parted
+        if features.num_parted:
+            features.max_together = 0  # what belongs to which can't be told
         features.clear()
 
     def own_logits(self, prompt: list[int], forced: list[int]) -> torch.Tensor:

@@ -15,8 +15,6 @@ from ..sequence.source import Source
 from .digests import items_of
 from .outputs import lean, split, tensors_of
 
-_MOST_TOGETHER = 2**24  # numbers that an encoder is given in one call; 111 images of 224 by 224
-
 
 @dataclass(frozen=True)
 class Item:
@@ -37,20 +35,15 @@ class Item:
         return sum(value.numel() for value in self.inputs.values())
 
 
-def group_of(items: list[Item]) -> list[Item]:
-    """The first, and those that an encoder may be given with it."""
+def group_of(items: list[Item], max_numbers: int) -> list[Item]:
+    """The first, and those that an encoder may be given with it: at most ``max_numbers``."""
     first, *rest = items
-    group, left = [first], _MOST_TOGETHER - first.num_numbers
+    group, left = [first], max_numbers - first.num_numbers
     for item in rest:
         if item.shapes == first.shapes and item.num_numbers <= left:
             group.append(item)
             left -= item.num_numbers
     return group
-
-
-def num_together(source: Source) -> int:
-    """How many prompts with as large images or sounds an encoder may be given in one call."""
-    return max(1, _MOST_TOGETHER // max(1, sum(map(torch.numel, tensors_of(source.inputs)))))
 
 
 class EncoderCall:

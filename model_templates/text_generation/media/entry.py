@@ -40,7 +40,7 @@ class DecoderEntry:
             for config in configs
             if hasattr(config, "_attn_implementation")
         }
-        self.features = FeatureCache(model, max_feature_bytes)
+        self.features = FeatureCache(model, device, max_feature_bytes)
         self._is_capturing = self._merges = False
         self._parts: list[Part] | None = None
 

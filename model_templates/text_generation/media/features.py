@@ -11,22 +11,29 @@ from contextlib import contextmanager
 from functools import wraps
 from typing import Any
 
+import torch
+
 from ..sequence.source import Source
 from .calls import EncoderCall, Item, group_of
 from .outputs import joined, tensors_of
 
+# Numbers in an encoder's input: a GPU computes 111 images of 224 by 224 together; a core is as busy
+# with one, and slower with several, which its caches don't hold.
+_TOGETHER_ON_GPU, _TOGETHER_ON_CPU = 2**24, 2**18
 _METHODS = ("get_image_features", "get_audio_features")
 
 
 class FeatureCache:
     """What a model's encoders returned for contents with the same digests: at most ``max_bytes``,
-    the least recently used go first. ``by_item``: images and sounds are kept one by one, and where
-    it ``joins`` them are computed with those of other prompts; else those of a prompt together.
+    the least recently used go first. ``by_item``: images and sounds are kept one by one, and are
+    computed with those of other prompts, at most ``max_together`` numbers in one call of an
+    encoder; else those of a prompt together.
     """
 
-    def __init__(self, model: Any, max_bytes: int) -> None:
+    def __init__(self, model: Any, device: torch.device, max_bytes: int) -> None:
         self.max_bytes, self.num_bytes, self.num_calls = max_bytes, 0, 0
-        self.by_item, self.joins, self.num_parted = False, True, 0
+        self.by_item, self.num_parted = False, 0
+        self.max_together = _TOGETHER_ON_CPU if device.type == "cpu" else _TOGETHER_ON_GPU
         self._kept: OrderedDict[object, tuple[Any, int]] = OrderedDict()
         self._source: Source | None = None
         self._beside: Sequence[Source] = ()
@@ -58,6 +65,11 @@ class FeatureCache:
             self._source = None
             if not self._beside:
                 self._trim()
+
+    def num_together(self, source: Source) -> int:
+        """How many prompts with as large images or sounds an encoder may be given in one call."""
+        num_numbers = sum(tensor.numel() for tensor in tensors_of(source.inputs))
+        return max(1, self.max_together // max(1, num_numbers))
 
     def clear(self) -> None:
         """Forgets all."""
@@ -96,8 +108,8 @@ class FeatureCache:
         missing = self._missing(own)
         others = [item for source in self._beside for item in call.items(source)] if missing else []
         while missing:
-            group = group_of(list({**missing, **self._missing(others)}.values()))
-            group = group if self.joins else group[:1]
+            waiting = {**missing, **self._missing(others)}
+            group = group_of(list(waiting.values()), self.max_together)
             try:
                 found = call.run(group)
             except Exception:
