@@ -69,7 +69,8 @@ def message(page: Page) -> Any:
 
 
 def turns(page: Page) -> list[str]:
-    return page.locator("#turns article").all_inner_texts()
+    texts: list[str] = page.locator("#turns article").all_inner_texts()
+    return texts
 
 
 def copied(page: Page) -> str:
