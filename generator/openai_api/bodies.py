@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from aiohttp import BodyPartReader, MultipartReader, StreamReader, web
+from aiohttp.http_exceptions import HttpProcessingError
 
 from generator.openai_api.schema.errors import ApiError
 
@@ -56,7 +57,8 @@ class Bodies:
                 if not isinstance(part, BodyPartReader) or part.name is None:
                     raise ValueError("a part without a name")
                 fields.setdefault(part.name, []).append(bytes(await part.read()))
-        except (ValueError, AssertionError):  # aiohttp's, for a broken form
+        # aiohttp's, for a broken form.
+        except (ValueError, AssertionError, HttpProcessingError):
             raise ApiError(400, "the body is no multipart form, as its Content-Type says") from None
         return fields
 

@@ -19,7 +19,7 @@ from tritonclient.grpc import service_pb2_grpc
 from generator.openai_api.key import with_key
 from generator.openai_api.process import serve
 from generator.openai_api.settings import Settings
-from generator.proxy.settings import Access
+from generator.proxy.settings import EVERYBODY, Access
 from tests.openai_api.fake_triton import FakeTriton, Model
 from tests.support.triton import free_ports
 
@@ -146,11 +146,12 @@ class Starter:
         key: str | None = None,
         repository: Path | None = None,
         media_hosts: tuple[str, ...] = (),
+        access: Access = EVERYBODY,
         **further: Any,
     ) -> Translator:
         port = free_ports().http_port
         settings = Settings(
-            *("127.0.0.1", port, address, with_key(Access(), key), repository, media_hosts),
+            *("127.0.0.1", port, address, with_key(access, key), repository, media_hosts),
             **further,
         )
         return self.loop.run(self._translator(triton, settings))

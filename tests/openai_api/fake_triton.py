@@ -338,7 +338,7 @@ def _error(inputs: dict[str, Any]) -> tuple[Any, str] | None:
 
 def _prompt(inputs: dict[str, Any]) -> str:
     if "messages" in inputs:
-        return str(json.loads(inputs["messages"])[-1]["content"])
+        return str(json.loads(inputs["messages"])[-1].get("content"))
     if "input_ids" in inputs:
         return " ".join(map(str, inputs["input_ids"]))
     return str(inputs["text_input"])

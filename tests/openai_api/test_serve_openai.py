@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -102,6 +103,11 @@ def test_the_api_lives_and_ends_with_its_triton(tmp_path: Path) -> None:
         assert get(f"{url}/v1/models").status == 401
         environment = Path(f"/proc/{served.tritonserver_pid()}/environ").read_text()
         assert "secret-key" not in environment, "models have no business with it"
+        asked = urllib.request.Request(
+            f"{url}/metrics", headers={"Authorization": "Bearer secret-key"}
+        )
+        with urllib.request.urlopen(asked, timeout=10) as found:
+            assert b"nv_inference_count" in found.read()
 
         killed = [kill_api(served), kill_api(served)]
         assert (

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from generator.openai_api.described.operation import JSON, Operation, Route
+from generator.openai_api.described.operation import EVENTS, JSON, Operation, Route
 
 _STATUSES = {
     400: "A field is not as it must be",
@@ -23,6 +23,9 @@ _STATUSES = {
     503: "Not ready, or too busy: see Retry-After",
     504: "Triton takes too long",
 }
+_TEXT = {"type": "string"}
+# One of a stream; a client reads its data as JSON, but for OpenAI's last, which is [DONE].
+_EVENT = {"type": "object", "properties": {"event": _TEXT, "data": _TEXT}, "required": ["data"]}
 _VARIABLE = re.compile(r"\{(\w+)(:[^}]*)?\}")
 _REF = "#/components/schemas/{name}"
 Json = dict[str, Any]
@@ -79,4 +82,5 @@ def _operation(route: Route, known: dict[type, Any]) -> Json:
 
 def _answers(operation: Operation, known: dict[type, Any]) -> Json:
     whole = {JSON: {"schema": known[operation.answer]}} if operation.answer else {}
-    return {**whole, **{kind: {"schema": {"type": "string"}} for kind in operation.also}}
+    also = {kind: {"schema": _EVENT if kind == EVENTS else _TEXT} for kind in operation.also}
+    return {**whole, **also}

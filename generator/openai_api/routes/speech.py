@@ -32,9 +32,11 @@ _NEEDED = {"file": "a sound: WAV, FLAC, OGG, MP3", "model": "a text"}
 @json_body.takes(type="number")
 def _number(name: str, value: Any) -> float:
     try:
-        return float(value)
-    except ValueError:
+        number = float(value)
+        struct.pack("<f", number)  # Triton's
+    except (ValueError, OverflowError):
         raise bad_field(name, "another text", "a number") from None
+    return number
 
 
 @json_body.takes(type="array", items={"enum": ["segment"]})

@@ -1,0 +1,135 @@
+"""The served OpenAPI schema: of every route, and true of what is answered."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from generator.openai_api.app import OpenAiApp
+from generator.openai_api.child_process import OpenAiProcess
+from generator.proxy.settings import EVERYBODY
+from tests.openai_api.conftest import Starter, Translator
+from tests.support.one_server import OneServer
+from tests.support.triton import free_ports
+
+HOOKS = Path(__file__).parent / "schemathesis_hooks.py"
+needs_schemathesis = pytest.mark.skipif(
+    sys.version_info < (3, 11), reason="schemathesis needs Python 3.11"
+)
+CHECKS = (
+    *("not_a_server_error", "status_code_conformance", "content_type_conformance"),
+    *("response_schema_conformance", "negative_data_rejection", "unsupported_method"),
+)
+MODELS = {"/": "echo", "/v1/embeddings": "vectors", "/v1/audio": "hears"}
+SERVED = {"/": "demo", "/v1/embeddings": "embedding", "/v1/audio": "whisper"}
+
+
+def conforms(url: str, models: dict[str, str], num_examples: int, folder: Path) -> None:
+    """Requests that match the schema and requests that don't: no 500, and all as it says."""
+    command = (
+        *(sys.executable, "-m", "schemathesis.cli", "run", f"{url}/openapi.json"),
+        *("--checks", ",".join(CHECKS), "--phases", "coverage,fuzzing", "--seed", "18"),
+        *("--max-examples", str(num_examples), "--request-timeout", "60", "--no-color"),
+    )
+    told = {"SCHEMATHESIS_HOOKS": str(HOOKS), "HF_TRITON_TEST_MODELS": json.dumps(models)}
+    environment = {**os.environ, **told, "HYPOTHESIS_STORAGE_DIRECTORY": str(folder)}
+    ran = subprocess.run(
+        command, capture_output=True, text=True, env=environment, check=False, cwd=folder
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+
+
+def test_every_route_has_a_schema(api: Translator) -> None:
+    nothing: Any = None
+    app = OpenAiApp(nothing, EVERYBODY, nothing, nothing, nothing).application()
+    routed = {
+        (route.resource.canonical, route.method.lower())
+        for route in app.router.routes()
+        if route.resource and route.method != "HEAD"
+    }
+    paths = api.get("/openapi.json").body["paths"]
+    assert routed == {(path, method) for path, methods in paths.items() for method in methods}
+
+
+@needs_schemathesis
+def test_what_is_answered_is_as_the_schema_says(api: Translator, tmp_path: Path) -> None:
+    conforms(api.url, MODELS, 20, tmp_path)
+
+
+def test_the_page_tells_of_every_path_and_field_and_loads_nothing(api: Translator) -> None:
+    reply = api.get("/docs")
+    assert reply.headers["Content-Type"].startswith("text/html")
+    for path, methods in api.get("/openapi.json").body["paths"].items():
+        assert f" {path}</h2>" in reply.text
+        for name in _fields(methods):
+            assert f"<code>{name}</code>" in reply.text
+    assert "<script" not in reply.text
+    assert "http" not in reply.text.replace("<!doctype html>", "").partition("</style>")[2]
+
+
+def _fields(methods: dict[str, Any]) -> Iterator[str]:
+    for operation in methods.values():
+        for content in operation.get("requestBody", {"content": {}})["content"].values():
+            yield from content["schema"]["required"]
+
+
+def test_schema_and_page_need_no_key_and_metrics_do(starter: Starter) -> None:
+    fake, port = starter.triton()
+    api = starter.translator(fake, f"127.0.0.1:{port}", key="the-key")
+    assert [api.get(path).status for path in ("/openapi.json", "/docs")] == [200, 200]
+    assert api.get("/metrics").status == 401
+
+
+METRICS = '# TYPE nv_inference_count counter\nnv_inference_count{model="demo"} 3\n'
+
+
+def test_metrics_are_those_of_tritons_port(starter: Starter, tmp_path: Path) -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        head = f"HTTP/1.1 200 OK\r\nContent-Length: {len(METRICS)}\r\n\r\n"
+        writer.write((head + METRICS).encode())
+        writer.close()
+
+    fake, port = starter.triton()
+    path = str(tmp_path / "metrics")
+    api = starter.translator(fake, f"127.0.0.1:{port}", metrics_socket=path)
+    assert api.get("/metrics").status == 503, "nobody listens there"
+    server = starter.loop.run(asyncio.start_unix_server(answer, path))
+    reply = api.get("/metrics")
+    starter.loop.loop.call_soon_threadsafe(server.close)
+    assert (reply.status, reply.text) == (200, METRICS)
+    assert reply.headers["Content-Type"].startswith("text/plain")
+
+
+def test_metrics_of_a_triton_elsewhere_are_at_its_own_port(api: Translator) -> None:
+    reply = api.get("/metrics")
+    assert reply.status == 404
+    assert "its own metrics port" in reply.error["message"]
+
+
+@needs_schemathesis
+@pytest.mark.slow
+@pytest.mark.server
+def test_a_real_server_answers_as_the_schema_says(demo_url: str, tmp_path: Path) -> None:
+    conforms(demo_url, SERVED, 50, tmp_path)
+
+
+@pytest.fixture(scope="module")
+def demo_url(one_server: OneServer) -> Iterator[str]:
+    triton = one_server.with_models(*SERVED.values())
+    listen = replace(triton.server.listen, openai_port=free_ports().http_port)
+    process = OpenAiProcess(listen, None)
+    process.start()
+    yield f"http://{listen.address(listen.openai_port)}"
+    process.begin_stop()
+    process.end(time.monotonic() + 5)
