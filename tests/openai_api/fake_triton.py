@@ -28,6 +28,7 @@ ERRORS = {
     ),
 }
 
+MOST_CHOICES = 128
 NO_IMAGE = b"none"
 SPEECH = "automatic-speech-recognition"
 SEGMENTS = [
@@ -333,6 +334,9 @@ def _error(inputs: dict[str, Any]) -> tuple[Any, str] | None:
         if file == NO_IMAGE:
             text = f"image[{number}]: {len(file)} bytes that are no image"
             return grpc.StatusCode.INVALID_ARGUMENT, text
+    n = inputs["sampling_parameters"].get("n", 1)
+    if not 1 <= n <= MOST_CHOICES:
+        return grpc.StatusCode.INVALID_ARGUMENT, f"n: got {n}, allowed: 1 to {MOST_CHOICES}"
     return ERRORS.get(_prompt(inputs))
 
 

@@ -21,6 +21,7 @@ _STRUCTURE = (b"[", b"{", b":")
 _MOST_STRUCTURE = 250_000
 # Nothing in Triton holds a larger number.
 _MOST_INTEGER = 2**64
+MOST_INT32 = 2**31 - 1
 
 Json = dict[str, Any]
 Check = Callable[[str, Any], Any]
@@ -98,6 +99,14 @@ def integer(name: str, value: Any) -> int:
     if abs(value) >= _MOST_INTEGER:
         raise bad_field(name, "an integer of more than 64 bits", "a smaller one")
     return value
+
+
+@takes(type="integer", minimum=1, maximum=MOST_INT32)
+def count(name: str, value: Any) -> int:
+    """A positive integer of 32 bits, as Triton's tensors hold them."""
+    if not 1 <= integer(name, value) <= MOST_INT32:
+        raise bad_field(name, kind_of(value), f"1 to {MOST_INT32}")
+    return int(value)
 
 
 @takes(type="boolean")

@@ -86,7 +86,7 @@ BODY = Body(
         "texts": texts,
         "input_type": json_body.one_of(*_INPUT_TYPES),
         "embedding_types": _types,
-        "output_dimension": json_body.integer,
+        "output_dimension": json_body.count,
         "truncate": json_body.one_of(*_TRUNCATE),
     },
     ("model", "texts"),

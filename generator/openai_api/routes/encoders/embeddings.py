@@ -27,7 +27,7 @@ from generator.openai_api.triton.catalog import EMBEDDING_TASKS, ServedModel
 
 VECTORS = "embedding"
 # Passed on to the model; the second is its own name for what OpenAI does not have.
-_OPTIONS = {"dimensions": json_body.integer, "prompt_name": json_body.text}
+_OPTIONS = {"dimensions": json_body.count, "prompt_name": json_body.text}
 BODY = Body(
     {
         **FIELDS,
