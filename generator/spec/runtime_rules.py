@@ -1,5 +1,5 @@
 """What the server and the generator must agree on: files and tokens of the Hub, Python
-environments, and the parameters by which requests are kept apart.
+environments, the parameters by which requests are kept apart, and how models write calls.
 
 The runtime's own modules for it, which need neither torch nor Triton. In the server they lie
 beside model.py; here they are imported from model_templates/.
@@ -15,6 +15,13 @@ if str(_TEMPLATES) not in sys.path:
     sys.path.append(str(_TEMPLATES))  # last: its folders' names are no names for others to find
 
 from hf_runtime.request.cache_salt import CACHE_SALT, CALLER  # noqa: E402
+from hf_runtime.request.chat_formats import (  # noqa: E402
+    MAX_HEAD,
+    ChatFormat,
+    ReasoningForm,
+    ToolForm,
+    read_format,
+)
 from hf_runtime.weights.file_hashes import RECORD_FILE, FileHashes, hash_file  # noqa: E402
 from hf_runtime.weights.hub_files import (  # noqa: E402
     NotServableError,
@@ -49,13 +56,17 @@ __all__ = [
     "ENVIRONMENT_CODE",
     "FOLDER_VARIABLE",
     "MARKER",
+    "MAX_HEAD",
     "NUMPY_VARIABLE",
     "RECORD_FILE",
     "BrokenEnvironmentError",
+    "ChatFormat",
     "Difference",
     "FileHashes",
     "LockedFile",
     "NotServableError",
+    "ReasoningForm",
+    "ToolForm",
     "UnusableTokenError",
     "added_files",
     "built_folder",
@@ -70,6 +81,7 @@ __all__ = [
     "is_safe_path",
     "look_inside",
     "missing_files",
+    "read_format",
     "repository_folder",
     "snapshot_folder",
 ]

@@ -88,10 +88,11 @@ def load_engine(served: ServedModel, placement: Placement, num_threads: int) -> 
         adapters = read_adapters(served, parts.config)
         draft = read_draft_model(served, options, parts.tokenizer, placement)
         engine = start_engine(served.name, parts, options, placement, num_threads, adapters, draft)
+    chat = ChatTemplate(parts.tokenizer, options.tool_parser, options.reasoning_parser)
     reader = PromptReader(
         tokenize=prompt_tokenizer(parts.tokenizer, engine),
         tokenize_word=word_tokenizer(parts.tokenizer),
-        render_chat=ChatTemplate(parts.tokenizer).render,
+        **chat_reading(chat),
         decoder_start=parts.decoder_start,
         adapters=tuple(adapter.name for adapter in served.adapters),
         **reading(parts, engine),
@@ -182,6 +183,15 @@ def reading(parts: ModelParts, engine: Engine) -> dict[str, Any]:
         "max_timeout_ms": options.max_timeout_ms,
         "vocab_size": vocab_size(parts.model),
         "max_messages": engine.max_model_len,
+    }
+
+
+def chat_reading(chat: ChatTemplate) -> dict[str, Any]:
+    """The fields of a PromptReader of a model that chats."""
+    return {
+        "render_chat": chat.render,
+        "chat_format": chat.format,
+        "added_tokens": chat.added_tokens,
     }
 
 

@@ -11,6 +11,7 @@ from hf_runtime.weights.served_model import ServedModel
 
 from .loading import (
     LoadedModel,
+    chat_reading,
     load_media_parts,
     loaded_model,
     prompt_tokenizer,
@@ -36,7 +37,9 @@ def load_media_engine(
     assert parts.media is not None
     tokenizer, own = parts.tokenizer, getattr(parts.media.processor, "chat_template", None)
     tokenizer.chat_template = own or tokenizer.chat_template
-    chat = MediaChatTemplate(tokenizer, parts.media.tokens)
+    chat = MediaChatTemplate(
+        tokenizer, parts.media.tokens, options.tool_parser, options.reasoning_parser
+    )
     media = parts.media
     largest = (
         (options.max_images, options.max_image_megapixels * 1e6)
@@ -54,7 +57,7 @@ def load_media_engine(
     reader = MediaReader(
         tokenize=prompt_tokenizer(tokenizer, engine),
         tokenize_word=word_tokenizer(tokenizer),
-        render_chat=chat.render,
+        **chat_reading(chat),
         processor=parts.media,
         chat=chat,
         options=options,

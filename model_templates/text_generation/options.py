@@ -190,6 +190,32 @@ class Options:
             "exclusive_min": 0,
         },
     )
+    tool_parser: Literal[
+        "auto",
+        "json",
+        "deepseek",
+        "glm45",
+        "kimi_k2",
+        "mistral",
+        "phi4_mini",
+        "pythonic",
+        "qwen3_coder",
+    ] = field(
+        default="auto",
+        metadata={
+            "help": "how the model writes calls of tools, for OpenAI's API; json: Hermes, Qwen, "
+            "Llama 3, Granite; auto: as the marks in its chat template say"
+        },
+    )
+    reasoning_parser: Literal["auto", "none", "think", "mistral", "seed", "cohere", "granite"] = (
+        field(
+            default="auto",
+            metadata={
+                "help": "what begins and ends the model's reasoning; think: <think> and </think>; "
+                "auto: as its chat template says"
+            },
+        )
+    )
     unload_grace_s: float = field(
         default=20.0,
         metadata={

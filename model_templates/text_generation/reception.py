@@ -179,6 +179,7 @@ class Reception:
             row.prompt_token_ids if continues else [],
             params.stop_words,
             include_stop_word=params.include_stop_word,
+            kept_token_ids=row.kept_token_ids,
         )
         held = None if params.constraint is None else grammars.get(params.constraint)
         start = row.decoder_start
@@ -214,7 +215,8 @@ class Reception:
 
     def _choice(self, row: Generation) -> Choice:
         text = "" if row.exclude_input else row.text or self._decode(row.prompt_token_ids)
-        return Choice(text, len(row.prompt_token_ids))
+        chat_format = "" if row.chat_format is None else row.chat_format.to_json()
+        return Choice(text, len(row.prompt_token_ids), chat_format)
 
     def _decode(self, token_ids: list[int]) -> str:
         text: str = self.loaded.tokenizer.decode(

@@ -1,7 +1,8 @@
 """A Triton of one process and no models: answers over gRPC as the text-generation models do.
 
 Its model repeats the prompt: word by word, each a token, at most ``max_tokens``. A prompt that
-begins with ``!`` makes it fail or wait.
+begins with ``!`` makes it fail or wait. How its answers are to be read is what the chat template is
+told as ``chat_format``.
 """
 
 from __future__ import annotations
@@ -369,6 +370,9 @@ def _chunks(inputs: dict[str, Any], request: Any) -> list[Any]:
         ]
         if n > 1:
             rows.append([[], *[tokens[-1:]] * (n - 1)])
+    chat_format = json.dumps(
+        json.loads(inputs.get("chat_template_kwargs", "{}")).get("chat_format", {})
+    )
     chunks = []
     for at, row in enumerate(rows):
         reasons = []
@@ -377,7 +381,7 @@ def _chunks(inputs: dict[str, Any], request: Any) -> list[Any]:
             reasons.append(ended if is_last and not goes_on else "")
         texts = [("" if at else prefix) + "".join(choice) for choice in row]
         told = [] if at else _words(_prompt(inputs))
-        chunks.append(_response(request, texts, reasons, len(words) + 3, row, told))
+        chunks.append(_response(request, texts, reasons, len(words) + 3, row, told, chat_format))
     return chunks
 
 
@@ -392,6 +396,7 @@ def _response(
     num_input: int,
     tokens: list[list[str]],
     prompt: list[str],
+    chat_format: str,
 ) -> Any:
     told = [_logprobs(token) for token in prompt]
     if told:
@@ -401,6 +406,7 @@ def _response(
         "finish_reason": ("BYTES", pack_texts(reasons)),
         "num_input_tokens": ("UINT32", struct.pack("<I", num_input)),
         "num_output_tokens": ("UINT32", b"".join(struct.pack("<I", len(t)) for t in tokens)),
+        "chat_format": ("BYTES", pack_texts([chat_format])),
         "logprobs": ("BYTES", pack_texts(json.dumps([_logprobs(t) for t in c]) for c in tokens)),
         "prompt_logprobs": ("BYTES", pack_texts([json.dumps(told)])),
     }

@@ -107,6 +107,34 @@ def test_text_and_calls_are_blocks_of_their_own(api: Translator) -> None:
     assert events[-2]["delta"]["stop_reason"] == "tool_use"
 
 
+def test_reasoning_is_a_block_before_the_answer(api: Translator) -> None:
+    reasons = {"chat_template_kwargs": {"chat_format": {"reasoning": "think"}}}
+    written = "<think>Let me see </think> It rains"
+    assert ask(api, written, **reasons).body["content"] == [
+        {"type": "thinking", "thinking": "Let me see", "signature": ""},
+        {"type": "text", "text": "It rains"},
+    ]
+    events = events_of(ask(api, written, **reasons, stream=True))
+    own = [event for event in events if event.get("index") == 0]
+    assert own[0]["content_block"] == {"type": "thinking", "thinking": "", "signature": ""}
+    kinds = [event["delta"]["type"] for event in own[1:-1]]
+    assert kinds == [*["thinking_delta"] * (len(kinds) - 1), "signature_delta"]
+    assert "".join(event["delta"].get("thinking", "") for event in own[1:-1]) == "Let me see"
+    assert own[-1]["type"] == "content_block_stop"
+
+
+def test_a_model_is_told_not_to_reason(api: Translator) -> None:
+    ask(api, thinking={"type": "disabled"})
+    assert parsed(api.triton.seen[-1]["chat_template_kwargs"]) == {"reasoning_effort": "none"}
+
+
+def test_a_call_that_is_cut_off_has_no_input(api: Translator) -> None:
+    choice = {"type": "tool", "name": "weather"}
+    reply = ask(api, '{"city": "New York"}', tools=TOOLS, tool_choice=choice, max_tokens=2)
+    assert reply.body["stop_reason"] == "max_tokens"
+    assert reply.body["content"][0]["input"] == {}
+
+
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_call_by_name(api: Translator, stream: bool) -> None:
     choice = {"type": "tool", "name": "weather", "disable_parallel_tool_use": True}
@@ -134,7 +162,12 @@ def test_blocks_become_a_chat(api: Translator) -> None:
     assert parsed(seen["messages"]) == [
         {"role": "system", "content": "Be short."},
         {"role": "user", "content": "Weather?"},
-        {"role": "assistant", "content": "I look.", "tool_calls": calls},
+        {
+            "role": "assistant",
+            "content": "I look.",
+            "reasoning_content": "hm",
+            "tool_calls": calls,
+        },
         {"role": "tool", "tool_call_id": "c1", "content": "sun"},
         {"role": "user", "content": "Well?"},
     ]

@@ -432,8 +432,15 @@ def test_a_call_that_must_be_is_made(choice: str, client: openai.OpenAI) -> None
     assert answer.finish_reason == ("tool_calls" if choice == "required" else "stop")
 
 
-def test_tools_that_the_template_does_not_take_are_refused(client: openai.OpenAI) -> None:
-    with pytest.raises(
-        openai.BadRequestError, match="tools: this model's chat template takes none"
-    ):
-        client.chat.completions.create(model="demo", messages=ASK, tools=TOOLS)
+def test_a_template_without_tools_is_told_of_them_in_words(client: openai.OpenAI) -> None:
+    asked: dict[str, Any] = {"model": "demo", "tools": TOOLS[:1], "messages": [*ASK]}
+    forced: dict[str, Any] = {"tool_choice": "required", "parallel_tool_calls": False}
+    answer = client.chat.completions.create(**asked, **forced).choices[0]
+    assert answer.finish_reason == "tool_calls"
+    [call] = answer.message.tool_calls or []
+    assert call.type == "function"
+    assert set(json.loads(call.function.arguments)) == {"city"}
+    result = {"role": "tool", "tool_call_id": call.id, "content": "rain"}
+    asked["messages"] += [answer.message, result]
+    said = client.chat.completions.create(**asked, max_tokens=8).choices[0]
+    assert said.finish_reason in ("length", "stop", "tool_calls")

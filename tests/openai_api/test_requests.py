@@ -39,6 +39,16 @@ def test_a_chat_is_passed_on_as_it_is_and_the_model_sets_its_length(api: Transla
     assert seen["sampling_parameters"] == {"temperature": 1}
 
 
+def test_how_a_chat_ends_and_how_much_it_reasons_is_the_templates(api: Translator) -> None:
+    last = {"role": "assistant", "content": "Well", "reasoning": "hm"}
+    own = {"add_generation_prompt": False, "continue_final_message": True}
+    assert api.chat(messages=[last], **own, reasoning_effort="low").status == 200
+    [seen] = api.triton.seen
+    assert json.loads(seen["chat_template_kwargs"]) == {**own, "reasoning_effort": "low"}
+    assert json.loads(seen["messages"]) == [{**last, "reasoning_content": "hm"}]
+    assert api.chat(continue_final_message=True, add_generation_prompt=True).status == 400
+
+
 def test_tool_choice_none_keeps_the_tools_from_the_template(api: Translator) -> None:
     tools = [{"type": "function", "function": {"name": "f"}}]
     assert api.chat(tools=tools, tool_choice="none").status == 200
@@ -121,7 +131,7 @@ def test_the_defaults_that_clients_send_change_nothing(api: Translator) -> None:
     "field,value",
     [
         *(("skip_special_tokens", False), ("use_beam_search", True), ("length_penalty", 0.5)),
-        *(("reasoning_effort", "high"), ("priority", 1), ("echo", True)),
+        *(("verbosity", "high"), ("priority", 1), ("echo", True)),
         *(("return_token_ids", True), ("truncate_prompt_tokens", 5), ("top_logprobs", 1)),
     ],
 )

@@ -61,6 +61,49 @@ def test_a_stream_adds_up_to_the_whole(api: Translator) -> None:
     assert events[0]["response"]["output"] == []
 
 
+REASONS = {"chat_template_kwargs": {"chat_format": {"reasoning": "think"}}}
+
+
+def test_reasoning_is_an_item_before_the_answer(api: Translator) -> None:
+    reply = ask(api, input="<think>Let me see </think> It rains", **REASONS, stream=True)
+    events = events_of(reply)
+    kinds = [event["type"].removeprefix("response.") for event in events]
+    assert kinds[2:8] == [
+        *("output_item.added", "content_part.added"),
+        *["reasoning_text.delta"] * 3,
+        "reasoning_text.done",
+    ]
+    assert kinds[8:12] == [
+        *("content_part.done", "output_item.done", "output_item.added", "content_part.added"),
+    ]
+    assert [event["sequence_number"] for event in events] == list(range(len(events)))
+    response = Response.model_validate(events[-1]["response"])
+    assert response.output_text == "It rains"
+    reasoning, _ = response.output
+    assert reasoning.type == "reasoning"
+    assert [(part.type, part.text) for part in reasoning.content or ()] == [
+        ("reasoning_text", "Let me see")
+    ]
+
+
+@pytest.mark.parametrize("call", [False, True])
+def test_earlier_reasoning_goes_with_what_came_after_it(api: Translator, call: bool) -> None:
+    reasoning = {
+        "type": "reasoning",
+        "id": "rs_1",
+        "summary": [],
+        "content": [{"type": "reasoning_text", "text": "hm"}],
+    }
+    function = {"type": "function_call", "call_id": "c1", "name": "f", "arguments": "{}"}
+    said = {"role": "assistant", "content": "Yes."}
+    asked = {"role": "user", "content": "Well?"}
+    ask(api, input=[asked, reasoning, function if call else said, asked])
+    message = Reply(200, {}, api.triton.seen[-1]["messages"]).body[1]
+    assert (message["role"], message["reasoning_content"]) == ("assistant", "hm")
+    assert message["content"] == (None if call else "Yes.")
+    assert ("tool_calls" in message) is call
+
+
 @pytest.mark.parametrize("stream", [False, True])
 def test_an_answer_that_is_cut_off_is_incomplete(api: Translator, stream: bool) -> None:
     reply = ask(api, max_output_tokens=2, stream=stream)
@@ -147,7 +190,7 @@ def test_log_probabilities_where_they_are_included(api: Translator) -> None:
         ({"input": [{"role": "user", "content": [{"type": "input_file"}]}]}, "got input_file"),
         ({"tools": [{"type": "web_search"}]}, "tools[0].type: got the hosted tool web_search"),
         ({"text": {"format": {"type": "x"}}}, "text.format.type: got a text"),
-        ({"reasoning": {"effort": "high"}}, "reasoning.effort"),
+        ({"reasoning": {"summary": "detailed"}}, "reasoning.summary"),
         ({"include": ["x"]}, "include: got another name"),
         ({"truncation": "auto"}, 'allowed: "disabled"'),
         ({"nonsense": 1}, "nonsense: unknown or unsupported field"),

@@ -10,9 +10,11 @@ from typing import Any
 
 import pytest
 
+from generator.openai_api.reading.found_calls import FoundCalls
+from generator.openai_api.reading.read import whole_calls
 from generator.openai_api.schema.errors import ApiError
-from generator.openai_api.schema.tool_calls import FoundCalls, whole_calls
 from generator.openai_api.schema.tools import Tools, read_tools
+from generator.spec.runtime_rules import ChatFormat
 from tests.openai_api.conftest import Translator
 
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
@@ -27,7 +29,8 @@ BOTH = [("weather", '{"city": "Pa} </tool_call> ris"}'), ("now", "{}")]
 
 def read_in_pieces(written: str, size: int, *, parallel: bool = True) -> Any:
     """What is text, the calls, and why it ends."""
-    reading = FoundCalls(Tools(TOOLS, frozenset(["weather", "now"]), None, parallel))
+    tools = Tools(TOOLS, frozenset(["weather", "now"]), None, parallel)
+    reading = FoundCalls(tools, ChatFormat().tool_form)
     text, parts = "", []
     for at in range(0, len(written), size):
         read = reading.read(written[at : at + size], ends=at + size >= len(written))

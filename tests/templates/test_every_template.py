@@ -182,6 +182,7 @@ def test_text_generation_declares_the_contracts_tensors() -> None:
         ("return_prompt_token_ids", "BOOL", [1]),
         ("return_token_ids", "BOOL", [1]),
         ("return_num_cached_tokens", "BOOL", [1]),
+        ("return_chat_format", "BOOL", [1]),
     ]
     assert all(tensor.optional for tensor in config.input), "a chat has no text_input"
     assert [(o.name, kinds[o.data_type], list(o.dims)) for o in config.output] == [
@@ -195,4 +196,5 @@ def test_text_generation_declares_the_contracts_tensors() -> None:
         ("prompt_token_ids", "STRING", [1]),
         ("token_ids", "STRING", [-1]),
         ("num_cached_tokens", "UINT32", [1]),
+        ("chat_format", "STRING", [1]),
     ]

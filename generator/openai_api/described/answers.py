@@ -130,6 +130,8 @@ class ChatMessage(Struct):
     content: str | None
     refusal: None
     tool_calls: list[ToolCall] | UnsetType = UNSET
+    reasoning: str | UnsetType = UNSET
+    reasoning_content: str | UnsetType = UNSET
 
 
 class ChatChoice(Struct):

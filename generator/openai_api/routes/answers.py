@@ -12,13 +12,13 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any
 
+from generator.openai_api.reading.answer_reader import AnswerReader
 from generator.openai_api.schema.api import Api, Choice
 from generator.openai_api.schema.errors import ApiError
 from generator.openai_api.schema.logprobs import prompt_logprobs, read_positions
 from generator.openai_api.schema.request import GenerationRequest
-from generator.openai_api.schema.tool_calls import FoundCalls, NamedCall, reader
-from generator.openai_api.schema.tools import Tools
 from generator.openai_api.triton.tensors import Chunk
+from generator.spec.runtime_rules import read_format
 
 # (which prompt, its chunk)
 Chunks = AsyncGenerator[tuple[int, Chunk], None]
@@ -36,7 +36,7 @@ class Answer:
     created: int = field(default_factory=lambda: int(time.time()))
     choices: dict[int, Choice] = field(default_factory=dict)
     prompt_tokens: dict[int, int] = field(default_factory=dict)
-    readers: dict[int, NamedCall | FoundCalls] = field(default_factory=dict)
+    readers: dict[int, AnswerReader] = field(default_factory=dict)
 
     def new_choices(self, prompt: int, chunk: Chunk) -> Iterator[Choice]:
         """Adds a chunk; yields for each choice what the chunk adds to it, if anything."""
@@ -46,7 +46,7 @@ class Answer:
             known = self.choices.setdefault(index, Choice(index))
             if known.finish_reason is None:
                 new = self._new(known, chunk, position, text)
-                if new.text or new.num_tokens or new.finish_reason:
+                if new.text or new.reasoning or new.num_tokens or new.finish_reason:
                     yield new
 
     def _new(self, known: Choice, chunk: Chunk, position: int, text: str) -> Choice:
@@ -67,17 +67,20 @@ class Answer:
         num = self.asked.num_prompt_logprobs
         if num is not None:
             new.of_prompt["prompt_logprobs"] = prompt_logprobs(chunk.prompt_logprobs, num)
-        if self.asked.tools is not None:
-            self._find_calls(self.asked.tools, new)
+        if self.asked.is_chat:
+            self._read(new, chunk.chat_format)
         known.finish_reason = new.finish_reason
         known.num_tokens += new.num_tokens
         return new
 
-    def _find_calls(self, tools: Tools, new: Choice) -> None:
-        """Leaves of a choice's new text what is none of a call."""
-        reading = self.readers.setdefault(new.index, reader(tools))
+    def _read(self, new: Choice, chat_format: str) -> None:
+        """Leaves of a choice's new text what is neither reasoning nor of a call."""
+        reading = self.readers.get(new.index)
+        if reading is None:
+            reading = AnswerReader(self.asked.tools, read_format(chat_format))
+            self.readers[new.index] = reading
         read = reading.read(new.text, ends=new.finish_reason is not None)
-        new.text, new.calls = read.text, read.calls
+        new.reasoning, new.text, new.calls = read.reasoning, read.text, read.calls
         new.finish_reason = reading.finish_reason(new.finish_reason)
 
     def check_complete(self) -> None:
@@ -168,5 +171,6 @@ def _joined(parts: list[Choice]) -> Choice:
         first.offset,
         last.finish_reason,
         [call for part in parts for call in part.calls],
+        "".join(part.reasoning for part in parts),
         of_prompt=first.of_prompt,
     )

@@ -13,6 +13,7 @@ from typing import Any
 
 from generator.openai_api.described import answers
 from generator.openai_api.described.operation import EVENTS, Operation
+from generator.openai_api.reading.read import whole_calls
 from generator.openai_api.schema import json_body
 from generator.openai_api.schema.api import Api, Choice
 from generator.openai_api.schema.body import Body
@@ -27,12 +28,12 @@ from generator.openai_api.schema.request import (
     asked,
     field,
 )
-from generator.openai_api.schema.tool_calls import whole_calls
 from generator.openai_api.schema.tools import Tools, read_tools
 from generator.openai_api.triton.catalog import CHAT_TASKS
 
 BODY = Body({**CHAT_FIELDS, "prompt_logprobs": json_body.integer}, ("model", "messages"))
 OPERATION = Operation("Answer a chat", answers.ChatCompletion, BODY, also=(EVENTS,))
+_USUAL_EFFORT = "medium"  # where nothing is said
 
 
 def read(body: Mapping[str, Any]) -> GenerationRequest:
@@ -43,18 +44,19 @@ def read(body: Mapping[str, Any]) -> GenerationRequest:
         raise bad_field("messages", "none", "a list of objects")
     messages, media = take_media(messages)
     prompt: dict[str, TensorValue] = {
-        "messages": json.dumps(messages),
+        "messages": json.dumps([_with_reasoning(message) for message in messages]),
         "exclude_input_in_output": True,
+        "return_chat_format": True,
     }
     tools = read_tools(body)
     constraint = {} if tools is None else _tool_constraint(tools, body)
     if tools is not None:
         prompt["tools"] = json.dumps(tools.listed)
-    kwargs = field(body, "chat_template_kwargs", json_body.json_object)
+    kwargs = _template_kwargs(body)
     if kwargs:
         prompt["chat_template_kwargs"] = json.dumps(kwargs)
     read = asked(body, [prompt], {**_lengths(body), **constraint}, _num_logprobs(body))
-    return replace(read, tools=tools, media=media)
+    return replace(read, tools=tools, media=media, is_chat=True)
 
 
 def write(choice: Choice) -> dict[str, Any]:
@@ -62,6 +64,7 @@ def write(choice: Choice) -> dict[str, Any]:
     calls = whole_calls(choice.calls)
     content = choice.text or (None if calls else "")
     message: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None}
+    message.update(_reasoning(choice))
     if calls:
         message["tool_calls"] = calls
     return {"index": choice.index, "message": message, **_rest(choice)}
@@ -69,7 +72,9 @@ def write(choice: Choice) -> dict[str, Any]:
 
 def write_chunk(choice: Choice) -> dict[str, Any]:
     """An element of a chunk's ``choices``."""
-    delta: dict[str, Any] = {"content": choice.text} if choice.text else {}
+    delta: dict[str, Any] = _reasoning(choice)
+    if choice.text:
+        delta["content"] = choice.text
     if choice.calls:
         delta["tool_calls"] = choice.calls
     return {"index": choice.index, "delta": delta, **_rest(choice)}
@@ -82,6 +87,33 @@ def opening(num_choices: int) -> list[dict[str, Any]]:
         {"index": index, "delta": delta, "logprobs": None, "finish_reason": None}
         for index in range(num_choices)
     ]
+
+
+def _reasoning(choice: Choice) -> dict[str, Any]:
+    """Under vLLM's two names of it."""
+    names = ("reasoning", "reasoning_content") if choice.reasoning else ()
+    return dict.fromkeys(names, choice.reasoning)
+
+
+def _with_reasoning(message: dict[str, Any]) -> dict[str, Any]:
+    """An earlier message, whose reasoning has the name that templates know."""
+    if isinstance(message.get("reasoning"), str):
+        return {"reasoning_content": message["reasoning"], **message}
+    return message
+
+
+def _template_kwargs(body: Mapping[str, Any]) -> dict[str, Any]:
+    """What the chat template is to take, with the fields that are OpenAI's and vLLM's own."""
+    kwargs = dict(field(body, "chat_template_kwargs", json_body.json_object) or {})
+    effort = field(body, "reasoning_effort", json_body.text)
+    if effort not in (None, _USUAL_EFFORT):
+        kwargs["reasoning_effort"] = effort
+    for name, usual in (("add_generation_prompt", True), ("continue_final_message", False)):
+        if field(body, name, json_body.boolean) not in (None, usual):
+            kwargs[name] = not usual
+    if kwargs.get("continue_final_message") and body.get("add_generation_prompt"):
+        raise bad_field("continue_final_message", "true", "only with add_generation_prompt false")
+    return kwargs
 
 
 def _rest(choice: Choice) -> dict[str, Any]:

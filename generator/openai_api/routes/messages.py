@@ -82,7 +82,8 @@ class MessageWriter(TypedEvents):
     def add(self, new: Choice) -> list[Json]:
         """Text and calls, each in a block."""
         text = self._without_stop(new)
-        found = self._add_text(text) if text else []
+        found = self._add_to("thinking", new.reasoning) if new.reasoning else []
+        found += self._add_to("text", text) if text else []
         for call in new.calls:
             found += self._add_call(call)
         if self._stop_reason == "end_turn" and any("input" in block for block in self._content):
@@ -103,7 +104,7 @@ class MessageWriter(TypedEvents):
     def result(self) -> Json:
         """The whole message."""
         content = [
-            {**block, "input": json.loads(block["input"] or "{}")} if "input" in block else block
+            {**block, "input": _as_object(block["input"])} if "input" in block else block
             for block in self._content
         ]
         return self._message(content)
@@ -159,11 +160,13 @@ class MessageWriter(TypedEvents):
         index = len(self._content) - 1
         return [*found, {"type": "content_block_start", "index": index, "content_block": told}]
 
-    def _add_text(self, text: str) -> list[Json]:
-        is_text = self._is_open and self._content[-1]["type"] == "text"
-        found = [] if is_text else self._open({"type": "text", "text": ""})
-        self._content[-1]["text"] += text
-        return [*found, self._delta("text_delta", text=text)]
+    def _add_to(self, kind: str, text: str) -> list[Json]:
+        """More of the open block, if it is of that kind, else a new one."""
+        is_open = self._is_open and self._content[-1]["type"] == kind
+        signature = {"signature": ""} if kind == "thinking" else {}
+        found = [] if is_open else self._open({"type": kind, kind: "", **signature})
+        self._content[-1][kind] += text
+        return [*found, self._delta(f"{kind}_delta", **{kind: text})]
 
     def _add_call(self, call: Json) -> list[Json]:
         """A call, or more of the input of the last."""
@@ -180,7 +183,17 @@ class MessageWriter(TypedEvents):
         if not self._is_open:
             return []
         self._is_open = False
-        return [{"type": "content_block_stop", "index": len(self._content) - 1}]
+        signed = [self._delta("signature_delta", signature="")]
+        found = signed if self._content[-1]["type"] == "thinking" else []
+        return [*found, {"type": "content_block_stop", "index": len(self._content) - 1}]
+
+
+def _as_object(arguments: str) -> Any:
+    """A call's input, which is empty where the answer was cut off within it."""
+    try:
+        return json.loads(arguments or "{}")
+    except json.JSONDecodeError:
+        return {}
 
 
 @dataclass(frozen=True)

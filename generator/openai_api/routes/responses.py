@@ -73,7 +73,8 @@ class ResponseWriter(TypedEvents):
             self._logprobs += map(
                 _with_bytes, for_chat(new.positions, new.num_alternatives)["content"]
             )
-        found = self._add_text(new.text) if new.text else []
+        found = self._add_reasoning(new.reasoning) if new.reasoning else []
+        found += self._add_text(new.text) if new.text else []
         for call in new.calls:
             found += self._add_call(call)
         if new.finish_reason:
@@ -151,16 +152,29 @@ class ResponseWriter(TypedEvents):
         added = self._event("response.output_item.added", output_index=index, item=dict(item))
         return [*found, added]
 
-    def _open_message(self) -> list[Json]:
-        head = {"id": f"msg_{uuid.uuid4().hex}", "type": "message", "role": "assistant"}
+    def _open_with_part(self, head: Json, part: Json) -> list[Json]:
         found = self._open({**head, "status": "in_progress", "content": []})
-        part = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
         self._output[-1] = {**self._output[-1], "content": [part]}
         return [*found, self._of_part("response.content_part.added", part=dict(part))]
 
+    def _open_message(self) -> list[Json]:
+        head = {"id": f"msg_{uuid.uuid4().hex}", "type": "message", "role": "assistant"}
+        part = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
+        return self._open_with_part(head, part)
+
+    def _is_open_as(self, kind: str) -> bool:
+        return self._is_open and bool(self._output[-1]["type"] == kind)
+
+    def _add_reasoning(self, text: str) -> list[Json]:
+        head = {"id": f"rs_{uuid.uuid4().hex}", "type": "reasoning", "summary": []}
+        part = {"type": "reasoning_text", "text": ""}
+        found = [] if self._is_open_as("reasoning") else self._open_with_part(head, part)
+        [part] = self._output[-1]["content"]
+        self._output[-1]["content"] = [{**part, "text": part["text"] + text}]
+        return [*found, self._of_part("response.reasoning_text.delta", delta=text)]
+
     def _add_text(self, text: str) -> list[Json]:
-        is_message = self._is_open and self._output[-1]["type"] == "message"
-        found = [] if is_message else self._open_message()
+        found = [] if self._is_open_as("message") else self._open_message()
         [part] = self._output[-1]["content"]
         logprobs, self._logprobs = self._logprobs, []
         # In place would be in the events before it too.
@@ -188,11 +202,11 @@ class ResponseWriter(TypedEvents):
         self._is_open = False
         item = {**self._output[-1], "status": status}
         self._output[-1] = item
-        if item["type"] == "message":
+        if "content" in item:
             [part] = item["content"]
-            told = {"text": part["text"], "logprobs": part["logprobs"]}
+            told = {name: part[name] for name in ("text", "logprobs") if name in part}
             found = [
-                self._of_part("response.output_text.done", **told),
+                self._of_part(f"response.{part['type']}.done", **told),
                 self._of_part("response.content_part.done", part=part),
             ]
         else:

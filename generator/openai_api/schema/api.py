@@ -8,7 +8,6 @@ from typing import Any, Protocol
 
 from generator.openai_api.schema.logprobs import Position
 from generator.openai_api.schema.request import GenerationRequest
-from generator.openai_api.schema.tool_calls import Call
 
 
 @dataclass
@@ -16,7 +15,8 @@ class Choice:
     """One choice's answer, or the part of it that a chunk brings.
 
     ``positions`` are None without log-probabilities; ``offset`` is where in the whole text they
-    begin. ``calls`` are calls of tools, or parts of them; ``of_prompt`` is what the answer tells of
+    begin. ``calls`` are calls of tools, or parts of them; ``reasoning``
+    comes before the text; ``of_prompt`` is what the answer tells of
     its prompt, in vLLM's names.
     """
 
@@ -26,7 +26,8 @@ class Choice:
     positions: list[Position] | None = None
     offset: int = 0
     finish_reason: str | None = None
-    calls: list[Call] = field(default_factory=list)
+    calls: list[dict[str, Any]] = field(default_factory=list)
+    reasoning: str = ""
     num_tokens: int = field(default=0, repr=False)
     of_prompt: dict[str, Any] = field(default_factory=dict)
 

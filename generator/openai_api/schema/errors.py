@@ -31,9 +31,11 @@ class ApiError(Exception):
         return {**again, **self.more_headers}
 
 
-def bad_field(name: str, got: str, allowed: str) -> ApiError:
-    """A field that is not as it should be; ``got`` never quotes a text."""
-    return ApiError(400, f"{name}: got {got}, allowed: {allowed}", param=name)
+def bad_field(name: str, got: str, allowed: str, param: str | None = None) -> ApiError:
+    """A field that is not as it should be; ``got`` never quotes a text. ``param`` where ``name``
+    lies within it.
+    """
+    return ApiError(400, f"{name}: got {got}, allowed: {allowed}", param or name)
 
 
 def model_not_found(name: str, served: list[str]) -> ApiError:

@@ -109,4 +109,4 @@ def _file(field: str, value: str, *, is_url: bool) -> bytes:
 
 
 def _bad(field: str, got: str, allowed: str) -> ApiError:
-    return replace(bad_field(field, got, allowed), param="messages")
+    return bad_field(field, got, allowed, "messages")

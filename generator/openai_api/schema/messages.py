@@ -13,6 +13,7 @@ from typing import Any
 from generator.openai_api.schema import json_body
 from generator.openai_api.schema.body import Body
 from generator.openai_api.schema.errors import ApiError, bad_field
+from generator.openai_api.schema.items import Items
 from generator.openai_api.schema.json_body import Check, Json, kind_of, only, short
 from generator.openai_api.schema.request import CHAT_FIELDS
 
@@ -22,13 +23,9 @@ def _instead(instead: str) -> Check:
 
 
 @json_body.takes(anyOf=[{"type": "string"}, {"type": "array", "items": {"type": "object"}}])
-def _blocks(name: str, content: Any) -> list[Json]:
-    if isinstance(content, str):
-        return [{"type": "text", "text": content}]
-    if not isinstance(content, list):
-        got = "none" if content is None else kind_of(content)
-        raise _bad(name, got, "a text or a list of blocks")
-    return [json_body.json_object(f"{name}[{n}]", block) for n, block in enumerate(content)]
+def _blocks(name: str, content: Any) -> list[tuple[str, Json]]:
+    """Each with its place."""
+    return _ITEMS.listed(name, content)
 
 
 @json_body.takes(
@@ -77,8 +74,7 @@ _OWN: dict[str, Check] = {
 BODY = Body({**CHAT_FIELDS, **_OF_CHAT, **_OWN}, ("model", "messages", "max_tokens"))
 # Of a request to count its tokens.
 COUNTED = Body({**BODY.fields, "stream": only(False)}, ("model", "messages"))
-# How the model thought earlier: chat templates show nothing of it.
-_THOUGHTS = ("thinking", "redacted_thinking")
+_USUAL_EFFORT = "high"  # where nothing is said
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 
 
@@ -98,6 +94,8 @@ def as_chat(body: Mapping[str, Any]) -> Json:
         chat["user"] = json_body.json_object("metadata", body["metadata"]).get("user_id")
     chat.update(_tools(body))
     chat.update(_format(body))
+    if (body.get("thinking") or {}).get("type") == "disabled":
+        chat["reasoning_effort"] = "none"
     if chat["messages"][-1]["role"] == "assistant":
         kwargs = json_body.json_object("chat_template_kwargs", body.get("chat_template_kwargs", {}))
         chat["chat_template_kwargs"] = {**kwargs, "continue_final_message": True}
@@ -107,7 +105,7 @@ def as_chat(body: Mapping[str, Any]) -> Json:
 def _system(body: Mapping[str, Any]) -> list[Json]:
     if not body.get("system"):
         return []
-    content = _content("system", body["system"])
+    content = _ITEMS.content(_blocks("system", body["system"]))
     if not isinstance(content, str):
         raise bad_field("system", "another block", "texts")
     return [{"role": "system", "content": content}]
@@ -118,73 +116,67 @@ def _messages(body: Mapping[str, Any]) -> list[Json]:
     for number, message in enumerate(json_body.json_list("messages", body.get("messages"))):
         where, role = f"messages[{number}]", message.get("role")
         if role not in ("user", "assistant"):
-            got = short(role) if isinstance(role, str) else kind_of(role)
-            raise _bad(f"{where}.role", got, "user or assistant; instructions are sent as system")
-        blocks = _blocks(f"{where}.content", message.get("content"))
+            allowed = "user or assistant; instructions are sent as system"
+            raise _ITEMS.bad_kind(f"{where}.role", role, allowed)
         turn = _of_user if role == "user" else _of_assistant
-        messages += turn(f"{where}.content", blocks)
+        messages += turn(_blocks(f"{where}.content", message.get("content")))
     return messages
 
 
-def _of_user(where: str, blocks: list[Json]) -> list[Json]:
+def _of_user(blocks: list[tuple[str, Json]]) -> list[Json]:
     """The outputs of tools, each a message of its own, and what the user says."""
     results, said = [], []
-    for number, block in enumerate(blocks):
+    for where, block in blocks:
         if block.get("type") != "tool_result":
-            said.append((f"{where}[{number}]", block))
+            said.append((where, block))
             continue
-        call_id = _text(f"{where}[{number}]", block, "tool_use_id")
-        content = _content(f"{where}[{number}].content", block.get("content") or "")
+        call_id = _ITEMS.text(where, block, "tool_use_id")
+        content = _ITEMS.content(_blocks(f"{where}.content", block.get("content") or ""))
         results.append({"role": "tool", "tool_call_id": call_id, "content": content})
     if said or not results:
-        results.append({"role": "user", "content": _joined(said)})
+        results.append({"role": "user", "content": _ITEMS.content(said)})
     return results
 
 
-def _of_assistant(where: str, blocks: list[Json]) -> list[Json]:
-    said, calls = [], []
-    for number, block in enumerate(blocks):
-        at = f"{where}[{number}]"
+def _of_assistant(blocks: list[tuple[str, Json]]) -> list[Json]:
+    said, calls, thoughts = [], [], []
+    for at, block in blocks:
         if block.get("type") == "tool_use":
             arguments = json_body.json_object(f"{at}.input", block.get("input"))
-            function = {"name": _text(at, block, "name"), "arguments": json.dumps(arguments)}
-            call_id = _text(at, block, "id")
+            name, call_id = (_ITEMS.text(at, block, field) for field in ("name", "id"))
+            function = {"name": name, "arguments": json.dumps(arguments)}
             calls.append({"id": call_id, "type": "function", "function": function})
-        elif block.get("type") not in _THOUGHTS:
+        elif block.get("type") == "thinking":
+            thoughts.append(_ITEMS.text(at, block, "thinking"))
+        elif block.get("type") != "redacted_thinking":  # nobody here can read it
             said.append((at, block))
-    message: Json = {"role": "assistant", "content": _joined(said) if said or not calls else None}
+    content = _ITEMS.content(said) if said or not calls else None
+    message: Json = {"role": "assistant", "content": content}
+    if thoughts:
+        message["reasoning_content"] = "\n".join(thoughts)
     return [{**message, "tool_calls": calls} if calls else message]
-
-
-def _content(where: str, content: Any) -> str | list[Json]:
-    blocks = _blocks(where, content)
-    return _joined([(f"{where}[{number}]", block) for number, block in enumerate(blocks)])
-
-
-def _joined(blocks: list[tuple[str, Json]]) -> str | list[Json]:
-    """A text, or chat's parts where some are none."""
-    parts = [_part(where, block) for where, block in blocks]
-    if all(part["type"] == "text" for part in parts):
-        return "\n".join(part["text"] for part in parts)
-    return parts
 
 
 def _part(where: str, block: Json) -> Json:
     kind = block.get("type")
     if kind == "text":
-        return {"type": "text", "text": _text(where, block, "text")}
+        return {"type": "text", "text": _ITEMS.text(where, block, "text")}
     if kind != "image":
-        got = short(kind) if isinstance(kind, str) else kind_of(kind)
-        raise _bad(f"{where}.type", got, "text, image, tool_use or tool_result in its place")
+        allowed = "text, image, tool_use or tool_result in its place"
+        raise _ITEMS.bad_kind(f"{where}.type", kind, allowed)
     source = json_body.json_object(f"{where}.source", block.get("source"))
     if source.get("type") == "base64":
         packed, media_type = (
-            _text(f"{where}.source", source, name) for name in ("data", "media_type")
+            _ITEMS.text(f"{where}.source", source, name) for name in ("data", "media_type")
         )
         return {"type": "image_url", "image_url": {"url": f"data:{media_type};base64,{packed}"}}
     if source.get("type") == "url":
-        return {"type": "image_url", "image_url": {"url": _text(f"{where}.source", source, "url")}}
-    raise _bad(f"{where}.source.type", "another type", "base64 or url")
+        url = _ITEMS.text(f"{where}.source", source, "url")
+        return {"type": "image_url", "image_url": {"url": url}}
+    raise _ITEMS.bad(f"{where}.source.type", "another type", "base64 or url")
+
+
+_ITEMS = Items("messages", _part)
 
 
 def _tools(body: Mapping[str, Any]) -> Json:
@@ -216,28 +208,18 @@ def _tool(where: str, tool: Json) -> Json:
 
 
 def _format(body: Mapping[str, Any]) -> Json:
-    """``response_format`` of what ``output_config`` says."""
+    """``response_format`` and ``reasoning_effort`` of what ``output_config`` says."""
     config = json_body.json_object("output_config", body.get("output_config") or {})
-    for name, value in config.items():
+    for name in config:
         if name not in ("format", "effort"):
             raise ApiError(400, f"output_config: {short(name)}: unknown field", "output_config")
-        if name == "effort" and value not in (None, "high"):
-            raise bad_field("output_config.effort", "another value", '"high" (nothing else)')
+    effort = config.get("effort")
+    found: Json = {} if effort in (None, _USUAL_EFFORT) else {"reasoning_effort": effort}
     given = json_body.json_object("output_config.format", config.get("format") or {})
     if not given:
-        return {}
+        return found
     if given.get("type") != "json_schema":
         raise bad_field("output_config.format.type", kind_of(given.get("type")), "json_schema")
     schema = json_body.json_object("output_config.format.schema", given.get("schema"))
-    return {"response_format": {"type": "json_schema", "json_schema": {"schema": schema}}}
-
-
-def _text(where: str, block: Mapping[str, Any], name: str) -> str:
-    value = block.get(name)
-    if not isinstance(value, str):
-        raise _bad(f"{where}.{name}", "none" if value is None else kind_of(value), "a text")
-    return value
-
-
-def _bad(where: str, got: str, allowed: str) -> ApiError:
-    return ApiError(400, f"{where}: got {got}, allowed: {allowed}", "messages")
+    form = {"type": "json_schema", "json_schema": {"schema": schema}}
+    return {**found, "response_format": form}

@@ -75,6 +75,8 @@ CHAT_FIELDS: dict[str, Check] = {
     "tool_choice": json_body.text_or_object,
     "parallel_tool_calls": json_body.boolean,
     "chat_template_kwargs": json_body.json_object,
+    "reasoning_effort": json_body.text,
+    **dict.fromkeys(("add_generation_prompt", "continue_final_message"), json_body.boolean),
     "max_completion_tokens": json_body.integer,
     "logprobs": json_body.boolean,
     "top_logprobs": json_body.integer,
@@ -88,7 +90,8 @@ class GenerationRequest:
     None where no log-probabilities are wanted, else how many alternatives, ``num_prompt_logprobs``
     the same of the prompt's; ``echoes`` where those stand before the answer's own;
     ``tools`` are those whose calls the answer may hold; ``media`` are the files of a chat;
-    ``told`` is what an answer repeats of its request.
+    ``told`` is what an answer repeats of its request. ``is_chat`` where the answer is read as its
+    model's family writes it.
     """
 
     model: str
@@ -103,6 +106,7 @@ class GenerationRequest:
     tools: Tools | None = None
     media: tuple[MediaPart, ...] = ()
     told: Mapping[str, Any] = dataclass_field(default_factory=dict)
+    is_chat: bool = False
 
     @property
     def outputs(self) -> list[str]:
@@ -110,6 +114,7 @@ class GenerationRequest:
         wanted = {
             "logprobs": self.num_logprobs is not None,
             "prompt_logprobs": self.echoes or self.num_prompt_logprobs is not None,
+            "chat_format": self.is_chat,
         }
         return [name for name, is_wanted in wanted.items() if is_wanted]
 

@@ -12,6 +12,7 @@ from typing import Any
 from generator.openai_api.schema import json_body
 from generator.openai_api.schema.body import Body
 from generator.openai_api.schema.errors import ApiError, bad_field
+from generator.openai_api.schema.items import Items
 from generator.openai_api.schema.json_body import Check, Json, kind_of, only, short
 from generator.openai_api.schema.request import CHAT_FIELDS
 
@@ -77,6 +78,7 @@ def as_chat(body: Mapping[str, Any]) -> Json:
     if body.get("max_output_tokens") is not None:
         limit = json_body.integer("max_output_tokens", body["max_output_tokens"])
         chat["max_completion_tokens"] = limit
+    chat["reasoning_effort"] = (body.get("reasoning") or {}).get("effort")
     chat.update(_format(body))
     chat.update(_logprobs(body))
     return chat
@@ -96,7 +98,7 @@ def told(body: Mapping[str, Any]) -> Json:
         "parallel_tool_calls": True if parallel is None else parallel,
         "previous_response_id": None,
         "prompt_cache_key": body.get("prompt_cache_key"),
-        "reasoning": {"effort": None, "summary": None},
+        "reasoning": {"effort": (body.get("reasoning") or {}).get("effort"), "summary": None},
         "safety_identifier": body.get("safety_identifier"),
         "service_tier": "default",
         "store": False,
@@ -113,10 +115,9 @@ def told(body: Mapping[str, Any]) -> Json:
 
 def _check_reasoning(body: Mapping[str, Any]) -> None:
     for name, value in (body.get("reasoning") or {}).items():
-        # Of a summary the model writes none; how long it reasons is its own affair.
-        if value not in (None, *(("medium",) if name == "effort" else ("auto",))):
-            hint = "null; a template's own switch is sent as chat_template_kwargs"
-            raise bad_field(f"reasoning.{short(name)}", kind_of(value), hint)
+        # Of a summary the model writes none.
+        if name != "effort" and value not in (None, "auto"):
+            raise bad_field(f"reasoning.{short(name)}", kind_of(value), "null")
 
 
 def _messages(body: Mapping[str, Any]) -> list[Json]:
@@ -133,35 +134,42 @@ def _messages(body: Mapping[str, Any]) -> list[Json]:
 
 def _add_item(messages: list[Json], where: str, item: Json) -> None:
     kind = item.get("type", "message")
-    if kind == "reasoning":
-        return  # chat templates show none of earlier turns
     if kind == "item_reference":
         raise ApiError(400, f"{where}: nothing is stored here; send the item itself", "input")
     add = _ITEMS.get(kind) if isinstance(kind, str) else None
     if add is None:
-        allowed = f"{', '.join(sorted(_ITEMS))} or reasoning"
-        got = short(kind) if isinstance(kind, str) else kind_of(kind)
-        raise _bad(f"{where}.type", got, allowed)
+        raise _PARTS.bad_kind(f"{where}.type", kind, ", ".join(sorted(_ITEMS)))
     add(messages, where, item)
 
 
 def _add_message(messages: list[Json], where: str, item: Json) -> None:
     role = item.get("role")
     if role not in ("user", "assistant", "system", "developer"):
-        raise _bad(f"{where}.role", kind_of(role), "user, assistant, system or developer")
+        raise _PARTS.bad(f"{where}.role", kind_of(role), "user, assistant, system or developer")
     role = "system" if role == "developer" else role
-    content = _content(f"{where}.content", item.get("content"))
+    content = _PARTS.content(_PARTS.listed(f"{where}.content", item.get("content")))
     last = messages[-1] if messages else {}
     if role == last.get("role") == "system" and isinstance(content, str):
         last["content"] = f"{last['content']}\n\n{content}"  # templates take only one
         return
+    if role == "assistant" and last.get("content", "") is None and "tool_calls" not in last:
+        last["content"] = content  # after its reasoning
+        return
     messages.append({"role": role, "content": content})
+
+
+def _add_reasoning(messages: list[Json], where: str, item: Json) -> None:
+    """To the assistant's message that begins with it; nobody here can read what is encrypted."""
+    parts = _PARTS.listed(f"{where}.content", item.get("content") or [])
+    text = "\n".join(_PARTS.text(at, part, "text") for at, part in parts)
+    if text:
+        messages.append({"role": "assistant", "content": None, "reasoning_content": text})
 
 
 def _add_call(messages: list[Json], where: str, item: Json) -> None:
     """To the assistant's message before it, whose call it is."""
     name, arguments, call_id = (
-        _text(where, item, field) for field in ("name", "arguments", "call_id")
+        _PARTS.text(where, item, field) for field in ("name", "arguments", "call_id")
     )
     if not messages or messages[-1]["role"] != "assistant":
         messages.append({"role": "assistant", "content": None})
@@ -171,8 +179,8 @@ def _add_call(messages: list[Json], where: str, item: Json) -> None:
 
 
 def _add_output(messages: list[Json], where: str, item: Json) -> None:
-    call_id = _text(where, item, "call_id")
-    content = _content(f"{where}.output", item.get("output"))
+    call_id = _PARTS.text(where, item, "call_id")
+    content = _PARTS.content(_PARTS.listed(f"{where}.output", item.get("output")))
     messages.append({"role": "tool", "tool_call_id": call_id, "content": content})
 
 
@@ -180,35 +188,27 @@ _ITEMS: dict[str, Callable[[list[Json], str, Json], None]] = {
     "message": _add_message,
     "function_call": _add_call,
     "function_call_output": _add_output,
+    "reasoning": _add_reasoning,
 }
 
 
-def _content(where: str, content: Any) -> str | list[Json]:
-    """A text, or chat's parts where some are none."""
-    if isinstance(content, str):
-        return content
-    if not isinstance(content, list):
-        got = "none" if content is None else kind_of(content)
-        raise _bad(where, got, "a text or a list of parts")
-    parts = [_part(f"{where}[{number}]", part) for number, part in enumerate(content)]
-    if all(part["type"] == "text" for part in parts):
-        return "\n".join(part["text"] for part in parts)
-    return parts
-
-
-def _part(where: str, part: Any) -> Json:
-    kind = part.get("type") if isinstance(part, dict) else None
+def _part(where: str, part: Json) -> Json:
+    kind = part.get("type")
     if kind in ("input_text", "output_text", "text"):
-        return {"type": "text", "text": _text(where, part, "text")}
+        return {"type": "text", "text": _PARTS.text(where, part, "text")}
     if kind == "refusal":
-        return {"type": "text", "text": _text(where, part, "refusal")}
+        return {"type": "text", "text": _PARTS.text(where, part, "refusal")}
     if kind == "input_image" and part.get("image_url") is not None:
-        return {"type": "image_url", "image_url": {"url": _text(where, part, "image_url")}}
+        return {"type": "image_url", "image_url": {"url": _PARTS.text(where, part, "image_url")}}
     if kind == "input_audio":
         return {"type": "input_audio", "input_audio": part.get("input_audio")}
     got = short(kind) if isinstance(kind, str) else kind_of(part)
     got += " without image_url" if kind == "input_image" else ""
-    raise _bad(where, got, "input_text, output_text, refusal, input_audio, input_image (image_url)")
+    allowed = "input_text, output_text, refusal, input_audio, input_image (image_url)"
+    raise _PARTS.bad(where, got, allowed)
+
+
+_PARTS = Items("input", _part)
 
 
 def _tool(where: str, tool: Json) -> Json:
@@ -263,14 +263,3 @@ def _logprobs(body: Mapping[str, Any]) -> Json:
     if most:
         raise bad_field("top_logprobs", kind_of(most), f'only with include ["{_LOGPROBS}"]')
     return {}
-
-
-def _text(where: str, item: Mapping[str, Any], name: str) -> str:
-    value = item.get(name)
-    if not isinstance(value, str):
-        raise _bad(f"{where}.{name}", "none" if value is None else kind_of(value), "a text")
-    return value
-
-
-def _bad(where: str, got: str, allowed: str) -> ApiError:
-    return ApiError(400, f"{where}: got {got}, allowed: {allowed}", "input")

@@ -2,7 +2,7 @@
 
 A call that is asked for (``tool_choice`` required, or one by name) is written under a JSON schema
 made of the tools' own, whatever the model's way to write calls; where the model decides by itself,
-it writes them as its chat template says. Both are read by tool_calls.py.
+it writes them as its chat template says. Both are read by generator/openai_api/reading/.
 """
 
 from __future__ import annotations
@@ -17,7 +17,10 @@ from generator.openai_api.schema.errors import bad_field
 from generator.openai_api.schema.json_body import kind_of
 
 MAX_TOOLS = 128
-_CHOICES = 'none, auto, required or {"type": "function", "function": {"name": ...}}'
+_CHOICES = (
+    'none, auto, required, {"type": "function", "function": {"name": ...}} or '
+    '{"type": "allowed_tools", "allowed_tools": {"mode": ..., "tools": [...]}}'
+)
 
 
 @dataclass(frozen=True)
@@ -30,6 +33,14 @@ class Tools:
     names: frozenset[str]
     forced: str | None
     parallel: bool
+
+    def types_of(self, name: str) -> dict[str, Any]:
+        """The type of each parameter of a tool, as far as its schema says it."""
+        functions = (tool["function"] for tool in self.listed)
+        schemas = [one.get("parameters") or {} for one in functions if one["name"] == name]
+        properties = schemas[0].get("properties") if schemas else None
+        known = properties.items() if isinstance(properties, dict) else ()
+        return {key: one.get("type") for key, one in known if isinstance(one, dict)}
 
     def constraint(self) -> dict[str, str]:
         """The sampling parameters that make the model call; none where it decides by itself."""
@@ -60,10 +71,27 @@ def read_tools(body: Mapping[str, Any]) -> Tools | None:
     parallel = body.get("parallel_tool_calls")
     if parallel is not None:
         json_body.boolean("parallel_tool_calls", parallel)
-    is_none, forced = _choice(body.get("tool_choice"), names)
+    choice, allowed = _allowed(body.get("tool_choice"), names)
+    is_none, forced = _choice(choice, names)
     if not listed or is_none:
         return None
-    return Tools(listed, frozenset(names), forced, parallel is not False)
+    listed = [tool for tool, name in zip(listed, names, strict=True) if name in allowed]
+    return Tools(listed, frozenset(allowed), forced, parallel is not False)
+
+
+def _allowed(choice: Any, names: Sequence[str]) -> tuple[Any, Sequence[str]]:
+    """The choice, and the names of those among which it is."""
+    if not isinstance(choice, dict) or choice.get("type") != "allowed_tools":
+        return choice, names
+    where = "tool_choice.allowed_tools"
+    given = json_body.json_object(where, choice.get("allowed_tools"))
+    listed = json_body.json_list(f"{where}.tools", given.get("tools"))
+    allowed = [_name(f"{where}.tools[{number}]", tool) for number, tool in enumerate(listed)]
+    if not set(allowed) <= set(names):
+        raise bad_field(f"{where}.tools", "a function that is none of tools", "some of tools")
+    if given.get("mode") not in ("auto", "required"):
+        raise bad_field(f"{where}.mode", kind_of(given.get("mode")), "auto or required")
+    return given["mode"], allowed
 
 
 def _choice(choice: Any, names: Sequence[str]) -> tuple[bool, str | None]:
@@ -98,6 +126,8 @@ def _name(where: str, tool: Mapping[str, Any]) -> str:
     parameters = function.get("parameters")
     if parameters is not None:
         json_body.json_object(f"{where}.function.parameters", parameters)
+    if function.get("strict") is not None:
+        json_body.boolean(f"{where}.function.strict", function["strict"])
     return name
 
 

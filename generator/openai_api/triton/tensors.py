@@ -39,6 +39,7 @@ class Chunk:
     prompt_token_ids: str = ""
     token_ids: Sequence[str] = ()
     num_cached_tokens: int | None = None
+    chat_format: str = ""
 
 
 def infer_request(
@@ -86,6 +87,7 @@ def read_chunk(response: Any) -> Chunk:
         "".join(read_texts(data.get("prompt_token_ids", b""))),
         read_texts(data.get("token_ids", b"")),
         sum(counts(data["num_cached_tokens"])) if "num_cached_tokens" in data else None,
+        "".join(read_texts(data.get("chat_format", b""))),
     )
 
 

@@ -15,12 +15,15 @@ from ..sampling.token_logprobs import alternatives
 from ..sequence.sampling_params import SamplingParams
 from ..sequence.sequence import TokenLogprobs
 from ..structured.constraint import Constraint
-from ..structured.llguidance_grammars import choice_regex, json_defaults
+from ..structured.llguidance_grammars import (
+    choice_regex,
+    grammar_after_reasoning,
+    with_json_defaults,
+)
 
 MAX_TEMPERATURE = 2.0  # vLLM refuses more
 MIN_TEMPERATURE = 0.01  # and takes what is less for this
 _LARGEST_PENALTY = 1e30
-_GUIDANCE = "x-guidance"  # llguidance's options within a schema
 
 
 def require_known(params: SamplingParams) -> None:
@@ -60,15 +63,13 @@ def structured_outputs(constraint: Constraint) -> dict[str, Any]:
     """The arguments of vLLM's StructuredOutputsParams that make its llguidance build the very
     grammar that the sequence follows here.
     """
+    if constraint.reasoning is not None:
+        return {"grammar": grammar_after_reasoning(constraint)}
     if constraint.kind == "regex":
         return {"regex": constraint.text}
     if constraint.kind == "choice":
         return {"regex": choice_regex(constraint)}
-    schema = json.loads(constraint.text)
-    own = schema.get(_GUIDANCE)
-    if own is None or isinstance(own, dict):
-        schema[_GUIDANCE] = {**json_defaults(), **(own or {})}
-    return {"json": json.dumps(schema)}
+    return {"json": json.dumps(with_json_defaults(constraint.text))}
 
 
 def bad_words(params: SamplingParams, eos_token_ids: frozenset[int]) -> list[list[int]]:

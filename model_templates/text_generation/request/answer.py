@@ -31,8 +31,15 @@ OUTPUTS = (
     "prompt_token_ids",
     "token_ids",
     "num_cached_tokens",
+    "chat_format",
 )
-_OF_PROMPTS = ("num_input_tokens", "prompt_logprobs", "prompt_token_ids", "num_cached_tokens")
+_OF_PROMPTS = (
+    "num_input_tokens",
+    "prompt_logprobs",
+    "prompt_token_ids",
+    "num_cached_tokens",
+    "chat_format",
+)
 _NOTHING_NEW = "[]"
 
 
@@ -42,6 +49,7 @@ class Choice:
 
     prefix: str  # the prompt, where the caller wants it repeated
     num_input_tokens: int
+    chat_format: str = ""
     text: str = ""
     tokens: list[Token] = field(default_factory=list)
     cumulative_logprob: float = 0.0
@@ -186,6 +194,8 @@ class Answer(OneAnswer):
         """One element of the first choice of each row; lists are told once."""
         if name == "num_input_tokens":
             return np.array([choice.num_input_tokens for choice in choices], dtype=np.uint32)
+        if name == "chat_format":
+            return strings([choice.chat_format for choice in choices])
         if name == "num_cached_tokens":
             cached = [_num_cached_tokens(choice.sequence) for choice in choices]
             return np.array(cached, dtype=np.uint32)

@@ -8,30 +8,48 @@ the caller's error, without quoting the chat.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cached_property
 from typing import Any
 
 from hf_runtime import log
 from hf_runtime.errors import RequestError, reason
+from hf_runtime.request.chat_formats import JSON, ChatFormat, format_of
 from hf_runtime.request.json_text import read_object, short
 from hf_runtime.request.tensors import kind_of
 
+from . import plain_tools
+
 _ITSELF = {"messages", "tools"}
 _LONGEST_ROLE = 40  # characters
+_PROBE = "Anna"
+# Switches of templates that know nothing of how much a model is to reason, only whether.
+_SWITCHES = ("enable_thinking", "thinking")
 _QUOTED = 8  # characters; the shortest text whose appearance in an error counts as a quotation
 
 
 class ChatTemplate:
-    """The chat template of one tokenizer, if it has one."""
+    """The chat template of one tokenizer, if it has one; ``format`` is how its model answers, and
+    ``added_tokens`` are the ids of tokens that have a text of their own.
+    """
 
-    def __init__(self, tokenizer: Any) -> None:
+    def __init__(
+        self, tokenizer: Any, tool_parser: str = "auto", reasoning_parser: str = "auto"
+    ) -> None:
         """Warns of a template that does not compile; it then refuses every chat."""
         self._tokenizer = tokenizer
         self._problem: str | None = None
+        self.format = ChatFormat()
+        self.added_tokens: dict[str, int] = {}
         if not getattr(tokenizer, "chat_template", None):
             self._problem = "this model has no chat template; send text_input"
             return
         try:
             self._variables(None)
+            self._template = str(tokenizer.get_chat_template(None, [{}]))
+            if "tools" not in self._variables([{}]) and tool_parser == "auto":
+                tool_parser = JSON  # as plain_tools.py tells of them
+            self.format = format_of(self._template, tool_parser, reasoning_parser)
+            self.added_tokens = tokenizer.get_added_vocab()
         except Exception as error:
             self._problem = f"this model's chat template can't be used ({type(error).__name__})"
             log.warn(f"{self._problem}: {reason(error)}")
@@ -39,8 +57,9 @@ class ChatTemplate:
     def render(self, messages: list[Any], tools: list[Any] | None, kwargs: dict[str, Any]) -> str:
         """The prompt of a chat, special tokens included.
 
-        ``kwargs`` are what the template itself takes, ``add_generation_prompt`` (default true) and
-        ``continue_final_message``.
+        ``kwargs`` are what the template itself takes, ``add_generation_prompt`` (default true),
+        ``continue_final_message`` and ``reasoning_effort``. A template that takes no tools gets
+        them in words.
 
         Raises:
             RequestError: no template, messages of another form, or something that it does not take.
@@ -49,7 +68,14 @@ class ChatTemplate:
             raise RequestError(f"messages: {self._problem}")
         chat = self._checked(messages)
         tools = _checked_tools(tools)
-        self._check_taken(tools, kwargs)
+        variables = self._variables(tools)
+        if "tool" not in self._template:
+            chat = self._with_contents(plain_tools.in_words(chat))
+        if tools and "tools" not in variables:
+            told = plain_tools.told_of(chat, tools, takes_system=self._takes_system)
+            chat, tools = self._with_contents(told), None
+        kwargs = self._with_switch(kwargs, variables)
+        self._check_taken(kwargs, variables)
         prompt = {"add_generation_prompt": not kwargs.get("continue_final_message"), **kwargs}
         try:
             rendered = self._tokenizer.apply_chat_template(
@@ -70,14 +96,52 @@ class ChatTemplate:
     def _checked(self, messages: list[Any]) -> list[dict[str, Any]]:
         if not messages:
             raise RequestError("messages: got an empty list, allowed: one message or more")
-        return [self._message(f"messages[{n}]", message) for n, message in enumerate(messages)]
+        found = [_checked_message(f"messages[{n}]", message) for n, message in enumerate(messages)]
+        return self._with_contents(found)
 
-    def _message(self, where: str, message: Any) -> dict[str, Any]:
-        given = _checked_message(where, message)
-        content = given.get("content")
-        if content is None:
-            return given
-        return {**given, "content": self.content(f"{where}.content", given["role"], content)}
+    def _with_contents(self, messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """The messages, with contents as the template takes them."""
+        return [
+            message
+            if message.get("content") is None
+            else {
+                **message,
+                "content": self.content(
+                    f"messages[{number}].content", message["role"], message["content"]
+                ),
+            }
+            for number, message in enumerate(messages)
+        ]
+
+    @cached_property
+    def _takes_system(self) -> bool:
+        """Whether the template shows a system message."""
+        return _PROBE in self._rendered("system", self.content("", "system", _PROBE))
+
+    def _rendered(self, role: str, content: Any) -> str:
+        """A short chat with such a message; empty where the template fails at it."""
+        user = {"role": "user", "content": content if role == "user" else ""}
+        message = {"role": role, "content": content}
+        chat = (
+            [user] if role == "user" else [message, user] if role == "system" else [user, message]
+        )
+        try:
+            return str(self._tokenizer.apply_chat_template(chat, tokenize=False))
+        except Exception:
+            return ""
+
+    def _with_switch(self, kwargs: dict[str, Any], variables: frozenset[str]) -> dict[str, Any]:
+        """How much the model is to reason as whether, for a template that knows no more; none of it
+        changes nothing where the model does not reason at all.
+        """
+        if "reasoning_effort" not in kwargs or "reasoning_effort" in variables:
+            return kwargs
+        others = {name: value for name, value in kwargs.items() if name != "reasoning_effort"}
+        is_none = kwargs["reasoning_effort"] == "none"
+        switch = next((name for name in _SWITCHES if name in variables), None)
+        if switch is not None:
+            return {switch: not is_none, **others}
+        return others if is_none and self.format.reasoning is None else kwargs
 
     def _variables(self, tools: list[Any] | None) -> frozenset[str]:
         """The variables of the template that renders these tools."""
@@ -87,10 +151,7 @@ class ChatTemplate:
         found: frozenset[str] = _get_template_variables(template)
         return found
 
-    def _check_taken(self, tools: list[Any] | None, kwargs: dict[str, Any]) -> None:
-        variables = self._variables(tools)
-        if tools and "tools" not in variables:
-            raise RequestError("tools: this model's chat template takes none")
+    def _check_taken(self, kwargs: dict[str, Any], variables: frozenset[str]) -> None:
         own = variables - _ITSELF - set(self._tokenizer.special_tokens_map)
         taken = own | {"add_generation_prompt", "continue_final_message"}
         for name in kwargs:

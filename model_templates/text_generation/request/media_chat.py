@@ -24,9 +24,15 @@ class MediaChatTemplate(ChatTemplate):
     them; empty where nothing does.
     """
 
-    def __init__(self, tokenizer: Any, tokens: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        tokenizer: Any,
+        tokens: Mapping[str, str],
+        tool_parser: str = "auto",
+        reasoning_parser: str = "auto",
+    ) -> None:
         """``tokens`` are the placeholders that its processor names."""
-        super().__init__(tokenizer)
+        super().__init__(tokenizer, tool_parser, reasoning_parser)
         self._text_roles = {role for role in _ROLES if self._takes(role, _PROBE)}
         self._part_roles = {role for role in _ROLES if self._takes(role, _text(_PROBE))}
         marks = {kind: self._mark(kind) for kind in KINDS if "user" in self._part_roles}
@@ -63,18 +69,6 @@ class MediaChatTemplate(ChatTemplate):
         if not plain or not rendered.startswith(before) or not rendered.endswith(_PROBE + after):
             return ""
         return rendered[len(before) : len(rendered) - len(_PROBE + after)]
-
-    def _rendered(self, role: str, content: Any) -> str:
-        """A short chat with such a message; empty where the template fails at it."""
-        user = {"role": "user", "content": content if role == "user" else ""}
-        message = {"role": role, "content": content}
-        chat = (
-            [user] if role == "user" else [message, user] if role == "system" else [user, message]
-        )
-        try:
-            return str(self._tokenizer.apply_chat_template(chat, tokenize=False))
-        except Exception:
-            return ""
 
 
 def _text(text: str) -> list[Any]:

@@ -61,6 +61,7 @@ _OPTIONS: dict[str, tuple[Convert, Any]] = {
     "return_prompt_token_ids": (lenient_boolean, False),
     "return_token_ids": (lenient_boolean, False),
     "return_num_cached_tokens": (lenient_boolean, False),
+    "return_chat_format": (lenient_boolean, False),
 }
 _WORDS = ("stop_words", "bad_words")
 _CHOICE = "choice"  # a list like those, but an empty text in it is refused

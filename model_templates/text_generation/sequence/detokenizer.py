@@ -28,12 +28,19 @@ class Detokenizer:
         stop_words: Tokens[str] = (),
         *,
         include_stop_word: bool = False,
+        kept_token_ids: frozenset[int] = frozenset(),
     ) -> None:
+        """Special tokens are no text, but for those of ``kept_token_ids``."""
         self._tokenizer = tokenizer
         self._prompt_token_ids = prompt_token_ids
         self._context: list[list[int]] = []  # pieces of whole characters
         self._stop_words = sorted(stop_words)
         self._include_stop_word = include_stop_word
+        self._skipped: frozenset[int] | None = None
+        if kept_token_ids:
+            added = tokenizer.added_tokens_decoder.items()
+            special = {token_id for token_id, token in added if token.special}
+            self._skipped = frozenset(special) - kept_token_ids
         self._pending: list[int] = []  # tokens whose text is not complete yet
         self._text = ""
         self._num_released = 0
@@ -133,7 +140,10 @@ class Detokenizer:
         return self._stopped
 
     def _decode(self, token_ids: Tokens[int]) -> str:
+        skips = self._skipped is None
+        if self._skipped is not None:
+            token_ids = [token_id for token_id in token_ids if token_id not in self._skipped]
         text: str = self._tokenizer.decode(
-            token_ids, skip_special_tokens=True, clean_up_tokenization_spaces=False
+            token_ids, skip_special_tokens=skips, clean_up_tokenization_spaces=False
         )
         return text

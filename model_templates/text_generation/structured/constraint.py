@@ -25,13 +25,28 @@ MAX_CHOICE_BYTES = 64 * 1024  # of all together
 
 
 @dataclass(frozen=True)
+class Reasoning:
+    """What a model may write before it is held to anything: up to ``end``, from the output's
+    beginning where it is ``inside`` already, else after ``begin``. The ids are of tokens with these
+    texts, None where there are none.
+    """
+
+    begin: str
+    end: str
+    inside: bool
+    begin_id: int | None = None
+    end_id: int | None = None
+
+
+@dataclass(frozen=True)
 class Constraint:
     """``kind`` is the option that asks for it; ``texts`` is the schema's JSON or the expression
-    alone, or all choices.
+    alone, or all choices. With ``reasoning`` it begins after that.
     """
 
     kind: str
     texts: tuple[str, ...]
+    reasoning: Reasoning | None = None
 
     @property
     def text(self) -> str:

@@ -9,7 +9,7 @@ import struct
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from hf_runtime.errors import RequestError
 
@@ -80,9 +80,11 @@ class Following:
 
     def ask(self, time_limit_s: float, *, masks: bool) -> None:
         """Sends the constraint; the process ends if the grammar is not made within the limit."""
+        reasoning = self._constraint.reasoning
         asked = {
             "kind": self._constraint.kind,
             "texts": self._constraint.texts,
+            "reasoning": reasoning and asdict(reasoning),
             "time_limit_s": time_limit_s,
             "step_s": self._limits.step_s,
             "max_bytes": self._limits.max_bytes,

@@ -27,7 +27,7 @@ from typing import Any
 from hf_runtime.errors import RequestError, reason
 
 from . import frames
-from .constraint import Constraint
+from .constraint import Constraint, Reasoning
 from .llguidance_grammars import make_matcher, refusal_reason
 
 FORK, KILL = 1, 2
@@ -129,7 +129,7 @@ class Worker:
         self._masks: bool = asked["masks"]
         _limit_memory(asked["max_bytes"])
         _end_after(asked["time_limit_s"])
-        problem = self._make(Constraint(asked["kind"], tuple(asked["texts"])))
+        problem = self._make(_constraint(asked))
         _end_after(0)
         state = frames.IS_REFUSED if problem else frames.GOES_ON
         self._send(frames.STATE, 0, bytes([state]) + problem.encode())
@@ -220,6 +220,11 @@ class Worker:
                 os._exit(0)
             received += more
         return received
+
+
+def _constraint(asked: dict[str, Any]) -> Constraint:
+    reasoning = asked["reasoning"] and Reasoning(**asked["reasoning"])
+    return Constraint(asked["kind"], tuple(asked["texts"]), reasoning)
 
 
 def _tokenizer(given: dict[str, Any]) -> Any:

@@ -9,6 +9,7 @@ https://github.com/guidance-ai/llguidance
 from __future__ import annotations
 
 import functools
+import json
 import re
 from importlib import metadata
 from typing import Any
@@ -20,6 +21,7 @@ from .schema_complexity import check_complexity
 
 _SPACE = r"(\x20|\n[\x20\t]{0,32})"
 _BOUNDED = (1, 9)
+_GUIDANCE = "x-guidance"  # llguidance's options within a schema
 _MAX_LEXER_STATES = 30_000  # about half a kilobyte each
 
 
@@ -49,11 +51,62 @@ def grammar_text(constraint: Constraint) -> str:
     """The constraint as llguidance's grammar. Raises whatever llguidance raises."""
     from llguidance import LLMatcher
 
+    if constraint.reasoning is not None:
+        return str(LLMatcher.grammar_from_lark(grammar_after_reasoning(constraint)))
     if constraint.kind == "json_schema":
         return str(LLMatcher.grammar_from_json_schema(constraint.text, defaults=json_defaults()))
-    if constraint.kind == "regex":
-        return str(LLMatcher.grammar_from_regex(constraint.text))
-    return str(LLMatcher.grammar_from_regex(choice_regex(constraint)))
+    regex = choice_regex(constraint) if constraint.kind == "choice" else constraint.text
+    return str(LLMatcher.grammar_from_regex(regex))
+
+
+def grammar_after_reasoning(constraint: Constraint) -> str:
+    """A constraint that begins after reasoning, in llguidance's form of Lark. Raises whatever
+    llguidance raises.
+
+    A token of its own that ends the reasoning is none of its text, so that both are looked for.
+    https://github.com/guidance-ai/llguidance/blob/main/docs/syntax.md
+    """
+    reasoning = constraint.reasoning
+    assert reasoning is not None
+    begin, end = map(json.dumps, (reasoning.begin, reasoning.end))
+    begins = [begin, *_token(reasoning.begin_id)]
+    ends = [f"THOUGHT? {token}" for token in _token(reasoning.end_id)]
+    before = "" if reasoning.inside else f"({' | '.join(begins)})"
+    optional = "" if reasoning.inside else "?"
+    return "\n".join(
+        (
+            f"start: ({before} reasoning){optional} answer",
+            f"reasoning: ({' | '.join((*ends, 'thought'))}) SPACE?",
+            "THOUGHT: /(?s:.+)/",
+            f"thought[suffix={end}]: /(?s:.*)/",
+            r"SPACE: /\s{1,4}/",
+            f"answer: {_lark_of(constraint)}",
+        )
+    )
+
+
+def _token(token_id: int | None) -> list[str]:
+    return [] if token_id is None else [f"<[{token_id}]>"]
+
+
+def _lark_of(constraint: Constraint) -> str:
+    """The constraint without its reasoning."""
+    from llguidance import LLMatcher
+
+    if constraint.kind == "json_schema":
+        return f"%json {json.dumps(with_json_defaults(constraint.text))}"
+    regex = choice_regex(constraint) if constraint.kind == "choice" else constraint.text
+    [grammar] = json.loads(LLMatcher.grammar_from_regex(regex))["grammars"]
+    return str(grammar["lark_grammar"]).removeprefix("start: ")
+
+
+def with_json_defaults(schema: str) -> dict[str, Any]:
+    """A JSON schema with the white space that outputs may have, as far as it says none itself."""
+    found: dict[str, Any] = json.loads(schema)
+    own = found.get(_GUIDANCE)
+    if own is None or isinstance(own, dict):
+        found[_GUIDANCE] = {**json_defaults(), **(own or {})}
+    return found
 
 
 @functools.cache

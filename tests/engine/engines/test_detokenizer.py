@@ -217,6 +217,8 @@ def test_special_tokens_are_left_out() -> None:
     output = [*tokenizer("cat").input_ids, end, *tokenizer(" dog").input_ids]
     assert text_of(Detokenizer(tokenizer, [end]), output) == "cat dog"
     assert stopped(tokenizer, output, ("\0",))[1] == "cat dog"
+    keeping = Detokenizer(tokenizer, [end], kept_token_ids=frozenset([end]))
+    assert text_of(keeping, output) == "cat<end> dog"
 
 
 def test_half_a_character_at_the_end_is_given_as_the_tokenizer_gives_it() -> None:

@@ -204,7 +204,13 @@ def test_outputs_are_those_listed_or_flagged(listed: Any, flagged: Any, wanted: 
 def test_shapes_follow_the_batch() -> None:
     asked = Asked(rows=1, n=3, batched=True)
     shapes = {name: array.shape for name, array in asked.answer._outputs().items()}
-    for name in ("num_input_tokens", "prompt_logprobs", "prompt_token_ids", "num_cached_tokens"):
+    for name in (
+        "num_input_tokens",
+        "prompt_logprobs",
+        "prompt_token_ids",
+        "num_cached_tokens",
+        "chat_format",
+    ):
         assert shapes.pop(name) == (1, 1)
     assert set(shapes.values()) == {(1, 3)}
     assert asked.answer._outputs()["num_output_tokens"].dtype == np.uint32

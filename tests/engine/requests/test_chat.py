@@ -165,9 +165,65 @@ def test_nothing_but_a_templates_own_variables_can_be_set(name: str) -> None:
     )
 
 
+PLAIN = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
+USERS = "{% for m in messages %}{% if m.role != 'system' %}{{ m.content }}\n{% endif %}{% endfor %}"
+TOOL = {"type": "function", "function": {"name": "now", "parameters": {}}}
+
+
+def test_a_template_that_takes_no_tools_is_told_of_them_in_words() -> None:
+    told = '{"name": "now", "parameters": {}}'
+    for messages in ([USER], [{"role": "system", "content": "Be kind."}, USER]):
+        rendered = template(PLAIN).render(messages, [TOOL], {})
+        assert rendered.startswith("system: ")
+        assert rendered.count("system: ") == 1
+        assert told in rendered
+        assert rendered.endswith("\nuser: hi\n")
+    rendered = template(USERS).render([USER], [TOOL], {})
+    assert rendered.startswith("hi\nYou can call")
+    assert told in rendered
+
+
+def test_calls_and_outputs_are_texts_for_a_template_that_knows_none() -> None:
+    function = {"name": "now", "arguments": '{"a": 1}'}
+    messages = [
+        USER,
+        {"role": "assistant", "content": None, "tool_calls": [{"id": "1", "function": function}]},
+        {"role": "tool", "tool_call_id": "1", "content": "noon"},
+        {"role": "tool", "tool_call_id": "2", "content": [{"type": "text", "text": "one"}]},
+        {"role": "user", "content": "Well?"},
+    ]
+    assert template(PLAIN).render(messages, None, {}) == (
+        'user: hi\nassistant: <tool_call>\n{"name": "now", "arguments": {"a": 1}}\n</tool_call>\n'
+        "user: <tool_response>\nnoon\n</tool_response>\n<tool_response>\none\n</tool_response>\n"
+        "Well?\n"
+    )
+
+
+@pytest.mark.parametrize(
+    "chat_template, effort, end",
+    [
+        (CHATML, "none", "<think></think>"),
+        (CHATML, "high", "assistant\n"),
+        ("{{ messages[0].content }}", "none", "hi"),
+        ("{{ reasoning_effort }}", "low", "low"),
+    ],
+)
+def test_how_much_to_reason_is_told_as_the_template_takes_it(
+    chat_template: str, effort: str, end: str
+) -> None:
+    rendered = template(chat_template).render([USER], None, {"reasoning_effort": effort})
+    assert rendered.endswith(end)
+
+
+def test_an_effort_that_no_template_knows_is_refused() -> None:
+    chat = template("{{ messages[0].content }}</think>")
+    assert chat.format.reasoning == "think"
+    for effort in ("none", "high"):
+        assert "reasoning_effort" in error_of(chat, [USER], None, {"reasoning_effort": effort})
+
+
 def test_a_template_that_ignores_an_option_refuses_it() -> None:
     chat = template("{{ messages[0].content }}")
-    assert error_of(chat, [USER], [{}]) == "tools: this model's chat template takes none"
     assert error_of(template(CHATML), [USER], [1]) == "tools[0]: got 1, allowed: an object"
     assert error_of(chat, [USER], None, {"add_generation_prompt": False}) == (
         "chat_template_kwargs: add_generation_prompt: got false, this model's chat template "

@@ -8,12 +8,14 @@ from typing import Any
 
 import pytest
 from hf_runtime.errors import RequestError
+from hf_runtime.request.chat_formats import ChatFormat
 from text_generation.request.parsing import (
     Generation,
     GenerationRequest,
     PromptReader,
 )
 from text_generation.sequence.sampling_params import MAX_SEED, SamplingParams
+from text_generation.structured.constraint import Constraint, Reasoning
 
 from tests.engine.request_fields import fields, parse_request
 
@@ -70,6 +72,26 @@ def test_a_bare_text_is_continued_greedily_with_the_models_defaults() -> None:
     assert (row.n, row.timeout_ms, row.on_timeout) == (1, None, "partial")
     assert request.outputs == frozenset()
     assert not request.stream
+
+
+def test_the_format_of_a_chats_answer_comes_to_whoever_asks() -> None:
+    marks = {"<tool_call>": 1, "<think>": 2, "</think>": 3, "<other>": 4}
+    chat_format = ChatFormat("json", "think")
+    reader = replace(READER, chat_format=chat_format, added_tokens=marks)
+    tensors = {"messages": ["[{}]"], "tools": ["[{}]"]}
+    options = {"return_chat_format": True, "regex": "a"}
+    [row] = parse_request(fields(tensors, options), reader).rows
+    assert row.chat_format == chat_format
+    assert row.kept_token_ids == {1, 2, 3}
+    assert row.params.constraint is not None
+    reasoning = Reasoning("<think>", "</think>", inside=False, begin_id=2, end_id=3)
+    assert row.params.constraint.reasoning == reasoning
+    [row] = parse_request(fields(tensors, {"regex": "a"}), reader).rows
+    assert (row.chat_format, row.kept_token_ids) == (None, frozenset())
+    assert row.params.constraint == Constraint("regex", ("a",))
+    tensors.pop("tools")
+    [row] = parse_request(fields(tensors, options), reader).rows
+    assert row.kept_token_ids == {2, 3}
 
 
 EVERYTHING: dict[str, Any] = {

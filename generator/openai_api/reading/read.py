@@ -1,0 +1,45 @@
+"""What a piece of an answer brought, and calls in the form of OpenAI's streams."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+Call = dict[str, Any]
+
+
+@dataclass
+class Read:
+    """The model's reasoning, text that is none of a call, and calls, or parts of them."""
+
+    reasoning: str = ""
+    text: str = ""
+    calls: list[Call] = field(default_factory=list)
+
+
+def new_call(index: int, name: str, arguments: str) -> Call:
+    """The first part of a call."""
+    # Nine letters and digits: Mistral's chat templates take no other.
+    call_id = uuid.uuid4().hex[:9]
+    function = {"name": name, "arguments": arguments}
+    return {"index": index, "id": call_id, "type": "function", "function": function}
+
+
+def more_arguments(index: int, arguments: str) -> Call:
+    """A later part of a call."""
+    return {"index": index, "function": {"arguments": arguments}}
+
+
+def whole_calls(parts: Iterable[Call]) -> list[Call]:
+    """The calls of a whole answer, put together from what a stream would have sent."""
+    calls: dict[int, Call] = {}
+    for part in parts:
+        known = calls.get(part["index"])
+        if known is None:
+            function = dict(part["function"])
+            calls[part["index"]] = {"id": part["id"], "type": "function", "function": function}
+        else:
+            known["function"]["arguments"] += part["function"]["arguments"]
+    return list(calls.values())

@@ -1,0 +1,179 @@
+"""How families of models write calls of tools and their reasoning; and which family a chat template
+is of.
+
+The engine looks at a template and tells its callers the names; whoever reads the answer finds the
+form under them. Standard library only: OpenAI's API reads this file too.
+"""
+
+# ruff: noqa: RUF001, DeepSeek's marks have a bar of their own
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+MAX_HEAD = 300  # characters, more than any ``head`` matches
+
+
+@dataclass(frozen=True)
+class ToolForm:
+    """One way to write calls. ``template_marks`` are texts of which a template of it has one.
+
+    Any of ``begins`` come before a call, any of ``ends`` after it. Between them stands JSON with
+    name and arguments, or a list of such. With ``head``, a regular expression with a group
+    ``name``, its match stands before the arguments: a JSON object, or with ``parameter``, an
+    expression of the groups ``key`` and ``value``, all that it matches up to the first of ``ends``.
+    ``bare`` where an answer may be a call without any of ``begins``; ``is_python`` where calls
+    look like Python's. ``inner`` are its other texts that may be special tokens.
+    """
+
+    template_marks: tuple[str, ...]
+    begins: tuple[str, ...]
+    ends: tuple[str, ...] = ()
+    head: str = ""
+    parameter: str = ""
+    bare: bool = False
+    is_python: bool = False
+    inner: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class ReasoningForm:
+    """What begins and ends a model's reasoning, which comes before its answer."""
+
+    begin: str
+    end: str
+
+
+JSON = "json"  # of templates that none of the others is found in
+TOOL_FORMS = {
+    "kimi_k2": ToolForm(
+        ("<|tool_calls_section_begin|>",),
+        ("<|tool_calls_section_begin|>", "<|tool_call_begin|>"),
+        ("<|tool_call_end|>", "<|tool_calls_section_end|>"),
+        r"(?:functions\.)?(?P<name>[^\s<:]{1,128})(?::\d{1,9})?\s{0,8}"
+        r"<\|tool_call_argument_begin\|>\s{0,8}(?=\{)",
+        inner=("<|tool_call_argument_begin|>",),
+    ),
+    "deepseek": ToolForm(  # V3 has the type function before the name, and a block of json
+        ("<｜tool▁calls▁begin｜>",),
+        ("<｜tool▁calls▁begin｜>", "<｜tool▁call▁begin｜>"),
+        ("```", "<｜tool▁call▁end｜>", "<｜tool▁calls▁end｜>"),
+        r"(?:function<｜tool▁sep｜>)?(?P<name>[^\s<]{1,128})(?:<｜tool▁sep｜>|\s{0,8}```json)"
+        r"\s{0,8}(?=\{)",
+        inner=("<｜tool▁sep｜>",),
+    ),
+    "mistral": ToolForm(  # the older ones have a list of JSON
+        ("[TOOL_CALLS]",),
+        ("[TOOL_CALLS]",),
+        head=r"(?P<name>[^\s\[{<]{1,128})(?:\[CALL_ID\]\w{1,64})?(?:\[ARGS\])?\s{0,8}(?=\{)",
+        bare=True,
+        inner=("[CALL_ID]", "[ARGS]"),
+    ),
+    "qwen3_coder": ToolForm(
+        ("<function=",),
+        ("<tool_call>",),
+        ("</function>", "</tool_call>"),
+        r"<function=(?P<name>[^>\n]{1,128})>",
+        r"<parameter=(?P<key>[^>\n]+)>\n?(?P<value>.*?)\n?</parameter>",
+    ),
+    "glm45": ToolForm(
+        ("<arg_key>",),
+        ("<tool_call>",),
+        ("</tool_call>",),
+        r"(?P<name>[^\s<{]{1,128})\s{0,8}(?=<arg_key>|</tool_call>)",
+        r"<arg_key>(?P<key>.*?)</arg_key>\s*<arg_value>(?P<value>.*?)</arg_value>",
+        inner=("<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>"),
+    ),
+    "pythonic": ToolForm(
+        ("<|python_start|>", "[func_name1("),
+        ("<|python_start|>",),
+        ("<|python_end|>",),
+        bare=True,
+        is_python=True,
+    ),
+    "phi4_mini": ToolForm(
+        (), ("functools", "<|tool_call|>", "<tool_call>"), ("<|/tool_call|>", "</tool_call>")
+    ),
+    JSON: ToolForm(  # Hermes, Qwen, Llama 3, Granite
+        (),
+        ("<tool_call>", "<|tool_call|>", "<|python_tag|>", "[TOOL_CALLS]"),
+        ("</tool_call>",),
+        bare=True,
+    ),
+}
+REASONING_FORMS = {
+    "think": ReasoningForm("<think>", "</think>"),
+    "mistral": ReasoningForm("[THINK]", "[/THINK]"),
+    "seed": ReasoningForm("<seed:think>", "</seed:think>"),
+    "cohere": ReasoningForm("<|START_THINKING|>", "<|END_THINKING|>"),
+    "granite": ReasoningForm("Here is my thought process:", "Here is my response:"),
+}
+
+
+@dataclass(frozen=True)
+class ChatFormat:
+    """How an answer to a chat is to be read: the names of its forms, ``reasoning`` None where the
+    model writes none; ``inside`` where the prompt has begun the reasoning.
+    """
+
+    tools: str = JSON
+    reasoning: str | None = None
+    inside: bool = False
+
+    @property
+    def tool_form(self) -> ToolForm:
+        """How it writes calls."""
+        return TOOL_FORMS[self.tools]
+
+    @property
+    def reasoning_form(self) -> ReasoningForm | None:
+        """What begins and ends its reasoning."""
+        return REASONING_FORMS[self.reasoning] if self.reasoning else None
+
+    def marks(self, *, tools: bool) -> tuple[str, ...]:
+        """The texts that whoever reads the answer needs, though they may be special tokens."""
+        reasoning, calls = self.reasoning_form, self.tool_form
+        found = (reasoning.begin, reasoning.end) if reasoning else ()
+        return (*found, *calls.begins, *calls.ends, *calls.inner) if tools else found
+
+    def after(self, prompt: str, *, continues: bool = False) -> ChatFormat:
+        """The format of the answer to a rendered prompt, which may have begun the reasoning, or
+        ended it; ``continues`` where the prompt ends within an answer.
+        """
+        form = self.reasoning_form
+        if form is None:
+            return self
+        text = prompt.rstrip()
+        if continues:
+            inside = text.rfind(form.begin) > text.rfind(form.end)
+        else:
+            inside = text.endswith(form.begin)
+        is_over = not inside and (continues or text.endswith(form.end))
+        return ChatFormat(self.tools, None if is_over else self.reasoning, inside)
+
+    def to_json(self) -> str:
+        """As the output ``chat_format`` has it."""
+        return json.dumps(vars(self))
+
+
+def format_of(template: str, tools: str = "auto", reasoning: str = "auto") -> ChatFormat:
+    """The format of a chat template's answers; names other than ``auto`` are taken as they are,
+    ``none`` for no reasoning.
+    """
+    if tools == "auto":
+        found = (n for n, form in TOOL_FORMS.items() if _has(template, form.template_marks))
+        tools = next(found, JSON)
+    if reasoning == "auto":
+        ends = (n for n, form in REASONING_FORMS.items() if form.end in template)
+        reasoning = next(ends, "none")
+    return ChatFormat(tools, None if reasoning == "none" else reasoning)
+
+
+def read_format(text: str) -> ChatFormat:
+    """What ``to_json`` has written; of an empty text the format without reasoning."""
+    return ChatFormat(**json.loads(text)) if text else ChatFormat()
+
+
+def _has(template: str, marks: tuple[str, ...]) -> bool:
+    return any(mark in template for mark in marks)

@@ -1,0 +1,76 @@
+"""What an output is held to begins after the model's reasoning."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from llguidance import LLTokenizer
+from text_generation.structured.constraint import Constraint, Reasoning
+from text_generation.structured.llguidance_grammars import make_matcher
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+
+from tests.engine.sampling.test_structured import Grammars, byte_level
+
+SCHEMA = '{"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}'
+CONSTRAINTS = {
+    '{"a": 1}': Constraint("json_schema", (SCHEMA,)),
+    "a/b\n12": Constraint("regex", ("a/b\n[0-9]{2}",)),
+    "yes": Constraint("choice", ("yes", "no")),
+}
+
+
+@pytest.fixture(scope="module", params=[True, False], ids=["special", "added"])
+def tokenizer(request: pytest.FixtureRequest) -> Any:
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    made = Tokenizer(models.BPE(vocab={c: n for n, c in enumerate(alphabet)}, merges=[]))
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = decoders.ByteLevel()
+    made.add_special_tokens([AddedToken("<end>", special=True)])
+    marks = [AddedToken(text, special=request.param) for text in ("<think>", "</think>")]
+    made.add_special_tokens(marks) if request.param else made.add_tokens(marks)
+    return made
+
+
+@pytest.mark.parametrize("answer", CONSTRAINTS)
+@pytest.mark.parametrize("inside", [True, False])
+def test_the_constraint_begins_after_the_reasoning(
+    tokenizer: Any, inside: bool, answer: str
+) -> None:
+    begin_id, end_id = map(tokenizer.token_to_id, ("<think>", "</think>"))
+    own = LLTokenizer(tokenizer.to_str(), eos_token=tokenizer.token_to_id("<end>"))
+
+    def spelt(text: str) -> list[int]:
+        return [i for one in text for i in tokenizer.encode(one, add_special_tokens=False).ids]
+
+    def is_taken(reasoning: Reasoning, *pieces: str | int) -> bool:
+        constraint = CONSTRAINTS[answer]
+        held = Constraint(constraint.kind, constraint.texts, reasoning)
+        matcher, _ = make_matcher(own, held)
+        ids = [i for p in pieces for i in ([p] if isinstance(p, int) else spelt(p))]
+        return all(matcher.consume_token(i) for i in ids) and bool(matcher.is_accepting())
+
+    for ids in ((None, None), (begin_id, end_id)):
+        held = Reasoning("<think>", "</think>", inside, *ids)
+        begin = "" if inside else "<think>"
+        assert is_taken(held, begin, "hm </thin {", "</think>", answer)
+        assert is_taken(held, begin, "</think>\n\n", answer)
+        assert not is_taken(held, begin, "hm", answer)
+        assert not is_taken(held, begin, "hm</think>", "x" + answer)
+        assert is_taken(held, answer) is not inside
+    begins = "" if inside else begin_id
+    assert is_taken(held, begins, "hm {}", end_id, "\n", answer)
+    assert is_taken(held, begins, end_id, answer)
+
+
+def test_the_process_of_a_grammar_is_told_of_the_reasoning() -> None:
+    tokenizer = byte_level()
+    grammars = Grammars(tokenizer)
+    reasoning = Reasoning("<think>", "</think>", inside=True)
+    following = grammars.compile(Constraint("choice", ("yes",), reasoning))
+    grammar = following()
+    for token_id in tokenizer("hm</think>yes").input_ids:
+        assert not grammar.is_complete
+        grammar.follow(token_id)
+    assert grammar.is_complete
+    grammars.close()

@@ -1,0 +1,251 @@
+"""Answers as families of models write them: reasoning, calls and text, however the pieces come."""
+
+# ruff: noqa: RUF001, DeepSeek's marks have a bar of their own
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from typing import Any, get_args, get_type_hints
+
+import pytest
+from hf_runtime.request.chat_formats import REASONING_FORMS, TOOL_FORMS, format_of
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from text_generation.options import Options
+
+from generator.openai_api.reading.answer_reader import AnswerReader
+from generator.openai_api.reading.read import whole_calls
+from generator.openai_api.schema.tools import Tools
+from generator.spec.runtime_rules import ChatFormat
+
+PARAMETERS = {
+    "type": "object",
+    "properties": {"city": {"type": "string"}, "days": {"type": "integer"}},
+}
+LISTED = [
+    {"type": "function", "function": {"name": "weather", "parameters": PARAMETERS}},
+    {"type": "function", "function": {"name": "now"}},
+]
+TOOLS = Tools(LISTED, frozenset(["weather", "now"]), None, parallel=True)
+CITY = 'Pa} "ris" \\ <tool'
+WEATHER = ("weather", {"city": CITY, "days": 3})
+NOW: tuple[str, Any] = ("now", {})
+ARGUMENTS = json.dumps(WEATHER[1])
+AS_JSON = f'{{"name": "weather", "arguments": {ARGUMENTS}}}'
+PYTHON = f"weather(city={CITY!r}, days=3)"
+# (family, what its model writes, the text beside the calls, the calls)
+WRITTEN = [
+    ("json", f"Well.\n<tool_call>\n{AS_JSON}\n</tool_call>", "Well.\n", [WEATHER]),
+    ("json", f"<|tool_call|>[{AS_JSON}]", "", [WEATHER]),
+    ("json", f"<|python_tag|>{AS_JSON}; {AS_JSON}", "", [WEATHER, WEATHER]),
+    ("phi4_mini", f"functools[{AS_JSON}]", "", [WEATHER]),
+    ("phi4_mini", "import functools as f", "import functools as f", []),
+    ("mistral", f"Well.[TOOL_CALLS] [{AS_JSON}]", "Well.", [WEATHER]),
+    (
+        "mistral",
+        f"[TOOL_CALLS]weather{ARGUMENTS}[TOOL_CALLS]now[CALL_ID]abc12[ARGS]{{}}",
+        "",
+        [WEATHER, NOW],
+    ),
+    ("mistral", "[TOOL_CALLS]other{}", "[TOOL_CALLS]other{}", []),
+    (
+        "deepseek",
+        (
+            "Well.<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>weather\n```json\n"
+            f"{ARGUMENTS}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>"
+        ),
+        "Well.",
+        [WEATHER],
+    ),
+    (
+        "deepseek",
+        (
+            f"<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>weather<｜tool▁sep｜>{ARGUMENTS}"
+            "<｜tool▁call▁end｜><｜tool▁call▁begin｜>now<｜tool▁sep｜>{}<｜tool▁call▁end｜>"
+            "<｜tool▁calls▁end｜>"
+        ),
+        "",
+        [WEATHER, NOW],
+    ),
+    (
+        "kimi_k2",
+        (
+            "Well.<|tool_calls_section_begin|><|tool_call_begin|>functions.weather:0"
+            f"<|tool_call_argument_begin|>{ARGUMENTS}<|tool_call_end|><|tool_call_begin|>"
+            "functions.now:1<|tool_call_argument_begin|>{}<|tool_call_end|>"
+            "<|tool_calls_section_end|>"
+        ),
+        "Well.",
+        [WEATHER, NOW],
+    ),
+    (
+        "qwen3_coder",
+        (
+            f"Well.\n<tool_call>\n<function=weather>\n<parameter=city>\n{CITY}\n</parameter>\n"
+            "<parameter=days>\n3\n</parameter>\n</function>\n</tool_call>\n<tool_call>\n"
+            "<function=now>\n</function>\n</tool_call>"
+        ),
+        "Well.\n",
+        [WEATHER, NOW],
+    ),
+    (
+        "glm45",
+        (
+            f"Well.\n<tool_call>weather\n<arg_key>city</arg_key>\n<arg_value>{CITY}</arg_value>\n"
+            "<arg_key>days</arg_key>\n<arg_value>3</arg_value>\n</tool_call>\n<tool_call>now\n"
+            "</tool_call>"
+        ),
+        "Well.\n",
+        [WEATHER, NOW],
+    ),
+    ("pythonic", f"[{PYTHON}, now()]", "", [WEATHER, NOW]),
+    ("pythonic", f"<|python_start|>[{PYTHON}]<|python_end|>", "", [WEATHER]),
+    ("pythonic", "[one, two(", "[one, two(", []),
+    ("pythonic", "[weather(1)] and more", "[weather(1)] and more", []),
+    ("pythonic", "[now(x=nothing)]", "[now(x=nothing)]", []),
+]
+
+
+def read(reader: AnswerReader, pieces: list[str]) -> Any:
+    """The reasoning, the text, the calls and why it ended."""
+    reasoning, text, parts = "", "", []
+    for number, piece in enumerate(pieces, start=1):
+        found = reader.read(piece, ends=number == len(pieces))
+        reasoning, text = reasoning + found.reasoning, text + found.text
+        parts += found.calls
+    functions = [call["function"] for call in whole_calls(parts)]
+    calls = [(one["name"], json.loads(one["arguments"])) for one in functions]
+    return reasoning, text, calls, reader.finish_reason("stop")
+
+
+def pieces_of(written: str, cuts: list[int]) -> list[str]:
+    ends = sorted({0, len(written), *(cut % (len(written) + 1) for cut in cuts)})
+    return [written[begin:end] for begin, end in pairwise(ends)] or [""]
+
+
+CUTS = st.lists(st.integers(0, 10**6), max_size=40)
+
+
+@pytest.mark.parametrize("family, written, text, calls", WRITTEN)
+@given(cuts=CUTS)
+@settings(max_examples=40, deadline=None)
+def test_calls_of_each_family_are_found_however_the_pieces_come(
+    family: str, written: str, text: str, calls: Any, cuts: list[int]
+) -> None:
+    reason = "tool_calls" if calls else "stop"
+    for pieces in ([written], list(written), pieces_of(written, cuts)):
+        found = read(AnswerReader(TOOLS, ChatFormat(family)), pieces)
+        assert found == ("", text, calls, reason)
+
+
+MARKS = [mark for form in TOOL_FORMS.values() for mark in (*form.begins, *form.ends, *form.inner)]
+SCRAPS = st.sampled_from(
+    [*MARKS, "<think>", "</think>", AS_JSON, ARGUMENTS, "weather", "functions.now:3", " \n", '{"a',
+     "<function=now>", "[weather(", "now()]", "a", "[", "```json", "[now()]", '{"name": "now"}']
+)  # fmt: skip
+
+
+@given(
+    family=st.sampled_from(sorted(TOOL_FORMS)),
+    inside=st.booleans(),
+    scraps=st.lists(SCRAPS, max_size=12),
+    cuts=CUTS,
+)
+@settings(max_examples=400, deadline=None)
+def test_a_stream_says_what_the_whole_says(
+    family: str, inside: bool, scraps: list[str], cuts: list[int]
+) -> None:
+    written = "".join(scraps)
+    form = ChatFormat(family, "think", inside)
+    whole = read(AnswerReader(TOOLS, form), [written])
+    assert read(AnswerReader(TOOLS, form), pieces_of(written, cuts)) == whole
+    assert read(AnswerReader(TOOLS, form), list(written) or [""]) == whole
+
+
+@pytest.mark.parametrize("name", sorted(REASONING_FORMS))
+@given(cuts=CUTS)
+@settings(max_examples=30, deadline=None)
+def test_reasoning_is_told_apart_from_the_answer(name: str, cuts: list[int]) -> None:
+    form = REASONING_FORMS[name]
+    rest = f"Let me\n see </ {form.end}\n\n<b>Yes</b> {form.end} \n"
+    for inside, begin in ((True, ""), (True, f"\n{form.begin} "), (False, f" {form.begin}\n")):
+        reader = AnswerReader(None, ChatFormat("json", name, inside))
+        found = read(reader, pieces_of(begin + rest, cuts))
+        assert found == ("Let me\n see </", f"<b>Yes</b> {form.end} \n", [], "stop")
+
+
+@pytest.mark.parametrize(
+    "written, inside, expected",
+    [
+        ("no reasoning", False, ("", "no reasoning")),
+        ("  <thi", False, ("", "  <thi")),
+        ("cut off </th", True, ("cut off </th", "")),
+        ("", True, ("", "")),
+        (" <think> </think> ", False, ("", "")),
+    ],
+)
+def test_reasoning_may_be_absent_or_without_an_end(
+    written: str, inside: bool, expected: Any
+) -> None:
+    for pieces in ([written], list(written) or [""]):
+        found = read(AnswerReader(None, ChatFormat("json", "think", inside)), pieces)
+        assert found[:2] == expected
+
+
+@given(cuts=CUTS)
+@settings(max_examples=60, deadline=None)
+def test_calls_that_are_asked_for_come_as_they_are_written(cuts: list[int]) -> None:
+    forced = Tools(LISTED, TOOLS.names, "", parallel=True)
+    written = f'[ {AS_JSON},\n  {{"name":"now","arguments" : {{"a": {{"}}": "\\\\"}}}}}} ]'
+    reader = AnswerReader(forced, ChatFormat())
+    expected = [WEATHER, ("now", {"a": {"}": "\\"}})]
+    assert read(reader, pieces_of(written, cuts)) == ("", "", expected, "tool_calls")
+
+
+def test_arguments_that_are_asked_for_stream() -> None:
+    forced = Tools(LISTED, TOOLS.names, "", parallel=True)
+    reader = AnswerReader(forced, ChatFormat("json", "think", inside=True))
+    assert reader.read("I thin", ends=False).reasoning == "I thin"
+    assert not reader.read('k</think>\n[{"name": "wea', ends=False).calls
+    first = reader.read('ther", "arguments": {"city": "Par', ends=False).calls
+    assert [part["function"] for part in first] == [
+        {"name": "weather", "arguments": ""},
+        {"arguments": '{"city": "Par'},
+    ]
+    assert reader.read("i", ends=False).calls[0]["function"]["arguments"] == "i"
+    assert reader.finish_reason("length") == "length"
+
+
+TEMPLATES = {
+    "kimi_k2": "{% if tools %}<|tool_calls_section_begin|>{% endif %}",
+    "deepseek": "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>",
+    "mistral": "[AVAILABLE_TOOLS][TOOL_CALLS]",
+    "qwen3_coder": "<tool_call>\n<function=example>",
+    "glm45": "<tool_call>{{ name }}<arg_key>",
+    "pythonic": "<|python_start|>",
+    "json": "<tool_call>",
+}
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_a_templates_own_marks_say_its_family(name: str) -> None:
+    assert format_of(TEMPLATES[name]) == ChatFormat(name)
+    assert format_of(TEMPLATES[name], "phi4_mini", "granite") == ChatFormat("phi4_mini", "granite")
+    assert format_of(TEMPLATES[name] + "</think>").reasoning == "think"
+    assert format_of(TEMPLATES[name] + "</think>", "auto", "none").reasoning is None
+
+
+def test_every_family_can_be_chosen_by_its_key() -> None:
+    hints = get_type_hints(Options)
+    assert set(get_args(hints["tool_parser"])) == {"auto", *TOOL_FORMS}
+    assert set(get_args(hints["reasoning_parser"])) == {"auto", "none", *REASONING_FORMS}
+
+
+def test_the_prompt_says_where_an_answer_begins() -> None:
+    form = ChatFormat("json", "think")
+    assert form.after("User: <think> Assistant:") == form
+    assert form.after("Assistant: <think>\n") == ChatFormat("json", "think", inside=True)
+    assert form.after("Assistant: <think>\n\n</think>\n\n") == ChatFormat("json")
+    assert form.after("Assistant: <think>Well", continues=True).inside
+    assert form.after("<think></think> Well", continues=True) == ChatFormat("json")
