@@ -32,6 +32,7 @@ from generator.openai_api.routes.encoders.endpoint import EncoderEndpoint
 from generator.openai_api.routes.endpoint import Endpoint, of_api
 from generator.openai_api.routes.merging import merged, single
 from generator.openai_api.routes.responses import RESPONSES
+from generator.openai_api.routes.tokens import TOKENS
 from generator.openai_api.schema.errors import ApiError
 from generator.openai_api.schema.json_body import read_object
 from generator.openai_api.schema.media import MediaPart, tensors, with_places
@@ -55,6 +56,7 @@ _GENERATING = (
     of_api(completions.COMPLETIONS, completions.OPERATION),
     of_api(chat.CHAT, chat.OPERATION),
     *(RESPONSES, messages.MESSAGES, messages.COUNT_TOKENS),
+    *TOKENS,
 )
 
 
@@ -126,7 +128,9 @@ class OpenAiApp:
             self._connections.waits(request.protocol)
 
     async def _asked(self, request: web.Request, read: Callable[[dict[str, Any]], Asked]) -> Asked:
-        """What the body asks for. Raises ApiError."""
+        """What the body asks for, or without one the query. Raises ApiError."""
+        if request.method == "GET":
+            return read(dict(request.query))
         data = await self._bodies.read(request)
         self._connections.is_answered(request.protocol)
         if len(data) < _LARGE_BYTES:

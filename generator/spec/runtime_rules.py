@@ -22,6 +22,7 @@ from hf_runtime.request.chat_formats import (  # noqa: E402
     ToolForm,
     read_format,
 )
+from hf_runtime.request.tensors import TOKENIZER_QUESTION  # noqa: E402
 from hf_runtime.weights.file_hashes import RECORD_FILE, FileHashes, hash_file  # noqa: E402
 from hf_runtime.weights.hub_files import (  # noqa: E402
     NotServableError,
@@ -59,6 +60,7 @@ __all__ = [
     "MAX_HEAD",
     "NUMPY_VARIABLE",
     "RECORD_FILE",
+    "TOKENIZER_QUESTION",
     "BrokenEnvironmentError",
     "ChatFormat",
     "Difference",

@@ -6,16 +6,18 @@ only as a place to submit sequences to and to cancel them at, and to start and s
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import lru_cache, partial
 
+import numpy as np
 from hf_runtime.errors import RequestError, RuntimeModelError
 from hf_runtime.metrics.publishing import Family
 from hf_runtime.request.cancellation import CancellationWatch
 from hf_runtime.request.plain_request import RequestLike, tensor_of
-from hf_runtime.request.responder import Responder, answer_failure
+from hf_runtime.request.responder import Responder, answer_failure, strings
 from hf_runtime.request.tensors import RequestFields
 
 from .loading import LoadedModel
@@ -23,6 +25,7 @@ from .request.answer import Answer, Choice, wanted_outputs
 from .request.parsing import CheckedRequest, Generation, GenerationRequest, check_request
 from .request.reading_threads import ReadingThreads
 from .request.source_memory import SourceMemory
+from .request.tokenizer_questions import Question, TokenizerDesk
 from .sampling.sampler import choice_seed
 from .sequence.detokenizer import Detokenizer
 from .sequence.sequence import Sequence
@@ -41,6 +44,9 @@ class Reception:
         self.description, self.unload_grace_s = loaded.description, loaded.unload_grace_s
         self._engine = loaded.engine
         self._batched = batched
+        self._tokenizer = TokenizerDesk(
+            loaded.tokenizer, loaded.reader, loaded.engine.max_model_len
+        )
         self._reading = ReadingThreads(files=bool(loaded.reader.fields.files))
         self._source_memory = SourceMemory.of_free()
         # With the bytes of its sources; changed one key at a time, which is atomic.
@@ -68,6 +74,14 @@ class Reception:
         arrived_s = time.monotonic()
         try:
             fields = RequestFields(request, tensor_of, batched=self._batched)
+            question = self._tokenizer.question(fields)
+            if question is not None:
+                self._reading.run(
+                    question.num_characters,
+                    partial(self._tell, question, frozenset(listed), responder),
+                    partial(answer_failure, responder),
+                )
+                return
             checked = check_request(fields, self.loaded.reader)
             # Clients of TensorRT-LLM, which alone know this input, read its flat outputs.
             batched = self._batched and not fields.has_tensor("beam_width")
@@ -76,6 +90,19 @@ class Reception:
             self._reading.run(checked.num_characters, read, partial(answer_failure, responder))
         except Exception as error:
             answer_failure(responder, error)
+
+    def _tell(self, question: Question, listed: frozenset[str], responder: Responder) -> None:
+        """Answers as a generation without a token would be."""
+        told = question.answer()
+        outputs = {
+            "text_output": strings([json.dumps(told, ensure_ascii=False)]),
+            "finish_reason": strings(["stop"]),
+            "num_input_tokens": np.array([told.get("count", 0)], dtype=np.uint32),
+            "num_output_tokens": np.array([0], dtype=np.uint32),
+        }
+        shape = (1, 1) if self._batched else (1,)
+        found = {name: one.reshape(shape) for name, one in outputs.items() if name in listed}
+        responder.send(found, final=True)
 
     def _read(
         self,

@@ -135,6 +135,8 @@ class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
                 await context.abort(grpc.StatusCode.INVALID_ARGUMENT, wrong)
             return answer
         inputs = self._note(request)
+        if "tokenizer" in inputs:
+            return _tokenized(inputs, request)
         prompt, error = _prompt(inputs), _error(inputs)
         if error:
             await self._let_others_begin()
@@ -158,6 +160,10 @@ class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
                 )
                 continue
             inputs = self._note(request)
+            if "tokenizer" in inputs:
+                answer = _tokenized(inputs, request)
+                yield service_pb2.ModelStreamInferResponse(infer_response=answer)
+                continue
             prompt, error = _prompt(inputs), _error(inputs)
             if error:
                 await self._let_others_begin()
@@ -280,7 +286,7 @@ class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
             else _value(tensor.datatype, data)
             for tensor, data in zip(request.inputs, request.raw_input_contents, strict=True)
         }
-        inputs["sampling_parameters"] = json.loads(inputs["sampling_parameters"])
+        inputs["sampling_parameters"] = json.loads(inputs.get("sampling_parameters", "{}"))
         inputs.update({name: one.string_param for name, one in request.parameters.items()})
         self.seen.append({**inputs, "model": request.model_name})
         self.shapes += [list(tensor.shape) for tensor in request.inputs]
@@ -345,8 +351,21 @@ def _prompt(inputs: dict[str, Any]) -> str:
     if "messages" in inputs:
         return str(json.loads(inputs["messages"])[-1].get("content"))
     if "input_ids" in inputs:
-        return " ".join(map(str, inputs["input_ids"]))
+        ids = inputs["input_ids"]
+        return " ".join(map(str, ids if isinstance(ids, list) else [ids]))
     return str(inputs["text_input"])
+
+
+def _tokenized(inputs: dict[str, Any], request: Any) -> Any:
+    """Words are tokens, by their lengths."""
+    ask, words = json.loads(inputs["tokenizer"])["ask"], _prompt(inputs).split(" ")
+    tokens = {"count": len(words), "max_model_len": 99, "tokens": [*map(len, words)]}
+    told: dict[str, dict[str, Any]] = {
+        "tokenize": {**tokens, "token_strs": None},
+        "detokenize": {"prompt": _prompt(inputs)},
+        "info": {"tokenizer_class": "Words"},
+    }
+    return _response(request, [json.dumps(told[ask])], ["stop"], len(words), [[]], [], "")
 
 
 def _chunks(inputs: dict[str, Any], request: Any) -> list[Any]:

@@ -6,6 +6,7 @@ The fake model repeats the last message, so a message is also what the model wou
 from __future__ import annotations
 
 import base64
+import json
 from typing import Any
 
 import pytest
@@ -198,11 +199,10 @@ def test_tokens_are_counted(api: Translator) -> None:
     messages = [{"role": "user", "content": "a b c"}]
     choice = {"type": "any"}
     body = {"model": "echo", "messages": messages, "tools": TOOLS, "tool_choice": choice}
-    # The fake counts what it writes and 3.
-    assert api.post("/v1/messages/count_tokens", **body).body == {"input_tokens": 4}
-    parameters = api.triton.seen[-1]["sampling_parameters"]
-    assert parameters["max_tokens"] == 1
-    assert "json_schema" not in parameters
+    assert api.post("/v1/messages/count_tokens", **body).body == {"input_tokens": 3}
+    seen = api.triton.seen[-1]
+    assert json.loads(seen.pop("tokenizer")) == {"ask": "tokenize"}, "nothing is generated"
+    assert set(seen) - {"sampling_parameters", "model"} == {"messages", "tools"}
 
 
 @pytest.mark.parametrize(

@@ -112,6 +112,38 @@ def test_an_embedding_model_ranks_and_answers_coheres_embeddings(client: openai.
         assert result["relevance_score"] == pytest.approx(scores[result["index"]], abs=1e-5)
 
 
+def test_a_tokenizer_tells_the_tokens_that_a_prompt_has(client: openai.OpenAI) -> None:
+    root = str(client.base_url).removesuffix("/v1/")
+
+    def ask(path: str, **body: object) -> Any:
+        return client.post(f"{root}/{path}", cast_to=object, body={"model": "demo", **body})
+
+    told = ask("tokenize", prompt="I am going", return_token_strs=True)
+    asked: dict[str, Any] = {"model": "demo", "max_tokens": 1}
+    usage = client.completions.create(prompt="I am going", **asked).usage
+    assert usage is not None
+    assert told["count"] == len(told["tokens"]) == len(told["token_strs"]) == usage.prompt_tokens
+    assert ask("detokenize", tokens=told["tokens"])["prompt"] == "I am going"
+    messages: Any = [{"role": "user", "content": "I am going"}]
+    chat = client.chat.completions.create(messages=messages, **asked)
+    assert chat.usage is not None
+    count = ask("tokenize", messages=messages)["count"]
+    assert count == chat.usage.prompt_tokens
+    counted = ask("v1/messages/count_tokens", messages=messages)
+    assert counted == {"input_tokens": count}
+    long = ask("tokenize", prompt="I am going " * 5000)
+    assert long["count"] > told["max_model_len"], "a prompt may be longer than the model takes"
+    info: Any = client.get(f"{root}/tokenizer_info?model=demo", cast_to=object)
+    assert (
+        info["eos_token"]
+        in ask("detokenize", tokens=ask("tokenize", prompt=info["eos_token"])["tokens"])["prompt"]
+    )
+    assert "user" in info["chat_template"]
+    assert not [name for name in info if name.endswith(("_file", "name_or_path"))]
+    with pytest.raises(openai.BadRequestError, match="tokens: got 99999999, allowed: integers"):
+        ask("detokenize", tokens=[99_999_999])
+
+
 def test_models(client: openai.OpenAI) -> None:
     names = [model.id for model in client.models.list()]
     assert names == sorted(names)

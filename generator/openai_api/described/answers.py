@@ -222,6 +222,33 @@ class TokenCount(Struct):
     input_tokens: int
 
 
+class Tokens(Struct):
+    """Of a prompt."""
+
+    count: int
+    max_model_len: int
+    tokens: list[int]
+    token_strs: list[str] | None
+
+
+class Detokenized(Struct):
+    """A text."""
+
+    prompt: str
+
+
+class TokenizerInfo(Struct):
+    """``tokenizer_config.json``."""
+
+    tokenizer_class: str
+    chat_template: str | None
+    max_model_len: int
+    bos_token: str | None
+    eos_token: str | None
+    pad_token: str | None
+    unk_token: str | None
+
+
 class Embedding(Struct):
     """One text's vector: numbers, or their float32 in base64."""
 

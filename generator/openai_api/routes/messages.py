@@ -5,16 +5,17 @@ calls; here they are written as Anthropic's content blocks, events and errors.
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncGenerator, Mapping
-from contextlib import aclosing
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from generator.openai_api.described import answers
 from generator.openai_api.described.operation import EVENTS, Operation
 from generator.openai_api.routes import chat
-from generator.openai_api.routes.answers import Answer, Chunks
+from generator.openai_api.routes.answers import Answer
 from generator.openai_api.routes.endpoint import Endpoint, TypedEvents, named
+from generator.openai_api.routes.tokens import Told, of_chat
 from generator.openai_api.schema import messages
 from generator.openai_api.schema.api import Choice
 from generator.openai_api.schema.errors import ApiError
@@ -49,7 +50,8 @@ def read_count(body: Mapping[str, Any]) -> GenerationRequest:
     choice = body.get("tool_choice")
     is_none = isinstance(choice, dict) and choice.get("type") == "none"
     prompt = {name: body[name] for name in body if name not in ("tool_choice", "output_config")}
-    return read({**prompt, "tool_choice": choice if is_none else None, "max_tokens": 1})
+    asked = {**prompt, "tool_choice": choice if is_none else None, "max_tokens": 1}
+    return of_chat(read(asked))
 
 
 def is_under(path: str) -> bool:
@@ -196,26 +198,8 @@ def _as_object(arguments: str) -> Any:
         return {}
 
 
-@dataclass(frozen=True)
-class TokenCount:
-    """How many tokens the prompt has, by the model itself: it is asked for a single token."""
-
-    answer: Answer
-
-    async def whole(self, chunks: Chunks) -> Json:
-        """The count. Raises ApiError."""
-        async with aclosing(chunks):
-            async for _, chunk in chunks:
-                return {"input_tokens": chunk.num_input_tokens}
-        raise ApiError(500, "the model's answer broke off")
-
-    def events(self, chunks: Chunks) -> AsyncGenerator[bytes, None]:
-        """Never asked for: ``read_count`` takes no stream."""
-        raise NotImplementedError
-
-    def failed(self, error: ApiError) -> bytes:
-        """As ``events``."""
-        raise NotImplementedError
+def _count(told: Json) -> Json:
+    return {"input_tokens": told["count"]}
 
 
 MESSAGES = Endpoint(
@@ -227,7 +211,7 @@ MESSAGES = Endpoint(
     ),
 )
 COUNT_TOKENS = Endpoint(
-    *(f"{PATH}/count_tokens", CHAT_TASKS, "msg_", read_count, TokenCount),
+    *(f"{PATH}/count_tokens", CHAT_TASKS, "msg_", read_count, partial(Told, write=_count)),
     Operation(
         *("Count a chat's tokens, as Anthropic's API", answers.TokenCount, messages.COUNTED),
         error=answers.MessageError,

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 from generator.openai_api.schema.errors import (
     ApiError,
+    bad_field,
     model_is_loading,
     model_not_found,
     wrong_task,
@@ -96,9 +97,12 @@ class Catalog:
         return self._models
 
     async def find(self, name: str, tasks: Sequence[str] = ()) -> ServedModel:
-        """The model of that name. Raises ApiError: 404 where there is none, or it is of none of
-        ``tasks``; 503 while it is being loaded.
+        """The model of that name; without a name the only one. Raises ApiError: 400 where several
+        could be meant; 404 where there is none, or it is of none of ``tasks``; 503 while it is
+        being loaded.
         """
+        if not name:
+            return self._only_one(await self.models(), tasks)
         found = _of_name(name, await self.models())
         if found is None:
             found = _of_name(name, await self.models(_MISSES_GOOD_FOR_S))
@@ -109,6 +113,13 @@ class Catalog:
         if tasks and found.task not in tasks:
             raise wrong_task(name, found.task, tasks, self._named(tasks))
         return found
+
+    def _only_one(self, models: Mapping[str, ServedModel], tasks: Sequence[str]) -> ServedModel:
+        found = [one for one in models.values() if one.task in tasks and not one.adapter]
+        if len(found) != 1:
+            allowed = f"one of {', '.join(self._named(tasks))}" if found else "none is ready"
+            raise bad_field("model", "none", allowed)
+        return found[0]
 
     async def _is_being_loaded(self, name: str) -> bool:
         """Whether it will be there: Triton knows it and has no version of it that is ready, as

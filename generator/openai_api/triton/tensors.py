@@ -15,9 +15,9 @@ from typing import Any
 from tritonclient.grpc import service_pb2
 
 from generator.openai_api.schema.request import USER, TensorValue
-from generator.spec.runtime_rules import CACHE_SALT, CALLER
+from generator.spec.runtime_rules import CACHE_SALT, CALLER, TOKENIZER_QUESTION
 
-_PARAMETERS = (USER, CACHE_SALT, CALLER)
+_PARAMETERS = (USER, CACHE_SALT, CALLER, TOKENIZER_QUESTION)
 OUTPUTS = ("text_output", "finish_reason", "num_input_tokens", "num_output_tokens")
 
 
