@@ -37,6 +37,7 @@ KERNELS = {
     "qwen3": 22,
     "stablelm": 96,
 }
+STATE_KERNELS = {"lfm2": 113, "mamba2": 118}
 KERNELS_A_LAYER = 9  # of Llama
 # Beside the graph: token ids that are on the device alone are filled in, a token is chosen.
 KERNELS_BESIDE = 8
@@ -109,6 +110,17 @@ def test_every_packed_model_is_captured_on_an_a10(name: str) -> None:
 @pytest.mark.parametrize("name", ON_H100)
 def test_models_whose_kernels_depend_on_the_card_are_captured_on_an_h100(name: str) -> None:
     check(name, H100)
+
+
+@pytest.mark.parametrize("name", sorted(STATE_KERNELS))
+def test_decodes_of_models_with_states_are_captured(name: str) -> None:
+    gpu, log = loaded_and_stepped(A10, name)
+    assert warmed_up_otherwise(gpu) == []
+    assert gpu.problems == []
+    assert (log.count("replay"), log.count("wait")) == (1, 1)
+    assert log.count("kernel") <= KERNELS_BESIDE, log.told("kernel")
+    assert len(gpu.captures) == 3  # 1, 2 and 4 decodes
+    assert decode_kernels(gpu) <= STATE_KERNELS[name]
 
 
 def test_a_layer_of_a_captured_step_launches_no_more_kernels() -> None:

@@ -162,6 +162,7 @@ class Scheduler:
                 self._preempt(max(self.holding, key=_arrival))
         if num_preempted == self.num_preempted:
             return decodes
+        self._copies += self._space.arrange(self.running)
         return [sequence for sequence in decodes if sequence.num_computed_tokens]
 
     def _grows(self, sequence: Sequence) -> bool:

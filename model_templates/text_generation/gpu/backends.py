@@ -242,7 +242,7 @@ def _small_step(device: torch.device) -> PagedStep:
         "first_page": ends[:-1],
         "pages": list(range(ends[-1], 0, -1)),
         **{name: [0] * sum(counts) for name in ("token_ids", "positions", "rows", "adapters")},
-        **{name: [0] for name in ("last", "columns")},
+        **{name: [0] for name in ("slots", "last", "columns")},
     }
     tensors: dict[str, Any] = {
         name: torch.tensor(values, dtype=torch.int32, device=device)

@@ -15,7 +15,7 @@ from hf_runtime.errors import LoadError, reason
 
 from ..engine.engine import EngineSetup
 from ..kv.kv_cache import CacheSize, KVCache, context_length, plan_size, stable_length
-from ..kv.layer_shapes import LayerShape, layer_shapes
+from ..kv.layer_shapes import LayerShape, keep_states, layer_shapes
 from ..runners.attention_interface import use_attention_interface
 from ..sampling.sampler import argmax
 from ..speculative.drafter import Drafter, Proposer
@@ -57,7 +57,7 @@ def plan_draft(setup: EngineSetup) -> DraftPlan | None:
     use_attention_interface(model)
     try:
         shapes = layer_shapes(model, device)
-        if any(shape.states for shape in shapes):
+        if keep_states(shapes):
             raise UnsupportedModelError("its states can't take tokens back")
         make_runner = select_runner(model, shapes, device)
     except Exception as error:  # whatever an unknown architecture raises

@@ -95,7 +95,7 @@ def _small_cache(
     """Slots: one. Pages: a few, which are given out again and again."""
     if in_pages:
         return PagedCache(
-            shapes, PagedSize(_NUM_PAGES, size.max_model_len, size.max_num_seqs, num_bytes=0)
+            shapes, PagedSize(_NUM_PAGES, size.max_model_len, max_num_seqs=1, num_bytes=0)
         )
     return KVCache(shapes, CacheSize(1, size.max_model_len, num_bytes=0))
 

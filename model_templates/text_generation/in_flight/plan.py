@@ -12,7 +12,7 @@ from hf_runtime.errors import reason
 
 from ..engine.engine import EngineSetup
 from ..kv.kv_cache import context_length, stable_length
-from ..kv.layer_shapes import LayerShape, layer_shapes
+from ..kv.layer_shapes import LayerShape, fit_pages, keep_states, layer_shapes
 from ..lora.linear import attach
 from ..runners.attention_interface import use_attention_interface
 from .encoder_decoders import EncoderDecoder, hold_encoder_decoder
@@ -71,7 +71,7 @@ def plan(setup: EngineSetup) -> Plan:
         # Any failure of an unknown architecture means the same: this engine can't serve it.
         raise UnsupportedModelError(reason(error)) from error
     in_pages = device.type == "cuda" if setup.paged is None else setup.paged
-    in_pages = in_pages and all(shape.is_plain for shape in shapes)
+    in_pages = in_pages and fit_pages(shapes)
     storage = _storage(setup, shapes, in_pages=in_pages)
     make_runner = select_runner(model, shapes, device, in_pages)
     media = None
@@ -95,7 +95,7 @@ def plan(setup: EngineSetup) -> Plan:
         storage=storage,
         runs_ahead=ahead and in_pages,
         cuts_prompts=getattr(make_runner, "cuts_prompts", True),
-        keeps_states=any(shape.states for shape in shapes),
+        keeps_states=keep_states(shapes),
         media=media,
     )
 

@@ -4,14 +4,16 @@ No list of architectures: each runner computes a short trial run (prompts of dif
 of them in chunks, joining while another decodes) and its logits are compared with those of the
 model's own ``generate`` over the same tokens. The first runner whose logits agree is taken. They
 are tried in the order of their speed: fused, packed, cache; where the cache is to be in pages:
-fused (on a GPU), paged, cache. Layers that keep states are packed on a CPU by a runner of their
-own, and else run on the cache runner alone, as an indexer's keys do.
+fused (on a GPU), paged, cache. Layers that keep states are packed by runners of their own, on a CPU
+over slots and on a GPU over pages; what those don't hold runs on the cache runner alone, as an
+indexer's keys do.
 """
 
 from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -23,7 +25,7 @@ from ..fused.decoder import UnsupportedDecoderError
 from ..gpu.backends import AttentionCase, RecordingAttention, select_attention
 from ..gpu.runner import GpuFusedRunner
 from ..kv.kv_cache import KVCache
-from ..kv.layer_shapes import LayerShape, own_cache
+from ..kv.layer_shapes import LayerShape, keep_states, own_cache
 from ..kv.paged_cache import PagedCache
 from ..paged.attention import Attend
 from ..paged.plain_attention import plain_attention
@@ -40,6 +42,7 @@ from ..runners.experts import choose_experts
 from ..runners.latent_runner import LatentRunner, keeps_latents
 from ..runners.packed_attention import CHUNKED
 from ..runners.packed_runner import PackedCacheRunner, PackedRunner
+from ..states.paged_runner import PagedStateRunner
 from .trial import (
     TRIAL_WIDTH,
     WIDTHS,
@@ -78,7 +81,7 @@ def select_runner(
     is_plain = all(shape.is_plain for shape in shapes)
     is_packed = is_plain and _takes_attention(model)
     candidates = [*(_packed(model, in_pages) if is_packed else ()), *_CACHED]
-    if any(shape.states for shape in shapes) and device.type == "cpu":
+    if keep_states(shapes) and device.type == "cpu":
         candidates.insert(0, state_runner)
     if "local" in (getattr(model.config, "attention_layers", None) or ()):
         # No trial is long enough to show GPT-Neo's windows, which its modules keep.
@@ -94,7 +97,7 @@ def select_runner(
         may_be_fused = is_plain and device.type == "cpu" and not in_pages
         if may_be_fused and _fits_fused(model, shapes, device, expected):
             return fused_runner
-        if is_packed and in_pages:
+        if in_pages and (is_packed or keep_states(shapes)):
             candidates[:0] = _page_runners(model, shapes, device)
         return _first_matching(candidates, model, shapes, device, expected)
 
@@ -121,7 +124,7 @@ def _takes_attention(model: Any) -> bool:
 class InPages:
     """Makes runners over pages that attend in one way."""
 
-    runner: type[PagedRunner] | type[GpuFusedRunner]
+    runner: type[PagedRunner | GpuFusedRunner]
     attend: Attend
 
     keeps_pages = True
@@ -129,7 +132,7 @@ class InPages:
     @property
     def of_model(self) -> InPages:
         """The runner that runs the model itself, which attends in the same way."""
-        return InPages(PagedRunner, self.attend)
+        return InPages(PagedRunner, self.attend) if self.runner is GpuFusedRunner else self
 
     @property
     def name(self) -> str:
@@ -143,20 +146,24 @@ def _page_runners(
     model: Any, shapes: list[LayerShape], device: torch.device
 ) -> list[RunnerFactory]:
     """Runners over pages, the fastest first, with the fastest attention that can be had."""
-    attend = select_attention(lambda: _attention_cases(model, shapes, device), device)
+    states = keep_states(shapes)
+    of_model = PagedStateRunner if states else PagedRunner
+    cases = partial(_attention_cases, model, shapes, device, of_model)
+    attend = select_attention(cases, device)
     if attend is plain_attention:
-        return [PagedRunner]
-    return [InPages(GpuFusedRunner, attend), InPages(PagedRunner, attend)]
+        return [of_model]
+    fused = [] if states else [InPages(GpuFusedRunner, attend)]
+    return [*fused, InPages(of_model, attend)]
 
 
 def _attention_cases(
-    model: Any, shapes: list[LayerShape], device: torch.device
+    model: Any, shapes: list[LayerShape], device: torch.device, runner: type[PagedRunner]
 ) -> set[AttentionCase]:
     """How the model's layers attend, which a trial run over pages shows."""
     recording = RecordingAttention()
     own_attention = model.config._attn_implementation  # noqa: SLF001
     with suppress(Exception):  # whatever it raises, it does so again when the runner is tried
-        _logits(InPages(PagedRunner, recording), model, shapes, device)
+        _logits(InPages(runner, recording), model, shapes, device)
     model.set_attn_implementation(own_attention)
     return recording.cases
 

@@ -1,5 +1,6 @@
 """What the in-flight engine keeps keys and values in: slots, each with room for the longest
-sequence, or pages. Plans the size, makes the cache, says what the scheduler and the metrics see.
+sequence, or pages, with slots of states alone beside them where a model has some. Plans the size,
+makes the cache, says what the scheduler and the metrics see.
 """
 
 from __future__ import annotations
@@ -18,11 +19,12 @@ from ..kv.kv_cache import (
     prefix_slots,
     spread_free_bytes,
 )
-from ..kv.layer_shapes import LayerShape
+from ..kv.layer_shapes import LayerShape, keep_states
 from ..kv.paged_cache import PagedCache, PagedSize, plan_pages
 from ..kv.pages import PAGE_SIZE, Pages
 from ..kv.slot_contents import SlotContents
 from ..kv.space import Space
+from ..kv.state_pages import StatePages
 from ..sequence.sequence import Sequence
 
 _FEWEST_KEPT = 4  # prefixes
@@ -118,7 +120,7 @@ class SlotStorage:
         num_slots, num_own = self.size.num_slots, self.size.num_prefix_slots
         is_cpu = self._device.type == "cpu"
         max_kept = num_own + (max(_FEWEST_KEPT, num_slots // 4) if is_cpu else num_slots)
-        states = any(shape.states for shape in self._shapes)
+        states = keep_states(self._shapes)
         max_kept = max_kept if shares else 0
         return SlotContents(num_slots, num_own, max_kept, states=states, snapshots=snapshots)
 
@@ -132,7 +134,7 @@ class SlotStorage:
 
 
 class PageStorage:
-    """Pages that all sequences take from as they grow."""
+    """Pages that all sequences take from as they grow, and a row each for states."""
 
     def __init__(
         self, setup: EngineSetup, shapes: list[LayerShape], model_limit: int | None
@@ -141,7 +143,7 @@ class PageStorage:
         gib = setup.options.prefix_cache_gib
         asked = _asked(setup, shapes, model_limit)
         self.size = plan_pages(shapes, **asked, prefix_cache_gib=gib)
-        self._pages = Pages(self.size.num_pages)
+        self._pages: Pages | StatePages = Pages(self.size.num_pages)
 
     @property
     def description(self) -> str:
@@ -154,8 +156,15 @@ class PageStorage:
     def new_cache(self) -> PagedCache:
         return PagedCache(self._shapes, self.size)
 
-    def new_space(self, *, shares: bool, snapshots: bool = False) -> Pages:
-        self._pages = Pages(self.size.num_pages, shares=shares)
+    def new_space(self, *, shares: bool, snapshots: bool = False) -> Pages | StatePages:
+        size = self.size
+        if keep_states(self._shapes):
+            num_slots, num_own = size.max_num_seqs, size.num_prefix_slots
+            max_kept = num_slots + num_own if shares else 0
+            slots = SlotContents(num_slots, num_own, max_kept, states=True, snapshots=snapshots)
+            self._pages = StatePages(size.num_pages, slots)
+        else:
+            self._pages = Pages(size.num_pages, shares=shares)
         return self._pages
 
     def gauges(self, holding: Items[Sequence]) -> dict[str, int]:

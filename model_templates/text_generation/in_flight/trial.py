@@ -15,9 +15,12 @@ from ..engine.own_logits import difference, own_logits
 from ..engine.scheduler import Scheduler
 from ..engine.step import Step
 from ..kv.kv_cache import CacheSize, KVCache
-from ..kv.layer_shapes import LayerShape
+from ..kv.layer_shapes import LayerShape, keep_states
 from ..kv.paged_cache import PagedCache, PagedSize
 from ..kv.pages import Pages, num_pages_of
+from ..kv.slot_contents import SlotContents
+from ..kv.space import Space
+from ..kv.state_pages import StatePages
 from ..sequence.sampling_params import SamplingParams
 from ..sequence.sequence import Sequence
 from .warm_up import dummy_sequence
@@ -114,7 +117,9 @@ class TrialRun:
         sequences = self.sequences()
         cache = runner.cache  # type: ignore[attr-defined]
         in_pages = isinstance(cache, PagedCache)
-        space = Pages(cache.size.num_pages, shares=False) if in_pages else None
+        space: Space | None = Pages(cache.size.num_pages, shares=False) if in_pages else None
+        if in_pages and keep_states(cache.shapes):
+            space = StatePages(cache.size.num_pages, SlotContents(len(sequences)))
         cuts_prompts = getattr(runner, "cuts_prompts", True)
         scheduler = Scheduler(
             len(sequences),
@@ -170,6 +175,6 @@ def trial_logits(factory: RunnerFactory, shapes: list[LayerShape], trial: TrialR
         cache = PagedCache(shapes, PagedSize(num_pages, trial.length, max_num_seqs=3, num_bytes=0))
     else:
         cache = KVCache(shapes, CacheSize(num_slots=3, max_model_len=trial.length, num_bytes=0))
-        for state in itertools.chain(*cache.states):
-            state.fill_(1)  # what other sequences left
+    for state in itertools.chain(*cache.states):
+        state.fill_(1)  # what other sequences left
     return trial.run(factory(trial.model, cache, trial.device))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import inspect
 import math
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -74,6 +75,24 @@ class LayerShape:
     def is_plain(self) -> bool:
         """Whether it keeps one key and one value per token and head, and nothing else."""
         return bool(self.num_kv_heads) and not self.indexer_dim and not self.states
+
+    @property
+    def fits_pages(self) -> bool:
+        """Whether it keeps keys and values, states of one size, or both, and nothing else."""
+        sizes = all(state.kind in ("conv", "recurrent") and not state.per for state in self.states)
+        return sizes and not self.indexer_dim
+
+
+def keep_states(shapes: Iterable[LayerShape]) -> bool:
+    """Whether any of these layers keeps states of a sequence, not of each token."""
+    return any(shape.states for shape in shapes)
+
+
+def fit_pages(shapes: list[LayerShape]) -> bool:
+    """Whether pages hold these layers, with a table of states beside them where there are some."""
+    if keep_states(shapes):
+        return all(shape.fits_pages for shape in shapes)
+    return all(shape.is_plain for shape in shapes)
 
 
 def sequence_bytes(shapes: list[LayerShape], num_tokens: int) -> int:

@@ -103,11 +103,12 @@ class PrefixIndex:
 
     def find(self, sequence: Sequence) -> SharedPrefix:
         """The most that a prompt shares, less its last token, which gives its first logits;
-        nothing where the logits of all its tokens are wanted.
+        nothing where the logits of all its tokens are wanted. Of a preempted sequence, what it
+        generated is part of the prompt.
         """
         if not self._by_start or sequence.lacks_prompt_logprobs:
             return NO_SHARED_PREFIX
-        prompt = sequence.prompt_keys
+        prompt = sequence.keys(0, sequence.num_prefill_tokens)
         candidates = self._by_start.get(_start(sequence, prompt))
         if candidates is None or len(prompt) <= MIN_TOKENS:
             return NO_SHARED_PREFIX

@@ -35,11 +35,14 @@ from .prefix_index import (
 
 @dataclass(frozen=True)
 class SlotCopy:
-    """Copy the first ``num_tokens`` of slot ``source`` to slot ``target``."""
+    """Copy the first ``num_tokens`` of slot ``source`` to slot ``target``; where tokens lie in
+    pages, states alone, and then from one ``page`` to another.
+    """
 
     source: int
     target: int
     num_tokens: int
+    page: tuple[int, int] | None = None
 
 
 # A prefix is copied to another slot where at least this share of its tokens is in no other slot;
@@ -69,14 +72,18 @@ class SlotContents:
         self._of_running = PrefixIndex() if states else self._index
         self._takes_snapshots = states and snapshots and max_kept > 0
         self._holding: dict[Sequence, Prefix | None] = {}
-        self._kept: dict[int, Prefix] = {}  # by slot
+        self.kept: dict[int, Prefix] = {}  # by slot
         self._noted: list[tuple[Prefix, int]] = []  # ready when the step is over
         self._clock = 0
 
     @property
     def num_kept(self) -> int:
         """How many ended sequences can be shared with."""
-        return len(self._kept)
+        return len(self.kept)
+
+    def forget_oldest(self) -> None:
+        """Forgets what was shared or left longest ago."""
+        self._forget(self._least_recently_used())
 
     def find(self, sequence: Sequence) -> SharedPrefix:
         """What a waiting sequence's prompt begins like."""
@@ -120,7 +127,7 @@ class SlotContents:
         if prefix is not None:
             self._noted.append((prefix, num_computed))
         if left is not None and left.num_tokens <= num_computed:
-            self._noted.append((self._kept[left.slot], left.num_tokens))
+            self._noted.append((self.kept[left.slot], left.num_tokens))
 
     def finish_step(self) -> None:
         """What was noted is computed now."""
@@ -175,6 +182,7 @@ class SlotContents:
 
     def discard(self, sequence: Sequence) -> None:
         """Takes a sequence's slot back, and keeps nothing of it."""
+        self._noted = [noted for noted in self._noted if noted[0].left_by is not sequence]
         sequence.num_computed_tokens = 0
         self.release(sequence)
 
@@ -183,7 +191,7 @@ class SlotContents:
         self._index.clear()
         self._of_running.clear()
         self._holding.clear()
-        self._kept.clear()
+        self.kept.clear()
         self._noted.clear()
         self._parked = None
 
@@ -194,7 +202,7 @@ class SlotContents:
     def _shared_in_place(self, sequence: Sequence, slot: int) -> SharedPrefix:
         """The prefix that a prompt shares; the one in its own slot where that is as long."""
         shared = self._index.find(sequence)
-        there = None if self._index.whole else self._kept.get(slot)
+        there = None if self._index.whole else self.kept.get(slot)
         if shared.source is None or there is None or there.start != shared.source.start:
             return shared
         if (
@@ -229,7 +237,7 @@ class SlotContents:
     def _give_up_snapshot(self, sequence: Sequence) -> None:
         """Forgets what a sequence that ends has not left yet."""
         left = sequence.snapshot
-        prefix = None if left is None else self._kept.get(left.slot)
+        prefix = None if left is None else self.kept.get(left.slot)
         is_left = any(prefix is noted for noted, _ in self._noted)
         if prefix is not None and prefix.left_by is sequence and not is_left:
             self._forget(prefix)
@@ -242,31 +250,31 @@ class SlotContents:
             if num_common == len(prefix) <= other.num_ready:
                 other.last_used = max(other.last_used, prefix.last_used)
                 return
-            is_kept = self._kept.get(other.slot) is other and not other.is_snapshot
+            is_kept = self.kept.get(other.slot) is other and not other.is_snapshot
             if num_common == len(other) and is_kept:
                 self._forget(other)
         self._add_kept(prefix)
 
     def _add_kept(self, prefix: Prefix) -> None:
-        self._kept[prefix.slot] = prefix
+        self.kept[prefix.slot] = prefix
         self._index.add(prefix)
-        if len(self._kept) > self._max_kept:
-            self._forget(self._least_recently_used())
+        if len(self.kept) > self._max_kept:
+            self.forget_oldest()
 
     def _forget(self, prefix: Prefix) -> None:
-        del self._kept[prefix.slot]
+        del self.kept[prefix.slot]
         self._index.remove(prefix)
         if prefix.left_by is not None:
             prefix.left_by.snapshot = None
 
     def _least_recently_used(self) -> Prefix:
-        return min(self._kept.values(), key=lambda prefix: prefix.last_used)
+        return min(self.kept.values(), key=lambda prefix: prefix.last_used)
 
     def _vacate(self, slot: int, unless: SharedPrefix = NO_SHARED_PREFIX) -> list[SlotCopy]:
         """Copies the prefix in a slot to another, or drops it: where other slots have most of it,
         or where the slot's next sequence, which shares ``unless``, continues all of it.
         """
-        prefix = self._kept.get(slot)
+        prefix = self.kept.get(slot)
         if prefix is None:
             return []
         self._forget(prefix)
@@ -277,7 +285,7 @@ class SlotContents:
         if target is None:
             return []
         prefix.slot = target
-        self._kept[target] = prefix
+        self.kept[target] = prefix
         self._index.add(prefix)
         return [SlotCopy(slot, target, len(prefix))]
 
@@ -290,11 +298,11 @@ class SlotContents:
 
     def _target(self, prefix: Prefix) -> int | None:
         """A slot for a prefix that has to move: an empty one, else an older prefix's."""
-        taken = {sequence.slot for sequence in self._holding} | self._kept.keys() | {prefix.slot}
+        taken = {sequence.slot for sequence in self._holding} | self.kept.keys() | {prefix.slot}
         for slot in self._room:
             if slot not in taken:
                 return slot
-        if not self._kept:
+        if not self.kept:
             return None
         oldest = self._least_recently_used()
         if oldest.last_used > prefix.last_used:

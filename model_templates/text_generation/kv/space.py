@@ -1,6 +1,7 @@
 """What the scheduler knows of the cache: whether a sequence has room, and what its prompt shares.
 
-Slots (slot_contents.py) and pages (pages.py) are the two kinds of room. Neither decides an order.
+Slots (slot_contents.py) and pages (pages.py) are the two kinds of room, and where a sequence has
+states beside its pages, a slot for those and pages (state_pages.py). None decides an order.
 """
 
 from __future__ import annotations

@@ -79,15 +79,13 @@ def paged_attention(
     engine's check at load.
     """
     first, attend = _current[-1]
-    keys, values = first.cache.keys[module.layer_idx], first.cache.values[module.layer_idx]
-    step = first.on(keys.device)
-    _write(keys, step.long_rows, key)
-    _write(values, step.long_rows, value)
+    layer = first.layer_of(key)
+    if layer is None:
+        layer = int(module.layer_idx)
+        first.write(layer, key, value)
+    keys, values = first.cache.keys[layer], first.cache.values[layer]
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     rule = AttentionRule(scale, sliding_window or 0, softcap or 0.0, s_aux)
-    return attend(query[0].transpose(0, 1), keys, values, step, rule).unsqueeze(0), None
-
-
-def _write(stored: torch.Tensor, rows: torch.Tensor, states: torch.Tensor) -> None:
-    """Puts states (1, kv_heads, num_tokens, dim) at their rows of ``stored``."""
-    stored.flatten(0, 1).index_copy_(0, rows, states[0].transpose(0, 1))
+    return attend(query[0].transpose(0, 1), keys, values, first.on(keys.device), rule).unsqueeze(
+        0
+    ), None

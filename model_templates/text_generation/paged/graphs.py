@@ -68,7 +68,7 @@ class GraphedRunner:
         most = min(max_num_batched_tokens, MOST_TOKENS, size.num_tokens)
         self._sizes = {  # by whether a step has chunks
             False: token_counts(1, min(most, self._max_num_seqs)),
-            True: token_counts(min(_TOKEN_STEP, most), most),
+            True: token_counts(min(_TOKEN_STEP, most), most) if inner.captures_chunks else [],
         }
         self._graphs: dict[tuple[bool, int], _Graph] = {}
         num_pages = self._max_num_seqs * num_pages_of(size.max_model_len)
@@ -96,7 +96,9 @@ class GraphedRunner:
             if len(failures) == _MOST_FAILURES and not self._graphs:
                 break
         if self._graphs:
-            info(f"captured {self.num_graphs} CUDA graphs in {time.monotonic() - began_s:.1f} s")
+            chunks = "" if self.inner.captures_chunks else ", for steps without prompts alone"
+            took_s = time.monotonic() - began_s
+            info(f"captured {self.num_graphs} CUDA graphs in {took_s:.1f} s{chunks}")
         if failures:
             what = f"{len(failures)} of {len(sizes)} sizes" if self._graphs else "all steps"
             kind, why = type(failures[0]).__name__, reason(failures[0])

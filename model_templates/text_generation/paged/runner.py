@@ -27,6 +27,7 @@ class PageRunner(ABC):
     name = ""
     keeps_pages = True
     takes_drafts = True
+    captures_chunks = True  # a CUDA graph can hold steps with chunks too
 
     def __init__(self, model: Any, cache: PagedCache, device: torch.device) -> None:
         self.model, self.cache, self.device = model, cache, device
@@ -46,7 +47,9 @@ class PageRunner(ABC):
 
 
 class PagedRunner(PageRunner):
-    """Sets the model's attention implementation to paged attention, for as long as it runs."""
+    """Sets the model's attention implementation to paged attention, for as long as it runs, where
+    it ``attends``.
+    """
 
     name = "paged"
 
@@ -56,24 +59,30 @@ class PagedRunner(PageRunner):
         cache: PagedCache,
         device: torch.device,
         attend: Attend = plain_attention,
+        *,
+        attends: bool = True,
     ) -> None:
         super().__init__(model, cache, device)
         self.attend = attend
         self._is_spread = len(devices_of(model)) > 1
-        register()
-        model.set_attn_implementation(ATTENTION_NAME)
+        if attends:
+            register()
+            model.set_attn_implementation(ATTENTION_NAME)
 
     def run(self, step: PagedStep) -> torch.Tensor:
         """Logits (len(step.last), vocab) of a step on the device."""
         with attending(step, self.attend):
             output = self.model(
                 input_ids=step.token_ids.unsqueeze(0),
-                position_ids=step.positions.unsqueeze(0),
-                use_cache=False,
                 logits_to_keep=self._last(step),
+                **self._given(step),
             )
         logits: torch.Tensor = output.logits[0]
         return logits
+
+    def _given(self, step: PagedStep) -> dict[str, Any]:
+        """What the model is given beside tokens."""
+        return {"position_ids": step.positions.unsqueeze(0), "use_cache": False}
 
     def _last(self, step: PagedStep) -> torch.Tensor | list[int]:
         """The rows as an index for the last hidden states: where those are on another device than
@@ -88,6 +97,7 @@ class AdaptedPageRunner(PageRunner):
     def __init__(self, inner: PageRunner, adapters: Adapters) -> None:
         super().__init__(inner.model, inner.cache, inner.device)
         self.inner, self.adapters, self.name = inner, adapters, inner.name
+        self.captures_chunks = inner.captures_chunks
 
     def run(self, step: PagedStep) -> torch.Tensor:
         with self.adapters.on_device(step.adapters, step.adapters[step.last]):

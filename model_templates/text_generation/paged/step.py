@@ -7,7 +7,8 @@ after draft. Knows nothing of models and attention.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from collections.abc import Sequence as Items
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any
@@ -15,13 +16,16 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..engine.step import Step, StepInputs
+from ..engine.step import Draft, PrefillChunk, Step, StepInputs
 from ..kv.paged_cache import PagedCache
 from ..kv.pages import PAGE_SIZE
 from ..sequence.sequence import Sequence
 
 Int32s = np.ndarray[Any, np.dtype[np.int32]]
-_FIELDS = ("token_ids", "positions", "rows", "adapters", "starts", "lengths", "first_page", "last")
+_FIELDS = (
+    *("token_ids", "positions", "rows", "adapters"),
+    *("starts", "lengths", "first_page", "slots", "last"),
+)
 
 
 @dataclass(frozen=True)
@@ -38,7 +42,7 @@ class StepShape:
     def sizes(self) -> dict[str, int]:
         """The parts of the buffer, in their order; pages and the sampler's columns follow."""
         tokens, seqs = self.num_tokens, self.num_seqs
-        counts = (tokens, tokens, tokens, tokens, seqs + 1, seqs, seqs, self.num_last)
+        counts = (tokens, tokens, tokens, tokens, seqs + 1, seqs, seqs, seqs, self.num_last)
         return dict(zip(_FIELDS, counts, strict=True))
 
 
@@ -55,6 +59,7 @@ class HostStep:
     max_query_len: int
     starts: list[int]
     lengths: list[int]
+    chunks: Items[PrefillChunk | Draft]
 
     def to(self, device: torch.device, cache: PagedCache) -> PagedStep:
         """The step on the device, by one copy that the host does not wait for.
@@ -72,6 +77,7 @@ class HostStep:
         parts = views(buffer, self.shape, self.num_pages)
         step = PagedStep(cache, **parts, max_query_len=self.max_query_len)
         step.kept["on_host"] = self.starts, self.lengths
+        step.chunks = self.chunks
         step.fill_pending(self.inputs.pending_tokens)
         self.inputs.device_columns = step.columns
         return step
@@ -85,8 +91,9 @@ class PagedStep:
     PAGE_SIZE + offset``, where the token's key and value go; an adapter's number is 0 for none.
     Sequence ``i`` has the tokens ``starts[i] ..
     starts[i + 1] - 1``, attends to ``lengths[i]`` tokens, its own of this step included (0 for
-    padding), and its page numbers begin at ``pages[first_page[i]]``. ``last`` are the tokens whose
-    logits are wanted, ``columns`` the sampler's numbers.
+    padding), and its page numbers begin at ``pages[first_page[i]]``; its states lie in row
+    ``slots[i]`` of their tables, padding's in row 0. ``last`` are the tokens whose logits are
+    wanted, ``columns`` the sampler's numbers.
 
     ``max_query_len`` is the most tokens of a sequence, or more.
     """
@@ -99,10 +106,12 @@ class PagedStep:
     starts: torch.Tensor
     lengths: torch.Tensor
     first_page: torch.Tensor
+    slots: torch.Tensor
     last: torch.Tensor
     columns: torch.Tensor
     pages: torch.Tensor
     max_query_len: int
+    chunks: Items[PrefillChunk | Draft] = ()  # on the host; of a captured step, none
     kept: dict[object, Any] = field(default_factory=dict)  # what layers compute once a step
 
     @property
@@ -121,9 +130,34 @@ class PagedStep:
     @property
     def long_rows(self) -> torch.Tensor:
         """``rows`` as int64, which index_copy_ takes."""
-        if "rows" not in self.kept:
-            self.kept["rows"] = self.rows.long()
-        found: torch.Tensor = self.kept["rows"]
+        return self._once("rows", lambda: self.rows.long())
+
+    @property
+    def long_slots(self) -> torch.Tensor:
+        """``slots`` as int64."""
+        return self._once("slots", lambda: self.slots.long())
+
+    @property
+    def begins(self) -> torch.Tensor:
+        """(num_seqs,) bool: sequences that are padding, or of one token."""
+        return self._once("begins", lambda: self.lengths <= 1)
+
+    def write(self, layer: int, key: torch.Tensor, value: torch.Tensor) -> None:
+        """Puts (1, kv_heads, num_tokens, dim) of both in a layer of the cache, and notes it."""
+        for stored, states in ((self.cache.keys[layer], key), (self.cache.values[layer], value)):
+            rows = self.on(stored.device).long_rows
+            stored.flatten(0, 1).index_copy_(0, rows, states[0].transpose(0, 1))
+        self.kept["written"] = key, layer
+
+    def layer_of(self, key: torch.Tensor) -> int | None:
+        """Where the key was written, if it was the last one."""
+        last, layer = self.kept.get("written", (None, None))
+        return layer if last is key else None
+
+    def _once(self, name: str, make: Callable[[], torch.Tensor]) -> torch.Tensor:
+        if name not in self.kept:
+            self.kept[name] = make()
+        found: torch.Tensor = self.kept[name]
         return found
 
     def fill_pending(self, tokens: torch.Tensor | None) -> None:
@@ -182,6 +216,7 @@ def lay_out_pages(step: Step, shape: StepShape | None = None, *, pinned: bool = 
     starts[seqs + 1 :] = tokens
     parts["starts"][:] = starts
     parts["lengths"][:seqs] = lengths
+    parts["slots"][:seqs] = [1 + sequence.slot for sequence in sequences]
     num_pages = np.fromiter((len(sequence.pages) for sequence in sequences), np.int32, seqs)
     first_page = np.cumsum(num_pages) - num_pages
     parts["first_page"][:seqs] = first_page
@@ -204,7 +239,7 @@ def lay_out_pages(step: Step, shape: StepShape | None = None, *, pinned: bool = 
     ]
     parts["last"][: own.num_last] = np.concatenate([ends[is_sampled], drafted, *scored])
     read = starts[: seqs + 1].tolist(), lengths
-    return HostStep(buffer, shape, len(pages), step.inputs, max(counts), *read)
+    return HostStep(buffer, shape, len(pages), step.inputs, max(counts), *read, chunks)
 
 
 def _token_ids(step: Step) -> list[int]:

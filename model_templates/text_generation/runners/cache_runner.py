@@ -19,7 +19,7 @@ from hf_runtime.devices.device import to_device
 
 from ..engine.step import PrefillChunk, Step
 from ..kv.kv_cache import KVCache
-from ..kv.layer_shapes import cache_argument
+from ..kv.layer_shapes import cache_argument, keep_states
 from ..kv.own_states import own_states
 from ..sequence.sequence import Sequence
 from ..slots.compressed_layer import CompressedLayer, compressors, entries_hidden
@@ -51,7 +51,7 @@ class CacheRunner:
         self._cache_name = cache_argument(model)
         self._accepted = set(inspect.signature(model.forward).parameters)
         self._attends = any(shape.num_kv_heads for shape in cache.shapes)
-        self._has_states = any(shape.states for shape in cache.shapes)
+        self._has_states = keep_states(cache.shapes)
         self._counted = CountedPositions(model)
         self._own = own_states(model)
         layers = (layer for layer in self._slots.layers if isinstance(layer, CompressedLayer))

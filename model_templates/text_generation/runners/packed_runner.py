@@ -7,7 +7,7 @@ compute.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from hf_runtime.devices.device import devices_of
@@ -105,18 +105,26 @@ class PackedCacheRunner(PackedRunner):
         return {**super()._given(packed), "past_key_values": PackedCache(packed)}
 
 
+class PackedRow(Protocol):
+    """What a cache needs of a step, in slots or in pages; ``positions`` are (num_tokens,)."""
+
+    positions: torch.Tensor
+
+    def write(self, layer: int, key: torch.Tensor, value: torch.Tensor) -> None:
+        """Puts (1, kv_heads, num_tokens, dim) of both in a layer of the cache, and notes it."""
+
+
 class PackedCache(Cache):
     """Writes keys and values where a model's layers say, and answers for each token."""
 
-    def __init__(self, packed: PackedStep) -> None:
+    def __init__(self, packed: PackedRow) -> None:
         super().__init__(layers=[])
         self._packed = packed
-        numbers = torch.arange(len(packed.positions), device=packed.positions.device)
-        self._offsets = packed.positions - numbers
 
     def get_seq_length(self, layer_idx: int = 0) -> Any:
         """(num_tokens,) int64: with tokens' numbers in the row, their positions."""
-        return self._offsets
+        positions = self._packed.positions
+        return positions - torch.arange(len(positions), device=positions.device)
 
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *_: Any

@@ -18,68 +18,40 @@ import torch.nn.functional as F
 from ..fused.kernel_loading import STATE_KERNELS, load_kernel
 from ..fused.thread_team import ThreadTeam, bits_of
 from ..kv.kv_cache import KVCache
+from .row import NO_LIMIT, RowFunctions, UnsupportedStatesError
 
 _CHANNELS = 256  # as in state_kernels.py
 _DTYPES = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
 _SILU = ("silu", "swish")
-_NO_LIMIT = (0.0, float("inf"))
-
-
-class UnsupportedStatesError(Exception):
-    """These functions don't hold the model; the text says why."""
 
 
 @dataclass
 class Runs:
-    """The row's tokens by sequence, first ``num_decodes`` of one token each: (count, 6) int64 of
-    first row, tokens, slot, 1 where the sequence begins, and after how many tokens, or 0, its state
-    is copied to which slot.
+    """The row's tokens by sequence, first ``num_decodes`` of one token each: (count, 6) int64, the
+    first of a ``Run``'s numbers.
     """
 
     table: torch.Tensor
     num_decodes: int = 0
 
 
-class StateFunctions:
-    """The functions, over a cache's states; ``runs`` are those of the step that is computed."""
+class StateFunctions(RowFunctions):
+    """The functions; ``runs`` are those of the step that is computed."""
 
     def __init__(self, cache: KVCache) -> None:
+        super().__init__(cache)
         self.runs = Runs(torch.empty(0, 6, dtype=torch.int64))
         self._team = ThreadTeam(torch.get_num_threads())
         self._scratch = torch.empty(0)
-        self._states = {
-            (layer, shape.kind, shape.index): stored
-            for layer, kept in enumerate(cache.shapes)
-            for shape, stored in zip(kept.states, cache.states[layer], strict=True)
-        }
-        self.clamps_prompts = False
-        self._due: dict[str, tuple[int, str, int]] = {}
-        self._left = set(self._states)
 
     def begin(self, runs: Runs) -> None:
         """Takes a step."""
-        self.runs, self._left = runs, set(self._states)
-        self._due.clear()
+        self.runs = runs
+        self._begin()
 
-    def end(self) -> None:
-        """
-        Raises:
-            UnsupportedStatesError: a state was left out, so that the model is not what it seems.
-        """
-        if self._left:
-            raise UnsupportedStatesError(f"{len(self._left)} states go on in another way")
-
-    def expect(self, kind: str, layer: int, index: int) -> None:
-        """The next call for a state of this ``kind`` is for this one."""
-        self._due[kind] = layer, kind, index
-
-    def _state(self, kind: str, *sizes: int) -> torch.Tensor:
+    def _sized(self, kind: str, *sizes: int) -> torch.Tensor:
         """The state that the call is for, (slots, ...), which must begin with ``sizes``."""
-        key = self._due.pop(kind, None)
-        if key not in self._left:
-            raise UnsupportedStatesError(f"a {kind} state goes on twice in a step, or unasked")
-        self._left.remove(key)
-        stored = self._states[key]
+        stored = self._state(kind)
         if stored.shape[1 : 1 + len(sizes)] != sizes:
             raise UnsupportedStatesError(
                 f"a {kind} state of {tuple(stored.shape[1:])}, not {sizes}"
@@ -97,7 +69,7 @@ class StateFunctions:
         """hidden_states (1, channels, tokens), weight (channels, kernel size) -> like the first."""
         channels, size = weight.shape
         x = _rows(hidden_states[0].t())
-        stored = self._state("conv", channels)
+        stored = self._sized("conv", channels)
         length = stored[0].numel() // channels
         if activation not in (None, *_SILU):
             raise UnsupportedStatesError(f"its convolution's activation is {activation}")
@@ -128,7 +100,7 @@ class StateFunctions:
         """
         q, k, v = (_headed(states[0]) for states in (query, key, value))
         (tokens, key_heads, size), (heads, dim) = k.shape, v.shape[1:]
-        stored = self._state("recurrent", heads, size, dim)
+        stored = self._sized("recurrent", heads, size, dim)
         q, k = q.to(v.dtype), k.to(v.dtype)
         decay, rate = g[0].float().contiguous(), beta[0].to(v.dtype).contiguous()
         _check_dtype(torch.float32, stored)
@@ -153,7 +125,7 @@ class StateFunctions:
         into: torch.Tensor,
         out_of: torch.Tensor,
         dt_bias: torch.Tensor,
-        dt_limit: tuple[float, float] = _NO_LIMIT,
+        dt_limit: tuple[float, float] = NO_LIMIT,
         **given: Any,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """hidden_states (1, tokens, heads, dim), dt (1, tokens, heads), A, D and dt_bias (heads,),
@@ -161,11 +133,11 @@ class StateFunctions:
         """
         x, b, c = (_headed(states[0]) for states in (hidden_states, into, out_of))
         (tokens, heads, dim), (groups, size) = x.shape, b.shape[1:]
-        stored = self._state("recurrent", heads, dim, size)
+        stored = self._sized("recurrent", heads, dim, size)
         _check_dtype(x.dtype, b, c)
         _check_dtype(torch.float32, stored)
         steps = F.softplus(dt[0] + dt_bias.to(dt.dtype)).float().contiguous()
-        if tuple(dt_limit) != _NO_LIMIT:  # generate clamps its prompt's alone
+        if tuple(dt_limit) != NO_LIMIT:  # generate clamps its prompt's alone
             self.clamps_prompts = True
             steps[self.runs.num_decodes :].clamp_(*dt_limit)
         decays, skips = decays.float().contiguous(), given["D"].float().contiguous()
@@ -195,7 +167,7 @@ class StateFunctions:
         """
         x, b, c, gate = (_rows(states[0].t()) for states in (hidden_states, into, out_of, z))
         (tokens, channels), size = x.shape, b.shape[1]
-        stored = self._state("recurrent", channels, size)
+        stored = self._sized("recurrent", channels, size)
         _check_dtype(x.dtype, b, c, gate)
         _check_dtype(torch.float32, stored)
         steps = F.softplus(dt[0].t() + delta_bias.to(dt.dtype)).float().contiguous()

@@ -195,6 +195,21 @@ def test_models_that_keep_states_are_packed(name: str) -> None:
     assert_mixed(steps)
 
 
+@pytest.mark.parametrize("storage_kind", ["pages", "few pages, a step ahead"], indirect=True)
+@pytest.mark.parametrize("name", sorted(COMPILED))
+def test_models_that_keep_states_run_in_pages(name: str, storage_kind: str) -> None:
+    model = tiny_model(name)
+    expected = varied_reference(model)
+    options = {"max_model_len": 56} if storage_kind != "pages" else {}
+    tokens, runner, steps = tokens_in_flight(model, **options)
+    assert runner == "paged, states"
+    assert tokens == expected
+    if storage_kind == "pages":
+        assert_mixed(steps)
+    else:
+        assert any(s.num_preemptions for step in steps for s in step.decodes)
+
+
 @pytest.mark.usefixtures("not_fused")
 @pytest.mark.parametrize("few", [0, 64])  # tokens of a chunk that attend to latents themselves
 def test_latents_are_attended_to_packed(few: int, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -80,6 +80,21 @@ def test_replayed_steps_give_generates_tokens(
     assert captures.num_replayed > at_load
 
 
+@pytest.mark.parametrize("name", ["qwen3-next", "falcon-h1", "mamba"])
+def test_decodes_with_states_are_replayed_and_their_prompts_run_eagerly(
+    name: str, engine_with: MakeEngine, log_lines: list[str]
+) -> None:
+    model, asked, captures = tiny_model(name), mixed_load(12), Captures()
+    expected = reference(model, asked)
+    with running(engine_with(model, captures)) as engine:
+        assert "(paged, states, CUDA graphs)" in engine.description
+        at_load = captures.num_replayed
+        assert generate_all(engine, asked, at_first=7) == expected
+    assert captures.row_counts == [6, 4, 2, 1]
+    assert captures.num_replayed > at_load
+    assert any(line.endswith(", for steps without prompts alone") for line in log_lines)
+
+
 def test_a_size_that_cannot_be_captured_costs_that_size_alone(
     engine_with: MakeEngine, log_lines: list[str]
 ) -> None:

@@ -8,8 +8,9 @@ import pytest
 import torch
 from hf_runtime.errors import LoadError
 from text_generation.in_flight.step_tokens import max_num_batched_tokens
-from text_generation.kv.layer_shapes import LayerShape
+from text_generation.kv.layer_shapes import LayerShape, StateShape
 from text_generation.kv.paged_cache import PagedCache, PagedSize, plan_pages
+from text_generation.kv.slot_contents import SlotCopy
 from text_generation.options import Options
 
 GIB, MIB = 2**30, 2**20
@@ -58,6 +59,58 @@ def test_what_was_asked_for_or_the_most_that_fits(
     asked: dict[str, Any], expected: tuple[int, int, int]
 ) -> None:
     assert numbers(planned(**asked)) == expected
+
+
+STATE = StateShape("recurrent", 0, (256, 1024), torch.float32)  # 1 MiB
+STATES: dict[str, Any] = {"model_limit": 131072, "free_bytes": 10 * GIB, "kv_cache_gib": 4}
+
+
+@pytest.mark.parametrize(
+    "asked, expected",
+    [
+        # As many as have room with 4,096 tokens each, 4 + 1 MiB; pages get what states leave.
+        ({**STATES, "kv_cache_gib": 1}, ((1024 - 205) * 64 - 1, 131072, 204, 0)),
+        (STATES, ((4096 - 513) * 64 - 1, 131072, 512, 0)),
+        ({**STATES, "max_num_seqs": 9}, ((4096 - 10) * 64 - 1, 131072, 9, 0)),
+        # 128 + 1 MiB for each prefix of full length.
+        ({**STATES, "prefix_cache_gib": 0.5}, ((4608 - 513 - 3) * 64 - 1, 131072, 512, 3)),
+        (
+            {**STATES, "kv_cache_gib": None, "max_model_len": 160, "max_num_seqs": 9},
+            (90, 160, 9, 0),
+        ),
+    ],
+)
+def test_states_have_a_row_each_beside_the_pages(
+    asked: dict[str, Any], expected: tuple[int, int, int, int]
+) -> None:
+    layers = [
+        LayerShape(2, 32, 32, torch.float32, GPU),
+        LayerShape(2, 32, 32, torch.float32, GPU, states=(STATE,)),
+    ]
+    size = plan_pages(layers, **{**ASKS_NOTHING, **asked})
+    assert (*numbers(size), size.num_prefix_slots) == expected
+    rows = 1 + size.max_num_seqs + size.num_prefix_slots
+    assert size.num_bytes == size.num_pages * 16 * 1024 + rows * MIB
+
+
+def test_a_model_of_states_alone_has_as_many_rows_as_fit() -> None:
+    layer = LayerShape(0, 0, 0, torch.float32, GPU, states=(STATE,))
+    size = plan_pages([layer], **{**ASKS_NOTHING, "kv_cache_gib": 0.1})
+    assert numbers(size) == (101 * 128, 2048, 101)
+    with pytest.raises(LoadError, match="beside 1048576 bytes of states for each sequence"):
+        plan_pages([layer], **{**ASKS_NOTHING, "kv_cache_gib": 0.1, "max_num_seqs": 200})
+
+
+def test_a_copy_takes_a_whole_state_and_the_page_that_it_names() -> None:
+    shape = LayerShape(1, 2, 2, torch.float32, CPU, states=(STATE,))
+    cache = PagedCache([shape], PagedSize(4, 48, 3, 0))
+    for number in range(4):
+        for stored in (*cache.states[0], *cache.keys, *cache.values):
+            stored[number] = number
+    cache.copy_slots([SlotCopy(2, 0, 20), SlotCopy(0, 0, 0, page=(3, 2))])
+    assert [row.unique().tolist() for row in cache.states[0][0]] == [[0], [3], [2], [3]]
+    for stored in (*cache.keys, *cache.values):
+        assert [page.unique().tolist() for page in stored] == [[0], [1], [3], [3]]
 
 
 def test_half_of_a_cpus_free_memory_is_taken_at_most() -> None:

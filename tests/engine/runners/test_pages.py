@@ -5,6 +5,7 @@ of tokens: whatever its pages hold when a sequence computes is what that sequenc
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -14,6 +15,7 @@ from text_generation.engine.step import Step
 from text_generation.in_flight.warm_up import dummy_sequence
 from text_generation.kv import pages as pages_module
 from text_generation.kv.pages import PAGE_SIZE, Pages
+from text_generation.kv.slot_contents import SlotCopy
 from text_generation.sequence.sampling_params import SamplingParams
 from text_generation.sequence.sequence import Sequence, Token
 
@@ -56,13 +58,22 @@ class Engine:
     pending: dict[Sequence, Token] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.pages = Pages(1 + self.num_pages, shares=self.shares)
+        self.pages = self.new_pages()
         self.scheduler = Scheduler(self.max_num_seqs, self.budget, self.pages)
+
+    def new_pages(self) -> Any:
+        return Pages(1 + self.num_pages, shares=self.shares)
+
+    def check(self) -> None:
+        checked(self.pages)
+
+    def copy(self, copies: list[SlotCopy]) -> None:
+        assert copies == []
 
     def step(self) -> Step:
         """Plays one, with the sum of what a sequence says for a token, so that histories differ."""
         step = self.scheduler.schedule()
-        assert step.copies == []
+        self.copy(step.copies)
         assert step.num_tokens <= max(self.budget, len(step.decodes))
         decodes = [(s, s.num_computed_tokens - 1, s.num_computed_tokens) for s in step.decodes]
         computed = decodes + [(chunk.sequence, chunk.start, chunk.end) for chunk in step.prefills]
@@ -78,7 +89,7 @@ class Engine:
                 self.pending[one], one.num_pending = Token(sum(said) % 3), 1
         if not (self.ahead and step.num_tokens):
             self.settle()
-        checked(self.pages)
+        self.check()
         return step
 
     def settle(self) -> None:
@@ -87,7 +98,7 @@ class Engine:
         for one, token in read.items():
             one.num_pending = 0
             one.append(token, frozenset())
-        self.scheduler.retire([one for one in read if one.finish_reason])
+        self.copy(self.scheduler.retire([one for one in read if one.finish_reason]))
 
     def said(self, one: Sequence) -> list[int]:
         pending = [self.pending[one].id] if one in self.pending else []
@@ -131,6 +142,11 @@ SHAPES = st.builds(
 def test_each_sequence_says_what_its_pages_hold_whoever_comes_goes_and_is_preempted(
     load: list[tuple[list[int], int]], engine: Engine, data: st.DataObject
 ) -> None:
+    come_and_go(load, engine, data)
+
+
+def come_and_go(load: list[tuple[list[int], int]], engine: Engine, data: st.DataObject) -> None:
+    """Sequences come, are computed, cancelled, preempted and failed, until all have ended."""
     scheduler = engine.scheduler
     arriving = [sequence(prompt, output) for prompt, output in load]
     everything, left = list(arriving), []
@@ -146,7 +162,7 @@ def test_each_sequence_says_what_its_pages_hold_whoever_comes_goes_and_is_preemp
             left += leaving
             for one in leaving:
                 engine.pending.pop(one, None)
-            scheduler.retire(leaving)
+            engine.copy(scheduler.retire(leaving))
         elif what == "fail":
             left += scheduler.drain_running()
             engine.cells.clear()
@@ -154,7 +170,7 @@ def test_each_sequence_says_what_its_pages_hold_whoever_comes_goes_and_is_preemp
                 one.lose_pending()
             engine.pending.clear()
             assert engine.pages.num_used == engine.pages.num_kept == 0
-        checked(engine.pages)
+        engine.check()
     for one in everything:
         assert not one.pages
         if one not in left:

@@ -13,7 +13,8 @@ import torch
 import torch.nn.functional as F
 from text_generation.kv.kv_cache import CacheSize, KVCache
 from text_generation.kv.layer_shapes import LayerShape, StateShape
-from text_generation.states.functions import Runs, StateFunctions, UnsupportedStatesError
+from text_generation.states.functions import Runs, StateFunctions
+from text_generation.states.row import UnsupportedStatesError
 
 CPU = torch.device("cpu")
 SLOTS, LENGTHS = (2, 0, 3, 1), (1, 1, 13, 5)

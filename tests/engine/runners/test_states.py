@@ -19,17 +19,23 @@ from text_generation.in_flight.runner_selection import (
 from text_generation.in_flight.warm_up import dummy_sequence
 from text_generation.kv.kv_cache import CacheSize, KVCache, plan_size
 from text_generation.kv.layer_shapes import LayerShape, StateShape, layer_shapes, sequence_bytes
+from text_generation.kv.paged_cache import PagedCache
 from text_generation.kv.slot_contents import SlotContents, SlotCopy
+from text_generation.paged.step import PagedStep
 from text_generation.runners.cache_runner import CacheRunner, WholePromptRunner
 from text_generation.sequence.sampling_params import SamplingParams
 from text_generation.sequence.sequence import Snapshot
 from text_generation.slots import slot_cache
+from text_generation.states import own_functions
 from text_generation.states import runner as states_runner
+from text_generation.states.paged_runner import PagedStateRunner
 
 from tests.engine.driving import generate_all, running, setup
 from tests.engine.tiny_models import Asked, mixed_load, reference, tiny_model
 
 CPU = torch.device("cpu")
+RUNNERS = {"slots": "packed, states", "pages": "paged, states"}
+IN_SLOTS_OR_PAGES = list(RUNNERS)
 GIB = 2**30
 CONV = StateShape("conv", 0, (96, 4), torch.float32)
 RECURRENT = StateShape("recurrent", 0, (4, 8, 8), torch.float32)
@@ -126,16 +132,10 @@ def selected(model: Any, shapes: list[LayerShape]) -> Any:
 
 
 def new_where(is_new: Any) -> Any:
-    """Says anew which of a step's sequences begin with it, from their slots."""
+    """Says anew which of a step's chunks begin a sequence, from their slots."""
 
     def replaced(runs: Any) -> Any:
-        def faulty(step: Any) -> Any:
-            found = runs(step)
-            for row in found.table:
-                row[3] = is_new(*row.tolist())
-            return found
-
-        return faulty
+        return lambda *args: [run._replace(begins=is_new(run)) for run in runs(*args)]
 
     return replaced
 
@@ -143,8 +143,8 @@ def new_where(is_new: Any) -> Any:
 @pytest.mark.parametrize(
     "owner, name, fault, left",
     [
-        (states_runner, "_runs", new_where(lambda first, count, slot, begins: 0), CacheRunner),
-        (states_runner, "_runs", new_where(lambda *row: row[3] or row[2] > 1), CacheRunner),
+        (states_runner, "runs_of", new_where(lambda run: 0), CacheRunner),
+        (states_runner, "runs_of", new_where(lambda run: run.begins or run.slot > 1), CacheRunner),
         (KVCache, "copy_slots", moves_no_state, None),
     ],
     ids=["goes on", "forgets", "moves no state"],
@@ -179,6 +179,8 @@ def test_the_trial_run_finds_a_wrong_state_in_the_cache(
     assert selected(model, shapes) is left
 
 
+@pytest.mark.usefixtures("storage_kind")
+@pytest.mark.parametrize("storage_kind", IN_SLOTS_OR_PAGES, indirect=True)
 @pytest.mark.parametrize("name", ["qwen3-next", "mamba"])
 def test_a_chat_goes_on_from_the_state_of_its_last_turn_and_others_begin_anew(name: str) -> None:
     model = tiny_model(name)
@@ -193,6 +195,8 @@ def test_a_chat_goes_on_from_the_state_of_its_last_turn_and_others_begin_anew(na
         assert engine.metrics.num_reused_prompt_tokens == len(prompt) + len(answer) - 1
 
 
+@pytest.mark.usefixtures("storage_kind")
+@pytest.mark.parametrize("storage_kind", IN_SLOTS_OR_PAGES, indirect=True)
 @pytest.mark.parametrize("at_first", [1, 4], ids=["one after another", "together"])
 @pytest.mark.parametrize("name", ["mamba", "qwen3-next", "falcon-h1", "lfm2"])
 def test_a_prompt_goes_on_from_where_two_before_it_parted(name: str, at_first: int) -> None:
@@ -207,7 +211,8 @@ def test_a_prompt_goes_on_from_where_two_before_it_parted(name: str, at_first: i
         assert engine.metrics.num_reused_prompt_tokens == 2 * len(system)
 
 
-def test_where_generate_clamps_its_prompt_alone_no_answer_is_shared() -> None:
+@pytest.mark.parametrize("storage_kind", IN_SLOTS_OR_PAGES, indirect=True)
+def test_where_generate_clamps_its_prompt_alone_no_answer_is_shared(storage_kind: str) -> None:
     model = tiny_model("mamba2", time_step_limit=(0.8, 2.0))
     prompt = mixed_load(3)[2].prompt
     (answer,) = reference(model, [Asked(prompt, 9)])
@@ -216,10 +221,22 @@ def test_where_generate_clamps_its_prompt_alone_no_answer_is_shared() -> None:
     assert expected[0] != reference(tiny_model("mamba2"), asked[:1])[0]
     engine = InFlightEngine(setup(model, max_num_seqs=2, max_num_batched_tokens=16))
     with running(engine):
-        assert engine.runner.name == "packed, states"
+        assert engine.runner.name == RUNNERS[storage_kind]
         assert generate_all(engine, [Asked(prompt, 9)], at_first=1) == [answer]
         assert generate_all(engine, asked, at_first=2) == expected
         assert engine.metrics.num_reused_prompt_tokens == 0
+
+
+@pytest.mark.usefixtures("storage_kind")
+@pytest.mark.parametrize("storage_kind", ["few pages, a step ahead"], indirect=True)
+def test_an_answer_that_is_computed_again_is_not_clamped_as_a_prompt() -> None:
+    model = tiny_model("mamba2", time_step_limit=(0.8, 2.0))
+    asked = [Asked(one.prompt[:9], 40) for one in mixed_load(6, seed=4)]
+    expected = reference(model, asked)
+    engine = InFlightEngine(setup(model, max_num_seqs=3, max_model_len=56))
+    with running(engine):
+        assert generate_all(engine, asked, at_first=6) == expected
+        assert engine.metrics.num_preempted > 2
 
 
 def test_a_snapshot_that_its_sequence_does_not_live_to_leave_is_forgotten() -> None:
@@ -247,6 +264,8 @@ def test_a_slot_that_a_sequence_needs_takes_no_snapshot() -> None:
     assert space.num_kept == 0
 
 
+@pytest.mark.usefixtures("storage_kind")
+@pytest.mark.parametrize("storage_kind", IN_SLOTS_OR_PAGES, indirect=True)
 @pytest.mark.parametrize("name", ["mamba", "mamba2", "jamba", "qwen3-next", "lfm2"])
 def test_a_state_is_its_sequences_own_whoever_runs_beside(name: str) -> None:
     model, asked = tiny_model(name), mixed_load(9)
@@ -256,9 +275,41 @@ def test_a_state_is_its_sequences_own_whoever_runs_beside(name: str) -> None:
         assert generate_all(engine, asked, at_first=5) == expected
 
 
-def test_a_pure_state_model_and_an_indexer_take_no_pages() -> None:
-    for name in ("mamba2", "deepseek-v3.2"):
-        given = setup(tiny_model(name), max_num_seqs=2)
-        engine = InFlightEngine(dataclasses.replace(given, paged=True))
-        with running(engine):
-            assert "2 sequences x" in engine.description
+def test_an_indexer_takes_no_pages() -> None:
+    given = setup(tiny_model("deepseek-v3.2"), max_num_seqs=2)
+    engine = InFlightEngine(dataclasses.replace(given, paged=True))
+    with running(engine):
+        assert "2 sequences x" in engine.description
+
+
+def of_padding(select: Any) -> Any:
+    """A sequence goes on from the state of padding."""
+
+    def faulty(self: Any, name: str, make: Any) -> Any:
+        found = select(self, name, make)
+        return found * 0 if name == "slots" else found
+
+    return faulty
+
+
+@pytest.mark.parametrize(
+    "owner, name, fault",
+    [
+        (own_functions, "runs_of", new_where(lambda run: 0)),
+        (own_functions, "runs_of", new_where(lambda run: 1)),
+        (PagedStep, "_once", of_padding),
+        (PagedCache, "copy_slots", lambda _: lambda *_: None),
+    ],
+    ids=["goes on", "forgets", "of padding", "moves no state"],
+)
+@pytest.mark.parametrize("architecture", ["mamba", "falcon-h1", "qwen3-next"])
+def test_the_trial_run_finds_a_wrong_state_in_pages(
+    architecture: str, owner: Any, name: str, fault: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = tiny_model(architecture)
+    shapes = layer_shapes(model, CPU)
+    own_attention = model.config._attn_implementation
+    assert select_runner(model, shapes, CPU, in_pages=True) is PagedStateRunner
+    model.set_attn_implementation(own_attention)
+    monkeypatch.setattr(owner, name, fault(getattr(owner, name)))
+    assert select_runner(model, shapes, CPU, in_pages=True) is not PagedStateRunner
