@@ -106,8 +106,19 @@ def test_a_text_grows_until_it_is_stopped_and_the_chat_goes_on(echo: Page, api: 
     sent = api.triton.seen[-1]["messages"]
     assert re.findall(r'"role": ?"(\w+)"', sent) == ["system", "user", "assistant", "user"]
     assert turns(echo)[-2:] == ["x\ny", "x\ny"]
+
+
+def test_a_new_chat_knows_nothing_of_an_answer_that_it_ended(echo: Page, api: Translator) -> None:
+    message(echo).fill("one !waits")
+    message(echo).press("Enter")
+    assert eventually(lambda: api.triton.num_waiting == 1)
     echo.get_by_role("button", name="New chat").click()
-    assert turns(echo) == []
+    assert eventually(lambda: api.triton.cancelled == ["one !waits"])
+    message(echo).fill("two")
+    message(echo).press("Enter")
+    echo.get_by_text("tokens, ").wait_for()
+    assert json.loads(api.triton.seen[-1]["messages"]) == [{"role": "user", "content": "two"}]
+    assert turns(echo) == ["two", "two"]
 
 
 def test_what_was_sent_works_as_pasted_in_a_shell_and_in_python(echo: Page) -> None:
@@ -189,7 +200,7 @@ def test_a_model_is_shown_with_the_reason_and_opens_when_it_is_ready(
         page.get_by_text("echo can't be asked now: is being loaded").wait_for()
         row = page.get_by_role("row").filter(has=page.get_by_role("button", name="whole"))
         assert "failed" in row.inner_text()
-        assert "no file config.json" in row.inner_text()
+        assert page.locator("tr:visible.reason").all_inner_texts() == ["no file config.json"]
         health.set_models({"echo": "", "whole": "no file config.json"})
         message(page).wait_for()
         page.get_by_text("models are ready").wait_for()
@@ -256,7 +267,7 @@ def test_what_the_models_do_is_shown_from_metrics(
     row = page.get_by_role("row").filter(has=page.get_by_role("button", name="echo", exact=True))
     row.get_by_text(re.compile(r"[1-9]\d* tokens/s")).wait_for()
     assert row.locator("td").all_inner_texts()[1:3] == ["1", "cuda:0"]
-    assert row.locator(".load").inner_text().endswith("7 waiting · 3 of 8 slots")
+    assert row.locator("td").last.inner_text().endswith("7 waiting · 3 of 8 slots")
     starter.loop.run(runner.cleanup())
 
 

@@ -45,7 +45,7 @@ function showModels() {
   if (names.join() !== [...rows.keys()].join()) {
     rows.clear();
     for (const name of names) rows.set(name, row(name));
-    byId("models").replaceChildren(...[...rows.values()].map((one) => one.element));
+    byId("models").replaceChildren(...[...rows.values()].flatMap((one) => one.elements));
   }
   for (const model of models) {
     const { cells } = rows.get(model.name);
@@ -53,13 +53,14 @@ function showModels() {
     cells.state.className = `state ${model.state}`;
     cells.state.textContent = model.state;
     cells.reason.textContent = model.reason ?? "";
+    cells.reason.parentElement.hidden = model.state !== "failed";
     cells.version.textContent = (model.versions ?? []).join(", ");
   }
-  const numReady = models.filter((model) => model.state === "ready").length;
-  say(`${numReady} of ${models.length} ${models.length === 1 ? "model is" : "models are"} ready`);
   const wanted = decodeURIComponent(location.hash.slice(1));
-  const first = models.find((model) => model.state === "ready") ?? models[0];
-  choose(names.includes(wanted) ? wanted : names.includes(chosen) ? chosen : first?.name);
+  const ready = models.filter((model) => model.state === "ready");
+  say(`${ready.length} of ${models.length} ${models.length === 1 ? "model is" : "models are"} ready`);
+  const first = ready.find((model) => model.chats) ?? ready[0];
+  choose([wanted, chosen, first?.name].find((name) => names.includes(name)));
 }
 
 function row(name) {
@@ -69,12 +70,14 @@ function row(name) {
     choose(name);
     byId("model").focus();
   });
-  const [task, state, reason, version, device, load] = Array.from({ length: 6 }, () => make("span"));
-  task.className = reason.className = "hint";
-  const cell = (className, ...children) => make("td", { className }, ...children);
-  const element = make("tr", {}, make("th", { scope: "row" }, button, task), cell("", state, reason),
-    cell("wide", version), cell("wide", device), cell("load", load));
-  return { element, button, cells: { task, state, reason, version, device, load } };
+  const task = make("span", { className: "hint" });
+  const state = make("span");
+  const cell = (className) => make("td", { className });
+  const [version, device, load] = [cell("wide"), cell("wide"), cell("")];
+  const reason = make("td", { className: "failed", colSpan: 3 });
+  const named = make("tr", {}, make("th", { scope: "row" }, button, " ", task), make("td", {}, state), version, device, load);
+  const elements = [named, make("tr", { className: "reason", hidden: true }, reason)];
+  return { elements, button, cells: { task, state, reason, version, device, load } };
 }
 
 function choose(name) {
@@ -100,16 +103,17 @@ function showLoad(metrics) {
     const { cells } = rows.get(name);
     const sum = (metric) => metrics.sum(`hf_triton_${metric}`, name);
     cells.device.textContent = metrics.labels("hf_triton_memory_bytes", name, "device").join(", ");
-    const waiting = sum("waiting");
-    const [used, slots] = [sum("kv_slots_used"), sum("kv_slots")];
     const speed = speedOf(name, sum("generated_tokens_total") ?? sum("input_tokens_total"));
-    const parts = [
-      speed === null ? "" : `${speed} tokens/s`,
-      waiting === null ? "" : `${waiting} waiting`,
-      slots === null ? "" : `${used} of ${slots} slots`,
-      sum("open_requests") === null ? "" : `${sum("open_requests")} requests`,
-    ];
-    cells.load.textContent = parts.filter(Boolean).join(" · ");
+    const slots = sum("kv_slots");
+    const counts = [
+      [speed, "tokens/s"],
+      [sum("waiting"), "waiting"],
+      [sum("open_requests"), "requests"],
+      [sum("kv_slots_used"), `of ${slots} slots`],
+    ].filter(([count]) => count !== null);
+    const isIdle = counts.length && counts.every(([count]) => !count);
+    const idle = slots === null ? "idle" : `idle · ${slots} slots`;
+    cells.load.textContent = isIdle ? idle : counts.map((one) => one.join(" ")).join(" · ");
   }
 }
 

@@ -5,11 +5,12 @@ import { ask, events } from "./server.js";
 
 const OPTIONS = [
   { name: "temperature", label: "Temperature", hint: "0: the likeliest token" },
-  { name: "max_tokens", label: "Max tokens", value: "256" },
+  { name: "max_tokens", label: "Max tokens" },
   { name: "top_p", label: "Top p" },
   { name: "seed", label: "Seed" },
   { name: "stop", label: "Stop at", isText: true },
 ];
+const SHORTEST_MS = 50; // that tells a speed
 const NO_TEMPLATE = /has no chat template/;
 const form = byId("talk");
 const turns = byId("turns");
@@ -41,8 +42,8 @@ export function begin(sent) {
   byId("modes").addEventListener("change", showMode);
 }
 
-function optionField({ name, label, hint, value = "", isText }) {
-  const field = make("input", { name, value, autocomplete: "off" });
+function optionField({ name, label, hint, isText }) {
+  const field = make("input", { name, autocomplete: "off" });
   if (!isText) field.inputMode = "decimal";
   return labelled(field, label, hint);
 }
@@ -97,6 +98,7 @@ async function send() {
   if (running || !text) return;
   clearErrors(form);
   const own = running = new AbortController();
+  const earlier = history; // another one once the chat is cleared
   const asked = isChat() ? await chatRequest(text) : completionRequest(text);
   onSent(asked.path, asked.body);
   const answer = showTurns(text);
@@ -104,7 +106,8 @@ async function send() {
   message.value = "";
   try {
     await follow(asked, answer, own.signal);
-    if (isChat()) history = [...asked.body.messages, { role: "assistant", content: answer.text() }];
+    const said = { role: "assistant", content: answer.text() };
+    if (asked.body.messages && said.content && history === earlier) history = [...asked.body.messages, said];
     byId("file").value = "";
   } catch (error) {
     answer.forget();
@@ -161,16 +164,19 @@ function showTurns(text) {
   if (!isChat()) turns.replaceChildren();
   turns.append(asked, answered);
   turns.scrollTop = turns.scrollHeight;
-  const grow = (place, more) => {
+  const following = (change) => {
     const follows = turns.scrollHeight - turns.scrollTop - turns.clientHeight < 40;
-    place.hidden = false;
-    place.firstChild.appendData(more);
+    change();
     if (follows) turns.scrollTop = turns.scrollHeight;
   };
+  const grow = (place, more) => following(() => {
+    place.hidden = false;
+    place.firstChild.appendData(more);
+  });
   return {
     add: (more) => grow(answer, more),
     reason: (more) => grow(reasoning, more),
-    note: (note) => answered.append(make("p", { className: "hint" }, note)),
+    note: (note) => following(() => answered.append(make("p", { className: "hint" }, note))),
     text: () => answer.textContent,
     forget: () => { asked.remove(); answered.remove(); },
   };
@@ -210,7 +216,7 @@ function showSpeed(usage, firstMs, restMs) {
     return;
   }
   const count = usage.completion_tokens;
-  const speed = count > 1 && restMs > 0 ? `, ${((count - 1) / restMs * 1000).toFixed(1)} tokens/s` : "";
+  const speed = count > 1 && restMs > SHORTEST_MS ? `, ${((count - 1) / restMs * 1000).toFixed(1)} tokens/s` : "";
   const first = Number.isFinite(firstMs) ? `, the first after ${(firstMs / 1000).toFixed(2)} s` : "";
   byId("speed").textContent = `${count} tokens${speed}${first}`;
 }

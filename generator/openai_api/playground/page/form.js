@@ -4,7 +4,7 @@ import { asNumber, byId, clearErrors, labelled, make, showError } from "./dom.js
 import { ask } from "./server.js";
 
 const FILES = ["image", "audio"];
-const MOST_NUMBERS = 8; // of a vector that are shown
+const MOST_NUMBERS = 8; // of a list that are shown
 const form = byId("fields");
 let onSent;
 let model;
@@ -117,20 +117,37 @@ async function send() {
 }
 
 function showAnswer({ model_name: _, model_version: __, ...outputs }) {
-  const blocks = Object.entries(outputs).map(([name, value]) =>
-    make("div", {}, make("h4", {}, name.replaceAll("_", " ")), shown(value)));
-  byId("answer").replaceChildren(...blocks);
+  byId("answer").replaceChildren(...blocks(outputs));
   byId("answer-title").hidden = false;
 }
 
-/** A value as a table where it is a list of objects, else as text. */
-function shown(value) {
-  const found = typeof value === "string" ? parsed(value) : value;
-  if (Array.isArray(found) && found.length && found.every((one) => one && one.constructor === Object)) return table(found);
-  return make("pre", { tabIndex: 0 }, text(found));
+/** Values under their names; lists of one length become the columns of one table. */
+function blocks(values) {
+  const found = Object.entries(values).map(([name, value]) => [name, parsed(value)]);
+  const size = (value) => (Array.isArray(value) && value.length > 1 && !value.some(isObject) ? value.length : 0);
+  const sizes = found.map(([, value]) => size(value));
+  const height = sizes.find((one, at) => one && sizes.indexOf(one, at + 1) > 0);
+  const columns = found.filter(([, value]) => size(value) === height);
+  const others = found.filter((one) => !columns.includes(one)).map(([name, value]) =>
+    make("div", {}, make("h4", {}, name.replaceAll("_", " ")), shown(value)));
+  if (!height) return others;
+  const row = (at) => Object.fromEntries(columns.map(([name, value]) => [name, value[at]]));
+  return [table(Array.from({ length: height }, (_, at) => row(at))), ...others];
 }
 
+const isObject = (value) => value?.constructor === Object;
+
+function shown(value) {
+  if (isObject(value)) return make("div", { className: "inner" }, ...blocks(value));
+  if (Array.isArray(value) && value.length && value.every(isObject)) return table(value);
+  const first = Array.isArray(value) ? value.slice(0, MOST_NUMBERS).map(short).join(", ") : short(value);
+  const more = Array.isArray(value) && value.length > MOST_NUMBERS ? `, … (${value.length})` : "";
+  return make("p", { className: "value" }, first + more);
+}
+
+/** What JSON in a text says; any other value as it is. */
 function parsed(value) {
+  if (typeof value !== "string" || !/^[[{]/.test(value)) return value;
   try {
     return JSON.parse(value);
   } catch {
@@ -141,14 +158,6 @@ function parsed(value) {
 function short(value) {
   if (Number.isFinite(value) && !Number.isInteger(value)) return value.toPrecision(4);
   return typeof value === "string" ? value : JSON.stringify(value ?? "");
-}
-
-function text(value) {
-  if (typeof value === "string") return value;
-  if (Array.isArray(value) && value.length > MOST_NUMBERS && value.every(Number.isFinite)) {
-    return `${value.slice(0, MOST_NUMBERS).map((one) => one.toPrecision(4)).join(", ")}, … (${value.length} numbers)`;
-  }
-  return JSON.stringify(value, null, 2);
 }
 
 function table(rows) {
