@@ -24,6 +24,10 @@ _STEADY = {"sample": False}  # VibeVoice adds noise to a sound, and no answer wo
 _NOT_INPUTS = ("input_ids", "attention_mask")
 _TRIAL_SIZES = ((56, 40), (40, 72))  # of images, in pixels
 _TRIAL_SOUND_S = 0.5
+# Larger ones are tried while the processor makes more of them.
+_LARGE_IMAGE, _LONG_SOUND_S = 2.0**20, 30.0  # pixels, seconds
+
+Prompt = tuple[list[int], Source]  # tokens, and what an encoder reads beside them
 
 
 class MediaProcessor:
@@ -57,7 +61,7 @@ class MediaProcessor:
         sounds: list[np.ndarray[Any, Any]] | None = None,
         *,
         add_special_tokens: bool = True,
-    ) -> tuple[list[int], Source]:
+    ) -> Prompt:
         """A prompt's tokens, with as many placeholders as features will come, and what the encoder
         reads. ``sounds`` are float32, mono, at ``sampling_rate``.
 
@@ -101,7 +105,7 @@ class MediaProcessor:
             self._numbers.replace(token_ids, self._placeholders, digests),
         )
 
-    def trial_prompts(self) -> list[tuple[list[int], Source]]:
+    def trial_prompts(self) -> list[Prompt]:
         """Short prompts of noise to try an engine with: two with a picture or a sound each, and one
         with two of the first size, or one where the model takes no more.
         """
@@ -114,34 +118,52 @@ class MediaProcessor:
             last = self._trial(kind, text, len(prompts))
         return [*prompts, last]
 
-    def largest_prompts(
-        self, most: int, size: float, max_tokens: int
-    ) -> list[tuple[list[int], Source]]:
-        """Prompts of at most ``max_tokens`` with one image of ``size`` pixels, or a sound of as
-        many seconds, and with ``most`` that are as large together.
+    def largest_prompts(self, most: int, size: float, max_tokens: int) -> list[Prompt]:
+        """Prompts of at most ``max_tokens`` with an image of ``size`` pixels, or a sound of as many
+        seconds, and with ``most`` that are as large together: at least half of what fits, and less
+        where the processor makes no more of more.
         """
-        found = (self._largest(count, size / count, max_tokens) for count in {1, most} if count)
-        return [prompt for prompt in found if prompt is not None]
+        found = []
+        for count in {1, most} if most else ():
+            one = self._largest(size / count, max_tokens)
+            while one is not None:
+                prompt = one[1] if count == 1 else self._blank(count, one[0], max_tokens)
+                if prompt is not None:
+                    found.append(prompt)
+                    break
+                count //= 2
+        return found
 
-    def _largest(self, count: int, size: float, max_tokens: int) -> tuple[list[int], Source] | None:
+    def _largest(self, size: float, max_tokens: int) -> tuple[float, Prompt] | None:
+        """The size of an image or a sound, and a prompt with it."""
+        tried = min(size, _LARGE_IMAGE if self.takes_images else _LONG_SOUND_S)
+        while (prompt := self._blank(1, tried, max_tokens)) is None:
+            tried /= 2
+            if tried < 1:
+                return None
+        while tried < size:
+            larger = self._blank(1, min(size, 2 * tried), max_tokens)
+            if larger is None or larger[1].num_bytes <= prompt[1].num_bytes:
+                break
+            tried, prompt = min(size, 2 * tried), larger
+        return tried, prompt
+
+    def _blank(self, count: int, size: float, max_tokens: int) -> Prompt | None:
+        """None where it has more tokens or the processor refuses it."""
         import numpy as np
         from PIL import Image
 
-        while count and size >= 1:
-            side = int(size**0.5)
-            try:
-                if self.takes_images:
-                    images = [Image.new("RGB", (side, side))] * count
-                    prompt = self.read(self._trial_text("image", count), images)
-                else:
-                    sounds = [np.zeros(int(size * self.sampling_rate), np.float32)] * count
-                    prompt = self.read(self._trial_text("audio", count), [], sounds)
-                if len(prompt[0]) <= max_tokens:
-                    return prompt
-            except RequestError:
-                pass  # more than it takes
-            count, size = (count // 2, size) if count > 1 else (1, size / 2)
-        return None
+        side = int(size**0.5)
+        try:
+            if self.takes_images:
+                images = [Image.new("RGB", (side, side))] * count
+                prompt = self.read(self._trial_text("image", count), images)
+            else:
+                sounds = [np.zeros(int(size * self.sampling_rate), np.float32)] * count
+                prompt = self.read(self._trial_text("audio", count), [], sounds)
+        except RequestError:
+            return None
+        return prompt if len(prompt[0]) <= max_tokens else None
 
     @cached_property
     def tokens(self) -> dict[str, str]:
