@@ -34,6 +34,7 @@ _NOT_WITH_BEAMS: dict[str, tuple[Any, ...]] = {
     "stop_token_ids": ((),),
     "logit_bias": ((),),
     "ignore_eos": (False,),
+    "allowed_token_ids": ((),),
     "logprobs": (None,),
     "return_logprobs": (False,),
     "return_cumulative_logprob": (False,),
@@ -56,6 +57,8 @@ class SourceReader(PromptReader):
         text, languages, target = row["text_input"], self.languages, row["target_lang"] or None
         if not text.strip():
             raise RequestError("text_input: got white space alone, a text is required")
+        if row["add_special_tokens"] is False:
+            raise RequestError("add_special_tokens: got false, this model's texts have them")
         special_tokens = languages.special_tokens_for(row["source_lang"] or None)
         start = languages.decoder_start(target)
         read = languages.marked(text, target) if languages.marks else text

@@ -207,6 +207,7 @@ class Reception:
             params.stop_words,
             include_stop_word=params.include_stop_word,
             kept_token_ids=row.kept_token_ids,
+            shows_special_tokens=not row.skip_special_tokens,
         )
         held = None if params.constraint is None else grammars.get(params.constraint)
         start = row.decoder_start
@@ -219,6 +220,7 @@ class Reception:
             forced_token_id=None if start is None else start.forced_token_id,
             lora_name=row.lora_name,
             cache_salt=row.cache_salt,
+            priority=row.priority,
             deadline_s=None if row.timeout_ms is None else arrived_s + row.timeout_ms / 1000,
             fails_on_timeout=row.on_timeout == "error",
             grammar=None if held is None else held(),

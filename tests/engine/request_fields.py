@@ -14,7 +14,8 @@ from text_generation.request.parsing import GenerationRequest, PromptReader, che
 
 _TYPES: dict[str, Any] = {
     **dict.fromkeys(
-        ("max_tokens", "min_tokens", "top_k", "n", "beam_width", "timeout_ms"), np.int32
+        ("max_tokens", "min_tokens", "top_k", "n", "beam_width", "timeout_ms", "input_ids"),
+        np.int32,
     ),
     **dict.fromkeys(
         (

@@ -428,6 +428,9 @@ def _response(
         "chat_format": ("BYTES", pack_texts([chat_format])),
         "logprobs": ("BYTES", pack_texts(json.dumps([_logprobs(t) for t in c]) for c in tokens)),
         "prompt_logprobs": ("BYTES", pack_texts([json.dumps(told)])),
+        "prompt_token_ids": ("BYTES", pack_texts([json.dumps([5] * len(prompt))])),
+        "token_ids": ("BYTES", pack_texts(json.dumps([5] * len(choice)) for choice in tokens)),
+        "num_cached_tokens": ("UINT32", struct.pack("<I", 2)),
     }
     answer = service_pb2.ModelInferResponse(model_name=request.model_name, id=request.id)
     for wanted in request.outputs:

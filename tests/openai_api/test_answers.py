@@ -166,6 +166,26 @@ def test_prompt_logprobs_have_vllms_form(api: Translator) -> None:
     assert "prompt_logprobs" not in chat["choices"][0]
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_token_ids_are_told_in_vllms_places(stream: bool, api: Translator) -> None:
+    asked = {"max_tokens": 2, "return_token_ids": True, "stream": stream}
+    for reply in (api.completion(**asked, prompt="a b"), api.chat(**asked)):
+        objects = reply.events[:-1] if stream else [reply.body]
+        choices = [one["choices"][0] for one in objects]
+        ids = [token_id for choice in choices for token_id in choice.get("token_ids", ())]
+        assert ids == [5, 5]
+        told = choices if "text" in choices[-1] else objects
+        assert [one["prompt_token_ids"] for one in told if "prompt_token_ids" in one] == [
+            [5] * (2 if "text" in choices[-1] else 3)
+        ]
+
+
+def test_cached_tokens_are_told_to_whom_they_belong(api: Translator) -> None:
+    assert "prompt_tokens_details" not in api.completion().body["usage"]
+    usage = api.completion(cache_salt="ann").body["usage"]
+    assert usage["prompt_tokens_details"] == {"cached_tokens": 2}
+
+
 def test_logprobs_of_a_chat_leave_out_what_is_less_likely(api: Translator) -> None:
     reply = api.chat(logprobs=True, top_logprobs=2)
     first = reply.body["choices"][0]["logprobs"]["content"][0]

@@ -124,15 +124,15 @@ _DEFAULTS_OF_CLIENTS: dict[str, Any] = {
 
 def test_the_defaults_that_clients_send_change_nothing(api: Translator) -> None:
     assert api.chat(**_DEFAULTS_OF_CLIENTS).status == 200
-    assert api.triton.seen[0]["sampling_parameters"] == {"temperature": 1}
+    passed = {"skip_special_tokens": True, "priority": 0}
+    assert api.triton.seen[0]["sampling_parameters"] == {"temperature": 1, **passed}
 
 
 @pytest.mark.parametrize(
     "field,value",
     [
-        *(("skip_special_tokens", False), ("use_beam_search", True), ("length_penalty", 0.5)),
-        *(("verbosity", "high"), ("priority", 1), ("echo", True)),
-        *(("return_token_ids", True), ("truncate_prompt_tokens", 5), ("top_logprobs", 1)),
+        *(("use_beam_search", True), ("length_penalty", 0.5), ("verbosity", "high")),
+        *(("spaces_between_special_tokens", False), ("echo", True), ("top_logprobs", 1)),
     ],
 )
 def test_a_value_that_would_change_an_answer_is_refused(

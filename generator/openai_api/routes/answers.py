@@ -36,11 +36,14 @@ class Answer:
     created: int = field(default_factory=lambda: int(time.time()))
     choices: dict[int, Choice] = field(default_factory=dict)
     prompt_tokens: dict[int, int] = field(default_factory=dict)
+    cached_tokens: dict[int, int] = field(default_factory=dict)  # where they may be told
     readers: dict[int, AnswerReader] = field(default_factory=dict)
 
     def new_choices(self, prompt: int, chunk: Chunk) -> Iterator[Choice]:
         """Adds a chunk; yields for each choice what the chunk adds to it, if anything."""
         self.prompt_tokens[prompt] = chunk.num_input_tokens
+        if chunk.num_cached_tokens is not None:
+            self.cached_tokens[prompt] = chunk.num_cached_tokens
         for position, text in enumerate(chunk.texts):
             index = prompt * self.asked.n + position
             known = self.choices.setdefault(index, Choice(index))
@@ -67,6 +70,10 @@ class Answer:
         num = self.asked.num_prompt_logprobs
         if num is not None:
             new.of_prompt["prompt_logprobs"] = prompt_logprobs(chunk.prompt_logprobs, num)
+        if self.asked.returns_token_ids:
+            new.token_ids = json.loads(chunk.token_ids[position])
+            if prompt_ids := json.loads(chunk.prompt_token_ids):
+                new.of_prompt["prompt_token_ids"] = prompt_ids
         if self.asked.is_chat:
             self._read(new, chunk.chat_format)
         known.finish_reason = new.finish_reason
@@ -89,14 +96,16 @@ class Answer:
         if len(ended) < len(self.asked.inputs) * self.asked.n:
             raise ApiError(500, "the model's answer broke off")
 
-    def usage(self) -> dict[str, int]:
+    def usage(self) -> dict[str, Any]:
         """Tokens over all prompts and choices; a prompt counts once, however many its choices."""
         prompt = sum(self.prompt_tokens.values())
         completion = sum(choice.num_tokens for choice in self.choices.values())
+        details = {"prompt_tokens_details": {"cached_tokens": sum(self.cached_tokens.values())}}
         return {
             "prompt_tokens": prompt,
             "completion_tokens": completion,
             "total_tokens": prompt + completion,
+            **(details if self.cached_tokens else {}),
         }
 
     def head(self, kind: str) -> dict[str, Any]:
@@ -131,15 +140,18 @@ async def events(api: Api, answer: Answer, chunks: Chunks) -> AsyncGenerator[byt
     head = answer.head(api.chunk_object)
     if answer.asked.include_usage:
         head["usage"] = None  # as OpenAI has it: in every chunk, and null in all but the last
-    opening = api.opening(answer.asked.n)
+    opening = [{"choices": [new]} for new in api.opening(answer.asked.n)]
     async with aclosing(chunks):
         async for prompt, chunk in chunks:
-            written = [api.write_chunk(new) for new in answer.new_choices(prompt, chunk)]
+            written = [
+                {"choices": [api.write_chunk(new)], **api.beside(new)}
+                for new in answer.new_choices(prompt, chunk)
+            ]
             if answer.asked.continuous_usage:
                 head["usage"] = answer.usage()
             if written:
-                yield b"".join(sse({**head, "choices": [new]}) for new in (*opening, *written))
-                opening = ()
+                yield b"".join(sse({**head, **new}) for new in (*opening, *written))
+                opening = []
     answer.check_complete()
     if answer.asked.include_usage:
         yield sse({**head, "choices": [], "usage": answer.usage()}) + DONE
@@ -173,4 +185,7 @@ def _joined(parts: list[Choice]) -> Choice:
         [call for part in parts for call in part.calls],
         "".join(part.reasoning for part in parts),
         of_prompt=first.of_prompt,
+        token_ids=None
+        if first.token_ids is None
+        else [token_id for part in parts for token_id in part.token_ids or ()],
     )

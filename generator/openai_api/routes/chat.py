@@ -31,7 +31,14 @@ from generator.openai_api.schema.request import (
 from generator.openai_api.schema.tools import Tools, read_tools
 from generator.openai_api.triton.catalog import CHAT_TASKS
 
-BODY = Body({**CHAT_FIELDS, "prompt_logprobs": json_body.integer}, ("model", "messages"))
+BODY = Body(
+    {
+        **CHAT_FIELDS,
+        "prompt_logprobs": json_body.integer,
+        "return_token_ids": json_body.boolean,
+    },
+    ("model", "messages"),
+)
 OPERATION = Operation("Answer a chat", answers.ChatCompletion, BODY, also=(EVENTS,))
 _USUAL_EFFORT = "medium"  # where nothing is said
 
@@ -120,7 +127,7 @@ def _rest(choice: Choice) -> dict[str, Any]:
     logprobs = None
     if choice.positions is not None:
         logprobs = for_chat(choice.positions, choice.num_alternatives)
-    return {"logprobs": logprobs, "finish_reason": choice.finish_reason}
+    return {"logprobs": logprobs, "finish_reason": choice.finish_reason, **choice.ids()}
 
 
 def _tool_constraint(tools: Tools, body: Mapping[str, Any]) -> dict[str, str]:

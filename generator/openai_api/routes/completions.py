@@ -71,6 +71,7 @@ BODY = Body(
         "echo": json_body.boolean,
         "logprobs": json_body.integer,
         "prompt_logprobs": json_body.integer,
+        "return_token_ids": json_body.boolean,
     },
     ("model", "prompt"),
 )
@@ -106,6 +107,7 @@ def write(choice: Choice) -> dict[str, Any]:
         "logprobs": logprobs,
         "finish_reason": choice.finish_reason,
         **choice.of_prompt,
+        **choice.ids(),
     }
 
 

@@ -15,9 +15,9 @@ class Choice:
     """One choice's answer, or the part of it that a chunk brings.
 
     ``positions`` are None without log-probabilities; ``offset`` is where in the whole text they
-    begin. ``calls`` are calls of tools, or parts of them; ``reasoning``
-    comes before the text; ``of_prompt`` is what the answer tells of
-    its prompt, in vLLM's names.
+    begin. ``calls`` are calls of tools, or parts of them; ``reasoning`` comes before the text;
+    ``of_prompt`` is what the answer tells of its prompt, in vLLM's names; ``token_ids`` are None
+    unless they are to be told.
     """
 
     index: int
@@ -30,6 +30,11 @@ class Choice:
     reasoning: str = ""
     num_tokens: int = field(default=0, repr=False)
     of_prompt: dict[str, Any] = field(default_factory=dict)
+    token_ids: list[int] | None = None
+
+    def ids(self) -> dict[str, list[int]]:
+        """The field of a choice, where it is to be told."""
+        return {} if self.token_ids is None else {"token_ids": self.token_ids}
 
 
 class WriteChoice(Protocol):

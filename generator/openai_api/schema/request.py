@@ -32,6 +32,9 @@ SAMPLING: dict[str, Check] = {
     "stop_token_ids": json_body.integers,
     "logit_bias": json_body.biases,
     **dict.fromkeys(("ignore_eos", "include_stop_str_in_output"), json_body.boolean),
+    **dict.fromkeys(("skip_special_tokens", "add_special_tokens"), json_body.boolean),
+    **dict.fromkeys(("truncate_prompt_tokens", "priority"), json_body.integer),
+    "allowed_token_ids": json_body.integers,
     # vLLM's names of what an answer is held to; the model looks at them.
     **dict.fromkeys(("structured_outputs", "guided_json"), json_body.anything),
     **dict.fromkeys(("guided_regex", "guided_choice"), json_body.anything),
@@ -58,14 +61,13 @@ GENERATION_FIELDS: dict[str, Check] = {
     **dict.fromkeys(("suffix", "audio", "prediction", "functions", "function_call"), only()),
     "web_search_options": only(),
     # vLLM's, and the defaults that its clients send.
-    **dict.fromkeys(("skip_special_tokens", "spaces_between_special_tokens"), only(True)),
+    "spaces_between_special_tokens": only(True),
     **dict.fromkeys(("use_beam_search", "early_stopping", "return_token_ids"), only(False)),
     **dict.fromkeys(("return_tokens_as_token_ids", "continue_final_message"), only(False)),
     "echo": only(False),
     "add_generation_prompt": only(True),
     "length_penalty": only(1.0, 1),
-    "priority": only(0),
-    **dict.fromkeys(("prompt_logprobs", "truncate_prompt_tokens", "allowed_token_ids"), only()),
+    "prompt_logprobs": only(),
 }
 # What a request to chat may have.
 CHAT_FIELDS: dict[str, Check] = {
@@ -88,7 +90,8 @@ class GenerationRequest:
     """``inputs`` has a request of Triton's for each prompt, each with ``n`` choices;
     ``continuous_usage`` is what vLLM calls the usage so far, in every event. ``num_logprobs`` is
     None where no log-probabilities are wanted, else how many alternatives, ``num_prompt_logprobs``
-    the same of the prompt's; ``echoes`` where those stand before the answer's own;
+    the same of the prompt's; ``echoes`` where those stand before the answer's own, and
+    ``returns_token_ids`` where tokens are told by their ids;
     ``tools`` are those whose calls the answer may hold; ``media`` are the files of a chat;
     ``told`` is what an answer repeats of its request. ``is_chat`` where the answer is read as its
     model's family writes it.
@@ -103,6 +106,7 @@ class GenerationRequest:
     num_logprobs: int | None
     num_prompt_logprobs: int | None = None
     echoes: bool = False
+    returns_token_ids: bool = False
     tools: Tools | None = None
     media: tuple[MediaPart, ...] = ()
     told: Mapping[str, Any] = dataclass_field(default_factory=dict)
@@ -115,6 +119,7 @@ class GenerationRequest:
             "logprobs": self.num_logprobs is not None,
             "prompt_logprobs": self.echoes or self.num_prompt_logprobs is not None,
             "chat_format": self.is_chat,
+            **dict.fromkeys(("prompt_token_ids", "token_ids"), self.returns_token_ids),
         }
         return [name for name, is_wanted in wanted.items() if is_wanted]
 
@@ -154,6 +159,7 @@ def asked(
         num_logprobs=num_logprobs,
         num_prompt_logprobs=num_prompt_logprobs,
         echoes=echoes,
+        returns_token_ids=bool(body.get("return_token_ids")),
     )
 
 

@@ -24,6 +24,7 @@ from generator.openai_api.triton.statuses import (
     of_text,
 )
 from generator.openai_api.triton.tensors import OUTPUTS, Chunk, infer_request, read_chunk
+from generator.spec.runtime_rules import CACHE_SALT, CALLER
 
 _CHANNEL_OPTIONS = [
     ("grpc.max_receive_message_length", -1),
@@ -117,7 +118,7 @@ class Triton:
             request_id,
             inputs,
             batched=model.is_batched,
-            outputs=(*OUTPUTS, *outputs),
+            outputs=(*OUTPUTS, *outputs, *_of_cache(inputs)),
         )
         return _chunks(self.responses(model, request, metadata))
 
@@ -177,6 +178,11 @@ async def _chunks(responses: AsyncGenerator[Any, None]) -> AsyncGenerator[Chunk,
                 yield read_chunk(response)
             except ValueError as error:
                 raise ApiError(500, str(error)) from None
+
+
+def _of_cache(inputs: Mapping[str, TensorValue]) -> tuple[str, ...]:
+    """The output that tells how much of a prompt was known, where that tells of nobody else."""
+    return ("num_cached_tokens",) if CACHE_SALT in inputs or CALLER in inputs else ()
 
 
 @contextlib.contextmanager

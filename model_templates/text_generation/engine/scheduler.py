@@ -7,18 +7,20 @@ touches a tensor, a model or Triton.
 A prompt that begins like another starts with what that one has computed; where it is under way, the
 prompt waits until it can.
 
-Long and short prompts wait in two lines, each in order of arrival: while a long prompt is computed
-it gets at least half of what a step has for prompts, and short ones share the rest. So short ones
-don't wait for a flood of long ones, nor long ones for a flood of short ones. Room goes to who came
+Long and short prompts wait in two lines, each in order of priority and then of arrival: while a
+long prompt is computed it gets at least half of what a step has for prompts, and short ones share
+the rest. So short ones don't wait for a flood of long ones, nor long ones for a flood of short
+ones. Room goes to who came
 first.
 
 What an encoder computes for a sequence (an image, a sound, the text that an encoder-decoder reads)
 is computed in the step that begins it. A step encodes as many tokens as it may compute, or one
 source that is longer.
 
-Where a running sequence finds no room for its next token, the youngest one is preempted
-(https://arxiv.org/abs/2309.06180, section 4.5): it gives its room back, waits first in its line,
-and all of its tokens are computed again. Prompts are started in no step that preempts.
+Where a running sequence finds no room for its next token, the last one of that order is preempted
+(https://arxiv.org/abs/2309.06180, section 4.5): it gives its room back, waits before those of its
+line that came later, and all of its tokens are computed again. Prompts are started in no step that
+preempts.
 """
 
 from __future__ import annotations
@@ -80,11 +82,13 @@ class Scheduler:
         return self.running + ([self._partial] if self._partial else [])
 
     def add(self, sequences: Iterable[Sequence]) -> None:
-        """Queues sequences behind those of their line that wait already."""
+        """Queues sequences behind those of their line that wait already, and before those of a
+        later priority.
+        """
         for sequence in sequences:
-            self._line(sequence).append(sequence)
             sequence.arrival = self._num_arrived
             self._num_arrived += 1
+            self._queue(sequence)
 
     def schedule(self) -> Step:
         """Every running sequence decodes one token, if it may have more than those that are
@@ -142,7 +146,7 @@ class Scheduler:
 
     def drain(self) -> list[Sequence]:
         """Empties the scheduler; returns every sequence that was in it."""
-        waiting = sorted((*self._short, *self._long), key=_arrival)
+        waiting = sorted((*self._short, *self._long), key=_order)
         self._short.clear()
         self._long.clear()
         return self.drain_running() + waiting
@@ -159,7 +163,7 @@ class Scheduler:
         num_preempted = self.num_preempted
         for sequence in decodes:
             while sequence.num_computed_tokens and not self._grows(sequence):
-                self._preempt(max(self.holding, key=_arrival))
+                self._preempt(max(self.holding, key=_order))
         if num_preempted == self.num_preempted:
             return decodes
         self._copies += self._space.arrange(self.running)
@@ -176,7 +180,7 @@ class Scheduler:
             self._partial = None
         else:
             self.running.remove(sequence)
-        self._line(sequence).appendleft(sequence)
+        self._queue(sequence)
         self.num_preempted += 1
 
     def _prefills(self, budget: int) -> list[PrefillChunk]:
@@ -204,6 +208,13 @@ class Scheduler:
         if head.num_prefill_tokens > self._longest_short and not self._is_short(head):
             self._long.appendleft(self._short.popleft())
 
+    def _queue(self, sequence: Sequence) -> None:
+        line = self._line(sequence)
+        at = len(line)
+        while at and _order(line[at - 1]) > _order(sequence):
+            at -= 1
+        line.insert(at, sequence)
+
     def _line(self, sequence: Sequence) -> deque[Sequence]:
         return self._short if self._is_short(sequence) else self._long
 
@@ -227,7 +238,7 @@ class Scheduler:
         if self._partial is not None or not self._long or not self._num_free:
             return
         short = self._short[0] if self._short else None
-        if short is not None and short.arrival < self._long[0].arrival:
+        if short is not None and _order(short) < _order(self._long[0]):
             if self._num_free > 1 and self._space.has_room(short, whole=True):
                 self._begin_head(self._long, budget)
         else:
@@ -249,7 +260,8 @@ class Scheduler:
         if self._partial is not None or not self._long:
             return True
         head = self._long[0]
-        return sequence.arrival <= head.arrival or self._space.find(head).is_worth_waiting_for
+        is_first = _order(sequence) <= _order(head)
+        return is_first or self._space.find(head).is_worth_waiting_for
 
     def _admit_short(self, budget: int, chunks: list[PrefillChunk]) -> int:
         """Books whole prompts of at most ``budget`` tokens together; returns their tokens."""
@@ -321,5 +333,5 @@ class Scheduler:
         return end - start
 
 
-def _arrival(sequence: Sequence) -> int:
-    return sequence.arrival
+def _order(sequence: Sequence) -> tuple[int, int]:
+    return sequence.priority, sequence.arrival

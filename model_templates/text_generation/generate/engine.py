@@ -91,6 +91,7 @@ class GenerateEngine(Engine):
 
     def _add(self, sequences: Iterable[Sequence]) -> None:
         self._waiting.extend(sequences)
+        self._waiting = deque(sorted(self._waiting, key=lambda sequence: sequence.priority))
 
     @property
     def gauges(self) -> dict[str, int]:

@@ -146,6 +146,10 @@ class VllmEngine(Engine):
     def submit(self, sequences: list[Sequence]) -> None:
         for sequence in sequences:
             require_known(sequence.params)
+            if sequence.priority:
+                raise RequestError(
+                    f"priority: got {sequence.priority}, allowed: 0 (engine vllm knows none)"
+                )
         super().submit(sequences)
 
     def _cuts_prompts(self, *, with_source: bool) -> bool:
@@ -241,6 +245,7 @@ class VllmEngine(Engine):
         if not sequence.params.max_tokens:
             sequence.end("length")
             self.metrics.began(sequence, _queue_time_s(output))
+        sequence.num_reused_tokens = getattr(output, "num_cached_tokens", None) or 0
         num_before = len(sequence.token_ids)
         for token in _tokens(sequence, completion):
             if sequence.finish_reason is not None:

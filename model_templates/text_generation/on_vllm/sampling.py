@@ -54,6 +54,7 @@ def sampling_arguments(params: SamplingParams, eos_token_ids: Iterable[int]) -> 
         "ignore_eos": True,  # the model's ends are among stop_token_ids
         "logprobs": params.num_logprobs,
         "prompt_logprobs": params.num_prompt_logprobs,
+        "allowed_token_ids": list(params.allowed_token_ids) or None,
         "logit_bias": dict(params.logit_bias) or None,
         "detokenize": False,
     }

@@ -21,6 +21,7 @@ def check_lists(row: Mapping[str, Any]) -> None:
         _check_number(name, row[name], most, "texts")
         _check_sizes(name, row[name])
     _check_number("stop_token_ids", row["stop_token_ids"], MAX_STOP_TOKEN_IDS, "tokens")
+    _check_number("allowed_token_ids", row["allowed_token_ids"], MAX_LOGIT_BIASES, "tokens")
     _check_number("logit_bias", row["logit_bias"], MAX_LOGIT_BIASES, "tokens")
 
 

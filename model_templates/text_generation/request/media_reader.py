@@ -53,7 +53,9 @@ class MediaReader(PromptReader):
         name = "messages" if row["messages"] else "text_input"
         self._check_places(name, text, items)
         # As transformers' processors do it: only some chat templates write the first token.
-        adds = not (row["messages"] and self.bos_token and text.startswith(self.bos_token))
+        adds = row["add_special_tokens"]
+        if adds is None:
+            adds = not (row["messages"] and self.bos_token and text.startswith(self.bos_token))
         token_ids = self.tokenize(text, add_special_tokens=adds)
         if not items:
             return Prompt(text, token_ids)

@@ -63,6 +63,8 @@ class Generation:
     cache_salt: str | None = None
     chat_format: ChatFormat | None = None
     kept_token_ids: frozenset[int] = frozenset()
+    skip_special_tokens: bool = True
+    priority: int = 0
 
 
 @dataclass(frozen=True)
@@ -126,9 +128,12 @@ class PromptReader:
         """The prompt of a row and its token ids. Raises RequestError for one that can't be."""
         if not row["messages"]:
             text = row["text_input"]
-            return Prompt(text, self.tokenize(text), self.decoder_start)
+            token_ids = self.tokenize(
+                text, add_special_tokens=row["add_special_tokens"] is not False
+            )
+            return Prompt(text, token_ids, self.decoder_start)
         text = self.rendered(row, self.read_messages(row))
-        token_ids = self.tokenize(text, add_special_tokens=False)
+        token_ids = self.tokenize(text, add_special_tokens=bool(row["add_special_tokens"]))
         return Prompt(text, token_ids, self.decoder_start)
 
     def of_token_ids(self, row: dict[str, Any]) -> Prompt:
@@ -299,6 +304,7 @@ def _params(row: dict[str, Any], reader: PromptReader, outputs: frozenset[str]) 
         num_logprobs=num_logprobs,
         num_prompt_logprobs=num_prompt_logprobs,
         logit_bias=row["logit_bias"],
+        allowed_token_ids=row["allowed_token_ids"],
         num_beams=num_beams,
         length_penalty=row["length_penalty"] if num_beams > 1 else None,
         constraint=row["constraint"],
@@ -310,6 +316,7 @@ def _params(row: dict[str, Any], reader: PromptReader, outputs: frozenset[str]) 
 def _check_vocabulary(params: SamplingParams, vocab_size: int | None) -> None:
     listed = {
         "stop_token_ids": params.stop_token_ids,
+        "allowed_token_ids": params.allowed_token_ids,
         "logit_bias": [token_id for token_id, _ in params.logit_bias],
     }
     for name, token_ids in listed.items():
@@ -347,6 +354,7 @@ def _generation(
     """Makes the tokens of a row whose options are checked."""
     lora_name = reader.lora_name(row)
     prompt = reader.of_token_ids(row) if row["input_ids"] else reader.read_prompt(row)
+    prompt = _truncated(prompt, row["truncate_prompt_tokens"])
     if row["max_tokens"] is None:
         default = reader.default_max_tokens(len(prompt.token_ids))
         params = params.with_max_tokens(max(default, params.min_tokens))
@@ -375,7 +383,23 @@ def _generation(
         cache_salt=row["cache_salt"],
         chat_format=chat_format,
         kept_token_ids=kept,
+        skip_special_tokens=row["skip_special_tokens"],
+        priority=row["priority"],
     )
+
+
+def _truncated(prompt: Prompt, most: int | None) -> Prompt:
+    """The prompt's last tokens, as vLLM has it."""
+    if most is None:
+        return prompt
+    if most < 1:
+        raise RequestError(f"truncate_prompt_tokens: got {shown(most)}, allowed: 1 and more")
+    if prompt.source is not None or prompt.decoder_start is not None:
+        what = "what an encoder reads, an image or a sound"
+        raise RequestError(f"truncate_prompt_tokens: got {most} for {what}, allowed: null")
+    if len(prompt.token_ids) <= most:
+        return prompt
+    return replace(prompt, text="", token_ids=prompt.token_ids[-most:])
 
 
 def require_no_beams(row: dict[str, Any]) -> None:

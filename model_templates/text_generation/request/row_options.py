@@ -52,6 +52,9 @@ _OPTIONS: dict[str, tuple[Convert, Any]] = {
     "regex": (text, None),
     "stream": (lenient_boolean, False),
     "exclude_input_in_output": (lenient_boolean, True),
+    "skip_special_tokens": (lenient_boolean, True),
+    "add_special_tokens": (lenient_boolean, None),
+    "truncate_prompt_tokens": (lenient_integer, None),
     "return_finish_reason": (lenient_boolean, False),
     "return_cumulative_logprob": (lenient_boolean, False),
     "return_logprobs": (lenient_boolean, False),
@@ -65,7 +68,13 @@ _OPTIONS: dict[str, tuple[Convert, Any]] = {
 }
 _WORDS = ("stop_words", "bad_words")
 _CHOICE = "choice"  # a list like those, but an empty text in it is refused
-_JSON_ONLY: dict[str, Any] = {"best_of": None, "stop_token_ids": (), "logit_bias": ()}
+_JSON_ONLY: dict[str, Any] = {
+    "best_of": None,
+    "stop_token_ids": (),
+    "logit_bias": (),
+    "allowed_token_ids": (),
+    "priority": 0,  # a parameter of that name is Triton's own
+}
 
 
 @dataclass(frozen=True)

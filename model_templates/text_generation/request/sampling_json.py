@@ -102,6 +102,13 @@ def _integers(name: str, value: Any) -> tuple[int, ...]:
     return tuple(lenient_integer(name, element) for element in value)
 
 
+def _some_integers(name: str, value: Any) -> tuple[int, ...]:
+    found = _integers(name, value)
+    if not found:
+        raise RequestError(f"{name}: got an empty list, allowed: one token or more, or null")
+    return found
+
+
 def _biases(name: str, value: Any) -> tuple[tuple[int, float], ...]:
     """{"token_id": bias}, ordered by id."""
     if not isinstance(value, dict):
@@ -190,6 +197,9 @@ _OPTIONS: dict[str, tuple[str, _Convert]] = {
     "stop": ("stop_words", _texts),
     "bad_words": ("bad_words", _texts),
     "stop_token_ids": ("stop_token_ids", _integers),
+    "allowed_token_ids": ("allowed_token_ids", _some_integers),
+    **{name: (name, lenient_integer) for name in ("truncate_prompt_tokens", "priority")},
+    **{name: (name, lenient_boolean) for name in ("skip_special_tokens", "add_special_tokens")},
     "logprobs": ("logprobs", _num_logprobs),
     "prompt_logprobs": ("prompt_logprobs", _num_logprobs),
     "logit_bias": ("logit_bias", _biases),
@@ -203,7 +213,6 @@ _OPTIONS: dict[str, tuple[str, _Convert]] = {
 # vLLM's other names, of several releases, with the value that changes nothing; null never does.
 _NEUTRAL: dict[str, Any] = {
     "detokenize": True,
-    "skip_special_tokens": True,
     "spaces_between_special_tokens": True,
     "use_beam_search": False,
     "early_stopping": False,
@@ -211,8 +220,7 @@ _NEUTRAL: dict[str, Any] = {
     "top_logprobs": 0,
     **dict.fromkeys(
         (
-            *("truncate_prompt_tokens", "logits_processors", "extra_args"),
-            *("allowed_token_ids", "guided_decoding", "structured_outputs"),
+            *("logits_processors", "extra_args", "guided_decoding", "structured_outputs"),
             *("output_kind", "response_format"),
         )
     ),
@@ -237,4 +245,5 @@ def _unknown(name: str) -> str:
         iter(difflib.get_close_matches(short(name), names, 1)), None
     )
     hint = f", did you mean {nearest}?" if nearest else ";"
-    return f"{FIELD}: {short(name)}: unknown name{hint} allowed: {', '.join(sorted(_OPTIONS))}"
+    newest = sorted(known for known in _OPTIONS if not known.startswith("guided_"))
+    return f"{FIELD}: {short(name)}: unknown name{hint} allowed: {', '.join(newest)}"

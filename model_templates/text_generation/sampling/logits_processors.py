@@ -1,6 +1,6 @@
 """The logits processors: what the options of sequences change in their logits before a token is
-chosen. Biases, penalties, bad words, ends of text that are forbidden until min_tokens, a task's own
-rule, grammars.
+chosen. Allowed tokens, biases, penalties, bad words, ends of text that are forbidden until
+min_tokens, a task's own rule, grammars.
 
 In transformers' and vLLM's order. All rows' changes go to the device together, as a few lists of
 (row, token), so rows without such options cost nothing.
@@ -29,10 +29,13 @@ _NONE: _Ids = np.zeros((0, 2), dtype=np.int32)
 
 @dataclass(frozen=True)
 class Changes:
-    """One step's, of the rows whose logits change: ``biased`` and ``forbidden`` (n, 2) are (row,
-    token). ``followed`` are rows whose next token depends on their last.
+    """One step's, of the rows whose logits change: ``biased``, ``allowed`` and ``forbidden`` (n, 2)
+    are (row, token). ``limited`` are the rows that may have ``allowed`` tokens alone, ``followed``
+    those whose next token depends on their last.
     """
 
+    limited: Column
+    allowed: Column
     biased: Column
     biases: Column
     forbidden: Column
@@ -71,11 +74,14 @@ class LogitsProcessors:
         ]
         if not changes:
             return None
+        limited = [(row, change.allowed) for row, change in changes if len(change.allowed)]
         biased = [(row, change) for row, change in changes if len(change.biased)]
         forbidden = [(row, change.forbidden()) for row, change in changes]
         penalised = [(row, c.penalised) for row, c in changes if c.penalised is not None]
         self._unsent = [tokens for _, tokens in penalised]
         return Changes(
+            limited=columns.ints([row for row, _ in limited]),
+            allowed=columns.ints(_pairs(limited)),
             biased=columns.ints(_pairs((row, change.biased) for row, change in biased)),
             biases=columns.floats([bias for _, change in biased for bias in change.biases]),
             forbidden=columns.ints(_pairs(forbidden)),
@@ -95,6 +101,11 @@ class LogitsProcessors:
         before; nobody waits for the grammars of ``late``.
         """
         self._unsent = []
+        if changes.limited:
+            places = values[changes.allowed].unbind(1)
+            kept = logits[places]
+            logits.index_fill_(0, values[changes.limited], _MINUS_INFINITY)
+            logits[places] = kept
         if changes.biased:
             logits[values[changes.biased].unbind(1)] += values[changes.biases]
         if changes.penalties is not None:
@@ -152,6 +163,7 @@ class _SequenceProcessors:
         params = sequence.params
         biases = [(token, bias) for token, bias in params.logit_bias if token < vocab_size]
         ends = (*params.stop_token_ids, *(() if params.ignore_eos else eos_token_ids))
+        self.allowed = np.array(params.allowed_token_ids, dtype=np.int32)
         self.biased = np.array([token for token, _ in biases], dtype=np.int32)
         self.biases = np.array([bias for _, bias in biases], dtype=np.float32)
         self.sequence = sequence

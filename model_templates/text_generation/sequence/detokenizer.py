@@ -29,15 +29,19 @@ class Detokenizer:
         *,
         include_stop_word: bool = False,
         kept_token_ids: frozenset[int] = frozenset(),
+        shows_special_tokens: bool = False,
     ) -> None:
-        """Special tokens are no text, but for those of ``kept_token_ids``."""
+        """Special tokens are no text, but for those of ``kept_token_ids``, or where it
+        ``shows_special_tokens``.
+        """
         self._tokenizer = tokenizer
         self._prompt_token_ids = prompt_token_ids
         self._context: list[list[int]] = []  # pieces of whole characters
         self._stop_words = sorted(stop_words)
         self._include_stop_word = include_stop_word
+        self.shows_special_tokens = shows_special_tokens
         self._skipped: frozenset[int] | None = None
-        if kept_token_ids:
+        if kept_token_ids and not shows_special_tokens:
             added = tokenizer.added_tokens_decoder.items()
             special = {token_id for token_id, token in added if token.special}
             self._skipped = frozenset(special) - kept_token_ids
@@ -140,7 +144,7 @@ class Detokenizer:
         return self._stopped
 
     def _decode(self, token_ids: Tokens[int]) -> str:
-        skips = self._skipped is None
+        skips = self._skipped is None and not self.shows_special_tokens
         if self._skipped is not None:
             token_ids = [token_id for token_id in token_ids if token_id not in self._skipped]
         text: str = self._tokenizer.decode(

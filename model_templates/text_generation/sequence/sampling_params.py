@@ -40,6 +40,7 @@ class SamplingParams:
     tokens, and only with it may ``max_tokens`` be 0. ``num_beams`` above 1 asks for beam search,
     whose scores are divided by the length to the power of ``length_penalty``; None is the model's
     own.
+    ``allowed_token_ids`` are the only tokens that come, all where it is empty.
     ``constraint`` is the grammar that the output has to follow, ``rule`` the task's own.
     """
 
@@ -61,6 +62,7 @@ class SamplingParams:
     num_logprobs: int | None = None
     num_prompt_logprobs: int | None = None
     logit_bias: tuple[tuple[int, float], ...] = ()
+    allowed_token_ids: tuple[int, ...] = ()
     num_beams: int = 1
     length_penalty: float | None = None
     constraint: Constraint | None = None
@@ -106,6 +108,7 @@ class SamplingParams:
         return bool(
             self.penalises
             or self.logit_bias
+            or self.allowed_token_ids
             or self.bad_token_ids
             or self.min_tokens
             or self.constraint
@@ -154,8 +157,9 @@ class SamplingParams:
             _require(abs(bias) <= MAX_LOGIT_BIAS, "logit_bias", bias, allowed)
 
     def _check_tokens(self) -> None:
-        for token_id in self.stop_token_ids:
-            _require(token_id >= 0, "stop_token_ids", token_id, "0 and more")
+        for name in ("stop_token_ids", "allowed_token_ids"):
+            for token_id in getattr(self, name):
+                _require(token_id >= 0, name, token_id, "0 and more")
         for name, asked in (
             ("logprobs", self.num_logprobs),
             ("prompt_logprobs", self.num_prompt_logprobs),

@@ -85,7 +85,11 @@ class Update:
         if self.text is not None:
             return self.text
         detokenizer = self.sequence.detokenizer
-        detokenizer.add([token.id for token in self.tokens])
+        token_ids = [token.id for token in self.tokens]
+        shows_end = self.sequence.params.include_stop_word or not detokenizer.shows_special_tokens
+        if self.finish_reason == "stop" and self.sequence.ended_by_token and not shows_end:
+            token_ids = token_ids[:-1]
+        detokenizer.add(token_ids)
         return detokenizer.release(final=self.finish_reason is not None)
 
 
@@ -145,6 +149,7 @@ class Sequence:
     slot: int = -1
     snapshot: Snapshot | None = None  # that it is to leave
     pages: array[int] = field(default_factory=lambda: array("i"))  # numbers, int32
+    priority: int = 0  # the lower, the sooner it begins
     arrival: int = -1  # its place in the order of arrival
     num_prefill_tokens: int = 0
     num_computed_tokens: int = 0
@@ -152,6 +157,7 @@ class Sequence:
     num_preemptions: int = 0
     num_reused_tokens: int = 0
     finish_reason: str | None = None
+    ended_by_token: bool = False  # which is no part of the text
     error: Exception | None = None
     submitted_s: float = field(default_factory=time.monotonic)
     first_token_s: float | None = None
@@ -269,6 +275,7 @@ class Sequence:
             (token.id in eos_token_ids and not params.ignore_eos)
             or token.id in params.stop_token_ids
         )
+        self.ended_by_token = stops
         if params.stop_words and not stops:
             stops = self._has_stop_word(token.id, armed=may_stop)
         if self.finish_reason is None and stops:

@@ -9,8 +9,12 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from text_generation.sequence.detokenizer import Detokenizer
+from text_generation.sequence.sampling_params import SamplingParams
+from text_generation.sequence.sequence import Sequence, Token
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
+
+from tests.engine.driving import Caller
 
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 SAMPLE = "the cat and the dog said: naïve café — 你好 🙂 the end. And the stop word STOP was there."
@@ -228,3 +232,21 @@ def test_half_a_character_at_the_end_is_given_as_the_tokenizer_gives_it() -> Non
     assert expected.startswith("a" + REPLACEMENT)
     assert text_of(Detokenizer(tokenizer, []), output) == expected
     assert stopped(tokenizer, output, ("STOP",))[1] == expected
+
+
+def test_special_tokens_are_shown_where_they_are_asked_for_but_the_one_that_ends() -> None:
+    tokenizer = byte_level()
+    end = tokenizer.eos_token_id
+    token_ids = [*tokenizer("the").input_ids, end, *tokenizer(" cat").input_ids, end]
+    for shown, kept, text in (
+        (False, False, "the cat"),
+        (True, False, "the<end> cat"),
+        (True, True, "the<end> cat<end>"),
+    ):
+        detokenizer = Detokenizer(tokenizer, [], shows_special_tokens=shown)
+        params = SamplingParams(9, min_tokens=len(token_ids), include_stop_word=kept)
+        sequence = Sequence([1], params, Caller(lambda _: None), detokenizer)
+        for token_id in token_ids:
+            sequence.append(Token(token_id), frozenset([end]))
+        assert sequence.finish_reason == "stop"
+        assert sequence.update().read_text() == text

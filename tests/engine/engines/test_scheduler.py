@@ -312,3 +312,15 @@ def test_all_may_finish_at_once_in_any_order(order: tuple[int, ...]) -> None:
     scheduler.retire([rows[number] for number in order])
     assert scheduler.running == []
     assert not scheduler.has_work
+
+
+def test_who_waits_begins_by_priority_and_then_by_arrival() -> None:
+    scheduler = Scheduler(max_num_seqs=1, max_num_batched_tokens=8)
+    waiting = [sequence(length) for length in (2, 3, 30, 2, 3)]
+    for one, priority in zip(waiting, (0, 5, -1, 0, -1), strict=True):
+        one.priority = priority
+    scheduler.add(waiting)
+    simulation = Simulation(scheduler)
+    while scheduler.has_work:
+        simulation.step()
+    assert [waiting.index(one) for one in simulation.finished] == [2, 4, 0, 3, 1]

@@ -157,6 +157,8 @@ def test_every_sampling_option_has_its_place_in_vllm() -> None:
         seed=2**64 - 1,
         stop_token_ids=(7, 5),
         num_logprobs=2,
+        num_prompt_logprobs=1,
+        allowed_token_ids=(4, 6),
         logit_bias=((4, -1.0),),
     )
     assert sampling_arguments(params, [0]) == {
@@ -173,6 +175,8 @@ def test_every_sampling_option_has_its_place_in_vllm() -> None:
         "stop_token_ids": [0, 5, 7],
         "ignore_eos": True,
         "logprobs": 2,
+        "prompt_logprobs": 1,
+        "allowed_token_ids": [4, 6],
         "logit_bias": {4: -1.0},
         "detokenize": False,
     }

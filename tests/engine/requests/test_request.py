@@ -488,3 +488,39 @@ def test_an_unknown_adapter_is_refused_with_the_known_ones(
     with pytest.raises(RequestError) as raised:
         parsed(reader, lora_name=name)
     assert str(raised.value) == expected
+
+
+def test_a_prompts_last_tokens_are_kept_where_it_is_to_be_shorter() -> None:
+    tensors: dict[str, list[Any]] = {"text_input": [b"abcd"]}
+    (row,) = parse_request(fields(tensors, {"truncate_prompt_tokens": 2}), READER).rows
+    assert row.prompt_token_ids == tokenize("abcd")[-2:]
+    (row,) = parse_request(fields(tensors, {"truncate_prompt_tokens": 9}), READER).rows
+    assert (row.text, row.prompt_token_ids) == ("abcd", tokenize("abcd"))
+    with pytest.raises(RequestError, match=r"^truncate_prompt_tokens: got 0, allowed: 1 and more"):
+        parse_request(fields(tensors, {"truncate_prompt_tokens": 0}), READER)
+
+
+def test_token_ids_are_a_prompt_and_must_be_the_models() -> None:
+    (row,) = parse_request(fields({"input_ids": [5, 999]}, {}), READER).rows
+    assert (row.text, row.prompt_token_ids) == ("", [5, 999])
+    for wrong in (1000, -1):
+        with pytest.raises(
+            RequestError, match=rf"^input_ids: got token {wrong}, allowed: 0 to 999"
+        ):
+            parse_request(fields({"input_ids": [5, wrong]}, {}), READER)
+    with pytest.raises(RequestError, match=r"^text_input and input_ids: both given"):
+        parse_request(fields({"text_input": [b"a"], "input_ids": [5]}, {}), READER)
+
+
+def test_special_tokens_are_added_to_a_chat_where_it_asks() -> None:
+    added: list[bool] = []
+
+    def noting(text: str, *, add_special_tokens: bool = True) -> list[int]:
+        added.append(add_special_tokens)
+        return tokenize(text)
+
+    reader = replace(READER, tokenize=noting)
+    for name, prompt in (("text_input", b"a"), ("messages", MESSAGES)):
+        for asked in ({}, {"add_special_tokens": False}, {"add_special_tokens": True}):
+            parse_request(fields({name: [prompt]}, asked), reader)
+    assert added == [True, False, True, False, False, True]

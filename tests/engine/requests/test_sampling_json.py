@@ -123,8 +123,8 @@ def test_what_the_json_says_wins_over_tensors_and_null_says_nothing() -> None:
 @pytest.mark.parametrize(
     "options",
     [
-        {"prompt_logprobs": None, "truncate_prompt_tokens": None, "logits_processors": None},
-        {"detokenize": True, "skip_special_tokens": "true", "spaces_between_special_tokens": True},
+        {"prompt_logprobs": None, "allowed_token_ids": None, "logits_processors": None},
+        {"detokenize": True, "spaces_between_special_tokens": True},
         {"use_beam_search": False, "beam_width": 1, "length_penalty": 1.0, "early_stopping": False},
         {
             "best_of": None,
@@ -229,8 +229,8 @@ def test_names_of_vllms_with_a_value_that_changes_nothing_are_accepted(
             "sampling_parameters: use_beam_search: got true, allowed: false (nothing else)",
         ),
         (
-            '{"truncate_prompt_tokens": 1}',
-            "sampling_parameters: truncate_prompt_tokens: got 1, allowed: null (nothing else)",
+            '{"allowed_token_ids": []}',
+            "sampling_parameters: allowed_token_ids: got an empty list, allowed: one token or more",
         ),
         (
             json.dumps({"guided_decoding": SECRET}),

@@ -210,3 +210,13 @@ def test_nothing_is_kept_of_a_forgotten_sequence() -> None:
     sampler.forget(one)
     sampler.forget(one)
     assert sampler._changes._changes == {}
+
+
+def test_tokens_that_are_not_allowed_never_come_whatever_a_bias_says() -> None:
+    logits = random_logits(2)
+    limited = having([], allowed_token_ids=(3, 9), logit_bias=((9, 2.0), (4, 100.0)))
+    found = changed(logits, limited, having([]))
+    expected = torch.full_like(logits[0], float("-inf"))
+    expected[[3, 9]] = logits[0, [3, 9]] + torch.tensor([0.0, 2.0])
+    assert found[0].tolist() == expected.tolist()
+    assert found[1].tolist() == logits[1].tolist()
