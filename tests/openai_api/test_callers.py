@@ -18,7 +18,7 @@ def caller_of(key: str) -> str:
 
 def parameters(api: Translator) -> dict[str, str]:
     """Those of the last request for vectors."""
-    last = api.triton.embedding_requests[-1]
+    last = api.triton.encoder_requests[-1]
     return {name: value.string_param for name, value in last.parameters.items()}
 
 
