@@ -23,6 +23,7 @@ from hf_runtime.request.chat_formats import (  # noqa: E402
     read_format,
 )
 from hf_runtime.request.tensors import TOKENIZER_QUESTION  # noqa: E402
+from hf_runtime.request.empty_final import EMPTY_FINAL  # noqa: E402
 from hf_runtime.weights.file_hashes import RECORD_FILE, FileHashes, hash_file  # noqa: E402
 from hf_runtime.weights.hub_files import (  # noqa: E402
     NotServableError,
@@ -54,6 +55,7 @@ from python_env.find_environment import (  # noqa: E402
 __all__ = [
     "CACHE_SALT",
     "CALLER",
+    "EMPTY_FINAL",
     "ENVIRONMENT_CODE",
     "FOLDER_VARIABLE",
     "MARKER",

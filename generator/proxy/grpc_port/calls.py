@@ -5,13 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from urllib.parse import quote
 
+from tritonclient.grpc import service_pb2
+
 from generator.proxy.grpc_port import frames as h2
 from generator.proxy.grpc_port.call import Call, prefixed
 from generator.proxy.grpc_port.messages import Output
 from generator.proxy.grpc_port.port import GrpcPort
 from generator.proxy.grpc_port.triton_end import TritonEnd
 from generator.proxy.refusal import RefusedError
+from generator.spec.runtime_rules import EMPTY_FINAL
 
+_WANTS_EMPTY_FINAL = b"triton_enable_empty_final_response"
+# A field more, as protobuf joins messages. A model that is told in vain sends no more than a flag.
+_SAYS_EMPTY_FINAL = service_pb2.ModelInferRequest(
+    parameters={EMPTY_FINAL: service_pb2.InferParameter(bool_param=True)}
+).SerializeToString()
 _MESSAGE_S = 120.0  # for one to come as a whole
 _MAX_WAITING = 64
 _CODES = {400: 3, 401: 16, 403: 7, 408: 1, 413: 8, 429: 8, 501: 12, 503: 14}
@@ -102,6 +110,8 @@ class Calls:
         if not call.triton_stream:
             self._open(call)
         call.num_sent += 1
+        if self._port.is_stream(call) and _WANTS_EMPTY_FINAL in message:
+            message += _SAYS_EMPTY_FINAL
         call.pending += prefixed(message)
         if self._port.is_stream(call):  # others go on with the end of sending
             self._flush(call)

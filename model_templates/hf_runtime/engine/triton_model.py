@@ -131,7 +131,7 @@ class TritonModel(ABC):
             self._receive(
                 DirectRequest(request, pb_utils),
                 request.requested_output_names(),
-                TritonResponder(request, pb_utils),
+                TritonResponder(request, pb_utils, decoupled=self.decoupled),
                 may_stream=self.decoupled,
             )
 

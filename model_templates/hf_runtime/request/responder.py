@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from .. import log
 from ..errors import RuntimeModelError, place, reason
+from .empty_final import EMPTY_FINAL
 from .request_ids import labelled
 
 Array = npt.NDArray[Any]
@@ -58,10 +59,17 @@ class TritonResponder:
     lock, and no call after the end. A sender that ``is_cancelled`` was called on frees shared
     memory when it is deleted, and crashes its process if that memory is gone by then: so it is
     dropped at the end.
+
+    The final flag goes with the last response, but for a client that asks for an empty one. It came
+    through the proxy, which cancels nothing that a Triton before 25.06 could die of: two responses
+    in a row to a client that leaves meanwhile, whatever is in them, end 24.10.
     """
 
-    def __init__(self, request: Any, pb_utils: Any) -> None:
-        """``pb_utils`` is the module ``triton_python_backend_utils``."""
+    def __init__(self, request: Any, pb_utils: Any, *, decoupled: bool = False) -> None:
+        """``pb_utils`` is the module ``triton_python_backend_utils``; ``decoupled`` whether the
+        model may answer with many responses.
+        """
+        self._ends_empty = decoupled and EMPTY_FINAL in request.parameters()
         self.request_id: str = request.request_id()
         self._sender: Any = request.get_response_sender()  # None after the last response
         self._pb_utils = pb_utils
@@ -69,7 +77,11 @@ class TritonResponder:
 
     def send(self, outputs: Mapping[str, Array], *, final: bool) -> None:
         tensors = [self._pb_utils.Tensor(name, array) for name, array in outputs.items()]
-        self._send(self._pb_utils.InferenceResponse(tensors), final=final)
+        response = self._pb_utils.InferenceResponse(tensors)
+        if final and self._ends_empty and not self.is_cancelled():
+            self._send(response, final=False)
+            response = None
+        self._send(response, final=final)
 
     def fail(self, error: Exception) -> None:
         status, text = status_and_text(error)
@@ -90,8 +102,7 @@ class TritonResponder:
             if final:
                 self._sender = None
             try:
-                # One call: a flag sent alone, to a client that has gone, crashed Triton 24.10.
-                sender.send(response, flags=flags)
+                sender.send(*([] if response is None else [response]), flags=flags)
             except Exception as error:
                 # The caller has gone: only the operator can be told.
                 text = f"a response could not be sent: {type(error).__name__}: {reason(error)}"

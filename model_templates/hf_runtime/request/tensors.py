@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from ..errors import RequestError
 from .cache_salt import CACHE_SALT, CALLER, read_parameters, salt_of
+from .empty_final import EMPTY_FINAL
 
 Row = TypeVar("Row")
 Read = TypeVar("Read")
@@ -20,7 +21,7 @@ Read = TypeVar("Read")
 # Parameters that Triton itself adds or reads; and ``user``, which OpenAI's clients send: it changes
 # no answer, but a canary can be sticky by it. Nor does what separates callers from each other.
 _SERVER_PARAMETERS = {
-    *(CACHE_SALT, CALLER),
+    *(CACHE_SALT, CALLER, EMPTY_FINAL),
     *("id", "timeout", "priority", "sequence_id", "sequence_start", "sequence_end", "user"),
     *(
         "binary_data_output",

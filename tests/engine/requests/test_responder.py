@@ -2,24 +2,37 @@
 
 from __future__ import annotations
 
+import json
 import weakref
 
 import numpy as np
+import pytest
 import triton_python_backend_utils as pb_utils
 from hf_runtime.errors import EngineError
+from hf_runtime.request.empty_final import EMPTY_FINAL
 from hf_runtime.request.responder import TritonResponder
 
+FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
 OUTPUTS = {"text_output": np.array([b"a"], dtype=np.object_)}
 
 
 class Request:
     """One that is asked for its sender once."""
 
-    def __init__(self) -> None:
+    def __init__(self, parameters: dict[str, object] | None = None) -> None:
         self.sent: list[int] = []
-        sender = pb_utils.ResponseSender(lambda _, flags: self.sent.append(flags), decoupled=True)
+        self.num_empty = 0
+        self._parameters = parameters or {}
+        sender = pb_utils.ResponseSender(self._note, decoupled=True)
         self.sender = weakref.ref(sender)
         self._senders = [sender]
+
+    def _note(self, response: object, flags: int) -> None:
+        self.sent.append(flags)
+        self.num_empty += response is None
+
+    def parameters(self) -> str:
+        return json.dumps(self._parameters)
 
     def request_id(self) -> str:
         return "7"
@@ -39,10 +52,28 @@ def test_a_sender_goes_with_the_last_response_and_not_before() -> None:
     assert not responder.is_cancelled()
 
 
+@pytest.mark.parametrize("asks", [False, True])
+@pytest.mark.parametrize("decoupled", [False, True])
+def test_the_last_response_is_empty_for_who_asks_for_it(asks: bool, decoupled: bool) -> None:
+    request = Request({EMPTY_FINAL: True} if asks else {})
+    responder = TritonResponder(request, pb_utils, decoupled=decoupled)
+    responder.send(OUTPUTS, final=False)
+    responder.send(OUTPUTS, final=True)
+    assert request.sent == ([0, 0, FINAL] if asks and decoupled else [0, FINAL])
+    assert request.num_empty == (1 if asks and decoupled else 0)
+    assert request.sender() is None
+
+
+def test_an_error_is_the_last_response_of_any_request() -> None:
+    request = Request({EMPTY_FINAL: True})
+    TritonResponder(request, pb_utils, decoupled=True).fail(EngineError("broken"))
+    assert (request.sent, request.num_empty) == ([FINAL], 0)
+
+
 def test_a_sender_goes_with_an_error_which_is_the_last_response() -> None:
     request = Request()
     responder = TritonResponder(request, pb_utils)
     responder.fail(EngineError("broken"))
     responder.send(OUTPUTS, final=False)
     assert request.sender() is None
-    assert request.sent == [pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL]
+    assert request.sent == [FINAL]
