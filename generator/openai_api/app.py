@@ -221,7 +221,9 @@ class OpenAiApp:
                 async with aclosing(
                     self._triton.responses(model, sent, trace_context(request))
                 ) as found:
-                    written = speech.write(asked, speech.read_speech(await anext(found)))
+                    # To the end: Triton 24.10 may never forget a stream that is cancelled before.
+                    [response] = [one async for one in found]
+                written = speech.write(asked, speech.read_speech(response))
                 return (
                     web.Response(text=written)
                     if isinstance(written, str)

@@ -74,9 +74,10 @@ class Told:
     async def whole(self, chunks: Chunks) -> Json:
         """As one object. Raises ApiError."""
         async with aclosing(chunks):
-            async for _, chunk in chunks:
-                return self.write(json.loads(chunk.texts[0]))
-        raise ApiError(500, "the model's answer broke off")
+            told = [json.loads(chunk.texts[0]) async for _, chunk in chunks]
+        if not told:
+            raise ApiError(500, "the model's answer broke off")
+        return self.write(told[0])
 
     def events(self, chunks: Chunks) -> AsyncGenerator[bytes, None]:
         """Never asked for: nothing of this is streamed."""
