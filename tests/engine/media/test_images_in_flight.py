@@ -14,8 +14,10 @@ import torch
 from hf_runtime.errors import EngineError, RequestError
 from text_generation.generate.engine import GenerateEngine
 from text_generation.in_flight.engine import InFlightEngine
+from text_generation.in_flight.media_plan import encode_largest
 from text_generation.in_flight.runner_selection import UnsupportedModelError
 from text_generation.kv import prefix_index, slot_contents
+from text_generation.kv.kv_cache import CacheSize
 from text_generation.media.entry import DecoderEntry
 from text_generation.sequence.sequence import Sequence
 from text_generation.sequence.source import Source
@@ -230,6 +232,20 @@ def test_of_a_prompt_only_the_images_that_are_new_are_encoded(made: Images) -> N
     assert pair.embeds is not None
     assert own[0].embeds is not None
     torch.testing.assert_close(pair.embeds[:length], own[0].embeds[:length])
+
+
+@pytest.mark.parametrize("made", ["llava"], indirect=True)
+def test_room_is_found_with_as_many_images_as_one_call_may_have(made: Images) -> None:
+    rows: list[int] = []
+    entry = DecoderEntry(made.model, torch.device("cpu"), max_feature_bytes=2**20)
+    entry.features.by_item = True
+    entry.features.max_together = 5 * made.prompt(4, 3, 1)[1].inputs["pixel_values"].numel()
+    vision = made.model.get_encoder(modality="image")
+    vision.register_forward_pre_hook(lambda _, args: rows.append(len(args[0])))
+    largest = replace(setup(made.model), largest_prompts=lambda _: [made.pair(1, 3)])
+    encode_largest(largest, entry, CacheSize(3, 80, num_bytes=0))
+    assert rows == [4]
+    assert entry.features.num_bytes == 0
 
 
 @pytest.mark.parametrize("made", ["llava"], indirect=True)
