@@ -121,7 +121,7 @@ def test_the_api_lives_and_ends_with_its_triton(tmp_path: Path) -> None:
         alone = subprocess.Popen(
             [
                 *(sys.executable, "-m", "generator", "serve", f"--openai-port={alone_port}"),
-                f"--triton-url=127.0.0.1:{served.listen.grpc_port}",
+                *(f"--triton-url=127.0.0.1:{served.listen.grpc_port}", "--no-playground"),
             ],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -130,6 +130,7 @@ def test_the_api_lives_and_ends_with_its_triton(tmp_path: Path) -> None:
         assert alone.stdout is not None
         line = alone.stdout.readline()
         assert line.startswith(f"curl http://127.0.0.1:{alone_port}/v1/completions -d ")
+        assert get(f"http://127.0.0.1:{alone_port}/playground").status == 404
         models = get(f"http://127.0.0.1:{alone_port}/v1/models")
         assert models == Answer(200, {"object": "list", "data": []}), "echo is no task of OpenAI's"
         alone.send_signal(signal.SIGINT)

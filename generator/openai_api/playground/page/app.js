@@ -5,23 +5,27 @@ import { byId, make } from "./dom.js";
 import * as form from "./form.js";
 import { ask, curl, metricsOf, python, shortened, useKey } from "./server.js";
 
-const LOOK_EVERY_MS = 2000;
+const LOOK_EVERY_MS = 3000;
+const LOOKS_AT_READY = 4; // at the metrics for each at the models while none is loading: callers have limits
 const rows = new Map(); // a model's name -> its row and cells
 let models = [];
 let chosen; // a model's name
 let shownState; // of the chosen model, as its form was made for
+let numLooks = 0;
 let hasMetrics = true;
 let sent; // {path, body}
-let counted = new Map(); // a model's name -> how many tokens it had computed, and when
+const counted = new Map(); // a model's name -> how many tokens it had computed, and when
 
 async function look() {
   try {
-    const response = await ask("playground/models");
-    models = (await response.json()).models;
-    showModels();
-    byId("key-form").hidden = true;
+    if (numLooks++ % LOOKS_AT_READY === 0 || models.some((model) => model.state === "loading")) {
+      models = (await (await ask("playground/models")).json()).models;
+      showModels();
+      byId("key-form").hidden = true;
+    }
     await lookAtLoad();
   } catch (error) {
+    numLooks = 0;
     if (error.status === 401) needKey();
     else say(error.message);
   }
@@ -32,7 +36,8 @@ async function lookAtLoad() {
   try {
     showLoad(metricsOf(await (await ask("metrics")).text()));
   } catch (error) {
-    hasMetrics = error.status !== 404; // Triton is elsewhere
+    if (error.status !== 404) throw error;
+    hasMetrics = false; // Triton is elsewhere
   }
 }
 
@@ -166,6 +171,7 @@ function needKey() {
 byId("key-form").addEventListener("submit", async (event) => {
   event.preventDefault();
   useKey(byId("key").value.trim());
+  numLooks = 0;
   await look();
   const refused = !byId("key-form").hidden;
   byId("key-error").hidden = !refused;
@@ -180,6 +186,6 @@ chat.begin(showSent);
 form.begin(showSent);
 
 for (;;) {
-  if (!document.hidden) await look();
+  if (!document.hidden && byId("key-form").hidden) await look();
   await new Promise((resolve) => setTimeout(resolve, LOOK_EVERY_MS));
 }
