@@ -169,13 +169,41 @@ def of_one(parameters: Any, name: str = "a b#%") -> dict[str, Any]:
     return {"tools": [{"type": "function", "function": function}], "tool_choice": "required"}
 
 
-@pytest.mark.parametrize("parameters", [{}, {"properties": {}}, {"type": ["object", "null"]}])
+@pytest.mark.parametrize("parameters", [{"$defs": {}}, {"type": ["object", "null"]}])
 def test_arguments_are_an_object_whether_the_tool_says_so_or_not(parameters: Any) -> None:
     tools = read_tools(of_one(parameters))
     assert tools is not None
     schema = json.loads(tools.constraint()["json_schema"])["items"]["anyOf"][0]
     arguments = schema["properties"]["arguments"]
     assert arguments == {**parameters, "$id": "tool:0", "type": "object"}
+
+
+CLOSED = {**SCHEMA, "additionalProperties": False}
+
+
+@pytest.mark.parametrize(
+    "parameters, held",
+    [
+        (None, {"properties": {}, "additionalProperties": False}),
+        (
+            {"properties": {"a": SCHEMA}},
+            {"properties": {"a": CLOSED}, "additionalProperties": False},
+        ),
+        ({"$defs": {"b": {"items": SCHEMA}}}, {"$defs": {"b": {"items": CLOSED}}}),
+        ({"anyOf": [SCHEMA], "properties": {}}, {"anyOf": [CLOSED], "properties": {}}),
+        *(
+            (given, given)
+            for given in ({**SCHEMA, "additionalProperties": {}}, {"allOf": [SCHEMA]})
+        ),
+    ],
+)
+def test_arguments_have_no_other_names_where_the_schema_says_nothing(
+    parameters: Any, held: Any
+) -> None:
+    choice = {"type": "function", "function": {"name": "f"}}
+    tools = read_tools({**of_one(parameters, "f"), "tool_choice": choice})
+    assert tools is not None
+    assert json.loads(tools.constraint()["json_schema"]) == {"type": "object", **held}
 
 
 def test_arguments_that_are_to_be_no_object_are_refused() -> None:
@@ -189,7 +217,8 @@ def test_arguments_that_are_to_be_no_object_are_refused() -> None:
 def test_a_named_call_is_its_arguments(api: Translator, stream: bool) -> None:
     choice = {"type": "function", "function": {"name": "weather"}}
     reply = ask(api, '{"city": "Par is"}', tool_choice=choice, stream=stream)
-    assert json.loads(api.triton.seen[0]["sampling_parameters"]["json_schema"]) == SCHEMA
+    held = {**SCHEMA, "additionalProperties": False}
+    assert json.loads(api.triton.seen[0]["sampling_parameters"]["json_schema"]) == held
     if stream:
         choices = [choice for event in reply.events[:-1] for choice in event["choices"]]
         parts = [part for one in choices for part in one["delta"].get("tool_calls", ())]

@@ -22,9 +22,11 @@ class NamedCall:
 
     def read(self, text: str, *, ends: bool) -> Read:  # noqa: ARG002, as ListedCalls
         """Takes the next piece of the answer, the last where it ``ends``."""
+        begun = self._begun
+        text = text if begun else text.lstrip()  # which alone is no JSON that clients could parse
         if not text:
             return Read()
-        begun, self._begun = self._begun, True
+        self._begun = True
         part = more_arguments(0, text) if begun else new_call(0, self._name, text)
         return Read(calls=[part])
 
@@ -68,7 +70,9 @@ class ListedCalls:
         return True
 
     def _take_arguments(self, read: Read) -> bool:
-        """Up to their end, or to half an escape."""
+        """Up to their end, or to half an escape; white space alone is no JSON to parse."""
+        if not self._depth:
+            self._waiting = self._waiting.lstrip()
         end = self._end_of_arguments()
         if end:
             read.calls.append(more_arguments(self._num_calls - 1, self._waiting[:end]))

@@ -17,6 +17,11 @@ from generator.openai_api.schema.errors import bad_field
 from generator.openai_api.schema.json_body import kind_of
 
 MAX_TOOLS = 128
+# What says that an object has properties of other names, or of other schemas.
+_MORE_PROPERTIES = (
+    *("additionalProperties", "patternProperties", "unevaluatedProperties", "propertyNames"),
+    *("allOf", "anyOf", "oneOf", "$ref", "if"),
+)
 _CHOICES = (
     'none, auto, required, {"type": "function", "function": {"name": ...}} or '
     '{"type": "allowed_tools", "allowed_tools": {"mode": ..., "tools": [...]}}'
@@ -132,12 +137,34 @@ def _name(where: str, tool: Mapping[str, Any]) -> str:
 
 
 def _arguments(tool: Mapping[str, Any], number: int) -> dict[str, Any]:
-    """The schema of a call's arguments, which are an object whether it says so or not."""
-    schema: dict[str, Any] = tool["function"].get("parameters") or {}
+    """The schema of a call's arguments, which are an object whether it says so or not; without any
+    it is an empty one.
+    """
+    schema: dict[str, Any] = tool["function"].get("parameters") or {"properties": {}}
     kind = schema.get("type", "object")
     if kind != "object" and not (isinstance(kind, list) and "object" in kind):
         raise bad_field(f"tools[{number}].function.parameters.type", "another type", "object")
-    return {**schema, "type": "object"}
+    closed: dict[str, Any] = _closed({**schema, "type": "object"})
+    return closed
+
+
+def _closed(schema: Any) -> Any:
+    """A schema whose objects have their own properties alone, where it doesn't say otherwise: tools
+    know no others, and small models would write them without end.
+    """
+    if not isinstance(schema, dict):
+        return schema
+    found = dict(schema)
+    for name in ("properties", "$defs", "definitions"):
+        if isinstance(schema.get(name), dict):
+            found[name] = {key: _closed(one) for key, one in schema[name].items()}
+    for name in ("anyOf", "oneOf", "prefixItems"):
+        if isinstance(schema.get(name), list):
+            found[name] = [_closed(one) for one in schema[name]]
+    if "items" in schema:
+        found["items"] = _closed(schema["items"])
+    is_open = not any(name in schema for name in _MORE_PROPERTIES)
+    return {**found, "additionalProperties": False} if "properties" in schema and is_open else found
 
 
 def _call(name: str, number: int, parameters: Mapping[str, Any]) -> dict[str, Any]:
