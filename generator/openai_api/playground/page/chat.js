@@ -4,7 +4,7 @@ import { asNumber, byId, clearErrors, labelled, make, showError, Speaker } from 
 import { ask, events } from "./server.js";
 
 const OPTIONS = [
-  { name: "temperature", label: "Temperature", hint: "0: the likeliest token" },
+  { name: "temperature", label: "Temperature" },
   { name: "max_tokens", label: "Max tokens" },
   { name: "top_p", label: "Top p" },
   { name: "seed", label: "Seed" },
@@ -42,10 +42,10 @@ export function begin(sent) {
   byId("modes").addEventListener("change", showMode);
 }
 
-function optionField({ name, label, hint, isText }) {
+function optionField({ name, label, isText }) {
   const field = make("input", { name, autocomplete: "off" });
   if (!isText) field.inputMode = "decimal";
-  return labelled(field, label, hint);
+  return labelled(field, label);
 }
 
 /** Shows the form for another model. */
