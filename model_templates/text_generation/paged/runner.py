@@ -48,7 +48,7 @@ class PageRunner(ABC):
 
 class PagedRunner(PageRunner):
     """Sets the model's attention implementation to paged attention, for as long as it runs, where
-    it ``attends``.
+    a layer attends.
     """
 
     name = "paged"
@@ -59,13 +59,11 @@ class PagedRunner(PageRunner):
         cache: PagedCache,
         device: torch.device,
         attend: Attend = plain_attention,
-        *,
-        attends: bool = True,
     ) -> None:
         super().__init__(model, cache, device)
         self.attend = attend
         self._is_spread = len(devices_of(model)) > 1
-        if attends:
+        if any(shape.num_kv_heads for shape in cache.shapes):
             register()
             model.set_attn_implementation(ATTENTION_NAME)
 

@@ -9,8 +9,6 @@ from typing import Any
 import torch
 
 from ..kv.paged_cache import PagedCache
-from ..paged.attention import Attend
-from ..paged.plain_attention import plain_attention
 from ..paged.runner import PagedRunner
 from ..paged.step import PagedStep
 from .own_functions import OwnFunctions
@@ -27,15 +25,8 @@ class PagedStateRunner(PagedRunner):
     takes_snapshots = True
     captures_chunks = False
 
-    def __init__(
-        self,
-        model: Any,
-        cache: PagedCache,
-        device: torch.device,
-        attend: Attend = plain_attention,
-    ) -> None:
-        attends = any(shape.num_kv_heads for shape in cache.shapes)
-        super().__init__(model, cache, device, attend, attends=attends)
+    def __init__(self, model: Any, cache: PagedCache, *others: Any) -> None:
+        super().__init__(model, cache, *others)
         self._functions = OwnFunctions(cache)
         self._row_model = RowModel(model, self._functions)
 

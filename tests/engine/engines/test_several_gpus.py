@@ -48,7 +48,7 @@ def prepared(model: Any, paged: bool) -> InFlightEngine:
 @pytest.fixture
 def unmeasured(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pretended GPUs count no memory."""
-    monkeypatch.setattr(plan, "free_beside_steps", lambda setup, *_: setup.free_bytes)
+    monkeypatch.setattr(plan, "free_beside_steps", lambda setup, *_, **__: setup.free_bytes)
 
 
 @pytest.mark.usefixtures("unmeasured")

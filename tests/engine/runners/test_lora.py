@@ -83,6 +83,7 @@ def generated(
         ("qwen3-next", "packed, states"),
         ("llama", "paged"),
         ("gpt2", "paged"),
+        ("qwen3-next", "paged, states"),
     ],
 )
 @pytest.mark.parametrize("way", ["prepacked", "plain", "fixed_shapes", "gathered"])
@@ -106,7 +107,7 @@ def test_each_request_gets_the_tokens_of_pefts_own_model(
     expected = peft_reference(tiny_model(name), folders, asked)
     made = setup(tiny_model(name), max_num_seqs=5, max_num_batched_tokens=24)
     adapters = read(made.model, folders)
-    paged = runner == "paged"
+    paged = runner.startswith("paged")
     engine = InFlightEngine(replace(made, prepare=prepare, adapters=adapters, paged=paged))
     with running(engine):
         assert f"({runner}, adapters)" in engine.description
