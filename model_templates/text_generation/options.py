@@ -78,6 +78,17 @@ class Options:
             "engines": ("in_flight", "vllm"),
         },
     )
+    max_step_ms: float | None = field(
+        default=None,
+        metadata={
+            "help": "longest step while tokens are streamed: prompts are prefilled in chunks that "
+            "take no longer; default: about twice a step without prompts, and more where more "
+            "sequences wait than are generated",
+            "unit": "milliseconds",
+            "exclusive_min": 0,
+            "engines": ("in_flight",),
+        },
+    )
     max_queue_size: int = field(
         default=1024,
         metadata={

@@ -26,7 +26,7 @@ preempts.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from ..kv.slot_contents import SlotContents, SlotCopy
 from ..kv.space import Space
@@ -36,7 +36,8 @@ from .step import PrefillChunk, Step
 
 class Scheduler:
     """Runs ``max_num_seqs`` sequences and computes at most ``max_num_batched_tokens`` a step.
-    Without ``space``, each has a slot and no prefixes are shared. Unless it ``cuts_prompts``, or of
+    Without ``space``, each has a slot and no prefixes are shared. ``prompt_limit`` says how many
+    tokens of prompts a step may compute beside the given decodes. Unless it ``cuts_prompts``, or of
     sequences with sources unless it ``cuts_sources``, a step that has tokens left computes all of
     the next prompt. Of prompts whose log-probabilities are wanted a step computes at most
     ``max_num_scored`` tokens: each has a row of logits.
@@ -51,6 +52,7 @@ class Scheduler:
         cuts_prompts: bool = True,
         cuts_sources: bool = True,
         max_num_scored: int | None = None,
+        prompt_limit: Callable[[list[Sequence]], int] | None = None,
     ) -> None:
         self.max_num_seqs = max_num_seqs
         self._max_num_scored = max_num_scored or max_num_batched_tokens
@@ -60,6 +62,7 @@ class Scheduler:
         self.num_preempted = 0
         self._longest_short = max_num_batched_tokens // 2
         self._cuts_prompts, self._cuts_sources = cuts_prompts, cuts_sources
+        self._prompt_limit = prompt_limit
         self._short: deque[Sequence] = deque()
         self._long: deque[Sequence] = deque()
         self._num_arrived = 0
@@ -102,7 +105,7 @@ class Scheduler:
         decodes = self._decodes()
         prefills = []
         if num_preempted == self.num_preempted:
-            prefills = self._prefills(self.max_num_batched_tokens - len(decodes))
+            prefills = self._prefills(self._prompt_tokens(decodes))
         for sequence in decodes:
             sequence.num_computed_tokens += 1
         copies, self._copies = self._copies, []
@@ -154,6 +157,13 @@ class Scheduler:
     @property
     def _num_free(self) -> int:
         return self.max_num_seqs - len(self.running) - (self._partial is not None)
+
+    def _prompt_tokens(self, decodes: list[Sequence]) -> int:
+        """How many tokens of prompts the step may compute beside these."""
+        budget = self.max_num_batched_tokens - len(decodes)
+        if not decodes or self._prompt_limit is None:
+            return budget
+        return min(budget, self._prompt_limit(decodes))
 
     def _decodes(self) -> list[Sequence]:
         """The running sequences that decode, each with room for its token."""

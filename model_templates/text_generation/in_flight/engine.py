@@ -6,6 +6,7 @@ Puts scheduler, runner, cache and sampler together; each of them knows nothing o
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
@@ -18,6 +19,7 @@ from ..engine.engine import Engine, EngineSetup
 from ..engine.generation_rules import GenerationRules
 from ..engine.scheduler import Scheduler
 from ..engine.step import Draft, Step
+from ..engine.step_times import StepTimes
 from ..kv.kv_cache import CacheSize
 from ..kv.paged_cache import PagedSize
 from ..paged.graphs import with_cuda_graphs
@@ -58,6 +60,10 @@ class InFlightEngine(Engine):
         self._drafts: list[Draft] = []  # of the step that they are from
         self._drafter: Drafter | None = None
         self._rules: GenerationRules | None = None  # an encoder-decoder's
+        most_ms = setup.options.max_step_ms
+        self._step_times = StepTimes(None if most_ms is None else most_ms / 1000)
+        self._computed: Step | None = None
+        self._begun_s = self._settled_s = 0.0  # of the step that is computed, of the one before
 
     @property
     def max_num_seqs(self) -> int:
@@ -152,7 +158,18 @@ class InFlightEngine(Engine):
             cuts_prompts=self._plan.cuts_prompts,
             cuts_sources=media is None or media.cuts_sources,
             max_num_scored=max_num_scored(self._vocab_size),
+            prompt_limit=self._prompt_limit,
         )
+
+    def _prompt_limit(self, decodes: list[Sequence]) -> int:
+        """How many tokens of prompts to compute beside these: where some are streamed, so few that
+        those come at an even pace.
+        """
+        found = None
+        if any(sequence.recipient.streams for sequence in decodes):
+            num_waiting = self._scheduler.num_waiting
+            found = self._step_times.most_prompt_tokens(len(decodes), num_waiting)
+        return self._max_num_batched_tokens if found is None else found
 
     @property
     def drafts(self) -> bool:
@@ -190,6 +207,7 @@ class InFlightEngine(Engine):
         (ends, grammars, cancellation) comes one step late, and nothing else changes. A draft
         continues the last token: a step that may draft waits for that.
         """
+        begun_s = time.perf_counter()
         drafter = self._drafter
         if drafter is not None and self._launched and drafter.wants(self._scheduler.running):
             self._settle()
@@ -215,6 +233,7 @@ class InFlightEngine(Engine):
                 logits = self._rules.apply(logits, step.sampled)
             self._settle()
             self._sample(step, inputs, logits)
+            self._begun_s, self._computed = begun_s, step
         if step.drafts or failed or not (self._plan.runs_ahead and step.num_tokens):
             self._settle()
         if drafter is not None:
@@ -275,12 +294,14 @@ class InFlightEngine(Engine):
         launched, self._launched = self._launched, None
         if launched is None:
             return
-        runs = runs_of(launched.sequences, launched.read(), self._drafts)
-        read = [(sequence, runs[sequence]) for sequence in self._pending_rows]
+        read = launched.read()
+        self._note_time()
+        runs = runs_of(launched.sequences, read, self._drafts)
+        news = [(sequence, runs[sequence]) for sequence in self._pending_rows]
         self._pending_rows = {}
-        for sequence, _ in read:
+        for sequence, _ in news:
             sequence.num_pending = 0
-        going = [(sequence, run) for sequence, run in read if sequence.finish_reason is None]
+        going = [(sequence, run) for sequence, run in news if sequence.finish_reason is None]
         tell_all(
             (sequence.grammar, run[0].id)
             for sequence, run in going
@@ -293,6 +314,17 @@ class InFlightEngine(Engine):
         self._drafts = []
         self._publish(sequences)
         self._remove([sequence for sequence in sequences if sequence.finish_reason is not None])
+
+    def _note_time(self) -> None:
+        """The tokens of the step that was begun last are read now. Where it was begun before those
+        of the step before were read, it had to wait for that one.
+        """
+        step, now = self._computed, time.perf_counter()
+        seconds = now - max(self._begun_s, self._settled_s)
+        self._settled_s = now
+        if step is not None and not step.drafts:
+            num_decodes = len(step.decodes)
+            self._step_times.note(num_decodes, step.num_tokens - num_decodes, seconds)
 
     def _append(self, sequence: Sequence, run: list[Token]) -> None:
         """Adds tokens up to the one that ends the sequence. Keys and values of all before the last

@@ -9,9 +9,8 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-# Weights of a new measurement by whether it is below the mean. What holds a step up, such as
-# another process, makes it longer, never shorter: so the mean is of the shorter ones.
-_WEIGHT_BELOW, _WEIGHT_ABOVE = 1 / 4, 1 / 16
+from ..engine.step_times import LowMean
+
 _MOST = 2.0  # times what a step is to take
 _FIRST_COST = 0.3  # until something is measured
 _LEAST = 0.02
@@ -20,24 +19,10 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 128, 2048  # steps, from one trial to the next wh
 
 
 @dataclass
-class _Mean:
-    """Of measurements, those that are low above all."""
-
-    value: float
-    num: int = 0
-
-    def add(self, value: float, weight: float = 1.0) -> None:
-        """The first ones count as much as all before."""
-        own = _WEIGHT_BELOW if value < self.value else _WEIGHT_ABOVE
-        self.num += 1
-        self.value += max(own, 1 / self.num) * weight * (value - self.value)
-
-
-@dataclass
 class _Measured:
     """Of drafts beside about as many sequences."""
 
-    cost: _Mean = field(default_factory=lambda: _Mean(_FIRST_COST, 1))
+    cost: LowMean = field(default_factory=lambda: LowMean(_FIRST_COST, 1))
     pause: int = _FIRST_PAUSE
     num_steps: int = 0  # of the pause
 
@@ -46,14 +31,14 @@ class Costs:
     """What a drafted token costs, in units of what a generated one does without drafts."""
 
     def __init__(self) -> None:
-        self._plain: dict[int, _Mean] = {}  # seconds, by the number of sequences
+        self._plain: dict[int, LowMean] = {}  # seconds, by the number of sequences
         self._num_drafted_steps: dict[int, int] = defaultdict(int)  # since
         self._measured: dict[int, _Measured] = defaultdict(_Measured)
 
     def note(self, num_seqs: int, num_drafted: int, seconds: float) -> None:
         """A step of decodes alone took so long, from the end of the one before to its own."""
         if not num_drafted:
-            plain = self._plain.setdefault(num_seqs, _Mean(seconds))
+            plain = self._plain.setdefault(num_seqs, LowMean(seconds))
             plain.add(min(seconds, _MOST * plain.value))
             self._num_drafted_steps[num_seqs] = 0
         elif num_seqs in self._plain:

@@ -80,7 +80,8 @@ LOAD = st.lists(st.tuples(st.integers(1, 20), st.integers(1, 8)), min_size=1, ma
 def test_every_sequence_finishes_with_each_token_computed_once_in_its_own_compact_slot(
     load: list[tuple[int, int]], max_num_seqs: int, budget: int, data: st.DataObject
 ) -> None:
-    simulation = Simulation(Scheduler(max_num_seqs, budget))
+    limit = data.draw(st.integers(1, 12))  # of prompts beside decodes
+    simulation = Simulation(Scheduler(max_num_seqs, budget, prompt_limit=lambda _: limit))
     scheduler = simulation.scheduler
     arriving = [sequence(prompt, output) for prompt, output in load]
     everything = list(arriving)

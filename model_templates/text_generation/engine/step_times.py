@@ -1,0 +1,72 @@
+"""How many tokens of prompts a step may compute beside streams, by what steps took.
+
+Knows steps as numbers and seconds; knows no model, no sequence and no clock.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+# Weights of a new measurement by whether it is below the mean. What holds a step up, such as
+# another process, makes it longer, never shorter: so the mean is of the shorter ones.
+_WEIGHT_BELOW, _WEIGHT_ABOVE = 1 / 4, 1 / 16
+_MOST = 2.0  # times the mean: what a measurement counts at most
+_SHARE = (
+    0.8  # of what a step of decodes takes, for prompts: all of it would be passed half the time
+)
+_FEWEST_TOKENS = 16  # fewer cost about as much
+
+
+@dataclass
+class LowMean:
+    """Of measurements, those that are low above all."""
+
+    value: float
+    num: int = 0
+    weight_above: float = _WEIGHT_ABOVE
+
+    def add(self, value: float, weight: float = 1.0) -> None:
+        """The first ones count as much as all before."""
+        own = _WEIGHT_BELOW if value < self.value else self.weight_above
+        self.num += 1
+        self.value += max(own, 1 / self.num) * weight * (value - self.value)
+
+
+class StepTimes:
+    """What steps took. Without ``max_step_s`` a step with prompts is to take at most twice one of
+    decodes; more where more sequences wait than decode, which then wait for nothing else.
+    """
+
+    def __init__(self, max_step_s: float | None = None) -> None:
+        self._max_step_s = max_step_s
+        self._decodes: dict[int, LowMean] = {}  # seconds, by the number of sequences
+        self._token: LowMean | None = None  # of a prompt
+
+    def note(self, num_decodes: int, num_prompt_tokens: int, seconds: float) -> None:
+        """A step of so many decodes and tokens of prompts took so long."""
+        if not num_prompt_tokens:
+            mean = self._decodes.setdefault(num_decodes, LowMean(seconds))
+            mean.add(min(seconds, _MOST * mean.value))
+            return
+        token_s = max(0.0, seconds - self._decode_s(num_decodes)) / num_prompt_tokens
+        if self._token is None:
+            self._token = LowMean(token_s, weight_above=_WEIGHT_BELOW)  # which differs
+        self._token.add(min(token_s, _MOST * self._token.value))
+
+    def most_prompt_tokens(self, num_decodes: int, num_waiting: int) -> int | None:
+        """How many a step may compute beside so many decodes; None before any was measured."""
+        decode_s = self._decode_s(num_decodes)
+        if self._token is None or not decode_s:
+            return None
+        if self._max_step_s is None:
+            seconds = decode_s * max(_SHARE, num_waiting / num_decodes)
+        else:
+            seconds = self._max_step_s - decode_s
+        return max(_FEWEST_TOKENS, int(seconds / max(self._token.value, 1e-9)))
+
+    def _decode_s(self, num_decodes: int) -> float:
+        """Of the nearest number that was measured; 0 of none."""
+        if not num_decodes or not self._decodes:
+            return 0.0
+        nearest = min(self._decodes, key=lambda known: abs(known - num_decodes))
+        return self._decodes[nearest].value
