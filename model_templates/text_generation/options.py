@@ -82,8 +82,7 @@ class Options:
         default=None,
         metadata={
             "help": "longest step while tokens are streamed: prompts are prefilled in chunks that "
-            "take no longer; default: about twice a step without prompts, and more where more "
-            "sequences wait than are generated",
+            "take no longer; default: about twice a step without prompts, and more with several",
             "unit": "milliseconds",
             "exclusive_min": 0,
             "engines": ("in_flight",),

@@ -55,7 +55,7 @@ def test_tests_of_the_default_are_those_that_are_not_slow() -> None:
         ).stdout
         return printed.splitlines()[-1].partition(" -m ")[2]
 
-    assert command("test-all") == "pytest -n 2 --dist loadfile --exitfirst"
+    assert command("test-all") == "pytest -n 3 --dist loadfile --exitfirst"
     assert command("test") == 'pytest -n 2 --dist loadfile -m "not slow" --exitfirst'
 
 

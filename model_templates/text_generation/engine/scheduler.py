@@ -80,6 +80,11 @@ class Scheduler:
         return len(self._short) + len(self._long)
 
     @property
+    def num_prompts(self) -> int:
+        """How many wait for their first token, whether they are begun or not."""
+        return self.num_waiting + (self._partial is not None)
+
+    @property
     def holding(self) -> list[Sequence]:
         """Every sequence that is started."""
         return self.running + ([self._partial] if self._partial else [])

@@ -33,8 +33,8 @@ class LowMean:
 
 
 class StepTimes:
-    """What steps took. Without ``max_step_s`` a step with prompts is to take at most twice one of
-    decodes; more where more sequences wait than decode, which then wait for nothing else.
+    """What steps took. Without ``max_step_s`` a step with a prompt is to take at most twice one of
+    decodes; with several prompts more, or they would wait too long for each other.
     """
 
     def __init__(self, max_step_s: float | None = None) -> None:
@@ -53,13 +53,15 @@ class StepTimes:
             self._token = LowMean(token_s, weight_above=_WEIGHT_BELOW)  # which differs
         self._token.add(min(token_s, _MOST * self._token.value))
 
-    def most_prompt_tokens(self, num_decodes: int, num_waiting: int) -> int | None:
-        """How many a step may compute beside so many decodes; None before any was measured."""
+    def most_prompt_tokens(self, num_decodes: int, num_prompts: int) -> int | None:
+        """How many a step may compute beside so many decodes where so many prompts are to be
+        computed; None before any was measured.
+        """
         decode_s = self._decode_s(num_decodes)
         if self._token is None or not decode_s:
             return None
         if self._max_step_s is None:
-            seconds = decode_s * max(_SHARE, num_waiting / num_decodes)
+            seconds = decode_s * _SHARE * num_prompts
         else:
             seconds = self._max_step_s - decode_s
         return max(_FEWEST_TOKENS, int(seconds / max(self._token.value, 1e-9)))

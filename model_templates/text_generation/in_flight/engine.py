@@ -167,8 +167,8 @@ class InFlightEngine(Engine):
         """
         found = None
         if any(sequence.recipient.streams for sequence in decodes):
-            num_waiting = self._scheduler.num_waiting
-            found = self._step_times.most_prompt_tokens(len(decodes), num_waiting)
+            num_prompts = self._scheduler.num_prompts
+            found = self._step_times.most_prompt_tokens(len(decodes), num_prompts)
         return self._max_num_batched_tokens if found is None else found
 
     @property
