@@ -197,6 +197,7 @@ async def open_port(
     *,
     script: Script = echo,
     tls: ssl.SSLContext | None = None,
+    admin_key: str = "",
 ) -> AsyncIterator[Port]:
     """Both, until the test is over; then nothing may be left, nor may anything have failed."""
     loop, failures, triton = asyncio.get_running_loop(), [], FakeTriton(script)
@@ -204,7 +205,7 @@ async def open_port(
     with tempfile.TemporaryDirectory() as folder:
         path = str(Path(folder, "triton"))
         behind = await asyncio.start_unix_server(triton.serve, path)
-        proxy = HttpProxy(access, path)
+        proxy = HttpProxy(access, path, admin_key)
         server = await loop.create_server(lambda: HttpConnection(proxy), "127.0.0.1", 0, ssl=tls)
         port = Port(proxy, triton, server.sockets[0].getsockname()[1])
         try:

@@ -1,0 +1,127 @@
+"""What the proxies do about calls that need the admin key, and about an empty last response."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from tritonclient.grpc import service_pb2, service_pb2_grpc
+
+from generator.proxy.admin import GRPC_HEADER, HTTP_HEADER
+from generator.proxy.grpc_port.server import serve_grpc
+from generator.proxy.settings import EVERYBODY, Access, Caller, ProxySettings
+from generator.spec.runtime_rules import EMPTY_FINAL
+from tests.proxy.http_ports import open_port
+from tests.support.triton import free_ports
+
+KEY = "the-admin-key-of-this-test"
+OPTION = "--open-admin-apis"
+KEYED = Access(callers=(Caller("ann", "k" * 16),))
+
+
+def posted(path: str, header: str = "") -> bytes:
+    return f"POST {path} HTTP/1.1\r\nHost: x\r\n{header}Content-Length: 2\r\n\r\n{{}}".encode()
+
+
+async def test_the_index_is_asked_for_with_the_admin_key() -> None:
+    async with open_port(admin_key=KEY) as port:
+        assert (await port.ask(posted("/v2/repository/index"))).status == 200
+        assert port.triton.asked[0].headers[HTTP_HEADER.decode()] == KEY
+
+
+async def test_a_key_that_was_sent_is_tritonservers_to_judge() -> None:
+    async with open_port(admin_key=KEY) as port:
+        wrong = f"{HTTP_HEADER.decode()}: wrong\r\n"
+        for path in ("/v2/repository/index", "/v2/logging"):
+            assert (await port.ask(posted(path, wrong))).status == 200
+        assert [one.headers[HTTP_HEADER.decode()] for one in port.triton.asked] == ["wrong"] * 2
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("/v2/repository/models/x/load", "/v2/repository/index/", "/v2/systemsharedmemory/status"),
+        *("/v2/models/x/trace/setting", "/v2/logging"),
+    ],
+)
+async def test_other_calls_without_it_are_told_what_opens_them(path: str) -> None:
+    async with open_port(admin_key=KEY) as port:
+        refused = await port.ask(posted(path))
+        assert refused.status == 403
+        assert OPTION in refused.json["error"]
+        assert not port.triton.asked
+
+
+async def test_the_index_needs_a_callers_key_where_there_are_keys() -> None:
+    async with open_port(KEYED, admin_key=KEY) as port:
+        assert (await port.ask(posted("/v2/repository/index"))).status == 401
+
+
+async def test_without_an_admin_key_all_goes_on_as_it_is() -> None:
+    async with open_port() as port:
+        assert (await port.ask(posted("/v2/logging"))).status == 200
+        assert HTTP_HEADER.decode() not in port.triton.asked[0].headers
+
+
+class Triton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[misc]
+    """Notes what it is asked."""
+
+    def __init__(self) -> None:
+        self.keys: list[Any] = []
+        self.told: list[bool] = []
+
+    async def RepositoryIndex(self, request: Any, context: Any) -> Any:  # noqa: N802
+        self.keys.append(dict(context.invocation_metadata()).get(GRPC_HEADER.decode()))
+        return service_pb2.RepositoryIndexResponse()
+
+    async def ModelStreamInfer(self, requests: Any, context: Any) -> AsyncIterator[Any]:  # noqa: N802
+        async for request in requests:
+            self.told.append(EMPTY_FINAL in request.parameters)
+            yield service_pb2.ModelStreamInferResponse()
+
+
+@contextlib.asynccontextmanager
+async def grpc_port(folder: Path, admin_key: str) -> AsyncIterator[tuple[Triton, Any]]:
+    """A fake behind the proxy, and the stub of a client."""
+    listen, triton, server = free_ports(), Triton(), grpc.aio.server()
+    socket = str(folder / "grpc:1")
+    service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(triton, server)
+    server.add_insecure_port(f"unix:{socket}")
+    await server.start()
+    ports = (listen.http_port, listen.metrics_port, listen.grpc_port)
+    settings = ProxySettings("127.0.0.1", *ports, "", "", socket, EVERYBODY, admin_key)
+    stop, ready = asyncio.Event(), asyncio.Event()
+    serving = asyncio.create_task(serve_grpc(settings, stop, ready.set))
+    await ready.wait()
+    try:
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{listen.grpc_port}") as channel:
+            yield triton, service_pb2_grpc.GRPCInferenceServiceStub(channel)
+    finally:
+        stop.set()
+        await serving
+        await server.stop(0)
+
+
+async def test_grpc_calls_are_told_apart_in_the_same_way(tmp_path: Path) -> None:
+    async with grpc_port(tmp_path, KEY) as (triton, stub):
+        await stub.RepositoryIndex(service_pb2.RepositoryIndexRequest())
+        sent = [(GRPC_HEADER.decode(), "wrong")]
+        await stub.RepositoryIndex(service_pb2.RepositoryIndexRequest(), metadata=sent)
+        assert triton.keys == [KEY, "wrong"]
+        with pytest.raises(grpc.aio.AioRpcError, match=OPTION) as refused:
+            await stub.SystemSharedMemoryStatus(service_pb2.SystemSharedMemoryStatusRequest())
+        assert refused.value.code() is grpc.StatusCode.PERMISSION_DENIED
+
+
+async def test_a_model_is_told_who_wants_an_empty_last_response(tmp_path: Path) -> None:
+    plain, asking = (service_pb2.ModelInferRequest(model_name="x") for _ in range(2))
+    asking.parameters["triton_enable_empty_final_response"].bool_param = True
+    async with grpc_port(tmp_path, KEY) as (triton, stub):
+        call = stub.ModelStreamInfer(iter((plain, asking, plain)))
+        assert len([one async for one in call]) == 3
+    assert triton.told == [False, True, False]
