@@ -124,8 +124,8 @@ def _limits(node: Node, report: Report) -> CallerLimits:
 
 
 def _cors(node: Node, report: Report) -> tuple[str, ...] | None:
-    expected = f"a list of origins such as {_ORIGIN_EXAMPLE}"
-    origin = schema.text(f"an origin such as {_ORIGIN_EXAMPLE}, or '*'", _ORIGIN)
+    expected = f"a list of origins such as {ORIGIN_EXAMPLE}"
+    origin = schema.text(f"an origin such as {ORIGIN_EXAMPLE}, or '*'", ORIGIN)
     found = schema.list_of(origin, expected, unique=True)(node, report)
     return None if found is None else tuple(found)
 
@@ -140,8 +140,8 @@ def _tls(node: Node, report: Report) -> TlsFiles | None:
     return TlsFiles(**values) if len(values) == len(_TLS_KEYS) else None
 
 
-_ORIGIN = r"\*|https?://[A-Za-z0-9._\[\]:-]+"
-_ORIGIN_EXAMPLE = "https://chat.example.com"
+ORIGIN = r"\*|https?://[A-Za-z0-9._\[\]:-]+"
+ORIGIN_EXAMPLE = "https://chat.example.com"
 _MOST_REQUESTS = 1_000_000
 _LIMIT_KEYS: dict[str, Check] = {
     "requests_per_minute": schema.integer(1, _MOST_REQUESTS, "requests of one caller"),

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from generator.proxy.settings import Access
 
+# What clients of OpenAI's API read of an answer, to try again and to tell of it.
+_READABLE = {"Access-Control-Expose-Headers": "Retry-After, X-Request-Id"}
 _USUAL_HEADERS = "Authorization, Content-Type"
 
 
 def headers(access: Access, origin: str | None) -> dict[str, str]:
     """Those of an answer to a request of ``origin``; none where its pages may not read it."""
-    if not access.cors or origin is None:
+    if origin is None or not {"*", origin} & set(access.cors):
         return {}
     if "*" in access.cors:
-        return {"Access-Control-Allow-Origin": "*"}
-    if origin not in access.cors:
-        return {}
-    return {"Access-Control-Allow-Origin": origin, "Vary": "Origin"}
+        return {"Access-Control-Allow-Origin": "*", **_READABLE}
+    return {"Access-Control-Allow-Origin": origin, "Vary": "Origin", **_READABLE}
 
 
 def lines(access: Access, origin: str | None) -> bytes:

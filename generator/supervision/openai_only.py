@@ -14,7 +14,7 @@ from generator.openai_api.child_process import curl_line
 from generator.openai_api.key import VARIABLE, with_key
 from generator.openai_api.process import serve
 from generator.openai_api.settings import Settings
-from generator.proxy.settings import EVERYBODY
+from generator.proxy.settings import Access
 from generator.server.listen import Listen
 from generator.supervision import limits
 
@@ -25,6 +25,7 @@ def serve_openai_only(
     key: str | None,
     stop_signals: Iterable[signal.Signals],
     media_hosts: Sequence[str] = (),
+    cors: tuple[str, ...] = (),
     *,
     has_playground: bool = True,
 ) -> int:
@@ -33,7 +34,7 @@ def serve_openai_only(
     Raises ServerError where it can't start.
     """
     limits.raise_all()
-    access = with_key(EVERYBODY, key)
+    access = with_key(Access(cors=cors), key)
     settings = Settings(
         listen.host,
         listen.openai_port,

@@ -58,7 +58,8 @@ def run(args: argparse.Namespace) -> int:
 
         hosts = args.openai_media_hosts
         return serve_openai_only(
-            listen, args.triton_url, key, stop_signals(), hosts, has_playground=args.playground
+            *(listen, args.triton_url, key, stop_signals(), hosts, args.openai_cors),
+            has_playground=args.playground,
         )
     admin_key = _admin_key(args)
     callers = take_api_keys(args.api_keys_file, os.environ)
@@ -87,7 +88,8 @@ def run(args: argparse.Namespace) -> int:
         )
         openai_api = (
             OpenAiProcess(
-                *(listen, key, access, policy, repository, args.openai_media_hosts),
+                *(listen, key, _with_origins(access, args.openai_cors), policy, repository),
+                args.openai_media_hosts,
                 has_playground=args.playground,
             )
             if args.openai_port
@@ -112,6 +114,12 @@ def _access(settings: ServerSettings, callers: tuple[Caller, ...], base: Path) -
         tls=tls,
         max_body_mib=settings.max_body_mib,
     )
+
+
+def _with_origins(access: Access, origins: tuple[str, ...]) -> Access:
+    from msgspec.structs import replace
+
+    return replace(access, cors=(*access.cors, *origins))
 
 
 def _report(outcome: Outcome, repository: str) -> None:

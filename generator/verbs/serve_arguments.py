@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 from generator.errors import UsageError
-from generator.models_yaml.server_settings import LOG_FORMATS
+from generator.models_yaml.server_settings import LOG_FORMATS, ORIGIN, ORIGIN_EXAMPLE
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -133,6 +133,14 @@ def _add_openai(parser: argparse.ArgumentParser) -> None:
         help="leave out the page to try models with, /playground on this port",
     )
     group.add_argument(
+        "--openai-cors",
+        type=_origins,
+        default=(),
+        metavar="ORIGIN,...",
+        help=f"let pages of these origins ask, such as {ORIGIN_EXAMPLE}; '*': of all; beside those "
+        "of cors in models.yaml (default: none)",
+    )
+    group.add_argument(
         "--triton-url",
         type=_address,
         metavar="HOST:PORT",
@@ -164,6 +172,7 @@ def check_openai(args: argparse.Namespace) -> None:
         ("--triton-url", args.triton_url),
         ("--openai-key-file", args.openai_key_file),
         ("--openai-media-hosts", args.openai_media_hosts or None),
+        ("--openai-cors", args.openai_cors or None),
     ):
         if value is not None and args.openai_port is None:
             raise UsageError(f"{flag} needs --openai-port")
@@ -194,6 +203,16 @@ def _address(text: str) -> str:
             f"got '{text}', expected HOST:PORT of Triton's gRPC, such as 127.0.0.1:8001"
         )
     return text
+
+
+def _origins(text: str) -> tuple[str, ...]:
+    origins = tuple(origin.strip() for origin in text.split(","))
+    for origin in origins:
+        if not re.fullmatch(ORIGIN, origin):
+            raise argparse.ArgumentTypeError(
+                f"got '{origin}', expected an origin such as {ORIGIN_EXAMPLE}, or '*'"
+            )
+    return origins
 
 
 def _hosts(text: str) -> tuple[str, ...]:

@@ -51,6 +51,8 @@ def children(served: Served) -> list[int]:
         (["--openai-port", "9000", "--triton-url", "http://x:1"], "expected HOST:PORT"),
         (["--openai-port", "9000", "--triton-url", "x"], "expected HOST:PORT"),
         (["--openai-port", "0"], "expected a port"),
+        (["--openai-cors", "https://a.example"], "--openai-cors needs --openai-port"),
+        (["--openai-port", "9000", "--openai-cors", "a.example"], "expected an origin such as"),
     ],
 )
 def test_options_that_would_be_ignored_are_a_wrong_command_line(
