@@ -97,12 +97,21 @@ CHAT_FIELDS = RowFields(
 )
 
 
+_NEVER_TOGETHER = (FIELD, "json_schema", "regex", _CHOICE)
+_NO_DATA = (
+    "text_input: got every other input too, as perf_analyzer sends them by --string-data; have it "
+    'send a prompt: --input-data FILE, with {"data": [{"text_input": ["Once upon a time"]}]}'
+)
+
+
 def read_rows(fields: RequestFields, known: RowFields = CHAT_FIELDS) -> list[dict[str, Any]]:
     """The values of each row by name, defaults filled in, prompts and choices checked.
 
     Raises:
         RequestError: names the field, what was got and what is allowed.
     """
+    if all(fields.has_tensor(name) for name in _NEVER_TOGETHER):
+        raise RequestError(_NO_DATA)
     for given in fields.optional_texts(FIELD):
         # vLLM's own client sends each of them twice; here it wins, whatever the other looks like.
         fields.drop_parameters(names_in(given or "{}"))

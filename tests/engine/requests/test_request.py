@@ -524,3 +524,10 @@ def test_special_tokens_are_added_to_a_chat_where_it_asks() -> None:
         for asked in ({}, {"add_special_tokens": False}, {"add_special_tokens": True}):
             parse_request(fields({name: [prompt]}, asked), reader)
     assert added == [True, False, True, False, False, True]
+
+
+def test_all_inputs_at_once_are_told_what_perf_analyzer_is_to_send() -> None:
+    names = ("text_input", "messages", "sampling_parameters", "json_schema", "regex", "choice")
+    texts = {name: [b"I am going"] for name in names}
+    with pytest.raises(RequestError, match=r"perf_analyzer .* --input-data FILE"):
+        parse_request(fields(texts, {}), READER)
