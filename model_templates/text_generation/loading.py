@@ -31,6 +31,7 @@ from .on_vllm.loading import load_files, make_engine
 from .options import Options
 from .request.bad_words import word_tokenizer
 from .request.chat import ChatTemplate
+from .request.chat_answers import ChatAnswers
 from .request.parsing import PromptReader, Tokenize
 from .sequence.sequence import DecoderStart
 from .sequence.source import Source
@@ -190,8 +191,7 @@ def chat_reading(chat: ChatTemplate) -> dict[str, Any]:
     """The fields of a PromptReader of a model that chats."""
     return {
         "render_chat": chat.render,
-        "chat_format": chat.format,
-        "added_tokens": chat.added_tokens,
+        "chat_answers": ChatAnswers(chat.format, chat.added_tokens),
     }
 
 

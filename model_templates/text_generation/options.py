@@ -205,6 +205,7 @@ class Options:
         "json",
         "deepseek",
         "glm45",
+        "harmony",
         "kimi_k2",
         "mistral",
         "phi4_mini",
@@ -217,14 +218,14 @@ class Options:
             "Llama 3, Granite; auto: as the marks in its chat template say"
         },
     )
-    reasoning_parser: Literal["auto", "none", "think", "mistral", "seed", "cohere", "granite"] = (
-        field(
-            default="auto",
-            metadata={
-                "help": "what begins and ends the model's reasoning; think: <think> and </think>; "
-                "auto: as its chat template says"
-            },
-        )
+    reasoning_parser: Literal[
+        "auto", "none", "think", "mistral", "seed", "cohere", "granite", "harmony"
+    ] = field(
+        default="auto",
+        metadata={
+            "help": "what begins and ends the model's reasoning; think: <think> and </think>; "
+            "auto: as its chat template says"
+        },
     )
     unload_grace_s: float = field(
         default=20.0,

@@ -141,7 +141,8 @@ def test_calls_of_each_family_are_found_however_the_pieces_come(
 
 MARKS = [mark for form in TOOL_FORMS.values() for mark in (*form.begins, *form.ends, *form.inner)]
 SCRAPS = st.sampled_from(
-    [*MARKS, "<think>", "</think>", AS_JSON, ARGUMENTS, "weather", "functions.now:3", " \n", '{"a',
+    [*MARKS, *REASONING_FORMS["harmony"].dropped,
+     "<think>", "</think>", AS_JSON, ARGUMENTS, "weather", "functions.now:3", " \n", '{"a',
      "<function=now>", "[weather(", "now()]", "a", "[", "```json", "[now()]", '{"name": "now"}']
 )  # fmt: skip
 
@@ -157,10 +158,60 @@ def test_a_stream_says_what_the_whole_says(
     family: str, inside: bool, scraps: list[str], cuts: list[int]
 ) -> None:
     written = "".join(scraps)
-    form = ChatFormat(family, "think", inside)
+    form = ChatFormat(family, "harmony" if family == "harmony" else "think", inside)
     whole = read(AnswerReader(TOOLS, form), [written])
     assert read(AnswerReader(TOOLS, form), pieces_of(written, cuts)) == whole
     assert read(AnswerReader(TOOLS, form), list(written) or [""]) == whole
+
+
+HARMONY = "<|channel|>analysis<|message|>Let me see.<|end|><|start|>assistant"
+
+
+@pytest.mark.parametrize(
+    "written, text, calls",
+    [
+        (f"{HARMONY}<|channel|>final<|message|>Yes <b>.<|return|>", "Yes <b>.", []),
+        ("<|channel|>final<|message|>Yes.", "Yes.", []),
+        (
+            (
+                f"{HARMONY}<|channel|>commentary to=functions.weather <|constrain|>json<|message|>"
+                f"{ARGUMENTS}<|call|>"
+            ),
+            "",
+            [WEATHER],
+        ),
+        (
+            f"{HARMONY} to=functions.weather<|channel|>commentary json<|message|>{ARGUMENTS}",
+            "",
+            [WEATHER],
+        ),
+        (
+            (
+                "<|channel|>commentary<|message|>I look.<|end|><|start|>assistant"
+                "<|channel|>commentary to=functions.now<|message|>{}"
+            ),
+            "I look.",
+            [NOW],
+        ),
+    ],
+)
+@given(cuts=CUTS)
+@settings(max_examples=40, deadline=None)
+def test_the_channels_of_gpt_oss_are_told_apart(
+    written: str, text: str, calls: Any, cuts: list[int]
+) -> None:
+    form = format_of("<|start|>assistant<|channel|>analysis<|message|>")
+    assert form == ChatFormat("harmony", "harmony")
+    reasoning = "Let me see." if "analysis" in written else ""
+    found = read(AnswerReader(TOOLS, form), pieces_of(written, cuts))
+    assert found == (reasoning, text, calls, "tool_calls" if calls else "stop")
+
+
+def test_gpt_oss_may_reason_again() -> None:
+    written = f"{HARMONY}<|channel|>analysis<|message|>So.<|end|><|start|>assistant"
+    form = ChatFormat("harmony", "harmony")
+    for pieces in ([written], list(written)):
+        assert read(AnswerReader(None, form), pieces)[:2] == ("Let me see.\nSo.", "")
 
 
 @pytest.mark.parametrize("name", sorted(REASONING_FORMS))
@@ -168,11 +219,12 @@ def test_a_stream_says_what_the_whole_says(
 @settings(max_examples=30, deadline=None)
 def test_reasoning_is_told_apart_from_the_answer(name: str, cuts: list[int]) -> None:
     form = REASONING_FORMS[name]
-    rest = f"Let me\n see </ {form.end}\n\n<b>Yes</b> {form.end} \n"
+    tail = "" if form.dropped else f" {form.end} \n"
+    rest = f"Let me\n see </ {form.end}\n\n<b>Yes</b>{tail}"
     for inside, begin in ((True, ""), (True, f"\n{form.begin} "), (False, f" {form.begin}\n")):
         reader = AnswerReader(None, ChatFormat("json", name, inside))
         found = read(reader, pieces_of(begin + rest, cuts))
-        assert found == ("Let me\n see </", f"<b>Yes</b> {form.end} \n", [], "stop")
+        assert found == ("Let me\n see </", f"<b>Yes</b>{tail}", [], "stop")
 
 
 @pytest.mark.parametrize(
@@ -217,6 +269,7 @@ def test_arguments_that_are_asked_for_stream() -> None:
 
 
 TEMPLATES = {
+    "harmony": "<|start|>assistant<|channel|>",
     "kimi_k2": "{% if tools %}<|tool_calls_section_begin|>{% endif %}",
     "deepseek": "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>",
     "mistral": "[AVAILABLE_TOOLS][TOOL_CALLS]",

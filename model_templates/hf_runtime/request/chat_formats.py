@@ -39,10 +39,15 @@ class ToolForm:
 
 @dataclass(frozen=True)
 class ReasoningForm:
-    """What begins and ends a model's reasoning, which comes before its answer."""
+    """What begins and ends a model's reasoning, which comes before its answer. Where some texts are
+    ``dropped`` from the answer, which are no part of it, the model may also reason again. A
+    ``header`` stands between the two.
+    """
 
     begin: str
     end: str
+    dropped: tuple[str, ...] = ()
+    header: str = ""
 
 
 JSON = "json"  # of templates that none of the others is found in
@@ -92,6 +97,14 @@ TOOL_FORMS = {
         bare=True,
         is_python=True,
     ),
+    "harmony": ToolForm(  # gpt-oss; the recipient stands in the role or in the channel
+        ("<|channel|>",),
+        ("<|channel|>commentary", "to=functions."),
+        ("<|call|>",),
+        r"(?P<name>[\w.-]{1,128})(?:\s?<\|channel\|>commentary)?\s?(?:<\|constrain\|>)?(?:json)?"
+        r"<\|message\|>\s{0,8}(?=\{)",
+        inner=("<|constrain|>", "<|message|>"),
+    ),
     "phi4_mini": ToolForm(
         (), ("functools", "<|tool_call|>", "<tool_call>"), ("<|/tool_call|>", "</tool_call>")
     ),
@@ -107,6 +120,15 @@ REASONING_FORMS = {
     "mistral": ReasoningForm("[THINK]", "[/THINK]"),
     "seed": ReasoningForm("<seed:think>", "</seed:think>"),
     "cohere": ReasoningForm("<|START_THINKING|>", "<|END_THINKING|>"),
+    "harmony": ReasoningForm(
+        "<|channel|>analysis<|message|>",
+        "<|end|>",
+        (
+            *("<|start|>assistant", "<|channel|>final<|message|>"),
+            *("<|channel|>commentary<|message|>", "<|end|>", "<|return|>"),
+        ),
+        "<|start|>assistant<|channel|>final<|message|>",
+    ),
     "granite": ReasoningForm("Here is my thought process:", "Here is my response:"),
 }
 
@@ -134,7 +156,7 @@ class ChatFormat:
     def marks(self, *, tools: bool) -> tuple[str, ...]:
         """The texts that whoever reads the answer needs, though they may be special tokens."""
         reasoning, calls = self.reasoning_form, self.tool_form
-        found = (reasoning.begin, reasoning.end) if reasoning else ()
+        found = (reasoning.begin, reasoning.end, *reasoning.dropped) if reasoning else ()
         return (*found, *calls.begins, *calls.ends, *calls.inner) if tools else found
 
     def after(self, prompt: str, *, continues: bool = False) -> ChatFormat:
@@ -165,8 +187,8 @@ def format_of(template: str, tools: str = "auto", reasoning: str = "auto") -> Ch
         found = (n for n, form in TOOL_FORMS.items() if _has(template, form.template_marks))
         tools = next(found, JSON)
     if reasoning == "auto":
-        ends = (n for n, form in REASONING_FORMS.items() if form.end in template)
-        reasoning = next(ends, "none")
+        marks = ((n, f.begin if f.dropped else f.end) for n, f in REASONING_FORMS.items())
+        reasoning = next((name for name, mark in marks if mark in template), "none")
     return ChatFormat(tools, None if reasoning == "none" else reasoning)
 
 

@@ -5,7 +5,7 @@ Knows what a row's options mean together; knows no engine.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Protocol
 
@@ -17,8 +17,9 @@ from hf_runtime.request.tensors import RequestFields, each_row, shown
 from ..sequence.sampling_params import SamplingParams
 from ..sequence.sequence import DecoderStart
 from ..sequence.source import Source, text_source
-from ..structured.constraint import Constraint, Reasoning
+from ..structured.constraint import Constraint
 from .bad_words import NUM_SPELLINGS
+from .chat_answers import ChatAnswers
 from .row_options import CHAT_FIELDS, RowFields, read_rows
 
 _RETURN = "return_"
@@ -113,8 +114,7 @@ class PromptReader:
     check_length: Callable[[int, int], None]
     tokenize_word: Callable[[str], list[tuple[int, ...]]]
     render_chat: Callable[[list[Any], list[Any] | None, dict[str, Any]], str] = no_chat
-    chat_format: ChatFormat = field(default_factory=ChatFormat)
-    added_tokens: Mapping[str, int] = field(default_factory=dict)
+    chat_answers: ChatAnswers = field(default_factory=ChatAnswers)
     default_repetition_penalty: float = 1.0
     default_min_tokens: int = 0
     default_timeout_ms: int | None = None
@@ -161,31 +161,6 @@ class PromptReader:
         kwargs = row["chat_template_kwargs"]
         kwargs = read_object("chat_template_kwargs", kwargs) if kwargs else {}
         return self.render_chat(messages, tools, kwargs)
-
-    def format_of_answer(self, row: dict[str, Any], prompt: Prompt) -> ChatFormat | None:
-        """How the answer to a row's chat is to be read; None where its caller does not ask."""
-        if not row["return_chat_format"] or not row.get("messages"):
-            return None
-        kwargs = read_object("chat_template_kwargs", row["chat_template_kwargs"] or "{}")
-        continues = bool(kwargs.get("continue_final_message"))
-        return self.chat_format.after(prompt.text, continues=continues)
-
-    def kept_token_ids(self, chat_format: ChatFormat, *, tools: bool) -> frozenset[int]:
-        """The tokens of the texts by which calls and reasoning are found."""
-        marks = chat_format.marks(tools=tools)
-        found = (i for text, i in self.added_tokens.items() if any(text in mark for mark in marks))
-        return frozenset(found)
-
-    def after_reasoning(
-        self, constraint: Constraint | None, chat_format: ChatFormat
-    ) -> Constraint | None:
-        """The constraint on what the model writes once it has reasoned."""
-        form = chat_format.reasoning_form
-        if constraint is None or form is None:
-            return constraint
-        begin_id, end_id = map(self.added_tokens.get, (form.begin, form.end))
-        lead = Reasoning(form.begin, form.end, chat_format.inside, begin_id, end_id)
-        return replace(constraint, reasoning=lead)
 
     def lora_name(self, row: dict[str, Any]) -> str | None:
         """The adapter that a row asks for, None for none. Raises RequestError where there is no
@@ -364,10 +339,11 @@ def _generation(
         params = replace(params, bad_token_ids=tuple(dict.fromkeys(spelt)))
     exclude_input = row["exclude_input_in_output"]
     kept: frozenset[int] = frozenset()
-    chat_format = reader.format_of_answer(row, prompt)
+    answers = reader.chat_answers
+    chat_format = answers.format_after(row, prompt.text)
     if chat_format is not None:
-        kept = reader.kept_token_ids(chat_format, tools=bool(row["tools"]))
-        held = reader.after_reasoning(params.constraint, chat_format)
+        kept = answers.kept_token_ids(chat_format, tools=bool(row["tools"]))
+        held = answers.after_reasoning(params.constraint, chat_format)
         params = replace(params, constraint=held)
     return Generation(
         text=prompt.text,

@@ -27,15 +27,14 @@ MAX_CHOICE_BYTES = 64 * 1024  # of all together
 @dataclass(frozen=True)
 class Reasoning:
     """What a model may write before it is held to anything: up to ``end``, from the output's
-    beginning where it is ``inside`` already, else after ``begin``. The ids are of tokens with these
-    texts, None where there are none.
+    beginning where it is ``inside`` already, else after ``begin``. ``tokens`` are texts in these
+    two that are tokens of their own, and their ids.
     """
 
     begin: str
     end: str
     inside: bool
-    begin_id: int | None = None
-    end_id: int | None = None
+    tokens: tuple[tuple[str, int], ...] = ()
 
 
 @dataclass(frozen=True)

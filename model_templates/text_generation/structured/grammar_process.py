@@ -223,7 +223,9 @@ class Worker:
 
 
 def _constraint(asked: dict[str, Any]) -> Constraint:
-    reasoning = asked["reasoning"] and Reasoning(**asked["reasoning"])
+    given = asked["reasoning"]
+    tokens = tuple((text, token_id) for text, token_id in given["tokens"]) if given else ()
+    reasoning = Reasoning(**{**given, "tokens": tokens}) if given else None
     return Constraint(asked["kind"], tuple(asked["texts"]), reasoning)
 
 

@@ -63,14 +63,14 @@ def grammar_after_reasoning(constraint: Constraint) -> str:
     """A constraint that begins after reasoning, in llguidance's form of Lark. Raises whatever
     llguidance raises.
 
-    A token of its own that ends the reasoning is none of its text, so that both are looked for.
+    The marks may be tokens of their own, which are no texts to llguidance: both are looked for.
     https://github.com/guidance-ai/llguidance/blob/main/docs/syntax.md
     """
     reasoning = constraint.reasoning
     assert reasoning is not None
-    begin, end = map(json.dumps, (reasoning.begin, reasoning.end))
-    begins = [begin, *_token(reasoning.begin_id)]
-    ends = [f"THOUGHT? {token}" for token in _token(reasoning.end_id)]
+    tokens, end = dict(reasoning.tokens), json.dumps(reasoning.end)
+    begins = [json.dumps(reasoning.begin), *_spelt(reasoning.begin, tokens)]
+    ends = [f"THOUGHT? {spelt}" for spelt in _spelt(reasoning.end, tokens)]
     before = "" if reasoning.inside else f"({' | '.join(begins)})"
     optional = "" if reasoning.inside else "?"
     return "\n".join(
@@ -85,8 +85,13 @@ def grammar_after_reasoning(constraint: Constraint) -> str:
     )
 
 
-def _token(token_id: int | None) -> list[str]:
-    return [] if token_id is None else [f"<[{token_id}]>"]
+def _spelt(mark: str, tokens: dict[str, int]) -> list[str]:
+    """A mark by the tokens that it begins with and has, none where it begins with none."""
+    pieces = re.split(f"({'|'.join(map(re.escape, tokens))})", mark) if tokens else [mark]
+    if pieces[0]:
+        return []
+    spelt = (f"<[{tokens[one]}]>" if one in tokens else json.dumps(one) for one in pieces if one)
+    return [" ".join(spelt)]
 
 
 def _lark_of(constraint: Constraint) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hf_runtime.errors import RequestError
 from hf_runtime.request.chat_formats import ChatFormat
+from text_generation.request.chat_answers import ChatAnswers
 from text_generation.request.parsing import (
     Generation,
     GenerationRequest,
@@ -77,14 +78,14 @@ def test_a_bare_text_is_continued_greedily_with_the_models_defaults() -> None:
 def test_the_format_of_a_chats_answer_comes_to_whoever_asks() -> None:
     marks = {"<tool_call>": 1, "<think>": 2, "</think>": 3, "<other>": 4}
     chat_format = ChatFormat("json", "think")
-    reader = replace(READER, chat_format=chat_format, added_tokens=marks)
+    reader = replace(READER, chat_answers=ChatAnswers(chat_format, marks))
     tensors = {"messages": ["[{}]"], "tools": ["[{}]"]}
     options = {"return_chat_format": True, "regex": "a"}
     [row] = parse_request(fields(tensors, options), reader).rows
     assert row.chat_format == chat_format
     assert row.kept_token_ids == {1, 2, 3}
     assert row.params.constraint is not None
-    reasoning = Reasoning("<think>", "</think>", inside=False, begin_id=2, end_id=3)
+    reasoning = Reasoning("<think>", "</think>", False, (("<think>", 2), ("</think>", 3)))
     assert row.params.constraint.reasoning == reasoning
     [row] = parse_request(fields(tensors, {"regex": "a"}), reader).rows
     assert (row.chat_format, row.kept_token_ids) == (None, frozenset())

@@ -50,8 +50,8 @@ def test_the_constraint_begins_after_the_reasoning(
         ids = [i for p in pieces for i in ([p] if isinstance(p, int) else spelt(p))]
         return all(matcher.consume_token(i) for i in ids) and bool(matcher.is_accepting())
 
-    for ids in ((None, None), (begin_id, end_id)):
-        held = Reasoning("<think>", "</think>", inside, *ids)
+    for tokens in ((), (("<think>", begin_id), ("</think>", end_id))):
+        held = Reasoning("<think>", "</think>", inside, tokens)
         begin = "" if inside else "<think>"
         assert is_taken(held, begin, "hm </thin {", "</think>", answer)
         assert is_taken(held, begin, "</think>\n\n", answer)
@@ -63,10 +63,22 @@ def test_the_constraint_begins_after_the_reasoning(
     assert is_taken(held, begins, end_id, answer)
 
 
+def test_marks_of_several_tokens(tokenizer: Any) -> None:
+    begin_id, end_id = map(tokenizer.token_to_id, ("<think>", "</think>"))
+    own = LLTokenizer(tokenizer.to_str(), eos_token=tokenizer.token_to_id("<end>"))
+    tokens = (("<think>", begin_id), ("</think>", end_id))
+    held = Reasoning("<think>a</think>", "</think>b<think>", inside=False, tokens=tokens)
+    matcher, _ = make_matcher(own, Constraint("choice", ("yes",), held))
+    a, b, y, e, s = (tokenizer.token_to_id(one) for one in "abyes")
+    ids = [begin_id, a, end_id, b, y, end_id, b, begin_id, y, e, s]
+    assert all(matcher.consume_token(token_id) for token_id in ids)
+    assert matcher.is_accepting()
+
+
 def test_the_process_of_a_grammar_is_told_of_the_reasoning() -> None:
     tokenizer = byte_level()
     grammars = Grammars(tokenizer)
-    reasoning = Reasoning("<think>", "</think>", inside=True)
+    reasoning = Reasoning("<think>", "</think>", True, (("<other>", 3),))
     following = grammars.compile(Constraint("choice", ("yes",), reasoning))
     grammar = following()
     for token_id in tokenizer("hm</think>yes").input_ids:
