@@ -23,7 +23,7 @@ from hf_runtime.request.chat_formats import (  # noqa: E402
     read_format,
 )
 from hf_runtime.request.empty_final import EMPTY_FINAL  # noqa: E402
-from hf_runtime.request.tensors import TOKENIZER_QUESTION  # noqa: E402
+from hf_runtime.request.tokenizer_question import TOKENIZER_QUESTION  # noqa: E402
 from hf_runtime.weights.file_hashes import RECORD_FILE, FileHashes, hash_file  # noqa: E402
 from hf_runtime.weights.hub_files import (  # noqa: E402
     NotServableError,

@@ -32,8 +32,6 @@ _SERVER_PARAMETERS = {
 }
 
 
-# The parameter by which a request asks a model's tokenizer instead of the model.
-TOKENIZER_QUESTION = "tokenizer"
 _LONGEST_NAME = 64  # characters of an unknown parameter's name that an error shows
 
 

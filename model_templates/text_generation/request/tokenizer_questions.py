@@ -15,7 +15,8 @@ from typing import Any
 
 from hf_runtime.errors import RequestError
 from hf_runtime.request.json_text import read_list, read_object
-from hf_runtime.request.tensors import TOKENIZER_QUESTION, RequestFields, kind_of, shown, text
+from hf_runtime.request.tensors import RequestFields, kind_of, shown, text
+from hf_runtime.request.tokenizer_question import TOKENIZER_QUESTION
 
 from .parsing import CheckedRequest, PromptReader
 from .row_options import read_rows
