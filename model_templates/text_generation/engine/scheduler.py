@@ -26,7 +26,8 @@ preempts.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
 
 from ..kv.slot_contents import SlotContents, SlotCopy
 from ..kv.space import Space
@@ -78,6 +79,11 @@ class Scheduler:
     @property
     def num_waiting(self) -> int:
         return len(self._short) + len(self._long)
+
+    @property
+    def waiting(self) -> Iterator[Sequence]:
+        """Every sequence that is not started."""
+        return chain(self._short, self._long)
 
     @property
     def num_prompts(self) -> int:

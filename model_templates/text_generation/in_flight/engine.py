@@ -20,6 +20,7 @@ from ..engine.generation_rules import GenerationRules
 from ..engine.scheduler import Scheduler
 from ..engine.step import Draft, Step
 from ..engine.step_times import StepTimes
+from ..kv.known_prompts import KnownPrompts
 from ..kv.kv_cache import CacheSize
 from ..kv.paged_cache import PagedSize
 from ..paged.graphs import with_cuda_graphs
@@ -148,6 +149,7 @@ class InFlightEngine(Engine):
         return with_cuda_graphs(runner, self.setup.device, self._max_num_batched_tokens)
 
     def _use_new_space(self, *, shares: bool) -> None:
+        self._shares, self._known = shares, KnownPrompts()
         self._space = self._storage.new_space(shares=shares, snapshots=self._takes_snapshots)
         num_tokens = self._max_num_batched_tokens
         media = self._plan.media
@@ -211,6 +213,8 @@ class InFlightEngine(Engine):
         drafter = self._drafter
         if drafter is not None and self._launched and drafter.wants(self._scheduler.running):
             self._settle()
+        for sequence in self._scheduler.waiting if self._shares else ():
+            self._known.fill(sequence)
         step = self._scheduler.schedule()
         self.metrics.num_preempted = self._scheduler.num_preempted
         failed: dict[Sequence, EngineError] = {}
@@ -227,7 +231,8 @@ class InFlightEngine(Engine):
             logits = self.runner.forward(step)
             forget_embeddings(step)
             if len(logits) > len(step.rows):
-                read_prompt_logprobs(step, logits[len(step.rows) :])
+                for sequence in read_prompt_logprobs(step, logits[len(step.rows) :]):
+                    self._known.add(sequence)
                 logits = logits[: len(step.rows)]
             if self._rules is not None:
                 logits = self._rules.apply(logits, step.sampled)

@@ -11,6 +11,7 @@ import torch
 from ..engine.step import Step
 from ..options import Options
 from ..sampling.token_logprobs import prompt_logprobs
+from ..sequence.sequence import Sequence
 
 _ON_CPU = 512
 # By a GPU's memory: a longer step reads the weights for more tokens, and has larger activations.
@@ -43,11 +44,11 @@ def max_num_scored(vocab_size: int) -> int:
     return max(1, _MOST_LOGITS // vocab_size)
 
 
-def read_prompt_logprobs(step: Step, logits: torch.Tensor) -> None:
-    """Gives the step's sequences what it ``scored`` of their prompts. logits (rows, vocab) are
-    those after ``step.rows``. Waits for the device.
+def read_prompt_logprobs(step: Step, logits: torch.Tensor) -> list[Sequence]:
+    """Gives the step's sequences what it ``scored`` of their prompts; returns those that have all.
+    logits (rows, vocab) are those after ``step.rows``. Waits for the device.
     """
-    first = 0
+    first, complete = 0, []
     for chunk in step.prefills:
         positions, sequence = chunk.scored, chunk.sequence
         token_ids = sequence.prompt_token_ids[positions.start + 1 : positions.stop + 1]
@@ -56,3 +57,6 @@ def read_prompt_logprobs(step: Step, logits: torch.Tensor) -> None:
         if positions:
             num = sequence.params.num_prompt_logprobs or 0
             sequence.prompt_logprobs += prompt_logprobs(rows, token_ids, num)
+            if not sequence.lacks_prompt_logprobs:
+                complete.append(sequence)
+    return complete

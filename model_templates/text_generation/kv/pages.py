@@ -105,9 +105,7 @@ class Pages:
         self._found: dict[Sequence, SharedPages] = {}  # until a content comes, is ready or goes
 
     def find(self, sequence: Sequence) -> SharedPages:
-        """The full pages that a sequence shares; never its last token, which gives its logits, and
-        none where those of all its tokens are wanted.
-        """
+        """The full pages that a sequence shares, of tokens whose logits nobody wants."""
         if sequence not in self._found:
             self._found[sequence] = self._find(sequence)
         return self._found[sequence]
@@ -194,9 +192,7 @@ class Pages:
         pages: list[int] = []
         start: object = sequence.cache_start
         last_ready, num_coming = start, 0
-        if sequence.lacks_prompt_logprobs:
-            return SharedPages(pages, start, 0)
-        for end in range(PAGE_SIZE, sequence.num_prefill_tokens, PAGE_SIZE):
+        for end in range(PAGE_SIZE, sequence.num_shareable_tokens + 1, PAGE_SIZE):
             content = self._contents.get(_key(sequence, start, end))
             if content is None:
                 break

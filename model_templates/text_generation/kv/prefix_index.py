@@ -102,17 +102,17 @@ class PrefixIndex:
         self._by_start.clear()
 
     def find(self, sequence: Sequence) -> SharedPrefix:
-        """The most that a prompt shares, less its last token, which gives its first logits;
-        nothing where the logits of all its tokens are wanted. Of a preempted sequence, what it
-        generated is part of the prompt.
+        """The most that a prompt shares, of tokens whose logits nobody wants. Of a preempted
+        sequence, what it generated is part of the prompt.
         """
-        if not self._by_start or sequence.lacks_prompt_logprobs:
+        if not self._by_start:
             return NO_SHARED_PREFIX
         prompt = sequence.keys(0, sequence.num_prefill_tokens)
         candidates = self._by_start.get(_start(sequence, prompt))
-        if candidates is None or len(prompt) <= MIN_TOKENS:
+        num_tokens = sequence.num_shareable_tokens
+        if candidates is None or num_tokens < MIN_TOKENS:
             return NO_SHARED_PREFIX
-        token_ids = as_array(prompt)[:-1]
+        token_ids = as_array(prompt)[:num_tokens]
         source, num_ready, num_coming = None, 0, 0
         for candidate in candidates:
             alike = self._num_shared(token_ids, candidate)

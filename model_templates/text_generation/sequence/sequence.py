@@ -183,6 +183,15 @@ class Sequence:
         return asked and len(self.prompt_logprobs) < self.num_prompt_tokens - 1
 
     @property
+    def num_shareable_tokens(self) -> int:
+        """Of how many tokens that are to be prefilled nobody wants the logits: the last one's are
+        always wanted.
+        """
+        if self.lacks_prompt_logprobs:
+            return len(self.prompt_logprobs)
+        return self.num_prefill_tokens - 1
+
+    @property
     def num_source_tokens(self) -> int:
         return 0 if self.source is None else self.source.num_tokens
 

@@ -15,13 +15,14 @@ from text_generation.engine.step import Step
 from text_generation.generate.engine import GenerateEngine
 from text_generation.in_flight import plan, step_tokens
 from text_generation.in_flight.engine import InFlightEngine
+from text_generation.kv.known_prompts import KnownPrompts
 from text_generation.runners.cache_runner import (
     AlignedRunner,
     CacheRunner,
     RowRunner,
     WholePromptRunner,
 )
-from text_generation.sequence.sequence import Sequence
+from text_generation.sequence.sequence import Sequence, TokenLogprobs
 from text_generation.speculative.costs import Costs
 
 from tests.engine.driving import Answers, running, setup
@@ -170,12 +171,12 @@ def test_a_step_has_rows_for_few_of_a_prompts_tokens() -> None:
     engine = InFlightEngine(setup(tiny_model("llama"), **CHUNKED))
     with running(engine):
         rows, answers = most_rows(engine), Answers()
-        prompt = asked()[5].prompt
-        for number in range(2):
+        first = asked()[5].prompt
+        for number, prompt in enumerate((first, first[::-1])):
             engine.submit([answers.sequence(number, prompt, max_tokens=1, num_prompt_logprobs=0)])
         answers.wait(2)
-    assert max(rows) <= MOST_SCORED < len(prompt)
-    assert sum(rows) == 2 * (len(prompt) - 1)
+    assert max(rows) <= MOST_SCORED < len(first)
+    assert sum(rows) == 2 * (len(first) - 1)
 
 
 @pytest.mark.usefixtures("few_scored")
@@ -195,12 +196,46 @@ def test_a_shared_beginning_is_computed_for_those_alone_that_ask() -> None:
     engine = InFlightEngine(setup(tiny_model("llama"), **CHUNKED))
     prompt = asked()[1].prompt
     with running(engine):
-        for number, num in enumerate((None, 0, None)):
+        for number, num in enumerate((None, 0, None, 0, 1)):
             answers = Answers()
             sequence = answers.sequence(number, prompt, max_tokens=1, num_prompt_logprobs=num)
             engine.submit([sequence])
             answers.completion(number)
-            assert (sequence.num_reused_tokens > 0) == (number == 2)
+            assert (sequence.num_reused_tokens > 0) == (number in (2, 3))
+
+
+@pytest.mark.parametrize("storage_kind", ["slots", "pages"], indirect=True)
+@pytest.mark.usefixtures("storage_kind", "few_scored")
+def test_what_is_known_of_a_beginning_is_not_computed_again() -> None:
+    model, rnd = tiny_model("llama"), random.Random(7)
+    engine = InFlightEngine(setup(tiny_model("llama"), **CHUNKED))
+    common = [rnd.randrange(1, VOCAB_SIZE) for _ in range(50)]
+    with running(engine):
+        rows = most_rows(engine)
+        for number in range(4):
+            prompt = [*common, *(rnd.randrange(1, VOCAB_SIZE) for _ in range(number * 3 + 1))]
+            answers = Answers()
+            sequence = answers.sequence(0, prompt, max_tokens=0, num_prompt_logprobs=NUM_TOP)
+            sequence.cache_salt = "another" if number == 3 else None
+            engine.submit([sequence])
+            answers.completion(0)
+            check(sequence, expected_of(model, prompt))
+            assert (sequence.num_reused_tokens > 40) == (number in (1, 2))
+    assert sum(rows) == 50 + 4 + 7 + 59
+
+
+def test_the_oldest_prompts_are_known_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("text_generation.kv.known_prompts._MOST_TOKENS", 100)
+    known, answers = KnownPrompts(), Answers()
+    prompts = [[one] * 40 for one in (5, 6, 7)]
+    for prompt in prompts:
+        sequence = answers.sequence(0, prompt, max_tokens=0, num_prompt_logprobs=0)
+        sequence.prompt_logprobs += [TokenLogprobs(-1.0, 1)] * 39
+        known.add(sequence)
+    for prompt, expected in zip(prompts, (0, 39, 39), strict=True):
+        sequence = answers.sequence(0, prompt, max_tokens=0, num_prompt_logprobs=0)
+        known.fill(sequence)
+        assert len(sequence.prompt_logprobs) == expected
 
 
 def test_what_can_not_be_told_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
