@@ -262,7 +262,12 @@ def test_time_runs_from_the_arrival_on_also_while_a_grammar_is_made() -> None:
     submitted: list[Sequence] = []
     held: list[Take] = []
     tokenizer: Any = NumberTokenizer()
-    engine = SimpleNamespace(submit=submitted.extend, cancel=lambda _: None, stop=lambda _: None)
+    engine = SimpleNamespace(
+        submit=submitted.extend,
+        cancel=lambda _: None,
+        stop=lambda _: None,
+        max_model_len=50,
+    )
     engine.thread = SimpleNamespace(last_step_s=0.0)
     compiler = SimpleNamespace(when_ready=lambda _, start, __: held.append(start), close=list)
     loaded: Any = SimpleNamespace(
