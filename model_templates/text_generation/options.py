@@ -82,7 +82,8 @@ class Options:
         default=None,
         metadata={
             "help": "longest step while tokens are streamed: prompts are prefilled in chunks that "
-            "take no longer; default: about twice a step without prompts, and more with several",
+            "take no longer; default: about twice a step without prompts, and far more where "
+            "several wait",
             "unit": "milliseconds",
             "exclusive_min": 0,
             "engines": ("in_flight",),

@@ -25,6 +25,7 @@ from generator.openai_api.triton.catalog import COMPLETION_TASKS
 DEFAULT_MAX_TOKENS = 16  # OpenAI's
 MAX_PROMPTS = 256
 _MOST_TOKEN_IDS = 2**31  # what a tensor of them holds
+_LONGEST = 2**20  # tokens; no model's context is longer by far
 _PROMPT = "a text, a list of token ids, or a list of texts or of such lists"
 _IDS = {
     "type": "array",
@@ -49,6 +50,8 @@ def _prompts(name: str, value: Any) -> list[dict[str, TensorValue]]:
 
 def _prompt(name: str, value: Any) -> dict[str, TensorValue]:
     if isinstance(value, list) and _are_ids(value):
+        if len(value) > _LONGEST:
+            raise bad_field(name, f"a prompt of {len(value)} tokens", f"at most {_LONGEST}")
         for token_id in (min(value), max(value)):
             if not 0 <= token_id < _MOST_TOKEN_IDS:
                 raise bad_field(name, f"token {kind_of(token_id)}", "ids of the model's tokens")

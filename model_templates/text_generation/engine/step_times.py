@@ -34,7 +34,8 @@ class LowMean:
 
 class StepTimes:
     """What steps took. Without ``max_step_s`` a step with a prompt is to take at most twice one of
-    decodes; with several prompts more, or they would wait too long for each other.
+    decodes; with several prompts soon far more: those that wait for their prompts are missing from
+    the decodes, which cost about as much without them.
     """
 
     def __init__(self, max_step_s: float | None = None) -> None:
@@ -61,7 +62,7 @@ class StepTimes:
         if self._token is None or not decode_s:
             return None
         if self._max_step_s is None:
-            seconds = decode_s * _SHARE * num_prompts
+            seconds = decode_s * _SHARE * num_prompts**2
         else:
             seconds = self._max_step_s - decode_s
         return max(_FEWEST_TOKENS, int(seconds / max(self._token.value, 1e-9)))
