@@ -115,7 +115,7 @@ def test_a_prompt_that_is_too_long_is_told_in_openais_words() -> None:
     )
     assert (error.status, error.code) == (400, "context_length_exceeded")
     assert error.message.startswith("This model's maximum context length is 1024 tokens.")
-    assert "the prompt has 900 tokens and max_tokens is 200" in error.message
+    assert "the prompt is too long: it has 900 tokens and max_tokens is 200" in error.message
 
 
 def test_one_bad_prompt_fails_the_request(api: Translator) -> None:

@@ -254,10 +254,6 @@ def test_messages_of_tools_go_to_the_template_as_they_are(api: Translator) -> No
         ({"tool_choice": {"type": "function", "function": {"name": "x"}}}, "tool_choice"),
         ({"tool_choice": "required", "tools": []}, "tool_choice"),
         ({"parallel_tool_calls": 1}, "parallel_tool_calls"),
-        (
-            {"tool_choice": "required", "response_format": {"type": "json_object"}},
-            "tool_choice",
-        ),
     ],
     ids=lambda value: str(value)[:60],
 )
@@ -310,6 +306,13 @@ def test_a_response_format_that_can_not_be_is_named(
     reply = api.chat(response_format=given)
     assert reply.status == 400
     assert reply.error["param"] == param
+
+
+def test_a_call_that_must_be_leaves_no_text_to_a_response_format(api: Translator) -> None:
+    named = {"type": "function", "function": {"name": "weather"}}
+    api.chat(tools=TOOLS, tool_choice=named, response_format={"type": "json_object"})
+    found = api.triton.seen[0]["sampling_parameters"]["json_schema"]
+    assert json.loads(found)["required"] == ["city"]
 
 
 def test_vllms_names_go_to_the_model_as_they_are(api: Translator) -> None:

@@ -28,7 +28,7 @@ from generator.openai_api.schema.request import (
     asked,
     field,
 )
-from generator.openai_api.schema.tools import Tools, read_tools
+from generator.openai_api.schema.tools import read_tools
 from generator.openai_api.triton.catalog import CHAT_TASKS
 
 BODY = Body(
@@ -56,7 +56,8 @@ def read(body: Mapping[str, Any]) -> GenerationRequest:
         "return_chat_format": True,
     }
     tools = read_tools(body)
-    constraint = {} if tools is None else _tool_constraint(tools, body)
+    # Where it holds the answer to calls, there is no text that a response_format could hold.
+    constraint = {} if tools is None else tools.constraint()
     if tools is not None:
         prompt["tools"] = json.dumps(tools.listed)
     kwargs = _template_kwargs(body)
@@ -128,14 +129,6 @@ def _rest(choice: Choice) -> dict[str, Any]:
     if choice.positions is not None:
         logprobs = for_chat(choice.positions, choice.num_alternatives)
     return {"logprobs": logprobs, "finish_reason": choice.finish_reason, **choice.ids()}
-
-
-def _tool_constraint(tools: Tools, body: Mapping[str, Any]) -> dict[str, str]:
-    """What makes the model call, where it must. Raises ApiError where a format is asked for too."""
-    constraint = tools.constraint()
-    if constraint and body.get("response_format") not in (None, {"type": "text"}):
-        raise bad_field("tool_choice", "a call that must be", "none or auto with response_format")
-    return constraint
 
 
 def _lengths(body: Mapping[str, Any]) -> dict[str, int]:

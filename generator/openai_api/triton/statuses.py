@@ -78,9 +78,11 @@ def _error(status: int, text: str) -> ApiError:
 
 
 def _context_length_exceeded(got: str, most: str) -> ApiError:
-    """OpenAI's own words and code, by which clients know it and ask for less."""
+    """OpenAI's own words and code, and Anthropic's "prompt is too long", by which clients know it
+    and ask for less.
+    """
     text = (
-        f"This model's maximum context length is {most} tokens. However, the prompt has {got}. "
-        "Please reduce the length of the prompt or of the answer."
+        f"This model's maximum context length is {most} tokens. However, the prompt is too long: "
+        f"it has {got}. Please reduce the length of the prompt or of the answer."
     )
     return ApiError(400, text, param="max_tokens", code="context_length_exceeded")
