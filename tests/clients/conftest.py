@@ -2,7 +2,7 @@
 
 Tests marked ``clients`` install programs from PyPI into environments of their own, so they are left
 out unless a mark expression names them: ``make test ARGS="-m clients"``. The environments are kept
-in the folder that HF_TRITON_CLIENTS_DIR names, else in pytest's cache.
+in the user's cache, below hf-triton/clients.
 """
 
 from __future__ import annotations

@@ -1,118 +1,125 @@
-"""The real clients, each as PyPI has it, in an environment of its own: opt-in, see conftest.py.
+"""The real clients, each in an environment of its own: opt-in, see conftest.py.
 
-``make test ARGS="-m clients"`` installs about 1.5 GB at first. Pins are what was last seen to work;
-only the client itself is pinned, so that its dependencies are what a user would get today.
+``make test ARGS="-m clients"`` installs about 3 GB at first, and writes docs/clients.md.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
-import os
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
 
-from tests.clients.installed import drive, environment_with, run_in
+from generator.server.listen import Listen
+from tests.clients.installed import environment_with, run_in, version_in
 from tests.clients.perf_analyzer import environment_of
-from tests.clients.test_litellm_embeddings import TEXTS, embed_as_litellm
+from tests.clients.real_clients import CLIENTS, DRIVERS, Client
+from tests.clients.table import Tried, write_row
 from tests.scenarios.reference import Reference
-from tests.support.triton import DEMO_MODEL, Triton
+from tests.support.served import started
+from tests.support.triton import DEMO_MODEL, free_ports
 
 pytestmark = [pytest.mark.server, pytest.mark.clients]
 
 PROMPT = "How can you be"
-SCRIPTS = Path(__file__).parent
+MODELS_YAML = """\
+models:
+  - {{name: demo, task: text-generation, model: {demo}/model}}
+  - {{name: batched, task: text-generation, model: {demo}/model, max_batch_size: 8}}
+  - {{name: chat, task: text-generation, model: {chat}}}
+  - {{name: embedding, task: feature-extraction, model: {demo}/embedding}}
+  - {{name: classifier, task: text-classification, model: {demo}/classifier}}
+"""
 
 
-@pytest.fixture(scope="session")
-def environments(pytestconfig: pytest.Config) -> Path:
-    """Where the environments are kept."""
-    named = os.environ.get("HF_TRITON_CLIENTS_DIR")
-    return Path(named).resolve() if named else pytestconfig.cache.mkdir("clients")
+@pytest.fixture(scope="module")
+def environment(
+    reference: Reference, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Mapping[str, str]]:
+    """What drivers get: where the server is, as each client reads it, and what to expect."""
+    folder = tmp_path_factory.mktemp("served")
+    chat = chat_model(folder / "chat_model")
+    models = MODELS_YAML.format(demo=DEMO_MODEL.parent, chat=chat)
+    alone = f"models: [{{name: demo, task: text-generation, model: {DEMO_MODEL}}}]"
+    with served(folder / "all", models) as listen, served(folder / "one", alone) as of_one:
+        openai = f"http://{listen.address(listen.openai_port)}"
+        yield {
+            **environment_of(folder),
+            "HOME": str(folder),  # where clients keep settings and caches
+            "HF_HUB_OFFLINE": "1",
+            "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+            "SERVER": openai,
+            "SERVER_OF_ONE": f"http://{of_one.address(of_one.openai_port)}",
+            "OPENAI_BASE_URL": f"{openai}/v1",
+            "OPENAI_API_KEY": "none",
+            "ANTHROPIC_BASE_URL": openai,
+            "ANTHROPIC_API_KEY": "none",
+            "CO_API_URL": openai,
+            "CO_API_KEY": "none",
+            "TRITON_HTTP": listen.address(listen.http_port),
+            "TRITON_GRPC": listen.address(listen.grpc_port),
+            "TRITON_METRICS": f"http://{listen.address(listen.metrics_port)}/metrics",
+            "MODEL_FOLDER": str(DEMO_MODEL),
+            "EXPECTED": reference.text(PROMPT, 12),
+            "EXPECTED_WHOLE": reference.text(PROMPT, 64),
+        }
 
 
-def texts_of(printed: str) -> Any:
-    """The JSON of the last line: libraries print their own before."""
-    return json.loads(printed.splitlines()[-1])
+@contextlib.contextmanager
+def served(folder: Path, models_yaml: str) -> Iterator[Listen]:
+    """Where ``hf-triton serve`` listens, all its models ready."""
+    folder.mkdir()
+    (folder / "models.yaml").write_text(models_yaml, encoding="utf-8")
+    listen = replace(free_ports(), openai_port=free_ports().http_port)
+    with started(folder, ("generator",), (), listen, {"OMP_NUM_THREADS": "1"}) as running:
+        running.wait_for("hf-triton: serving ")
+        yield listen
 
 
-@pytest.mark.parametrize("model", ["demo", "demo_stream", "batched", "batched_stream"])
-def test_litellm(triton: Triton, reference: Reference, environments: Path, model: str) -> None:
-    # 1.101 and later want a certifi that PyPI did not have yet.
-    programs = environment_with(environments, "litellm==1.100.4")
-    script = SCRIPTS / "drive_litellm.py"
-    arguments = (f"http://{triton.http}", model, "12")
-    done = drive(programs, script, *arguments, LITELLM_LOCAL_MODEL_COST_MAP="True")
-
-    texts = texts_of(done.stdout)
-    expected = reference.text(PROMPT, 12)
-    for way, text in texts.items():
-        assert (text if isinstance(text, str) else "".join(text)) == expected, way
-    if model.endswith("_stream"):
-        assert len([piece for piece in texts["stream"] if piece]) > 1
+def chat_model(folder: Path) -> Path:
+    """The demo model, which ends where it would write "User:": some clients can't say so."""
+    shutil.copytree(DEMO_MODEL, folder)
+    path = folder / "generation_config.json"
+    config = json.loads(path.read_text(encoding="utf-8"))
+    vocab = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))["model"]["vocab"]
+    ends = [config["eos_token_id"], vocab["User"]]
+    path.write_text(json.dumps({**config, "eos_token_id": ends}))
+    return folder
 
 
-def test_litellm_embeddings(triton: Triton, environments: Path) -> None:
-    programs = environment_with(environments, "litellm==1.100.4")
-    script = SCRIPTS / "drive_litellm_embeddings.py"
-    url = triton.url("embedding", "infer")
-    done = drive(programs, script, url, LITELLM_LOCAL_MODEL_COST_MAP="True")
+@pytest.mark.parametrize("client", CLIENTS, ids=lambda client: client.name)
+def test_client(client: Client, environment: Mapping[str, str], tmp_path: Path) -> None:
+    folder = environment_with(client.requirements)
+    tried = driven(client, folder, {**environment, "OUTPUT": str(tmp_path)})
+    write_row(client.name, version_in(folder, client.requirements[0]), tried, client.gaps)
 
-    expected = embed_as_litellm(url, TEXTS[:2])
-    np.testing.assert_allclose(texts_of(done.stdout), expected, atol=1e-6)
-
-
-def test_llama_index(triton: Triton, reference: Reference, environments: Path) -> None:
-    programs = environment_with(environments, "llama-index-llms-nvidia-triton==0.6.0")
-    script = SCRIPTS / "drive_llama_index.py"
-    # It drops the response number max_tokens: ask for more than the answer has.
-    text = reference.text(PROMPT, 64)
-    assert reference.answer(PROMPT, 64).finish_reason == "stop"
-
-    texts = texts_of(drive(programs, script, triton.grpc, "batched_stream", "64").stdout)
-
-    assert texts["complete"] == text
-    assert "".join(texts["stream_complete"]) == text
-    assert len(texts["stream_complete"]) > 1
-    assert texts["chat"]  # of "user: How can you be\nassistant: ", its own template
+    failed = {one.name: one.detail for one in tried if not one.ok}
+    assert tried
+    assert failed.keys() == client.gaps.keys(), json.dumps(failed, indent=2)
 
 
-@pytest.mark.parametrize("version", ["2.73.0"])
-def test_newest_tritonclient(
-    triton: Triton, reference: Reference, environments: Path, version: str
-) -> None:
-    programs = environment_with(environments, f"tritonclient[grpc,http]=={version}")
-    script = SCRIPTS / "drive_tritonclient.py"
+def driven(client: Client, folder: Path, environment: Mapping[str, str]) -> list[Tried]:
+    """What the client's driver tells; that it came to its end is one thing more where it did not.
 
-    texts = texts_of(drive(programs, script, triton.http, triton.grpc, "12").stdout)
-
-    assert {"".join(text) for text in texts.values()} == {reference.text(PROMPT, 12)}
-    assert len(texts["grpc stream"]) > 1
-
-
-@pytest.mark.parametrize("model", ["demo_stream", "batched_stream"])
-@pytest.mark.parametrize("streaming", [False, True])
-def test_genai_perf(
-    triton: Triton, environments: Path, tmp_path: Path, model: str, streaming: bool
-) -> None:
-    programs = environment_with(environments, "genai-perf==0.0.8")
-    arguments = (
-        *("profile", "-m", model, "--service-kind", "triton", "--backend", "vllm"),
-        *("-u", triton.grpc, "--tokenizer", str(DEMO_MODEL)),
-        *("--num-prompts", "5", "--synthetic-input-tokens-mean", "10"),
-        *("--output-tokens-mean", "12", "--output-tokens-mean-deterministic"),
-        *("--concurrency", "2", "--artifact-dir", str(tmp_path / "artifacts")),
-        *(["--streaming"] if streaming else []),
-        *("--", "--request-count", "6"),
+    A module of Node finds its packages from the folder that it lies in.
+    """
+    script = DRIVERS / client.driver
+    if script.suffix == ".mjs":
+        for path in DRIVERS.glob("*.mjs"):
+            (folder / path.name).write_bytes(path.read_bytes())
+        script = folder / client.driver
+    done = run_in(
+        folder,
+        "node" if script.suffix == ".mjs" else "python",
+        str(script),
+        environment={**environment, "PYTHONDONTWRITEBYTECODE": "1"},
     )
-
-    run_in(programs, "genai-perf", *arguments, **environment_of(tmp_path))
-
-    export = tmp_path / "artifacts" / "profile_export_genai_perf.json"
-    statistics = json.loads(export.read_text())
-    assert statistics["request_throughput"]["avg"] > 0
-    # It counts tokens again in the text, which may split in another way.
-    assert statistics["output_sequence_length"]["avg"] == pytest.approx(12, abs=1.5)
-    assert ("inter_token_latency" in statistics) is streaming
+    lines = [line for line in done.stdout.splitlines() if line.startswith('{"name"')]
+    tried = [Tried(**json.loads(line)) for line in lines]
+    if done.returncode:
+        tried.append(Tried("the whole driver", False, f"{done.stdout}\n{done.stderr}"))
+    return tried

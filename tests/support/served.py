@@ -11,7 +11,7 @@ import subprocess
 import sys
 import textwrap
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from generator.server.listen import Listen
@@ -134,13 +134,26 @@ def serve(
     templates = folder / "templates"
     if not templates.exists():
         echo_templates(templates)
-    listen = listen or free_ports()
+    command = ("tests.support.echo_cli", str(templates))
+    with started(folder, command, arguments, listen or free_ports(), environment or {}) as served:
+        yield served
+
+
+@contextlib.contextmanager
+def started(
+    folder: Path,
+    command: Sequence[str],
+    arguments: Sequence[str],
+    listen: Listen,
+    environment: Mapping[str, str],
+) -> Iterator[Served]:
+    """Runs a module's ``serve`` with the models.yaml in ``folder``; kills what is left of it."""
     ports = [f"{flag}={port}" for flag, port in listen.ports().items() if port]
-    command = [sys.executable, "-m", "tests.support.echo_cli", str(templates), "serve"]
+    files = ("--config=models.yaml", "--repository=repository")
     process = subprocess.Popen(
-        [*command, *ports, "--config=models.yaml", "--repository=repository", *arguments],
+        [sys.executable, "-m", *command, "serve", *ports, *files, *arguments],
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), **(environment or {})},
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), **environment},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

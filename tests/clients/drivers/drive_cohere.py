@@ -1,0 +1,21 @@
+"""Cohere's SDK: rerank and embed."""
+
+from __future__ import annotations
+
+import cohere
+from tried import tried
+
+client = cohere.ClientV2()
+TEXTS = ["A dog sleeps under a tree.", "The film was very good."]
+
+with tried("ClientV2.rerank"):
+    found = client.rerank(model="embedding", query="a good film", documents=TEXTS, top_n=1)
+    assert found.results[0].index == 1, found
+with tried("ClientV2.embed"):
+    found = client.embed(
+        model="embedding", texts=TEXTS, input_type="search_document", embedding_types=["float"]
+    )
+    assert [len(row) for row in found.embeddings.float_] == [64, 64]
+with tried("Client.rerank"):
+    found = cohere.Client().rerank(model="embedding", query="a good film", documents=TEXTS)
+    assert len(found.results) == 2, found

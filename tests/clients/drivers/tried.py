@@ -1,0 +1,68 @@
+"""How the drivers tell what they tried: one line of JSON for each thing.
+
+Runs in each client's own environment, so it imports nothing but Python's own modules. Where the
+server is, is in the environment: OPENAI_BASE_URL and the like, as the clients themselves read it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+PROMPT = "How can you be"
+SAID = "Hello, how are you?"  # to the model ``chat``
+EXPECTED = os.environ["EXPECTED"]  # what the model itself writes after PROMPT: 12 tokens, greedy
+SERVER = os.environ["SERVER"]  # http://host:port of OpenAI's API
+MODEL_FOLDER = os.environ["MODEL_FOLDER"]  # with the model's tokenizer
+
+
+@contextlib.contextmanager
+def tried(name: str) -> Iterator[None]:
+    """Tells whether what is inside went without an error."""
+    detail = ""
+    try:
+        yield
+    except Exception as error:  # noqa: BLE001 - whatever a client raises is what is told
+        line = traceback.extract_tb(error.__traceback__)[-1].line
+        detail = f"{type(error).__name__}: {error} at `{line}`"
+    print(json.dumps({"name": name, "ok": not detail, "detail": detail[-3000:]}), flush=True)
+
+
+def program(name: str, *arguments: str, **environment: str) -> str:
+    """Runs a program of this environment; what it said. Raises AssertionError if it fails."""
+    done = subprocess.run(
+        [str(Path(sys.executable).with_name(name)), *arguments],
+        env={**os.environ, **environment},
+        cwd=os.environ["OUTPUT"],  # where programs leave what nobody asked for
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"[-2500:]
+    return done.stdout + done.stderr
+
+
+@contextlib.contextmanager
+def raises(kind: type[Exception], *said: str) -> Iterator[None]:
+    """Whether what is inside raises this error, with these words in it."""
+    try:
+        yield
+    except kind as error:
+        if not all(word in f"{error} {vars(error)}" for word in said):
+            raise
+    else:
+        raise AssertionError(f"no {kind.__name__}")
+
+
+def joined(pieces: Iterator[Any]) -> str:
+    """The text of a stream that came in more than one piece."""
+    texts = [piece for piece in pieces if piece]
+    assert len(texts) > 1, texts
+    return "".join(texts)
