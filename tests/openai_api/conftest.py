@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import threading
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Coroutine, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,12 +18,13 @@ import grpc
 import pytest
 from tritonclient.grpc import service_pb2_grpc
 
+from generator.openai_api.child_process import OpenAiProcess
 from generator.openai_api.key import with_key
 from generator.openai_api.process import serve
 from generator.openai_api.settings import Settings
 from generator.proxy.settings import EVERYBODY, Access
 from tests.openai_api.fake_triton import FakeTriton, Model
-from tests.support.triton import free_ports
+from tests.support.triton import Triton, free_ports
 
 Result = TypeVar("Result")
 STRANGE_INPUTS = (
@@ -103,6 +106,19 @@ class Translator:
         except urllib.error.HTTPError as error:
             with error:
                 return Reply(error.code, dict(error.headers), error.read().decode())
+
+
+@contextlib.contextmanager
+def openai_port(triton: Triton, key: str | None) -> Iterator[str]:
+    """The translator of ``serve`` in front of a real server; its address."""
+    listen = replace(triton.server.listen, openai_port=free_ports().http_port)
+    process = OpenAiProcess(listen, key)
+    process.start()
+    try:
+        yield f"http://{listen.address(listen.openai_port)}"
+    finally:
+        process.begin_stop()
+        process.end(time.monotonic() + 5)
 
 
 class Loop:

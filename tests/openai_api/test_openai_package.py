@@ -6,10 +6,8 @@ import asyncio
 import base64
 import io
 import json
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,12 +15,12 @@ import openai
 import pytest
 from PIL import Image
 
-from generator.openai_api.child_process import OpenAiProcess
+from tests.openai_api.conftest import openai_port
 from tests.pipeline.files import base64_text, sound_file
 from tests.scenarios.metrics import settled
 from tests.speech.tiny_whisper import speech
 from tests.support.one_server import LONGEST_TEXT, OneServer
-from tests.support.triton import Triton, eventually, free_ports
+from tests.support.triton import Triton, eventually
 
 pytestmark = pytest.mark.server
 
@@ -48,12 +46,8 @@ def tools(one_server: OneServer) -> None:
 
 @pytest.fixture(scope="module")
 def url(triton: Triton) -> Iterator[str]:
-    listen = replace(triton.server.listen, openai_port=free_ports().http_port)
-    process = OpenAiProcess(listen, KEY)
-    process.start()
-    yield f"http://{listen.address(listen.openai_port)}/v1"
-    process.begin_stop()
-    process.end(time.monotonic() + 5)
+    with openai_port(triton, KEY) as url:
+        yield f"{url}/v1"
 
 
 @pytest.fixture(scope="module")

@@ -7,20 +7,16 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from generator.openai_api.app import OpenAiApp
-from generator.openai_api.child_process import OpenAiProcess
 from generator.proxy.settings import EVERYBODY
-from tests.openai_api.conftest import Starter, Translator
+from tests.openai_api.conftest import Starter, Translator, openai_port
 from tests.support.one_server import OneServer
-from tests.support.triton import free_ports
 
 HERE = Path(__file__).parent
 needs_schemathesis = pytest.mark.skipif(
@@ -136,9 +132,5 @@ def test_a_real_server_answers_as_the_schema_says(demo_url: str, tmp_path: Path)
 @pytest.fixture(scope="module")
 def demo_url(one_server: OneServer) -> Iterator[str]:
     triton = one_server.with_models(*SERVED.values())
-    listen = replace(triton.server.listen, openai_port=free_ports().http_port)
-    process = OpenAiProcess(listen, None)
-    process.start()
-    yield f"http://{listen.address(listen.openai_port)}"
-    process.begin_stop()
-    process.end(time.monotonic() + 5)
+    with openai_port(triton, None) as url:
+        yield url
