@@ -64,7 +64,10 @@ class FakeVllm:
                     finished = reason is not None
                     if finished or not number or len(waiting) >= interval:
                         self.told.append(len(waiting))
-                        yield _output(waiting, reason, asked["logprobs"])
+                        output = _output(waiting, reason, asked["logprobs"])
+                        if not number and asked["prompt_logprobs"] is not None:
+                            output.prompt_logprobs = _prompt(sequence, asked["prompt_logprobs"])
+                        yield output
                         waiting = []
                     if finished:
                         return
@@ -102,6 +105,10 @@ def _output(token_ids: list[int], reason: str | None, num_logprobs: int | None) 
     completion = SimpleNamespace(token_ids=list(token_ids), logprobs=logprobs, finish_reason=reason)
     metrics = SimpleNamespace(queued_ts=1.0, scheduled_ts=1.5)
     return SimpleNamespace(outputs=[completion], finished=reason is not None, metrics=metrics)
+
+
+def _prompt(sequence: Sequence, num: int) -> list[dict[int, Any] | None]:
+    return [None, *(logprobs_of(token_id, num) for token_id in sequence.prompt_token_ids[1:])]
 
 
 def logprobs_of(token_id: int, num: int) -> dict[int, Any]:

@@ -159,6 +159,15 @@ def test_log_probabilities_are_those_of_all_engines(engine: Engine) -> None:
     assert token.logprobs == TokenLogprobs(-1.0, 2, ((8, -0.5, 1), (10, -1.5, 3)))
 
 
+def test_those_of_a_prompt_come_alone_where_no_token_is_asked_for(engine: Engine) -> None:
+    for number, most in enumerate((0, 2)):
+        answers = Answers()
+        sequence = submit(engine, answers, 0, max_tokens=most, num_prompt_logprobs=1)
+        completion = answers.completion(0)
+        assert sequence.prompt_logprobs == [TokenLogprobs(-1.0, 2, ((7, -0.5, 1),))], number
+        assert (len(completion.token_ids), completion.finish_reason) == (most, "length")
+
+
 def test_a_request_that_vllm_fails_on_is_its_own_error(
     engine: Engine, vllm: FakeVllm, log_lines: list[str]
 ) -> None:
