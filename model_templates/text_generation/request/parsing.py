@@ -360,8 +360,15 @@ def _generation(
         chat_format=chat_format,
         kept_token_ids=kept,
         skip_special_tokens=row["skip_special_tokens"],
-        priority=row["priority"],
+        priority=_priority(row["priority"]),
     )
+
+
+def _priority(number: int) -> int:
+    """A request may let others begin first; it can't pass them."""
+    if number < 0:
+        raise RequestError(f"priority: got {shown(number)}, allowed: 0 and more")
+    return number
 
 
 def _truncated(prompt: Prompt, most: int | None) -> Prompt:

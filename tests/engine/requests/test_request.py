@@ -501,6 +501,14 @@ def test_a_prompts_last_tokens_are_kept_where_it_is_to_be_shorter() -> None:
         parse_request(fields(tensors, {"truncate_prompt_tokens": 0}), READER)
 
 
+def test_nobody_passes_those_who_came_first() -> None:
+    tensors = {"text_input": "one two"}
+    (row,) = parse_request(fields(tensors, {"sampling_parameters": '{"priority": 3}'}), READER).rows
+    assert row.priority == 3
+    with pytest.raises(RequestError, match=r"^priority: got -1, allowed: 0 and more"):
+        parse_request(fields(tensors, {"sampling_parameters": '{"priority": -1}'}), READER)
+
+
 def test_token_ids_are_a_prompt_and_must_be_the_models() -> None:
     (row,) = parse_request(fields({"input_ids": [5, 999]}, {}), READER).rows
     assert (row.text, row.prompt_token_ids) == ("", [5, 999])
