@@ -261,7 +261,7 @@ def test_what_is_counted_adds_up(triton: Triton) -> None:
     assert eventually(lambda: triton.metric("hf_triton_open_requests", model="embed") == 0)
     before = settled(lambda: counted(triton))
     good = [("embed", request(text_input=text)) for text in texts(20)]
-    bad = [("embed", request(text_input=""))] * 5
+    bad = [("embed", request(text_input=LONG))] * 5
     replies = all_at_once(triton, [*good, *bad])
     num_tokens = sum(
         int(GrpcEndpoint(triton).infer(*counting(one)).outputs["num_input_tokens"][0])

@@ -64,7 +64,7 @@ def test_tensors_are_text_generations_without_a_chats_and_with_languages() -> No
         files = render(triton_models(spec)[-1], TASKS[tag], Path("model_repository"))
         configs[tag] = model_config.parse(files[CONFIG_FILE].decode())
     theirs, ours = configs.values()
-    theirs_alone = ("messages", "tools", "chat_template_kwargs", "lora_name")
+    theirs_alone = ("input_ids", "messages", "tools", "chat_template_kwargs", "lora_name")
     shared = [tensor.name for tensor in theirs.input if tensor.name not in theirs_alone]
     own = ["source_lang", "target_lang", "truncate"]
     assert [tensor.name for tensor in ours.input] == [shared[0], *own, *shared[1:]]

@@ -58,11 +58,13 @@ def varied_reference(model: Any) -> list[tuple[int, ...]]:
     return tokens
 
 
-def tokens_in_flight(model: Any, **options: Any) -> tuple[list[tuple[int, ...]], str, list[Step]]:
+def tokens_in_flight(
+    model: Any, at_first: int = 10, **options: Any
+) -> tuple[list[tuple[int, ...]], str, list[Step]]:
     engine = InFlightEngine(setup(model, **{**CHUNKED, **options}))
     with running(engine):
         steps = recorded(engine)
-        tokens = generate_all(engine, ASKED, at_first=10)
+        tokens = generate_all(engine, ASKED, at_first)
     return tokens, engine.runner.name, steps
 
 
@@ -132,7 +134,8 @@ def test_paged_runner_gives_generates_tokens(
 ) -> None:
     model, expected, own_attention = packed_model
     model.set_attn_implementation(own_attention)
-    options = {"max_model_len": 56} if storage_kind != "pages" else {}
+    few = {"max_model_len": 56, "at_first": len(ASKED)}
+    options = few if storage_kind != "pages" else {}
     tokens, runner, steps = tokens_in_flight(model, **options)
     assert runner == "paged"
     assert tokens == expected
