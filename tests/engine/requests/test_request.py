@@ -502,7 +502,7 @@ def test_a_prompts_last_tokens_are_kept_where_it_is_to_be_shorter() -> None:
 
 
 def test_nobody_passes_those_who_came_first() -> None:
-    tensors = {"text_input": "one two"}
+    tensors: dict[str, list[Any]] = {"text_input": [b"one two"]}
     (row,) = parse_request(fields(tensors, {"sampling_parameters": '{"priority": 3}'}), READER).rows
     assert row.priority == 3
     with pytest.raises(RequestError, match=r"^priority: got -1, allowed: 0 and more"):
