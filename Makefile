@@ -21,7 +21,7 @@ serve: setup ## generate model_repository from models.yaml and serve it (ARGS="-
 	@exec $(PY) -m generator serve $(ARGS)
 
 test: setup ## run the tests that take under 5 minutes, a real server's included (ARGS=tests/generator)
-	@$(PY) -m pytest -n 2 --dist loadfile -m "not slow" $(ARGS)
+	@$(PY) -m pytest -n 3 --dist loadfile -m "not slow" $(ARGS)
 
 test-all: setup ## run every test
 	@$(PY) -m pytest -n 3 --dist loadfile $(ARGS)

@@ -56,7 +56,7 @@ def test_tests_of_the_default_are_those_that_are_not_slow() -> None:
         return printed.splitlines()[-1].partition(" -m ")[2]
 
     assert command("test-all") == "pytest -n 3 --dist loadfile --exitfirst"
-    assert command("test") == 'pytest -n 2 --dist loadfile -m "not slow" --exitfirst'
+    assert command("test") == 'pytest -n 3 --dist loadfile -m "not slow" --exitfirst'
 
 
 def test_ci_runs_what_a_developer_runs() -> None:
