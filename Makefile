@@ -20,7 +20,7 @@ setup: ## make .venv and install what is needed (TORCH=cpu: no CUDA)
 serve: setup ## generate model_repository from models.yaml and serve it (ARGS="--http-port 9000")
 	@exec $(PY) -m generator serve $(ARGS)
 
-test: setup ## run the tests that take under 5 minutes, a real server's included (ARGS=tests/generator)
+test: setup ## run all tests but the slow ones, a real server's included (ARGS=tests/generator)
 	@$(PY) -m pytest -n 3 --dist loadfile -m "not slow" $(ARGS)
 
 test-all: setup ## run every test

@@ -118,6 +118,11 @@ def test_a_prompt_that_is_too_long_is_told_in_openais_words() -> None:
     assert "the prompt is too long: it has 900 tokens and max_tokens is 200" in error.message
 
 
+def test_a_tensor_that_other_tasks_have_is_the_callers_mistake() -> None:
+    error = of_text("[request id: 7] unexpected inference input 'messages' for model 'translate'")
+    assert (error.status, error.param) == (400, "messages")
+
+
 def test_one_bad_prompt_fails_the_request(api: Translator) -> None:
     api.triton.num_waiting_at_errors = 1
     assert api.completion(prompt=["a", "!400", "b !waits"]).status == 400

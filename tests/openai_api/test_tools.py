@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from generator.openai_api.reading.forced_calls import ListedCalls
 from generator.openai_api.reading.found_calls import FoundCalls
 from generator.openai_api.reading.read import whole_calls
 from generator.openai_api.schema.errors import ApiError
@@ -319,3 +320,18 @@ def test_vllms_names_go_to_the_model_as_they_are(api: Translator) -> None:
     extra = {"guided_regex": "a+", "structured_outputs": {"choice": ["a"]}, "guided_json": SCHEMA}
     api.chat(**extra)
     assert api.triton.seen[0]["sampling_parameters"] == {"temperature": 1, **extra}
+
+
+@pytest.mark.parametrize(
+    "answer, num_calls",
+    [
+        ('[{ "name": "weather", "', 0),
+        ('[{"name": "time", "arguments": {}}, ', 1),
+        ('[{"name": "time", "arguments": {}}, { "name": "wea', 1),
+        ('{"name": "time", "arguments": {}}', 1),
+    ],
+)
+def test_what_is_cut_off_between_forced_calls_is_no_text(answer: str, num_calls: int) -> None:
+    read = ListedCalls().read(answer, ends=True)
+    assert read.text == ""
+    assert sum("id" in call for call in read.calls) == num_calls

@@ -9,7 +9,10 @@ from generator.openai_api.reading.read import Read, more_arguments, new_call
 
 _NAME = r'"(?:[^"\\]|\\.)*"'
 _HEAD = re.compile(rf'[\s\[,}}]*\{{\s*"name"\s*:\s*({_NAME})\s*,\s*"arguments"\s*:\s*')
-_TAIL = re.compile(r"[\s\]}]*")
+# Where the answer was cut off, what is left is no text for anybody: a call's beginning, or what
+# lies between two.
+_BEGINNING = re.compile(r"[\s\[]*(?:\{[^}]*)?")
+_AFTER_CALL = re.compile(r"\s*(?:[\]},].*)?", re.DOTALL)
 _MARK = re.compile(r'\\(?:.|$)|["{}]', re.DOTALL)
 
 
@@ -52,7 +55,8 @@ class ListedCalls:
             self._take_head(read) if self._depth < 0 else self._take_arguments(read)
         ):
             pass
-        if ends and not _TAIL.fullmatch(self._waiting):
+        rest = _AFTER_CALL if self._num_calls else _BEGINNING
+        if ends and not rest.fullmatch(self._waiting):
             read.text, self._waiting = self._waiting, ""
         return read
 

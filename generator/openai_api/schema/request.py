@@ -196,6 +196,8 @@ def _sampling(body: Mapping[str, Any]) -> dict[str, Any]:
 def _num_prompt_logprobs(body: Mapping[str, Any], *, stream: bool) -> int | None:
     """VLLM's field: how many alternatives to each of the prompt's tokens; None for nothing."""
     num = field(body, "prompt_logprobs", json_body.integer)
+    if num is not None and num < 0:
+        raise bad_field("prompt_logprobs", kind_of(num), "0 and more")
     if num is not None and stream:
         raise bad_field("prompt_logprobs", kind_of(num), "only with stream false")
     return None if num is None else int(num)

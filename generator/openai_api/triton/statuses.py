@@ -43,6 +43,8 @@ _UNAVAILABLE = re.compile(
 )
 # Of a prompt that the model's context does not hold.
 _TOO_LONG = re.compile(r"\w+: the prompt has (.+); this model's context holds (\d+)")
+# Of a tensor that models of another task have.
+_NO_INPUT = re.compile(r"unexpected inference input '(\w+)' for model")
 _NOT_FOUND = re.compile(r"unknown model|is not found", re.IGNORECASE)
 # The models' names for what OpenAI's API calls otherwise.
 _OTHER_NAMES = {"text_input": "prompt", "input_ids": "prompt", "stop_words": "stop"}
@@ -67,6 +69,9 @@ def of_text(text: str) -> ApiError:
 
 
 def _error(status: int, text: str) -> ApiError:
+    unknown = _NO_INPUT.search(text)
+    if unknown:
+        return _error(400, f"{unknown[1]}: this model takes none")
     too_long = _TOO_LONG.match(text)
     if too_long:
         return _context_length_exceeded(*too_long.groups())
