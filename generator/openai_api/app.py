@@ -10,9 +10,10 @@ import asyncio
 import contextlib
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar
 
 from aiohttp import web
@@ -28,7 +29,7 @@ from generator.openai_api.playground.routes import Playground
 from generator.openai_api.routes import chat, completions, messages, speech
 from generator.openai_api.routes.answers import Answer, Chunks
 from generator.openai_api.routes.encoders import ENCODING
-from generator.openai_api.routes.encoders.endpoint import EncoderEndpoint
+from generator.openai_api.routes.encoders.endpoint import EncoderEndpoint, ask_all
 from generator.openai_api.routes.endpoint import Endpoint, of_api
 from generator.openai_api.routes.merging import merged, single
 from generator.openai_api.routes.responses import RESPONSES
@@ -165,13 +166,11 @@ class OpenAiApp:
             async def answer(model: ServedModel) -> web.Response:
                 batch = asked.batch(model)
                 requests = batch.requests(model, id_of(request, answer_id), parameters)
-                responses = await self._all(requests, trace_context(request))
+                ask = partial(self._triton.infer, metadata=trace_context(request))
+                responses = await ask_all(ask, batch, requests)
                 return json_response(asked.write(batch.answers(responses), answer_id))
 
-            try:
-                return await self._retry_if_changed(model, answer)
-            except ApiError as error:
-                raise asked.batch(model).renamed(error) from None
+            return await self._retry_if_changed(model, answer)
 
         return encode
 
@@ -198,16 +197,6 @@ class OpenAiApp:
             if changed is None:
                 raise
         return await answer(changed)
-
-    async def _all(self, requests: Iterable[Any], metadata: Metadata) -> list[Any]:
-        """The responses of all requests, in their order; the first error ends the others."""
-        asked = (self._triton.infer(request, metadata) for request in requests)
-        tasks = [asyncio.ensure_future(one) for one in asked]
-        try:
-            return await asyncio.gather(*tasks)
-        finally:
-            for task in tasks:
-                task.cancel()
 
     def _hearing(self, task: str) -> Handler:
         async def hear(request: web.Request) -> web.StreamResponse:

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from generator.openai_api.routes.encoders.embeddings import embed
+from generator.openai_api.schema.errors import ApiError
 from tests.openai_api.conftest import Translator
 
 RERANKS = ("/rerank", "/v1/rerank", "/v2/rerank")
@@ -173,6 +175,7 @@ TEXTS = {"model": "vectors", "texts": ["a"]}
             *("/rerank", {**RANKING, "documents": ["a", {"title": "b"}]}, "documents"),
             "documents[1]: got an object without text, allowed: a text or",
         ),
+        ("/rerank", {**RANKING, "documents": [{"text": 1}]}, "documents", "documents[0]: got 1"),
         ("/rerank", {**RANKING, "top_n": -1}, "top_n", "top_n: got -1, allowed: 1 and more"),
         ("/rerank", {**RANKING, "max_tokens_per_doc": 9}, "max_tokens_per_doc", "unknown"),
         (
@@ -201,6 +204,18 @@ def test_what_is_wrong_is_named(
     assert reply.status == 400, reply.text
     assert reply.error["param"] == param
     assert message in reply.error["message"]
+
+
+@pytest.mark.parametrize(
+    "first, row, told",
+    [(4, 3, "text_2: too long (row 7 of the batch)"), (8, 1, "text_1: too long (row 1 of the")],
+)
+def test_an_error_of_a_part_names_the_text_of_the_whole(first: int, row: int, told: str) -> None:
+    batch = embed(["a"] * 10, {}, ("text_2", "text_1"), num_first=8)
+    error = ApiError(400, f"text_input: too long (row {row} of the batch)", "text_input")
+    renamed = batch.renamed(error, first)
+    assert renamed.message.startswith(told)
+    assert renamed.param == told.partition(":")[0]
 
 
 @pytest.mark.parametrize(

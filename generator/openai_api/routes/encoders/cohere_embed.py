@@ -41,7 +41,8 @@ class EmbedRequest:
 
     def batch(self, model: ServedModel) -> Batch:  # noqa: ARG002, as others
         """All texts."""
-        return embed(self.texts, self.common.options, ("texts",))
+        other_names = {"dimensions": "output_dimension"}
+        return embed(self.texts, self.common.options, ("texts",), other_names=other_names)
 
     def write(self, answers: Answers, answer_id: str) -> dict[str, Any]:
         """Cohere's object."""

@@ -65,10 +65,12 @@ class EmbeddingsRequest:
         }
 
 
-def embed(texts: list[str], options: Mapping[str, TensorValue], names: tuple[str, ...]) -> Batch:
-    """What an embedding model is asked."""
+def embed(
+    texts: list[str], options: Mapping[str, TensorValue], names: tuple[str, ...], **more: Any
+) -> Batch:
+    """What an embedding model is asked; ``more`` are fields of the Batch."""
     options = {**options, "return_num_input_tokens": True}
-    return Batch(texts, (VECTORS, NUM_TOKENS), names, options=options)
+    return Batch(texts, (VECTORS, NUM_TOKENS), names, options=options, **more)
 
 
 def base64_of(row: array[float]) -> str:

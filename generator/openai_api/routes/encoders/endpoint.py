@@ -7,9 +7,10 @@ takes rows, at most ``max_batch_size`` of them.
 
 from __future__ import annotations
 
+import asyncio
 import re
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from dataclasses import field as dataclass_field
 from typing import Any, Protocol
@@ -36,6 +37,7 @@ TEXTS = "a text or a list of texts (token ids are not: a string is needed)"
 NUM_TOKENS = "num_input_tokens"
 # In errors a model calls its texts so.
 _TEXTS = ("prompt", "text_input", "input_text")
+_ROW = re.compile(r"\(row (\d+) of the batch\)")
 # What any of these requests may have.
 FIELDS: dict[str, Check] = {
     "model": json_body.text,
@@ -52,7 +54,8 @@ FIELDS: dict[str, Check] = {
 @dataclass(frozen=True)
 class Batch:
     """What a model is asked: ``texts``, each with one of ``pairs`` where there are any, and
-    ``options`` for all. Errors call the two ``names``.
+    ``options`` for all. Errors call the two ``names``; without pairs, the second is that of the
+    texts after ``num_first``. ``other_names`` are those of options.
     """
 
     texts: Sequence[str]
@@ -60,18 +63,22 @@ class Batch:
     names: tuple[str, ...]
     pairs: Sequence[str] = ()
     options: Mapping[str, TensorValue] = dataclass_field(default_factory=dict)
+    num_first: int = MAX_INPUTS
+    other_names: Mapping[str, str] = dataclass_field(default_factory=dict)
 
     def requests(
         self, model: ServedModel, request_id: str, parameters: Mapping[str, str]
-    ) -> Iterator[Any]:
-        """The ModelInferRequests that together have every text, in order."""
+    ) -> Iterator[tuple[int, Any]]:
+        """The ModelInferRequests that together have every text, in order, each with the number of
+        its first.
+        """
         size = model.max_batch_size or len(self.texts)
         for first in range(0, len(self.texts), size):
             rows = slice(first, first + size)
             request = self._request(model, request_id, self.texts[rows], self.pairs[rows])
             for name, value in parameters.items():
                 request.parameters[name].string_param = value
-            yield request
+            yield first, request
 
     def _request(
         self, model: ServedModel, request_id: str, texts: Sequence[str], pairs: Sequence[str]
@@ -108,15 +115,42 @@ class Batch:
                 raise ApiError(500, got)
         return Answers(rows, num_tokens)
 
-    def renamed(self, error: ApiError) -> ApiError:
-        """The same error about the fields that the caller knows."""
-        known = dict.fromkeys(_TEXTS, self.names[0])
-        known["text_pair"] = self.names[-1]
+    def renamed(self, error: ApiError, first: int) -> ApiError:
+        """The same error about the fields that the caller knows; ``first`` is the number of the
+        request's first text.
+        """
+        row = _ROW.search(error.message)
+        index, name = first + int(row[1] if row else 0), self.names[0]
+        if index >= self.num_first:
+            index, name = index - self.num_first, self.names[-1]
+        known = {**dict.fromkeys(_TEXTS, name), "text_pair": self.names[-1], **self.other_names}
         if error.param not in known:
             return error
-        tensors, colon, rest = error.message.partition(": ")
+        told = _ROW.sub(f"(row {index} of the batch)", error.message)
+        tensors, colon, rest = told.partition(": ")
         fields = re.sub(r"\w+", lambda word: known.get(word[0], word[0]), tensors)
         return replace(error, message=fields + colon + rest, param=known[error.param])
+
+
+async def ask_all(
+    infer: Callable[[Any], Awaitable[Any]], batch: Batch, requests: Iterable[tuple[int, Any]]
+) -> list[Any]:
+    """The responses of all of a batch's requests, in their order; the first error ends the others.
+    Raises ApiError.
+    """
+
+    async def ask(first: int, request: Any) -> Any:
+        try:
+            return await infer(request)
+        except ApiError as error:
+            raise batch.renamed(error, first) from None
+
+    tasks = [asyncio.ensure_future(ask(*one)) for one in requests]
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
 
 
 @dataclass(frozen=True)

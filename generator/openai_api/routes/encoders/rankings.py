@@ -57,7 +57,8 @@ class Pairs:
     def batch(self, model: ServedModel) -> Batch:
         """All pairs; for an embedding model the texts of both sides, the second first."""
         if model.task in EMBEDDING_TASKS:
-            return embed([*self.seconds, *self.firsts], self.common.options, self.names[1:])
+            texts, names = [*self.seconds, *self.firsts], self.names[::-1]
+            return embed(texts, self.common.options, names, num_first=len(self.seconds))
         firsts = self.firsts * (len(self.seconds) if len(self.firsts) == 1 else 1)
         raw: dict[str, TensorValue] = {"function_to_apply": "none"} if self.is_raw else {}
         outputs = ("score", "logits", NUM_TOKENS)
@@ -134,7 +135,8 @@ def _document_text(where: str, document: Any) -> str:
     """The text of a document: itself, or its field ``text``. Raises ApiError, 400."""
     text = document.get("text") if isinstance(document, dict) else document
     if not isinstance(text, str):
-        got = "an object without text" if isinstance(document, dict) else kind_of(document)
+        has_none = isinstance(document, dict) and text is None
+        got = "an object without text" if has_none else kind_of(text)
         allowed = 'a text or {"text": ...}'
         raise ApiError(400, f"{where}: got {got}, allowed: {allowed}", "documents")
     return text
