@@ -116,7 +116,8 @@ class Scheduler:
         decodes = self._decodes()
         prefills = []
         if num_preempted == self.num_preempted:
-            prefills = self._prefills(self._prompt_tokens(decodes))
+            most = self.max_num_batched_tokens - len(decodes)
+            prefills = self._prefills(min(most, self._prompt_tokens(decodes)), most)
         for sequence in decodes:
             sequence.num_computed_tokens += 1
         copies, self._copies = self._copies, []
@@ -170,11 +171,20 @@ class Scheduler:
         return self.max_num_seqs - len(self.running) - (self._partial is not None)
 
     def _prompt_tokens(self, decodes: list[Sequence]) -> int:
-        """How many tokens of prompts the step may compute beside these."""
-        budget = self.max_num_batched_tokens - len(decodes)
+        """How many tokens of prompts a step should compute beside these."""
         if not decodes or self._prompt_limit is None:
+            return self.max_num_batched_tokens
+        return self._prompt_limit(decodes)
+
+    def _for_short(self, budget: int, most: int) -> int:
+        """How many tokens short prompts get: beside a long one, which may take many steps, at least
+        what the first of them needs, for those are not cut.
+        """
+        if self._partial is None or not self._short:
             return budget
-        return min(budget, self._prompt_limit(decodes))
+        head = self._short[0]
+        num_needed = head.num_prefill_tokens - self._space.find(head).num_ready
+        return max(budget, min(most, num_needed))
 
     def _decodes(self) -> list[Sequence]:
         """The running sequences that decode, each with room for its token."""
@@ -204,13 +214,14 @@ class Scheduler:
         self._queue(sequence)
         self.num_preempted += 1
 
-    def _prefills(self, budget: int) -> list[PrefillChunk]:
-        """Chunks of at most ``budget`` tokens together."""
+    def _prefills(self, budget: int, most: int) -> list[PrefillChunk]:
+        """Chunks of ``budget`` tokens together, at most ``most``."""
         chunks: list[PrefillChunk] = []
         self._relegate()
         self._begin_long(budget)
         reserved = -(-budget // 2) if self._partial else 0
-        budget -= self._admit_short(budget - reserved, chunks)
+        num_tokens = self._admit_short(self._for_short(budget - reserved, most - reserved), chunks)
+        budget = max(reserved, budget - num_tokens)
         if self._partial is None and self._short and self._num_free and budget:
             self._begin_head(self._short, budget)  # nothing longer is under way
         while self._partial is not None and budget:

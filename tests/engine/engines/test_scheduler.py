@@ -315,6 +315,20 @@ def test_all_may_finish_at_once_in_any_order(order: tuple[int, ...]) -> None:
     assert not scheduler.has_work
 
 
+def test_a_short_prompt_waits_for_no_long_one_whose_chunks_are_small() -> None:
+    scheduler = Scheduler(max_num_seqs=4, max_num_batched_tokens=64, prompt_limit=lambda _: 4)
+    simulation = Simulation(scheduler)
+    scheduler.add([sequence(3, max_tokens=40)])
+    simulation.step()
+    long, short = sequence(60), sequence(20)
+    scheduler.add([long])
+    simulation.step()
+    scheduler.add([short])
+    step = simulation.step()
+    sizes = {chunk.sequence: chunk.end - chunk.start for chunk in step.prefills}
+    assert sizes == {short: 20, long: 2}
+
+
 def test_who_waits_begins_by_priority_and_then_by_arrival() -> None:
     scheduler = Scheduler(max_num_seqs=1, max_num_batched_tokens=8)
     waiting = [sequence(length) for length in (2, 3, 30, 2, 3)]
