@@ -172,7 +172,7 @@ class Scheduler:
 
     def _prompt_tokens(self, decodes: list[Sequence]) -> int:
         """How many tokens of prompts a step should compute beside these."""
-        if not decodes or self._prompt_limit is None:
+        if not decodes or not self.num_prompts or self._prompt_limit is None:
             return self.max_num_batched_tokens
         return self._prompt_limit(decodes)
 

@@ -201,6 +201,8 @@ class InFlightEngine(Engine):
         for sequence in sequences if media is not None and not media.shares else ():
             if sequence.source is not None:
                 sequence.source = replace(sequence.source, cache_token_ids=None)
+        for sequence in sequences if self._shares else ():
+            self._known.fill(sequence)
         self._scheduler.add(sequences)
 
     def _step(self) -> None:
@@ -213,8 +215,6 @@ class InFlightEngine(Engine):
         drafter = self._drafter
         if drafter is not None and self._launched and drafter.wants(self._scheduler.running):
             self._settle()
-        for sequence in self._scheduler.waiting if self._shares else ():
-            self._known.fill(sequence)
         step = self._scheduler.schedule()
         self.metrics.num_preempted = self._scheduler.num_preempted
         failed: dict[Sequence, EngineError] = {}
@@ -231,8 +231,7 @@ class InFlightEngine(Engine):
             logits = self.runner.forward(step)
             forget_embeddings(step)
             if len(logits) > len(step.rows):
-                for sequence in read_prompt_logprobs(step, logits[len(step.rows) :]):
-                    self._known.add(sequence)
+                self._know(read_prompt_logprobs(step, logits[len(step.rows) :]))
                 logits = logits[: len(step.rows)]
             if self._rules is not None:
                 logits = self._rules.apply(logits, step.sampled)
@@ -247,6 +246,14 @@ class InFlightEngine(Engine):
         for sequence, error in failed.items():
             self._cache.copy_slots(self._scheduler.discard(self._forgotten([sequence])))
             self._fail([sequence], error)
+
+    def _know(self, complete: list[Sequence]) -> None:
+        """These have all of their prompts' log-probabilities: who waits may need fewer."""
+        if complete and self._shares:
+            for sequence in complete:
+                self._known.add(sequence)
+            for sequence in self._scheduler.waiting:
+                self._known.fill(sequence)
 
     def _end_prompts(self, step: Step) -> None:
         """Takes out the sequences of which nothing is wanted but what is known of their prompts."""
