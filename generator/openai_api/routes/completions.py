@@ -42,7 +42,7 @@ def _prompts(name: str, value: Any) -> list[dict[str, TensorValue]]:
     if isinstance(value, str) or (isinstance(value, list) and _are_ids(value)):
         value = [value]
     if not isinstance(value, list):
-        raise bad_field(name, "none" if value is None else kind_of(value), _PROMPT)
+        raise bad_field(name, kind_of(value), _PROMPT)
     if not 1 <= len(value) <= MAX_PROMPTS:
         raise bad_field(name, f"a list of {len(value)}", f"1 to {MAX_PROMPTS} prompts")
     return [_prompt(name, one) for one in value]
@@ -83,7 +83,9 @@ OPERATION = Operation("Continue texts", answers.Completion, BODY, also=(EVENTS,)
 
 def read(body: Mapping[str, Any]) -> GenerationRequest:
     """What the request asks for. Raises ApiError, 400."""
-    BODY.check(body)
+    given = BODY.check(body)
+    if "prompt" not in given:
+        raise bad_field("prompt", "none", _PROMPT)
     echo = bool(field(body, "echo", json_body.boolean))
     num_logprobs = field(body, "logprobs", json_body.integer)
     nothing_more = body.get("max_tokens") == 0
@@ -93,8 +95,7 @@ def read(body: Mapping[str, Any]) -> GenerationRequest:
     if echoes and body.get("stream") and body.get("n") not in (None, 1):
         raise bad_field("n", kind_of(body["n"]), "1 with echo, logprobs and stream")
     prompts: list[dict[str, TensorValue]] = [
-        {**prompt, "exclude_input_in_output": not echo}
-        for prompt in _prompts("prompt", body.get("prompt"))
+        {**prompt, "exclude_input_in_output": not echo} for prompt in given["prompt"]
     ]
     return asked(body, prompts, _lengths(body), num_logprobs, echoes=echoes)
 

@@ -20,8 +20,11 @@ class Body:
     fields: Mapping[str, Check]
     required: Sequence[str] = ("model",)
 
-    def check(self, body: Mapping[str, Any]) -> None:
-        """Raises ApiError, 400, for a field that is unknown or not what it must be."""
+    def check(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        """The fields that are given, as their checks read them. Raises ApiError, 400, for one that
+        is unknown or not what it must be.
+        """
+        found = {}
         for name, value in body.items():
             check = self.fields.get(name)
             if check is None:
@@ -30,7 +33,8 @@ class Body:
                 text = f"{short(name)}: unknown or unsupported field{hint}"
                 raise ApiError(400, text, short(name))
             if value is not None:
-                check(name, value)
+                found[name] = check(name, value)
+        return found
 
     def schema(self) -> Json:
         """The JSON schema of a body."""

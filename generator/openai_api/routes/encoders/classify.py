@@ -72,7 +72,8 @@ def _in_order(scores: array[float], logits: array[float]) -> list[float]:
 
 
 def _read(body: Mapping[str, Any]) -> ClassifyRequest:
-    return ClassifyRequest(read_common(body, BODY), texts("input", body["input"]))
+    common, given = read_common(body, BODY)
+    return ClassifyRequest(common, given["input"])
 
 
 CLASSIFY = EncoderEndpoint(

@@ -95,15 +95,15 @@ BODY = Body(
 
 
 def _read(body: Mapping[str, Any]) -> EmbedRequest:
-    common = read_common(body, BODY)
+    common, given = read_common(body, BODY)
     options: dict[str, TensorValue] = {"truncate": _TRUNCATE[body.get("truncate") or "END"]}
     if body.get("output_dimension") is not None:
         options["dimensions"] = body["output_dimension"]
     use = {"input_type": body["input_type"]} if body.get("input_type") else {}
     return EmbedRequest(
         replace(common, options=options, parameters={**common.parameters, **use}),
-        texts("texts", body["texts"]),
-        _types("embedding_types", body.get("embedding_types") or ["float"]),
+        given["texts"],
+        given.get("embedding_types") or ["float"],
     )
 
 

@@ -1,4 +1,4 @@
-"""``/v1/embeddings``: texts in, vectors out; and ``/v2/embed``, Cohere's."""
+"""``/v1/embeddings``: texts in, vectors out."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from generator.openai_api.routes.encoders.endpoint import (
 )
 from generator.openai_api.schema import json_body
 from generator.openai_api.schema.body import Body
-from generator.openai_api.schema.request import TensorValue, field
+from generator.openai_api.schema.request import TensorValue
 from generator.openai_api.triton.catalog import EMBEDDING_TASKS, ServedModel
 
 VECTORS = "embedding"
@@ -79,13 +79,12 @@ def base64_of(row: array[float]) -> str:
 
 
 def _read(body: Mapping[str, Any]) -> EmbeddingsRequest:
-    common = read_common(body, BODY)
-    given = {name: field(body, name, check) for name, check in _OPTIONS.items()}
-    options = {name: value for name, value in given.items() if value is not None}
+    common, given = read_common(body, BODY)
+    options = {name: given[name] for name in _OPTIONS if name in given}
     return EmbeddingsRequest(
         replace(common, options={**common.options, **options}),
-        texts("input", body["input"]),
-        body.get("encoding_format") == "base64",
+        given["input"],
+        given.get("encoding_format") == "base64",
     )
 
 

@@ -204,18 +204,20 @@ class EncoderEndpoint:
     operation: Operation
 
 
-def read_common(body: Mapping[str, Any], known: Body) -> Common:
-    """Checks all fields, and reads those that all have. Raises ApiError, 400."""
-    known.check(body)
+def read_common(body: Mapping[str, Any], known: Body) -> tuple[Common, dict[str, Any]]:
+    """Checks all fields, and reads those that all have; and all that are given, as their checks
+    read them. Raises ApiError, 400.
+    """
+    given = known.check(body)
     for name in known.required:
-        if body.get(name) is None:
+        if name not in given:
             raise bad_field(name, "none", "a text" if name in ("model", "query") else TEXTS)
     options: dict[str, TensorValue] = {}
     if body.get("truncate_prompt_tokens"):
         options["truncate"] = True
     if isinstance(body.get("truncate"), bool):
         options["truncate"] = body["truncate"]
-    return Common(body["model"], parameters_of(body), options)
+    return Common(given["model"], parameters_of(body), options), given
 
 
 def bounded(name: str, values: list[Any]) -> list[Any]:

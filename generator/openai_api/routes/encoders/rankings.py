@@ -181,9 +181,9 @@ _SCORE = Body(
 
 
 def _read_score(body: Mapping[str, Any]) -> ScoreRequest:
-    common = read_common(body, _SCORE)
+    common, given = read_common(body, _SCORE)
     names = ("text_1", "text_2")
-    firsts, seconds = (texts(name, body[name]) for name in names)
+    firsts, seconds = (given[name] for name in names)
     if len(firsts) not in (1, len(seconds)):
         got = f"{len(firsts)} texts for {len(seconds)}"
         raise bad_field("text_1", got, "one for all of text_2, or one for each")
@@ -191,16 +191,16 @@ def _read_score(body: Mapping[str, Any]) -> ScoreRequest:
 
 
 def _read_rerank(body: Mapping[str, Any]) -> RerankRequest:
-    common = read_common(body, _RERANK)
+    common, given = read_common(body, _RERANK)
     documents = body["documents"]
     return RerankRequest(
         common,
-        [body["query"]],
-        _documents("documents", documents),
+        [given["query"]],
+        given["documents"],
         ("query", "documents"),
         _is_raw(body),
         documents,
-        body.get("top_n") or len(documents),  # vLLM's 0 is all
+        given.get("top_n") or len(documents),  # vLLM's 0 is all
         body.get("return_documents") is not False,
     )
 
