@@ -84,24 +84,23 @@ class _Forks:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
 
     def _fork(self, number: int, connection: socket.socket) -> None:
-        pid = 0
+        pid, parent = 0, os.getpid()
         with connection, contextlib.suppress(OSError):  # no room for another: its socket closes
             pid = os.fork()
             if not pid:
-                self._work(connection)
+                self._work(connection, parent)
         if pid:
             self._numbers[pid] = number
 
-    def _work(self, connection: socket.socket) -> None:
+    def _work(self, connection: socket.socket, parent: int) -> None:
         """All that a fork does; never returns."""
         status = 1
         try:
-            parent = os.getppid()
             self._libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
             self._control.close()
-            if os.getppid() == parent:
+            if os.getppid() == parent:  # else it ended before the kernel was told to tell of it
                 Worker(connection, self._tokenizer).run()
                 status = 0
         finally:

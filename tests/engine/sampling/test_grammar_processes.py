@@ -139,6 +139,15 @@ def test_a_model_that_is_unloaded_does_not_wait_for_what_never_ends(
     assert all(isinstance(told.wait(), OverloadedError) for told in hostile)
 
 
+def test_a_fork_that_begins_while_the_program_ends_does_not_outlive_it() -> None:
+    for delay_s in (0.0, 0.0005, 0.001, 0.002, 0.004) * 4:
+        processes = GrammarProcesses(ByteTokenizer(), 257, [256])
+        begun = [processes.begin(endless(), 20.0) for _ in range(4)]
+        time.sleep(delay_s)
+        processes.close()
+        assert all(following.wait(10.0) for following in begun)
+
+
 def test_what_is_kept_is_made_again_where_its_process_was_killed(
     processes: GrammarProcesses,
 ) -> None:
