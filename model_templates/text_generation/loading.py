@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from hf_runtime import log
 from hf_runtime.devices.device import Placement, free_bytes
+from hf_runtime.devices.prepacked_linear import prepack
 from hf_runtime.errors import LoadError, RequestError
 from hf_runtime.weights.loading import load_config, load_model, load_tokenizer
 from hf_runtime.weights.model_files import model_files
@@ -23,7 +24,6 @@ from .engine.generation_rules import decoder_start
 from .generate.engine import GenerateEngine
 from .in_flight.engine import InFlightEngine
 from .in_flight.runner_selection import UnsupportedModelError
-from .int8.linear import prepack_all
 from .lora.linear import Adapters
 from .lora.reading import read_adapters
 from .media.processor import MediaProcessor
@@ -163,7 +163,7 @@ def start_engine(
         eos_token_ids=eos_token_ids(parts.model, parts.tokenizer),
         num_threads=num_threads,
         free_bytes=free_bytes,
-        prepare=prepack_all if device.type == "cpu" else lambda model: None,
+        prepare=prepack if device.type == "cpu" else lambda model: None,
         adapters=adapters,
         draft_model=draft_model,
         sources=parts.sources,

@@ -18,9 +18,9 @@ from typing import Any
 import hf_runtime  # noqa: F401, before torch: it says how torch's threads wait
 import torch
 from hf_runtime.devices.device import free_bytes
+from hf_runtime.devices.prepacked_linear import prepack
 from text_generation.engine.engine import EngineSetup
 from text_generation.in_flight.engine import InFlightEngine
-from text_generation.int8.linear import prepack_all
 from text_generation.options import Options
 from text_generation.sequence.detokenizer import Detokenizer
 from text_generation.sequence.sampling_params import SamplingParams
@@ -123,7 +123,7 @@ def main() -> None:
             eos_token_ids=frozenset(),
             num_threads=asked.threads,
             free_bytes=free_bytes,
-            prepare=prepack_all,
+            prepare=prepack,
             draft_model=draft if asked.draft_model else None,
         )
     )

@@ -14,8 +14,8 @@ processor's caches as it is among the model's other weights, and the fastest lay
 Layers that share their input (query, key and value; gate and up) become one: fewer starts of the
 thread team, which take 10 % of a step where a weight is read for a single row.
 
-Weights that torchao has quantized to int8 have layouts of their own, which the caller names. The
-layouts are in linear_layouts.py.
+Weights that torchao has quantized to int8 have a layout of their own (int8_linear.py). The others
+are in linear_layouts.py.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
+from .int8_linear import Int8Linear
 from .linear_layouts import Float16StoredLinear, PrepackedLinear, is_int8
 
 _ROWS = (1, 32)  # decode of one sequence, decode of many: the shapes that generation lives on
@@ -44,6 +45,7 @@ _SHARED_INPUT = (
 # Children whose weight the parent multiplies by itself: Mamba's steps.
 READ_BY_PARENT = ("dt_proj",)
 _FORMS = (Float16StoredLinear, PrepackedLinear)
+_INT8_FORMS = (Int8Linear,)
 
 
 class _SharedInput:
@@ -103,20 +105,16 @@ class _Layer:
         return (*self.weight.shape, self.weight.dtype, self.bias is not None, is_int8(self.weight))
 
 
-def prepack(
-    model: nn.Module,
-    rows: tuple[int, ...] = _ROWS,
-    int8_layouts: tuple[type[PrepackedLinear], ...] = (),
-) -> int:
+def prepack(model: nn.Module, rows: tuple[int, ...] = _ROWS) -> int:
     """Replaces the linear layers of a CPU model by prepacked ones where that is faster; returns how
     many. Layers that share their input are computed as one. ``rows``: the numbers of rows that
-    matter. ``int8_layouts``: what weights quantized to int8 may be laid out in.
+    matter.
 
     Must run on the thread that will run the model, with its thread count: the choice is timed.
     """
     num_bytes = sum(weight.numel() * weight.element_size() for weight in model.parameters())
     others = torch.zeros(min(num_bytes, _MOST_OTHER_BYTES), dtype=torch.uint8)
-    choice = _Choice(rows, int8_layouts, others)
+    choice = _Choice(rows, others)
     replaced = 0
     joins = _SHARED_INPUT if _shares_inputs(model) else ()
     for parent in list(model.modules()):
@@ -149,13 +147,8 @@ def _shares_inputs(model: nn.Module) -> bool:
 class _Choice:
     """Times each kind of layer once in each form and remembers the seconds."""
 
-    def __init__(
-        self,
-        rows: tuple[int, ...],
-        int8_layouts: tuple[type[PrepackedLinear], ...],
-        others: torch.Tensor,
-    ) -> None:
-        self._rows, self._int8_forms, self._others = rows, int8_layouts, others
+    def __init__(self, rows: tuple[int, ...], others: torch.Tensor) -> None:
+        self._rows, self._others = rows, others
         self._seconds: dict[tuple[object, ...], float] = {}
         self._joins: dict[tuple[object, ...], bool] = {}
 
@@ -179,7 +172,7 @@ class _Choice:
     def _fastest(self, layers: list[_Layer]) -> tuple[PrepackedLinear | None, float]:
         """The fastest form of these layers as one, and its seconds; infinite where none works."""
         fastest: tuple[PrepackedLinear | None, float] = (None, float("inf"))
-        forms = self._int8_forms if is_int8(layers[0].weight) else _FORMS
+        forms = _INT8_FORMS if is_int8(layers[0].weight) else _FORMS
         keys = {form: (form, *(layer.key for layer in layers)) for form in forms}
         for form in sorted(forms, key=lambda form: self._seconds.get(keys[form], 0.0)):
             if self._seconds.get(keys[form], 0.0) >= fastest[1]:

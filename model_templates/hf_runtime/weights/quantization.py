@@ -1,7 +1,7 @@
 """Turns models.yaml's ``quantization`` into the quantization config of transformers.
 
 Says in one line what a method, or a checkpoint that was saved quantized, lacks on this machine. The
-quantized layers are those of torchao and bitsandbytes, or text_generation/int8/linear.py.
+quantized layers are those of torchao and bitsandbytes, or devices/int8_linear.py.
 """
 
 from __future__ import annotations

@@ -11,9 +11,8 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-
-from .kernel_loading import EXPERT_KERNELS, load_kernel
-from .thread_team import ThreadTeam
+from hf_runtime.kernels.kernel_loading import EXPERT_KERNELS, load_kernel
+from hf_runtime.kernels.thread_team import ThreadTeam
 
 _DTYPES = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
 # Tokens of an expert from which torch's products are faster; in bfloat16 they use the processor's

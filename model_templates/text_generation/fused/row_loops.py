@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import torch
+from hf_runtime.kernels.kernel_loading import load_kernel
+from hf_runtime.kernels.thread_team import Kernel, ThreadTeam, bits_of
 
 from .decoder import Attention, Mlp, Norm
-from .kernel_loading import load_kernel
 from .reading.layers import ACTIVATIONS
-from .thread_team import Kernel, ThreadTeam, bits_of
 
 MIN_PARALLEL_SIZE = 4096  # numbers; for fewer, starting the threads costs more than it saves
 # The loops that activate and multiply.

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from hf_runtime.kernels.thread_team import Kernel, ThreadTeam, bits_of
 
 from ..engine.step import Step
 from ..kv.kv_cache import KVCache
@@ -20,7 +21,6 @@ from .decoder import Attention, DecoderLayer, Mlp, Norm, UnsupportedDecoderError
 from .reading.decoders import finished, read_decoder
 from .row_loops import RowLoops
 from .sizes import check_sizes
-from .thread_team import Kernel, ThreadTeam, bits_of
 
 # Chunks of at least 48 tokens that attend to at least 256 are bound by computing, not by reading
 # memory: there SDPA's blocked matrix products are faster than the kernel.

@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from hf_runtime.kernels.kernel_loading import private_folders
 
-from ..fused.kernel_loading import private_folders
 from ..kv.pages import PAGE_SIZE
 
 _MOST_SPLITS = 32

@@ -14,9 +14,9 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from hf_runtime.kernels.kernel_loading import STATE_KERNELS, load_kernel
+from hf_runtime.kernels.thread_team import ThreadTeam, bits_of
 
-from ..fused.kernel_loading import STATE_KERNELS, load_kernel
-from ..fused.thread_team import ThreadTeam, bits_of
 from ..kv.kv_cache import KVCache
 from .row import NO_LIMIT, RowFunctions, UnsupportedStatesError
 

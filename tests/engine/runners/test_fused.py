@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from text_generation.fused import kernel_loading, thread_team
+from hf_runtime.kernels import kernel_loading, thread_team
+from hf_runtime.kernels.kernel_loading import load_kernel
+from hf_runtime.kernels.thread_team import ThreadTeam, bits_of
 from text_generation.fused.decoder import UnsupportedDecoderError
-from text_generation.fused.kernel_loading import load_kernel
 from text_generation.fused.runner import FusedRunner
-from text_generation.fused.thread_team import ThreadTeam, bits_of
 from text_generation.in_flight import runner_selection
 from text_generation.in_flight.engine import InFlightEngine
 from text_generation.kv.kv_cache import CacheSize, KVCache
@@ -385,7 +385,7 @@ def test_torchs_libgomp_is_found_where_wheels_have_it(
 COMPILE = """
 import sys
 sys.path[:0] = ["model_templates", "tests/stub"]
-from text_generation.fused.kernel_loading import load_kernel
+from hf_runtime.kernels.kernel_loading import load_kernel
 load_kernel("silu_mul", "float32")
 """
 

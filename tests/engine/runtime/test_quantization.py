@@ -11,18 +11,17 @@ from typing import Any
 
 import pytest
 import torch
-from hf_runtime.devices import prepacked_linear
+from hf_runtime.devices import int8_linear, prepacked_linear, row_quantization
 from hf_runtime.devices.device import Placement
+from hf_runtime.devices.int8_linear import Int8Linear
 from hf_runtime.devices.linear_layouts import PrepackedLinear
+from hf_runtime.devices.prepacked_linear import prepack
+from hf_runtime.devices.row_quantization import CompiledKernels, RowKernels, TorchKernels
 from hf_runtime.errors import LoadError
 from hf_runtime.weights import quantization
 from hf_runtime.weights.loading import load_config, load_model
 from text_generation.generate.engine import GenerateEngine
 from text_generation.in_flight.engine import InFlightEngine
-from text_generation.int8 import linear as int8_linear
-from text_generation.int8 import row_quantization
-from text_generation.int8.linear import Int8Linear, prepack_all
-from text_generation.int8.row_quantization import CompiledKernels, RowKernels, TorchKernels
 from torch import nn
 from torchao.quantization import (
     Int8DynamicActivationInt8WeightConfig,
@@ -181,7 +180,7 @@ def test_an_int8_model_generates_the_quantized_models_own_tokens(name: str, tmp_
     tiny_model(name).save_pretrained(tmp_path)
     model, asked = quantized(tmp_path, method="int8"), mixed_load(6)
     expected = reference(model, asked)
-    made = dataclasses.replace(setup(model, max_num_seqs=4), prepare=prepack_all)
+    made = dataclasses.replace(setup(model, max_num_seqs=4), prepare=prepack)
     with running(InFlightEngine(made)) as engine:
         assert generate_all(engine, asked, at_first=5) == expected
 
@@ -192,7 +191,7 @@ def test_layers_stay_torchaos_where_products_are_not_exact(
 ) -> None:
     monkeypatch.setattr(int8_linear, "_multiplies_exactly", lambda: False)
     model = quantized(weights, method=method)
-    prepack_all(model)
+    prepack(model)
     assert type(model.model.layers[0].mlp.down_proj) is nn.Linear
 
 
@@ -209,7 +208,7 @@ def widened(model: Any) -> Any:
     return wide
 
 
-@pytest.mark.parametrize("prepare", [prepack_all, lambda model: None], ids=["prepacked", "plain"])
+@pytest.mark.parametrize("prepare", [prepack, lambda model: None], ids=["prepacked", "plain"])
 def test_adapters_of_a_quantized_model_give_the_tokens_of_pefts_own(
     prepare: Any, weights: Path, tmp_path: Path, always_faster: None
 ) -> None:
@@ -235,7 +234,7 @@ def test_llamas_shape_is_fused_and_its_layers_are_joined(weights: Path) -> None:
 @pytest.mark.usefixtures("always_faster")
 def test_all_layers_but_the_embeddings_are_quantized(weights: Path) -> None:
     model = quantized(weights, method="int8")
-    assert prepack_all(model) == 15
+    assert prepack(model) == 15
     assert type(model.model.layers[0].mlp.down_proj) is Int8Linear
     assert not isinstance(model.lm_head, Int8Linear)
 

@@ -11,18 +11,11 @@ from functools import cache
 from typing import Any
 
 import torch
-from hf_runtime.devices.linear_layouts import PrepackedLinear, is_int8
-from hf_runtime.devices.prepacked_linear import prepack
-from torch import nn
 
+from .linear_layouts import PrepackedLinear, is_int8
 from .row_quantization import row_kernels, zero_point
 
 _MAX_INPUTS = 2**31 // (255 * 128)  # more products could overflow the int32 that sums them
-
-
-def prepack_all(model: nn.Module) -> int:
-    """``prepack``, with Int8Linear for int8 weights."""
-    return prepack(model, int8_layouts=(Int8Linear,))
 
 
 class Int8Linear(PrepackedLinear):

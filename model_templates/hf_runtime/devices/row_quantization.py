@@ -15,11 +15,11 @@ from functools import cache
 from typing import Protocol
 
 import torch
-from hf_runtime import log
-from hf_runtime.errors import reason
 
-from ..fused.kernel_loading import load_kernel
-from ..fused.thread_team import ThreadTeam
+from .. import log
+from ..errors import reason
+from ..kernels.kernel_loading import load_kernel
+from ..kernels.thread_team import ThreadTeam
 
 _LARGEST = {1: 127, 2: 32767}
 _ZERO_POINT = {1: 128, 2: 32768}

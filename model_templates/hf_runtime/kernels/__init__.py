@@ -1,0 +1,1 @@
+"""Loops that Numba compiles, and the thread team that they run on."""

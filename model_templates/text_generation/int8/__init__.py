@@ -1,1 +1,0 @@
-"""Linear layers of int8 weights on a CPU."""
