@@ -24,7 +24,8 @@ class EncoderOptions:
     quantization: Literal["none", "int8"] = field(
         default="none",
         metadata={
-            "help": "int8: weights of linear layers as 8-bit integers, for onnxruntime on a CPU"
+            "help": "int8: weights of linear layers as 8-bit integers, for onnxruntime on a CPU; "
+            "engine torch has the model's own key quantization"
         },
     )
     max_length: int | None = field(
@@ -91,5 +92,6 @@ class EncoderOptions:
         found = []
         if self.quantization != "none" and self.engine != "onnxruntime":
             message = f"got {self.quantization}, expected none with engine {self.engine}"
-            found.append(("quantization", f"{message}: only onnxruntime quantises"))
+            own = "this option is onnxruntime's, torch has the model's own key quantization"
+            found.append(("quantization", f"{message}: {own}"))
         return found

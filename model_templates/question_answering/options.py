@@ -12,6 +12,7 @@ from hf_encoder.options import EncoderOptions
 # Read by generator/spec/task_folders.py.
 PACKAGES = ("hf_encoder",)
 DETERMINISTIC = True
+QUANTIZES = True
 OUTPUT = "tokens"
 
 

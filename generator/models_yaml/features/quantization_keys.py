@@ -36,6 +36,12 @@ METHODS: dict[str, dict[str, Check]] = {
         "bnb_4bit_use_double_quant": schema.boolean,
     },
 }
+# Engines that take no weights quantized at load, each with what it has instead.
+_ENGINES = {
+    "vllm": "vLLM quantizes by its own arguments, under options.vllm",
+    "onnxruntime": "onnxruntime quantizes what it exports, by options.quantization",
+    "torch-compile": "torch-compile computes whole weights; engine torch computes quantized ones",
+}
 _EXPECTED = f"one of {', '.join(METHODS)}, or a map with such a 'method'"
 
 
@@ -79,11 +85,11 @@ def broken_rules(
     node, options = given["quantization"], given.get("options")
     engine = options.get("engine") if options is not None else None
     if task is not None and not task.quantizes:
-        own = "; options.quantization is for its engine onnxruntime"
-        hint = own if "quantization" in task.options else ""
-        yield node, f"expected null: models of the task {task.tag} keep their weights whole{hint}"
-    elif engine is not None and engine.value == "vllm":
-        yield node, "expected null: vLLM quantizes by its own arguments, under options.vllm"
+        yield node, f"expected null: models of the task {task.tag} keep their weights whole"
+    elif engine is not None and engine.value in _ENGINES:
+        yield node, f"expected null: {_ENGINES[engine.value]}"
+    elif values.get("layout") == "ensemble" and values["ensemble"].is_native:
+        yield node, "expected null: ensemble.backend computes an exported file as it is"
     elif quantization.method == "int4":
         yield from _int4(node, given, values)
 

@@ -9,12 +9,12 @@ from hf_runtime.weights.served_model import ServedModel
 from ..options import EncoderOptions
 from ..runners.padded_runner import padded_runners
 from ..runners.runner import (
-    TOLERANCE,
     Runner,
     RunnerSetup,
     random_encodings,
     reference_forward,
     select_runner,
+    tolerance_of,
 )
 from .export import USE_TORCH
 from .files import OnnxFiles
@@ -49,7 +49,7 @@ def onnx_runner(setup: RunnerSetup, served: ServedModel, options: EncoderOptions
 
 def tolerance(setup: RunnerSetup, quantization: str) -> float:
     """The largest difference from the model's own output, as ``largest_difference`` counts it."""
-    return INT8_TOLERANCE if quantization == "int8" else TOLERANCE[setup.model.dtype]
+    return INT8_TOLERANCE if quantization == "int8" else tolerance_of(setup.model)
 
 
 def _checked_runner(setup: RunnerSetup, files: OnnxFiles, quantization: str) -> Runner:

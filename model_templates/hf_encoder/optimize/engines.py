@@ -20,12 +20,12 @@ from ..onnx.quantization import TOLERANCE as INT8_TOLERANCE
 from ..options import EncoderOptions
 from ..runners.padded_runner import PaddedRunner
 from ..runners.runner import (
-    TOLERANCE,
     Runner,
     RunnerSetup,
     largest_difference,
     random_encodings,
     reference_forward,
+    tolerance_of,
 )
 
 PLAIN = "plain PyTorch"
@@ -100,6 +100,10 @@ def _make_runner(
     name: str, setup: RunnerSetup, served: ServedModel, options: EncoderOptions
 ) -> Runner:
     """The engine's runner, on a model of its own where it changes it."""
+    if served.quantization is not None and name != "torch":
+        raise LoadError(
+            "quantization: computes whole weights; torch computes quantized ones"
+        )
     changes: dict[str, Any] = {"quantization": "none", **ENGINES[name]}
     chosen = dataclasses.replace(options, **changes)
     if name.startswith("onnxruntime"):
@@ -115,4 +119,4 @@ def _make_runner(
 
 
 def _tolerance(name: str, setup: RunnerSetup) -> float:
-    return INT8_TOLERANCE if name.endswith("int8") else TOLERANCE.get(setup.model.dtype, 1e-4)
+    return INT8_TOLERANCE if name.endswith("int8") else tolerance_of(setup.model)

@@ -23,7 +23,10 @@ from ..texts.encoding import Encoding
 # The largest difference from the model's own outputs, as ``largest_difference`` counts it. Another
 # order of sums rounds differently: float32 keeps 24 bits of a number, float16 11, bfloat16 8. Wrong
 # masks or positions differ by more.
-TOLERANCE = {torch.float32: 1e-4, torch.float16: 3e-2, torch.bfloat16: 8e-2}
+_TOLERANCE = {torch.float32: 1e-4, torch.float16: 3e-2, torch.bfloat16: 8e-2}
+# A quantized layer may round its input to 8 bits: where the last bit of a sum differs, it may round
+# to the next of 256 values.
+_QUANTIZED_TOLERANCE = 8e-2
 _TRIAL_LENGTHS = (5, 17, 9, 17, 3, 30)
 _WINDOWS = ("sliding_window", "local_attention")
 _LONGEST_WINDOW = 1024  # longer attention windows are not tried: loading would take too long
@@ -68,7 +71,7 @@ def select_runner(
     setup: RunnerSetup, candidates: Iterable[RunnerFactory], tolerance: float | None = None
 ) -> Runner:
     """The first candidate whose outputs agree with the model's own to ``tolerance``, by default
-    that of their dtype.
+    that of their dtype, or of quantized layers.
 
     Raises:
         LoadError: none does, with each one's reason; or a candidate itself raised it; or the
@@ -77,7 +80,7 @@ def select_runner(
     scene = random_encodings(setup, [*_TRIAL_LENGTHS, *_beyond_windows(setup.model.config)])
     expected = [reference_forward(setup, encoding) for encoding in scene]
     _check_numbers(expected)
-    allowed = TOLERANCE.get(expected[0].dtype, 1e-4) if tolerance is None else tolerance
+    allowed = tolerance_of(setup.model) if tolerance is None else tolerance
     whys = []
     for candidate in candidates:
         try:
@@ -96,6 +99,12 @@ def select_runner(
         why = f"differs from the model's own output by {difference:.2g}, allowed is {allowed:g}"
         whys.append(f"{_name(candidate)}: {why}")
     raise LoadError(f"no way to run this model was right: {'; '.join(whys)}")
+
+
+def tolerance_of(model: Any) -> float:
+    """The largest difference of a torch module's outputs that rounding makes."""
+    is_quantized = getattr(model, "hf_quantizer", None) is not None
+    return _QUANTIZED_TOLERANCE if is_quantized else _TOLERANCE.get(model.dtype, 1e-4)
 
 
 def _check_numbers(outputs: Sequence[torch.Tensor]) -> None:
