@@ -101,9 +101,7 @@ def _make_runner(
 ) -> Runner:
     """The engine's runner, on a model of its own where it changes it."""
     if served.quantization is not None and name != "torch":
-        raise LoadError(
-            "quantization: computes whole weights; torch computes quantized ones"
-        )
+        raise LoadError("quantization: computes whole weights; torch computes quantized ones")
     changes: dict[str, Any] = {"quantization": "none", **ENGINES[name]}
     chosen = dataclasses.replace(options, **changes)
     if name.startswith("onnxruntime"):
