@@ -85,13 +85,12 @@ class FeatureExtraction(EncoderTask):
         prompt = self._prompts.text(row.prompt_name, row.input_type)
         text = prompt + row.text
         tokenization = self.setup.tokenization
-        found = tokenization.tokens(
+        whole = tokenization.encode(
             row.field, text.lower() if self._lower_case else text, truncate=row.truncate
         )
-        num_tokens = len(found["input_ids"])
         skipped = self._prompts.num_skipped(prompt)
-        first = skipped if skipped < num_tokens else 0
-        return tokenization.as_encoding(found, self._pooling.positions(num_tokens, first))
+        first = skipped if skipped < len(whole) else 0
+        return replace(whole, positions=self._pooling.positions(len(whole), first))
 
     def _asked_dimensions(self, request: EmbeddingRequest) -> int:
         asked = {row.dimensions or self._dimensions or self.size for row in request.rows}

@@ -59,7 +59,7 @@ class FillMask(EncoderTask):
 
     def _row(self, text: str, choice: Choice, truncate: bool | None) -> JsonRow:
         tokenization = self.setup.tokenization
-        whole = tokenization.as_encoding(tokenization.tokens("text_input", text, truncate=truncate))
+        whole = tokenization.encode("text_input", text, truncate=truncate)
         mask_id = self._tokenizer.mask_token_id
         masks = tuple(i for i, token_id in enumerate(whole.input_ids) if token_id == mask_id)
         self._check_masks(text, len(masks))

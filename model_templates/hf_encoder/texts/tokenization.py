@@ -39,6 +39,7 @@ class Tokenization:
         self.has_token_types = has_token_types
         self.num_embeddings = num_embeddings
         self.truncator = Truncator(tokenizer) if tokenizer.is_fast else None
+        self._is_called = not _is_its_backend(tokenizer)
         self.longest_token = max((len(token) for token in tokenizer.get_vocab()), default=1)
 
     def shortened(self, max_length: int) -> Tokenization:
@@ -61,7 +62,7 @@ class Tokenization:
         Raises:
             RequestError: longer than ``max_length`` and not to be cut, or nothing to compute.
         """
-        return self.as_encoding(self.tokens(field, text, pair, truncate=truncate))
+        return self.as_encoding(self._tokenized(field, text, pair, truncate=truncate))
 
     def pairs(
         self, field: str, text: str, seconds: Sequence[str], *, truncate: bool | None = None
@@ -89,10 +90,7 @@ class Tokenization:
         num_tokens = max(map(len, pairs))
         if num_tokens > self.max_length:
             raise self._too_long(field, str(num_tokens))
-        return [
-            self.as_encoding({"input_ids": pair.ids, "token_type_ids": pair.type_ids})
-            for pair in pairs
-        ]
+        return [*map(self.as_encoding, pairs)]
 
     def tokens(
         self,
@@ -108,6 +106,24 @@ class Tokenization:
         ``return_offsets_mapping``, with the length checked as ``encode`` does. ``truncation`` says
         what of a pair may be cut, in the tokenizer's own words.
         """
+        found = self._tokenized(
+            field, text, pair, truncate=truncate, truncation=truncation, **options
+        )
+        return self.as_found(found) if isinstance(found, Tokenized) else found
+
+    def _tokenized(
+        self,
+        field: str,
+        text: str,
+        pair: str | None,
+        *,
+        truncate: bool | None,
+        truncation: str = "longest_first",
+        **options: Any,
+    ) -> Any:
+        """The same, as Tokenized where transformers' call, which takes ten times as long for a
+        short text, has nothing to add.
+        """
         cuts = self.truncation if truncate is None else truncate
         if not cuts:
             self._check_characters(field, text, pair)
@@ -115,8 +131,12 @@ class Tokenization:
             return self._cut(field, text, pair, truncation)
         if cuts and self.truncator is None:
             options = {"truncation": truncation, "max_length": self.max_length, **options}
-        found = self.tokenizer(text, pair, verbose=False, **options)
-        num_tokens = len(found["input_ids"])
+        if self.truncator is None or self._is_called:
+            found = self.tokenizer(text, pair, verbose=False, **options)
+            num_tokens = len(found["input_ids"])
+        else:
+            found = self.truncator.whole(text, pair)
+            num_tokens = len(found)
         if not num_tokens:
             raise RequestError(f"{field}: the tokenizer makes no token of it, a text is required")
         if num_tokens > self.max_length and not cuts:
@@ -126,21 +146,23 @@ class Tokenization:
         return found
 
     def as_encoding(self, found: Any, positions: tuple[int, ...] | None = None) -> Encoding:
-        """An Encoding of what ``tokens`` returned.
+        """An Encoding of what ``tokens`` returned, or of Tokenized.
 
         Raises:
             RequestError: a token that the model does not know: it would fail the step that it
                 shares with others, and on a GPU the engine.
         """
-        if self.num_embeddings is not None and max(found["input_ids"]) >= self.num_embeddings:
+        is_plain = isinstance(found, Tokenized)
+        ids = found.ids if is_plain else found["input_ids"]
+        if self.num_embeddings is not None and max(ids) >= self.num_embeddings:
             raise RequestError(
                 "the text has a token that this model has no embedding for: its tokenizer makes "
-                f"token {max(found['input_ids'])}, the model knows 0 to {self.num_embeddings - 1}"
+                f"token {max(ids)}, the model knows 0 to {self.num_embeddings - 1}"
             )
-        types = found.get("token_type_ids") if self.has_token_types else None
-        if types is None and self.has_token_types:
-            types = [0] * len(found["input_ids"])
-        return Encoding(found["input_ids"], types, positions)
+        if not self.has_token_types:
+            return Encoding(ids, None, positions)
+        types = found.type_ids if is_plain else found.get("token_type_ids")
+        return Encoding(ids, types or [0] * len(ids), positions)
 
     def as_found(self, pieces: Tokenized) -> Any:
         """What ``tokens`` returns, of tokens that were cut apart from the tokenizer's call."""
@@ -157,10 +179,10 @@ class Tokenization:
             del values["token_type_ids"]
         return BatchEncoding(values, pieces)
 
-    def _cut(self, field: str, text: str, pair: str | None, truncation: str) -> Any:
+    def _cut(self, field: str, text: str, pair: str | None, truncation: str) -> Tokenized:
         assert self.truncator is not None, "Python's tokenizers cut by themselves"
         try:
-            return self.as_found(self.truncator.cut(text, pair, self.max_length, truncation))
+            return self.truncator.cut(text, pair, self.max_length, truncation)
         except RequestError as error:
             raise RequestError(f"{field}: {error}") from None
 
@@ -179,3 +201,15 @@ class Tokenization:
             f"{field}: got {got} tokens, this model takes at most {self.max_length}; send "
             "truncate: true to cut it"
         )
+
+
+def _is_its_backend(tokenizer: Any) -> bool:
+    """Whether a fast tokenizer's call is transformers' own: that of its backend."""
+    from transformers import PreTrainedTokenizerFast as Fast
+
+    kind = type(tokenizer)
+    return (
+        tokenizer.is_fast
+        and (kind.__call__, kind._encode_plus) == (Fast.__call__, Fast._encode_plus)  # noqa: SLF001
+        and not hasattr(tokenizer, "_switch_to_input_mode")
+    )

@@ -26,13 +26,19 @@ class Truncator:
         self._backend: tokenizers.Tokenizer = tokenizer.backend_tokenizer
         self._backend.no_truncation()
         self._backend.no_padding()
+        self._backend.encode_special_tokens = tokenizer.split_special_tokens
         self._side: str = tokenizer.truncation_side
         self._post_processor = _post_processor(self._backend)
 
-    def pieces(self, text: str) -> Tokenized:
-        """A text's tokens without special ones."""
+    def whole(self, text: str, pair: str | None = None) -> Tokenized:
+        """One text or a pair with its special tokens, as the tokenizer itself makes it."""
         # Unlike ``encode``, a batch is tokenised without the interpreter's lock: every other
         # request would stand still for as long as a long text takes.
+        (found,) = self._backend.encode_batch([(text, pair) if pair else text])
+        return found
+
+    def pieces(self, text: str) -> Tokenized:
+        """A text's tokens without special ones."""
         (found,) = self._backend.encode_batch([text], add_special_tokens=False)
         return found
 

@@ -76,7 +76,7 @@ class WindowSplitter:
 
     def encoding(self, window: Tokenized, positions: tuple[int, ...]) -> Encoding:
         """A window as the engine takes it."""
-        return self._tokenization.as_encoding(self._tokenization.as_found(window), positions)
+        return self._tokenization.as_encoding(window, positions)
 
     def _limit(self, field: str, text: Tokenized, space: int, stride: int, *, cuts: bool) -> None:
         step = space - stride
