@@ -11,12 +11,11 @@ callers that each send when their last request is answered, and to get a ``Recor
 process should serve more than one level, ``generator(command)`` keeps it. Within a process:
 ``closed_loop`` or ``open_loop`` of ``loop.py`` with ``http.connect``.
 
-    requests.py     what is sent: the mixed load and others, each from a seed
+    requests.py     what is sent: the mixed load, from a seed
     targets.py      how it is put to each kind of server, over /infer, /generate, streams of events
                     or a completions API; and the check that an answer has to pass
     loop.py         closed and open loops of callers
     http.py         HTTP/1.1 and server-sent events at little cost
-    grpc_stream.py  the same over ModelStreamInfer
     in_process.py   the same with an engine and no server
     levels.py       how much to send, and the loop of a process that is told so
     process.py      starts such a process and reads its records

@@ -11,22 +11,17 @@ from functools import partial
 
 from perf.load import http
 from perf.load.levels import serve_levels
-from perf.load.targets import GRPC, TARGETS
+from perf.load.targets import TARGETS
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m perf.load", description=__doc__)
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, required=True)
-    parser.add_argument("--target", choices=[*TARGETS, GRPC], required=True)
+    parser.add_argument("--target", choices=TARGETS, required=True)
     parser.add_argument("--model", default="", help="its name on the server")
     args = parser.parse_args()
-    if args.target == GRPC:
-        from perf.load import grpc_stream
-
-        serve_levels(partial(grpc_stream.connect, args.host, args.port, args.model))
-    else:
-        serve_levels(partial(http.connect, args.host, args.port, TARGETS[args.target], args.model))
+    serve_levels(partial(http.connect, args.host, args.port, TARGETS[args.target], args.model))
 
 
 if __name__ == "__main__":

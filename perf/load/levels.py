@@ -16,7 +16,7 @@ from itertools import count
 
 from perf.load.loop import Connect, Report, closed_loop, open_loop
 from perf.load.measure import Policy, Record
-from perf.load.requests import LOADS, Request
+from perf.load.requests import Request, requests
 
 LOST = "the load generator lost the server"
 
@@ -24,13 +24,12 @@ LOST = "the load generator lost the server"
 @dataclass(frozen=True)
 class LevelArguments:
     """``clients`` of a closed loop, or ``rate`` requests a second, evenly or as a Poisson process;
-    what is sent is one of LOADS, or ``bodies`` in turns.
+    what is sent is the mixed load, or ``bodies`` in turns.
     """
 
     clients: int
     seed: int
     policy: Policy
-    load: str = "mixed"  # of LOADS
     rate: float | None = None
     poisson: bool = False
     bodies: Sequence[str] = ()
@@ -55,7 +54,7 @@ class LevelArguments:
         if self.bodies:
             size = len(self.bodies)
             return (Request(index, self.bodies[index % size], 0, 0) for index in count())
-        return LOADS[self.load](self.seed)
+        return requests(self.seed)
 
 
 def serve_levels(connect: Connect) -> None:

@@ -7,16 +7,14 @@ is given the same requests in the same order.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import count
 
 OUTPUT_LENGTHS = (8, 16, 32, 64, 128)  # tokens
 SHORTEST_PROMPT, LONGEST_PROMPT = 8, 64  # tokens
 VOCABULARY_SIZE = 16_384
 CONSONANTS, VOWELS = "bcdfghjklmnpqrstvwxz", "aeiou"
 NUM_SPECIAL_TOKENS = 2  # ids 0 and 1; prompts are made of the others
-SYSTEM_PROMPT, QUESTION, ANSWER = 1000, 16, 8  # tokens
 
 
 @dataclass(frozen=True)
@@ -54,23 +52,7 @@ def requests(seed: int) -> Iterator[Request]:
             index += 1
 
 
-def behind_system_prompt(seed: int) -> Iterator[Request]:
-    """Endless short questions behind one long beginning."""
-    draw = random.Random(seed)
-    system_prompt = prompt(draw, SYSTEM_PROMPT)
-    for index in count():
-        text = f"{system_prompt} {prompt(draw, QUESTION)}"
-        yield Request(index, text, SYSTEM_PROMPT + QUESTION, ANSWER)
-
-
 def prompt(draw: random.Random, length: int) -> str:
     """``length`` random tokens."""
     ids = (draw.randrange(NUM_SPECIAL_TOKENS, VOCABULARY_SIZE) for _ in range(length))
     return " ".join(map(word, ids))
-
-
-LOADS: Mapping[str, Callable[[int], Iterator[Request]]] = {
-    "mixed": requests,
-    "system-prompt": behind_system_prompt,
-}
-"""Name on a load generator's command line -> the requests of a seed."""

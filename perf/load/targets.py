@@ -18,7 +18,6 @@ ReadAnswer = Callable[[Request, Response], Answer]
 
 INFER, GENERATE_STREAM = "/v2/models/{model}/infer", "/v2/models/{model}/generate_stream"
 COMPLETIONS_PATH = "/v1/completions"
-GRPC = "grpc"  # beside TARGETS: /generate_stream's answers over ModelStreamInfer
 _END_OF_EVENTS = b"[DONE]"  # of OpenAI's API
 _SHOWN = 300
 

@@ -13,7 +13,7 @@ from generator.apply.session import ApplyOptions, Session
 from generator.apply.target import Target
 from generator.errors import NoRoomError
 from generator.server.http_api import ServerApi
-from tests.support.triton import DEMO_MODEL, Triton, post, serving
+from tests.support.triton import DEMO_MODEL, Triton, eventually, post, serving
 
 pytestmark = [pytest.mark.server, pytest.mark.slow]
 
@@ -90,6 +90,7 @@ def test_callers_get_503_in_the_gap_and_answers_before_and_after(
     assert 0.1 < size < 2, told  # Python, torch, and a small model
     callers = Callers(triton)
     try:
+        assert eventually(lambda: callers.said == [200])
         assert apply(allow_gap=True) == 0
     finally:
         callers.end()

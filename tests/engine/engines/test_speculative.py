@@ -92,13 +92,17 @@ def eager(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def load(answers: Answers) -> list[Sequence]:
-    """Prompts of several lengths, some of which begin alike."""
+    """Prompts of several lengths, some of which begin alike; the first three run together, and
+    have no room for that in LITTLE_ROOM.
+    """
     rnd, sequences = random.Random(1), []
     common = [rnd.randrange(1, VOCAB_SIZE) for _ in range(20)]
     for number in range(NUM_REQUESTS):
         prompt = [rnd.randrange(1, VOCAB_SIZE) for _ in range(rnd.choice([1, 5, 17, 26]))]
         prompt = common + prompt[:6] if number % 3 == 0 else prompt
         way = {"max_tokens": rnd.choice([1, 2, 40, 60]), **WAYS[number % len(WAYS)]}
+        if number < 3:
+            way |= {"max_tokens": 60, "ignore_eos": True}
         sequences.append(answers.sequence(number, prompt, streams=rnd.random() < 0.5, **way))
     return sequences
 

@@ -9,9 +9,7 @@ from perf.load.requests import (
     NUM_SPECIAL_TOKENS,
     OUTPUT_LENGTHS,
     SHORTEST_PROMPT,
-    SYSTEM_PROMPT,
     VOCABULARY_SIZE,
-    behind_system_prompt,
     num_words,
     requests,
     word,
@@ -36,14 +34,6 @@ def test_prompts_have_the_stated_number_of_words_and_reach_both_ends() -> None:
         assert num_words(request.prompt) == request.num_prompt_tokens
         lengths.add(request.num_prompt_tokens)
     assert (min(lengths), max(lengths)) == (SHORTEST_PROMPT, LONGEST_PROMPT)
-
-
-def test_questions_begin_alike_and_differ() -> None:
-    asked = list(islice(behind_system_prompt(0), 5))
-    beginnings = {" ".join(request.prompt.split()[:SYSTEM_PROMPT]) for request in asked}
-    assert len(beginnings) == 1
-    assert len({request.prompt for request in asked}) == 5
-    assert all(num_words(request.prompt) == request.num_prompt_tokens for request in asked)
 
 
 def test_every_token_is_a_word_of_its_own() -> None:

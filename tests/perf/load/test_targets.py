@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from perf.load.grpc_stream import infer_request
 from perf.load.http import Response, Target
 from perf.load.loop import AnswerError
 from perf.load.requests import Request
@@ -122,18 +121,6 @@ def test_too_few_words_an_error_event_and_a_refusal_are_bad_answers() -> None:
         SSE.read(REQUEST, received(stream('{"error":"time is up"}')))
     with pytest.raises(AnswerError, match=r"HTTP 503: .*full"):
         SSE.read(REQUEST, received(REFUSED))
-
-
-def test_a_grpc_request_streams_the_text_alone() -> None:
-    message = infer_request("front_stream", REQUEST)
-    assert message.model_name == "front_stream"
-    assert [output.name for output in message.outputs] == ["text_output"]
-    sent = {i.name: raw for i, raw in zip(message.inputs, message.raw_input_contents, strict=True)}
-    assert sent == {
-        "text_input": b"\x09\0\0\0baca bada",
-        "max_tokens": b"\x03\0\0\0",
-        "stream": b"\x01",
-    }
 
 
 def completed(*chunks: str) -> Response:

@@ -1,1 +1,0 @@
-"""What speculative decoding brings: one engine in alternating rounds, with drafts and without."""
