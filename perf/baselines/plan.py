@@ -83,7 +83,7 @@ class Plan:
         seed = random.Random(name).randrange(2**31)
         # Not counted are as many requests as there are clients, at either end.
         policy = Policy(self.num_requests + 2 * step.clients, min_s=0.0, max_s=self.max_level_s)
-        return LevelArguments(step.clients, seed, policy, MIXED)
+        return LevelArguments(step.clients, seed, policy)
 
     def usual_s(self, steps: Collection[Step]) -> float:
         """How long the steps take on a machine like the one of ``usual_tokens_per_s``."""

@@ -24,11 +24,12 @@ class LevelError(Exception):
     """A load generator that failed; its text is the last line that it printed."""
 
 
-def http_command(target: Target, port: int, model: str = "") -> list[str]:
+def http_command(target: Target | str, port: int, model: str = "") -> list[str]:
     """The load generator against a server on ``port`` of this machine, over one of
     ``targets.TARGETS``; ``model`` is its name there, the target's where empty.
     """
-    named = ["--target", target.name, "--model", model or target.name, "--port", str(port)]
+    name = target if isinstance(target, str) else target.name
+    named = ["--target", name, "--model", model or name, "--port", str(port)]
     return ["nice", "-n", LOAD_NICENESS, sys.executable, "-m", "perf.load", *named]
 
 

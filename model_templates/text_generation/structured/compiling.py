@@ -161,8 +161,10 @@ class Compiler:
 
 
 def _when_all_done(futures: Futures, tell: Callable[[], None]) -> None:
-    """Calls ``tell`` once, when the last of them is done."""
-    left = set(futures.values())
+    """Calls ``tell`` once, when the last of them is done; keeps it no longer: a future keeps
+    what it has called, and if that led back to it, only a rare collection would end its process.
+    """
+    left, to_tell = set(futures.values()), [tell]
     lock = threading.Lock()
 
     def done(future: Future[Compiled]) -> None:
@@ -170,7 +172,7 @@ def _when_all_done(futures: Futures, tell: Callable[[], None]) -> None:
             left.discard(future)
             is_last = not left
         if is_last:
-            tell()
+            to_tell.pop()()
 
     for future in list(left):
         future.add_done_callback(done)

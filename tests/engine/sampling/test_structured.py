@@ -4,10 +4,12 @@ compiled beside everything else.
 
 from __future__ import annotations
 
+import gc
 import json
 import re
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -326,13 +328,16 @@ class Compilation:
     def __init__(self) -> None:
         self.told = threading.Event()
         self.compiled: list[str] = []
+        self.living: weakref.WeakSet[FakeCompiled] = weakref.WeakSet()
 
     def prepare(self) -> None:
         pass
 
     def begin(self, constraint: Constraint, time_limit_s: float) -> FakeCompiled:
         self.compiled.append(constraint.text)
-        return FakeCompiled(constraint, self.told)
+        made = FakeCompiled(constraint, self.told)
+        self.living.add(made)
+        return made
 
     def close(self) -> None:
         self.told.set()
@@ -393,6 +398,17 @@ def test_of_many_the_least_used_are_forgotten(asking: Asking, compilation: Compi
     asking("0")
     assert compilation.compiled.count("39") == 1
     assert compilation.compiled.count("0") == 2
+
+
+def test_what_is_forgotten_lets_its_process_go(asking: Asking, compilation: Compilation) -> None:
+    """At once: a collection of garbage comes too rarely."""
+    gc.disable()
+    try:
+        for number in range(40):
+            asking(str(number), f"{number} more")
+        assert eventually(lambda: len(compilation.living) == 32)
+    finally:
+        gc.enable()
 
 
 def test_an_error_is_told_to_each_that_asks(asking: Asking) -> None:
