@@ -19,7 +19,11 @@ from generator.openai_api.triton.client import Triton
 
 _TIMEOUT = aiohttp.ClientTimeout(total=5.0)
 _HTML = "text/html"
-_PAGE_HEADERS = {"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'"}
+_POLICY = (
+    "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; "
+    "frame-ancestors 'none'"
+)
+_PAGE_HEADERS = {"Content-Security-Policy": _POLICY, "X-Content-Type-Options": "nosniff"}
 
 
 class About:
@@ -65,7 +69,7 @@ def with_schema(routes: Sequence[Route]) -> list[Route]:
     """The routes, and those that tell of all of them."""
 
     async def schema(_request: web.Request) -> web.Response:
-        return json_response(described)
+        return json_response(described, headers=_PAGE_HEADERS)
 
     async def docs(_request: web.Request) -> web.Response:
         return web.Response(text=page(described), content_type=_HTML, headers=_PAGE_HEADERS)

@@ -56,16 +56,14 @@ class AccessCheck:
     def preflight(self, request: web.Request) -> web.Response | None:
         """The answer to what a browser asks first; None where the request is none of those."""
         wanted = request.headers.get("Access-Control-Request-Headers")
-        if request.method != "OPTIONS" or not self._cors(request):
+        may = cors.allows(self._access, request.headers.get("Origin"))
+        if request.method != "OPTIONS" or not may:
             return None
         return web.Response(status=204, headers=cors.preflight(wanted))
 
     async def send_cors(self, request: web.Request, response: web.StreamResponse) -> None:
         """Lets a page of another origin read the answer, if it may."""
-        response.headers.update(self._cors(request))
-
-    def _cors(self, request: web.Request) -> dict[str, str]:
-        return cors.headers(self._access, request.headers.get("Origin"))
+        response.headers.update(cors.headers(self._access, request.headers.get("Origin")))
 
 
 def _authorization(request: web.Request) -> str | None:

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
@@ -36,7 +36,8 @@ from generator.openai_api.routes.responses import RESPONSES
 from generator.openai_api.routes.tokens import TOKENS
 from generator.openai_api.schema.errors import ApiError
 from generator.openai_api.schema.json_body import read_object
-from generator.openai_api.schema.media import MediaPart, tensors, with_places
+from generator.openai_api.schema.media import tensors, with_places
+from generator.openai_api.schema.names import top
 from generator.openai_api.schema.request import GenerationRequest
 from generator.openai_api.sending import (
     Handler,
@@ -222,7 +223,7 @@ class OpenAiApp:
             try:
                 return await self._retry_if_changed(model, answer)
             except ApiError as error:
-                raise speech.with_openai_names(error) from None
+                raise speech.NAMES.of(error) from None
 
         return hear
 
@@ -238,8 +239,7 @@ class OpenAiApp:
                 request_id = id_of(request, answer.answer_id)
                 caller, trace = caller_of(request), trace_context(request)
                 chunks = self._chunks(model, asked, request_id, caller, trace)
-                if asked.media:
-                    chunks = _naming_parts(chunks, asked.media)
+                chunks = _in_callers_names(chunks, asked)
                 writer = endpoint.writer(answer)
                 if asked.stream:
                     return await streamed(request, writer, chunks)
@@ -253,7 +253,7 @@ class OpenAiApp:
         """The request with the files of its messages as tensors. Raises ApiError, 400."""
         if model.task not in MEDIA_TASKS:
             text = f"{asked.media[0].field}: '{model.name}' ({model.task}) reads texts alone"
-            raise ApiError(400, text, "messages")
+            raise ApiError(400, text, top(asked.media[0].field))
         media = await self._media_hosts.fetched(asked.media)
         inputs = tuple({**one, **tensors(media)} for one in asked.inputs)
         return replace(asked, inputs=inputs, media=media)
@@ -280,11 +280,12 @@ class OpenAiApp:
         return merged(sources) if len(sources) > 1 else single(sources[0])
 
 
-async def _naming_parts(chunks: Chunks, media: Sequence[MediaPart]) -> Chunks:
-    """The chunks; an error about a file names its part of the messages."""
+async def _in_callers_names(chunks: Chunks, asked: GenerationRequest) -> Chunks:
+    """The chunks; an error names what its caller sent, such as a file's part of the messages."""
     async with aclosing(chunks):
         try:
             async for chunk in chunks:
                 yield chunk
         except ApiError as error:
-            raise with_places(error, media) from None
+            placed = with_places(error, asked.media)
+            raise (asked.names.of(error) if placed is error else placed) from None

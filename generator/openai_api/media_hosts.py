@@ -22,6 +22,7 @@ from yarl import URL
 
 from generator.openai_api.schema.errors import ApiError
 from generator.openai_api.schema.media import MediaPart
+from generator.openai_api.schema.names import top
 
 _MOST_BYTES = 32 * 2**20  # of a file
 _TIMEOUT_S = 10.0
@@ -48,8 +49,9 @@ class MediaHosts:
     async def fetched(self, media: Sequence[MediaPart]) -> tuple[MediaPart, ...]:
         """The parts, all with their files. Raises ApiError, 400."""
         if sum(part.address is not None for part in media) > _MOST_OF_A_REQUEST:
-            text = f"messages: got more addresses, allowed: {_MOST_OF_A_REQUEST} in one request"
-            raise ApiError(400, text, "messages")
+            name = top(media[0].field)
+            text = f"{name}: got more addresses, allowed: {_MOST_OF_A_REQUEST} in one request"
+            raise ApiError(400, text, name)
         tasks = [asyncio.ensure_future(self._fetched(part)) for part in media]
         try:
             return tuple(await asyncio.gather(*tasks))
@@ -156,4 +158,4 @@ async def _body(answer: Any) -> bytes:
 
 
 def _error(part: MediaPart, text: str) -> ApiError:
-    return ApiError(400, f"{part.field}: {text}", "messages")
+    return ApiError(400, f"{part.field}: {text}", top(part.field))

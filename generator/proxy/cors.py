@@ -9,13 +9,20 @@ _READABLE = {"Access-Control-Expose-Headers": "Retry-After, X-Request-Id"}
 _USUAL_HEADERS = "Authorization, Content-Type"
 
 
+def allows(access: Access, origin: str | None) -> bool:
+    """Whether pages of ``origin`` may read answers."""
+    return origin is not None and bool({"*", origin} & set(access.cors))
+
+
 def headers(access: Access, origin: str | None) -> dict[str, str]:
-    """Those of an answer to a request of ``origin``; none where its pages may not read it."""
-    if origin is None or not {"*", origin} & set(access.cors):
-        return {}
-    if "*" in access.cors:
-        return {"Access-Control-Allow-Origin": "*", **_READABLE}
-    return {"Access-Control-Allow-Origin": origin, "Vary": "Origin", **_READABLE}
+    """Those of an answer to a request of ``origin``. Where some origins may read it and others may
+    not, caches are told of it, whoever asks.
+    """
+    every = "*" in access.cors
+    found = {"Vary": "Origin"} if access.cors and not every else {}
+    if origin is None or not allows(access, origin):
+        return found
+    return {**found, "Access-Control-Allow-Origin": "*" if every else origin, **_READABLE}
 
 
 def lines(access: Access, origin: str | None) -> bytes:

@@ -57,8 +57,9 @@ def tell_serving(server: TritonServer, num_models: int, children: Children) -> N
         where += f", playground {url}/playground" * children.openai_api.has_playground
     if listen.health_port:
         where += f", health http://{listen.address(listen.health_port)}/ready"
+    hint = "" if children.openai_api else "; --openai-port adds OpenAI's API and a playground"
     count = f"{len(server.loader.ready)} of {counted(num_models)}"
-    say(f"serving {count} on {where}; Ctrl-C stops")
+    say(f"serving {count} on {where}; Ctrl-C stops{hint}")
 
 
 def counted(num_models: int) -> str:

@@ -183,7 +183,7 @@ def reading(parts: ModelParts, engine: Engine) -> dict[str, Any]:
         "default_timeout_ms": options.default_timeout_ms,
         "max_timeout_ms": options.max_timeout_ms,
         "vocab_size": vocab_size(parts.model),
-        "max_messages": engine.max_model_len,
+        "max_model_len": engine.max_model_len,
     }
 
 

@@ -29,6 +29,7 @@ from .request.tokenizer_questions import Question, TokenizerDesk
 from .sampling.sampler import choice_seed
 from .sequence.detokenizer import Detokenizer
 from .sequence.sequence import Sequence
+from .sequence.token_text import described
 from .structured.compiling import Started
 
 _MOST_TOKEN_TEXTS = 2**16  # that are kept
@@ -51,7 +52,7 @@ class Reception:
         self._source_memory = SourceMemory.of_free()
         # With the bytes of its sources; changed one key at a time, which is atomic.
         self._open: dict[Answer, int] = {}
-        self._token_text = lru_cache(_MOST_TOKEN_TEXTS)(self._decode_token)
+        self._described = lru_cache(_MOST_TOKEN_TEXTS)(partial(described, loaded.tokenizer))
         self._watch = CancellationWatch(self._ask_all, lambda: self._engine.thread.last_step_s)
 
     @property
@@ -147,7 +148,7 @@ class Reception:
             responder,
             [[self._choice(row) for _ in range(row.n)] for row in request.rows],
             wanted,
-            self._token_text,
+            self._described,
             streams=streams,
             batched=batched,
         )
@@ -252,9 +253,6 @@ class Reception:
             token_ids, skip_special_tokens=False, clean_up_tokenization_spaces=False
         )
         return text
-
-    def _decode_token(self, token_id: int) -> str:
-        return self._decode([token_id])
 
 
 def _guarded(responder: Responder, start: Callable[[Started], None], grammars: Started) -> None:

@@ -41,6 +41,7 @@ MODELS = (
     Model("pairs", "whole", task="text-classification"),
     Model("pair_rows", "whole", max_batch_size=4, task="text-classification"),
     Model("stranger", None, inputs=STRANGE_INPUTS),
+    Model("zero_shot", "whole", task="zero-shot-classification"),
     Model("hears", "front", task="automatic-speech-recognition"),
     Model("hears_stream", "engine", task="automatic-speech-recognition"),
     Model("hears_rows", "whole", max_batch_size=4, task="automatic-speech-recognition"),

@@ -23,6 +23,10 @@ ERRORS = {
     "!400": (grpc.StatusCode.INVALID_ARGUMENT, "top_k: got -7, allowed: 0 or more"),
     "!500": (grpc.StatusCode.INTERNAL, "internal error: ZeroDivisionError"),
     "!503": (grpc.StatusCode.UNAVAILABLE, "the queue is full: try again later"),
+    "!schema": (
+        grpc.StatusCode.INVALID_ARGUMENT,
+        "json_schema: too complex, allowed: a simpler one",
+    ),
     "!plain": (
         grpc.StatusCode.INVALID_ARGUMENT,
         "messages: this model has no chat template; send text_input",
@@ -37,7 +41,10 @@ SEGMENTS = [
     {"start": 1.5, "end": 3661.25, "text": " Two."},
 ]
 EMBEDDING_ERRORS = {
-    "!400": (grpc.StatusCode.INVALID_ARGUMENT, "text_input: got 900 tokens, allowed: at most 512"),
+    "!400": (
+        grpc.StatusCode.INVALID_ARGUMENT,
+        "text_input: got 900 tokens, this model takes at most 512; send truncate: true to cut it",
+    ),
 }
 
 

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from generator.openai_api.routes.encoders.embeddings import embed
+from generator.openai_api.routes.encoders.endpoint import Answers
+from generator.openai_api.routes.encoders.rankings import RERANK
 from generator.openai_api.schema.errors import ApiError
 from tests.openai_api.conftest import Translator
 
@@ -53,6 +55,16 @@ def test_only_as_many_as_asked_for_are_answered_and_without_documents(api: Trans
     found = rerank(api, top_n=2, return_documents=False)["results"]
     assert found == [{"index": 1, "relevance_score": 1.5}, {"index": 4, "relevance_score": 1.0}]
     assert len(rerank(api, top_n=0)["results"]) == len(rerank(api, top_n=9)["results"]) == 5
+
+
+def test_equal_documents_have_equal_scores_in_the_order_they_came() -> None:
+    """Whatever is computed of a text beside longer ones differs in its last bits."""
+    asked = RERANK.read({"model": "m", "query": "q", "documents": ["a", "b", "a"]})
+    rows = {"score": [[0.5], [0.7], [0.50000003]], "logits": [[0.0]] * 3}
+    results = asked.write(Answers(rows, 0), "")["results"]
+    assert [(one["index"], one["relevance_score"]) for one in results] == [
+        *((1, 0.7), (0, 0.5), (2, 0.5)),
+    ]
 
 
 def test_a_document_may_be_an_object_with_its_text(api: Translator) -> None:
@@ -159,6 +171,7 @@ def test_coheres_default_type_is_float(api: Translator) -> None:
     assert api.triton.encoder_requests[-1].raw_input_contents[1] == b"\x00"
 
 
+IMAGE = {"text": "a", "image": "data:image/png;base64,"}
 RANKING = {"model": "pairs", "query": "a", "documents": ["b"]}
 PAIR = {"model": "pairs", "text_1": "a", "text_2": "b"}
 TEXTS = {"model": "vectors", "texts": ["a"]}
@@ -195,6 +208,10 @@ TEXTS = {"model": "vectors", "texts": ["a"]}
         ("/v2/embed", {**TEXTS, "truncate": "START"}, "truncate", "allowed: END or NONE"),
         ("/v2/embed", {**TEXTS, "images": []}, "images", "images: unknown or unsupported field"),
         ("/v2/embed", {**TEXTS, "texts": ["!400"]}, "texts", "texts: got 900 tokens"),
+        ("/v2/embed", {**TEXTS, "texts": ["!400"]}, "texts", 'send truncate: "END" to cut it'),
+        ("/rerank", {**RANKING, "documents": [IMAGE]}, "documents", "documents[0].image: "),
+        ("/rerank", {**RANKING, "model": "zero_shot"}, "model", "is a zero-shot-classification"),
+        ("/classify", {"model": "zero_shot", "input": "a"}, "model", "/v2/models/zero_shot/infer"),
     ],
 )
 def test_what_is_wrong_is_named(

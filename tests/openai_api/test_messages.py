@@ -215,6 +215,8 @@ def test_tokens_are_counted(api: Translator) -> None:
         ({"tools": [{"type": "web_search_20250305"}]}, "hosted tool web_search_20250305"),
         ({"thinking": {"type": "enabled", "budget_tokens": 2000}}, "thinking: got another value"),
         ({"tool_choice": {"type": "required"}}, "tool_choice.type"),
+        ({"tool_choice": {}}, "tool_choice.type: got none"),
+        ({"stop_sequences": "abc"}, "stop_sequences: got a text, allowed: a list"),
         ({"stop": "x"}, "send stop_sequences"),
         ({"nonsense": 1}, "nonsense: unknown or unsupported field"),
     ],

@@ -10,8 +10,6 @@ from typing import Any
 import pytest
 from openai.types.responses import Response
 
-from generator.openai_api.routes.responses import with_own_names
-from generator.openai_api.schema.errors import ApiError
 from tests.openai_api.conftest import Reply, Translator
 
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}}
@@ -211,15 +209,3 @@ def test_an_error_after_the_first_event_is_a_failed_response(api: Translator) ->
     assert last["type"] == "response.failed"
     assert Response.model_validate(last["response"]).error is not None
     assert ask(api, input="!503", stream=True).status == 503
-
-
-@pytest.mark.parametrize(
-    "told, here",
-    [
-        ("messages[2].content[1].image_url: x", "input.content[1].image_url: x"),
-        ("response_format.json_schema.schema: x", "text.format.schema: x"),
-        ("max_tokens: the prompt has 9 tokens", "max_output_tokens: the prompt has 9 tokens"),
-    ],
-)
-def test_errors_have_the_names_of_this_path(told: str, here: str) -> None:
-    assert with_own_names(ApiError(400, told)).message == here

@@ -74,6 +74,9 @@ def test_what_is_answered_is_as_the_schema_says(api: Translator, tmp_path: Path)
 def test_the_page_tells_of_every_path_and_field_and_loads_nothing(api: Translator) -> None:
     reply = api.get("/docs")
     assert reply.headers["Content-Type"].startswith("text/html")
+    for page in (reply, api.get("/openapi.json")):
+        assert page.headers["X-Content-Type-Options"] == "nosniff"
+        assert "frame-ancestors 'none'" in page.headers["Content-Security-Policy"]
     for path, methods in api.get("/openapi.json").body["paths"].items():
         assert f" {path}</h2>" in reply.text
         for name in _fields(methods):

@@ -24,14 +24,37 @@ OPTION = "--open-admin-apis"
 KEYED = Access(callers=(Caller("ann", "k" * 16),))
 
 
-def posted(path: str, header: str = "") -> bytes:
-    return f"POST {path} HTTP/1.1\r\nHost: x\r\n{header}Content-Length: 2\r\n\r\n{{}}".encode()
+def posted(path: str, header: str = "", body: str = "{}") -> bytes:
+    head = f"POST {path} HTTP/1.1\r\nHost: x\r\n{header}Content-Length: {len(body)}\r\n\r\n"
+    return (head + body).encode()
 
 
 async def test_the_index_is_asked_for_with_the_admin_key() -> None:
     async with open_port(admin_key=KEY) as port:
         assert (await port.ask(posted("/v2/repository/index"))).status == 200
         assert port.triton.asked[0].headers[HTTP_HEADER.decode()] == KEY
+
+
+@pytest.mark.parametrize(
+    "body, told",
+    [
+        *(
+            ('{"ready": "x"}', "ready: "),
+            ('{"ready": 1}', "ready: "),
+            ('{"ready": null}', "ready: "),
+        ),
+        *(("[]", "the body: "), ("5", "the body: "), ("{", "the body: ")),
+        *(('{"ready": true}', ""), ('{"ready" : false }', "")),
+    ],
+)
+async def test_what_the_index_does_not_understand_is_a_mistake_of_its_caller(
+    body: str, told: str
+) -> None:
+    async with open_port() as port:
+        got = await port.ask(posted("/v2/repository/index", body=body))
+        assert got.status == (400 if told else 200)
+        assert told in (got.json["error"] if told else "")
+        assert len(port.triton.asked) == (not told)
 
 
 async def test_a_key_that_was_sent_is_tritonservers_to_judge() -> None:

@@ -204,6 +204,9 @@ async def test_a_page_asks_first_and_reads_then() -> None:
         assert (got.status, got.headers["access-control-allow-origin"]) == (401, "http://page")
         got = await port.ask(f"GET /v2 HTTP/1.1\r\n{BEARER}Origin: http://other\r\n\r\n".encode())
         assert "access-control-allow-origin" not in got.headers
+        assert got.headers["vary"] == "Origin", "the answer to another would differ"
+        got = await port.ask(b"GET /nowhere HTTP/1.1\r\n\r\n")
+        assert (got.status, got.headers["vary"]) == (401, "Origin")
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from tritonclient.grpc import model_config_pb2
@@ -32,8 +31,6 @@ _FORMATS = {
     "UINT32": "I",
     "UINT64": "Q",
 }
-# OpenAI's names in errors, which are no tensors.
-_TENSORS = {"prompt": "text_input", "input": "text_input", "stop": "stop_words"}
 
 
 def datatype(tensor: Any) -> str:
@@ -71,14 +68,6 @@ def answer(response: Any) -> dict[str, Any]:
         elements = _unpacked(output.datatype, data[output.name])
         found[output.name] = elements[0] if len(elements) == 1 else elements
     return found
-
-
-def with_tensor_names(error: ApiError) -> ApiError:
-    """An error that names a field of OpenAI's, about the tensor that it stands for."""
-    name = _TENSORS.get(error.param or "")
-    if error.param is None or name is None:
-        return error
-    return replace(error, message=name + error.message.removeprefix(error.param), param=name)
 
 
 def _packed(name: str, of_type: str, elements: list[Any]) -> bytes:

@@ -30,7 +30,7 @@ _HEADERS = {
 async def page(request: web.Request) -> web.Response:
     """One of PATHS."""
     if request.path == ROOT[:-1]:
-        return web.Response(status=308, headers={"Location": ROOT[1:]})
+        return web.Response(status=308, headers={**_HEADERS, "Location": ROOT[1:]})
     file = _FOLDER / (request.path.removeprefix(ROOT) or _INDEX)
     return web.Response(
         body=file.read_bytes(),

@@ -14,7 +14,6 @@ from aiohttp import web
 from generator.openai_api.access import caller_of
 from generator.openai_api.playground import generate, pages
 from generator.openai_api.playground.models import Models, one_answer
-from generator.openai_api.schema.errors import ApiError
 from generator.openai_api.sending import json_response
 from generator.openai_api.triton.catalog import ServedModel
 from generator.openai_api.triton.client import Triton
@@ -54,9 +53,6 @@ class Playground:
         model = ServedModel(
             config.name, config.name, "", not one_answer(config), config.max_batch_size
         )
-        try:
-            responses = self._triton.responses(model, asked, trace_context(request))
-            async with aclosing(responses) as found:
-                return json_response(generate.answer(await anext(found)))
-        except ApiError as error:
-            raise generate.with_tensor_names(error) from None
+        responses = self._triton.responses(model, asked, trace_context(request))
+        async with aclosing(responses) as found:
+            return json_response(generate.answer(await anext(found)))

@@ -66,7 +66,7 @@ class Answer:
             new.positions = read_positions(chunk.logprobs[position])
             if self.asked.echoes:
                 new.positions = read_positions(chunk.prompt_logprobs) + new.positions
-            known.offset += sum(len(position.sampled.text) for position in new.positions)
+            known.offset += sum(position.sampled.num_characters for position in new.positions)
         num = self.asked.num_prompt_logprobs
         if num is not None:
             new.of_prompt["prompt_logprobs"] = prompt_logprobs(chunk.prompt_logprobs, num)

@@ -7,7 +7,7 @@ as such.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,10 +17,11 @@ from generator.openai_api.reading.read import whole_calls
 from generator.openai_api.schema import json_body
 from generator.openai_api.schema.api import Api, Choice
 from generator.openai_api.schema.body import Body
-from generator.openai_api.schema.errors import bad_field
+from generator.openai_api.schema.errors import ApiError, bad_field
 from generator.openai_api.schema.json_body import kind_of
 from generator.openai_api.schema.logprobs import for_chat
 from generator.openai_api.schema.media import take_media
+from generator.openai_api.schema.names import Names, of_messages
 from generator.openai_api.schema.request import (
     CHAT_FIELDS,
     GenerationRequest,
@@ -65,6 +66,19 @@ def read(body: Mapping[str, Any]) -> GenerationRequest:
         prompt["chat_template_kwargs"] = json.dumps(kwargs)
     read = asked(body, [prompt], {**_lengths(body), **constraint}, _num_logprobs(body))
     return replace(read, tools=tools, media=media, is_chat=True)
+
+
+def read_as(body: Mapping[str, Any], names: Sequence[tuple[str, str]]) -> GenerationRequest:
+    """What a request of another path asks for, which ``body`` was made of: ``names`` are patterns
+    of places here, and what they are called there. Raises ApiError, 400.
+    """
+    own = of_messages(body["messages"], names)
+    try:
+        found = read(body)
+    except ApiError as error:
+        raise Names(own).of(error) from None
+    media = tuple(replace(part, field=own(part.field)) for part in found.media)
+    return replace(found, media=media, names=found.names.then(own))
 
 
 def write(choice: Choice) -> dict[str, Any]:

@@ -41,7 +41,8 @@ _ERRORS = {
 def read(body: Mapping[str, Any]) -> GenerationRequest:
     """What the request asks for. Raises ApiError, 400."""
     stop = body.get("stop_sequences") or []
-    return replace(chat.read(messages.as_chat(body)), told={"stop_sequences": stop})
+    asked = chat.read_as(messages.as_chat(body), messages.NAMES)
+    return replace(asked, told={"stop_sequences": stop})
 
 
 def read_count(body: Mapping[str, Any]) -> GenerationRequest:

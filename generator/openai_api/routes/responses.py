@@ -4,18 +4,16 @@ texts and calls; here they are written as OpenAI's items and events.
 
 from __future__ import annotations
 
-import re
 import time
 import uuid
-from collections.abc import AsyncGenerator, Mapping
-from contextlib import aclosing
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 from generator.openai_api.described import answers
 from generator.openai_api.described.operation import EVENTS, Operation
 from generator.openai_api.routes import chat
-from generator.openai_api.routes.answers import Answer, Chunks
+from generator.openai_api.routes.answers import Answer
 from generator.openai_api.routes.endpoint import Endpoint, TypedEvents, named
 from generator.openai_api.schema import responses
 from generator.openai_api.schema.api import Choice
@@ -25,30 +23,12 @@ from generator.openai_api.schema.request import GenerationRequest
 from generator.openai_api.triton.catalog import CHAT_TASKS
 
 Json = dict[str, Any]
-# The names of chat's fields in its errors, and what they are here.
-_NAMES = (
-    (re.compile(r"^messages(\[\d+\])?"), "input"),
-    (re.compile(r"^response_format(\.json_schema)?"), "text.format"),
-    (re.compile(r"^max_(completion_)?tokens"), "max_output_tokens"),
-    (re.compile(r"\.function\b"), ""),
-)
 
 
 def read(body: Mapping[str, Any]) -> GenerationRequest:
     """What the request asks for. Raises ApiError, 400."""
-    as_chat = responses.as_chat(body)
-    try:
-        return replace(chat.read(as_chat), told=responses.told(body))
-    except ApiError as error:
-        raise with_own_names(error) from None
-
-
-def with_own_names(error: ApiError) -> ApiError:
-    """The same error; chat's fields have their names here."""
-    message, param = error.message, error.param or ""
-    for name, own in _NAMES:
-        message, param = name.sub(own, message), name.sub(own, param)
-    return replace(error, message=message, param=param or None)
+    asked = chat.read_as(responses.as_chat(body), responses.NAMES)
+    return replace(asked, told=responses.told(body))
 
 
 class ResponseWriter(TypedEvents):
@@ -86,15 +66,6 @@ class ResponseWriter(TypedEvents):
         found = [] if self._output else self._open_message()
         found += self._close(self._status)
         return [*found, self._event(f"response.{self._status}", response=self.result())]
-
-    async def events(self, chunks: Chunks) -> AsyncGenerator[bytes, None]:
-        """The response as events. Raises ApiError, in whose text fields have their names here."""
-        try:
-            async with aclosing(super().events(chunks)) as found:
-                async for event in found:
-                    yield event
-        except ApiError as error:
-            raise with_own_names(error) from None
 
     def failed(self, error: ApiError) -> bytes:
         """The response with its error."""

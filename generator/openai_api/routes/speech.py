@@ -7,21 +7,23 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from generator.openai_api.described import answers
 from generator.openai_api.described.operation import FORM, TEXT, Operation
 from generator.openai_api.schema import json_body
 from generator.openai_api.schema.body import Body
-from generator.openai_api.schema.errors import ApiError, bad_field
+from generator.openai_api.schema.errors import bad_field
 from generator.openai_api.schema.json_body import short
+from generator.openai_api.schema.names import Names, by_field
 from generator.openai_api.triton.catalog import ServedModel
 from generator.openai_api.triton.tensors import infer_request, outputs_of, read_texts
 
 # Path -> what the model is to do.
 PATHS = {"/v1/audio/transcriptions": "transcribe", "/v1/audio/translations": "translate"}
 OUTPUTS = ("text_output", "segments", "language", "duration")
+NAMES = Names(by_field({"audio": "file", "return_timestamps": "response_format"}))
 _FORMATS = ("json", "text", "verbose_json", "srt", "vtt")
 _TIMED = ("verbose_json", "srt", "vtt")
 _GRANULARITIES = "timestamp_granularities[]"
@@ -142,13 +144,6 @@ def write(asked: SpeechRequest, found: Speech) -> dict[str, Any] | str:
         for number, one in enumerate(found.segments, start=1)
     ]
     return "\n".join(cues if is_srt else ["WEBVTT\n", *cues])
-
-
-def with_openai_names(error: ApiError) -> ApiError:
-    """The model's ``audio`` is this API's ``file``."""
-    if error.param != "audio":
-        return error
-    return replace(error, message=f"file{error.message.removeprefix('audio')}", param="file")
 
 
 def _value(name: str, given: list[bytes]) -> Any:

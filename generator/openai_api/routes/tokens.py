@@ -17,7 +17,8 @@ from generator.openai_api.schema import json_body
 from generator.openai_api.schema.body import Body
 from generator.openai_api.schema.errors import ApiError, bad_field
 from generator.openai_api.schema.media import MediaPart
-from generator.openai_api.schema.request import GenerationRequest, TensorValue, field
+from generator.openai_api.schema.names import Names, by_field
+from generator.openai_api.schema.request import GenerationRequest, TensorValue
 from generator.openai_api.triton.catalog import COMPLETION_TASKS
 from generator.spec.runtime_rules import TOKENIZER_QUESTION
 
@@ -43,6 +44,7 @@ def _question(
     model: str,
     ask: Mapping[str, Any],
     prompt: Mapping[str, TensorValue],
+    names: Names,
     media: tuple[MediaPart, ...] = (),
 ) -> GenerationRequest:
     """A request that is answered by a model's tokenizer; without a ``model`` by the only one."""
@@ -55,13 +57,14 @@ def _question(
         continuous_usage=False,
         num_logprobs=None,
         media=media,
+        names=names,
     )
 
 
 def of_chat(read: GenerationRequest, **options: Any) -> GenerationRequest:
     """A question for the tokens of a chat's prompt."""
     prompt = {name: value for name, value in read.inputs[0].items() if name in _PROMPT}
-    return _question(read.model, {"ask": "tokenize", **options}, prompt, read.media)
+    return _question(read.model, {"ask": "tokenize", **options}, prompt, read.names, read.media)
 
 
 @dataclass(frozen=True)
@@ -95,16 +98,16 @@ def _read_tokenize(body: Mapping[str, Any]) -> GenerationRequest:
     if prompt is None and body.get("messages") is None:
         raise bad_field("prompt", "none", "a text, or messages")
     if prompt is None:
-        kwargs = {name: body[name] for name in _TEMPLATE if body.get(name) is not None}
-        kwargs = {**(field(body, "chat_template_kwargs", json_body.json_object) or {}), **kwargs}
-        given = {name: body.get(name) for name in ("messages", "tools")}
+        given = {name: body.get(name) for name in (*_PROMPT, *_TEMPLATE)}
         # Which model it is, is chosen later.
-        read = chat.read({**given, "model": model or "any", "chat_template_kwargs": kwargs})
-        return replace(of_chat(read, **options), model=model)
+        read = chat.read({**given, "model": model or "any"})
+        names = replace(read.names, advice={"send text_input": "send prompt"})
+        return replace(of_chat(read, **options), model=model, names=names)
     for name in (*_PROMPT, "continue_final_message"):
         if body.get(name):
             raise bad_field(name, "a value", "none with prompt")
-    return _question(model, {"ask": "tokenize", **options}, {"text_input": prompt})
+    ask = {"ask": "tokenize", **options}
+    return _question(model, ask, {"text_input": prompt}, _names("prompt"))
 
 
 def _read_detokenize(body: Mapping[str, Any]) -> GenerationRequest:
@@ -112,11 +115,15 @@ def _read_detokenize(body: Mapping[str, Any]) -> GenerationRequest:
     if body.get("tokens") is None:
         raise bad_field("tokens", "none", "a list of integers")
     tokens = {"text_input": json.dumps(body["tokens"])}
-    return _question(body.get("model") or "", {"ask": "detokenize"}, tokens)
+    return _question(body.get("model") or "", {"ask": "detokenize"}, tokens, _names("tokens"))
 
 
 def _read_info(query: Mapping[str, Any]) -> GenerationRequest:
-    return _question(query.get("model") or "", {"ask": "info"}, {"text_input": "-"})
+    return _question(query.get("model") or "", {"ask": "info"}, {"text_input": "-"}, Names())
+
+
+def _names(name: str) -> Names:
+    return Names(by_field({"text_input": name}))
 
 
 TOKENS = (

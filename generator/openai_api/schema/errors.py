@@ -51,6 +51,13 @@ def model_is_loading(name: str) -> ApiError:
     return ApiError(503, message, param="model", code="unavailable")
 
 
+def served_elsewhere(name: str, task: str) -> ApiError:
+    """The model is there, but no path of this port is for its task."""
+    path = f"POST /v2/models/{name}/infer"
+    message = f"model: '{name}' is a {task} model; ask Triton's own HTTP port for it: {path}"
+    return ApiError(400, message, param="model")
+
+
 def wrong_task(name: str, task: str, tasks: Sequence[str], served: list[str]) -> ApiError:
     """The model is there, but this path is not for it but for ``tasks``."""
     allowed = ", ".join(served) or "none, no such model is ready"

@@ -9,20 +9,18 @@ from typing import Any
 from generator.openai_api.schema import json_body
 from generator.openai_api.schema.errors import ApiError, bad_field
 from generator.openai_api.schema.json_body import Json, kind_of, short
+from generator.openai_api.schema.names import Placed, top
 
 
 @dataclass(frozen=True)
 class Items:
-    """Reads what lies within the field ``param``, which its errors name; ``part`` makes a part of a
-    chat's message of one at a place.
-    """
+    """``part`` makes a part of a chat's message of one at a place."""
 
-    param: str
     part: Callable[[str, Json], Json]
 
     def bad(self, where: str, got: str, allowed: str) -> ApiError:
         """Something that is not as it should be."""
-        return bad_field(where, got, allowed, self.param)
+        return bad_field(where, got, allowed, top(where))
 
     def bad_kind(self, where: str, kind: Any, allowed: str) -> ApiError:
         """A name that is none of those allowed."""
@@ -50,7 +48,7 @@ class Items:
 
     def content(self, listed: Sequence[tuple[str, Json]]) -> str | list[Json]:
         """A chat's content of parts: a text, or parts where some are none."""
-        parts = [self.part(where, part) for where, part in listed]
+        parts: list[Json] = [Placed(where, self.part(where, part)) for where, part in listed]
         if all(part["type"] == "text" for part in parts):
             return "\n".join(part["text"] for part in parts)
         return parts

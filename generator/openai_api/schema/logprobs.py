@@ -1,8 +1,9 @@
 """Log-probabilities: the model's own form to OpenAI's two.
 
 The model gives a JSON list with an object per token, ``{"<token_id>": {"logprob", "rank",
-"decoded_token"}, ...}``: the sampled token first, then the others by rank. A prompt's first token
-has the logprob null: nothing comes before it.
+"decoded_token"}, ...}``: the sampled token first, then the others by rank. One that is a part of a
+character has its ``bytes`` too. A prompt's first token has the logprob null: nothing comes before
+it.
 """
 
 from __future__ import annotations
@@ -23,6 +24,19 @@ class Entry:
     text: str
     logprob: float | None
     rank: int
+    bytes: Sequence[int] | None = None
+
+    @property
+    def continues(self) -> bool:
+        """Whether it begins within a character."""
+        return self.bytes is not None and any(map(_is_within, self.bytes[:1]))
+
+    @property
+    def num_characters(self) -> int:
+        """How many characters begin in it."""
+        if self.bytes is None:
+            return len(self.text)
+        return sum(not _is_within(byte) for byte in self.bytes)
 
 
 @dataclass(frozen=True)
@@ -38,7 +52,12 @@ def read_positions(text: str) -> list[Position]:
     positions = []
     for tokens in json.loads(text):
         entries = [
-            Entry(token["decoded_token"], _at_least(token["logprob"]), token["rank"])
+            Entry(
+                token["decoded_token"],
+                _at_least(token["logprob"]),
+                token["rank"],
+                token.get("bytes"),
+            )
             for token in tokens.values()
         ]
         positions.append(Position(entries[0], tuple(sorted(entries, key=lambda entry: entry.rank))))
@@ -71,13 +90,14 @@ def for_completion(
 ) -> dict[str, Any]:
     """The form of /v1/completions: four lists, one element per token each.
 
-    ``first_offset`` is where in the choice's text the first token begins. Of tokens that read
+    ``first_offset`` is where in the choice's text the first token begins; one that begins within a
+    character is where that begins. Of tokens that read
     alike, ``top_logprobs`` has the likeliest.
     """
     offsets, offset = [], first_offset
     for position in positions:
-        offsets.append(offset)
-        offset += len(position.sampled.text)
+        offsets.append(max(0, offset - position.sampled.continues))
+        offset += position.sampled.num_characters
     top = None
     if num_alternatives:
         top = [
@@ -106,8 +126,13 @@ def for_chat(positions: Sequence[Position], num_alternatives: int) -> dict[str, 
     return {"content": content, "refusal": None}
 
 
+def _is_within(byte: int) -> bool:
+    """Whether a byte of UTF-8 goes on with a character."""
+    return 0x80 <= byte < 0xC0
+
+
 def _chat_entry(entry: Entry) -> dict[str, Any]:
-    """``bytes`` is null for a token that is only a part of a character."""
+    """``bytes`` is null where they are not known, of a token that is only a part of a character."""
     whole = "\ufffd" not in entry.text
-    as_bytes = list(entry.text.encode()) if whole else None
+    as_bytes = list(entry.text.encode()) if whole else entry.bytes
     return {"token": entry.text, "logprob": entry.logprob, "bytes": as_bytes}

@@ -12,6 +12,7 @@ from typing import Any
 from generator.openai_api.schema import json_body
 from generator.openai_api.schema.errors import ApiError, bad_field
 from generator.openai_api.schema.json_body import kind_of
+from generator.openai_api.schema.names import top
 
 # The types of parts that hold a file, and the tensor that it goes to; audio_url is vLLM's.
 _TENSORS = {"image_url": "image", "input_audio": "audio", "audio_url": "audio"}
@@ -74,8 +75,8 @@ def with_places(error: ApiError, media: Sequence[MediaPart]) -> ApiError:
     fields = [part.field for part in media if part.tensor == element[1]]
     if int(element[2]) >= len(fields):
         return error
-    message = fields[int(element[2])] + error.message[element.end() :]
-    return replace(error, message=message, param="messages")
+    field = fields[int(element[2])]
+    return replace(error, message=field + error.message[element.end() :], param=top(field))
 
 
 def _media_part(field: str, of_type: str, value: Any) -> MediaPart:

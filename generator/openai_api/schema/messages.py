@@ -15,6 +15,7 @@ from generator.openai_api.schema.body import Body
 from generator.openai_api.schema.errors import ApiError, bad_field
 from generator.openai_api.schema.items import Items
 from generator.openai_api.schema.json_body import Check, Json, kind_of, only, short
+from generator.openai_api.schema.names import Placed
 from generator.openai_api.schema.request import CHAT_FIELDS
 
 
@@ -26,6 +27,13 @@ def _instead(instead: str) -> Check:
 def _blocks(name: str, content: Any) -> list[tuple[str, Json]]:
     """Each with its place."""
     return _ITEMS.listed(name, content)
+
+
+@json_body.takes(type="array", items={"type": "string"})
+def _stops(name: str, value: Any) -> list[str]:
+    if not isinstance(value, list):
+        raise bad_field(name, kind_of(value), "a list of texts")
+    return json_body.texts(name, value)
 
 
 @json_body.takes(
@@ -59,7 +67,7 @@ _OWN: dict[str, Check] = {
     "system": _blocks,
     "messages": json_body.json_list,
     "max_tokens": json_body.integer,
-    "stop_sequences": json_body.texts,
+    "stop_sequences": _stops,
     "metadata": json_body.json_object,
     "tools": json_body.objects,
     "tool_choice": json_body.json_object,
@@ -76,6 +84,23 @@ BODY = Body({**CHAT_FIELDS, **_OF_CHAT, **_OWN}, ("model", "messages", "max_toke
 COUNTED = Body({**BODY.fields, "stream": only(False)}, ("model", "messages"))
 _USUAL_EFFORT = "high"  # where nothing is said
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
+# The names of chat's fields in its errors, and what they are here.
+NAMES = (
+    (r"^system\.content", "system"),
+    (r"^(tools\[\d+\])\.function\.parameters", r"\1.input_schema"),
+    (r"^(tools\[\d+\])\.function", r"\1"),
+    (r"\.function\.arguments", ".input"),
+    (r"\.function\.name", ".name"),
+    (r"\.image_url(\.url)?$", ".source"),
+    (r"^tool_choice\.function", "tool_choice"),
+    (r"^parallel_tool_calls", "tool_choice.disable_parallel_tool_use"),
+    (r"^response_format(\.json_schema)?", "output_config.format"),
+    (r"^reasoning_effort", "output_config.effort"),
+    (r"^max_completion_tokens", "max_tokens"),
+    (r"^(chat_template_kwargs\.)?continue_final_message", "messages"),
+    (r"^stop$", "stop_sequences"),
+    (r"^user$", "metadata.user_id"),
+)
 
 
 def as_chat(body: Mapping[str, Any]) -> Json:
@@ -88,7 +113,7 @@ def as_chat(body: Mapping[str, Any]) -> Json:
     chat["max_completion_tokens"] = json_body.integer("max_tokens", body["max_tokens"])
     if body.get("stop_sequences"):
         # With it in the text it shows which one ended the answer.
-        chat["stop"] = json_body.texts("stop_sequences", body["stop_sequences"])
+        chat["stop"] = body["stop_sequences"]
         chat["include_stop_str_in_output"] = True
     if body.get("metadata"):
         chat["user"] = json_body.json_object("metadata", body["metadata"]).get("user_id")
@@ -108,7 +133,7 @@ def _system(body: Mapping[str, Any]) -> list[Json]:
     content = _ITEMS.content(_blocks("system", body["system"]))
     if not isinstance(content, str):
         raise bad_field("system", "another block", "texts")
-    return [{"role": "system", "content": content}]
+    return [Placed("system", {"role": "system", "content": content})]
 
 
 def _messages(body: Mapping[str, Any]) -> list[Json]:
@@ -119,7 +144,8 @@ def _messages(body: Mapping[str, Any]) -> list[Json]:
             allowed = "user or assistant; instructions are sent as system"
             raise _ITEMS.bad_kind(f"{where}.role", role, allowed)
         turn = _of_user if role == "user" else _of_assistant
-        messages += turn(_blocks(f"{where}.content", message.get("content")))
+        blocks = _blocks(f"{where}.content", message.get("content"))
+        messages += (Placed(where, one) for one in turn(blocks))
     return messages
 
 
@@ -145,7 +171,7 @@ def _of_assistant(blocks: list[tuple[str, Json]]) -> list[Json]:
             arguments = json_body.json_object(f"{at}.input", block.get("input"))
             name, call_id = (_ITEMS.text(at, block, field) for field in ("name", "id"))
             function = {"name": name, "arguments": json.dumps(arguments)}
-            calls.append({"id": call_id, "type": "function", "function": function})
+            calls.append(Placed(at, {"id": call_id, "type": "function", "function": function}))
         elif block.get("type") == "thinking":
             thoughts.append(_ITEMS.text(at, block, "thinking"))
         elif block.get("type") != "redacted_thinking":  # nobody here can read it
@@ -176,24 +202,25 @@ def _part(where: str, block: Json) -> Json:
     raise _ITEMS.bad(f"{where}.source.type", "another type", "base64 or url")
 
 
-_ITEMS = Items("messages", _part)
+_ITEMS = Items(_part)
 
 
 def _tools(body: Mapping[str, Any]) -> Json:
-    choice = json_body.json_object("tool_choice", body.get("tool_choice") or {})
+    choice = {"type": "auto"} if body.get("tool_choice") is None else body["tool_choice"]
     found: Json = {}
     if choice.get("disable_parallel_tool_use"):
         found["parallel_tool_calls"] = False
     if body.get("tools"):
         listed = json_body.json_list("tools", body["tools"])
         found["tools"] = [_tool(f"tools[{number}]", tool) for number, tool in enumerate(listed)]
-    kind = choice.get("type", "auto")
+    kind = choice.get("type")
     if kind == "tool":
         found["tool_choice"] = {"type": "function", "function": {"name": choice.get("name")}}
     elif isinstance(kind, str) and kind in _CHOICES:
         found["tool_choice"] = _CHOICES[kind]
     else:
-        raise bad_field("tool_choice.type", "another value", "auto, any, tool or none")
+        got = "none" if kind is None else "another value"
+        raise bad_field("tool_choice.type", got, "auto, any, tool or none")
     return found
 
 

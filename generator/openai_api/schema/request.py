@@ -16,7 +16,9 @@ from generator.openai_api.schema import json_body
 from generator.openai_api.schema.errors import ApiError, bad_field
 from generator.openai_api.schema.json_body import Check, kind_of, only, short
 from generator.openai_api.schema.media import MediaPart
+from generator.openai_api.schema.names import Names
 from generator.openai_api.schema.response_format import constraint
+from generator.openai_api.schema.sent_names import SentNames
 from generator.openai_api.schema.tools import Tools
 from generator.spec.runtime_rules import CACHE_SALT
 
@@ -94,7 +96,7 @@ class GenerationRequest:
     ``returns_token_ids`` where tokens are told by their ids;
     ``tools`` are those whose calls the answer may hold; ``media`` are the files of a chat;
     ``told`` is what an answer repeats of its request. ``is_chat`` where the answer is read as its
-    model's family writes it.
+    model's family writes it. ``names`` are those that a model's errors have for its caller.
     """
 
     model: str
@@ -111,6 +113,7 @@ class GenerationRequest:
     media: tuple[MediaPart, ...] = ()
     told: Mapping[str, Any] = dataclass_field(default_factory=dict)
     is_chat: bool = False
+    names: Names = dataclass_field(default_factory=Names)
 
     @property
     def outputs(self) -> list[str]:
@@ -160,6 +163,7 @@ def asked(
         num_prompt_logprobs=num_prompt_logprobs,
         echoes=echoes,
         returns_token_ids=bool(body.get("return_token_ids")),
+        names=SentNames.of(body, parameters, sampling).names,
     )
 
 

@@ -14,6 +14,7 @@ from generator.openai_api.schema.body import Body
 from generator.openai_api.schema.errors import ApiError, bad_field
 from generator.openai_api.schema.items import Items
 from generator.openai_api.schema.json_body import Check, Json, kind_of, only, short
+from generator.openai_api.schema.names import Placed
 from generator.openai_api.schema.request import CHAT_FIELDS
 
 
@@ -59,6 +60,19 @@ _OWN: dict[str, Check] = {
     "max_tool_calls": json_body.anything,
     "prompt_cache_retention": json_body.anything,
 }
+# The names of chat's fields in its errors, and what they are here.
+NAMES = (
+    (r"^instructions\.content", "instructions"),
+    (r"^messages$", "input"),
+    (r"^input\.content", "input"),
+    (r"^tool_choice\.allowed_tools", "tool_choice"),
+    (r"\.function\b", ""),
+    (r"\.image_url\.url$", ".image_url"),
+    (r"^response_format(\.json_schema)?", "text.format"),
+    (r"^max_(completion_)?tokens", "max_output_tokens"),
+    (r"^reasoning_effort", "reasoning.effort"),
+    (r"^logprobs", "include"),
+)
 # A response tells of it again.
 _TOLD: dict[str, Check] = {"metadata": json_body.json_object}
 BODY = Body({**CHAT_FIELDS, **_OF_CHAT, **_TOLD, **_OWN}, ("model", "input"))
@@ -126,9 +140,10 @@ def _messages(body: Mapping[str, Any]) -> list[Json]:
     messages: list[Json] = []
     if body.get("instructions"):
         text = json_body.text("instructions", body["instructions"])
-        messages.append({"role": "system", "content": text})
+        system = {"role": "system", "content": text}
+        messages.append(Placed("instructions", system))
     for number, item in enumerate(json_body.json_list("input", items)):
-        _add_item(messages, f"input[{number}]", item)
+        _add_item(messages, "input" if isinstance(given, str) else f"input[{number}]", item)
     return messages
 
 
@@ -155,7 +170,7 @@ def _add_message(messages: list[Json], where: str, item: Json) -> None:
     if role == "assistant" and last.get("content", "") is None and "tool_calls" not in last:
         last["content"] = content  # after its reasoning
         return
-    messages.append({"role": role, "content": content})
+    messages.append(Placed(where, {"role": role, "content": content}))
 
 
 def _add_reasoning(messages: list[Json], where: str, item: Json) -> None:
@@ -163,7 +178,8 @@ def _add_reasoning(messages: list[Json], where: str, item: Json) -> None:
     parts = _PARTS.listed(f"{where}.content", item.get("content") or [])
     text = "\n".join(_PARTS.text(at, part, "text") for at, part in parts)
     if text:
-        messages.append({"role": "assistant", "content": None, "reasoning_content": text})
+        message = {"role": "assistant", "content": None, "reasoning_content": text}
+        messages.append(Placed(where, message))
 
 
 def _add_call(messages: list[Json], where: str, item: Json) -> None:
@@ -172,16 +188,17 @@ def _add_call(messages: list[Json], where: str, item: Json) -> None:
         _PARTS.text(where, item, field) for field in ("name", "arguments", "call_id")
     )
     if not messages or messages[-1]["role"] != "assistant":
-        messages.append({"role": "assistant", "content": None})
+        messages.append(Placed(where, {"role": "assistant", "content": None}))
     function = {"name": name, "arguments": arguments}
-    call = {"id": call_id, "type": "function", "function": function}
+    call = Placed(where, {"id": call_id, "type": "function", "function": function})
     messages[-1].setdefault("tool_calls", []).append(call)
 
 
 def _add_output(messages: list[Json], where: str, item: Json) -> None:
     call_id = _PARTS.text(where, item, "call_id")
     content = _PARTS.content(_PARTS.listed(f"{where}.output", item.get("output")))
-    messages.append({"role": "tool", "tool_call_id": call_id, "content": content})
+    message = {"role": "tool", "tool_call_id": call_id, "content": content}
+    messages.append(Placed(where, message))
 
 
 _ITEMS: dict[str, Callable[[list[Json], str, Json], None]] = {
@@ -208,7 +225,7 @@ def _part(where: str, part: Json) -> Json:
     raise _PARTS.bad(where, got, allowed)
 
 
-_PARTS = Items("input", _part)
+_PARTS = Items(_part)
 
 
 def _tool(where: str, tool: Json) -> Json:

@@ -17,6 +17,7 @@ from generator.openai_api.schema.errors import (
     bad_field,
     model_is_loading,
     model_not_found,
+    served_elsewhere,
     wrong_task,
 )
 from generator.spec.triton_models import (
@@ -85,6 +86,7 @@ class Catalog:
         self._source = source
         self._to_be_served = to_be_served
         self._models: dict[str, ServedModel] = {}
+        self._elsewhere: dict[str, str] = {}  # the tasks of models that no path here is for
         self._read_at_s: float | None = None
         self._reading = asyncio.Lock()
 
@@ -98,8 +100,8 @@ class Catalog:
 
     async def find(self, name: str, tasks: Sequence[str] = ()) -> ServedModel:
         """The model of that name; without a name the only one. Raises ApiError: 400 where several
-        could be meant; 404 where there is none, or it is of none of ``tasks``; 503 while it is
-        being loaded.
+        could be meant, or no path here is for its task; 404 where there is none, or it is of none
+        of ``tasks``; 503 while it is being loaded.
         """
         if not name:
             return self._only_one(await self.models(), tasks)
@@ -108,6 +110,8 @@ class Catalog:
             found = _of_name(name, await self.models(_MISSES_GOOD_FOR_S))
         if found is None and await self._is_being_loaded(name.partition(":")[0]):
             raise model_is_loading(name)
+        if found is None and tasks and name in self._elsewhere:
+            raise served_elsewhere(name, self._elsewhere[name])
         if found is None:
             raise model_not_found(name, self._named(tasks))
         if tasks and found.task not in tasks:
@@ -156,17 +160,21 @@ class Catalog:
                 return
             raise
         configs = await asyncio.gather(*map(self._source.config, names))
-        found = [served_model(config) for config in configs if config is not None]
-        self._models = {one.name: one for model in found if model for one in with_adapters(model)}
+        known = filter(None, map(served_model, filter(None, configs)))
+        found = [one for model in known for one in with_adapters(model)]
+        self._models = {one.name: one for one in found if one.task in ALL_TASKS}
+        self._elsewhere = {one.name: one.task for one in found if one.task not in ALL_TASKS}
         self._read_at_s = time.monotonic()
 
 
 def served_model(config: Any) -> ServedModel | None:
-    """What users see of a model of Triton's: nothing of a front, its engine stands for both."""
+    """What users see of a model of Triton's: nothing of a front, its engine stands for both, nor
+    of a model that is none of models.yaml's.
+    """
     parameters = {name: value.string_value for name, value in config.parameters.items()}
     role = parameters.get(ROLE_PARAMETER)
     task = parameters.get(TASK_PARAMETER)
-    if task is None or task not in ALL_TASKS or role not in ("engine", "whole", "ensemble"):
+    if task is None or role not in ("engine", "whole", "ensemble"):
         return None
     streams = role == "engine"
     name = config.name.removesuffix(ENGINE_SUFFIX) if streams else config.name

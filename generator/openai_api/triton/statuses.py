@@ -1,4 +1,5 @@
-"""Triton's errors as OpenAI's: by their gRPC status, or, on a stream, by their text alone.
+"""Triton's errors as OpenAI's: by their gRPC status, or, on a stream, by their text alone. Fields
+have the models' names in them.
 
 On a stream Triton sends no status with an error. The models' own texts tell: one about the request
 begins with the field it is about, one about load says to try again.
@@ -11,6 +12,7 @@ import re
 import grpc
 
 from generator.openai_api.schema.errors import ApiError
+from generator.openai_api.schema.names import HEAD, top
 from generator.openai_api.triton.request_headers import without_label
 
 # What Triton says of a model that it knows; of others, that they are not found.
@@ -33,21 +35,15 @@ _NO_CONNECTION = re.compile(
     r"|resolution|broken pipe|endpoint|transport|server shutdown|stream removed",
     re.IGNORECASE,
 )
-# ``temperature: got -1``, ``messages[0].content: got 1``, ``text_input and messages: both given``
-_FIELD = re.compile(
-    r"(?:sampling_parameters: )?([a-z_]+)(?=(?:\[\d+\][\w.\[\]]*)?(?: and [a-z_]+)?: )"
-)
 _UNAVAILABLE = re.compile(
     r"try again|shutting down|not ready|no available versions|not healthy|unavailable",
     re.IGNORECASE,
 )
 # Of a prompt that the model's context does not hold.
-_TOO_LONG = re.compile(r"\w+: the prompt has (.+); this model's context holds (\d+)")
+_TOO_LONG = re.compile(r"\w+: the prompt has ((\d+).*); this model's context holds (\d+)")
 # Of a tensor that models of another task have.
 _NO_INPUT = re.compile(r"unexpected inference input '(\w+)' for model")
 _NOT_FOUND = re.compile(r"unknown model|is not found", re.IGNORECASE)
-# The models' names for what OpenAI's API calls otherwise.
-_OTHER_NAMES = {"text_input": "prompt", "input_ids": "prompt", "stop_words": "stop"}
 
 
 def of_status(code: grpc.StatusCode, details: str) -> ApiError:
@@ -61,7 +57,7 @@ def of_status(code: grpc.StatusCode, details: str) -> ApiError:
 def of_text(text: str) -> ApiError:
     """The error for the text that a stream ended with."""
     text = without_label(text)
-    if _FIELD.match(text):
+    if HEAD.match(text):
         return _error(400, text)
     if _NOT_FOUND.search(text):
         return _error(404, text)
@@ -71,23 +67,22 @@ def of_text(text: str) -> ApiError:
 def _error(status: int, text: str) -> ApiError:
     unknown = _NO_INPUT.search(text)
     if unknown:
-        return _error(400, f"{unknown[1]}: this model takes none")
+        hint = "; send text_input" if unknown[1] == "messages" else ""
+        return _error(400, f"{unknown[1]}: this model takes none{hint}")
     too_long = _TOO_LONG.match(text)
     if too_long:
         return _context_length_exceeded(*too_long.groups())
-    found = _FIELD.match(text) if status == 400 else None
-    if found is None:
-        return ApiError(status, text, code=_CODES.get(status))
-    name = _OTHER_NAMES.get(found[1], found[1])
-    return ApiError(status, name + text[found.end(1) :], param=name)
+    found = HEAD.match(text) if status == 400 else None
+    return ApiError(status, text, found and top(found[1] or found[2]), _CODES.get(status))
 
 
-def _context_length_exceeded(got: str, most: str) -> ApiError:
+def _context_length_exceeded(got: str, num_tokens: str, most: str) -> ApiError:
     """OpenAI's own words and code, and Anthropic's "prompt is too long", by which clients know it
-    and ask for less.
+    and ask for less. It is about max_tokens where the prompt alone would fit.
     """
+    param = "max_tokens" if int(num_tokens) < int(most) else "text_input"
     text = (
         f"This model's maximum context length is {most} tokens. However, the prompt is too long: "
         f"it has {got}. Please reduce the length of the prompt or of the answer."
     )
-    return ApiError(400, text, param="max_tokens", code="context_length_exceeded")
+    return ApiError(400, text, param, code="context_length_exceeded")

@@ -115,6 +115,14 @@ def checked_object(body: bytes, alias: str = "") -> bytes:
     return _ENCODER.encode(fields)
 
 
+def checked_index(body: bytes) -> bytes:
+    """The body of a question for the repository's index, written anew. Raises RefusedError."""
+    ready = _decoded(_OBJECT, body).get("ready")
+    if ready is not None and bytes(ready) not in (b"true", b"false"):
+        raise RefusedError(400, "ready: got another value, allowed: true or false")
+    return checked_object(body)
+
+
 def _check_size(body: bytes) -> None:
     num_values = body.count(b",") + 1
     if num_values > MAX_VALUES:

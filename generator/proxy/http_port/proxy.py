@@ -14,7 +14,12 @@ from urllib.parse import quote
 from generator.proxy import cors
 from generator.proxy.admin import HTTP_HEADER, needs_key
 from generator.proxy.callers import Callers
-from generator.proxy.http_port.json_bodies import checked_infer, checked_object, endpoint_of
+from generator.proxy.http_port.json_bodies import (
+    checked_index,
+    checked_infer,
+    checked_object,
+    endpoint_of,
+)
 from generator.proxy.http_port.request import Request
 from generator.proxy.http_port.upstream import Pool, Question, Upstream
 from generator.proxy.refusal import RefusedError
@@ -92,7 +97,7 @@ class HttpProxy:
     def judge(self, request: Request, address: str) -> None:
         """What can be said against a request before its body comes."""
         if request.method == b"OPTIONS":
-            if not cors.headers(self.access, request.text_of(b"origin")):
+            if not cors.allows(self.access, request.text_of(b"origin")):
                 request.refuse(405, "got OPTIONS, allowed: GET, POST", {"Allow": "GET, POST"})
             return
         if request.length > self._max_body:
@@ -159,6 +164,8 @@ class HttpProxy:
     def _checked_other(self, request: Request, endpoint: str, body: bytes, alias: str) -> bytes:
         if endpoint in _GENERATE:
             return checked_object(body, alias)
+        if request.path == _INDEX_PATH:
+            return checked_index(body)
         is_admin = _ADMIN_PATH.match(request.path)
         return checked_object(body) if is_admin else b""  # others have no body to be read
 

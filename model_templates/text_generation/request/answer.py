@@ -19,7 +19,8 @@ from hf_runtime.request.responder import Responder, strings
 
 from ..sequence.sequence import Sequence, Token, TokenLogprobs, Update
 
-Decode = Callable[[int], str]  # of one token, special ones too
+# Of one token, special ones too: as token_text.py has it.
+Describe = Callable[[int], dict[str, Any]]
 OUTPUTS = (
     "text_output",
     "finish_reason",
@@ -114,7 +115,7 @@ class Answer(OneAnswer):
         responder: Responder,
         choices: list[list[Choice]],
         wanted: frozenset[str],
-        decode: Decode,
+        describe: Describe,
         *,
         streams: bool,
         batched: bool,
@@ -126,7 +127,7 @@ class Answer(OneAnswer):
         self._places: dict[Sequence, Choice] = {}
         self._choices = [choice for row in choices for choice in row]
         self._wanted = wanted
-        self._decode = decode
+        self._describe = describe
         num_choices = len(choices[0])
         self._shape = (len(choices), num_choices) if batched else (num_choices,)
         self._one_each = (len(choices), 1) if batched else (1,)
@@ -183,7 +184,7 @@ class Answer(OneAnswer):
         if name == "cumulative_logprob":
             return np.array([choice.cumulative_logprob for choice in choices], dtype=np.float32)
         if name == "logprobs":
-            return strings([logprobs_json(choice.tokens, self._decode) for choice in choices])
+            return strings([logprobs_json(choice.tokens, self._describe) for choice in choices])
         if name == "num_output_tokens":
             return np.array([len(choice.tokens) for choice in choices], dtype=np.uint32)
         if name == "token_ids":
@@ -202,37 +203,37 @@ class Answer(OneAnswer):
         told = [None if choice.knows_prompt else choice.sequence for choice in choices]
         if name == "prompt_token_ids":
             return strings([_NOTHING_NEW if s is None else _json(_sent(s)) for s in told])
-        decode = self._decode
-        return strings([_NOTHING_NEW if s is None else prompt_json(s, decode) for s in told])
+        describe = self._describe
+        return strings([_NOTHING_NEW if s is None else prompt_json(s, describe) for s in told])
 
 
-def logprobs_json(tokens: Iterable[Token], decode: Decode) -> str:
-    """A JSON list with an object for each token: token_id -> logprob, rank, decoded_token; the
-    sampled token first, then the likeliest others.
+def logprobs_json(tokens: Iterable[Token], describe: Describe) -> str:
+    """A JSON list with an object for each token: token_id -> logprob, rank, decoded_token, and
+    the bytes of a part of a character; the sampled token first, then the likeliest others.
     """
     entries = []
     for token in tokens:
         assert token.logprobs is not None
-        entries.append(_entry(token.id, token.logprobs, decode))
+        entries.append(_entry(token.id, token.logprobs, describe))
     return _json(entries)
 
 
-def prompt_json(sequence: Sequence, decode: Decode) -> str:
+def prompt_json(sequence: Sequence, describe: Describe) -> str:
     """The same of a prompt's tokens as far as they are known. Nothing comes before the first one:
     its logprob and rank are null.
     """
     token_ids = sequence.prompt_token_ids
-    first = {"logprob": None, "rank": None, "decoded_token": decode(token_ids[0])}
+    first = {"logprob": None, "rank": None, **describe(token_ids[0])}
     entries: list[dict[str, Any]] = [{str(token_ids[0]): first}]
     for token_id, found in zip(token_ids[1:], sequence.prompt_logprobs, strict=False):
-        entries.append(_entry(token_id, found, decode))
+        entries.append(_entry(token_id, found, describe))
     return _json(entries)
 
 
-def _entry(token_id: int, found: TokenLogprobs, decode: Decode) -> dict[str, Any]:
+def _entry(token_id: int, found: TokenLogprobs, describe: Describe) -> dict[str, Any]:
     listed = ((token_id, found.logprob, found.rank), *found.alternatives)
     return {
-        str(token_id): {"logprob": logprob, "rank": rank, "decoded_token": decode(token_id)}
+        str(token_id): {"logprob": logprob, "rank": rank, **describe(token_id)}
         for token_id, logprob, rank in listed
     }
 

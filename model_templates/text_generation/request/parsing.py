@@ -120,7 +120,7 @@ class PromptReader:
     default_timeout_ms: int | None = None
     max_timeout_ms: int | None = None
     vocab_size: int | None = None
-    max_messages: int | None = None
+    max_model_len: int | None = None
     decoder_start: DecoderStart | None = None
     adapters: tuple[str, ...] = ()
 
@@ -148,9 +148,9 @@ class PromptReader:
     def read_messages(self, row: dict[str, Any]) -> list[Any]:
         """A row's chat, of which nothing but its length is checked. Raises RequestError."""
         messages = read_list("messages", row["messages"], self.max_json_characters)
-        if self.max_messages is not None and len(messages) > self.max_messages:
+        if self.max_model_len is not None and len(messages) > self.max_model_len:
             raise RequestError(
-                f"messages: got {len(messages)}, allowed: at most {self.max_messages}, as many as "
+                f"messages: got {len(messages)}, allowed: at most {self.max_model_len}, as many as "
                 "this model's context holds tokens"
             )
         return messages
@@ -329,7 +329,7 @@ def _generation(
     """Makes the tokens of a row whose options are checked."""
     lora_name = reader.lora_name(row)
     prompt = reader.of_token_ids(row) if row["input_ids"] else reader.read_prompt(row)
-    prompt = _truncated(prompt, row["truncate_prompt_tokens"])
+    prompt = _truncated(prompt, _most_prompt_tokens(row, params, reader.max_model_len))
     if row["max_tokens"] is None:
         default = reader.default_max_tokens(len(prompt.token_ids))
         params = params.with_max_tokens(max(default, params.min_tokens))
@@ -371,12 +371,26 @@ def _priority(number: int) -> int:
     return number
 
 
+def _most_prompt_tokens(
+    row: dict[str, Any], params: SamplingParams, max_model_len: int | None
+) -> int | None:
+    """How many of a prompt's tokens a row keeps, None for all; its -1 is as many as the context
+    holds beside the answer.
+    """
+    most: int | None = row["truncate_prompt_tokens"]
+    if most == -1 and max_model_len is not None:
+        answer = params.max_tokens if row["max_tokens"] is not None else max(1, params.min_tokens)
+        return max(1, max_model_len - answer)
+    if most is not None and most < 1:
+        allowed = "1 and more, -1 for as many as fit"
+        raise RequestError(f"truncate_prompt_tokens: got {shown(most)}, allowed: {allowed}")
+    return most
+
+
 def _truncated(prompt: Prompt, most: int | None) -> Prompt:
     """The prompt's last tokens, as vLLM has it."""
     if most is None:
         return prompt
-    if most < 1:
-        raise RequestError(f"truncate_prompt_tokens: got {shown(most)}, allowed: 1 and more")
     if prompt.source is not None or prompt.decoder_start is not None:
         what = "what an encoder reads, an image or a sound"
         raise RequestError(f"truncate_prompt_tokens: got {most} for {what}, allowed: null")

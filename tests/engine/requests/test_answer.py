@@ -41,6 +41,10 @@ class Recorder:
         return False
 
 
+def described(token_id: int) -> dict[str, Any]:
+    return {"decoded_token": str(token_id)}
+
+
 class Asked:
     """An answer of ``rows`` rows with ``n`` choices each, and its sequences."""
 
@@ -54,7 +58,7 @@ class Asked:
             self.responder,
             choices,
             ALL,
-            str,
+            described,
             streams=streams,
             batched=batched,
         )
@@ -156,7 +160,7 @@ def test_an_answer_that_was_sent_can_fail_no_more() -> None:
 
 def test_logprobs_name_the_sampled_token_first() -> None:
     token = Token(5, TokenLogprobs(-2.5, 3, ((1, -0.25, 1), (9, -1.5, 2))))
-    (entry,) = json.loads(logprobs_json([token], str))
+    (entry,) = json.loads(logprobs_json([token], described))
     assert list(entry) == ["5", "1", "9"]
     assert entry["5"] == {"logprob": -2.5, "rank": 3, "decoded_token": "5"}
     assert entry["9"] == {"logprob": -1.5, "rank": 2, "decoded_token": "9"}

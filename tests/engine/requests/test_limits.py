@@ -80,7 +80,7 @@ def test_tensors_are_bounded_alike(name: str) -> None:
 
 
 def test_more_messages_than_the_context_has_tokens_are_not_rendered() -> None:
-    reader = replace(READER, max_messages=2, render_chat=never)
+    reader = replace(READER, max_model_len=2, render_chat=never)
     messages = json.dumps([{"role": "user", "content": ""}] * 3).encode()
     checked = check_request(fields({"messages": [messages]}, {}), reader)
     with pytest.raises(RequestError, match="messages: got 3, allowed: at most 2, as many as this"):

@@ -501,6 +501,15 @@ def test_a_prompts_last_tokens_are_kept_where_it_is_to_be_shorter() -> None:
         parse_request(fields(tensors, {"truncate_prompt_tokens": 0}), READER)
 
 
+@pytest.mark.parametrize("asked, kept", [({}, 9), ({"max_tokens": 4}, 6), ({"max_tokens": 99}, 1)])
+def test_a_prompt_may_be_cut_to_what_the_context_holds(asked: dict[str, Any], kept: int) -> None:
+    reader = replace(READER, max_model_len=10, check_length=lambda *_: None)
+    tensors: dict[str, list[Any]] = {"text_input": [b"abcdefghijklmnop"]}
+    given = fields(tensors, {"truncate_prompt_tokens": -1, **asked})
+    (row,) = parse_request(given, reader).rows
+    assert row.prompt_token_ids == tokenize("abcdefghijklmnop")[-kept:]
+
+
 def test_nobody_passes_those_who_came_first() -> None:
     tensors: dict[str, list[Any]] = {"text_input": [b"one two"]}
     (row,) = parse_request(fields(tensors, {"sampling_parameters": '{"priority": 3}'}), READER).rows

@@ -42,7 +42,9 @@ class EmbedRequest:
     def batch(self, model: ServedModel) -> Batch:  # noqa: ARG002, as others
         """All texts."""
         other_names = {"dimensions": "output_dimension"}
-        return embed(self.texts, self.common.options, ("texts",), other_names=other_names)
+        advice = {"truncate: true": 'truncate: "END"'}
+        names = ("texts",)
+        return embed(self.texts, self.common.options, names, other_names=other_names, advice=advice)
 
     def write(self, answers: Answers, answer_id: str) -> dict[str, Any]:
         """Cohere's object."""

@@ -20,6 +20,7 @@ from generator.openai_api.schema import json_body
 from generator.openai_api.schema.body import Body
 from generator.openai_api.schema.errors import ApiError, bad_field
 from generator.openai_api.schema.json_body import Check, only, schema_of, takes
+from generator.openai_api.schema.names import Names, by_field
 from generator.openai_api.schema.request import USER, TensorValue, parameters_of
 from generator.openai_api.triton.catalog import ServedModel
 from generator.openai_api.triton.tensors import (
@@ -36,7 +37,7 @@ MAX_INPUTS = 2048  # OpenAI's
 TEXTS = "a text or a list of texts (token ids are not: a string is needed)"
 NUM_TOKENS = "num_input_tokens"
 # In errors a model calls its texts so.
-_TEXTS = ("prompt", "text_input", "input_text")
+_TEXTS = ("text_input", "input_text")
 _ROW = re.compile(r"\(row (\d+) of the batch\)")
 # What any of these requests may have.
 FIELDS: dict[str, Check] = {
@@ -55,7 +56,7 @@ FIELDS: dict[str, Check] = {
 class Batch:
     """What a model is asked: ``texts``, each with one of ``pairs`` where there are any, and
     ``options`` for all. Errors call the two ``names``; without pairs, the second is that of the
-    texts after ``num_first``. ``other_names`` are those of options.
+    texts after ``num_first``. ``other_names`` are those of options, ``advice`` is that of Names.
     """
 
     texts: Sequence[str]
@@ -65,6 +66,7 @@ class Batch:
     options: Mapping[str, TensorValue] = dataclass_field(default_factory=dict)
     num_first: int = MAX_INPUTS
     other_names: Mapping[str, str] = dataclass_field(default_factory=dict)
+    advice: Mapping[str, str] = dataclass_field(default_factory=dict)
 
     def requests(
         self, model: ServedModel, request_id: str, parameters: Mapping[str, str]
@@ -124,12 +126,8 @@ class Batch:
         if index >= self.num_first:
             index, name = index - self.num_first, self.names[-1]
         known = {**dict.fromkeys(_TEXTS, name), "text_pair": self.names[-1], **self.other_names}
-        if error.param not in known:
-            return error
         told = _ROW.sub(f"(row {index} of the batch)", error.message)
-        tensors, colon, rest = told.partition(": ")
-        fields = re.sub(r"\w+", lambda word: known.get(word[0], word[0]), tensors)
-        return replace(error, message=fields + colon + rest, param=known[error.param])
+        return Names(by_field(known), self.advice).of(replace(error, message=told))
 
 
 async def ask_all(

@@ -59,13 +59,24 @@ class Pairs:
         if model.task in EMBEDDING_TASKS:
             texts, names = [*self.seconds, *self.firsts], self.names[::-1]
             return embed(texts, self.common.options, names, num_first=len(self.seconds))
-        firsts = self.firsts * (len(self.seconds) if len(self.firsts) == 1 else 1)
         raw: dict[str, TensorValue] = {"function_to_apply": "none"} if self.is_raw else {}
         outputs = ("score", "logits", NUM_TOKENS)
-        return Batch(firsts, outputs, self.names, self.seconds, {**self.common.options, **raw})
+        options = {**self.common.options, **raw}
+        return Batch(self._all_firsts, outputs, self.names, self.seconds, options)
 
     def scores(self, answers: Answers) -> list[float]:
         """That of each pair. Raises ApiError for a classifier of several labels."""
+        found: dict[tuple[str, str], float] = {}
+        texts = zip(self._all_firsts, self.seconds, strict=True)
+        pairs = zip(texts, self._scores(answers), strict=True)
+        # Of the same pair the same one, wherever in a batch it was computed.
+        return [found.setdefault(pair, score) for pair, score in pairs]
+
+    @property
+    def _all_firsts(self) -> list[str]:
+        return self.firsts * (len(self.seconds) if len(self.firsts) == 1 else 1)
+
+    def _scores(self, answers: Answers) -> list[float]:
         if VECTORS in answers.rows:
             vectors, num_seconds = answers.rows[VECTORS], len(self.seconds)
             firsts = vectors[num_seconds:] * (num_seconds if len(self.firsts) == 1 else 1)
@@ -131,9 +142,16 @@ class RerankRequest(Pairs):
         return found
 
 
+# What a document may hold in other APIs, which would count.
+_NOT_READ = ("image", "image_url", "content")
+
+
 def _document_text(where: str, document: Any) -> str:
     """The text of a document: itself, or its field ``text``. Raises ApiError, 400."""
     text = document.get("text") if isinstance(document, dict) else document
+    for name in _NOT_READ:
+        if isinstance(document, dict) and document.get(name) is not None:
+            raise ApiError(400, f"{where}.{name}: models here read texts alone", "documents")
     if not isinstance(text, str):
         has_none = isinstance(document, dict) and text is None
         got = "an object without text" if has_none else kind_of(text)
