@@ -20,6 +20,7 @@ from hf_runtime.request.chat_formats import (  # noqa: E402
     ChatFormat,
     ReasoningForm,
     ToolForm,
+    read_counts,
     read_format,
 )
 from hf_runtime.request.empty_final import EMPTY_FINAL  # noqa: E402
@@ -85,6 +86,7 @@ __all__ = [
     "is_safe_path",
     "look_inside",
     "missing_files",
+    "read_counts",
     "read_format",
     "repository_folder",
     "snapshot_folder",

@@ -246,7 +246,8 @@ class Reception:
     def _choice(self, row: Generation) -> Choice:
         text = "" if row.exclude_input else row.text or self._decode(row.prompt_token_ids)
         chat_format = "" if row.chat_format is None else row.chat_format.to_json()
-        return Choice(text, len(row.prompt_token_ids), chat_format)
+        counted = None if row.reasoning_tokens is None else replace(row.reasoning_tokens)
+        return Choice(text, len(row.prompt_token_ids), chat_format, counted)
 
     def _decode(self, token_ids: list[int]) -> str:
         text: str = self.loaded.tokenizer.decode(

@@ -191,6 +191,21 @@ def test_cached_tokens_are_told_to_whom_they_belong(api: Translator) -> None:
     assert usage["prompt_tokens_details"] == {"cached_tokens": 2}
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_the_tokens_of_a_reasoning_are_told_where_they_are_counted(
+    stream: bool, api: Translator
+) -> None:
+    counted = {"reasoning": "think", "num_reasoning_tokens": [2]}
+    kwargs = {"chat_template_kwargs": {"chat_format": counted}}
+    options = {"stream": True, "stream_options": {"include_usage": True}} if stream else {}
+    reply = api.chat(**kwargs, **options)
+    usage = reply.events[-2]["usage"] if stream else reply.body["usage"]
+    assert usage["completion_tokens_details"] == {"reasoning_tokens": 2}
+    told = api.post("/v1/responses", model="echo", input="a b c", **kwargs).body["usage"]
+    assert told["output_tokens_details"] == {"reasoning_tokens": 2}
+    assert "completion_tokens_details" not in api.chat().body["usage"]
+
+
 def test_logprobs_of_a_chat_leave_out_what_is_less_likely(api: Translator) -> None:
     reply = api.chat(logprobs=True, top_logprobs=2)
     first = reply.body["choices"][0]["logprobs"]["content"][0]

@@ -10,7 +10,12 @@ from text_generation.sequence.token_text import described
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from generator.openai_api.schema.logprobs import for_chat, for_completion, read_positions
+from generator.openai_api.schema.logprobs import (
+    Offsets,
+    for_chat,
+    for_completion,
+    read_positions,
+)
 
 TEXT = "a é😀b\u2003"
 
@@ -41,7 +46,7 @@ def byte_fallback() -> tuple[Any, list[int]]:
 def test_parts_of_a_character_are_where_it_begins(tokenizer_of: Any) -> None:
     tokenizer, ids = tokenizer_of()
     entries = [{str(i): {"logprob": -1.0, "rank": 1, **described(tokenizer, i)}} for i in ids]
-    positions = read_positions(json.dumps(entries))
+    positions = read_positions(json.dumps(entries), Offsets())
     sizes = [len(bytes(one["bytes"])) for one in for_chat(positions, 0)["content"]]
     assert sum(sizes) == len(TEXT.encode()), "the bytes of all are those of the text"
     starts = [len(TEXT[:n].encode()) for n in range(len(TEXT) + 1)]
@@ -49,7 +54,14 @@ def test_parts_of_a_character_are_where_it_begins(tokenizer_of: Any) -> None:
         max(n for n, start in enumerate(starts) if start <= sum(sizes[:number]))
         for number in range(len(ids))
     ]
-    half = len(ids) // 2
-    told = [for_completion(positions, 0, 0), for_completion(positions[:half], 0, 0)]
-    assert [one["text_offset"] for one in told] == [expected, expected[:half]]
-    assert sum(one.sampled.num_characters for one in positions) == len(TEXT)
+    assert for_completion(positions, 0)["text_offset"] == expected
+
+
+def test_bytes_that_are_no_character_count_as_the_text_shows_them() -> None:
+    tokenizer, _ = byte_level()
+    ids = tokenizer.convert_tokens_to_ids(["a", "Ł", "ð", "Ł", "b"])  # a 9f f0 9f b
+    entries = [{str(i): {"logprob": -1.0, "rank": 1, **described(tokenizer, i)}} for i in ids]
+    offsets = Offsets()
+    chunks = [read_positions(json.dumps(part), offsets) for part in (entries[:3], entries[3:])]
+    assert tokenizer.decode(ids) == "a\ufffd\ufffdb"
+    assert [one.offset for chunk in chunks for one in chunk] == [0, 1, 2, 2, 3]

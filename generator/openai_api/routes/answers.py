@@ -18,7 +18,7 @@ from generator.openai_api.schema.errors import ApiError
 from generator.openai_api.schema.logprobs import prompt_logprobs, read_positions
 from generator.openai_api.schema.request import GenerationRequest
 from generator.openai_api.triton.tensors import Chunk
-from generator.spec.runtime_rules import read_format
+from generator.spec.runtime_rules import read_counts, read_format
 
 # (which prompt, its chunk)
 Chunks = AsyncGenerator[tuple[int, Chunk], None]
@@ -58,15 +58,13 @@ class Answer:
             known.index,
             self.asked.num_logprobs or 0,
             text,
-            offset=known.offset,
             finish_reason=_FINISH_REASONS.get(reason, reason) or None,
             num_tokens=chunk.num_output_tokens[position],
         )
         if self.asked.num_logprobs is not None:
-            new.positions = read_positions(chunk.logprobs[position])
-            if self.asked.echoes:
-                new.positions = read_positions(chunk.prompt_logprobs) + new.positions
-            known.offset += sum(position.sampled.num_characters for position in new.positions)
+            of_prompt = chunk.prompt_logprobs if self.asked.echoes else "[]"
+            told = (of_prompt, chunk.logprobs[position])
+            new.positions = [one for text in told for one in read_positions(text, known.offsets)]
         num = self.asked.num_prompt_logprobs
         if num is not None:
             new.of_prompt["prompt_logprobs"] = prompt_logprobs(chunk.prompt_logprobs, num)
@@ -76,6 +74,8 @@ class Answer:
                 new.of_prompt["prompt_token_ids"] = prompt_ids
         if self.asked.is_chat:
             self._read(new, chunk.chat_format)
+            counts = read_counts(chunk.chat_format)
+            known.num_reasoning_tokens = counts[position] if counts else 0
         known.finish_reason = new.finish_reason
         known.num_tokens += new.num_tokens
         return new
@@ -100,12 +100,15 @@ class Answer:
         """Tokens over all prompts and choices; a prompt counts once, however many its choices."""
         prompt = sum(self.prompt_tokens.values())
         completion = sum(choice.num_tokens for choice in self.choices.values())
-        details = {"prompt_tokens_details": {"cached_tokens": sum(self.cached_tokens.values())}}
+        cached = {"prompt_tokens_details": {"cached_tokens": sum(self.cached_tokens.values())}}
+        reasoning = sum(choice.num_reasoning_tokens for choice in self.choices.values())
+        details = {"completion_tokens_details": {"reasoning_tokens": reasoning}}
         return {
             "prompt_tokens": prompt,
             "completion_tokens": completion,
             "total_tokens": prompt + completion,
-            **(details if self.cached_tokens else {}),
+            **(cached if self.cached_tokens else {}),
+            **(details if reasoning else {}),
         }
 
     def head(self, kind: str) -> dict[str, Any]:
@@ -180,10 +183,9 @@ def _joined(parts: list[Choice]) -> Choice:
         first.num_alternatives,
         "".join(part.text for part in parts),
         positions,
-        first.offset,
-        last.finish_reason,
-        [call for part in parts for call in part.calls],
-        "".join(part.reasoning for part in parts),
+        finish_reason=last.finish_reason,
+        calls=[call for part in parts for call in part.calls],
+        reasoning="".join(part.reasoning for part in parts),
         of_prompt=first.of_prompt,
         token_ids=None
         if first.token_ids is None

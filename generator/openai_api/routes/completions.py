@@ -104,7 +104,7 @@ def write(choice: Choice) -> dict[str, Any]:
     """An element of ``choices``, whole or of a chunk."""
     logprobs = None
     if choice.positions is not None:
-        logprobs = for_completion(choice.positions, choice.num_alternatives, choice.offset)
+        logprobs = for_completion(choice.positions, choice.num_alternatives)
     return {
         "index": choice.index,
         "text": choice.text,

@@ -23,6 +23,7 @@ from generator.openai_api.schema.request import GenerationRequest
 from generator.openai_api.triton.catalog import CHAT_TASKS
 
 Json = dict[str, Any]
+_DETAILS = "completion_tokens_details"
 
 
 def read(body: Mapping[str, Any]) -> GenerationRequest:
@@ -98,7 +99,7 @@ class ResponseWriter(TypedEvents):
             "input_tokens": used["prompt_tokens"],
             "input_tokens_details": {"cached_tokens": cached, "cache_write_tokens": 0},
             "output_tokens": used["completion_tokens"],
-            "output_tokens_details": {"reasoning_tokens": 0},
+            "output_tokens_details": {"reasoning_tokens": 0, **used.get(_DETAILS, {})},
             "total_tokens": used["total_tokens"],
         }
 

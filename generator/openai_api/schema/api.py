@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from generator.openai_api.schema.logprobs import Position
+from generator.openai_api.schema.logprobs import Offsets, Position
 from generator.openai_api.schema.request import GenerationRequest
 
 
@@ -14,21 +14,23 @@ from generator.openai_api.schema.request import GenerationRequest
 class Choice:
     """One choice's answer, or the part of it that a chunk brings.
 
-    ``positions`` are None without log-probabilities; ``offset`` is where in the whole text they
-    begin. ``calls`` are calls of tools, or parts of them; ``reasoning`` comes before the text;
-    ``of_prompt`` is what the answer tells of its prompt, in vLLM's names; ``token_ids`` are None
-    unless they are to be told.
+    ``positions`` are None without log-probabilities, and ``offsets`` are where the next begins.
+    ``calls`` are calls of tools, or parts of them; ``reasoning`` comes before the text, and
+    ``num_reasoning_tokens`` are its tokens so far, where they are counted; ``of_prompt`` is what
+    the answer tells of its prompt, in vLLM's names; ``token_ids`` are None unless they are to be
+    told.
     """
 
     index: int
     num_alternatives: int = 0
     text: str = ""
     positions: list[Position] | None = None
-    offset: int = 0
+    offsets: Offsets = field(default_factory=Offsets, repr=False)
     finish_reason: str | None = None
     calls: list[dict[str, Any]] = field(default_factory=list)
     reasoning: str = ""
     num_tokens: int = field(default=0, repr=False)
+    num_reasoning_tokens: int = field(default=0, repr=False)
     of_prompt: dict[str, Any] = field(default_factory=dict)
     token_ids: list[int] | None = None
 

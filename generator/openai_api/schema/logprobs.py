@@ -8,6 +8,7 @@ it.
 
 from __future__ import annotations
 
+import codecs
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from typing import Any
 
 # OpenAI's stand-in for a probability too small to tell; JSON has no infinity.
 LEAST_LOGPROB = -9999.0
+_DECODER = codecs.getincrementaldecoder("utf-8")
 
 
 @dataclass(frozen=True)
@@ -26,29 +28,40 @@ class Entry:
     rank: int
     bytes: Sequence[int] | None = None
 
-    @property
-    def continues(self) -> bool:
-        """Whether it begins within a character."""
-        return self.bytes is not None and any(map(_is_within, self.bytes[:1]))
-
-    @property
-    def num_characters(self) -> int:
-        """How many characters begin in it."""
-        if self.bytes is None:
-            return len(self.text)
-        return sum(not _is_within(byte) for byte in self.bytes)
-
 
 @dataclass(frozen=True)
 class Position:
-    """One position of the output: the sampled token, and all that are known there by rank."""
+    """One position of the output: the sampled token, all that are known there by rank, and where in
+    the text the token begins; one that begins within a character is where that begins.
+    """
 
     sampled: Entry
     all: tuple[Entry, ...]
+    offset: int
 
 
-def read_positions(text: str) -> list[Position]:
-    """The positions of one choice, from the model's JSON."""
+class Offsets:
+    """Where the tokens of one text begin, one after the other."""
+
+    def __init__(self) -> None:
+        self._decoder = _DECODER("replace")
+        self._num_characters = 0  # that are whole
+
+    def next(self, token: Entry) -> int:
+        """That of the next token."""
+        data = token.text.encode() if token.bytes is None else bytes(token.bytes)
+        self._take(data[:1])
+        is_within, _ = self._decoder.getstate()
+        offset = self._num_characters - bool(data and not is_within)
+        self._take(data[1:])
+        return offset
+
+    def _take(self, data: bytes) -> None:
+        self._num_characters += len(self._decoder.decode(data))
+
+
+def read_positions(text: str, offsets: Offsets) -> list[Position]:
+    """The next positions of one choice, from the model's JSON."""
     positions = []
     for tokens in json.loads(text):
         entries = [
@@ -60,7 +73,8 @@ def read_positions(text: str) -> list[Position]:
             )
             for token in tokens.values()
         ]
-        positions.append(Position(entries[0], tuple(sorted(entries, key=lambda entry: entry.rank))))
+        ranked = tuple(sorted(entries, key=lambda entry: entry.rank))
+        positions.append(Position(entries[0], ranked, offsets.next(entries[0])))
     return positions
 
 
@@ -85,19 +99,10 @@ def prompt_logprobs(text: str, num_alternatives: int) -> list[dict[str, Any] | N
     return found
 
 
-def for_completion(
-    positions: Sequence[Position], num_alternatives: int, first_offset: int
-) -> dict[str, Any]:
-    """The form of /v1/completions: four lists, one element per token each.
-
-    ``first_offset`` is where in the choice's text the first token begins; one that begins within a
-    character is where that begins. Of tokens that read
+def for_completion(positions: Sequence[Position], num_alternatives: int) -> dict[str, Any]:
+    """The form of /v1/completions: four lists, one element per token each. Of tokens that read
     alike, ``top_logprobs`` has the likeliest.
     """
-    offsets, offset = [], first_offset
-    for position in positions:
-        offsets.append(max(0, offset - position.sampled.continues))
-        offset += position.sampled.num_characters
     top = None
     if num_alternatives:
         top = [
@@ -108,7 +113,7 @@ def for_completion(
         "tokens": [position.sampled.text for position in positions],
         "token_logprobs": [position.sampled.logprob for position in positions],
         "top_logprobs": top,
-        "text_offset": offsets,
+        "text_offset": [position.offset for position in positions],
     }
 
 
@@ -124,11 +129,6 @@ def for_chat(positions: Sequence[Position], num_alternatives: int) -> dict[str, 
         for position in positions
     ]
     return {"content": content, "refusal": None}
-
-
-def _is_within(byte: int) -> bool:
-    """Whether a byte of UTF-8 goes on with a character."""
-    return 0x80 <= byte < 0xC0
 
 
 def _chat_entry(entry: Entry) -> dict[str, Any]:

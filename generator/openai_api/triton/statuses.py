@@ -67,8 +67,9 @@ def of_text(text: str) -> ApiError:
 def _error(status: int, text: str) -> ApiError:
     unknown = _NO_INPUT.search(text)
     if unknown:
-        hint = "; send text_input" if unknown[1] == "messages" else ""
-        return _error(400, f"{unknown[1]}: this model takes none{hint}")
+        is_chat = unknown[1] == "messages"
+        why = "reads texts, not chats; send text_input" if is_chat else "takes none"
+        return _error(400, f"{unknown[1]}: this model {why}")
     too_long = _TOO_LONG.match(text)
     if too_long:
         return _context_length_exceeded(*too_long.groups())

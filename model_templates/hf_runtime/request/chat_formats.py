@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 
+_COUNTS = "num_reasoning_tokens"
 MAX_HEAD = 300  # characters, more than any ``head`` matches
 
 
@@ -194,7 +195,19 @@ def format_of(template: str, tools: str = "auto", reasoning: str = "auto") -> Ch
 
 def read_format(text: str) -> ChatFormat:
     """What ``to_json`` has written; of an empty text the format without reasoning."""
-    return ChatFormat(**json.loads(text)) if text else ChatFormat()
+    told = json.loads(text) if text else {}
+    return ChatFormat(**{name: told[name] for name in vars(ChatFormat()) if name in told})
+
+
+def with_counts(text: str, counts: list[int]) -> str:
+    """What ``to_json`` has written, and how many tokens of each choice were reasoning so far."""
+    return json.dumps({**json.loads(text), _COUNTS: counts})
+
+
+def read_counts(text: str) -> list[int]:
+    """Those of ``with_counts``; none where nobody counted."""
+    found: list[int] = json.loads(text).get(_COUNTS, []) if _COUNTS in text else []
+    return found
 
 
 def _has(template: str, marks: tuple[str, ...]) -> bool:

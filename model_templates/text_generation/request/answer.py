@@ -15,9 +15,11 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from hf_runtime.request.chat_formats import with_counts
 from hf_runtime.request.responder import Responder, strings
 
 from ..sequence.sequence import Sequence, Token, TokenLogprobs, Update
+from .chat_answers import ReasoningTokens
 
 # Of one token, special ones too: as token_text.py has it.
 Describe = Callable[[int], dict[str, Any]]
@@ -51,6 +53,7 @@ class Choice:
     prefix: str  # the prompt, where the caller wants it repeated
     num_input_tokens: int
     chat_format: str = ""
+    reasoning: ReasoningTokens | None = None
     text: str = ""
     tokens: list[Token] = field(default_factory=list)
     cumulative_logprob: float = 0.0
@@ -69,6 +72,8 @@ class Choice:
         for token in update.tokens:
             if token.logprobs is not None:
                 self.cumulative_logprob += token.logprobs.logprob
+            if self.reasoning is not None:
+                self.reasoning.take(token.id)
 
     def sent(self) -> None:
         """What was new is known to the caller."""
@@ -196,7 +201,9 @@ class Answer(OneAnswer):
         if name == "num_input_tokens":
             return np.array([choice.num_input_tokens for choice in choices], dtype=np.uint32)
         if name == "chat_format":
-            return strings([choice.chat_format for choice in choices])
+            size = self._shape[-1]
+            rows = (self._choices[at : at + size] for at in range(0, len(self._choices), size))
+            return strings([_chat_format(row) for row in rows])
         if name == "num_cached_tokens":
             cached = [_num_cached_tokens(choice.sequence) for choice in choices]
             return np.array(cached, dtype=np.uint32)
@@ -205,6 +212,13 @@ class Answer(OneAnswer):
             return strings([_NOTHING_NEW if s is None else _json(_sent(s)) for s in told])
         describe = self._describe
         return strings([_NOTHING_NEW if s is None else prompt_json(s, describe) for s in told])
+
+
+def _chat_format(choices: list[Choice]) -> str:
+    """That of a row's choices, and how much of each was reasoning, where that is counted."""
+    counts = [choice.reasoning.num for choice in choices if choice.reasoning is not None]
+    told = choices[0].chat_format
+    return with_counts(told, counts) if any(counts) else told
 
 
 def logprobs_json(tokens: Iterable[Token], describe: Describe) -> str:

@@ -12,6 +12,25 @@ from hf_runtime.request.json_text import read_object
 from ..structured.constraint import Constraint, Reasoning
 
 
+@dataclass
+class ReasoningTokens:
+    """Counts the tokens between those that ``begin`` and ``end`` a reasoning, as vLLM does;
+    ``inside`` while one goes on.
+    """
+
+    begin: int
+    end: int
+    inside: bool
+    num: int = 0
+
+    def take(self, token_id: int) -> None:
+        """The next token of an output."""
+        if token_id in (self.begin, self.end):
+            self.inside = token_id == self.begin
+        else:
+            self.num += self.inside
+
+
 @dataclass(frozen=True)
 class ChatAnswers:
     """``chat_format`` is that of the model's template; ``added_tokens`` are the ids of tokens that
@@ -31,6 +50,16 @@ class ChatAnswers:
     def kept_token_ids(self, chat_format: ChatFormat, *, tools: bool) -> frozenset[int]:
         """The tokens of the texts by which calls and reasoning are found."""
         return frozenset(self._tokens_of(chat_format.marks(tools=tools)).values())
+
+    def reasoning_tokens(self, chat_format: ChatFormat) -> ReasoningTokens | None:
+        """What counts the tokens of a reasoning whose two marks are a token each; None of others,
+        whose last tokens may hold both a mark and text.
+        """
+        form = chat_format.reasoning_form
+        if form is None or not {form.begin, form.end} <= set(self.added_tokens):
+            return None
+        begin, end = (self.added_tokens[mark] for mark in (form.begin, form.end))
+        return ReasoningTokens(begin, end, chat_format.inside)
 
     def after_reasoning(
         self, constraint: Constraint | None, chat_format: ChatFormat

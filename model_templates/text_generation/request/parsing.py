@@ -19,7 +19,7 @@ from ..sequence.sequence import DecoderStart
 from ..sequence.source import Source, text_source
 from ..structured.constraint import Constraint
 from .bad_words import NUM_SPELLINGS
-from .chat_answers import ChatAnswers
+from .chat_answers import ChatAnswers, ReasoningTokens
 from .row_options import CHAT_FIELDS, RowFields, read_rows
 
 _RETURN = "return_"
@@ -48,7 +48,8 @@ class Generation:
     text, tokens, start and source are its Prompt's. ``lora_name`` is None for the model alone.
     ``cache_salt`` is that of whoever may share its keys and values, None for everybody without.
     ``chat_format`` is how the answer to a chat is to be read, by a caller that asks for it:
-    ``kept_token_ids`` are special tokens that are then in its text.
+    ``kept_token_ids`` are special tokens that are then in its text, and ``reasoning_tokens`` counts
+    from its beginning.
     """
 
     text: str
@@ -64,6 +65,7 @@ class Generation:
     cache_salt: str | None = None
     chat_format: ChatFormat | None = None
     kept_token_ids: frozenset[int] = frozenset()
+    reasoning_tokens: ReasoningTokens | None = None
     skip_special_tokens: bool = True
     priority: int = 0
 
@@ -359,6 +361,7 @@ def _generation(
         cache_salt=row["cache_salt"],
         chat_format=chat_format,
         kept_token_ids=kept,
+        reasoning_tokens=None if chat_format is None else answers.reasoning_tokens(chat_format),
         skip_special_tokens=row["skip_special_tokens"],
         priority=_priority(row["priority"]),
     )
@@ -393,7 +396,7 @@ def _truncated(prompt: Prompt, most: int | None) -> Prompt:
         return prompt
     if prompt.source is not None or prompt.decoder_start is not None:
         what = "what an encoder reads, an image or a sound"
-        raise RequestError(f"truncate_prompt_tokens: got {most} for {what}, allowed: null")
+        raise RequestError(f"truncate_prompt_tokens: got a number for {what}, allowed: null")
     if len(prompt.token_ids) <= most:
         return prompt
     return replace(prompt, text="", token_ids=prompt.token_ids[-most:])

@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 from hf_runtime.errors import OverloadedError
+from hf_runtime.request.chat_formats import ChatFormat, read_counts, read_format
 from text_generation.request.answer import OUTPUTS, Answer, Choice, logprobs_json, wanted_outputs
+from text_generation.request.chat_answers import ChatAnswers, ReasoningTokens
 from text_generation.sequence.detokenizer import Detokenizer
 from text_generation.sequence.sampling_params import SamplingParams
 from text_generation.sequence.sequence import Sequence, Token, TokenLogprobs, Update
@@ -218,3 +220,25 @@ def test_shapes_follow_the_batch() -> None:
         assert shapes.pop(name) == (1, 1)
     assert set(shapes.values()) == {(1, 3)}
     assert asked.answer._outputs()["num_output_tokens"].dtype == np.uint32
+
+
+def test_the_tokens_of_a_reasoning_are_counted_for_each_choice() -> None:
+    asked = Asked(n=2, streams=True)
+    for choice in asked.answer._choices:
+        choice.chat_format = ChatFormat(reasoning="think").to_json()
+        choice.reasoning = ReasoningTokens(begin=50, end=51, inside=False)
+    for token_id in (50, 1, 2, 51, 3):
+        asked.news(0, token_id)
+    asked.news(1, 4, 5, end="stop")
+    told = [outputs["chat_format"][0].decode() for outputs, _ in asked.responder.responses]
+    assert [read_counts(text) for text in told] == [[], [1, 0], *[[2, 0]] * 4]
+    assert read_format(told[-1]) == ChatFormat(reasoning="think")
+
+
+def test_only_marks_that_are_tokens_are_counted_by() -> None:
+    answers = ChatAnswers(added_tokens={"<think>": 50, "</think>": 51, "[THINK]": 52})
+    assert answers.reasoning_tokens(ChatFormat(reasoning="think", inside=True)) == ReasoningTokens(
+        *(50, 51), inside=True
+    )
+    for other in ("granite", "mistral", None):
+        assert answers.reasoning_tokens(ChatFormat(reasoning=other)) is None
