@@ -86,7 +86,8 @@ class Reception(PooledReception):
 
     def families(self) -> Iterable[Family]:
         """What the engine counts, and how many requests are open."""
-        return families(self._engine.metrics, self.num_open)
+        yield from families(self._engine.metrics, self.num_open)
+        yield from self._engine.thread.cpu_threads.families()
 
     def _accept(self, request: RequestLike, listed: frozenset[str], responder: Responder) -> None:
         plain = read_plain(request, self._inputs)

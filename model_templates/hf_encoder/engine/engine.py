@@ -122,7 +122,9 @@ class EncoderEngine:
         """float32 arrays, one for each encoding."""
         reduced = self._reduce(self.runner.forward(encodings), encodings)
         assert len(reduced) == len(encodings), "a task's reduce keeps one of each"
-        if reduced and reduced[0].device.type != "cpu":
+        if reduced and reduced[0].device.type == "cpu":
+            self.thread.cpu_threads.computes(sum(map(len, encodings)))
+        elif reduced:
             shapes = [part.shape for part in reduced]
             flat = torch.cat([part.reshape(-1) for part in reduced]).float().cpu()
             parts = flat.split([shape.numel() for shape in shapes])

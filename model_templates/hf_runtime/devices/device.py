@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import DeviceLostError, LoadError, reason
+from .cpu_quota import num_cores
 
 if TYPE_CHECKING:
     import torch
@@ -76,18 +77,18 @@ def devices_of(model: torch.nn.Module) -> list[torch.device]:
 
 
 def cpu_threads(model_config: Mapping[str, Any]) -> int:
-    """Threads to compute with: OMP_NUM_THREADS where that is set, else the cores that the process
-    may run on, shared by the model's instances.
+    """Threads to compute with at most: OMP_NUM_THREADS where that is set, else the cores that the
+    process may use, shared by the model's instances.
     """
-    asked = os.environ.get("OMP_NUM_THREADS", "")
-    if asked.isdecimal() and int(asked) > 0:
-        return int(asked)
     groups = model_config.get("instance_group") or []
     instances = sum(int(group.get("count", 1)) for group in groups) or 1
-    cores = (
-        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    )
-    return max(1, cores // instances)
+    return asked_cpu_threads() or max(1, num_cores() // instances)
+
+
+def asked_cpu_threads() -> int | None:
+    """What OMP_NUM_THREADS says; None where it is not a number: then fewer may be used too."""
+    asked = os.environ.get("OMP_NUM_THREADS", "")
+    return int(asked) if asked.isdecimal() and int(asked) > 0 else None
 
 
 def choose_attention_kernels(device: str) -> None:

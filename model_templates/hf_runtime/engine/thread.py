@@ -13,9 +13,8 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Generic, Protocol, TypeVar
 
-import torch
-
 from hf_runtime import log
+from hf_runtime.engine.step_threads import StepThreads
 from hf_runtime.engine.watchdog import Watchdog
 from hf_runtime.errors import (
     DeviceLostError,
@@ -78,7 +77,8 @@ class EngineThread(Generic[T]):
         self.condition = threading.Condition()
         self.stop_at_s: float | None = None
         self.on_news: Callable[[], None] = lambda: None
-        self._name, self._steps, self._num_threads = name, steps, num_threads
+        self.cpu_threads = StepThreads(num_threads)
+        self._name, self._steps = name, steps
         self._unfinished: set[T] = set()  # these three are guarded by the condition
         self._submitted: list[T] = []
         self._ended = False
@@ -208,7 +208,7 @@ class EngineThread(Generic[T]):
         return "the engine is stuck in a step" if self._watchdog.is_stuck else ""
 
     def _run(self) -> None:
-        torch.set_num_threads(self._num_threads)
+        self.cpu_threads.start()
         try:
             self._steps.prepare()
         except BaseException as error:  # a panic of the tokenizers' Rust is no Exception
@@ -251,6 +251,7 @@ class EngineThread(Generic[T]):
             self._steps.step()
         finally:
             self._watchdog.end_step()
+        self.cpu_threads.step_took(self._watchdog.last_step_s)
 
     def _give_up_step(self, stuck_s: float) -> None:
         """Called by the watchdog: nobody waits for a step that may never end."""

@@ -24,7 +24,9 @@ Arguments = ctypes.c_int64 * _NUM_ARGUMENTS
 
 
 class ThreadTeam:
-    """The calling thread and torch's other threads; at most ``num_threads`` work on a kernel."""
+    """The calling thread and torch's other threads: as many work on a kernel as torch computes with
+    at the time, at most ``num_threads``.
+    """
 
     def __init__(self, num_threads: int) -> None:
         self.num_threads = num_threads
@@ -39,8 +41,9 @@ class ThreadTeam:
         ``bits_of`` a float.
         """
         values = Arguments(0, 0, *arguments)
-        if parallel and self._parallel is not None:
-            self._parallel(kernel.address, values, self.num_threads, 0)
+        num_threads = min(self.num_threads, torch.get_num_threads()) if parallel else 1
+        if num_threads > 1 and self._parallel is not None:
+            self._parallel(kernel.address, values, num_threads, 0)
         else:
             kernel.call(values)
 

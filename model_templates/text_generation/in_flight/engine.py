@@ -228,6 +228,8 @@ class InFlightEngine(Engine):
             step.inputs.columns, step.inputs.pending_rows = inputs.array, self._pending_rows
             if self._launched is not None:
                 step.inputs.pending_tokens = self._launched.token_ids
+            if self.setup.device.type == "cpu":
+                self.thread.cpu_threads.computes(step.num_tokens)
             logits = self.runner.forward(step)
             forget_embeddings(step)
             if len(logits) > len(step.rows):

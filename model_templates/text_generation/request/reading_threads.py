@@ -5,12 +5,12 @@ Knows texts only by their length.
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
+from hf_runtime.devices.cpu_quota import num_cores
 from hf_runtime.errors import OverloadedError
 
 READ_AT_ONCE = 8192  # characters: a few milliseconds, at the slowest 20
@@ -25,7 +25,7 @@ class ReadingThreads:
     """Two threads, started with the first long text; with ``files`` a quarter of the cores."""
 
     def __init__(self, *, files: bool = False) -> None:
-        quarter = len(os.sched_getaffinity(0)) // 4
+        quarter = num_cores() // 4
         num_threads = min(_MOST_THREADS, max(_NUM_THREADS, quarter)) if files else _NUM_THREADS
         self._files = files
         use_one = _use_one_thread if files else None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -34,8 +35,10 @@ TOKENS = torch.tensor([(0, 17), (1, 0), (2, 39), (3, 3), (4, 0), (4, 1), (4, 2)]
 
 
 @pytest.fixture(params=[1, 2], ids=["alone", "two threads"])
-def threads(request: pytest.FixtureRequest) -> ThreadTeam:
-    return ThreadTeam(request.param)
+def threads(request: pytest.FixtureRequest) -> Iterator[ThreadTeam]:
+    torch.set_num_threads(request.param)
+    yield ThreadTeam(request.param)
+    torch.set_num_threads(1)
 
 
 @pytest.fixture(params=DTYPES, ids=["float32", "bfloat16"])

@@ -1,0 +1,190 @@
+"""With how many threads an engine's steps are computed: as many as are fastest at the time.
+
+Where other processes take its cores, or a quota ends, a team of threads waits at each loop for the
+one that was put aside, and fewer would be faster. Which number is, is tried on the steps
+themselves: blocks of steps with the present number and with the next one in turns. Trials are rare,
+so that what they cost is a small share of the time, but where steps suddenly take another time.
+
+Knows steps as numbers of tokens and seconds; knows no clock, no torch.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+_BLOCK_STEPS, _BLOCK_S = 2, 0.1  # at least, of a trial; a quota's period is 0.1 s
+_MOST_ROUNDS = 8  # of a trial: two blocks each
+_MIN_GAIN = 0.05  # of the time: a smaller one may be noise
+_LEAST_DOUBT = 0.5  # of the time, about a mean of one step
+_COST = 33  # times what a trial has cost pass until the next one
+_LONGEST = 8  # times that, while all threads stay the fastest
+_LONGEST_FEWER_S = 10.0  # with fewer: that a machine is quiet again shows in trials alone
+_LEAST_COST = 0.05  # of a trial's time: what it is taken to have cost at least
+_FIRST_S = 0.5  # of steps, before the first trial
+_USUAL = 0.15  # of a step's time: so much more or less is no change
+_CHANGE = 3  # times what a trial costs, of time lost or won, is a change that calls for one
+_SOON, _SLOWLY = 1 / 8, 1 / 64  # weights of a step in running means
+
+
+class ThreadCount:
+    """``count`` is the number of threads for the next step, between 1 and ``most``; ``settled``
+    that of the last trial, which a trial's own steps leave as it is.
+    """
+
+    def __init__(self, most: int) -> None:
+        self.most = self.count = self.settled = most
+        self._counts = _counts(most)
+        self._sizes = _Sizes()
+        self._trial: _Trial | None = None
+        self._is_going_up = False
+        self._more_s = self._less_s = 0.0  # than its level said, lately
+        self._hold(_FIRST_S, _FIRST_S, 1.0)
+        self._repeats = 0
+
+    def note(self, num_tokens: int, seconds: float) -> None:
+        """A step of so many tokens took so long with ``count`` threads."""
+        if self.most == 1 or num_tokens <= 0 or seconds <= 0:
+            return
+        times = seconds / self._sizes.usual(num_tokens, seconds / self._level)
+        if self._trial is not None:
+            self._try(self._trial, times, seconds)
+            return
+        self._sizes.learn(num_tokens, times / self._level)
+        self._held_s += seconds
+        self._level += _SLOWLY * (times - self._level)
+        if self._held_s > self._hold_s or self._has_changed(seconds, seconds * self._level / times):
+            self._begin_trial()
+
+    def _has_changed(self, seconds: float, expected_s: float) -> bool:
+        """Whether steps take more or less than they did (https://en.wikipedia.org/wiki/CUSUM)."""
+        more, less = seconds - expected_s * (1 + _USUAL), expected_s * (1 - _USUAL) - seconds
+        self._more_s, self._less_s = max(0.0, self._more_s + more), max(0.0, self._less_s + less)
+        has_changed = max(self._more_s, self._less_s) > self._cost_s * _CHANGE
+        if has_changed:
+            self._repeats = 0
+        return has_changed
+
+    def _begin_trial(self) -> None:
+        """The next number of threads in the direction that the last trial went, or the other."""
+        index = self._counts.index(self.settled)
+        if index in (0, len(self._counts) - 1):
+            self._is_going_up = index == 0
+        other = self._counts[index + (1 if self._is_going_up else -1)]
+        self._trial = _Trial(self.settled, other)
+        self.count = self._trial.count
+
+    def _try(self, trial: _Trial, times: float, seconds: float) -> None:
+        trial.note(times, seconds)
+        fastest = trial.fastest()
+        if fastest is None:
+            self.count = trial.count
+            return
+        self._trial = None
+        self._repeats = self._repeats + 1 if fastest == self.settled else 0
+        goes_on = fastest != self.settled and 1 < fastest < self.most
+        self.settled = self.count = fastest
+        self._is_going_up ^= self._repeats > 0
+        if fastest == self.most:
+            hold_s = trial.cost_s * _COST * min(2**self._repeats, _LONGEST)
+        else:
+            hold_s = 0.0 if goes_on else min(trial.cost_s * _COST, _LONGEST_FEWER_S)
+        self._hold(hold_s, trial.cost_s, trial.times[fastest].mean)
+
+    def _hold(self, seconds: float, cost_s: float, level: float) -> None:
+        self._hold_s, self._cost_s, self._held_s = seconds, cost_s, 0.0
+        self._level = level  # of a step's time, in what is usual for its size
+        self._more_s = self._less_s = 0.0
+
+
+def _counts(most: int) -> list[int]:
+    """1, 2, 3, 4, 6, 8, 12, 16 and so on up to ``most``."""
+    steps = {2**power + half for power in range(12) for half in (0, 2**power // 2)}
+    return sorted({most, *(count for count in steps if count < most)})
+
+
+@dataclass
+class _Mean:
+    """Of measurements, and how well it is known."""
+
+    num: int = 0
+    total: float = 0.0
+    squares: float = 0.0
+
+    def add(self, value: float) -> None:
+        self.num, self.total = self.num + 1, self.total + value
+        self.squares += value * value
+
+    @property
+    def mean(self) -> float:
+        return self.total / self.num
+
+    @property
+    def variance(self) -> float:
+        """Of the mean."""
+        return max(0.0, self.squares / self.num - self.mean**2) / self.num
+
+
+class _Trial:
+    """Blocks of steps with the ``other`` number of threads and with the ``present`` in turns."""
+
+    def __init__(self, present: int, other: int) -> None:
+        self.present, self.count = present, other
+        self.other = other
+        self.times = {present: _Mean(), other: _Mean()}
+        self._seconds = {present: 0.0, other: 0.0}
+        self._num_steps, self._block_s, self._num_rounds = 0, 0.0, 0
+
+    def note(self, times: float, seconds: float) -> None:
+        """A step with ``count`` threads took so many times the usual. The first one of a block
+        also wakes threads, or waits for what the block before has used up.
+        """
+        if self._num_steps:
+            self.times[self.count].add(times)
+        self._num_steps += 1
+        self._block_s += seconds
+        self._seconds[self.count] += seconds
+        if self._num_steps > _BLOCK_STEPS and self._block_s > _BLOCK_S:
+            self._num_rounds += self.count == self.present
+            self.count = self.other if self.count == self.present else self.present
+            self._num_steps, self._block_s = 0, 0.0
+
+    def fastest(self) -> int | None:
+        """The number of threads to go on with; None while the trial goes on."""
+        if self._num_steps or self.count == self.present:
+            return None
+        other, present = self.times[self.other], self.times[self.present]
+        gain = 1 - other.mean / present.mean
+        doubt = 2 * math.sqrt(other.variance + present.variance) / present.mean
+        doubt = max(doubt, _LEAST_DOUBT / min(other.num, present.num))
+        if abs(gain) < _MIN_GAIN + doubt and self._num_rounds < _MOST_ROUNDS:
+            return None
+        return self.other if gain > _MIN_GAIN else self.present
+
+    @property
+    def cost_s(self) -> float:
+        """Seconds that the slower number of threads has taken longer than the faster."""
+        means = {count: times.mean for count, times in self.times.items()}
+        slower, faster = max(means, key=means.__getitem__), min(means, key=means.__getitem__)
+        cost_s = self._seconds[slower] * (1 - means[faster] / means[slower])
+        return max(cost_s, _LEAST_COST * sum(self._seconds.values()))
+
+
+class _Sizes:
+    """What steps of a size take, compared to those of other sizes."""
+
+    def __init__(self) -> None:
+        self._seconds: dict[int, float] = {}
+
+    def usual(self, num_tokens: int, first: float) -> float:
+        """Seconds; of a size that never was, ``first``."""
+        return self._seconds.setdefault(_size(num_tokens), first)
+
+    def learn(self, num_tokens: int, times: float) -> None:
+        """A step of that size took so many times what it was to take."""
+        self._seconds[_size(num_tokens)] *= min(max(times, 1 / 2), 2.0) ** _SOON
+
+
+def _size(num_tokens: int) -> int:
+    """Sizes that differ by less than a fifth are one."""
+    return round(4 * math.log2(num_tokens + 4))
