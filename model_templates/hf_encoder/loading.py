@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -21,9 +21,10 @@ from hf_runtime.weights.served_model import ServedModel
 
 from .engine.engine import EncoderEngine
 from .options import EncoderOptions
-from .runners.packed_runner import PackedRunner, first_position
+from .runners.packed_rows import first_position
+from .runners.packed_runner import PackedRunner
 from .runners.padded_runner import EqualLengthRunner, PaddedRunner
-from .runners.runner import Runner, RunnerFactory, RunnerSetup, random_encodings, select_runner
+from .runners.runner import Runner, RunnerSetup, random_encodings, select_runner
 from .task import EncoderTask, Prepared, TaskSetup
 from .texts.tokenization import Tokenization
 
@@ -145,17 +146,24 @@ def _try_longest(runner: Runner, setup: RunnerSetup) -> None:
 
 
 def torch_runner(setup: RunnerSetup, served: ServedModel, options: EncoderOptions) -> Runner:
-    """Packed where the model allows it, else padded; prepacked weights on a CPU, CUDA graphs on a
-    GPU.
+    """Fused or packed where the model allows it, else padded; prepacked weights on a CPU, CUDA
+    graphs on a GPU.
     """
-    candidates: Iterable[RunnerFactory] = (PackedRunner, PaddedRunner, EqualLengthRunner)
     if setup.device.type == "cuda":
         from .runners.graph_runner import GraphRunner
 
-        candidates = (GraphRunner, PaddedRunner, EqualLengthRunner)
+        return select_runner(setup, (GraphRunner, PaddedRunner, EqualLengthRunner))
+    prepacked = cache(partial(prepack, setup.model, rows=_PREPACK_ROWS))
+
+    def fused(setup: RunnerSetup) -> Runner:
+        from .fused.runner import FusedRunner
+
+        prepacked()  # the layers it reads
+        return FusedRunner(setup)
+
+    candidates = (fused, PackedRunner, PaddedRunner, EqualLengthRunner)
     runner = select_runner(setup, candidates)
-    if setup.device.type == "cpu":
-        prepack(setup.model, rows=_PREPACK_ROWS)
+    prepacked()
     return runner
 
 

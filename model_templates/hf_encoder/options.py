@@ -16,7 +16,7 @@ class EncoderOptions:
     engine: Literal["torch", "torch-compile", "onnxruntime"] = field(
         default="torch",
         metadata={
-            "help": "torch: packed tokens and prepacked weights on a CPU, CUDA graphs on a GPU; "
+            "help": "torch: compiled loops and prepacked weights on a CPU, CUDA graphs on a GPU; "
             "torch-compile: compiled by torch at load; onnxruntime: exported to ONNX, once. "
             "hf-triton optimize measures which is fastest on this machine"
         },

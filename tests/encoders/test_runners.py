@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from hf_encoder.fused.runner import FusedRunner
 from hf_encoder.loading import longest_input, takes_token_types
 from hf_encoder.runners.packed_runner import PackedRunner
 from hf_encoder.runners.padded_runner import EqualLengthRunner, PaddedRunner
@@ -32,6 +33,7 @@ KINDS: dict[OutputKind, str] = {
     "tokens": "AutoModelForTokenClassification",
 }
 NOT_PACKED = ("deberta-v2", "mpnet")  # attention of their own
+NOT_FUSED = ("deberta-v2",)
 CANDIDATES = (PackedRunner, PaddedRunner, EqualLengthRunner)
 
 
@@ -67,6 +69,10 @@ def test_texts_of_mixed_lengths_and_pairs_are_each_computed_as_if_alone(
     runner.close()
     assert largest_difference(PaddedRunner(setup).forward(encodings), expected) < 1e-4
 
+    fused = select_runner(setup, (FusedRunner, EqualLengthRunner))
+    assert isinstance(fused, FusedRunner) == (architecture not in NOT_FUSED)
+    assert largest_difference(fused.forward(encodings), expected) < 1e-4
+
 
 @pytest.mark.parametrize("architecture", EACH_ARCHITECTURE)
 def test_only_wanted_tokens_go_through_the_head(architecture: str, tmp_path: Path) -> None:
@@ -74,11 +80,13 @@ def test_only_wanted_tokens_go_through_the_head(architecture: str, tmp_path: Pat
     setup, _ = loaded(folder, "tokens", "AutoModelForMaskedLM")
     encodings = random_encodings(setup, (7, 20, 3))
     expected = [reference_forward(setup, encoding) for encoding in encodings]
-    runner: Runner = select_runner(setup, CANDIDATES)
-    found = runner.forward(encodings)
-    assert [output.shape for output in found] == [output.shape for output in expected]
-    assert [len(output) for output in found] == [2, 2, 2]
-    assert largest_difference(found, expected) < 1e-4
+    for candidates in (CANDIDATES, (FusedRunner, EqualLengthRunner)):
+        runner: Runner = select_runner(setup, candidates)
+        found = runner.forward(encodings)
+        runner.close()
+        assert [output.shape for output in found] == [output.shape for output in expected]
+        assert [len(output) for output in found] == [2, 2, 2]
+        assert largest_difference(found, expected) < 1e-4
 
 
 def test_an_answer_does_not_depend_on_its_batch_mates(tmp_path: Path) -> None:

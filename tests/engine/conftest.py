@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from text_generation.fused.decoder import UnsupportedDecoderError
+from hf_runtime.fused.parts import UnsupportedLayersError
 from text_generation.in_flight import runner_selection, storage
 from text_generation.kv import paged_cache, pages
 from text_generation.kv.paged_cache import PagedSize, plan_pages
@@ -33,7 +33,7 @@ def not_fused(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a GPU, or without Numba."""
 
     def missing(*_: Any) -> Any:
-        raise UnsupportedDecoderError("not here")
+        raise UnsupportedLayersError("not here")
 
     for runner in ("fused_runner", "state_runner"):
         monkeypatch.setattr(runner_selection, runner, missing)

@@ -18,7 +18,7 @@ FOLDERS = {
     **{f"{tag}'s front": task.front_files for tag, task in TASKS.items() if task.streams},
 }
 # Read by path, and compiled.
-READ = {"expert_kernels.py", "kernels.py", "state_kernels.py"}
+READ = {"expert_kernels.py", "text_kernels.py", "kernels.py", "state_kernels.py"}
 
 
 @pytest.fixture(params=list(FOLDERS.values()), ids=list(FOLDERS))

@@ -41,6 +41,7 @@ _SHARED_INPUT = (
     ("gate_proj", "up_proj"),
     ("query", "key", "value"),
     ("q_lin", "k_lin", "v_lin"),
+    ("q", "k", "v"),
 )
 # Children whose weight the parent multiplies by itself: Mamba's steps.
 READ_BY_PARENT = ("dt_proj",)

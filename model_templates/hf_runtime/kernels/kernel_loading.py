@@ -27,7 +27,9 @@ from hf_runtime.errors import reason
 from .thread_team import Kernel
 
 KERNELS = "kernels.py"
-STATE_KERNELS, EXPERT_KERNELS = "state_kernels.py", "expert_kernels.py"  # which import the first
+# Which import the first.
+STATE_KERNELS, EXPERT_KERNELS = "state_kernels.py", "expert_kernels.py"
+TEXT_KERNELS = "text_kernels.py"
 
 
 @cache
@@ -65,7 +67,7 @@ def _load_package() -> tuple[str, bool]:
     """The package of kernels, and whether what it compiles is kept on disk."""
     sources = {
         name: Path(__file__).with_name(name).read_bytes()
-        for name in (KERNELS, STATE_KERNELS, EXPERT_KERNELS)
+        for name in (KERNELS, STATE_KERNELS, EXPERT_KERNELS, TEXT_KERNELS)
     }
     digest = hashlib.sha256(b"".join(sources.values())).hexdigest()[:16]
     for folder in private_folders(digest):

@@ -11,15 +11,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from hf_runtime.fused.parts import Attention, UnsupportedLayersError
+from hf_runtime.fused.row_loops import RowLoops
 from hf_runtime.kernels.thread_team import Kernel, ThreadTeam, bits_of
 
 from ..engine.step import Step
 from ..kv.kv_cache import KVCache
 from ..runners.packed_attention import AttentionRule, PrefillSpan, prefill_attention
 from ..runners.packed_runner import lay_out
-from .decoder import Attention, DecoderLayer, Mlp, Norm, UnsupportedDecoderError
-from .reading.decoders import finished, read_decoder
-from .row_loops import RowLoops
+from .reading import finished, read_decoder
 from .sizes import check_sizes
 
 # Chunks of at least 48 tokens that attend to at least 256 are bound by computing, not by reading
@@ -41,7 +41,7 @@ class _Way:
 class FusedRunner:
     """Computes steps with a decoder's weights; the model itself is not changed.
 
-    Raises UnsupportedDecoderError for a model of another shape, dtype or device.
+    Raises UnsupportedLayersError for a model of another shape, dtype or device.
     """
 
     name = "fused"
@@ -49,7 +49,7 @@ class FusedRunner:
 
     def __init__(self, model: Any, cache: KVCache, device: torch.device) -> None:
         if device.type != "cpu" or model.dtype not in _DTYPES:
-            raise UnsupportedDecoderError(f"it is {model.dtype} on {device.type}")
+            raise UnsupportedLayersError(f"it is {model.dtype} on {device.type}")
         _, self.kv_heads, self.length, self.dim = cache.keys[0].shape
         self.cache = cache
         self.decoder = read_decoder(model, self.length)
@@ -65,26 +65,12 @@ class FusedRunner:
 
     def _way(self, attention: Attention) -> _Way:
         """A layer's loops, and those of their arguments that stay."""
-        place, rotary = "place", attention.rotary
-        if rotary is not None:
-            place += "_pairs" if rotary.in_pairs else ""
-            place += "_wide" if rotary.cos.dtype != self.loops.dtype else ""
-        q_norm, k_norm = attention.query_norm, attention.key_norm
-        if q_norm is None or k_norm is None or q_norm.is_wide:
-            norms = (0, 0, 0)
-        else:
-            norms = (q_norm.weight.data_ptr(), k_norm.weight.data_ptr(), bits_of(q_norm.eps))
-        is_interleaved = int(attention.is_interleaved)
         softcap, sinks = attention.softcap, attention.sinks
         return _Way(
-            self.loops.kernel(place),
-            (
-                *((rotary.cos.data_ptr(), rotary.sin.data_ptr()) if rotary else (0, 0)),
-                *(rotary.cos.shape[1] if rotary else 0, *norms, is_interleaved),
-            ),
+            *self.loops.placing(attention),
             self.loops.kernel("attend_changed" if softcap or sinks is not None else "attend"),
             (
-                *(attention.window, bits_of(attention.scale), is_interleaved),
+                *(attention.window, bits_of(attention.scale), int(attention.is_interleaved)),
                 *(bits_of(softcap) if softcap else 0, 0 if sinks is None else sinks.data_ptr()),
             ),
         )
@@ -109,7 +95,7 @@ class FusedRunner:
                 hidden, qkv, where = hidden[last_rows], qkv[last_rows], where.of(last_rows)
                 x = x[last_rows] if layer.is_parallel else x
             attended = self._attention(index, layer.attention, qkv, where)
-            delta = self._rest(layer, hidden, x, layer.attention.output(attended))
+            delta = self.loops.rest(layer, hidden, x, layer.attention.output(attended))
         if len(last_rows) > len(step.rows):  # most of them, in another order
             hidden = hidden[last_rows]
             delta = delta[last_rows] if delta is not None else None
@@ -123,26 +109,6 @@ class FusedRunner:
         if self.decoder.positions is not None:
             hidden.add_(self.decoder.positions[positions])
         return hidden
-
-    def _rest(
-        self, layer: DecoderLayer, hidden: torch.Tensor, x: torch.Tensor, delta: torch.Tensor
-    ) -> torch.Tensor:
-        """What a layer adds to ``hidden`` beside what this adds itself; ``x`` is what attention was
-        given, ``delta`` what it gave, (tokens, hidden) each.
-        """
-        delta = self._scaled(layer.scale, delta, layer.attention_post_norm)
-        if not layer.is_parallel:
-            x = self.loops.added(hidden, delta, layer.mlp_norm)
-        elif layer.mlp_norm is not layer.attention_norm:
-            x = self.loops.added(hidden, None, layer.mlp_norm)
-        made = self.loops.mlp(layer.mlp, x) if isinstance(layer.mlp, Mlp) else layer.mlp(x)
-        made = self._scaled(layer.scale, made, layer.mlp_post_norm)
-        return made.add_(delta) if layer.is_parallel else made
-
-    def _scaled(self, scale: float, delta: torch.Tensor, norm: Norm | None) -> torch.Tensor:
-        if norm is not None:
-            delta = self.loops.added(delta, None, norm)
-        return delta if scale == 1 else delta.mul_(scale)
 
     def _store(self, index: int, attention: Attention, qkv: torch.Tensor, where: _Where) -> None:
         """Norms queries and keys of qkv (tokens, (heads + 2 kv_heads) * dim), rotates them by their

@@ -11,11 +11,10 @@ from weakref import WeakKeyDictionary
 
 import torch
 import torch.nn.functional as F
+from hf_runtime.fused.parts import Linear
+from hf_runtime.fused.reading.attention import joined_by_prepacking
 from torch import nn
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
-
-from ..fused.decoder import Linear
-from ..fused.reading.decoders import joined_by_prepacking
 
 
 class JointLinear:

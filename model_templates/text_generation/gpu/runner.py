@@ -11,9 +11,10 @@ from typing import Any
 
 import torch
 from hf_runtime.devices.device import devices_of
+from hf_runtime.fused.parts import Attention, Linear, Mlp, Norm, UnsupportedLayersError
 
-from ..fused.decoder import Attention, Decoder, Linear, Mlp, Norm, UnsupportedDecoderError
-from ..fused.reading.decoders import read_decoder
+from ..fused.decoder import Decoder
+from ..fused.reading import read_decoder
 from ..fused.sizes import check_sizes
 from ..kv.paged_cache import PagedCache
 from ..paged.attention import Attend
@@ -31,7 +32,7 @@ class GpuFusedRunner(PageRunner):
     """Computes steps with a decoder's weights. Linear layers of one input are joined in the model
     itself, which computes what it did.
 
-    Raises UnsupportedDecoderError for a model of another shape or dtype, or on several devices.
+    Raises UnsupportedLayersError for a model of another shape or dtype, or on several devices.
     """
 
     name = "fused"
@@ -44,9 +45,7 @@ class GpuFusedRunner(PageRunner):
         attend: Attend = kernel_attention,
     ) -> None:
         if model.dtype not in _DTYPES or len(devices_of(model)) > 1:
-            raise UnsupportedDecoderError(
-                f"it is {model.dtype} on {len(devices_of(model))} devices"
-            )
+            raise UnsupportedLayersError(f"it is {model.dtype} on {len(devices_of(model))} devices")
         super().__init__(model, cache, device)
         self.attend = attend
         _, _, self.kv_heads, self.dim = cache.keys[0].shape
@@ -59,7 +58,7 @@ class GpuFusedRunner(PageRunner):
         rotary = self.layers[0].attention.rotary
         assert rotary is not None
         if rotary.cos.dtype != model.dtype:
-            raise UnsupportedDecoderError(f"its rotary embedding is in {rotary.cos.dtype}")
+            raise UnsupportedLayersError(f"its rotary embedding is in {rotary.cos.dtype}")
         self._cos, self._sin = rotary.cos, rotary.sin
         attentions = [layer.attention for layer in self.layers]
         self._head_norms = [_head_norms(attention) for attention in attentions]
@@ -126,29 +125,29 @@ class _PlainLayer:
 
 
 def _plain_layers(decoder: Decoder) -> list[_PlainLayer]:
-    """Raises UnsupportedDecoderError where the decoder is not of Llama's shape."""
+    """Raises UnsupportedLayersError where the decoder is not of Llama's shape."""
     if decoder.norm.is_wide or (decoder.embedding_scale, decoder.logit_scale) != (1.0, 1.0):
-        raise UnsupportedDecoderError("it scales embeddings or logits, or norms in float32")
+        raise UnsupportedLayersError("it scales embeddings or logits, or norms in float32")
     if decoder.positions is not None or decoder.softcap:
-        raise UnsupportedDecoderError("it has learned positions or caps its logits")
+        raise UnsupportedLayersError("it has learned positions or caps its logits")
     layers = []
     for layer in decoder.layers:
         attention, mlp = layer.attention, layer.mlp
         others = layer.attention_post_norm, layer.mlp_post_norm
         if layer.attention_norm is None or layer.mlp_norm is None or any(others):
-            raise UnsupportedDecoderError("its norms do not stand where Llama's do")
+            raise UnsupportedLayersError("its norms do not stand where Llama's do")
         if layer.is_parallel or layer.scale != 1:
-            raise UnsupportedDecoderError("its residuals are not Llama's")
+            raise UnsupportedLayersError("its residuals are not Llama's")
         norms = layer.attention_norm, layer.mlp_norm, attention.query_norm, attention.key_norm
         if any(norm is not None and norm.is_wide for norm in norms):
-            raise UnsupportedDecoderError("it norms in float32")
+            raise UnsupportedLayersError("it norms in float32")
         rotary = attention.rotary
         if rotary is None or rotary.in_pairs or rotary is not decoder.layers[0].attention.rotary:
-            raise UnsupportedDecoderError("its layers are not rotated as Llama's are")
+            raise UnsupportedLayersError("its layers are not rotated as Llama's are")
         if attention.is_interleaved or attention.softcap or attention.sinks is not None:
-            raise UnsupportedDecoderError("its attention is not Llama's")
+            raise UnsupportedLayersError("its attention is not Llama's")
         if not isinstance(mlp, Mlp) or not mlp.is_gated or mlp.activation != "silu":
-            raise UnsupportedDecoderError("its MLP is not Llama's")
+            raise UnsupportedLayersError("its MLP is not Llama's")
         layers.append(
             _PlainLayer(attention, layer.attention_norm, layer.mlp_norm, mlp.up, mlp.down)
         )
@@ -161,5 +160,5 @@ def _head_norms(attention: Attention) -> torch.Tensor | None:
     if q_norm is None or k_norm is None:
         return None
     if q_norm.eps != k_norm.eps:
-        raise UnsupportedDecoderError("the norms of its queries and keys differ in epsilon")
+        raise UnsupportedLayersError("the norms of its queries and keys differ in epsilon")
     return torch.stack([q_norm.weight, k_norm.weight, torch.ones_like(q_norm.weight)])

@@ -19,9 +19,9 @@ from typing import Any
 import torch
 from hf_runtime import log
 from hf_runtime.errors import RuntimeModelError, reason
+from hf_runtime.fused.parts import UnsupportedLayersError
 
 from ..engine.own_logits import difference, narrowed
-from ..fused.decoder import UnsupportedDecoderError
 from ..gpu.backends import AttentionCase, RecordingAttention, select_attention
 from ..gpu.runner import GpuFusedRunner
 from ..kv.kv_cache import KVCache
@@ -173,7 +173,7 @@ def fused_runner(model: Any, cache: KVCache, device: torch.device) -> Runner:
 
     Raises:
         ImportError: Numba is not installed.
-        UnsupportedDecoderError: the model computes what the kernels do not.
+        UnsupportedLayersError: the model computes what the kernels do not.
     """
     from ..fused.runner import FusedRunner
 
@@ -206,7 +206,7 @@ def _fits_fused(
     except ImportError as missing:
         log.info(f"decoders are slower on this CPU without Numba: {missing}")
         return False
-    except UnsupportedDecoderError:
+    except UnsupportedLayersError:
         return False
     except Exception as failure:
         # Whatever fails here, the other runners support more models.

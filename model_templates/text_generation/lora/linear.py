@@ -82,6 +82,8 @@ class Adapters:
 class AdaptedLinear(nn.Module):
     """``base`` and the adapters' changes of it."""
 
+    is_one_layer = True  # to who reads the model: base alone is not what it computes
+
     def __init__(
         self,
         base: nn.Module,

@@ -49,7 +49,7 @@ def _choose_on_cpu(model: Any) -> None:
 
     experts = [module for module in model.modules() if hasattr(module, "has_post_expert_norm")]
     try:
-        from ..fused.experts import grouped_experts, takes
+        from hf_runtime.fused.experts import grouped_experts, takes
 
         kinds = {type(module): module for module in experts}.values()
         fits = all(map(takes, experts)) and all(_agrees(each, grouped_experts) for each in kinds)

@@ -80,7 +80,7 @@ def _attention(device: torch.device, dtype: torch.dtype) -> Iterator[Way]:
 @contextmanager
 def _attending_by(attention: Callable[[], Any], *, is_fused: bool = True) -> Iterator[None]:
     """Raises _AbsentError."""
-    from text_generation.fused.decoder import UnsupportedDecoderError
+    from hf_runtime.fused.parts import UnsupportedLayersError
     from text_generation.gpu.runner import GpuFusedRunner
     from text_generation.in_flight import runner_selection
 
@@ -91,7 +91,7 @@ def _attending_by(attention: Callable[[], Any], *, is_fused: bool = True) -> Ite
         raise _AbsentError(f"{type(error).__name__}: {reason(error, 120)}") from error
 
     def refuse(*_: Any) -> Any:
-        raise UnsupportedDecoderError("not asked for")
+        raise UnsupportedLayersError("not asked for")
 
     with ExitStack() as stack:
         stack.enter_context(patch.object(runner_selection, "select_attention", lambda *_: attend))

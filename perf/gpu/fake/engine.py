@@ -11,9 +11,10 @@ from unittest.mock import patch
 import torch
 from accelerate import init_empty_weights
 from hf_runtime.devices.device import free_bytes
+from hf_runtime.fused.parts import Linear
 from text_generation.engine.engine import EngineSetup
-from text_generation.fused.decoder import Decoder, Linear
-from text_generation.fused.reading.decoders import read_decoder
+from text_generation.fused.decoder import Decoder
+from text_generation.fused.reading import read_decoder
 from text_generation.gpu import runner as gpu_runner
 from text_generation.in_flight import trial
 from text_generation.in_flight.engine import InFlightEngine

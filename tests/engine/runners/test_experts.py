@@ -7,7 +7,7 @@ from unittest.mock import patch
 
 import pytest
 import torch
-from text_generation.fused import experts as grouped
+from hf_runtime.fused import experts as grouped
 from text_generation.runners import experts
 from text_generation.runners.experts import CPU_EXPERTS_NAME, EXPERTS_NAME, choose_experts
 

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from hf_runtime.fused.parts import UnsupportedLayersError
 from hf_runtime.kernels import kernel_loading, thread_team
 from hf_runtime.kernels.kernel_loading import load_kernel
 from hf_runtime.kernels.thread_team import ThreadTeam, bits_of
-from text_generation.fused.decoder import UnsupportedDecoderError
 from text_generation.fused.runner import FusedRunner
 from text_generation.in_flight import runner_selection
 from text_generation.in_flight.engine import InFlightEngine
@@ -278,7 +278,7 @@ def test_families_are_held_in_bfloat16(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["bloom", "gptj", "falcon-alibi"])
 def test_what_calls_no_attention_function_is_named(name: str) -> None:
-    with pytest.raises(UnsupportedDecoderError, match="calls no attention function"):
+    with pytest.raises(UnsupportedLayersError, match="calls no attention function"):
         fused(tiny_model(name))
 
 
@@ -290,7 +290,7 @@ def test_queries_scaled_at_far_positions_are_named(dtype: torch.dtype) -> None:
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.mul_(0.1)
-    with pytest.raises(UnsupportedDecoderError, match="not only rotated"):
+    with pytest.raises(UnsupportedLayersError, match="not only rotated"):
         fused(model)
 
 
@@ -334,11 +334,11 @@ def test_weights_of_another_size_are_never_read() -> None:
     for name in ("input_layernorm", "self_attn.q_norm"):
         model = tiny_model("qwen3")
         model.model.layers[1].get_submodule(name).weight = short
-        with pytest.raises(UnsupportedDecoderError, match=r"a norm of \(1,\)"):
+        with pytest.raises(UnsupportedLayersError, match=r"a norm of \(1,\)"):
             fused(model)
     model = tiny_model("llama")
     model.model.layers[1].self_attn.register_parameter("sinks", short)
-    with pytest.raises(UnsupportedDecoderError, match="has weights of its own: sinks"):
+    with pytest.raises(UnsupportedLayersError, match="has weights of its own: sinks"):
         fused(model)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from ..decoder import Norm, UnsupportedDecoderError
+from ..parts import Norm, UnsupportedLayersError
 from .recording import Call
 
 _EPS = ("variance_epsilon", "eps", "epsilon", "norm_eps")
@@ -22,7 +22,7 @@ def read_norm(call: Call) -> Norm | None:
     Among forms that agree, Llama's.
 
     Raises:
-        UnsupportedDecoderError: its weight is not as large as what it norms.
+        UnsupportedLayersError: its weight is not as large as what it norms.
     """
     x, y = call.input, call.output
     if x.shape != y.shape or not x.numel():
@@ -46,7 +46,7 @@ def _forms(module: Any, x: torch.Tensor) -> list[Norm]:
     if x.shape[-weight.dim() :] != weight.shape:
         if weight.dim() > 1:
             return []
-        raise UnsupportedDecoderError(f"a norm of {tuple(weight.shape)} for {x.shape[-1]} numbers")
+        raise UnsupportedLayersError(f"a norm of {tuple(weight.shape)} for {x.shape[-1]} numbers")
     eps = _DEFAULT_EPS if eps is None else eps
     forms = []
     if bias is None and weight.dtype == x.dtype:

@@ -13,8 +13,9 @@ from typing import Any
 
 import torch
 
-from ...lora.linear import with_adapters, without_adapters
-from ..decoder import Attention, Linear, Norm, Rotary, UnsupportedDecoderError
+from hf_runtime.devices.prepacked_linear import LinearPart
+
+from ..parts import Attention, Linear, Norm, Rotary, UnsupportedLayersError
 from .norms import read_norm, widened
 from .recording import Attended, Call, same
 from .rotary import Rotations
@@ -24,29 +25,29 @@ _SINKS = "s_aux"
 
 
 def read_attention(call: Call, rotations: Rotations, join: Callable[..., Linear]) -> Attention:
-    """Raises UnsupportedDecoderError where it computes anything else than an Attention does."""
+    """Raises UnsupportedLayersError where it computes anything else than an Attention does."""
     (attended,) = call.attended
     sizes = _Sizes(attended)
     leaves = call.leaves()
     projections = [leaf for leaf in leaves if same(leaf.input, call.input)]
     lasts = [leaf for leaf in leaves if same(leaf.output, call.output)]
     if len(projections) not in (1, 3) or len(lasts) != 1:
-        raise UnsupportedDecoderError(f"{call.kind} is made of {', '.join(_names(call))}")
+        raise UnsupportedLayersError(f"{call.kind} is made of {', '.join(_names(call))}")
     raw = torch.cat([leaf.output.reshape(sizes.tokens, -1) for leaf in projections], -1)
     if raw.shape[1] != sizes.width:
-        raise UnsupportedDecoderError(f"{call.kind} gives {raw.shape[1]} numbers for its heads")
+        raise UnsupportedLayersError(f"{call.kind} gives {raw.shape[1]} numbers for its heads")
     is_interleaved, (query, key) = _split(raw, attended, sizes)
     norms = [leaf for leaf in leaves if leaf not in (*projections, *lasts)]
     query, query_norm = _normed(query, norms, sizes.heads, sizes.dim)
     key, key_norm = _normed(key, norms, sizes.kv_heads, sizes.dim)
     if norms:
-        raise UnsupportedDecoderError(f"{call.kind} is made of {', '.join(_names(call))}")
+        raise UnsupportedLayersError(f"{call.kind} is made of {', '.join(_names(call))}")
     rotary, factor = _rotation(call, attended, (query, key), rotations)
     return Attention(
         qkv=joined(join, [leaf.module for leaf in projections]),
         output=lasts[0].module,
         num_heads=sizes.heads,
-        scale=attended.given["scaling"] * factor,
+        scale=(attended.given.get("scaling") or sizes.dim**-0.5) * factor,
         is_interleaved=is_interleaved,
         query_norm=query_norm,
         key_norm=key_norm,
@@ -55,6 +56,8 @@ def read_attention(call: Call, rotations: Rotations, join: Callable[..., Linear]
         window=attended.given.get("sliding_window") or 0,
         softcap=attended.given.get("softcap") or 0.0,
         sinks=_sinks(call, attended.given),
+        is_causal=_is_causal(call, attended.given),
+        bias=attended.given.get("bias"),
     )
 
 
@@ -65,7 +68,7 @@ class _Sizes:
         rows, self.heads, num_tokens, self.dim = attended.query.shape
         self.tokens, self.kv_heads = rows * num_tokens, attended.key.shape[1]
         if attended.value.shape != attended.key.shape or attended.key.shape[-1] != self.dim:
-            raise UnsupportedDecoderError("its queries, keys and values differ in size")
+            raise UnsupportedLayersError("its queries, keys and values differ in size")
         self.width = (self.heads + 2 * self.kv_heads) * self.dim
 
 
@@ -88,7 +91,7 @@ def _split(
     groups = raw.view(sizes.tokens, sizes.kv_heads, -1, sizes.dim)
     if same(groups[:, :, -1], value):
         return True, (groups[:, :, :-2].flatten(1), groups[:, :, -2].flatten(1))
-    raise UnsupportedDecoderError("its values are not as one product gives them")
+    raise UnsupportedLayersError("its values are not as one product gives them")
 
 
 def _normed(
@@ -101,7 +104,7 @@ def _normed(
                 continue
             norm = read_norm(call)
             if norm is None:
-                raise UnsupportedDecoderError(f"its {call.kind} is no norm")
+                raise UnsupportedLayersError(f"its {call.kind} is no norm")
             norms.remove(call)
             is_whole = norm.weight.numel() != dim
             return made.reshape(states.shape), widened(norm) if is_whole else norm
@@ -135,7 +138,7 @@ def _rotation(
         for factor in (1.0, attended.query.shape[-1] ** -0.5):
             if _agree(turned[0] * factor, attended.query) and _agree(turned[1], attended.key):
                 return (None if rotation is None else rotations.table(rotation)), factor
-    raise UnsupportedDecoderError(f"its queries or keys of {heads} heads are not only rotated")
+    raise UnsupportedLayersError(f"its queries or keys of {heads} heads are not only rotated")
 
 
 def _turned(
@@ -155,8 +158,14 @@ def _sinks(call: Call, given: dict[str, Any]) -> torch.Tensor | None:
     sinks = given.get(_SINKS)
     own = [name for name, part in call.module.named_parameters(recurse=False) if part is not sinks]
     if own:
-        raise UnsupportedDecoderError(f"{call.kind} has weights of its own: {', '.join(own)}")
+        raise UnsupportedLayersError(f"{call.kind} has weights of its own: {', '.join(own)}")
     return None if sinks is None else sinks.detach().float().contiguous()
+
+
+def _is_causal(call: Call, given: dict[str, Any]) -> bool:
+    """As transformers' own attention functions decide it."""
+    causal = given.get("is_causal")
+    return bool(getattr(call.module, "is_causal", False) if causal is None else causal)
 
 
 def _names(call: Call) -> list[str]:
@@ -164,8 +173,18 @@ def _names(call: Call) -> list[str]:
 
 
 def joined(join: Callable[..., Linear], parts: list[Any]) -> Linear:
-    """Linear layers of one input as one, with the adapters of each."""
+    """Linear layers of one input as one."""
     if len(parts) == 1:
         only: Linear = parts[0]
         return only
-    return with_adapters(join(*map(without_adapters, parts)), parts)
+    return join(*parts)
+
+
+def joined_by_prepacking(*parts: Any) -> Linear:
+    """Linear layers of one input as one: prepacking's joint layer where there is one."""
+    if all(isinstance(part, LinearPart) for part in parts):
+        (first, *others) = (part.shared for part in parts)
+        if all(shared is first for shared in others):
+            linear: Linear = first.linear
+            return linear
+    return lambda x: torch.cat([part(x) for part in parts], dim=-1)

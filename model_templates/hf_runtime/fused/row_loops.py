@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import torch
+
 from hf_runtime.kernels.kernel_loading import load_kernel
 from hf_runtime.kernels.thread_team import Kernel, ThreadTeam, bits_of
 
-from .decoder import Attention, Mlp, Norm
+from .parts import Attention, Layer, Linear, Mlp, Norm
 from .reading.layers import ACTIVATIONS
 
 MIN_PARALLEL_SIZE = 4096  # numbers; for fewer, starting the threads costs more than it saves
-# The loops that activate and multiply.
-_GATED = {"silu": "silu_mul", "gelu_tanh": "gelu_tanh_mul"}
+# The loops that activate and multiply, and those that activate.
+_GATED = {"silu": "silu_mul", "gelu_tanh": "gelu_tanh_mul", "gelu": "gelu_mul"}
+_PLAIN = {"gelu_tanh": "gelu_tanh", "gelu": "gelu"}
 
 
 class RowLoops:
@@ -61,6 +63,24 @@ class RowLoops:
             parallel=rows * parts * size > MIN_PARALLEL_SIZE,
         )
 
+    def placing(self, attention: Attention) -> tuple[Kernel, tuple[int, ...]]:
+        """The loop that norms and rotates queries and keys, and those of its arguments that
+        stay: from the rotary embedding's on.
+        """
+        name, rotary = "place", attention.rotary
+        if rotary is not None:
+            name += "_pairs" if rotary.in_pairs else ""
+            name += "_wide" if rotary.cos.dtype != self.dtype else ""
+        q_norm, k_norm = attention.query_norm, attention.key_norm
+        if q_norm is None or k_norm is None or q_norm.is_wide:
+            norms = (0, 0, 0)
+        else:
+            norms = (q_norm.weight.data_ptr(), k_norm.weight.data_ptr(), bits_of(q_norm.eps))
+        return self.kernel(name), (
+            *((rotary.cos.data_ptr(), rotary.sin.data_ptr()) if rotary else (0, 0)),
+            *(rotary.cos.shape[1] if rotary else 0, *norms, int(attention.is_interleaved)),
+        )
+
     def norm_heads(self, attention: Attention, qkv: torch.Tensor, dim: int) -> None:
         """Norms queries and keys of ``qkv`` (tokens, width) in place."""
         heads = attention.num_heads
@@ -76,14 +96,36 @@ class RowLoops:
             states = states.flatten(1) if is_whole else states
             self._wide(norm, states, None, states)
 
-    def mlp(self, mlp: Mlp, x: torch.Tensor) -> torch.Tensor:
+    def rest(
+        self, layer: Layer, hidden: torch.Tensor, x: torch.Tensor, delta: torch.Tensor
+    ) -> torch.Tensor:
+        """What a layer adds to ``hidden`` beside what this adds itself; ``x`` is what attention was
+        given, ``delta`` what it gave, (tokens, hidden) each.
+        """
+        delta = self._scaled(layer.scale, delta, layer.attention_post_norm)
+        if not layer.is_parallel:
+            x = self.added(hidden, delta, layer.mlp_norm)
+        elif layer.mlp_norm is not layer.attention_norm:
+            x = self.added(hidden, None, layer.mlp_norm)
+        made = self._scaled(layer.scale, self.mlp(layer.mlp, x), layer.mlp_post_norm)
+        return made.add_(delta) if layer.is_parallel else made
+
+    def _scaled(self, scale: float, delta: torch.Tensor, norm: Norm | None) -> torch.Tensor:
+        if norm is not None:
+            delta = self.added(delta, None, norm)
+        return delta if scale == 1 else delta.mul_(scale)
+
+    def mlp(self, mlp: Mlp | Linear, x: torch.Tensor) -> torch.Tensor:
         """x (tokens, hidden) -> the same shape."""
+        if not isinstance(mlp, Mlp):
+            return mlp(x)
         up = mlp.up(x)
-        if mlp.is_gated and isinstance(mlp.activation, str) and mlp.activation in _GATED:
-            rows, size = up.shape[0], up.shape[1] // 2
-            out = up.new_empty(rows, size)
+        loops = _GATED if mlp.is_gated else _PLAIN
+        if isinstance(mlp.activation, str) and mlp.activation in loops:
+            rows, size = up.shape[0], up.shape[1] // (2 if mlp.is_gated else 1)
+            out = up.new_empty(rows, size) if mlp.is_gated else up
             self._team.run(
-                self.kernel(_GATED[mlp.activation]),
+                self.kernel(loops[mlp.activation]),
                 *(rows, size, up.data_ptr(), out.data_ptr()),
                 parallel=rows * size > MIN_PARALLEL_SIZE,
             )

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from ..decoder import Rotary, UnsupportedDecoderError
+from ..parts import Rotary, UnsupportedLayersError
 from .recording import ROWS, Call, same
 
 # The rotary embeddings whose angles depend on the position alone, not on the batch's length.
@@ -71,7 +71,7 @@ class Rotations:
         return None, None
 
     def table(self, rotation: Rotation) -> Rotary:
-        """For all positions. Raises UnsupportedDecoderError where there is none."""
+        """For all positions. Raises UnsupportedLayersError where there is none."""
         has_buffer = hasattr(rotation.made_by.module, _SINUSOIDS)  # alike in all layers
         maker = 0 if has_buffer else id(rotation.made_by)
         key = maker, rotation.step, rotation.in_pairs
@@ -127,7 +127,7 @@ def _angles_of_all(call: Call, length: int) -> tuple[torch.Tensor, torch.Tensor]
     kinds = getattr(call.module, "rope_type", None)
     for kind in kinds.values() if isinstance(kinds, dict) else (kinds,):
         if kind not in _ROPE_TYPES:
-            raise UnsupportedDecoderError(f"its rotary embedding is of the type {kind}")
+            raise UnsupportedLayersError(f"its rotary embedding is of the type {kind}")
     positions = torch.arange(length, device=call.input.device).unsqueeze(0)
 
     def again(given: Any) -> Any:

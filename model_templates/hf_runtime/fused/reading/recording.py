@@ -12,12 +12,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from hf_runtime.errors import reason
 from torch import nn
 
-from ...kv.kv_cache import context_length
-from ...lora.linear import AdaptedLinear
-from ..decoder import UnsupportedDecoderError
+from hf_runtime.errors import reason
+
+from ..parts import UnsupportedLayersError
 
 _NAME = "hf_triton_recording"
 NUM_TOKENS = 5
@@ -79,7 +78,7 @@ class Call:
         """The calls within it, or itself, that call no other; without those that change nothing.
         A layer with adapters is one.
         """
-        if not self.inner or isinstance(self.module, AdaptedLinear):
+        if not self.inner or getattr(self.module, "is_one_layer", False):
             return [] if self.changes_nothing else [self]
         return [leaf for call in self.inner for leaf in call.leaves()]
 
@@ -97,15 +96,13 @@ def near(a: torch.Tensor, b: torch.Tensor) -> bool:
     return bool(error <= 4 * torch.finfo(b.dtype).eps * b.float().abs().max())
 
 
-def record(model: Any, max_model_len: int) -> Call:
-    """The call of the model on a few tokens at the first position and at the furthest.
+def record(model: Any, ends: tuple[int, int], **inputs: torch.Tensor | bool) -> Call:
+    """The call of the model on a few tokens at each of two positions, its first and its furthest.
+    ``inputs``: what else it is given.
 
     Raises:
-        UnsupportedDecoderError: the model takes no positions, or calls no attention function of
-            transformers'.
+        UnsupportedLayersError: the model takes no positions, or no such attention function.
     """
-    furthest = (context_length(model.config.get_text_config()) or max_model_len) - 1
-    ends = torch.tensor([0, furthest], device=model.device)
     token_ids = torch.arange(NUM_TOKENS, device=model.device).repeat(ROWS, 1)
     stack = [Call(None, (), {}, [])]
     before = model.config._attn_implementation  # noqa: SLF001
@@ -116,15 +113,13 @@ def record(model: Any, max_model_len: int) -> Call:
                 hooks.callback(handle.remove)
         model.set_attn_implementation(_NAME)
         hooks.callback(model.set_attn_implementation, before)
-        positions = ends.unsqueeze(1).expand(ROWS, NUM_TOKENS)
+        positions = torch.tensor(ends, device=model.device).unsqueeze(1).expand(ROWS, NUM_TOKENS)
         try:
-            model(input_ids=token_ids, position_ids=positions, use_cache=False)
+            model(input_ids=token_ids, position_ids=positions, **inputs)
         except Exception as error:
             # Whatever an unknown architecture raises: it takes no positions, or no such attention.
-            raise UnsupportedDecoderError(f"{type(error).__name__}: {reason(error)}") from error
+            raise UnsupportedLayersError(f"{type(error).__name__}: {reason(error)}") from error
     (call,) = stack[0].inner
-    if not any(inner.attended for inner in call.walk()):
-        raise UnsupportedDecoderError(f"{call.kind} calls no attention function")
     return call
 
 

@@ -7,12 +7,13 @@ stands before attention, whatever its name.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 
-from ..decoder import DecoderLayer, Linear, Mlp, Norm, UnsupportedDecoderError
+from ..parts import Layer, Linear, Mlp, Norm, UnsupportedLayersError
 from .attention import joined, read_attention
 from .norms import read_norm
 from .recording import Call, near, same
@@ -28,9 +29,15 @@ ACTIVATIONS: dict[str, Activation] = {
 _SCALE = "residual_multiplier"
 
 
-def read_layer(call: Call, rotations: Rotations, join: Callable[..., Linear]) -> DecoderLayer:
-    """Raises UnsupportedDecoderError where it computes anything else than a DecoderLayer does."""
-    (attention,) = [inner for inner in call.inner if inner.attended]
+def read_layer(call: Call, rotations: Rotations, join: Callable[..., Linear]) -> Layer:
+    """Raises UnsupportedLayersError where it computes anything else than a Layer does."""
+    last_leaf = call.leaves()[-1]
+    if same(last_leaf.output, call.output) and read_norm(last_leaf) is not None:
+        return _read_normed_sums(call, rotations, join)
+    attentions = [inner for inner in call.inner if inner.attended]
+    if len(attentions) != 1:
+        raise UnsupportedLayersError(f"{call.kind} is made of {', '.join(_names(call))}")
+    (attention,) = attentions
     others = [c for c in call.inner if c is not attention and not c.changes_nothing]
     norms = _Norms(others)
     scale = float(getattr(call.module, _SCALE, 1.0))
@@ -43,8 +50,8 @@ def read_layer(call: Call, rotations: Rotations, join: Callable[..., Linear]) ->
     mlp_norm = norms.before(given, call.input if is_parallel else between)
     last, mlp_post_norm = norms.after(made)
     if norms.unused or not near(_sum(between, last, scale), call.output):
-        raise UnsupportedDecoderError(f"{call.kind} is made of {', '.join(_names(call))}")
-    return DecoderLayer(
+        raise UnsupportedLayersError(f"{call.kind} is made of {', '.join(_names(call))}")
+    return Layer(
         attention=read_attention(attention, rotations, join),
         mlp=_mlp(mlp_calls, join),
         attention_norm=attention_norm,
@@ -53,6 +60,39 @@ def read_layer(call: Call, rotations: Rotations, join: Callable[..., Linear]) ->
         mlp_post_norm=mlp_post_norm,
         is_parallel=is_parallel,
         scale=scale,
+    )
+
+
+def _read_normed_sums(call: Call, rotations: Rotations, join: Callable[..., Linear]) -> Layer:
+    """A layer of BERT's kind, whose parts may lie in modules of any kind."""
+    leaves = call.leaves()
+    between = [
+        number
+        for number in range(1, len(leaves) - 1)
+        if read_norm(leaves[number]) is not None
+        and leaves[number].input.numel() == call.input.numel()
+        and near(_sum(call.input, leaves[number - 1].output, 1), leaves[number].input)
+    ]
+    if len(between) != 1:
+        raise UnsupportedLayersError(f"{call.kind} has {len(between) + 1} norms of sums")
+    (middle,), last = between, leaves[-1]
+    given, made = leaves[middle].output, leaves[-2].output
+    mlp = _dense(leaves[middle + 1 : -1], given, made, join)
+    if mlp is None or not near(_sum(given, made, 1), last.input):
+        raise UnsupportedLayersError(f"{call.kind} is made of {', '.join(_names(call))}")
+    (attending,) = [inner for inner in call.walk() if inner.attended]
+    attention = replace(
+        attending,
+        inputs=[call.input],
+        outputs=[leaves[middle - 1].output],
+        inner=leaves[:middle],
+    )
+    return Layer(
+        attention=read_attention(attention, rotations, join),
+        mlp=mlp,
+        attention_norm=read_norm(leaves[middle]),
+        mlp_norm=read_norm(last),
+        norms_sums=True,
     )
 
 
@@ -78,7 +118,7 @@ class _Norms:
             self._used.add(number)
             return norm
         if not same(given, hidden):
-            raise UnsupportedDecoderError("a layer's part is not given its norm")
+            raise UnsupportedLayersError("a layer's part is not given its norm")
         return None
 
     def after(self, made: torch.Tensor) -> tuple[torch.Tensor, Norm | None]:
@@ -97,7 +137,7 @@ class _Norms:
     def take_mlp(self) -> list[Call]:
         """What is no norm: a module, or the layer's own linear layers."""
         if not self._others:
-            raise UnsupportedDecoderError("a layer has no MLP")
+            raise UnsupportedLayersError("a layer has no MLP")
         return self._others
 
     @property
@@ -121,7 +161,7 @@ def _mlp(calls: list[Call], join: Callable[..., Linear]) -> Mlp | Linear:
     if mlp is not None:
         return mlp
     if len(calls) > 1:
-        raise UnsupportedDecoderError("a layer's own linear layers are no MLP")
+        raise UnsupportedLayersError("a layer's own linear layers are no MLP")
     return _as_rows(calls[0].module)
 
 

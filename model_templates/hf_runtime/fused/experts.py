@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+
 from hf_runtime.kernels.kernel_loading import EXPERT_KERNELS, load_kernel
 from hf_runtime.kernels.thread_team import ThreadTeam
 

@@ -1,0 +1,1 @@
+"""Encoders on the CPU, with what lies between their matrix products compiled."""

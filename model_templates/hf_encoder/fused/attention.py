@@ -1,0 +1,148 @@
+"""Attention over packed texts, each over itself: by the compiled loops, or by torch's own attention
+for texts that are long enough for it to be faster.
+"""
+
+from __future__ import annotations
+
+import time
+from bisect import bisect_left
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
+
+import torch
+import torch.nn.functional as F
+from hf_runtime.fused.parts import Attention
+from hf_runtime.fused.row_loops import RowLoops
+from hf_runtime.kernels.kernel_loading import TEXT_KERNELS, load_kernel
+from hf_runtime.kernels.thread_team import ThreadTeam, bits_of
+
+from .encoder import Encoder
+
+# At least as many numbers as the kernel's tiles have rows and columns.
+_ROWS, _COLUMNS = 8, 32
+# Tokens of a text, for which both ways are timed: torch's is the faster one from some length on,
+# from few tokens where a processor multiplies bfloat16 in tiles (AMX), else from thousands.
+_TIMED_LENGTHS = (64, 128, 256, 512, 1024)
+_REPEATS = 3
+_NEVER = 2**62
+
+
+@dataclass(frozen=True)
+class Texts:
+    """Texts of a row, the shortest first: text i is tokens ``ends[i]`` to ``ends[i + 1] - 1``;
+    ``starts`` are the ends, and each token has one of the ``positions`` in its text, int64 both.
+    """
+
+    ends: list[int]
+    starts: torch.Tensor
+    positions: torch.Tensor
+
+
+class TextAttention:
+    """Attention of an encoder's layers, for texts of up to ``max_length`` tokens."""
+
+    def __init__(
+        self, encoder: Encoder, loops: RowLoops, team: ThreadTeam, max_length: int
+    ) -> None:
+        self._loops, self._team = loops, team
+        self._kv_heads, self._dim = encoder.kv_heads, encoder.dim
+        dtype = str(loops.dtype).removeprefix("torch.")
+        self._attend = load_kernel("attend_texts", dtype, TEXT_KERNELS)
+        attentions = {id(layer.attention): layer.attention for layer in encoder.layers}
+        self._placing = {key: loops.placing(one) for key, one in attentions.items()}
+        self._scratch = torch.zeros(0)
+        self._long = _NEVER  # tokens from which torch's attention is faster
+        plain = [one for one in attentions.values() if _is_plain(one)]
+        if plain:
+            self._long = self._fastest_from(plain[0], max_length)
+
+    def __call__(self, attention: Attention, qkv: torch.Tensor, texts: Texts) -> torch.Tensor:
+        """qkv (tokens, (heads + 2 kv_heads) * dim), changed in place -> (tokens, heads * dim)."""
+        if attention.query_norm is not None and attention.query_norm.is_wide:
+            self._loops.norm_heads(attention, qkv, self._dim)
+        if attention.rotary is not None or attention.query_norm is not None:
+            kernel, arguments = self._placing[id(attention)]
+            sizes = attention.num_heads, self._kv_heads, self._dim, 0
+            where = texts.positions.data_ptr()
+            self._team.run(
+                kernel, *(len(qkv), *sizes, qkv.data_ptr(), 0, 0, where, where), *arguments
+            )
+        out = qkv.new_empty(len(qkv), attention.num_heads * self._dim)
+        num_short = len(texts.ends) - 1
+        if _is_plain(attention):
+            lengths = [last - first for first, last in pairwise(texts.ends)]
+            num_short = bisect_left(lengths, self._long)
+        if num_short:
+            longest = texts.ends[num_short] - texts.ends[num_short - 1]
+            self._attend_short(attention, qkv, texts.starts, (num_short, longest), out)
+        for first, last in pairwise(texts.ends[num_short:]):
+            self._attend_long(attention, qkv[first:last], out[first:last])
+        return out
+
+    def _attend_short(
+        self,
+        attention: Attention,
+        qkv: torch.Tensor,
+        starts: torch.Tensor,
+        texts: tuple[int, int],
+        out: torch.Tensor,
+    ) -> None:
+        """The first ``texts``: how many, and the length of the longest."""
+        (count, longest), dim, bias = texts, self._dim, attention.bias
+        stride, wide = longest + _COLUMNS, dim + -dim % _COLUMNS
+        size = (dim + wide + _ROWS) * stride + _ROWS * (dim + wide)
+        if self._scratch.numel() < size * self._team.num_threads:
+            self._scratch = torch.zeros(size * self._team.num_threads)
+        self._team.run(
+            self._attend,
+            *(count, attention.num_heads, self._kv_heads, dim),
+            *(qkv.data_ptr(), out.data_ptr(), starts.data_ptr()),
+            *(self._scratch.data_ptr(), size, stride, wide),
+            *(attention.window, int(attention.is_causal), bits_of(attention.scale)),
+            *((0, 0) if bias is None else (bias.data_ptr(), (bias.shape[1] + 1) // 2)),
+        )
+
+    def _attend_long(self, attention: Attention, qkv: torch.Tensor, out: torch.Tensor) -> None:
+        """One text."""
+        heads, kv_heads = attention.num_heads, self._kv_heads
+        parts = qkv.view(1, len(qkv), -1, self._dim).transpose(1, 2)
+        query, key, value = parts.split([heads, kv_heads, kv_heads], dim=1)
+        attended = F.scaled_dot_product_attention(
+            query,
+            key,
+            value,
+            scale=attention.scale,
+            is_causal=attention.is_causal,
+            enable_gqa=heads != kv_heads,
+        )
+        out.view(len(out), heads, self._dim).copy_(attended[0].transpose(0, 1))
+
+    @torch.inference_mode()
+    def _fastest_from(self, attention: Attention, max_length: int) -> int:
+        """The first of the timed lengths for which torch's attention is faster."""
+        width = (attention.num_heads + 2 * self._kv_heads) * self._dim
+        for length in _TIMED_LENGTHS:
+            qkv = torch.ones(min(length, max_length), width, dtype=self._loops.dtype)
+            out = qkv.new_empty(len(qkv), attention.num_heads * self._dim)
+            starts = torch.tensor([0, len(qkv)])
+            short = partial(self._attend_short, attention, qkv, starts, (1, len(qkv)), out)
+            if _seconds(partial(self._attend_long, attention, qkv, out)) < _seconds(short):
+                return length
+        return _NEVER
+
+
+def _is_plain(attention: Attention) -> bool:
+    """Whether torch's attention computes it without a mask."""
+    return not attention.window and attention.bias is None
+
+
+def _seconds(run: Callable[[], None]) -> float:
+    """The least of a few runs."""
+    times = []
+    for _ in range(_REPEATS):
+        start = time.perf_counter()
+        run()
+        times.append(time.perf_counter() - start)
+    return min(times)

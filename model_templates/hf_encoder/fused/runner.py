@@ -1,0 +1,100 @@
+"""Computes a batch of packed texts on the CPU, with compiled kernels.
+
+Between two matrix products one compiled loop replaces a dozen torch operators, and each text reads
+its own keys alone. The products are the model's own linear layers, however they are laid out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate
+
+import torch
+import torch.nn.functional as F
+from hf_runtime.fused.parts import Layer, UnsupportedLayersError
+from hf_runtime.fused.row_loops import RowLoops
+from hf_runtime.kernels.thread_team import ThreadTeam
+
+from ..runners.packed_rows import PackedRows
+from ..runners.runner import RunnerSetup
+from ..texts.encoding import Encoding
+from .attention import TextAttention, Texts
+from .reading import read_encoder
+from .sizes import check_sizes
+
+_DTYPES = (torch.float32, torch.bfloat16)
+
+
+class FusedRunner(PackedRows):
+    """Computes with the weights of a model, which is not changed.
+
+    Raises:
+        UnsupportedLayersError: a model of another shape, dtype or device.
+        ImportError: Numba is not installed.
+    """
+
+    name = "fused"
+
+    def __init__(self, setup: RunnerSetup) -> None:
+        super().__init__(setup)
+        model = setup.model
+        if setup.device.type != "cpu" or model.dtype not in _DTYPES:
+            raise UnsupportedLayersError(f"it is {model.dtype} on {setup.device.type}")
+        self._encoder = read_encoder(
+            model.base_model,
+            self._first_position,
+            setup.max_length,
+            has_token_types=setup.has_token_types,
+        )
+        check_sizes(self._encoder, setup.max_length, model.dtype)
+        team = ThreadTeam(torch.get_num_threads())
+        self._loops = RowLoops(model.dtype, team)
+        self._attention = TextAttention(self._encoder, self._loops, team, setup.max_length)
+
+    def hidden(self, row: Sequence[Encoding], wanted: list[int] | None) -> torch.Tensor:
+        ends = list(accumulate((len(encoding) for encoding in row), initial=0))
+        inputs = {name: values[0] for name, values in self.inputs(row).items()}
+        positions = inputs["position_ids"] - self._first_position
+        texts = Texts(ends, torch.tensor(ends), positions)
+        hidden, delta = self._embedded(inputs, positions), None
+        last = self._encoder.layers[-1]
+        for layer in self._encoder.layers:
+            rows = wanted if layer is last else None
+            hidden, delta = self._layer(layer, hidden, delta, texts, rows)
+        return self._loops.added(hidden, delta, self._encoder.norm)
+
+    def _embedded(self, inputs: dict[str, torch.Tensor], positions: torch.Tensor) -> torch.Tensor:
+        """(tokens, hidden)."""
+        embedding = self._encoder.embedding
+        hidden = embedding.tokens(inputs["input_ids"])
+        if embedding.types is not None and "token_type_ids" in inputs:
+            hidden.add_(F.embedding(inputs["token_type_ids"], embedding.types))
+        elif embedding.types is not None:
+            hidden.add_(embedding.types[0])
+        if embedding.positions is not None:
+            hidden.add_(F.embedding(positions, embedding.positions))
+        hidden = self._loops.added(hidden, None, embedding.norm)
+        return hidden if embedding.projection is None else embedding.projection(hidden)
+
+    def _layer(
+        self,
+        layer: Layer,
+        hidden: torch.Tensor,
+        delta: torch.Tensor | None,
+        texts: Texts,
+        wanted: list[int] | None,
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Hidden states and what is still to be added to them, (tokens, hidden) each; of the
+        ``wanted`` tokens alone where some are.
+        """
+        norm = None if layer.norms_sums else layer.attention_norm
+        x = self._loops.added(hidden, delta, norm)
+        attended = self._attention(layer.attention, layer.attention.qkv(x), texts)
+        if wanted is not None:
+            hidden, x, attended = hidden[wanted], x[wanted], attended[wanted]
+        made = layer.attention.output(attended)
+        if not layer.norms_sums:
+            return hidden, self._loops.rest(layer, hidden, x, made)
+        hidden = self._loops.added(hidden, made, layer.attention_norm)
+        made = self._loops.mlp(layer.mlp, hidden)
+        return self._loops.added(hidden, made, layer.mlp_norm), None

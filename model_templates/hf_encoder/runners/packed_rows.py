@@ -1,0 +1,94 @@
+"""What runners share that lay a batch's texts one after the other, without padding."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from itertools import chain
+from typing import Any
+
+import torch
+
+from ..texts.encoding import Encoding
+from .head import Head
+from .runner import Runner, RunnerSetup, output_of
+
+
+class PackedRows(Runner):
+    """Lays texts in a row by their lengths, and computes the head of what is wanted."""
+
+    def __init__(self, setup: RunnerSetup) -> None:
+        super().__init__(setup)
+        self._head = None if setup.output == "hidden" else Head(setup.model)
+        self._first_position = first_position(setup.model)
+        self._arange = torch.arange(
+            self._first_position, self._first_position + setup.max_length, device=setup.device
+        )
+
+    @torch.inference_mode()
+    def forward(self, batch: Sequence[Encoding]) -> list[torch.Tensor]:
+        order = sorted(range(len(batch)), key=lambda index: len(batch[index]))
+        row = [batch[index] for index in order]
+        outputs = self._outputs(self.hidden(row, self._wanted(row)), row)
+        found: list[torch.Tensor] = [outputs[0]] * len(batch)
+        for index, output in zip(order, outputs, strict=True):
+            found[index] = output
+        return found
+
+    @abstractmethod
+    def hidden(self, row: Sequence[Encoding], wanted: list[int] | None) -> torch.Tensor:
+        """The last hidden states of a row's ``wanted`` tokens, or of all: (tokens, size)."""
+
+    def inputs(self, row: Sequence[Encoding]) -> dict[str, torch.Tensor]:
+        """What the model takes of a row, (1, num_tokens) int64 each."""
+        device = self.setup.device
+        ids = [list(chain.from_iterable(encoding.input_ids for encoding in row))]
+        inputs = {
+            "input_ids": torch.tensor(ids, device=device),
+            "position_ids": torch.cat([self._arange[: len(e)] for e in row]).unsqueeze(0),
+        }
+        if self.setup.has_token_types:
+            types = [e.token_type_ids or [0] * len(e) for e in row]
+            inputs["token_type_ids"] = torch.tensor(
+                [list(chain.from_iterable(types))], device=device
+            )
+        return inputs
+
+    def _wanted(self, row: Sequence[Encoding]) -> list[int] | None:
+        """Which tokens' outputs are wanted; None where all are."""
+        if self.setup.output == "sequences":
+            firsts = [0]
+            for encoding in row[:-1]:
+                firsts.append(firsts[-1] + len(encoding))
+            return firsts
+        has_some = any(encoding.positions is not None for encoding in row)
+        return wanted_tokens(row) if has_some else None
+
+    def _outputs(self, hidden: torch.Tensor, row: Sequence[Encoding]) -> Any:
+        """hidden (wanted tokens, size) -> each encoding's output, in the row's order."""
+        if self.setup.output == "sequences":
+            assert self._head is not None
+            return output_of(self.setup, self._head(hidden.unsqueeze(1))).unbind()
+        if self._head is not None:
+            hidden = output_of(self.setup, self._head(hidden.unsqueeze(0)))[0]
+        return hidden.split([encoding.num_outputs for encoding in row])
+
+
+def wanted_tokens(row: Sequence[Encoding]) -> list[int]:
+    """Where in the packed row the tokens are whose outputs are wanted."""
+    found: list[int] = []
+    first = 0
+    for encoding in row:
+        places = range(len(encoding)) if encoding.positions is None else encoding.positions
+        found += [first + place for place in places]
+        first += len(encoding)
+    return found
+
+
+def first_position(model: Any) -> int:
+    """The position of a text's first token: RoBERTa's kind counts from behind the padding id."""
+    for module in model.modules():
+        table = getattr(module, "position_embeddings", None)
+        if isinstance(table, torch.nn.Embedding):
+            return 0 if table.padding_idx is None else table.padding_idx + 1
+    return 0

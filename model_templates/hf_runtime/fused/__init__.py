@@ -1,0 +1,1 @@
+"""What decoders and encoders share that compute with compiled loops between matrix products."""

@@ -1,0 +1,112 @@
+"""What a model's layers are made of, as the fused runners compute them.
+
+One description for all families: where norms stand, how queries, keys and values lie in their
+product, how they are rotated, what attention does to its scores, and what follows it. The
+folder reading finds it in a model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+Linear = Callable[[torch.Tensor], torch.Tensor]
+
+
+class UnsupportedLayersError(Exception):
+    """The fused runners do not support this model; the text says why."""
+
+
+@dataclass(frozen=True)
+class Norm:
+    """``weight * x / rms(x)``, in the model's dtype, rounded before the weight as Llama's is. Where
+    it ``is_wide`` it is computed in float32 with a float32 weight and a ``bias`` or none, rounded
+    once; ``has_mean`` says whether the mean is taken off first, as LayerNorm does.
+    """
+
+    weight: torch.Tensor
+    eps: float
+    bias: torch.Tensor | None = None
+    has_mean: bool = False
+    is_wide: bool = False
+
+
+@dataclass(frozen=True)
+class Rotary:
+    """Rotary position embedding, https://arxiv.org/abs/2104.09864: ``cos`` and ``sin`` are
+    (max_model_len, rotary dim), each angle in both halves, in the model's dtype or in float32.
+    Numbers are rotated with those half the
+    rotary dim away, or ``in_pairs`` with their neighbours (GPT-J).
+    """
+
+    cos: torch.Tensor
+    sin: torch.Tensor
+    in_pairs: bool = False
+
+
+@dataclass(frozen=True)
+class Attention:
+    """``qkv``: (tokens, hidden) -> (tokens, (heads + 2 kv_heads) * dim): all queries, all keys, all
+    values; or ``is_interleaved``, for each head of keys its queries, the key and the value.
+
+    Head norms are of ``dim`` numbers, of all heads' numbers, or of weights (heads * dim) that norm
+    each head by its own. ``window`` and ``softcap`` are 0 without, ``sinks`` (heads,) float32.
+    Where it ``is_causal`` a token looks at those before it alone, else at all of its text, or at
+    those less than ``window`` away. ``bias`` (heads, 2 * n - 1) float32 is added to the scores, by
+    distance: from the key n - 1 before its query to the one n - 1 behind it.
+    """
+
+    qkv: Linear
+    output: Linear
+    num_heads: int
+    scale: float
+    is_interleaved: bool = False
+    query_norm: Norm | None = None
+    key_norm: Norm | None = None
+    norms_whole: bool = False
+    rotary: Rotary | None = None
+    window: int = 0
+    softcap: float = 0.0
+    sinks: torch.Tensor | None = None
+    is_causal: bool = True
+    bias: torch.Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Mlp:
+    """``down(activation(up(x)))``; or gated, ``up`` giving gates first, then what they weigh:
+    ``down(activation(gates) * rest)``. ``activation`` is the name of one in ``ACTIVATIONS``, or a
+    module.
+    """
+
+    up: Linear
+    activation: str | Linear
+    down: Linear
+    is_gated: bool
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One layer; a norm that is None is not there.
+
+    h += scale * attention_post_norm(attention(attention_norm(h)))
+    h += scale * mlp_post_norm(mlp(mlp_norm(h)))
+
+    A parallel layer adds both to the ``h`` that both are computed from; they may have one norm.
+    ``mlp`` may be a module of the model: a mixture of experts. BERT's layer ``norms_sums``:
+
+    h = attention_norm(h + attention(h))
+    h = mlp_norm(h + mlp(h))
+    """
+
+    attention: Attention
+    mlp: Mlp | Linear
+    attention_norm: Norm | None
+    mlp_norm: Norm | None
+    attention_post_norm: Norm | None = None
+    mlp_post_norm: Norm | None = None
+    is_parallel: bool = False
+    norms_sums: bool = False
+    scale: float = 1.0

@@ -1,0 +1,1 @@
+"""Finds in a model what parts.py describes, from one recorded forward."""

@@ -1,0 +1,290 @@
+"""Attention of whole texts that lie one after the other, each over itself, as blocks of products.
+
+Arguments are as in kernels.py. All is computed in float32. A thread copies the keys of a head,
+transposed, and its values to memory of its own, and then computes the scores of a few queries at a
+time: rows of both products are multiplied in registers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import llvmlite.binding
+import numpy as np
+from llvmlite import ir
+from numba import njit, types
+from numba.extending import intrinsic
+
+from .kernels import (
+    bfloat16_at,
+    float32_at,
+    float_of,
+    integers_at,
+    load,
+    softmax,
+    store,
+    take,
+)
+
+_LANES = 16  # numbers that are computed at once; a processor without AVX-512 takes them in parts
+_IS_WIDE = bool(llvmlite.binding.get_host_cpu_features().get("avx512f"))
+ROWS = 8 if _IS_WIDE else 4  # of a product's tile, as many as a processor keeps in registers
+_VECTORS = 2 if _IS_WIDE else 1
+COLUMNS = _VECTORS * _LANES
+_ONE, _LOWEST = np.float32(1), np.float32(-1e30)
+_VECTOR = ir.VectorType(ir.FloatType(), _LANES)
+_I64 = ir.IntType(64)
+
+
+def _vector_at(builder: Any, pointer: Any, index: Any) -> Any:
+    return builder.bitcast(builder.gep(pointer, [index]), _VECTOR.as_pointer())
+
+
+def _mask(lanes: list[int]) -> Any:
+    return ir.Constant(ir.VectorType(ir.IntType(32), len(lanes)), lanes)
+
+
+@intrinsic
+def _tile(
+    typing_context: Any,
+    a: Any,
+    a_row: Any,
+    b: Any,
+    b_row: Any,
+    depth: Any,
+    out: Any,
+    out_row: Any,
+) -> Any:
+    """out[r, c] = sum over k < depth of a[r, k] * b[k, c], for r < ROWS and c < COLUMNS; rows lie
+    as many numbers apart as said.
+    """
+    floats, number = types.CPointer(types.float32), types.int64
+    signature = types.void(floats, number, floats, number, number, floats, number)
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        a, a_row, b, b_row, depth, out, out_row = args
+        firsts = [builder.gep(a, [builder.mul(a_row, _I64(row))]) for row in range(ROWS)]
+        before = builder.block
+        loop, after = builder.append_basic_block("tile"), builder.append_basic_block("tiled")
+        builder.branch(loop)
+        builder.position_at_end(loop)
+        k = builder.phi(_I64)
+        k.add_incoming(_I64(0), before)
+        sums = [builder.phi(_VECTOR) for _ in range(ROWS * _VECTORS)]
+        b_first = builder.mul(k, b_row)
+        columns = [
+            builder.load(_vector_at(builder, b, builder.add(b_first, _I64(v * _LANES))), align=4)
+            for v in range(_VECTORS)
+        ]
+        made = []
+        for row, first in enumerate(firsts):
+            value = builder.load(builder.gep(first, [k]))
+            empty = ir.Constant(_VECTOR, ir.Undefined)
+            lane = builder.insert_element(empty, value, ir.IntType(32)(0))
+            value = builder.shuffle_vector(lane, empty, _mask([0] * _LANES))
+            for v, column in enumerate(columns):
+                product = builder.fmul(value, column, flags=["contract"])
+                made.append(builder.fadd(product, sums[row * _VECTORS + v], flags=["contract"]))
+        following = builder.add(k, _I64(1))
+        k.add_incoming(following, loop)
+        for sum_, new in zip(sums, made, strict=True):
+            sum_.add_incoming(ir.Constant(_VECTOR, None), before)
+            sum_.add_incoming(new, loop)
+        builder.cbranch(builder.icmp_signed("<", following, depth), loop, after)
+        builder.position_at_end(after)
+        for number, new in enumerate(made):
+            row, v = divmod(number, _VECTORS)
+            place = builder.add(builder.mul(out_row, _I64(row)), _I64(v * _LANES))
+            builder.store(new, _vector_at(builder, out, place), align=4)
+        return context.get_dummy_value()
+
+    return signature, generate
+
+
+@intrinsic
+def _transpose(typing_context: Any, x: Any, x_row: Any, out: Any, out_row: Any) -> Any:
+    """out[c, r] = x[r, c] for r and c below 16, as float32."""
+    signature = types.void(x, types.int64, types.CPointer(types.float32), types.int64)
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        x, x_row, out, out_row = args
+        rows = [
+            _wide_row(builder, signature.args[0], x, builder.mul(x_row, _I64(row)))
+            for row in range(_LANES)
+        ]
+        for step in (1, 2, 4, 8):  # swaps what lies off the diagonal of squares of 2 * step
+            low = [lane + _LANES - step if lane & step else lane for lane in range(_LANES)]
+            high = [lane + _LANES if lane & step else lane + step for lane in range(_LANES)]
+            for row in range(_LANES):
+                if not row & step:
+                    pair = rows[row], rows[row + step]
+                    rows[row] = builder.shuffle_vector(*pair, _mask(low))
+                    rows[row + step] = builder.shuffle_vector(*pair, _mask(high))
+        for row, values in enumerate(rows):
+            place = _vector_at(builder, out, builder.mul(out_row, _I64(row)))
+            builder.store(values, place, align=4)
+        return context.get_dummy_value()
+
+    return signature, generate
+
+
+def _wide_row(builder: Any, kind: Any, x: Any, index: Any) -> Any:
+    """16 numbers from ``x[index]`` on as float32."""
+    if kind.dtype != types.uint16:
+        return builder.load(_vector_at(builder, x, index), align=4)
+    halves = ir.VectorType(ir.IntType(16), _LANES)
+    whole = ir.VectorType(ir.IntType(32), _LANES)
+    place = builder.bitcast(builder.gep(x, [index]), halves.as_pointer())
+    bits = builder.zext(builder.load(place, align=2), whole)
+    shift = ir.Constant(whole, [16] * _LANES)
+    return builder.bitcast(builder.shl(bits, shift), _VECTOR)
+
+
+@njit(fastmath=True, error_model="numpy")
+def _keep_head(
+    qkv: Any, key: Any, value: Any, width: Any, count: Any, dim: Any, keys: Any, values: Any, a: Any
+) -> None:
+    """keys[i, j] and values[j, i] of a text's ``count`` tokens from ``qkv[key]`` and ``qkv[value]``
+    on, rows of a[11] and a[12] numbers.
+    """
+    stride, wide = a[11], a[12]
+    whole = count - count % _LANES if dim % _LANES == 0 else 0
+    for j in range(0, whole, _LANES):
+        for i in range(0, dim, _LANES):
+            here = float32_at(keys + 4 * (i * stride + j))
+            _transpose_at(qkv, key + j * width + i, width, here, stride)
+    to = float32_at(keys)
+    for j in range(whole, count):
+        for i in range(dim):
+            store(to, i * stride + j, load(qkv, key + j * width + i))
+    to = float32_at(values)
+    for j in range(count):
+        for i in range(dim):
+            store(to, j * wide + i, load(qkv, value + j * width + i))
+
+
+@intrinsic
+def _after(typing_context: Any, pointer: Any, index: Any) -> Any:
+    """The pointer to ``pointer[index]``."""
+    signature = pointer(pointer, types.int64)
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.gep(args[0], [args[1]])
+
+    return signature, generate
+
+
+@njit(fastmath=True, error_model="numpy", inline="always")
+def _transpose_at(x: Any, at: Any, x_row: Any, out: Any, out_row: Any) -> None:
+    _transpose(_after(x, at), x_row, out, out_row)
+
+
+@njit(fastmath=True, error_model="numpy")
+def _attend_texts(a: Any, qkv: Any, out: Any) -> None:
+    """Each text's queries over its own keys.
+
+    2 texts, 3 heads, 4 kv_heads, 5 dim, 6 qkv (tokens, (heads + 2 kv_heads) * dim), 7 out (tokens,
+    heads * dim), 8 starts (texts + 1,) int64, 9 scratch (threads, a[10]) float32, 11 the most
+    tokens of a text and COLUMNS beyond them, 12 dim in whole COLUMNS, 13 window or 0, 14 whether it
+    is causal, 15 scale, 16 bias (heads, 2 * a[17] - 1) float32 or 0: of a key's distance from its
+    query, from 1 - a[17] on.
+    """
+    heads, kv_heads, dim, starts = a[3], a[4], a[5], integers_at(a[8])
+    stride, wide = a[11], a[12]
+    groups, width = heads // kv_heads, (heads + 2 * kv_heads) * dim
+    keys = a[9] + 4 * take(a, 1) * a[10]
+    values = keys + 4 * dim * stride
+    queries = values + 4 * stride * wide
+    tasks = a[2] * kv_heads
+    while True:
+        task = take(a, 0)
+        if task >= tasks:
+            break
+        task = tasks - 1 - task  # the longest texts, which are the last, first
+        first, kv_head = starts[task // kv_heads], task % kv_heads
+        count = starts[task // kv_heads + 1] - first
+        key = first * width + (heads + kv_head) * dim
+        _keep_head(qkv, key, key + kv_heads * dim, width, count, dim, keys, values, a)
+        for head in range(kv_head * groups, (kv_head + 1) * groups):
+            for begin in range(0, count, ROWS):
+                _attend_rows(a, qkv, out, first, begin, count, head, keys, values, queries)
+
+
+@njit(fastmath=True, error_model="numpy")
+def _attend_rows(
+    a: Any,
+    qkv: Any,
+    out: Any,
+    first: Any,
+    begin: Any,
+    count: Any,
+    head: Any,
+    keys: Any,
+    values: Any,
+    scratch: Any,
+) -> None:
+    """Up to ROWS queries of a head from a text's token ``begin`` on."""
+    heads, dim, stride, wide, window = a[3], a[5], a[11], a[12], a[13]
+    width, scale = (heads + 2 * a[4]) * dim, float_of(a[15])
+    rows = min(ROWS, count - begin)
+    low = max(0, begin - window + 1) if window else 0
+    high = begin + rows if a[14] != 0 else count
+    if window and a[14] == 0:
+        high = min(count, begin + rows - 1 + window)
+    queries, made = float32_at(scratch), float32_at(scratch + 4 * ROWS * dim)
+    scores = scratch + 4 * ROWS * (dim + wide)
+    for r in range(rows):
+        at = (first + begin + r) * width + head * dim
+        for i in range(dim):
+            store(queries, r * dim + i, load(qkv, at + i) * scale)
+    reach = high - low
+    padded = reach + (-reach) % COLUMNS
+    for j in range(0, padded, COLUMNS):
+        to = float32_at(scores + 4 * j)
+        _tile(queries, dim, float32_at(keys + 4 * (low + j)), stride, dim, to, stride)
+    for r in range(rows):
+        row = float32_at(scores + 4 * r * stride)
+        token = begin + r
+        least = max(0, token - window + 1) - low if window else 0
+        most = token + 1 - low if a[14] != 0 else reach
+        if window and a[14] == 0:
+            most = min(reach, token + window - low)
+        if a[16] != 0:
+            bias = float32_at(a[16])
+            at = head * (2 * a[17] - 1) + low - token + a[17] - 1
+            for j in range(reach):
+                store(row, j, load(row, j) + load(bias, at + j))
+        for j in range(least):
+            store(row, j, _LOWEST)
+        for j in range(most, padded):
+            store(row, j, _LOWEST)
+        store(queries, r, softmax(row, padded))
+    for i in range(0, wide, COLUMNS):
+        _tile(
+            float32_at(scores),
+            stride,
+            float32_at(values + 4 * (low * wide + i)),
+            wide,
+            reach,
+            float32_at(scratch + 4 * (ROWS * dim + i)),
+            wide,
+        )
+    for r in range(rows):
+        at, part = ((first + begin + r) * heads + head) * dim, _ONE / load(queries, r)
+        for i in range(dim):
+            store(out, at + i, load(made, r * wide + i) * part)
+
+
+def _attend_texts_float32(a: Any) -> None:
+    _attend_texts(a, float32_at(a[6]), float32_at(a[7]))
+
+
+def _attend_texts_bfloat16(a: Any) -> None:
+    _attend_texts(a, bfloat16_at(a[6]), bfloat16_at(a[7]))
+
+
+ENTRIES: dict[tuple[str, str], Callable[[Any], None]] = {
+    ("attend_texts", "float32"): _attend_texts_float32,
+    ("attend_texts", "bfloat16"): _attend_texts_bfloat16,
+}

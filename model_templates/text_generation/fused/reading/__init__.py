@@ -1,1 +1,0 @@
-"""Finds in a model what decoder.py describes, from one recorded forward."""

@@ -1,0 +1,122 @@
+"""The fused runner gives what transformers gives of each text alone, in both dtypes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from hf_encoder.fused.runner import FusedRunner
+from hf_encoder.runners.packed_runner import PackedRunner
+from hf_encoder.runners.padded_runner import EqualLengthRunner
+from hf_encoder.runners.runner import (
+    RunnerSetup,
+    largest_difference,
+    random_encodings,
+    reference_forward,
+    select_runner,
+)
+from hf_encoder.texts.encoding import Encoding
+from hf_runtime.devices.prepacked_linear import prepack
+from hf_runtime.fused.parts import UnsupportedLayersError
+
+from tests.encoders.tiny_encoders import ARCHITECTURES
+
+LONGEST = 512
+_LENGTHS = (1, 3, 50, 50, 17, LONGEST)
+_SHAPE = {
+    "vocab_size": 97,
+    "hidden_size": 64,
+    "num_attention_heads": 4,
+    "num_hidden_layers": 2,
+    "intermediate_size": 96,
+    "pad_token_id": 1,  # as MPNet has it in its code
+    **{f"{name}_token_id": 2 for name in ("bos", "eos", "cls", "sep", "mask")},
+}
+_GROUPED = {"num_key_value_heads": 2, "head_dim": 16}
+SHAPES: dict[str, dict[str, Any]] = {
+    **{name: changes for name, (changes, _) in ARCHITECTURES.items()},
+    "distilbert": {"dim": 64, "n_heads": 4, "n_layers": 2, "hidden_dim": 96},
+    "nomic_bert": {},
+    "gte": {},
+    "eurobert": {},
+    "jina_embeddings_v3": {},
+    "qwen3": _GROUPED,
+    "mistral": {**_GROUPED, "sliding_window": 20},
+}
+del SHAPES["deberta-v2"]
+_QUICK = ("bert", "mpnet", "modernbert", "nomic_bert", "qwen3")
+_EACH = [
+    pytest.param(name, dtype, marks=() if name in _QUICK else pytest.mark.slow)
+    for name in SHAPES
+    for dtype in (torch.float32, torch.bfloat16)
+]
+
+
+def tiny_setup(name: str, dtype: torch.dtype = torch.float32, **changes: Any) -> RunnerSetup:
+    shape = {**_SHAPE, **SHAPES.get(name, {}), "max_position_embeddings": LONGEST + 2, **changes}
+    config = transformers.AutoConfig.for_model(name, **shape)
+    torch.manual_seed(5)
+    model = transformers.AutoModel.from_config(config).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.05)
+    has_types = "token_type_ids" in type(model).forward.__code__.co_varnames
+    types = has_types and getattr(config, "type_vocab_size", 0) > 1
+    return RunnerSetup(model.to(dtype), torch.device("cpu"), "hidden", LONGEST, types)
+
+
+def whole_texts(setup: RunnerSetup, lengths: tuple[int, ...] = _LENGTHS) -> list[Encoding]:
+    """Random texts of which every token is wanted, some of two types."""
+    found = []
+    for encoding in random_encodings(setup, lengths):
+        types = encoding.token_type_ids
+        if types is not None:
+            types = [*types[: len(types) // 2], *[1] * (len(types) - len(types) // 2)]
+        found.append(Encoding(encoding.input_ids, types))
+    return found
+
+
+@pytest.mark.parametrize("name, dtype", _EACH)
+def test_texts_of_every_length_are_computed_as_transformers_does(
+    name: str, dtype: torch.dtype
+) -> None:
+    setup = tiny_setup(name, dtype)
+    texts = whole_texts(setup)
+    expected = [reference_forward(setup, text) for text in texts]
+    prepack(setup.model)
+    runner = FusedRunner(setup)
+    found = runner.forward(texts)
+    assert largest_difference(found, expected) < (2e-5 if dtype == torch.float32 else 5e-2)
+    alone = [runner.forward([text])[0] for text in texts]
+    assert largest_difference(found, alone) < (2e-5 if dtype == torch.float32 else 5e-2)
+
+
+def test_what_is_not_recognised_is_not_fused() -> None:
+    setup = tiny_setup("bert")
+    layer = setup.model.encoder.layer[1]
+    layer.output.register_forward_hook(lambda module, args, output: output * 1.5)
+    with pytest.raises(UnsupportedLayersError):
+        FusedRunner(setup)
+    assert isinstance(select_runner(setup, (FusedRunner, PackedRunner)), PackedRunner)
+
+
+def test_deberta_attends_in_a_way_of_its_own() -> None:
+    setup = tiny_setup("deberta-v2", **ARCHITECTURES["deberta-v2"][0])
+    with pytest.raises(UnsupportedLayersError, match="attends in a way of its own"):
+        FusedRunner(setup)
+    taken = select_runner(setup, (FusedRunner, EqualLengthRunner))
+    assert isinstance(taken, EqualLengthRunner)
+
+
+def test_a_layer_that_is_another_for_some_texts_is_caught_by_the_trial() -> None:
+    setup = tiny_setup("bert")
+    dense = setup.model.encoder.layer[0].output.dense
+
+    def changed(module: Any, args: Any, output: torch.Tensor) -> torch.Tensor:
+        return output * 2 if output.shape[1] > 8 else output
+
+    dense.register_forward_hook(changed)
+    taken = select_runner(setup, (FusedRunner, EqualLengthRunner))
+    assert isinstance(taken, EqualLengthRunner)
