@@ -198,12 +198,16 @@ def test_the_tokens_of_a_reasoning_are_told_where_they_are_counted(
     counted = {"reasoning": "think", "num_reasoning_tokens": [2]}
     kwargs = {"chat_template_kwargs": {"chat_format": counted}}
     options = {"stream": True, "stream_options": {"include_usage": True}} if stream else {}
-    reply = api.chat(**kwargs, **options)
+    messages = [{"role": "user", "content": "<think>a b</think> c"}]
+    reply = api.chat(messages=messages, **kwargs, **options)
     usage = reply.events[-2]["usage"] if stream else reply.body["usage"]
     assert usage["completion_tokens_details"] == {"reasoning_tokens": 2}
-    told = api.post("/v1/responses", model="echo", input="a b c", **kwargs).body["usage"]
+    told = api.post("/v1/responses", model="echo", input="<think>a b</think>", **kwargs).body[
+        "usage"
+    ]
     assert told["output_tokens_details"] == {"reasoning_tokens": 2}
-    assert "completion_tokens_details" not in api.chat().body["usage"]
+    usage = api.chat(**kwargs).body["usage"]
+    assert "completion_tokens_details" not in usage, "nothing of it was reasoning"
 
 
 def test_logprobs_of_a_chat_leave_out_what_is_less_likely(api: Translator) -> None:

@@ -181,6 +181,7 @@ def test_log_probabilities_where_they_are_included(api: Translator) -> None:
         ({"background": True}, "allowed: false"),
         ({"messages": []}, "send input"),
         ({"max_tokens": 3}, "send max_output_tokens"),
+        ({"reasoning_effort": "high"}, "send reasoning.effort"),
         ({"input": []}, "input: got an empty list"),
         ({"input": None}, "input: got null"),
         ({"input": [{"type": "item_reference", "id": "x"}]}, "input[0]: nothing is stored"),

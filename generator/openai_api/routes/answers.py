@@ -74,7 +74,8 @@ class Answer:
                 new.of_prompt["prompt_token_ids"] = prompt_ids
         if self.asked.is_chat:
             self._read(new, chunk.chat_format)
-            counts = read_counts(chunk.chat_format)
+            known.reasoning = known.reasoning or new.reasoning
+            counts = read_counts(chunk.chat_format) if known.reasoning else []
             known.num_reasoning_tokens = counts[position] if counts else 0
         known.finish_reason = new.finish_reason
         known.num_tokens += new.num_tokens

@@ -57,6 +57,7 @@ _OF_CHAT = {
     "stop": _instead("stop_sequences"),
     "max_completion_tokens": _instead("max_tokens"),
     "response_format": _instead("output_config.format"),
+    "reasoning_effort": _instead("output_config.effort"),
     "parallel_tool_calls": _instead("tool_choice.disable_parallel_tool_use"),
     "user": _instead("metadata.user_id"),
     "stream_options": _instead("nothing: a stream always tells of its usage"),

@@ -31,6 +31,7 @@ _OF_CHAT = {
     "messages": _instead("input"),
     **dict.fromkeys(("max_tokens", "max_completion_tokens"), _instead("max_output_tokens")),
     "response_format": _instead("text.format"),
+    "reasoning_effort": _instead("reasoning.effort"),
     "logprobs": _instead('include ["message.output_text.logprobs"]'),
     **dict.fromkeys(("n", "best_of"), _instead("one request for each choice")),
 }

@@ -15,20 +15,21 @@ from ..structured.constraint import Constraint, Reasoning
 @dataclass
 class ReasoningTokens:
     """Counts the tokens between those that ``begin`` and ``end`` a reasoning, as vLLM does;
-    ``inside`` while one goes on.
+    ``inside`` while it goes on, which it does once.
     """
 
     begin: int
     end: int
     inside: bool
     num: int = 0
+    is_over: bool = False
 
     def take(self, token_id: int) -> None:
         """The next token of an output."""
-        if token_id in (self.begin, self.end):
-            self.inside = token_id == self.begin
-        else:
+        self.is_over |= self.inside and token_id == self.end
+        if not self.is_over and token_id != self.begin:
             self.num += self.inside
+        self.inside |= token_id == self.begin
 
 
 @dataclass(frozen=True)

@@ -227,7 +227,7 @@ def test_the_tokens_of_a_reasoning_are_counted_for_each_choice() -> None:
     for choice in asked.answer._choices:
         choice.chat_format = ChatFormat(reasoning="think").to_json()
         choice.reasoning = ReasoningTokens(begin=50, end=51, inside=False)
-    for token_id in (50, 1, 2, 51, 3):
+    for token_id in (50, 1, 2, 51, 50):
         asked.news(0, token_id)
     asked.news(1, 4, 5, end="stop")
     told = [outputs["chat_format"][0].decode() for outputs, _ in asked.responder.responses]
