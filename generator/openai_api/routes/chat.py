@@ -27,7 +27,6 @@ from generator.openai_api.schema.request import (
     GenerationRequest,
     TensorValue,
     asked,
-    field,
 )
 from generator.openai_api.schema.tools import read_tools
 from generator.openai_api.triton.catalog import CHAT_TASKS
@@ -46,8 +45,8 @@ _USUAL_EFFORT = "medium"  # where nothing is said
 
 def read(body: Mapping[str, Any]) -> GenerationRequest:
     """What the request asks for. Raises ApiError, 400."""
-    BODY.check(body)
-    messages = field(body, "messages", json_body.json_list)
+    body = BODY.check(body)
+    messages = body.get("messages")
     if messages is None:
         raise bad_field("messages", "none", "a list of objects")
     messages, media = take_media(messages)
@@ -126,12 +125,12 @@ def _with_reasoning(message: dict[str, Any]) -> dict[str, Any]:
 
 def _template_kwargs(body: Mapping[str, Any]) -> dict[str, Any]:
     """What the chat template is to take, with the fields that are OpenAI's and vLLM's own."""
-    kwargs = dict(field(body, "chat_template_kwargs", json_body.json_object) or {})
-    effort = field(body, "reasoning_effort", json_body.text)
+    kwargs = dict(body.get("chat_template_kwargs") or {})
+    effort = body.get("reasoning_effort")
     if effort not in (None, _USUAL_EFFORT):
         kwargs["reasoning_effort"] = effort
     for name, usual in (("add_generation_prompt", True), ("continue_final_message", False)):
-        if field(body, name, json_body.boolean) not in (None, usual):
+        if body.get(name) not in (None, usual):
             kwargs[name] = not usual
     if kwargs.get("continue_final_message") and body.get("add_generation_prompt"):
         raise bad_field("continue_final_message", "true", "only with add_generation_prompt false")
@@ -146,8 +145,8 @@ def _rest(choice: Choice) -> dict[str, Any]:
 
 
 def _lengths(body: Mapping[str, Any]) -> dict[str, int]:
-    newer = field(body, "max_completion_tokens", json_body.integer)
-    older = field(body, "max_tokens", json_body.integer)
+    newer = body.get("max_completion_tokens")
+    older = body.get("max_tokens")
     if newer is None:
         return {}  # without either, the model's own default_max_tokens
     if older not in (None, newer):
@@ -158,8 +157,8 @@ def _lengths(body: Mapping[str, Any]) -> dict[str, int]:
 
 def _num_logprobs(body: Mapping[str, Any]) -> int | None:
     """How many alternatives are wanted; None where no log-probabilities are."""
-    wanted = bool(field(body, "logprobs", json_body.boolean))
-    num_alternatives = field(body, "top_logprobs", json_body.integer)
+    wanted = bool(body.get("logprobs"))
+    num_alternatives = body.get("top_logprobs")
     if num_alternatives and not wanted:
         raise bad_field("top_logprobs", kind_of(num_alternatives), "only with logprobs true")
     return (num_alternatives or 0) if wanted else None

@@ -18,7 +18,6 @@ from generator.openai_api.schema.request import (
     GenerationRequest,
     TensorValue,
     asked,
-    field,
 )
 from generator.openai_api.triton.catalog import COMPLETION_TASKS
 
@@ -83,11 +82,11 @@ OPERATION = Operation("Continue texts", answers.Completion, BODY, also=(EVENTS,)
 
 def read(body: Mapping[str, Any]) -> GenerationRequest:
     """What the request asks for. Raises ApiError, 400."""
-    given = BODY.check(body)
-    if "prompt" not in given:
+    body = BODY.check(body)
+    if "prompt" not in body:
         raise bad_field("prompt", "none", _PROMPT)
-    echo = bool(field(body, "echo", json_body.boolean))
-    num_logprobs = field(body, "logprobs", json_body.integer)
+    echo = bool(body.get("echo"))
+    num_logprobs = body.get("logprobs")
     nothing_more = body.get("max_tokens") == 0
     if nothing_more and not echo and body.get("prompt_logprobs") is None:
         raise bad_field("max_tokens", "0", "1 and more, or 0 with echo true or prompt_logprobs")
@@ -95,7 +94,7 @@ def read(body: Mapping[str, Any]) -> GenerationRequest:
     if echoes and body.get("stream") and body.get("n") not in (None, 1):
         raise bad_field("n", kind_of(body["n"]), "1 with echo, logprobs and stream")
     prompts: list[dict[str, TensorValue]] = [
-        {**prompt, "exclude_input_in_output": not echo} for prompt in given["prompt"]
+        {**prompt, "exclude_input_in_output": not echo} for prompt in body["prompt"]
     ]
     return asked(body, prompts, _lengths(body), num_logprobs, echoes=echoes)
 
@@ -119,7 +118,7 @@ def _lengths(body: Mapping[str, Any]) -> dict[str, int]:
     """OpenAI's default length, unless more is asked for at least."""
     if body.get("max_tokens") is not None:
         return {}
-    at_least = field(body, "min_tokens", json_body.integer) or 0
+    at_least = body.get("min_tokens") or 0
     return {"max_tokens": max(DEFAULT_MAX_TOKENS, at_least)}
 
 

@@ -135,13 +135,13 @@ def asked(
     *,
     echoes: bool = False,
 ) -> GenerationRequest:
-    """What ``body`` asks of each of ``prompts``; ``sampling`` is the API's own part of it, and
-    ``echoes`` whether it has the prompt's log-probabilities before the answer's.
+    """What ``body``, which is checked, asks of each of ``prompts``; ``sampling`` is the API's own
+    part of it, and ``echoes`` whether it has the prompt's log-probabilities before the answer's.
     """
-    stream = bool(field(body, "stream", json_body.boolean))
+    stream = bool(body.get("stream"))
     parameters = {**_sampling(body), **constraint(body), **sampling}
     common: dict[str, TensorValue] = {"stream": stream}
-    timeout_ms = field(body, "timeout_ms", json_body.count)
+    timeout_ms = body.get("timeout_ms")
     if timeout_ms is not None:
         common["timeout_ms"] = timeout_ms
     if num_logprobs is not None:
@@ -169,7 +169,7 @@ def asked(
 
 def parameters_of(body: Mapping[str, Any]) -> dict[str, str]:
     """What changes no answer, as parameters of Triton's request. Raises ApiError."""
-    user, salt = _user_of(body), field(body, CACHE_SALT, json_body.text)
+    user, salt = _user_of(body), body.get(CACHE_SALT)
     return {**({USER: user} if user else {}), **({} if salt is None else {CACHE_SALT: salt})}
 
 
@@ -179,17 +179,10 @@ def _user_of(body: Mapping[str, Any]) -> str:
     return next((value for value in given if isinstance(value, str) and value), "")
 
 
-def field(body: Mapping[str, Any], name: str, check: Check) -> Any:
-    """The checked value of a field; None where it is missing or null."""
-    value = body.get(name)
-    return None if value is None else check(name, value)
-
-
 def _sampling(body: Mapping[str, Any]) -> dict[str, Any]:
     """The fields that are sampling parameters, with OpenAI's default temperature."""
-    found = {name: field(body, name, check) for name, check in SAMPLING.items() if name in body}
-    given = {name: value for name, value in found.items() if value is not None}
-    best_of, n = field(body, "best_of", json_body.integer), given.get("n", 1)
+    given = {name: body[name] for name in SAMPLING if name in body}
+    best_of, n = body.get("best_of"), given.get("n", 1)
     if best_of not in (None, n):
         raise bad_field("best_of", kind_of(best_of), f"the same as n ({kind_of(n)})")
     if given.get("seed", 0) < 0:
@@ -199,7 +192,7 @@ def _sampling(body: Mapping[str, Any]) -> dict[str, Any]:
 
 def _num_prompt_logprobs(body: Mapping[str, Any], *, stream: bool) -> int | None:
     """VLLM's field: how many alternatives to each of the prompt's tokens; None for nothing."""
-    num = field(body, "prompt_logprobs", json_body.integer)
+    num = body.get("prompt_logprobs")
     if num is not None and num < 0:
         raise bad_field("prompt_logprobs", kind_of(num), "0 and more")
     if num is not None and stream:
@@ -208,7 +201,7 @@ def _num_prompt_logprobs(body: Mapping[str, Any], *, stream: bool) -> int | None
 
 
 def _model(body: Mapping[str, Any]) -> str:
-    name = field(body, "model", json_body.text)
+    name = body.get("model")
     if not name:
         raise bad_field("model", "none", "the name of a model, see /v1/models")
     return str(name)
@@ -216,7 +209,7 @@ def _model(body: Mapping[str, Any]) -> str:
 
 def _usage(body: Mapping[str, Any], *, stream: bool) -> tuple[bool, bool]:
     """Whether a stream ends with the usage, and whether each of its events has it."""
-    options = field(body, "stream_options", json_body.json_object)
+    options = body.get("stream_options")
     if options is None:
         return False, False
     if not stream:

@@ -21,7 +21,7 @@ def constraint(body: Mapping[str, Any]) -> dict[str, str]:
     """The sampling parameters that hold an answer to its format; none without. Raises ApiError."""
     if body.get(_NAME) is None:
         return {}
-    given = json_body.json_object(_NAME, body[_NAME])
+    given = body[_NAME]
     kind = given.get("type")
     if kind not in ("text", "json_object", "json_schema"):
         got = "none" if kind is None else kind_of(kind)

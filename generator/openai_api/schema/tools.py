@@ -66,22 +66,18 @@ class Tools:
 
 def read_tools(body: Mapping[str, Any]) -> Tools | None:
     """The tools that a request's model is to know of; None without. Raises ApiError."""
-    given = body.get("tools")
-    listed = [] if given in (None, []) else json_body.json_list("tools", given)
+    listed = body.get("tools") or []
     if len(listed) > MAX_TOOLS:
         raise bad_field("tools", f"a list of {len(listed)}", f"at most {MAX_TOOLS}")
     names = [_name(f"tools[{number}]", tool) for number, tool in enumerate(listed)]
     if len(set(names)) < len(names):
         raise bad_field("tools", "one function's name twice", "different names")
-    parallel = body.get("parallel_tool_calls")
-    if parallel is not None:
-        json_body.boolean("parallel_tool_calls", parallel)
     choice, allowed = _allowed(body.get("tool_choice"), names)
     is_none, forced = _choice(choice, names)
     if not listed or is_none:
         return None
     listed = [tool for tool, name in zip(listed, names, strict=True) if name in allowed]
-    return Tools(listed, frozenset(allowed), forced, parallel is not False)
+    return Tools(listed, frozenset(allowed), forced, body.get("parallel_tool_calls") is not False)
 
 
 def _allowed(choice: Any, names: Sequence[str]) -> tuple[Any, Sequence[str]]:
