@@ -17,13 +17,13 @@ _BLOCK_STEPS, _BLOCK_S = 2, 0.1  # at least, of a trial; a quota's period is 0.1
 _MOST_ROUNDS = 8  # of a trial: two blocks each
 _MIN_GAIN = 0.05  # of the time: a smaller one may be noise
 _LEAST_DOUBT = 0.5  # of the time, about a mean of one step
-_COST = 33  # times what a trial has cost pass until the next one
-_LONGEST = 8  # times that, while all threads stay the fastest
-_LONGEST_FEWER_S = 10.0  # with fewer: that a machine is quiet again shows in trials alone
+_COST, _LONGEST_S = 33, 10.0  # times what a trial has cost pass until the next one, at most
+_LONGER = 8  # times that, while all threads stay clearly the fastest
 _LEAST_COST = 0.05  # of a trial's time: what it is taken to have cost at least
 _FIRST_S = 0.5  # of steps, before the first trial
-_USUAL = 0.15  # of a step's time: so much more or less is no change
-_CHANGE = 3  # times what a trial costs, of time lost or won, is a change that calls for one
+_USUAL = 0.25  # of a step's time: so much more or less is no change
+_CHANGE_S = 0.3  # of time lost or won beyond that: a change, which calls for a trial
+_CHANGE_COST = 8  # times what a trial has cost pass until such a one
 _SOON, _SLOWLY = 1 / 8, 1 / 64  # weights of a step in running means
 
 
@@ -60,10 +60,10 @@ class ThreadCount:
         """Whether steps take more or less than they did (https://en.wikipedia.org/wiki/CUSUM)."""
         more, less = seconds - expected_s * (1 + _USUAL), expected_s * (1 - _USUAL) - seconds
         self._more_s, self._less_s = max(0.0, self._more_s + more), max(0.0, self._less_s + less)
-        has_changed = max(self._more_s, self._less_s) > self._cost_s * _CHANGE
-        if has_changed:
-            self._repeats = 0
-        return has_changed
+        if max(self._more_s, self._less_s) < _CHANGE_S:
+            return False
+        self._repeats = 0
+        return self._held_s > self._cost_s * _CHANGE_COST
 
     def _begin_trial(self) -> None:
         """The next number of threads in the direction that the last trial went, or the other."""
@@ -81,14 +81,15 @@ class ThreadCount:
             self.count = trial.count
             return
         self._trial = None
-        self._repeats = self._repeats + 1 if fastest == self.settled else 0
-        goes_on = fastest != self.settled and 1 < fastest < self.most
+        stays = fastest == self.settled
+        self._is_going_up ^= stays
+        self._repeats = self._repeats + 1 if stays and trial.is_clear else 0
         self.settled = self.count = fastest
-        self._is_going_up ^= self._repeats > 0
+        hold_s = min(trial.cost_s * _COST, _LONGEST_S)
         if fastest == self.most:
-            hold_s = trial.cost_s * _COST * min(2**self._repeats, _LONGEST)
-        else:
-            hold_s = 0.0 if goes_on else min(trial.cost_s * _COST, _LONGEST_FEWER_S)
+            hold_s *= min(2**self._repeats, _LONGER)
+        elif fastest > 1 and not stays:
+            hold_s = 0.0  # the best may be further on
         self._hold(hold_s, trial.cost_s, trial.times[fastest].mean)
 
     def _hold(self, seconds: float, cost_s: float, level: float) -> None:
@@ -153,13 +154,22 @@ class _Trial:
         """The number of threads to go on with; None while the trial goes on."""
         if self._num_steps or self.count == self.present:
             return None
+        if not self.is_clear and self._num_rounds < _MOST_ROUNDS:
+            return None
+        return self.other if self._gain > _MIN_GAIN else self.present
+
+    @property
+    def is_clear(self) -> bool:
+        """Whether the numbers differ by more than they may by chance."""
         other, present = self.times[self.other], self.times[self.present]
-        gain = 1 - other.mean / present.mean
         doubt = 2 * math.sqrt(other.variance + present.variance) / present.mean
         doubt = max(doubt, _LEAST_DOUBT / min(other.num, present.num))
-        if abs(gain) < _MIN_GAIN + doubt and self._num_rounds < _MOST_ROUNDS:
-            return None
-        return self.other if gain > _MIN_GAIN else self.present
+        return abs(self._gain) > _MIN_GAIN + doubt
+
+    @property
+    def _gain(self) -> float:
+        """Of a step's time, by the other number."""
+        return 1 - self.times[self.other].mean / self.times[self.present].mean
 
     @property
     def cost_s(self) -> float:
