@@ -7,6 +7,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -29,6 +30,8 @@ if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 pytest.register_assert_rewrite("tests.scenarios")
+
+_num_kept = 0  # modules that no collection of garbage looks at
 
 # The same examples everywhere, however slow the machine; --hypothesis-profile=default tries others.
 hypothesis.settings.register_profile(
@@ -78,9 +81,22 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
 
 
 def pytest_collection_finish() -> None:
+    _keep_what_is_imported()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown() -> None:
+    if len(sys.modules) > _num_kept + 20:
+        _keep_what_is_imported()
+
+
+def _keep_what_is_imported() -> None:
     """What was imported stays: no collection of garbage, such as an engine's when it starts, need
-    look at it again.
+    look at it again. transformers alone has a million objects.
     """
+    global _num_kept
+    _num_kept = len(sys.modules)
+    gc.collect()
     gc.freeze()
 
 
