@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -42,12 +44,27 @@ def serve(
     tiny_model: Callable[[str], Path], tmp_path: Path, log_lines: list[str]
 ) -> Iterator[Serve]:
     """Serves a tiny model's pipeline, with options; unloaded after the test."""
+    with _serving(tiny_model, tmp_path) as start:
+        yield start
+
+
+@pytest.fixture(scope="module")
+def shared(
+    tiny_model: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Serve]:
+    """Serves a tiny model's pipeline without options, once for all tests of a file."""
+    with _serving(tiny_model, tmp_path_factory.mktemp("shared")) as start:
+        yield functools.cache(start)
+
+
+@contextlib.contextmanager
+def _serving(tiny_model: Callable[[str], Path], place: Path) -> Iterator[Serve]:
     servers: list[StubServer] = []
 
     def start(
         name: str, max_batch_size: int = 0, model_keys: Any = None, **options: Any
     ) -> StubServer:
-        folder = tmp_path / str(len(servers))
+        folder = place / str(len(servers))
         folder.mkdir()
         entry = {
             "name": "served",

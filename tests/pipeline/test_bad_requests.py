@@ -159,9 +159,9 @@ def tensors(given: Tensors) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_mistake_is_named(serve: Serve, log_lines: list[str], case: str) -> None:
+def test_a_mistake_is_named(shared: Serve, log_lines: list[str], case: str) -> None:
     name, given, expected = CASES[case]
-    server = serve(name)
+    server = shared(name)
     log_lines.clear()
     reply = server.infer(Request(tensors(given)))
     assert (reply.status, reply.error.count("\n")) == (400, 0)
@@ -169,21 +169,21 @@ def test_a_mistake_is_named(serve: Serve, log_lines: list[str], case: str) -> No
     assert log_lines == []
 
 
-def test_a_cut_text_is_answered(serve: Serve) -> None:
+def test_a_cut_text_is_answered(shared: Serve) -> None:
     given = {"inputs": "cat " * 200, "pipeline_parameters": '{"truncation": true}'}
-    assert serve(TEXTS).infer(Request(tensors(given))).ok
+    assert shared(TEXTS).infer(Request(tensors(given))).ok
 
 
-def test_an_unknown_request_parameter_names_the_nearest(serve: Serve) -> None:
-    reply = serve(IMAGES).infer(Request(tensors({"image": png()}), {"topk": 3}))
+def test_an_unknown_request_parameter_names_the_nearest(shared: Serve) -> None:
+    reply = shared(IMAGES).infer(Request(tensors({"image": png()}), {"topk": 3}))
     assert reply.status == 400
     assert reply.error.startswith("topk: unknown parameter, did you mean top_k?")
 
 
-def test_an_image_that_exists_on_the_server_is_not_read(serve: Serve, tmp_path: Path) -> None:
+def test_an_image_that_exists_on_the_server_is_not_read(shared: Serve, tmp_path: Path) -> None:
     path = tmp_path / "secret.png"
     Image.new("RGB", (8, 8)).save(path)
-    server = serve(IMAGES)
+    server = shared(IMAGES)
     for given in (
         {"image": str(path)},
         {"inputs": str(path)},
@@ -208,9 +208,9 @@ def test_limits_are_those_of_the_options(serve: Serve) -> None:
     assert reply.error == "audio: got a sound of 0.5 s, at most 0.25 s (max_audio_s)"
 
 
-def test_a_wrong_item_of_a_list_is_named_by_its_place(serve: Serve) -> None:
+def test_a_wrong_item_of_a_list_is_named_by_its_place(shared: Serve) -> None:
     sent = json.dumps(["the cat", "cat " * 200])
-    reply = serve(TEXTS).infer(Request(tensors({"inputs": sent})))
+    reply = shared(TEXTS).infer(Request(tensors({"inputs": sent})))
     assert (reply.status, reply.error.startswith("input 1: ")) == (400, True)
 
 

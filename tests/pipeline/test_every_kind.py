@@ -29,17 +29,17 @@ def test_every_pipeline_of_transformers_has_a_kind() -> None:
     assert set(SUPPORTED_TASKS) <= {*KINDS, *ELSEWHERE}
 
 
-def test_objects_are_found_in_an_image(serve: Serve, own_pipeline: Own) -> None:
+def test_objects_are_found_in_an_image(shared: Serve, own_pipeline: Own) -> None:
     [found] = answers(
-        serve("object-detection"), image=png(), pipeline_parameters='{"threshold": 0}'
+        shared("object-detection"), image=png(), pipeline_parameters='{"threshold": 0}'
     )
     expected = own_pipeline("object-detection")(picture(), threshold=0)
     assert expected
     assert found == near(expected)
 
 
-def test_an_image_is_segmented_into_masks(serve: Serve, own_pipeline: Own) -> None:
-    [found] = answers(serve("image-segmentation"), image=png())
+def test_an_image_is_segmented_into_masks(shared: Serve, own_pipeline: Own) -> None:
+    [found] = answers(shared("image-segmentation"), image=png())
     expected = own_pipeline("image-segmentation")(picture())
     assert [part["label"] for part in found] == [part["label"] for part in expected]
     packed = found[0]["mask"].split(",")[1]
@@ -48,8 +48,8 @@ def test_an_image_is_segmented_into_masks(serve: Serve, own_pipeline: Own) -> No
 
 
 @pytest.mark.parametrize("form", ["tensors", "JSON"])
-def test_objects_are_found_by_their_labels(serve: Serve, own_pipeline: Own, form: str) -> None:
-    server, labels = serve("zero-shot-object-detection"), ["a cat", "the mat"]
+def test_objects_are_found_by_their_labels(shared: Serve, own_pipeline: Own, form: str) -> None:
+    server, labels = shared("zero-shot-object-detection"), ["a cat", "the mat"]
     parameters = '{"threshold": 0, "top_k": 2}'
     if form == "tensors":
         [found] = answers(
@@ -64,24 +64,24 @@ def test_objects_are_found_by_their_labels(serve: Serve, own_pipeline: Own, form
     assert found == near(expected)
 
 
-def test_a_documents_question_is_answered(serve: Serve, own_pipeline: Own) -> None:
+def test_a_documents_question_is_answered(shared: Serve, own_pipeline: Own) -> None:
     boxes = [["Anna", [0, 0, 9, 9]], ["lives", [10, 0, 19, 9]], ["in", [20, 0, 25, 9]]]
     sent = {"question": "who lives in Paris ?", "word_boxes": boxes}
-    [found] = answers(serve("document-question-answering"), inputs=json.dumps(sent))
+    [found] = answers(shared("document-question-answering"), inputs=json.dumps(sent))
     assert found == near(own_pipeline("document-question-answering")([sent])[0])
 
 
-def test_a_text_is_spoken(serve: Serve, own_pipeline: Own) -> None:
-    [found] = answers(serve("text-to-audio"), inputs="the cat sat")
+def test_a_text_is_spoken(shared: Serve, own_pipeline: Own) -> None:
+    [found] = answers(shared("text-to-audio"), inputs="the cat sat")
     expected = own_pipeline("text-to-audio")("the cat sat")
     samples, rate = soundfile.read(io.BytesIO(base64.b64decode(found["audio"].split(",")[1])))
     assert rate == found["sampling_rate"] == expected["sampling_rate"]
     np.testing.assert_allclose(samples, np.asarray(expected["audio"]).reshape(-1), atol=1e-3)
 
 
-def test_a_sound_is_classified_by_labels_it_never_saw(serve: Serve, own_pipeline: Own) -> None:
+def test_a_sound_is_classified_by_labels_it_never_saw(shared: Serve, own_pipeline: Own) -> None:
     labels = ["a dog", "the sky"]
-    server = serve("zero-shot-audio-classification")
+    server = shared("zero-shot-audio-classification")
     [found] = answers(server, audio=sound_file(tone(1.0)), candidate_labels=labels)
     own = own_pipeline("zero-shot-audio-classification")
     assert found == near(own(tone(1.0), candidate_labels=labels))
@@ -106,8 +106,8 @@ def plain(value: Any) -> Any:
     return value.item() if isinstance(value, np.generic) else value
 
 
-def test_an_images_features_are_numbers(serve: Serve, own_pipeline: Own) -> None:
-    [found] = answers(serve("image-feature-extraction"), image=png())
+def test_an_images_features_are_numbers(shared: Serve, own_pipeline: Own) -> None:
+    [found] = answers(shared("image-feature-extraction"), image=png())
     np.testing.assert_allclose(
         found, own_pipeline("image-feature-extraction")(picture()), atol=1e-4
     )

@@ -42,9 +42,9 @@ def near(expected: Any) -> Any:
 
 @pytest.mark.parametrize("form", ["bytes", "base64", "data URL", "inputs", "JSON"])
 def test_an_image_is_classified_however_it_is_sent(
-    serve: Serve, own_pipeline: Own, form: str
+    shared: Serve, own_pipeline: Own, form: str
 ) -> None:
-    server = serve("image-classification")
+    server = shared("image-classification")
     packed = base64_text(png())
     forms: dict[str, dict[str, Any]] = {
         "bytes": {"image": png()},
@@ -66,15 +66,15 @@ def test_images_of_one_request_are_answered_one_by_one(serve: Serve, own_pipelin
     assert found == near([own(picture(seed), top_k=1) for seed in range(3)])
 
 
-def test_a_json_list_is_answered_by_a_json_list(serve: Serve, own_pipeline: Own) -> None:
+def test_a_json_list_is_answered_by_a_json_list(shared: Serve, own_pipeline: Own) -> None:
     packed = json.dumps([base64_text(png(seed)) for seed in range(2)])
-    [found] = answers(serve("image-classification"), inputs=packed)
+    [found] = answers(shared("image-classification"), inputs=packed)
     own = own_pipeline("image-classification")
     assert found == near([own(picture(0)), own(picture(1))])
 
 
-def test_an_images_labels_can_be_named_in_the_request(serve: Serve, own_pipeline: Own) -> None:
-    server = serve("zero-shot-image-classification")
+def test_an_images_labels_can_be_named_in_the_request(shared: Serve, own_pipeline: Own) -> None:
+    server = shared("zero-shot-image-classification")
     labels, template = ["a cat", "the big house"], "this is {} ."
     own = own_pipeline("zero-shot-image-classification")
     expected = own(picture(), candidate_labels=labels, hypothesis_template=template)
@@ -88,11 +88,11 @@ def test_an_images_labels_can_be_named_in_the_request(serve: Serve, own_pipeline
 
 @pytest.mark.parametrize("file_format", ["WAV", "FLAC"])
 def test_speech_is_recognised_in_a_sound_file(
-    serve: Serve, own_pipeline: Own, file_format: str
+    shared: Serve, own_pipeline: Own, file_format: str
 ) -> None:
     own = own_pipeline("automatic-speech-recognition")
     [found] = answers(
-        serve("automatic-speech-recognition"), audio=sound_file(tone(), file_format=file_format)
+        shared("automatic-speech-recognition"), audio=sound_file(tone(), file_format=file_format)
     )
     assert found == own(tone())
     assert found["text"]
@@ -105,31 +105,31 @@ def test_speech_has_time_stamps_where_asked_for(serve: Serve, own_pipeline: Own)
     assert found == near(own(tone(), return_timestamps="char"))
 
 
-def test_a_long_sound_is_cut_into_chunks(serve: Serve, own_pipeline: Own) -> None:
+def test_a_long_sound_is_cut_into_chunks(shared: Serve, own_pipeline: Own) -> None:
     own = own_pipeline("automatic-speech-recognition")
     parameters = {"chunk_length_s": 1.0, "stride_length_s": 0.2}
-    server = serve("automatic-speech-recognition")
+    server = shared("automatic-speech-recognition")
     [found] = answers(
         server, audio=sound_file(tone(3.0)), pipeline_parameters=json.dumps(parameters)
     )
     assert found == own(tone(3.0), **parameters)
 
 
-def test_a_sound_in_two_channels_is_heard_as_their_mean(serve: Serve, own_pipeline: Own) -> None:
+def test_a_sound_in_two_channels_is_heard_as_their_mean(shared: Serve, own_pipeline: Own) -> None:
     left, right = tone(hertz=300), tone(hertz=900)
     both = sound_file(np.stack([left, right], axis=1))
-    [found] = answers(serve("audio-classification"), audio=both)
+    [found] = answers(shared("audio-classification"), audio=both)
     assert found == near(own_pipeline("audio-classification")((left + right) / 2))
 
 
-def test_a_sound_may_come_as_numbers(serve: Serve, own_pipeline: Own) -> None:
+def test_a_sound_may_come_as_numbers(shared: Serve, own_pipeline: Own) -> None:
     sent = json.dumps({"raw": tone().tolist(), "sampling_rate": 16_000})
-    [found] = answers(serve("audio-classification"), inputs=sent)
+    [found] = answers(shared("audio-classification"), inputs=sent)
     assert found == near(own_pipeline("audio-classification")(tone()))
 
 
-def test_texts_and_pairs_are_classified(serve: Serve, own_pipeline: Own) -> None:
-    server = serve("text-classification")
+def test_texts_and_pairs_are_classified(shared: Serve, own_pipeline: Own) -> None:
+    server = shared("text-classification")
     own = own_pipeline("text-classification")
     expected = own(["the cat sat", {"text": "the cat", "text_pair": "a dog"}])
     assert answers(server, inputs="the cat sat") == near(expected[:1])
@@ -138,11 +138,11 @@ def test_texts_and_pairs_are_classified(serve: Serve, own_pipeline: Own) -> None
     assert answers(server, inputs=sent) == near(expected[1:])
 
 
-def test_a_text_that_only_looks_like_json_is_a_text(serve: Serve, own_pipeline: Own) -> None:
-    [found] = answers(serve("fill-mask"), inputs="[MASK] sat on the mat")
+def test_a_text_that_only_looks_like_json_is_a_text(shared: Serve, own_pipeline: Own) -> None:
+    [found] = answers(shared("fill-mask"), inputs="[MASK] sat on the mat")
     assert found == near(own_pipeline("fill-mask")("[MASK] sat on the mat"))
     words = '["a", "b"]'
-    [found] = answers(serve("feature-extraction"), text_input=words)
+    [found] = answers(shared("feature-extraction"), text_input=words)
     assert found == near(own_pipeline("feature-extraction")(words))
 
 
@@ -154,10 +154,10 @@ def test_a_text_is_classified_by_labels_it_never_saw(serve: Serve, own_pipeline:
     assert found == near(own("Anna likes it", candidate_labels=labels))
 
 
-def test_a_chat_is_one_input(serve: Serve, own_pipeline: Own) -> None:
+def test_a_chat_is_one_input(shared: Serve, own_pipeline: Own) -> None:
     chat = [{"role": "user", "content": "the cat"}]
     parameters = {"max_new_tokens": 4, "do_sample": False}
-    server = serve("text-generation")
+    server = shared("text-generation")
     [found] = answers(server, inputs=json.dumps(chat), pipeline_parameters=json.dumps(parameters))
     assert found == own_pipeline("text-generation")(chat, **parameters)
 
@@ -187,8 +187,8 @@ def test_a_chat_with_an_image_is_one_input(serve: Serve, own_pipeline: Own) -> N
     assert found["input_text"] == [{"role": "user", "content": [{"type": "image"}, words]}]
 
 
-def test_an_image_is_answered_as_a_png(serve: Serve, own_pipeline: Own) -> None:
-    [found] = answers(serve("depth-estimation"), image=png(size=(64, 64)))
+def test_an_image_is_answered_as_a_png(shared: Serve, own_pipeline: Own) -> None:
+    [found] = answers(shared("depth-estimation"), image=png(size=(64, 64)))
     expected = own_pipeline("depth-estimation")(picture(size=(64, 64)))
     prefix, packed = found["depth"].split(",")
     assert prefix == "data:image/png;base64"
@@ -199,11 +199,11 @@ def test_an_image_is_answered_as_a_png(serve: Serve, own_pipeline: Own) -> None:
     )
 
 
-def test_mlservers_requests_are_answered_as_it_does(serve: Serve, own_pipeline: Own) -> None:
+def test_mlservers_requests_are_answered_as_it_does(shared: Serve, own_pipeline: Own) -> None:
     """https://github.com/SeldonIO/MLServer, runtimes/huggingface: its inputs' names, one JSON text
     for each input in ``output``.
     """
-    server = serve("text-classification")
+    server = shared("text-classification")
     own = own_pipeline("text-classification")
     texts = ["the cat sat", "a dog ran to the house"]
     assert answers(server, args="the cat sat") == near(own(texts[:1]))
@@ -220,18 +220,18 @@ def test_a_client_batch_is_answered_row_by_row(serve: Serve, own_pipeline: Own) 
 
 
 def test_what_a_request_tells_the_server_is_no_parameter_of_the_call(
-    serve: Serve, own_pipeline: Own
+    shared: Serve, own_pipeline: Own
 ) -> None:
     expected = near(own_pipeline("image-classification")(picture(), top_k=2))
-    server = serve("image-classification")
+    server = shared("image-classification")
     told = {"id": "r-7", "user": "ann", "cache_salt": "a salt", "hf-triton-caller": "a caller"}
     status, body = server.generate({"inputs": base64_text(png()), "top_k": 2, **told})
     assert status == 200, body
     assert json.loads(body["output"]) == expected
 
 
-def test_flat_json_asks_as_hugging_faces_own_api_is_asked(serve: Serve, own_pipeline: Own) -> None:
-    server = serve("text-classification")
+def test_flat_json_asks_as_hugging_faces_own_api_is_asked(shared: Serve, own_pipeline: Own) -> None:
+    server = shared("text-classification")
     status, body = server.generate({"inputs": "the cat sat", "parameters": {"top_k": 2}})
     assert status == 200
     own = own_pipeline("text-classification")
