@@ -35,7 +35,7 @@ def answering(statuses: Mapping[str, int]) -> Iterator[str]:
             """Nobody reads it."""
 
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
     try:
         yield str(server.server_address[1])
     finally:

@@ -116,7 +116,7 @@ def gpu_exporter(port: int) -> Iterator[None]:
             """Nobody reads it."""
 
     server = http.server.ThreadingHTTPServer(("127.0.0.1", port), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
     try:
         yield
     finally:

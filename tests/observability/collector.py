@@ -42,7 +42,7 @@ class Collector:
 
     @contextlib.contextmanager
     def running(self) -> Iterator[Collector]:
-        thread = threading.Thread(target=self._server.serve_forever, daemon=True)
+        thread = threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True)
         thread.start()
         try:
             yield self

@@ -128,7 +128,7 @@ class _Files(BaseHTTPRequestHandler):
 def files() -> Iterator[str]:
     """The host and port of a server of files."""
     with ThreadingHTTPServer(("127.0.0.1", 0), _Files) as server:
-        thread = threading.Thread(target=server.serve_forever)
+        thread = threading.Thread(target=server.serve_forever, args=(0.02,))
         thread.start()
         yield f"127.0.0.1:{server.server_port}"
         server.shutdown()

@@ -35,7 +35,7 @@ def stand_in(repository: Path, *, loaded: bool) -> Iterator[int]:
             """Says nothing."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
+        thread = threading.Thread(target=server.serve_forever, args=(0.02,))
         thread.start()
         try:
             yield server.server_address[1]

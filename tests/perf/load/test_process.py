@@ -37,7 +37,7 @@ class Server(BaseHTTPRequestHandler):
 def serving() -> Iterator[int]:
     with ThreadingHTTPServer(("127.0.0.1", 0), Server) as server:
         server.daemon_threads = True
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
         yield server.server_address[1]
         server.shutdown()
 
