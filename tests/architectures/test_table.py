@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from tests.architectures import table
 from tests.architectures.measuring import KINDS, Row, names_of
 
 PAGE = table.read()
-# A runner or a kind of batch each.
-FEW = (
-    *("llama", "gemma2", "bloom", "qwen3_5_text", "git", "moshi"),
-    *("bart", "rwkv", "deepseek_v3", "deepseek_v4", "inkling2_text", "gemma3n_text"),
-)
 
 
 def test_every_type_of_transformers_has_a_row() -> None:
@@ -50,8 +43,3 @@ def test_a_page_read_and_written_again_is_the_same() -> None:
 def test_what_is_worse_is_named(runner: str, tokens: tuple[str, ...], lost: str) -> None:
     before = Row("causal", "llama", "packed", ("equal", "equal"), "")
     assert table.worse(Row("causal", "llama", runner, tokens, "why"), before) == lost
-
-
-@pytest.mark.parametrize("name", [name for _, name in table.measurable("causal") if name in FEW])
-def test_a_few_types_are_served_as_well_as_the_page_says(name: str, tmp_path: Path) -> None:
-    table.assert_no_worse("causal", name, tmp_path)

@@ -15,6 +15,7 @@ from generator.spec.task_folders import find_tasks
 from tests.encoders.ensemble_stub import StubEnsemble, both_layouts, close, generated
 from tests.encoders.served_encoder import request, rows
 from tests.encoders.tiny_encoders import WORDS, texts, tiny_encoder
+from tests.support.slow_cases import slow_but
 
 SHORT, LONG = "the cat sat", " ".join(WORDS[:20])
 LABELS = {
@@ -112,7 +113,7 @@ def test_steps_answer_what_the_single_model_does(task: str, tmp_path: Path) -> N
             assert_same_answers(single, ensemble, request(**tensors))
 
 
-@pytest.mark.parametrize("task", CASES)
+@pytest.mark.parametrize("task", slow_but(("feature-extraction", "question-answering"), CASES))
 def test_rows_of_a_clients_batch_keep_their_order(task: str, tmp_path: Path) -> None:
     first = next(tensors for tensors in CASES[task][2] if "input_text" not in tensors)
     columns: dict[str, Any] = {name: [value, value] for name, value in first.items()}
@@ -123,7 +124,9 @@ def test_rows_of_a_clients_batch_keep_their_order(task: str, tmp_path: Path) -> 
         assert_same_answers(single, ensemble, rows(**columns))
 
 
-@pytest.mark.parametrize("architecture", ["distilbert", "roberta", "modernbert", "deberta-v2"])
+@pytest.mark.parametrize(
+    "architecture", slow_but(["roberta"], ["distilbert", "roberta", "modernbert", "deberta-v2"])
+)
 def test_steps_fit_each_kind_of_model(architecture: str, tmp_path: Path) -> None:
     task = "text-classification"
     model = model_of(task, tmp_path, architecture)

@@ -15,6 +15,7 @@ from triton_python_backend_utils import TritonModelException
 
 from tests.encoders.served_encoder import outputs_of, refused, request, served
 from tests.encoders.tiny_encoders import CONTEXT, tiny_encoder
+from tests.support.slow_cases import slow_but
 
 CLASSIFIER = "AutoModelForSequenceClassification"
 
@@ -73,7 +74,9 @@ def test_a_pair_for_a_model_of_one_token_type_is_computed(tmp_path: Path) -> Non
     np.testing.assert_allclose(outputs_of(reply)["logits"], expected, atol=1e-4)
 
 
-@pytest.mark.parametrize("architecture", ["bert", "roberta", "mpnet", "deberta-v2"])
+@pytest.mark.parametrize(
+    "architecture", slow_but(["bert", "roberta"], ["bert", "roberta", "mpnet", "deberta-v2"])
+)
 def test_a_text_of_exactly_the_longest_input_is_taken_and_one_more_token_refused(
     architecture: str, tmp_path: Path
 ) -> None:

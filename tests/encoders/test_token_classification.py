@@ -26,6 +26,7 @@ from wire import Array, Reply
 from tests.encoders.other_tokenizers import KINDS, spelt_otherwise
 from tests.encoders.served_encoder import refused, request, rows, served, tensor
 from tests.encoders.tiny_encoders import EACH_ARCHITECTURE, texts, tiny_encoder
+from tests.support.slow_cases import slow_but
 
 LABELS = {0: "O", 1: "B-PER", 2: "I-PER", 3: "B-LOC", 4: "I-LOC"}
 AUTO_CLASS = "AutoModelForTokenClassification"
@@ -113,7 +114,7 @@ def server(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[St
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES[1:])
-@pytest.mark.parametrize("stride", [0, 1, 40, 125])
+@pytest.mark.parametrize("stride", slow_but([0, 1, 40], [0, 1, 40, 125]))
 def test_windows_of_a_long_text_are_merged_as_in_transformers(
     stride: int, strategy: str, server: StubServer, model: Path
 ) -> None:

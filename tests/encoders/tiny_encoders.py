@@ -10,13 +10,14 @@ import random
 from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
 from tokenizers import Tokenizer
 from tokenizers.models import WordPiece
 from tokenizers.normalizers import BertNormalizer
 from tokenizers.pre_tokenizers import BertPreTokenizer
 from tokenizers.processors import TemplateProcessing
+
+from tests.support.slow_cases import slow_but
 
 CONTEXT = 128
 _TEXT = """
@@ -60,10 +61,7 @@ ARCHITECTURES: dict[str, tuple[dict[str, Any], bool]] = {
     "electra": ({"embedding_size": 16}, False),
     "albert": ({"embedding_size": 16, "inner_group_num": 1, "num_hidden_groups": 1}, False),
 }
-_QUICK = ("bert", "roberta", "deberta-v2")
-EACH_ARCHITECTURE = [
-    pytest.param(name, marks=() if name in _QUICK else pytest.mark.slow) for name in ARCHITECTURES
-]
+EACH_ARCHITECTURE = slow_but(("bert", "roberta", "deberta-v2"), ARCHITECTURES)
 
 
 def tiny_encoder(architecture: str, auto_class: str, folder: Path, **config: Any) -> Path:

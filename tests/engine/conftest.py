@@ -14,6 +14,7 @@ from text_generation.kv.paged_cache import PagedSize, plan_pages
 from text_generation.paged import plain_attention, step
 
 from tests.engine import driving
+from tests.support.slow_cases import slow_but
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -40,6 +41,7 @@ def not_fused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 STORAGE_KINDS = ("slots", "pages", "few pages", "few pages, a step ahead")
+_QUICK = ("slots", "few pages, a step ahead")
 _SMALL_PAGE = 4  # tokens
 
 
@@ -50,7 +52,7 @@ def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "PAGE_SIZE", _SMALL_PAGE)
 
 
-@pytest.fixture(params=STORAGE_KINDS)
+@pytest.fixture(params=slow_but(_QUICK, STORAGE_KINDS))
 def storage_kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Where the in-flight engines of a test keep keys and values; of few (small) pages, the longest
     sequence takes all but two, so that others are preempted. Only in pages may an engine run ahead.

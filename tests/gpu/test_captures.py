@@ -14,6 +14,7 @@ from perf.gpu.fake.events import Log
 from perf.gpu.fake.gpu import GIB, FakeGpu
 from tests.engine.tiny_models import PACKED
 from tests.gpu.tiny_models import tiny_on_gpu
+from tests.support.slow_cases import slow_but
 
 H100, A10 = (9, 0), (8, 6)
 # Of a captured decode step of the tiny model: its layers, embedding and head. They only fall.
@@ -102,16 +103,17 @@ def decode_kernels(gpu: FakeGpu) -> int:
     return len(gpu.captures[-1].kernels) if gpu.captures else 0
 
 
-@pytest.mark.parametrize("name", sorted(PACKED))
+@pytest.mark.parametrize("name", slow_but(("llama", "gpt2"), sorted(PACKED)))
 def test_every_packed_model_is_captured_on_an_a10(name: str) -> None:
     check(name, A10)
 
 
-@pytest.mark.parametrize("name", ON_H100)
+@pytest.mark.parametrize("name", slow_but(("llama",), ON_H100))
 def test_models_whose_kernels_depend_on_the_card_are_captured_on_an_h100(name: str) -> None:
     check(name, H100)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(STATE_KERNELS))
 def test_decodes_of_models_with_states_are_captured(name: str) -> None:
     gpu, log = loaded_and_stepped(A10, name)
@@ -123,6 +125,7 @@ def test_decodes_of_models_with_states_are_captured(name: str) -> None:
     assert decode_kernels(gpu) <= STATE_KERNELS[name]
 
 
+@pytest.mark.slow
 def test_a_layer_of_a_captured_step_launches_no_more_kernels() -> None:
     numbers = [
         decode_kernels(loaded_and_stepped(H100, "llama", num_hidden_layers=num_layers)[0])

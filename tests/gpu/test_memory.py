@@ -49,6 +49,7 @@ def left_bytes(gpu: FakeGpu, config: dict[str, Any], **options: Any) -> int:
     return gpu.total_bytes - gpu.pool_bytes - gpu.live.peak
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "config, num_tokens",
     [(LLAMA_2_7B, None), (LLAMA_3_8B, 8192)],

@@ -18,6 +18,8 @@ from tests.gpu.test_captures import KERNELS, bad_attention, decode_kernels, warm
 from tests.gpu.test_decode_steps import BUDGET, budget_of
 from tests.gpu.tiny_models import tiny_on_gpu
 
+pytestmark = pytest.mark.slow
+
 
 def before(kind: type, name: str, fault: Callable[[Any, torch.Tensor], object]) -> Any:
     """The method, which does something faulty to the tensors of its first argument first."""

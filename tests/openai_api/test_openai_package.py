@@ -213,6 +213,7 @@ def about(file: bytes) -> Any:
     return [{"role": "user", "content": [text, image]}]
 
 
+@pytest.mark.slow
 def test_chats_about_images_and_a_bad_one_beside_them(
     one_server: OneServer, client: openai.OpenAI
 ) -> None:

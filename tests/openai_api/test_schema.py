@@ -67,6 +67,7 @@ def test_every_route_has_a_schema(api: Translator) -> None:
 
 
 @needs_schemathesis
+@pytest.mark.slow
 def test_what_is_answered_is_as_the_schema_says(api: Translator, tmp_path: Path) -> None:
     conforms(api.url, MODELS, 20, tmp_path)
 

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.run_order import shares_the_server
 
 ROOT = Path(__file__).parents[2]
@@ -34,6 +36,7 @@ def test_files_that_share_a_server_are_told_by_their_text() -> None:
     assert all(map(shares_the_server, clients)), "their conftest.py asks for it"
 
 
+@pytest.mark.slow
 def test_what_passes_only_the_second_time_is_listed_as_flaky(tmp_path: Path) -> None:
     (tmp_path / "test_it.py").write_text(TESTS)
     (tmp_path / "pytest.ini").write_text("[pytest]\n")

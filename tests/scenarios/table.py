@@ -7,7 +7,6 @@ A model of a real server is asked by ``http`` or by ``grpc``; a streaming one an
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import pytest
 
@@ -32,6 +31,7 @@ from tests.scenarios.structured import (
 )
 from tests.scenarios.timeouts import Timeouts
 from tests.scenarios.triton_endpoints import GrpcEndpoint, HttpEndpoint
+from tests.support.slow_cases import slow_but
 from tests.support.triton import Triton
 
 
@@ -120,7 +120,7 @@ TABLE = (
     Row(LogProbabilities, stub="whole, padded", server="http demo", vllm=""),
     Row(StructuredStreams, stub="demo, padded", server="grpc demo", vllm="grpc demo"),
     Row(StructuredBatches, stub="batched", server="", vllm="http batched"),
-    Row(Timeouts, stub="timed", server="grpc timed; http timed", vllm="http timed, grpc timed"),
+    Row(Timeouts, stub="timed", server="; http timed, grpc timed", vllm="http timed, grpc timed"),
     # Over HTTP it is /generate_stream alone whose clients are seen to leave.
     Row(Cancellation, stub="tight", server="http tight; grpc tight", vllm="http tight, grpc tight"),
     Row(
@@ -129,7 +129,7 @@ TABLE = (
         server="http demo; grpc padded",
         vllm="http demo, grpc batched",
     ),
-    Row(SharedPrefixes, stub="demo", server="http demo; grpc batched", vllm=""),
+    Row(SharedPrefixes, stub="demo", server="; http demo, grpc batched", vllm=""),
     Row(
         CacheSalts,
         stub="demo, padded",
@@ -152,12 +152,9 @@ def give_models(metafunc: pytest.Metafunc, others: str = "") -> None:
     """Runs a test that takes ``model`` once for each model of its class, or each of ``others``."""
     if "model" in metafunc.fixturenames:
         asked, _, slow = metafunc.cls.ASKED.partition("; ") if metafunc.cls else (others, "", "")
-        models = [*asked.split(", "), *_marked(slow)]
+        quick = [each for each in asked.split(", ") if each]
+        models = slow_but(quick, [*quick, *filter(None, slow.split(", "))])
         metafunc.parametrize("model", models, indirect=True)
-
-
-def _marked(slow: str) -> list[Any]:
-    return [pytest.param(each, marks=pytest.mark.slow) for each in slow.split(", ") if each]
 
 
 def model_behind(triton: Triton, asked: str) -> Model:

@@ -146,6 +146,7 @@ def test_the_admin_key_is_on_no_command_line_and_in_no_environment_of_a_model(
     assert eventually(lambda: not any(KEY in _text(path) for path in readable))
 
 
+@pytest.mark.slow
 def test_the_admin_apis_can_be_left_open(tmp_path: Path) -> None:
     with serve(tmp_path, "- {name: echo}", "--open-admin-apis") as running:
         running.wait_for("Ctrl-C stops")

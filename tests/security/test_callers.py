@@ -16,6 +16,7 @@ from generator.server.restrictions import forwarding
 from generator.spec.runtime_rules import CALLER
 from tests.scenarios.metrics import settled
 from tests.support.one_server import OneServer
+from tests.support.slow_cases import slow_but
 from tests.support.triton import Triton, eventually
 
 OURS = [f"--{protocol}-header-forward-pattern=(?i:^{CALLER}$)" for protocol in ("http", "grpc")]
@@ -69,7 +70,7 @@ def triton(one_server: OneServer) -> Triton:
 
 
 @pytest.mark.server
-@pytest.mark.parametrize("protocol", ["http", "grpc"])
+@pytest.mark.parametrize("protocol", slow_but(["http"], ["http", "grpc"]))
 def test_callers_that_a_header_names_share_nothing(triton: Triton, protocol: str) -> None:
     module: Any = http_client if protocol == "http" else grpc_client
     with module.InferenceServerClient(getattr(triton, protocol)) as client:

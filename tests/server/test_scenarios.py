@@ -19,11 +19,12 @@ pytest_generate_tests = give_models
 
 @pytest.fixture(scope="module")
 def triton(one_server: OneServer) -> Triton:
-    return one_server.with_models("demo", "whole", "batched", "padded", "tight", "timed")
+    return one_server.with_models("demo", "batched")
 
 
 @pytest.fixture
-def model(triton: Triton, request: pytest.FixtureRequest) -> Model:
+def model(one_server: OneServer, triton: Triton, request: pytest.FixtureRequest) -> Model:
+    one_server.with_models(request.param.split()[1])
     return model_behind(triton, request.param)
 
 

@@ -133,6 +133,7 @@ def test_a_second_signal_forces_the_stop(tmp_path: Path) -> None:
         assert served.leaves_nothing()
 
 
+@pytest.mark.slow
 def test_a_stop_while_everything_still_loads_is_quick(tmp_path: Path) -> None:
     with serve(tmp_path, "- {name: slow, options: {load_s: 600}}\n") as served:
         served.wait_for("loading slow")
@@ -185,6 +186,7 @@ def test_a_server_that_has_served_is_started_again_however_often_it_dies(tmp_pat
         assert served.generate("plain", "x").status == 200
 
 
+@pytest.mark.slow
 def test_a_model_whose_process_dies_is_named(tmp_path: Path) -> None:
     with serve(tmp_path, "- name: killed\n- name: other\n") as served:
         served.wait_for("Ctrl-C stops")

@@ -18,6 +18,7 @@ from text_generation.structured.grammar import Grammar
 
 from tests.engine.driving import Answers, Completion, running, setup
 from tests.engine.tiny_models import CONTEXT, VOCAB_SIZE, mixed_load, reference, tiny_model
+from tests.support.slow_cases import slow_but
 from tests.support.triton import eventually
 
 pytestmark = pytest.mark.usefixtures("storage_kind")
@@ -286,7 +287,7 @@ class LateProcess:
         return self._read.fileno()
 
 
-@pytest.mark.parametrize("architecture", ["llama", "bloom"])
+@pytest.mark.parametrize("architecture", slow_but(["llama"], ["llama", "bloom"]))
 def test_nobody_waits_for_a_grammar_that_takes_long(architecture: str) -> None:
     with running(InFlightEngine(setup(tiny_model(architecture)))) as engine:
         answers, process = Answers(), LateProcess()

@@ -13,26 +13,31 @@ from typing import Any
 import pytest
 import torch
 from hf_runtime.devices import device
-from text_generation.in_flight import plan
+from text_generation.in_flight import plan, runner_selection
 from text_generation.in_flight.engine import InFlightEngine
 from text_generation.in_flight.runner_selection import UnsupportedModelError, select_runner
 from text_generation.kv.kv_cache import CacheSize, KVCache
 from text_generation.kv.layer_shapes import layer_shapes
 from text_generation.kv.paged_cache import PagedCache, PagedSize
 from text_generation.paged.graphs import with_cuda_graphs
+from text_generation.paged.plain_attention import plain_attention
 from text_generation.paged.runner import PagedRunner
 from text_generation.runners.cache_runner import CacheRunner
 
 from tests.engine.driving import Answers, generate_all, running, setup
 from tests.engine.split_devices import FIRST, SECOND, pretended_gpus, split_in_two
-from tests.engine.tiny_models import mixed_load, reference, tiny_model
+from tests.engine.tiny_models import Asked, mixed_load, reference, tiny_model
 
-MODELS = ("llama", "qwen2-sliding", "gemma3")
+MODELS: dict[str, dict[str, Any]] = {
+    "llama": {},
+    "qwen2-sliding": {},
+    "gemma3": {"num_hidden_layers": 2, "layer_types": ["sliding_attention", "full_attention"]},
+}
 OPTIONS: dict[str, Any] = {"max_num_seqs": 4, "max_num_batched_tokens": 16, "max_model_len": 64}
 
 
 def split(name: str = "llama") -> Any:
-    model = tiny_model(name)
+    model = tiny_model(name, **MODELS[name])
     split_in_two(model)
     return model
 
@@ -52,11 +57,21 @@ def unmeasured(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("unmeasured")
-@pytest.mark.parametrize("runner", ["paged", "packed"])
-@pytest.mark.parametrize("name", MODELS)
-def test_a_split_model_generates_its_own_tokens(name: str, runner: str) -> None:
-    asked = mixed_load(3)
-    expected = reference(tiny_model(name), asked)
+@pytest.mark.parametrize(
+    "name, runner, attend",
+    [
+        *((name, runner, plain_attention) for name in MODELS for runner in ("paged", "packed")),
+        # In OpenAI Triton's interpreter.
+        pytest.param("llama", "paged", None, marks=pytest.mark.slow),
+    ],
+)
+def test_a_split_model_generates_its_own_tokens(
+    name: str, runner: str, attend: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if attend is not None:
+        monkeypatch.setattr(runner_selection, "select_attention", lambda *_: attend)
+    asked = [Asked(one.prompt, min(one.max_tokens, 6)) for one in mixed_load(3)]
+    expected = reference(tiny_model(name, **MODELS[name]), asked)
     with pretended_gpus():
         engine = prepared(split(name), paged=runner == "paged")
         assert engine.runner.name == runner

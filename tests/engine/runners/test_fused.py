@@ -393,6 +393,7 @@ load_kernel("silu_mul", "float32")
 """
 
 
+@pytest.mark.slow
 def test_a_kernel_is_compiled_once_for_all_processes_of_a_user(tmp_path: Path) -> None:
     root = Path(kernel_loading.__file__).parents[3]
     env = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}

@@ -29,6 +29,7 @@ from tests.engine.driving import GIB, Answers, running, setup
 from tests.engine.runners.test_cuda_graphs import Captures
 from tests.engine.tiny_adapters import peft_reference, read, save_adapter, served_with
 from tests.engine.tiny_models import LATENT, Asked, mixed_load, random_model, tiny_model
+from tests.support.slow_cases import slow_but
 
 # What each of two adapters changes: attention alone; with other ranks, everything and the head.
 TARGETS: dict[str, tuple[list[str], list[str]]] = {
@@ -37,6 +38,7 @@ TARGETS: dict[str, tuple[list[str], list[str]]] = {
     "falcon-rotary": (["query_key_value"], ["dense", "dense_4h_to_h", "lm_head"]),
     "qwen3-next": (["in_proj_qkvz", "q_proj"], ["in_proj_ba", "out_proj", "o_proj", "lm_head"]),
 }
+WAYS = ("prepacked", "plain", "fixed_shapes", "gathered")
 NAMES = ("polite", "sql", None, "sql", None, "polite", "polite", "sql")
 
 
@@ -86,7 +88,7 @@ def generated(
         ("qwen3-next", "paged, states"),
     ],
 )
-@pytest.mark.parametrize("way", ["prepacked", "plain", "fixed_shapes", "gathered"])
+@pytest.mark.parametrize("way", slow_but(["prepacked", "gathered"], WAYS))
 def test_each_request_gets_the_tokens_of_pefts_own_model(
     name: str,
     runner: str,

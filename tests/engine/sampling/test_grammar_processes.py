@@ -251,6 +251,7 @@ def test_the_program_has_no_torch_no_secret_and_no_descriptor_of_the_engines(
     again.close()
 
 
+@pytest.mark.slow
 def test_the_program_that_died_is_started_again(processes: GrammarProcesses) -> None:
     before, held = program_id(processes), made(processes, SMALL)
     grammar = held()
@@ -275,6 +276,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
+@pytest.mark.slow
 def test_all_processes_end_with_a_killed_engine_even_busy_ones() -> None:
     folders = os.pathsep.join([str(ROOT), str(ROOT / "model_templates")])
     ran = subprocess.run(

@@ -16,6 +16,7 @@ from text_generation.gpu import ops
 from text_generation.gpu.launching import Card, Launch, keep_compiled
 
 from tests.gpu.kernels.compiling import Recorded, compiled
+from tests.support.slow_cases import slow_but
 
 # KiB of shared memory that a program may take: CUDA C Programming Guide, "Technical Specifications
 # per Compute Capability".
@@ -36,6 +37,7 @@ LAYERS = {
     "float32-gemma-2": ((8, 4, 256, 256, F32, 4096, 50.0, False), (90,)),
 }
 CASES = [(name, card) for name, (_, cards) in LAYERS.items() for card in cards]
+QUICK = [("llama-3-8b", 90), ("phi-2", 75), ("float32", 86)]
 
 
 @pytest.fixture(autouse=True)
@@ -68,7 +70,7 @@ def check(launches: list[Recorded], capability: int) -> None:
         assert resources.shared <= SHARED_KIB[capability] * 1024, (launch, resources)
 
 
-@pytest.mark.parametrize("layer, capability", CASES)
+@pytest.mark.parametrize("layer, capability", slow_but(QUICK, CASES))
 def test_attention_compiles_without_spills(
     layer: str, capability: int, recorded: list[Recorded], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -44,7 +44,10 @@ def tokens(logits: torch.Tensor, ways: list[dict[str, Any]], seed: int) -> tuple
 
 @pytest.mark.parametrize(
     "vocab_size, dtype",
-    [(1, torch.float32), (40, torch.bfloat16), (128, torch.float32), (5000, torch.bfloat16)],
+    [
+        *((1, torch.float32), (40, torch.bfloat16), (128, torch.float32)),
+        pytest.param(5000, torch.bfloat16, marks=pytest.mark.slow),
+    ],
     ids=str,
 )
 def test_a_kernel_draws_the_tokens_that_torch_does(vocab_size: int, dtype: torch.dtype) -> None:

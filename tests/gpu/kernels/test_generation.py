@@ -21,6 +21,7 @@ from text_generation.sequence.sampling_params import SamplingParams
 
 from tests.engine.driving import generate_all, running, setup
 from tests.engine.tiny_models import Asked, mixed_load, reference, tiny_model
+from tests.support.slow_cases import slow_but
 
 pytest.importorskip("triton")
 from text_generation.gpu.attention import kernel_attention
@@ -50,7 +51,8 @@ def generated(model: Any, asked: Any) -> tuple[str, list[tuple[int, ...]]]:
 
 
 @pytest.mark.parametrize(
-    "name, num_layers", [("llama", 2), ("mistral", 1), ("qwen3", 1), ("phi3", 1)]
+    "name, num_layers",
+    slow_but([("mistral", 1)], [("llama", 2), ("mistral", 1), ("qwen3", 1), ("phi3", 1)]),
 )
 def test_the_fused_runner_gives_the_tokens_of_generate(name: str, num_layers: int) -> None:
     model, asked = tiny_model(name, num_hidden_layers=num_layers), load()
@@ -58,6 +60,7 @@ def test_the_fused_runner_gives_the_tokens_of_generate(name: str, num_layers: in
     assert generated(model, asked) == ("fused", expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["gemma2", "phi"])
 def test_other_models_give_the_tokens_of_generate_on_the_attention_kernel(name: str) -> None:
     model, asked = tiny_model(name), load()

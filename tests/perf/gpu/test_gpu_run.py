@@ -39,6 +39,7 @@ results.write(path)
     return [sys.executable, "-c", code]
 
 
+@pytest.mark.slow
 def test_a_section_that_takes_too_long_is_cut_off() -> None:
     ended = supervised([sys.executable, "-c", "import time; time.sleep(600)"], 1.0)
     assert ended == "cut off: it took longer than 1 s"
@@ -90,6 +91,7 @@ def test_a_section_that_fails_does_not_stop_the_others(run: Run) -> None:
     assert run.measure(sections("ceilings", "memory")), "skipped, with the reason, is no failure"
 
 
+@pytest.mark.slow
 def test_what_was_finished_is_kept_until_something_it_was_measured_with_changes(
     run: Run, capsys: pytest.CaptureFixture[str]
 ) -> None:

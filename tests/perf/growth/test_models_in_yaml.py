@@ -6,6 +6,8 @@ import http.client
 import json
 from pathlib import Path
 
+import pytest
+
 from generator.models_yaml.reading import load_unpinned
 from generator.render.digest import digest_in, digest_of_served
 from generator.server.http_api import ServerApi
@@ -24,6 +26,7 @@ def test_the_models_are_right_and_of_every_kind(tmp_path: Path) -> None:
     assert len({spec.task for spec in specs}) == 3
 
 
+@pytest.mark.slow
 def test_every_verb_is_measured(tmp_path: Path) -> None:
     with session(Place(tmp_path, seed=0)) as measure:
         costs = list(measure(Step(1, 0)))

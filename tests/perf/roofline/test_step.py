@@ -59,6 +59,7 @@ def test_context_costs_bytes_and_operations_and_prompts_cost_operations() -> Non
     assert cost.flop == 2 * (10 * 100 + 5 * 10) + 4 * 10 * 7 * (3 * 4 * 8)
 
 
+@pytest.mark.slow
 def test_a_measured_machine_has_ceilings_above_zero() -> None:
     machine = measure()
     assert machine.num_threads == torch.get_num_threads()

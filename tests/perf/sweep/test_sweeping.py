@@ -62,6 +62,7 @@ def test_the_same_command_measures_only_what_is_missing(
     assert len(read_measurements(given.folder)) == 2
 
 
+@pytest.mark.slow
 def test_a_failed_load_is_kept_with_its_error_and_tried_again(
     options: MakeOptions, analyzer: FakeAnalyzer
 ) -> None:
@@ -93,6 +94,7 @@ def test_windows_that_are_of_no_use_are_measured_again_and_marked(
     assert then in found.command
 
 
+@pytest.mark.slow
 def test_another_scenario_does_not_overwrite_what_is_there(options: MakeOptions) -> None:
     sweeping.run(options(SCENARIO))
     other = options(SCENARIO.replace("[1, 2]", "[1, 2, 4]"))
@@ -105,6 +107,7 @@ def test_another_scenario_does_not_overwrite_what_is_there(options: MakeOptions)
     assert len(read_measurements(other.folder)) == 3
 
 
+@pytest.mark.slow
 def test_a_server_that_dies_keeps_what_is_measured(
     options: MakeOptions,
     analyzer: FakeAnalyzer,
@@ -126,6 +129,7 @@ def test_a_server_that_dies_keeps_what_is_measured(
     assert [one.load.concurrency for one in read_measurements(given.folder)] == [1, 2]
 
 
+@pytest.mark.slow
 def test_two_sweeps_do_not_write_in_one_folder(options: MakeOptions) -> None:
     given = options(SCENARIO)
     with in_use(given.folder), pytest.raises(PerfError, match="another measurement is writing"):

@@ -106,6 +106,7 @@ def memory(server: Door) -> int:
     return sum(each.memory_info().rss for each in group if each.name() == "tritonserver")
 
 
+@pytest.mark.slow
 def test_requests_of_more_than_64_mib_are_refused_and_leave_nothing(checked: Door) -> None:
     before, shared = memory(checked), shared_memory(checked)
     code, details = refusal(lambda: checked.stub.ModelInfer(texts(bytes(400 * MIB))))
@@ -115,6 +116,7 @@ def test_requests_of_more_than_64_mib_are_refused_and_leave_nothing(checked: Doo
     assert shared_memory(checked) == shared
 
 
+@pytest.mark.slow
 def test_a_small_message_that_expands_to_gigabytes_is_refused(checked: Door) -> None:
     before, shared = memory(checked), shared_memory(checked)
     message = texts(bytes(400 * MIB)).SerializeToString()
@@ -151,6 +153,7 @@ def test_the_headers_that_end_a_server_are_not_passed_on(checked: Door) -> None:
     assert "unknown model" in answer.error_message, "in the stream, not its status"
 
 
+@pytest.mark.slow
 def test_calls_that_end_as_they_are_left_end_no_server(checked: Door) -> None:
     """Directly, a Triton of 24.10 dies within seconds of these."""
 
@@ -251,6 +254,7 @@ def test_without_keys_an_openai_api_elsewhere_may_name_its_callers(checked: Door
     assert checked.stub.ModelInfer(named).outputs
 
 
+@pytest.mark.slow
 def test_a_stopped_proxy_takes_no_call_and_finishes_those_in_flight(tmp_path: Path) -> None:
     with door(tmp_path) as server:
         held = threading.Event()

@@ -218,7 +218,7 @@ def test_whatever_is_sent_the_server_answers(server: Door, drawn: dict[str, Any]
 
 @pytest.mark.slow
 @given(drawn=REQUESTS)
-@settings(max_examples=1500)
+@settings(max_examples=600)
 def test_whatever_is_sent_for_long_the_server_answers(server: Door, drawn: dict[str, Any]) -> None:
     send(server, drawn)
 

@@ -116,6 +116,7 @@ def test_floods_are_taken_or_end_their_connection(server: Door) -> None:
     server.check()
 
 
+@pytest.mark.slow
 def test_heads_that_take_long_to_read_hold_nobody_up(server: Door) -> None:
     encoder = hpack.Encoder()
     encoder.header_table_size = 0
@@ -149,6 +150,7 @@ def test_heads_that_take_long_to_read_hold_nobody_up(server: Door) -> None:
             thread.join()
 
 
+@pytest.mark.slow
 def test_who_does_not_read_fills_no_memory(server: Door) -> None:
     pid = server.proxy.pid
     before = psutil.Process(pid).memory_info().rss
