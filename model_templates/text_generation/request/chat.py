@@ -193,7 +193,9 @@ def _checked_message(where: str, message: Any) -> dict[str, Any]:
         raise RequestError(f"{where}.role: got {got}, allowed: a text, such as user")
     given: dict[str, Any] = message
     calls = given.get("tool_calls")
-    if isinstance(calls, list):
+    if calls is not None and not isinstance(calls, list):
+        raise RequestError(f"{where}.tool_calls: got {kind_of(calls)}, allowed: a list")
+    if calls is not None:
         given = {**given, "tool_calls": _with_objects(f"{where}.tool_calls", calls)}
     content = given.get("content")
     if content is None or isinstance(content, str):

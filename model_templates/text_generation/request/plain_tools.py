@@ -39,13 +39,13 @@ def in_words(messages: Sequence[Message]) -> list[Message]:
     for message in messages:
         was_tool, answers_tools = answers_tools, message["role"] == "tool"
         if answers_tools:
-            content = _joined("<tool_response>", message["content"], "</tool_response>")
+            content = _joined("<tool_response>", message.get("content"), "</tool_response>")
             message = {"role": "user", "content": content}
         elif message.get("tool_calls"):
             calls = "\n".join(map(_call, message["tool_calls"]))
             message = {"role": "assistant", "content": _joined(message.get("content"), calls)}
         if was_tool and message["role"] == "user":
-            content = _joined(found.pop()["content"], message["content"])
+            content = _joined(found.pop()["content"], message.get("content"))
             message = {"role": "user", "content": content}
         found.append(message)
     return found
@@ -53,7 +53,8 @@ def in_words(messages: Sequence[Message]) -> list[Message]:
 
 def _call(call: Any) -> str:
     function = call.get("function") if isinstance(call, dict) else None
-    told = {name: (function or {}).get(name) for name in ("name", "arguments")}
+    known = function if isinstance(function, dict) else {}
+    told = {name: known.get(name) for name in ("name", "arguments")}
     return f"<tool_call>\n{json.dumps(told, ensure_ascii=False)}\n</tool_call>"
 
 

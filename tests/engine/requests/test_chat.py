@@ -112,6 +112,10 @@ def test_tools_choose_among_several_templates() -> None:
         ),
         ([{"role": "user"}], "messages[0].content: missing, a text is required"),
         (
+            [{"role": "assistant", "tool_calls": 5}],
+            "messages[0].tool_calls: got 5, allowed: a list",
+        ),
+        (
             [{"role": "user", "content": {"text": SECRET}}],
             "messages[0].content: got an object, allowed: a text or a list of text parts",
         ),
@@ -197,6 +201,13 @@ def test_calls_and_outputs_are_texts_for_a_template_that_knows_none() -> None:
         "user: <tool_response>\nnoon\n</tool_response>\n<tool_response>\none\n</tool_response>\n"
         "Well?\n"
     )
+
+
+def test_what_a_tool_answers_may_be_nothing() -> None:
+    """Without tools in its template, calls and outputs are texts."""
+    calls = [{"function": 5}, None]
+    messages = [USER, {"role": "tool", "tool_calls": calls}, {"role": "user", "tool_calls": calls}]
+    assert "<tool_response>\n</tool_response>" in template(PLAIN).render(messages, None, {})
 
 
 @pytest.mark.parametrize(
