@@ -86,7 +86,7 @@ def test_options_reach_the_model(api: Translator) -> None:
         ({"input": "x", "dimensions": "3"}, "dimensions", "dimensions: got a text"),
         ({"input": "x", "dimension": 3}, "dimension", "did you mean dimensions?"),
         ({"input": "x", "model": 3}, "model", "model: got 3, allowed: a text"),
-        ({"input": "!400"}, "input", "input: got 900 tokens, allowed: at most 512"),
+        ({"input": "!400"}, "input", "input: got 900 tokens, this model takes at most 512"),
     ],
 )
 def test_what_is_wrong_is_named(
