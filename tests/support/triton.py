@@ -208,9 +208,10 @@ def echo_templates(folder: Path) -> Path:
 
 def eventually(condition: Callable[[], bool], timeout_s: float = 60.0) -> bool:
     """Whether ``condition`` comes true in time."""
-    deadline = time.monotonic() + timeout_s
+    deadline, wait_s = time.monotonic() + timeout_s, 0.002
     while not condition():
         if time.monotonic() > deadline:
             return False
-        time.sleep(0.05)
+        time.sleep(wait_s)
+        wait_s = min(2 * wait_s, 0.05)
     return True
