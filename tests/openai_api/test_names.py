@@ -13,9 +13,10 @@ from generator.openai_api.app import _GENERATING
 from generator.openai_api.routes.encoders import ENCODING
 from generator.openai_api.routes.encoders.endpoint import EncoderEndpoint
 from generator.openai_api.routes.endpoint import Endpoint
+from generator.openai_api.schema import messages
 from generator.openai_api.schema.errors import ApiError
 from generator.openai_api.schema.json_body import anything
-from generator.openai_api.schema.names import top
+from generator.openai_api.schema.names import of_messages, top
 from generator.openai_api.triton.statuses import of_text
 from tests.engine.request_fields import fields, parse_request
 from tests.engine.requests.test_chat import CHATML, template
@@ -205,9 +206,20 @@ def test_an_errors_place_is_the_callers(path: str, body: dict[str, Any], place: 
     assert error.message.startswith(place), error.message
 
 
+@pytest.mark.parametrize(
+    "body, name",
+    [
+        ({"thinking": {"type": "disabled"}}, "thinking"),
+        ({"output_config": {"effort": "low"}}, "output_config.effort"),
+    ],
+)
+def test_no_reasoning_may_be_asked_for_in_two_ways(body: dict[str, Any], name: str) -> None:
+    assert of_messages([], messages.names(body))("reasoning_effort") == name
+
+
 @pytest.mark.parametrize("stream", [False, True])
 def test_what_a_model_says_is_told_in_its_callers_names(api: Translator, stream: bool) -> None:
-    messages = [{"role": "user", "content": "!schema"}]
-    reply = api.chat(messages=messages, guided_json={}, stream=stream)
+    asked = [{"role": "user", "content": "!schema"}]
+    reply = api.chat(messages=asked, guided_json={}, stream=stream)
     assert (reply.status, reply.error["param"]) == (400, "guided_json")
     assert reply.error["message"] == "guided_json: too complex, allowed: a simpler one"

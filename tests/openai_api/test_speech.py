@@ -9,6 +9,8 @@ from typing import Any
 import openai
 import pytest
 
+from generator.openai_api.routes import speech
+from generator.openai_api.triton.statuses import of_text
 from tests.openai_api.conftest import Reply, Translator
 from tests.openai_api.fake_triton import NO_IMAGE, SEGMENTS
 
@@ -155,3 +157,18 @@ def test_the_openai_package_reads_the_answers(api: Translator) -> None:
     assert [segment.end for segment in found.segments or ()] == [1.5, 3661.25]
     text: Any = audio.transcriptions.create(model="hears", file=SOUND, response_format="srt")
     assert str(text).startswith("1\n00:00:00,000")
+
+
+@pytest.mark.parametrize(
+    "told, here",
+    [
+        (
+            "task: got translate, this model can only transcribe: send none",
+            "model: got translate, this model can only transcribe: use /v1/audio/transcriptions",
+        ),
+        ("return_timestamps: got segments, but", "response_format: got segments, but"),
+        ("language: got xx, allowed: none", "language: got xx, allowed: none"),
+    ],
+)
+def test_a_models_errors_name_the_fields_of_the_form(told: str, here: str) -> None:
+    assert speech.NAMES.of(of_text(told)).message == here

@@ -41,7 +41,7 @@ _ERRORS = {
 def read(body: Mapping[str, Any]) -> GenerationRequest:
     """What the request asks for. Raises ApiError, 400."""
     stop = body.get("stop_sequences") or []
-    asked = chat.read_as(messages.as_chat(body), messages.NAMES)
+    asked = chat.read_as(messages.as_chat(body), messages.names(body))
     return replace(asked, told={"stop_sequences": stop})
 
 

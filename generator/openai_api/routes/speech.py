@@ -23,7 +23,11 @@ from generator.openai_api.triton.tensors import infer_request, outputs_of, read_
 # Path -> what the model is to do.
 PATHS = {"/v1/audio/transcriptions": "transcribe", "/v1/audio/translations": "translate"}
 OUTPUTS = ("text_output", "segments", "language", "duration")
-NAMES = Names(by_field({"audio": "file", "return_timestamps": "response_format"}))
+# Of errors: which task it is, is the path's.
+NAMES = Names(
+    by_field({"audio": "file", "return_timestamps": "response_format", "task": "model"}),
+    {"transcribe: send none": "transcribe: use /v1/audio/transcriptions"},
+)
 _FORMATS = ("json", "text", "verbose_json", "srt", "vtt")
 _TIMED = ("verbose_json", "srt", "vtt")
 _GRANULARITIES = "timestamp_granularities[]"

@@ -7,7 +7,7 @@ https://docs.anthropic.com/en/api/messages
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from generator.openai_api.schema import json_body
@@ -86,7 +86,7 @@ COUNTED = Body({**BODY.fields, "stream": only(False)}, ("model", "messages"))
 _USUAL_EFFORT = "high"  # where nothing is said
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 # The names of chat's fields in its errors, and what they are here.
-NAMES = (
+_NAMES = (
     (r"^system\.content", "system"),
     (r"^(tools\[\d+\])\.function\.parameters", r"\1.input_schema"),
     (r"^(tools\[\d+\])\.function", r"\1"),
@@ -96,7 +96,6 @@ NAMES = (
     (r"^tool_choice\.function", "tool_choice"),
     (r"^parallel_tool_calls", "tool_choice.disable_parallel_tool_use"),
     (r"^response_format(\.json_schema)?", "output_config.format"),
-    (r"^reasoning_effort", "output_config.effort"),
     (r"^max_completion_tokens", "max_tokens"),
     (r"^(chat_template_kwargs\.)?continue_final_message", "messages"),
     (r"^stop$", "stop_sequences"),
@@ -106,40 +105,47 @@ NAMES = (
 
 def as_chat(body: Mapping[str, Any]) -> Json:
     """The body of the same request of chat. Raises ApiError, 400."""
-    BODY.check(body)
+    body = BODY.check(body)
     chat = {name: value for name, value in body.items() if name not in _OWN}
-    chat["messages"] = [*_system(body), *_messages(body)]
-    if body.get("max_tokens") is None:
+    chat["messages"] = [*_system(body.get("system")), *_messages(body.get("messages"))]
+    if "max_tokens" not in body:
         raise bad_field("max_tokens", "none", "an integer")
-    chat["max_completion_tokens"] = json_body.integer("max_tokens", body["max_tokens"])
+    chat["max_completion_tokens"] = body["max_tokens"]
     if body.get("stop_sequences"):
         # With it in the text it shows which one ended the answer.
         chat["stop"] = body["stop_sequences"]
         chat["include_stop_str_in_output"] = True
     if body.get("metadata"):
-        chat["user"] = json_body.json_object("metadata", body["metadata"]).get("user_id")
+        chat["user"] = body["metadata"].get("user_id")
     chat.update(_tools(body))
     chat.update(_format(body))
-    if (body.get("thinking") or {}).get("type") == "disabled":
+    if body.get("thinking", {}).get("type") == "disabled":
         chat["reasoning_effort"] = "none"
     if chat["messages"][-1]["role"] == "assistant":
-        kwargs = json_body.json_object("chat_template_kwargs", body.get("chat_template_kwargs", {}))
+        kwargs = body.get("chat_template_kwargs", {})
         chat["chat_template_kwargs"] = {**kwargs, "continue_final_message": True}
     return chat
 
 
-def _system(body: Mapping[str, Any]) -> list[Json]:
-    if not body.get("system"):
+def names(body: Mapping[str, Any]) -> Sequence[tuple[str, str]]:
+    """Patterns of chat's names in errors, and what they are here."""
+    is_off = (body.get("thinking") or {}).get("type") == "disabled"
+    effort = "thinking" if is_off else "output_config.effort"
+    return ((r"^reasoning_effort", effort), *_NAMES)
+
+
+def _system(blocks: list[tuple[str, Json]] | None) -> list[Json]:
+    if not blocks:
         return []
-    content = _ITEMS.content(_blocks("system", body["system"]))
+    content = _ITEMS.content(blocks)
     if not isinstance(content, str):
         raise bad_field("system", "another block", "texts")
     return [Placed("system", {"role": "system", "content": content})]
 
 
-def _messages(body: Mapping[str, Any]) -> list[Json]:
+def _messages(given: Any) -> list[Json]:
     messages: list[Json] = []
-    for number, message in enumerate(json_body.json_list("messages", body.get("messages"))):
+    for number, message in enumerate(json_body.json_list("messages", given)):
         where, role = f"messages[{number}]", message.get("role")
         if role not in ("user", "assistant"):
             allowed = "user or assistant; instructions are sent as system"
@@ -207,13 +213,12 @@ _ITEMS = Items(_part)
 
 
 def _tools(body: Mapping[str, Any]) -> Json:
-    choice = {"type": "auto"} if body.get("tool_choice") is None else body["tool_choice"]
+    choice = body.get("tool_choice", {"type": "auto"})
     found: Json = {}
     if choice.get("disable_parallel_tool_use"):
         found["parallel_tool_calls"] = False
     if body.get("tools"):
-        listed = json_body.json_list("tools", body["tools"])
-        found["tools"] = [_tool(f"tools[{number}]", tool) for number, tool in enumerate(listed)]
+        found["tools"] = [_tool(f"tools[{n}]", tool) for n, tool in enumerate(body["tools"])]
     kind = choice.get("type")
     if kind == "tool":
         found["tool_choice"] = {"type": "function", "function": {"name": choice.get("name")}}
@@ -237,7 +242,7 @@ def _tool(where: str, tool: Json) -> Json:
 
 def _format(body: Mapping[str, Any]) -> Json:
     """``response_format`` and ``reasoning_effort`` of what ``output_config`` says."""
-    config = json_body.json_object("output_config", body.get("output_config") or {})
+    config = body.get("output_config", {})
     for name in config:
         if name not in ("format", "effort"):
             raise ApiError(400, f"output_config: {short(name)}: unknown field", "output_config")

@@ -81,19 +81,15 @@ BODY = Body({**CHAT_FIELDS, **_OF_CHAT, **_TOLD, **_OWN}, ("model", "input"))
 
 def as_chat(body: Mapping[str, Any]) -> Json:
     """The body of the same request of chat. Raises ApiError, 400."""
-    BODY.check(body)
+    body = BODY.check(body)
     _check_reasoning(body)
     chat = {name: value for name, value in body.items() if name not in _OWN}
     chat["messages"] = _messages(body)
-    tools = body.get("tools")
-    if tools:
-        listed = json_body.json_list("tools", tools)
-        chat["tools"] = [_tool(f"tools[{number}]", tool) for number, tool in enumerate(listed)]
+    if body.get("tools"):
+        chat["tools"] = [_tool(f"tools[{n}]", tool) for n, tool in enumerate(body["tools"])]
     chat["tool_choice"] = _tool_choice(body.get("tool_choice"))
-    if body.get("max_output_tokens") is not None:
-        limit = json_body.integer("max_output_tokens", body["max_output_tokens"])
-        chat["max_completion_tokens"] = limit
-    chat["reasoning_effort"] = (body.get("reasoning") or {}).get("effort")
+    chat["max_completion_tokens"] = body.get("max_output_tokens")
+    chat["reasoning_effort"] = body.get("reasoning", {}).get("effort")
     chat.update(_format(body))
     chat.update(_logprobs(body))
     return chat
@@ -129,7 +125,7 @@ def told(body: Mapping[str, Any]) -> Json:
 
 
 def _check_reasoning(body: Mapping[str, Any]) -> None:
-    for name, value in (body.get("reasoning") or {}).items():
+    for name, value in body.get("reasoning", {}).items():
         # Of a summary the model writes none.
         if name != "effort" and value not in (None, "auto"):
             raise bad_field(f"reasoning.{short(name)}", kind_of(value), "null")
@@ -140,8 +136,7 @@ def _messages(body: Mapping[str, Any]) -> list[Json]:
     items = [{"role": "user", "content": given}] if isinstance(given, str) else given
     messages: list[Json] = []
     if body.get("instructions"):
-        text = json_body.text("instructions", body["instructions"])
-        system = {"role": "system", "content": text}
+        system = {"role": "system", "content": body["instructions"]}
         messages.append(Placed("instructions", system))
     for number, item in enumerate(json_body.json_list("input", items)):
         _add_item(messages, "input" if isinstance(given, str) else f"input[{number}]", item)
@@ -257,7 +252,7 @@ def _tool_choice(choice: Any) -> Any:
 
 def _format(body: Mapping[str, Any]) -> Json:
     """``response_format`` of what ``text`` says."""
-    text = json_body.json_object("text", body.get("text") or {})
+    text = body.get("text", {})
     for name, value in text.items():
         if name not in ("format", "verbosity"):
             raise ApiError(400, f"text: {short(name)}: unknown field", "text")
@@ -271,8 +266,8 @@ def _format(body: Mapping[str, Any]) -> Json:
 
 
 def _logprobs(body: Mapping[str, Any]) -> Json:
-    include = body.get("include") or []
-    for name in json_body.texts("include", include):
+    include = body.get("include", [])
+    for name in include:
         if name != _LOGPROBS and name not in _NOTHING_TO_INCLUDE:
             raise bad_field("include", "another name", ", ".join((_LOGPROBS, *_NOTHING_TO_INCLUDE)))
     most = body.get("top_logprobs")
