@@ -8,10 +8,11 @@ from collections.abc import Callable
 from typing import BinaryIO
 
 from ..errors import CancelledError
-from . import protocol
+from . import frames, protocol
 from .connection import Connection
+from .frames import Frame
 from .pending_request import EngineAnswerError, PendingRequest, UnavailableError
-from .protocol import Array, Frame, LinkError
+from .protocol import LinkError
 
 _CONNECT_TIMEOUT_S = 2.0
 _STATUSES = frozenset(
@@ -67,7 +68,7 @@ class EngineClient:
     def cancel(self, pending: PendingRequest) -> None:
         """Tells the engine to stop computing a request, and answers it as cancelled."""
         if self.pending.pop(pending.number, None) is not None:
-            self._connection.send(protocol.encode({"kind": "cancel", "id": pending.number}))
+            self._connection.send(frames.encode(Frame(frames.CANCEL, pending.number)))
             pending.fail(CancelledError("the request was cancelled"))
 
     def close(self) -> None:
@@ -76,28 +77,28 @@ class EngineClient:
         self._connection.close()
 
     def _on_frame(self, frame: Frame) -> None:
-        kind, number = frame.get("kind"), frame.get("id")
-        if kind == "drain":
+        if frame.kind == frames.DRAIN:
             self.is_usable = False
             self._on_drain()
-        elif kind == "answer" and isinstance(number, int):
-            self._answer(number, _outputs(frame), final=bool(frame.get("final")))
-        elif kind == "error" and isinstance(number, int):
-            pending = self.pending.pop(number, None)
+        elif frame.kind == frames.ANSWER:
+            self._answer(frame, final=bool(frame.flags & frames.FINAL))
+        elif frame.kind == frames.ERROR and len(frame.texts) == 2:
+            pending = self.pending.pop(frame.number, None)
             if pending is not None:  # else it was cancelled
                 self._fail(pending, frame)
         else:
             raise LinkError("a frame of no known kind")
 
-    def _answer(self, number: int, outputs: dict[str, Array], *, final: bool) -> None:
+    def _answer(self, frame: Frame, *, final: bool) -> None:
+        number = frame.number
         pending = self.pending.pop(number, None) if final else self.pending.get(number)
         if pending is not None:  # else it was cancelled
-            pending.answer(outputs, final=final)
+            pending.answer(frame.tensors, final=final)
 
     def _fail(self, pending: PendingRequest, frame: Frame) -> None:
-        status, text = frame.get("status"), str(frame.get("text"))
+        status, text = frame.texts
         error = EngineAnswerError(status if status in _STATUSES else "INTERNAL", text)
-        if frame.get("unloading") and not pending.has_begun:
+        if frame.flags & frames.UNLOADING and not pending.has_begun:
             self.is_usable = False
             self._retry(pending, error)
         else:
@@ -120,18 +121,9 @@ def _connected(address: str) -> tuple[socket.socket, BinaryIO]:
         sock.settimeout(_CONNECT_TIMEOUT_S)
         sock.connect(f"\0{address}")
         protocol.check_peer(sock)
-        sock.sendall(protocol.encode(protocol.hello()), socket.MSG_NOSIGNAL)
-        first = protocol.read_frame(stream)
-        if first is None:
+        sock.sendall(protocol.hello(), socket.MSG_NOSIGNAL)
+        if not protocol.read_hello(stream):
             raise ConnectionResetError("it hung up")
-        protocol.check_hello(first)
         sock.settimeout(None)
         stack.pop_all()
     return sock, stream
-
-
-def _outputs(frame: Frame) -> dict[str, Array]:
-    packed = frame.get("outputs")
-    if not isinstance(packed, dict):
-        raise LinkError("an answer lacks its outputs")
-    return {name: protocol.unpack_tensor(tensor) for name, tensor in packed.items()}

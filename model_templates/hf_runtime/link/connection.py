@@ -12,11 +12,12 @@ import threading
 from collections.abc import Callable
 from typing import BinaryIO
 
-from . import protocol
-from .protocol import Frame, LinkError
+from . import frames, protocol
+from .frames import Frame
+from .protocol import LinkError
 
 # Far above what an engine admits at once; a peer that has stopped reading gets no more.
-_MAX_QUEUED_BYTES = 2 * protocol.MAX_FRAME_BYTES
+_MAX_QUEUED_BYTES = 2 * frames.MAX_FRAME_BYTES
 
 
 class Connection:
@@ -87,11 +88,9 @@ class Connection:
         try:
             if self._stream is None:
                 self._stream = self._socket.makefile("rb")
-                first = protocol.read_frame(self._stream)
-                if first is None:
+                if not protocol.read_hello(self._stream):
                     return
-                protocol.check_hello(first)
-            while (frame := protocol.read_frame(self._stream)) is not None:
+            while (frame := frames.read_frame(self._stream)) is not None:
                 self._on_frame(frame)
         except LinkError as error:
             fault = error

@@ -9,17 +9,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ..errors import RequestError
-from . import protocol
-from .protocol import Array, Frame, FrameTooLargeError, LinkError
+from . import frames
+from .frames import Array, Frame, FrameTooLargeError
+from .protocol import LinkError
 
-_KINDS = {
-    "inputs": dict,
-    "parameters": str,
-    "outputs": list,
-    "request_id": str,
-    "may_stream": bool,
-    "is_routed": bool,
-}
+_MAY_STREAM, _IS_ROUTED = 1, 2
 
 
 @dataclass(frozen=True)
@@ -41,28 +35,18 @@ class LinkRequest:
         """The frame; ``number`` tells the connection's requests apart. Raises RequestError: it is
         too large.
         """
-        inputs = {name: protocol.pack_tensor(array) for name, array in self.inputs.items()}
-        frame = {
-            "kind": "request",
-            "id": number,
-            "inputs": inputs,
-            "parameters": self.parameters,
-            "outputs": list(self.outputs),
-            "request_id": self.request_id,
-            "may_stream": self.may_stream,
-            "is_routed": self.is_routed,
-        }
+        flags = self.may_stream * _MAY_STREAM | self.is_routed * _IS_ROUTED
+        texts = (self.request_id, self.parameters, *self.outputs)
         try:
-            return protocol.encode(frame)
+            return frames.encode(Frame(frames.REQUEST, number, flags, texts, self.inputs))
         except FrameTooLargeError as error:
             raise RequestError(f"the request: got {error}") from None
 
 
 def read_request(frame: Frame) -> LinkRequest:
     """The request in a frame. Raises LinkError."""
-    if not all(isinstance(frame.get(name), kind) for name, kind in _KINDS.items()):
+    if len(frame.texts) < 2:
         raise LinkError("a request lacks something")
-    values = {name: frame[name] for name in _KINDS}
-    packed = values.pop("inputs")
-    inputs = {name: protocol.unpack_tensor(tensor) for name, tensor in packed.items()}
-    return LinkRequest(inputs, **values)
+    request_id, parameters, *outputs = frame.texts
+    may_stream, is_routed = bool(frame.flags & _MAY_STREAM), bool(frame.flags & _IS_ROUTED)
+    return LinkRequest(frame.tensors, parameters, outputs, request_id, may_stream, is_routed)

@@ -15,10 +15,11 @@ from .. import log
 from ..errors import EngineError, OverloadedError
 from ..request.plain_request import Tensor
 from ..request.responder import Responder, answer_failure, status_and_text
-from . import protocol
+from . import frames, protocol
 from .connection import Connection
+from .frames import Array, Frame, FrameTooLargeError
 from .link_request import LinkRequest, read_request
-from .protocol import Array, Frame, FrameTooLargeError, LinkError
+from .protocol import LinkError
 
 _BACKLOG = 16
 _FLUSH_S = 2.0
@@ -86,7 +87,7 @@ class EngineListener:
             self.is_draining = True
             callers = list(self._callers)
         for caller in callers:
-            caller.send({"kind": "drain"})
+            caller.send(Frame(frames.DRAIN))
 
     def close(self) -> None:
         """Drains, sends the answers that are queued, and ends every thread; callers see their
@@ -118,7 +119,7 @@ class EngineListener:
             try:
                 protocol.check_peer(sock)
                 # Before its hello is checked, so that a peer of another version can say which.
-                sock.sendall(protocol.encode(protocol.hello()), socket.MSG_NOSIGNAL)
+                sock.sendall(protocol.hello(), socket.MSG_NOSIGNAL)
             except (LinkError, OSError) as error:
                 log.warn(f"a connection to the engine was refused: {error}")
                 sock.close()
@@ -149,18 +150,15 @@ class _Caller:
 
     def send(self, frame: Frame) -> None:
         """Queues a frame; a caller that has gone is no error. Raises FrameTooLargeError."""
-        self.connection.send(protocol.encode(frame))
+        self.connection.send(frames.encode(frame))
 
     def _on_frame(self, frame: Frame) -> None:
-        kind, number = frame.get("kind"), frame.get("id")
-        if not isinstance(number, int):
-            raise LinkError("a frame without a number")
-        if kind == "cancel":
-            responder = self.open.get(number)
+        if frame.kind == frames.CANCEL:
+            responder = self.open.get(frame.number)
             if responder is not None:
                 responder.cancel()
-        elif kind == "request":
-            self._take(number, frame)
+        elif frame.kind == frames.REQUEST:
+            self._take(frame.number, frame)
         else:
             raise LinkError("a frame of no known kind")
 
@@ -195,10 +193,9 @@ class _LinkResponder:
     def send(self, outputs: Mapping[str, Array], *, final: bool) -> None:
         if not (self._close_once() if final else self._is_open()):
             return
-        packed = {name: protocol.pack_tensor(array) for name, array in outputs.items()}
-        frame = {"kind": "answer", "id": self._number, "outputs": packed, "final": final}
+        flags = frames.FINAL if final else 0
         try:
-            self._caller.send(frame)
+            self._caller.send(Frame(frames.ANSWER, self._number, flags, tensors=outputs))
         except FrameTooLargeError as error:
             if final or self._close_once():
                 self._send_error(EngineError(f"the answer has {error}"))
@@ -226,5 +223,5 @@ class _LinkResponder:
         # Tells the client that another engine can answer the request: it is neither the request's
         # fault nor a full queue's.
         unloading = isinstance(error, OverloadedError) and self._caller.listener.is_draining
-        frame = {"kind": "error", "id": self._number, "status": status, "text": text}
-        self._caller.send({**frame, "unloading": unloading})
+        flags = frames.UNLOADING if unloading else 0
+        self._caller.send(Frame(frames.ERROR, self._number, flags, (status, text)))

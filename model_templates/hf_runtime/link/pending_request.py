@@ -8,7 +8,7 @@ from .. import log
 from ..errors import RuntimeModelError, place
 from ..request.request_ids import labelled
 from ..request.responder import Responder
-from .protocol import Array
+from .frames import Array
 
 
 class UnavailableError(RuntimeModelError):

@@ -1,8 +1,7 @@
-"""The link between fronts and engines: addresses, frames, and what a bad peer can do."""
+"""The link between fronts and engines: addresses, requests, and what a bad peer can do."""
 
 from __future__ import annotations
 
-import io
 import itertools
 import os
 import socket
@@ -13,10 +12,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hf_runtime.link import protocol
+from hf_runtime.link import frames, protocol
 from hf_runtime.link.connection import Connection
+from hf_runtime.link.frames import Frame
+from hf_runtime.link.link_request import LinkRequest
 from hf_runtime.link.listener import EngineListener, ForwardedRequest
-from hf_runtime.link.protocol import FrameTooLargeError, LinkError
 
 from tests.engine.driving import no_thread_left
 from tests.support.triton import eventually
@@ -53,9 +53,9 @@ class Peer:
         self.socket.settimeout(60)
         self.socket.connect(f"\0{address}")
         self._stream = self.socket.makefile("rb")
-        protocol.check_hello(self.read())
+        assert protocol.read_hello(self._stream)
         if says_hello:
-            self.send(protocol.hello())
+            self.socket.sendall(protocol.hello())
 
     def __enter__(self) -> Peer:
         return self
@@ -64,120 +64,22 @@ class Peer:
         self._stream.close()
         self.socket.close()
 
-    def send(self, frame: dict[str, Any]) -> None:
-        self.socket.sendall(protocol.encode(frame))
+    def send(self, frame: Frame) -> None:
+        self.socket.sendall(frames.encode(frame))
 
     def ask(self, number: int, **inputs: Any) -> None:
-        packed = {name: protocol.pack_tensor(array) for name, array in inputs.items()}
-        frame = {"inputs": packed, "parameters": "{}", "outputs": ["text_output"]}
-        more = {"request_id": "", "may_stream": False, "is_routed": False}
-        self.send({"kind": "request", "id": number, **frame, **more})
+        self.socket.sendall(LinkRequest(inputs, "{}", ["text_output"]).encode(number))
 
-    def read(self) -> dict[str, Any]:
-        frame = protocol.read_frame(self._stream)
+    def read(self) -> Frame:
+        frame = frames.read_frame(self._stream)
         assert frame is not None, "the engine hung up"
         return frame
 
     def is_hung_up_on(self) -> bool:
         try:
-            return protocol.read_frame(self._stream) is None
+            return frames.read_frame(self._stream) is None
         except ConnectionError:
             return True
-
-
-@pytest.mark.parametrize(
-    "array",
-    [
-        np.array([True, False]),
-        *(
-            np.array([np.iinfo(t).min, np.iinfo(t).max], dtype=t)
-            for t in ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
-        ),
-        np.array([0.1, -65504, 6e-8, np.inf, -np.inf, np.nan, -0.0], dtype=np.float16),
-        np.array([0.1, 3.4e38, 1e-45, np.inf, -np.inf, np.nan, -0.0], dtype=np.float32),
-        np.array([0.1, 1.7e308, 5e-324, np.inf, -np.inf, np.nan, -0.0], dtype=np.float64),
-        np.array([[1, 2, 3], [4, 5, 6]], dtype=np.int32).T,
-        np.array([], dtype=np.float32),
-        np.empty((2, 0), dtype=np.int64),
-    ],
-    ids=lambda array: f"{array.dtype}{list(array.shape)}",
-)
-def test_tensors_travel_bit_for_bit(array: Any) -> None:
-    got = _round_trip(array)
-    assert got.dtype == array.dtype
-    assert got.shape == array.shape
-    assert got.tobytes() == array.tobytes()
-
-
-def test_bytes_of_any_value_travel_unchanged() -> None:
-    array = np.array([[bytes(range(256)), b""], ["ü€😀".encode(), b"\0\0"]], dtype=np.object_)
-    assert _round_trip(array).tolist() == array.tolist()
-    texts = np.array(["ü€😀"], dtype=np.object_)
-    assert _round_trip(texts).tolist() == ["ü€😀".encode()]
-    assert _round_trip(np.array([], dtype=np.object_)).shape == (0,)
-
-
-def test_a_file_travels_at_its_own_size() -> None:
-    file = np.array([bytes(range(256)) * 100], dtype=np.object_)
-    assert len(protocol.encode({"tensor": protocol.pack_tensor(file)})) < 25_700
-
-
-def _round_trip(array: Any) -> Any:
-    data = protocol.encode({"tensor": protocol.pack_tensor(array)})
-    frame = protocol.read_frame(io.BytesIO(data))
-    assert frame is not None
-    return protocol.unpack_tensor(frame["tensor"])
-
-
-@pytest.mark.parametrize(
-    "packed",
-    [
-        None,
-        [],
-        {"dtype": "int32", "shape": [1]},
-        {"dtype": "object", "shape": [1], "data": [1]},
-        {"dtype": "int32", "shape": [3], "data": [1]},
-        {"dtype": "int32", "shape": [1], "data": ["x"]},
-        {"dtype": "int32", "shape": [1], "data": [[1], [1, 2]]},
-        {"dtype": "bytes", "shape": [1], "data": [1]},
-        {"dtype": "bytes", "shape": [1], "data": ["€"]},
-        {"dtype": ["bytes"], "shape": [1], "data": ["x"]},
-        {"dtype": "int32", "shape": "x", "data": [1]},
-    ],
-)
-def test_a_broken_tensor_is_an_error_of_the_link(packed: Any) -> None:
-    with pytest.raises(LinkError):
-        protocol.unpack_tensor(packed)
-
-
-@pytest.mark.parametrize(
-    "data",
-    [
-        b"\0\0",
-        struct.pack("!II", 0, 0),
-        struct.pack("!II", 9, 9) + b"{}",
-        struct.pack("!II", 9, 2) + b"{}",
-        struct.pack("!II", 2, 3) + b"{} ",
-        b"\xff\xff\xff\xff" * 2,
-        struct.pack("!II", 2, 2) + b"xx",
-        struct.pack("!II", 2, 2) + b"[]",
-        struct.pack("!II", 17, 17) + b'{"dtype":"bytes"}',
-        struct.pack("!II", 100_000, 100_000) + b"[" * 100_000,
-    ],
-    ids=[
-        *("torn head", "empty", "torn body", "torn bytes", "more JSON than all", "too large"),
-        *("no JSON", "no object", "bytes without lengths", "too deep"),
-    ],
-)
-def test_a_broken_frame_is_an_error_of_the_link(data: bytes) -> None:
-    with pytest.raises(LinkError):
-        protocol.read_frame(io.BytesIO(data))
-
-
-def test_a_frame_too_large_is_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(protocol, "MAX_FRAME_BYTES", 100)
-    with pytest.raises(FrameTooLargeError, match="113 bytes, allowed: at most 100"):
-        protocol.encode({"text": "x" * 102})
 
 
 def test_an_address_fits_and_is_found_whatever_the_models_name(identity: str) -> None:
@@ -231,10 +133,10 @@ def test_a_request_reaches_the_engine_and_its_answer_comes_back(
         assert eventually(lambda: len(taken) == 2)
         taken[1].responder.fail(ValueError("a secret"))
         answer, error = peer.read(), peer.read()
-    assert answer["id"] == 7
-    assert protocol.unpack_tensor(answer["outputs"]["text_output"]).tolist() == [1.5]
-    assert error["id"] == 8
-    assert (error["status"], error["text"]) == ("INTERNAL", "internal error: ValueError")
+    assert (answer.kind, answer.number, answer.flags) == (frames.ANSWER, 7, frames.FINAL)
+    assert answer.tensors["text_output"].tolist() == [1.5]
+    assert (error.kind, error.number, error.flags) == (frames.ERROR, 8, 0)
+    assert error.texts == ["INTERNAL", "internal error: ValueError"]
 
 
 def test_an_answer_too_large_is_an_error(
@@ -246,11 +148,12 @@ def test_an_answer_too_large_is_an_error(
     with Peer(identity) as peer:
         peer.ask(1)
         assert eventually(lambda: len(taken) == 1)
-        monkeypatch.setattr(protocol, "MAX_FRAME_BYTES", 300)
+        monkeypatch.setattr(frames, "MAX_FRAME_BYTES", 300)
         taken[0].responder.send({"x": np.zeros(400)}, final=True)
         error = peer.read()
-    assert error["status"] == "INTERNAL"
-    assert "allowed: at most 300" in error["text"]
+    status, text = error.texts
+    assert status == "INTERNAL"
+    assert "allowed: at most 300" in text
 
 
 def test_a_cancelled_request_is_seen_so_and_gets_no_answer(
@@ -260,13 +163,13 @@ def test_a_cancelled_request_is_seen_so_and_gets_no_answer(
         for number in (1, 2):
             peer.ask(number)
         assert eventually(lambda: len(taken) == 2)
-        peer.send({"kind": "cancel", "id": 1})
-        peer.send({"kind": "cancel", "id": 99})
+        peer.send(Frame(frames.CANCEL, 1))
+        peer.send(Frame(frames.CANCEL, 99))
         assert eventually(taken[0].responder.is_cancelled)
         assert not taken[1].responder.is_cancelled()
         for request in taken:
             request.responder.send({}, final=True)
-        assert peer.read()["id"] == 2
+        assert peer.read().number == 2
 
 
 def test_the_requests_of_a_front_that_vanishes_count_as_cancelled(
@@ -282,7 +185,7 @@ def test_the_requests_of_a_front_that_vanishes_count_as_cancelled(
         assert not taken[1].responder.is_cancelled()
         for request in taken:
             request.responder.send({}, final=True)
-        assert other.read()["id"] == 1
+        assert other.read().number == 1
 
 
 @pytest.mark.parametrize(
@@ -290,10 +193,10 @@ def test_the_requests_of_a_front_that_vanishes_count_as_cancelled(
     [
         b"GET / HTTP/1.1\r\n\r\n",
         struct.pack("!II", 2, 2) + b"{}",
-        protocol.encode({"kind": "hello", "version": protocol.VERSION + 1}),
-        protocol.encode(protocol.hello()) + struct.pack("!II", 2, 2) + b"{}",
-        protocol.encode(protocol.hello()) + protocol.encode({"kind": "x", "id": 1}),
-        protocol.encode(protocol.hello()) + protocol.encode({"kind": "request", "id": 1}),
+        protocol.hello().replace(b"4", b"5"),
+        protocol.hello() + frames._HEAD.pack(1, 1, 0, frames.CANCEL, 0, 0) + b"x",
+        protocol.hello() + frames.encode(Frame(99, 1)),
+        protocol.hello() + frames.encode(Frame(frames.REQUEST, 1)),
     ],
 )
 def test_garbage_ends_its_own_connection_only(
@@ -342,12 +245,12 @@ def test_a_stream_travels_piece_by_piece_and_ends_once(
         first.send({"x": np.array([3])}, final=True)
         first.send({"x": np.array([4])}, final=False)  # too late, and ignored
         second.fail(ValueError("broke off"))
-        frames = [peer.read() for _ in range(4)]
-    assert [(frame["kind"], frame["id"], frame.get("final")) for frame in frames] == [
-        ("answer", 1, False),
-        ("answer", 2, False),
-        ("answer", 1, True),
-        ("error", 2, None),
+        found = [peer.read() for _ in range(4)]
+    assert [(frame.kind, frame.number, frame.flags) for frame in found] == [
+        (frames.ANSWER, 1, 0),
+        (frames.ANSWER, 2, 0),
+        (frames.ANSWER, 1, frames.FINAL),
+        (frames.ERROR, 2, 0),
     ]
 
 
@@ -359,12 +262,12 @@ def test_a_stream_that_is_cancelled_sends_no_more(
             peer.ask(number)
         assert eventually(lambda: len(taken) == 2)
         taken[0].responder.send({}, final=False)
-        assert peer.read()["id"] == 1
-        peer.send({"kind": "cancel", "id": 1})
+        assert peer.read().number == 1
+        peer.send(Frame(frames.CANCEL, 1))
         assert eventually(taken[0].responder.is_cancelled)
         taken[0].responder.send({}, final=False)
         taken[1].responder.send({}, final=True)
-        assert peer.read()["id"] == 2
+        assert peer.read().number == 2
 
 
 def test_a_handler_that_raises_costs_one_request(identity: str, log_lines: list[str]) -> None:
@@ -378,11 +281,11 @@ def test_a_handler_that_raises_costs_one_request(identity: str, log_lines: list[
     listener = EngineListener("m_stream", handle)
     with Peer(identity) as peer:
         peer.ask(1)
-        assert peer.read()["text"] == "internal error: RuntimeError"
+        assert peer.read().texts == ["INTERNAL", "internal error: RuntimeError"]
         peer.ask(2)
         assert eventually(lambda: len(taken) == 2)
         taken[1].responder.send({}, final=True)
-        assert peer.read()["id"] == 2
+        assert peer.read().number == 2
     listener.close()
     assert not any("prompt" in line for line in log_lines)
 
@@ -396,12 +299,13 @@ def test_a_draining_engine_answers_what_it_has_and_takes_no_more(
         listener.drain()
         assert protocol.find_addresses(identity, "m_stream") == []
         peer.ask(2)
-        assert peer.read() == {"kind": "drain"}
+        assert peer.read().kind == frames.DRAIN
         refusal = peer.read()
-        assert (refusal["id"], refusal["status"], refusal["unloading"]) == (2, "UNAVAILABLE", True)
+        assert (refusal.number, refusal.flags) == (2, frames.UNLOADING)
+        assert refusal.texts[0] == "UNAVAILABLE"
         taken[0].responder.send({}, final=True)
         listener.close()
-        assert peer.read()["id"] == 1
+        assert peer.read().number == 1
     assert len(taken) == 1
 
 
@@ -417,8 +321,9 @@ def test_closing_sends_the_last_answers_and_leaves_no_thread(identity: str) -> N
             request.responder.send({"x": np.zeros(5)}, final=True)
         listener.close()
         listener.close()
-        frames = [peer.read() for _ in range(201)]
-        assert [frame["id"] for frame in frames if "id" in frame] == list(range(200))
+        found = [peer.read() for _ in range(201)]
+        answers = [frame for frame in found if frame.kind != frames.DRAIN]
+        assert [frame.number for frame in answers] == list(range(200))
         assert peer.is_hung_up_on()
 
 

@@ -27,7 +27,8 @@ from hf_runtime.errors import (
     RequestError,
     UnsupportedError,
 )
-from hf_runtime.link import protocol
+from hf_runtime.link import frames, protocol
+from hf_runtime.link.frames import Frame
 from hf_runtime.link.listener import EngineListener, ForwardedRequest
 
 from tests.engine.driving import no_thread_left
@@ -358,12 +359,12 @@ def _usable(front: Front) -> list[bool]:
 def test_an_engine_of_another_version_is_named_with_what_to_do(
     front: Front, monkeypatch: pytest.MonkeyPatch, log_lines: list[str]
 ) -> None:
-    newer = {"kind": "hello", "version": protocol.VERSION + 1}
+    newer = protocol.hello().replace(b"4", b"5")
     monkeypatch.setattr("hf_runtime.link.listener.protocol.hello", lambda: newer)
     engine = Engine()
     (request,) = ask(front, "x")
     wanted = (
-        "the engine m_stream can't be reached (version 4 of the link, here: 3): if this lasts, "
+        "the engine m_stream can't be reached (version 5 of the link, here: 4): if this lasts, "
         "write both models anew with `hf-triton generate` and load both"
     )
     assert request.result() == ("UNAVAILABLE", wanted)
@@ -392,20 +393,20 @@ def test_an_answer_that_does_not_hold_together_ends_the_connection_and_a_new_one
     (request,) = ask(front, "x")
     engine.waits_for(1)
     (peer,) = engine.listener._callers
-    peer.send({"kind": "answer", "id": 0, "final": True, "outputs": {"text_output": {}}})
+    peer.send(Frame(frames.ERROR, 0))
     assert request.result()[0] == "UNAVAILABLE"
     (again,) = ask(front, "y")
     engine.waits_for(2)
     echo(engine.taken[1])
     assert again.result() == "y"
-    assert any("a tensor does not hold together" in line for line in log_lines)
+    assert any("a frame of no known kind" in line for line in log_lines)
 
 
 def test_a_request_too_large_is_its_callers_fault(
     engine: Engine, front: Front, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (first,) = ask(front, "x")
-    monkeypatch.setattr(protocol, "MAX_FRAME_BYTES", 1000)
+    monkeypatch.setattr(frames, "MAX_FRAME_BYTES", 1000)
     (request,) = ask(front, "x" * 2000)
     status, text = request.result()
     assert status == "INVALID_ARG"
