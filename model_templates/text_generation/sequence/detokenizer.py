@@ -12,7 +12,7 @@ import bisect
 from collections.abc import Sequence as Tokens
 from typing import Any
 
-_CONTEXT_TOKENS = 6
+_CONTEXT_TOKENS = 6  # at least; twice as many are cut to these, which then are decoded once
 _LONGEST_CHARACTER = 4  # bytes, which may be a token each
 _MOST_PENDING_TOKENS = 16  # longer than any character's bytes: these will never become one
 _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
@@ -37,6 +37,7 @@ class Detokenizer:
         self._tokenizer = tokenizer
         self._prompt_token_ids = prompt_token_ids
         self._context: list[list[int]] = []  # pieces of whole characters
+        self._num_known = 0  # characters that the context decodes to, where that is known
         self._stop_words = sorted(stop_words)
         self._include_stop_word = include_stop_word
         self.shows_special_tokens = shows_special_tokens
@@ -96,8 +97,8 @@ class Detokenizer:
         if not self._context:
             self._context.append(self._end_of_prompt())
         context = [token_id for piece in self._context for token_id in piece]
-        known = self._decode(context)
-        return self._decode(context + token_ids)[len(known) :]
+        self._num_known = self._num_known or len(self._decode(context))
+        return self._decode(context + token_ids)[self._num_known :]
 
     def _accept(self, token_ids: list[int], new: str) -> None:
         """Drops whole pieces from the context: cut within a character, it would make a
@@ -106,6 +107,10 @@ class Detokenizer:
         self._text += new
         self._context.append(token_ids)
         self._pending = self._pending[len(token_ids) :]
+        self._num_known = self._num_known + len(new) if new else 0
+        if sum(map(len, self._context)) < 2 * _CONTEXT_TOKENS:
+            return
+        self._num_known = 0
         while sum(map(len, self._context[1:])) >= _CONTEXT_TOKENS:
             del self._context[0]
 
