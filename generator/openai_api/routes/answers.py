@@ -23,6 +23,7 @@ from generator.spec.runtime_rules import read_counts, read_format
 # (which prompt, its chunk)
 Chunks = AsyncGenerator[tuple[int, Chunk], None]
 DONE = b"data: [DONE]\n\n"
+_JSON = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))  # dumps makes one each time
 # OpenAI knows nothing that is called timeout: like a full context, it cuts the text off.
 _FINISH_REASONS = {"timeout": "length"}
 
@@ -170,7 +171,7 @@ def sse(value: Mapping[str, Any]) -> bytes:
 
 def to_json(value: Mapping[str, Any]) -> bytes:
     """Compact UTF-8."""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+    return _JSON.encode(value).encode()
 
 
 def _joined(parts: list[Choice]) -> Choice:
