@@ -11,6 +11,7 @@ Knows steps as numbers of tokens and seconds; knows no clock, no torch.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import dataclass
 
 _BLOCK_STEPS, _BLOCK_S = 2, 0.1  # at least, of a trial; a quota's period is 0.1 s
@@ -24,7 +25,8 @@ _FIRST_S = 0.5  # of steps, before the first trial
 _USUAL = 0.25  # of a step's time: so much more or less is no change
 _CHANGE_S = 0.3  # of time lost or won beyond that: a change, which calls for a trial
 _CHANGE_COST = 8  # times what a trial has cost pass until such a one
-_SOON, _SLOWLY = 1 / 8, 1 / 64  # weights of a step in running means
+_SLOWLY, _FOREVER = 1 / 64, 1 / 1024  # least weights of a step in running means
+_MOST = 8.0  # times the mean: what a step counts at most
 
 
 class ThreadCount:
@@ -50,7 +52,7 @@ class ThreadCount:
         if self._trial is not None:
             self._try(self._trial, times, seconds)
             return
-        self._sizes.learn(num_tokens, times / self._level)
+        self._sizes.learn(num_tokens, seconds / self._level)
         self._held_s += seconds
         self._level += _SLOWLY * (times - self._level)
         if self._held_s > self._hold_s or self._has_changed(seconds, seconds * self._level / times):
@@ -181,18 +183,23 @@ class _Trial:
 
 
 class _Sizes:
-    """What steps of a size take, compared to those of other sizes."""
+    """What steps of a size take, compared to those of other sizes: the mean of all that were."""
 
     def __init__(self) -> None:
         self._seconds: dict[int, float] = {}
+        self._num_steps: Counter[int] = Counter()
 
     def usual(self, num_tokens: int, first: float) -> float:
         """Seconds; of a size that never was, ``first``."""
         return self._seconds.setdefault(_size(num_tokens), first)
 
-    def learn(self, num_tokens: int, times: float) -> None:
-        """A step of that size took so many times what it was to take."""
-        self._seconds[_size(num_tokens)] *= min(max(times, 1 / 2), 2.0) ** _SOON
+    def learn(self, num_tokens: int, seconds: float) -> None:
+        """A step of that size took so long, or would have, had all been as usual."""
+        size = _size(num_tokens)
+        self._num_steps[size] += 1
+        weight = max(1 / self._num_steps[size], _FOREVER)
+        known = self._seconds[size]
+        self._seconds[size] += weight * (min(seconds, _MOST * known) - known)
 
 
 def _size(num_tokens: int) -> int:

@@ -6,12 +6,16 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
+from hf_runtime.devices.prepacked_linear import prepack
+from hf_runtime.engine.thread_count import ThreadCount
 from hf_runtime.fused.parts import UnsupportedLayersError
 from hf_runtime.kernels import kernel_loading, thread_team
 from hf_runtime.kernels.kernel_loading import load_kernel
@@ -176,6 +180,37 @@ def test_long_chunks_give_generates_tokens(monkeypatch: pytest.MonkeyPatch) -> N
     with running(engine):
         assert engine.runner.name == "fused"
         assert generate_all(engine, asked, at_first=3) == expected
+
+
+def test_tokens_are_the_models_own_while_the_number_of_threads_changes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    noted: list[int] = []
+
+    def change(self: ThreadCount, num_tokens: int, seconds: float) -> None:
+        noted.append(num_tokens)
+        self.count = 3 - self.count
+
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr(ThreadCount, "note", change)
+    model, asked = tiny_model("mistral"), [*mixed_load(6), Asked(list(range(1, 60)), 5)]
+    expected = reference(model, asked)
+    options = setup(model, max_num_seqs=4, max_num_batched_tokens=24)
+    engine = InFlightEngine(replace(options, num_threads=2, prepare=prepack))
+    with running(engine):
+        assert generate_all(engine, asked, at_first=3) == expected
+    assert len(noted) > 10, "steps with one thread and with two"
+
+
+def test_a_team_is_as_large_as_torchs_at_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[int] = []
+    kernel = load_kernel("silu_mul", "float32")
+    monkeypatch.setattr(thread_team, "_gomp_parallel", lambda: lambda *args: sizes.append(args[2]))
+    team = ThreadTeam(4)
+    for count in (1, 3, 8):
+        monkeypatch.setattr(torch, "get_num_threads", partial(int, count))
+        team.run(kernel, 0, 8, 0, 0)
+    assert sizes == [3, 4]
 
 
 def fused(model: Any, max_model_len: int = 32) -> FusedRunner:
