@@ -24,20 +24,26 @@ def note_own_attention(model: Any, root: Call, max_length: int) -> None:
     """
     table = None
     for call in root.walk():
-        leaves = call.leaves() if call.inner else []
-        if len(leaves) == 4 and same(leaves[-1].output, call.output):
-            parts = leaves[:3]
-            if not all(same(leaf.input, call.input) for leaf in parts):
-                continue
-            readings = list(_readings(call, [leaf.output for leaf in parts], model.config))
-            errors = [_error(attended, bias, leaves[-1].input) for bias, attended in readings]
-            bias, attended = readings[errors.index(min(errors))]
-            if min(errors) > _TOLERANCE:
-                continue
+        found = _read(call, model.config)
+        if found is not None:
+            bias, attended = found
             if bias is not None:
                 table = _table(model, bias, max_length) if table is None else table
                 attended.given["bias"] = table
             call.attended.append(attended)
+
+
+def _read(call: Call, config: Any) -> tuple[torch.Tensor | None, Attended] | None:
+    """The bias or none, and the queries, keys and values of a call that is plain attention."""
+    leaves = call.leaves() if call.inner else []
+    if len(leaves) != 4 or not same(leaves[-1].output, call.output):
+        return None
+    if not all(same(leaf.input, call.input) for leaf in leaves[:3]):
+        return None
+    readings = list(_readings(call, [leaf.output for leaf in leaves[:3]], config))
+    errors = [_error(attended, bias, leaves[-1].input) for bias, attended in readings]
+    best = min(errors)
+    return readings[errors.index(best)] if best <= _TOLERANCE else None
 
 
 def _readings(

@@ -7,7 +7,7 @@ its own keys alone. The products are the model's own linear layers, however they
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import accumulate
+from itertools import accumulate, chain
 
 import torch
 import torch.nn.functional as F
@@ -15,7 +15,7 @@ from hf_runtime.fused.parts import Layer, UnsupportedLayersError
 from hf_runtime.fused.row_loops import RowLoops
 from hf_runtime.kernels.thread_team import ThreadTeam
 
-from ..runners.packed_rows import PackedRows
+from ..runners.packed_rows import PackedRows, first_position
 from ..runners.runner import RunnerSetup
 from ..texts.encoding import Encoding
 from .attention import TextAttention, Texts
@@ -42,33 +42,36 @@ class FusedRunner(PackedRows):
             raise UnsupportedLayersError(f"it is {model.dtype} on {setup.device.type}")
         self._encoder = read_encoder(
             model.base_model,
-            self._first_position,
+            first_position(model),
             setup.max_length,
             has_token_types=setup.has_token_types,
         )
         check_sizes(self._encoder, setup.max_length, model.dtype)
+        self._positions = torch.arange(setup.max_length)
         team = ThreadTeam(torch.get_num_threads())
         self._loops = RowLoops(model.dtype, team)
         self._attention = TextAttention(self._encoder, self._loops, team, setup.max_length)
 
     def hidden(self, row: Sequence[Encoding], wanted: list[int] | None) -> torch.Tensor:
         ends = list(accumulate((len(encoding) for encoding in row), initial=0))
-        inputs = {name: values[0] for name, values in self.inputs(row).items()}
-        positions = inputs["position_ids"] - self._first_position
+        positions = torch.cat([self._positions[: len(encoding)] for encoding in row])
         texts = Texts(ends, torch.tensor(ends), positions)
-        hidden, delta = self._embedded(inputs, positions), None
+        hidden, delta = self._embedded(row, positions), None
         last = self._encoder.layers[-1]
         for layer in self._encoder.layers:
             rows = wanted if layer is last else None
             hidden, delta = self._layer(layer, hidden, delta, texts, rows)
         return self._loops.added(hidden, delta, self._encoder.norm)
 
-    def _embedded(self, inputs: dict[str, torch.Tensor], positions: torch.Tensor) -> torch.Tensor:
+    def _embedded(self, row: Sequence[Encoding], positions: torch.Tensor) -> torch.Tensor:
         """(tokens, hidden)."""
         embedding = self._encoder.embedding
-        hidden = embedding.tokens(inputs["input_ids"])
-        if embedding.types is not None and "token_type_ids" in inputs:
-            hidden.add_(F.embedding(inputs["token_type_ids"], embedding.types))
+        ids = list(chain.from_iterable(encoding.input_ids for encoding in row))
+        hidden = embedding.tokens(torch.tensor(ids))
+        if any(map(_has_second_type, row)) and embedding.types is not None:
+            types = [encoding.token_type_ids or [0] * len(encoding) for encoding in row]
+            kinds = torch.tensor(list(chain.from_iterable(types)))
+            hidden.add_(F.embedding(kinds, embedding.types))
         elif embedding.types is not None:
             hidden.add_(embedding.types[0])
         if embedding.positions is not None:
@@ -98,3 +101,7 @@ class FusedRunner(PackedRows):
         hidden = self._loops.added(hidden, made, layer.attention_norm)
         made = self._loops.mlp(layer.mlp, hidden)
         return self._loops.added(hidden, made, layer.mlp_norm), None
+
+
+def _has_second_type(encoding: Encoding) -> bool:
+    return encoding.token_type_ids is not None and any(encoding.token_type_ids)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from itertools import chain
 from typing import Any
 
 import torch
@@ -20,10 +19,6 @@ class PackedRows(Runner):
     def __init__(self, setup: RunnerSetup) -> None:
         super().__init__(setup)
         self._head = None if setup.output == "hidden" else Head(setup.model)
-        self._first_position = first_position(setup.model)
-        self._arange = torch.arange(
-            self._first_position, self._first_position + setup.max_length, device=setup.device
-        )
 
     @torch.inference_mode()
     def forward(self, batch: Sequence[Encoding]) -> list[torch.Tensor]:
@@ -38,21 +33,6 @@ class PackedRows(Runner):
     @abstractmethod
     def hidden(self, row: Sequence[Encoding], wanted: list[int] | None) -> torch.Tensor:
         """The last hidden states of a row's ``wanted`` tokens, or of all: (tokens, size)."""
-
-    def inputs(self, row: Sequence[Encoding]) -> dict[str, torch.Tensor]:
-        """What the model takes of a row, (1, num_tokens) int64 each."""
-        device = self.setup.device
-        ids = [list(chain.from_iterable(encoding.input_ids for encoding in row))]
-        inputs = {
-            "input_ids": torch.tensor(ids, device=device),
-            "position_ids": torch.cat([self._arange[: len(e)] for e in row]).unsqueeze(0),
-        }
-        if self.setup.has_token_types:
-            types = [e.token_type_ids or [0] * len(e) for e in row]
-            inputs["token_type_ids"] = torch.tensor(
-                [list(chain.from_iterable(types))], device=device
-            )
-        return inputs
 
     def _wanted(self, row: Sequence[Encoding]) -> list[int] | None:
         """Which tokens' outputs are wanted; None where all are."""

@@ -7,12 +7,13 @@ attention (such as by convolutions) would mix texts: the trial at load detects t
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 
 import torch
 
 from ..texts.encoding import Encoding
 from .packed_attention import ATTENTION_NAME, PackedRow, attending, register
-from .packed_rows import PackedRows
+from .packed_rows import PackedRows, first_position
 from .runner import RunnerSetup
 
 
@@ -27,6 +28,8 @@ class PackedRunner(PackedRows):
         if not getattr(model, "_supports_attention_backend", False):
             raise TypeError("the model does not use transformers' attention interface")
         self._body = model.base_model
+        first = first_position(model)
+        self._arange = torch.arange(first, first + setup.max_length, device=setup.device)
         self._options = {"use_cache": False} if getattr(model.config, "use_cache", False) else {}
         register()
         # model.set_attn_implementation refuses models without an attention implementation of this
@@ -40,8 +43,23 @@ class PackedRunner(PackedRows):
         for config, name in self._before:
             config._attn_implementation = name  # noqa: SLF001
 
+    def _inputs(self, row: Sequence[Encoding]) -> dict[str, torch.Tensor]:
+        """What the model takes of a row, (1, num_tokens) int64 each."""
+        device = self.setup.device
+        ids = [list(chain.from_iterable(encoding.input_ids for encoding in row))]
+        inputs = {
+            "input_ids": torch.tensor(ids, device=device),
+            "position_ids": torch.cat([self._arange[: len(e)] for e in row]).unsqueeze(0),
+        }
+        if self.setup.has_token_types:
+            types = [e.token_type_ids or [0] * len(e) for e in row]
+            inputs["token_type_ids"] = torch.tensor(
+                [list(chain.from_iterable(types))], device=device
+            )
+        return inputs
+
     def hidden(self, row: Sequence[Encoding], wanted: list[int] | None) -> torch.Tensor:
         with attending(PackedRow([len(encoding) for encoding in row])):
-            found = self._body(**self.inputs(row), **self._options)
+            found = self._body(**self._inputs(row), **self._options)
         hidden: torch.Tensor = found.last_hidden_state[0]
         return hidden if wanted is None else hidden[wanted]

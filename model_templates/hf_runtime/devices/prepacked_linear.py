@@ -34,6 +34,8 @@ from .linear_layouts import Float16StoredLinear, PrepackedLinear, is_int8
 _ROWS = (1, 32)  # decode of one sequence, decode of many: the shapes that generation lives on
 _REPEATS = 4
 _MOST_OTHER_BYTES = 2**26  # more than a core keeps in its caches
+# Joined layers save calls, and compiled loops the copying of their outputs into one.
+_JOINING_SAVES = 1.1
 _MIN_GAIN = 1.05  # a smaller gain may be noise: the layer is left as it is
 # Children that transformers' models give the same tensor, one after the other.
 _SHARED_INPUT = (
@@ -159,7 +161,7 @@ class _Choice:
         return linear if self._plain_seconds(layer) > packed_s * _MIN_GAIN else None
 
     def joined(self, layers: list[_Layer]) -> PrepackedLinear | None:
-        """One layer for all, where that is no slower: a tie is won, for the calls that it saves."""
+        """One layer for all, where that is no slower by more than what else it saves."""
         if len({(layer.weight.shape[1], *layer.key[2:]) for layer in layers}) > 1:
             return None
         key = tuple(layer.key for layer in layers)
@@ -167,7 +169,8 @@ class _Choice:
             return None
         linear, joined_s = self._fastest(layers)
         if key not in self._joins:
-            self._joins[key] = joined_s <= sum(map(self._best_seconds, layers))
+            apart_s = sum(map(self._best_seconds, layers))
+            self._joins[key] = joined_s <= apart_s * _JOINING_SAVES
         return linear if self._joins[key] else None
 
     def _fastest(self, layers: list[_Layer]) -> tuple[PrepackedLinear | None, float]:

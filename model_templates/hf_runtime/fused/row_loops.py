@@ -52,7 +52,8 @@ class RowLoops:
         self, norm: Norm, x: torch.Tensor, delta: torch.Tensor | None, out: torch.Tensor
     ) -> None:
         """x and out (rows, size), or (rows, parts, size) whose rows may lie apart."""
-        rows, size, parts = len(x), x.shape[-1], x.shape[1] if x.dim() == 3 else 1
+        rows, *between, size = x.shape
+        parts = between[0] if between else 1
         self._team.run(
             self.kernel("wide_norm"),
             *(rows, parts, size, x.stride(0)),

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from hf_runtime.devices.linear_layouts import PrepackedLinear
 from hf_runtime.devices.prepacked_linear import LinearPart
 
 from ..parts import Attention, Linear, Norm, Rotary, UnsupportedLayersError
@@ -45,7 +46,7 @@ def read_attention(call: Call, rotations: Rotations, join: Callable[..., Linear]
     rotary, factor = _rotation(call, attended, (query, key), rotations)
     return Attention(
         qkv=joined(join, [leaf.module for leaf in projections]),
-        output=lasts[0].module,
+        output=called(lasts[0].module),
         num_heads=sizes.heads,
         scale=(attended.given.get("scaling") or sizes.dim**-0.5) * factor,
         is_interleaved=is_interleaved,
@@ -175,9 +176,16 @@ def _names(call: Call) -> list[str]:
 def joined(join: Callable[..., Linear], parts: list[Any]) -> Linear:
     """Linear layers of one input as one."""
     if len(parts) == 1:
-        only: Linear = parts[0]
-        return only
+        return called(parts[0])
     return join(*parts)
+
+
+def called(module: Any) -> Linear:
+    """What calling a module computes; of a prepacked layer, into which nothing hooks, without the
+    microseconds that nn.Module's own call takes.
+    """
+    linear: Linear = module.forward if isinstance(module, PrepackedLinear) else module
+    return linear
 
 
 def joined_by_prepacking(*parts: Any) -> Linear:
@@ -185,6 +193,5 @@ def joined_by_prepacking(*parts: Any) -> Linear:
     if all(isinstance(part, LinearPart) for part in parts):
         (first, *others) = (part.shared for part in parts)
         if all(shared is first for shared in others):
-            linear: Linear = first.linear
-            return linear
+            return called(first.linear)
     return lambda x: torch.cat([part(x) for part in parts], dim=-1)

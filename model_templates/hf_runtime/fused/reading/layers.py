@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 
 from ..parts import Layer, Linear, Mlp, Norm, UnsupportedLayersError
-from .attention import joined, read_attention
+from .attention import called, joined, read_attention
 from .norms import read_norm
 from .recording import Call, near, same
 from .rotary import Rotations
@@ -197,7 +197,7 @@ def _dense(
     is_gated = len(outputs) == 2
     if not same(act.output * outputs[1] if is_gated else act.output, last.input):
         return None
-    return Mlp(joined(join, modules), activation, last.module, is_gated)
+    return Mlp(joined(join, modules), activation, called(last.module), is_gated)
 
 
 def _is_weighted(call: Call) -> bool:
