@@ -90,7 +90,8 @@ class FeatureExtraction(EncoderTask):
         )
         skipped = self._prompts.num_skipped(prompt)
         first = skipped if skipped < len(whole) else 0
-        return replace(whole, positions=self._pooling.positions(len(whole), first))
+        positions = self._pooling.positions(len(whole), first)
+        return whole if positions is None else replace(whole, positions=positions)
 
     def _asked_dimensions(self, request: EmbeddingRequest) -> int:
         asked = {row.dimensions or self._dimensions or self.size for row in request.rows}

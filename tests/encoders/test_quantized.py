@@ -6,8 +6,8 @@ import dataclasses
 from pathlib import Path
 
 import pytest
+from hf_encoder.fused.runner import FusedRunner
 from hf_encoder.loading import load_setup, torch_runner
-from hf_encoder.runners.packed_runner import PackedRunner
 from hf_encoder.runners.runner import (
     largest_difference,
     random_encodings,
@@ -29,7 +29,7 @@ CPU = Placement("cpu", {"": "cpu"})
 
 
 @pytest.mark.parametrize("method", ["int8", "int8_dynamic"])
-def test_linear_layers_are_quantized_joined_and_packed(
+def test_linear_layers_are_quantized_joined_and_fused(
     method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
@@ -43,7 +43,7 @@ def test_linear_layers_are_quantized_joined_and_packed(
     scene = random_encodings(setup)
     expected = [reference_forward(setup, encoding) for encoding in scene]
     runner = torch_runner(setup, served, Options())
-    assert isinstance(runner, PackedRunner)
+    assert isinstance(runner, FusedRunner)
     assert largest_difference(runner.forward(scene), expected) < tolerance_of(setup.model)
     whole = dataclasses.replace(served, quantization=None)
     exact, _ = load_setup(whole, Options(), TextClassification, CPU)

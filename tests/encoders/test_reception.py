@@ -122,12 +122,14 @@ def test_a_caller_that_cannot_be_asked_whether_it_left_is_answered() -> None:
 def test_who_left_before_its_text_was_tokenised_costs_nothing() -> None:
     with serving() as served:
         served.task.may_go.clear()
-        staying, leaving = served.ask("staying"), served.ask("leaving")
+        staying, leaving = (
+            served.ask(letter * 1100) for letter in "sl"
+        )  # too long to be read at once
         prepared = count_calls(served.task)
         leaving.has_left = True
         time.sleep(0.1)
         served.task.may_go.set()
-        assert staying.answer() == [7]
+        assert staying.answer() == [1100]
         assert isinstance(leaving.answer(), CancelledError)
         assert prepared() <= 1
         assert served.is_idle()
@@ -233,7 +235,7 @@ def test_what_slips_in_between_admission_and_the_end_is_answered() -> None:
 def test_an_unload_does_not_tokenise_what_it_will_not_answer() -> None:
     served = Served()
     served.task.may_go.clear()
-    callers = [served.ask("abc") for _ in range(20)]
+    callers = [served.ask("abc" * 400) for _ in range(20)]
     closing = threading.Thread(target=lambda: served.close(grace_s=0.0))
     prepared = count_calls(served.task)
     closing.start()

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
 from hf_runtime.engine.thread import EngineThread
 from hf_runtime.metrics.publishing import Family
-from hf_runtime.request.open_requests import OpenRequests
+from hf_runtime.request.open_requests import OpenRequests, Pool
 from hf_runtime.request.plain_request import RequestLike
 from hf_runtime.request.responder import Responder
 
@@ -25,7 +24,7 @@ class PooledReception(ABC):
     def __init__(
         self,
         thread: EngineThread[Any],
-        pools: Iterable[ThreadPoolExecutor],
+        pools: Iterable[Pool],
         requests: OpenRequests,
         *,
         description: str,

@@ -129,7 +129,7 @@ class TritonModel(ABC):
         """Takes the requests' response senders; they are answered from other threads."""
         for request in requests:
             self._receive(
-                DirectRequest(request, pb_utils),
+                DirectRequest(request),
                 request.requested_output_names(),
                 TritonResponder(request, pb_utils, decoupled=self.decoupled),
                 may_stream=self.decoupled,

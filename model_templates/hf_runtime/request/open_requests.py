@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Protocol
 
 from .. import log
 from ..errors import (
@@ -23,6 +23,16 @@ from ..errors import (
 )
 from .request_ids import labelled
 from .responder import Responder
+
+
+class Pool(Protocol):
+    """Threads that run what they are given."""
+
+    def submit(self, run: Callable[..., object], /, *arguments: Any) -> object:
+        """Raises RuntimeError after ``shutdown``."""
+
+    def shutdown(self) -> None:
+        """Ends the threads once everything that they were given is done."""
 
 
 class OpenRequests:
@@ -56,9 +66,7 @@ class OpenRequests:
             _tell(responder, OverloadedError(f"{refusal}: try again later"))
         return not refusal
 
-    def run_on(
-        self, pool: ThreadPoolExecutor, responder: Responder, part: Callable[[], None]
-    ) -> None:
+    def run_on(self, pool: Pool, responder: Responder, part: Callable[[], None]) -> None:
         """Runs a part of a request's work on a thread of ``pool``; on this thread after the pool's
         shutdown, when that part only answers that the model is being unloaded.
         """

@@ -59,18 +59,17 @@ class Tensor:
 class DirectRequest:
     """Triton's own request; its tensors are valid until ``execute`` returns."""
 
-    def __init__(self, request: Any, pb_utils: Any) -> None:
-        """``pb_utils`` is the module ``triton_python_backend_utils``."""
+    def __init__(self, request: Any) -> None:
         self._request = request
-        self._get_tensor = pb_utils.get_input_tensor_by_name
+        # pb_utils.get_input_tensor_by_name lists them anew for each name.
+        self._tensors: dict[str, TensorLike] = {one.name(): one for one in request.inputs()}
 
     def parameters(self) -> str:
         parameters: str = self._request.parameters()
         return parameters
 
     def tensor(self, name: str) -> TensorLike | None:
-        tensor: TensorLike | None = self._get_tensor(self._request, name)
-        return tensor
+        return self._tensors.get(name)
 
     @property
     def request_id(self) -> str:

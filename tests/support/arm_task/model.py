@@ -31,7 +31,7 @@ class TritonPythonModel:
     def execute(self, requests: list[Any]) -> None:
         for request in requests:
             self.intake.receive(
-                DirectRequest(request, pb_utils),
+                DirectRequest(request),
                 request.requested_output_names(),
                 TritonResponder(request, pb_utils),
                 partial(self._take, may_stream=self.decoupled),

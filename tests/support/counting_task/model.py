@@ -32,7 +32,7 @@ class TritonPythonModel:
 
     def execute(self, requests: list[Any]) -> None:
         for request in requests:
-            direct = DirectRequest(request, pb_utils)
+            direct = DirectRequest(request)
             responder = TritonResponder(request, pb_utils)
             self.intake.receive(direct, request.requested_output_names(), responder, self._take)
 
