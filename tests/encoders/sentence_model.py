@@ -7,7 +7,6 @@ so that there is no padding to get wrong.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -109,7 +108,3 @@ def pooled(states: torch.Tensor, mode: str, first: int) -> torch.Tensor:
 def unit(vector: torch.Tensor) -> torch.Tensor:
     """The vector with a length of 1."""
     return functional.normalize(vector, dim=-1)
-
-
-def stacked(vectors: Sequence[torch.Tensor]) -> torch.Tensor:
-    return torch.stack(list(vectors))

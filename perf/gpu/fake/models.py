@@ -8,16 +8,6 @@ import torch
 from hf_runtime.devices.device import choose_attention_kernels
 
 # Weights of well-known models: what a step of them takes.
-SMOLLM_135M = {
-    "hidden_size": 576,
-    "intermediate_size": 1536,
-    "num_hidden_layers": 30,
-    "num_attention_heads": 9,
-    "num_key_value_heads": 3,
-    "vocab_size": 49152,
-    "max_position_embeddings": 8192,
-    "tie_word_embeddings": True,
-}
 LLAMA_2_7B = {
     "hidden_size": 4096,
     "intermediate_size": 11008,
@@ -33,16 +23,6 @@ LLAMA_3_8B = {
     "num_key_value_heads": 8,
     "vocab_size": 128256,
     "max_position_embeddings": 8192,
-}
-QWEN_2_5_1_5B = {
-    "hidden_size": 1536,
-    "intermediate_size": 8960,
-    "num_hidden_layers": 28,
-    "num_attention_heads": 12,
-    "num_key_value_heads": 2,
-    "vocab_size": 151936,
-    "max_position_embeddings": 32768,
-    "tie_word_embeddings": True,
 }
 
 
