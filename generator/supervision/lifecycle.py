@@ -22,6 +22,7 @@ from generator.server.state_file import ServerState, remove_state, write_state
 from generator.server.stubs import find_stubs
 from generator.supervision import limits
 from generator.supervision.children import Children
+from generator.supervision.hanging.leftovers import remove_of_dead_servers
 from generator.supervision.healing import Healer
 from generator.supervision.health import Health
 from generator.supervision.health_port import health_port
@@ -58,6 +59,7 @@ def serve(
     Raises ServerError if it does not start, if no model is left to serve, or if it dies too often;
     no process or file is left behind.
     """
+    remove_of_dead_servers()
     limits.raise_all()
     shortage = limits.shortage_of_memory()
     if shortage:

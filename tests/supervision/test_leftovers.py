@@ -9,9 +9,12 @@ import sys
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from generator.errors import ServerError
+from generator.supervision import lifecycle, limits
 from generator.supervision.hanging import leftovers
 from generator.supervision.hanging.leftovers import Leftovers, left_behind
 from tests.support.triton import eventually
@@ -75,6 +78,21 @@ def test_shared_memory_of_dead_servers_is_removed_and_no_other(
         os.utime(tmp_path / name, (0, 0))
     leftovers.remove_of_dead_servers()
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted([*kept, young])
+
+
+def test_serve_removes_it_when_it_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop() -> None:
+        raise ServerError("far enough")
+
+    monkeypatch.setattr(leftovers, "_SHARED_MEMORY", tmp_path)
+    monkeypatch.setattr(limits, "raise_all", stop)
+    region = tmp_path / f"hf_triton_{2**22 + 1}_8000_a"
+    region.touch()
+    os.utime(region, (0, 0))
+    nothing: Any = None
+    with pytest.raises(ServerError, match="far enough"):
+        lifecycle.serve(nothing, [], nothing)
+    assert not region.exists()
 
 
 def test_a_process_that_has_gone_uses_nothing() -> None:
