@@ -54,6 +54,7 @@ class OpenAiProcess(ChildProcess):
             listen.metrics_socket if listen.sockets else "",
             has_playground,
             health,
+            listen.left_calls,
         )
 
         def environment() -> dict[str, str]:

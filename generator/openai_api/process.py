@@ -37,7 +37,8 @@ async def serve(settings: Settings, stop: asyncio.Event, on_ready: Callable[[], 
 
     Raises ServerError where Triton can't be reached or the port can't be listened on.
     """
-    triton, media_hosts = Triton(settings.triton_address), MediaHosts(settings.media_hosts)
+    triton = Triton(settings.triton_address, settings.left_calls)
+    media_hosts = MediaHosts(settings.media_hosts)
     try:
         await _check(triton)
         connections = Connections(most_connections())

@@ -18,7 +18,9 @@ VARIABLE = "HF_TRITON_OPENAI_SETTINGS"
 class Settings:
     """Where to listen, and the gRPC ``host:port`` of Triton; its repository and the Unix socket of
     its metrics, where they are here; ``media_hosts`` are those from which images and sounds are
-    fetched; ``health_url`` is the supervisor's /ready, where there is one.
+    fetched; ``health_url`` is the supervisor's /ready, where there is one; the files by which
+    models learn who has left have paths that begin with ``left_calls``, empty where Triton is
+    elsewhere.
     """
 
     host: str
@@ -30,6 +32,7 @@ class Settings:
     metrics_socket: str = ""
     has_playground: bool = True
     health_url: str = ""
+    left_calls: str = ""
 
     def to_text(self) -> str:
         """For VARIABLE."""

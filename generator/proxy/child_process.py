@@ -25,6 +25,7 @@ def proxies(
         http_socket=listen.http_socket,
         metrics_socket=listen.metrics_socket,
         grpc_socket=listen.grpc_socket,
+        left_calls=listen.left_calls,
         access=access,
         admin_key=admin_key,
     )

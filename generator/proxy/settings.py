@@ -65,7 +65,8 @@ EVERYBODY = Access()
 
 class ProxySettings(msgspec.Struct, frozen=True):
     """``host`` and the ports are the public ones, the sockets tritonserver's; without
-    ``admin_key`` all its APIs are open.
+    ``admin_key`` all its APIs are open. The files by which models learn who has left have paths
+    that begin with ``left_calls``.
     """
 
     host: str
@@ -75,6 +76,7 @@ class ProxySettings(msgspec.Struct, frozen=True):
     http_socket: str
     metrics_socket: str
     grpc_socket: str
+    left_calls: str
     access: Access = EVERYBODY
     admin_key: str = ""
 

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from generator.errors import ServerError
 
+SHARED_MEMORY = Path("/dev/shm")  # noqa: S108
 _BACKLOG = 1024
 _LONGEST_SOCKETS = 80  # of the 107 bytes that a Unix socket's path may have
 
@@ -76,6 +77,18 @@ class Listen:
     openai_port: int = 0
     health_port: int = 0
     sockets: str = ""
+
+    @property
+    def shared_memory(self) -> str:
+        """What the names of the server's files in shared memory begin with, where this process
+        has started it.
+        """
+        return f"hf_triton_{os.getpid()}_{self.http_port}_"
+
+    @property
+    def left_calls(self) -> str:
+        """What the paths of the files begin with by which its models learn who has left."""
+        return f"{SHARED_MEMORY / self.shared_memory}left_"
 
     @property
     def triton_grpc(self) -> str:

@@ -22,9 +22,10 @@ from generator.server import binary as server_binary
 from generator.server import guard as server_guard
 from generator.server import restrictions
 from generator.server.http_api import ServerApi
-from generator.server.listen import Listen
+from generator.server.listen import SHARED_MEMORY, Listen
 from generator.server.loading import NUM_LOADERS, Loaded, ModelLoader
 from generator.server.log import LogFilter, mask, secrets_of
+from generator.spec.runtime_rules import LEFT_CALLS_VARIABLE
 
 _START_TIMEOUT_S = 60.0
 # Triton waits at most so long for requests in flight and for models to unload: ten models, each a
@@ -36,7 +37,6 @@ _STOP_POLL_S = 0.25
 _REAP_TIMEOUT_S = 2.0
 _LAST_LINES_TIMEOUT_S = 3.0  # a process that left the group may hold the log open
 _NUM_HTTP_THREADS = 8 + NUM_LOADERS  # 8 is Triton's default; a load keeps one to itself
-_SHARED_MEMORY = Path("/dev/shm")  # noqa: S108
 HEARTBEATS_VARIABLE = "HF_TRITON_HEARTBEATS"  # hf_runtime/heartbeat.py
 
 
@@ -69,7 +69,7 @@ class TritonServer:
         self.loader = ModelLoader(self.api, self._engine_of, self._steps_of)
         self._log = LogFilter()
         self._secrets = [admin_key, *secrets_of(os.environ)]
-        self.shared_memory_prefix = f"hf_triton_{os.getpid()}_{self.listen.http_port}_"
+        self.shared_memory_prefix = self.listen.shared_memory
         self._started: tuple[subprocess.Popen[str], threading.Thread] | None = None
         self._is_cleared_away = False  # and its number may be another process' by now
 
@@ -100,7 +100,7 @@ class TritonServer:
         """What the paths of the files begin with in which models' processes show that they get on;
         a process' number follows.
         """
-        return f"{_SHARED_MEMORY / self.shared_memory_prefix}beat_"
+        return f"{SHARED_MEMORY / self.shared_memory_prefix}beat_"
 
     def start(self, timeout_s: float = _START_TIMEOUT_S) -> None:
         """Starts the server, with no model yet, and waits until it answers. Raises ServerError."""
@@ -112,7 +112,11 @@ class TritonServer:
         guard = [sys.executable, "-IS", server_guard.__file__, *left]
         process = subprocess.Popen(
             [*guard, *binary.command, *self._flags()],
-            env={**binary.full_environment(), HEARTBEATS_VARIABLE: self.heartbeats},
+            env={
+                **binary.full_environment(),
+                HEARTBEATS_VARIABLE: self.heartbeats,
+                LEFT_CALLS_VARIABLE: self.listen.left_calls,
+            },
             stdin=subprocess.PIPE,  # closes with this process, and the guard sees it
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -203,7 +207,7 @@ class TritonServer:
         """Makes the shared memory that prompts pass through its owner's alone: Triton lets all
         users read it. Our models do so themselves, before the first request; others do not.
         """
-        for region in _SHARED_MEMORY.glob(f"{self.shared_memory_prefix}*"):
+        for region in SHARED_MEMORY.glob(f"{self.shared_memory_prefix}*"):
             with contextlib.suppress(OSError):  # it has gone
                 region.chmod(0o600)
 
@@ -247,7 +251,7 @@ class TritonServer:
         self._reader.join(_LAST_LINES_TIMEOUT_S)
         if self._process.stdin:
             self._process.stdin.close()
-        for region in _SHARED_MEMORY.glob(f"{self.shared_memory_prefix}*"):
+        for region in SHARED_MEMORY.glob(f"{self.shared_memory_prefix}*"):
             region.unlink(missing_ok=True)
         self.listen.remove_sockets()  # a killed server's: the next one would find them in use
         self._is_cleared_away = True

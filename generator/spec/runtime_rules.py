@@ -24,6 +24,8 @@ from hf_runtime.request.chat_formats import (  # noqa: E402
     read_format,
 )
 from hf_runtime.request.empty_final import EMPTY_FINAL  # noqa: E402
+from hf_runtime.request.left_calls import CALL  # noqa: E402
+from hf_runtime.request.left_calls import VARIABLE as LEFT_CALLS_VARIABLE  # noqa: E402
 from hf_runtime.request.tokenizer_question import TOKENIZER_QUESTION  # noqa: E402
 from hf_runtime.weights.file_hashes import RECORD_FILE, FileHashes, hash_file  # noqa: E402
 from hf_runtime.weights.hub_files import (  # noqa: E402
@@ -55,10 +57,12 @@ from python_env.find_environment import (  # noqa: E402
 
 __all__ = [
     "CACHE_SALT",
+    "CALL",
     "CALLER",
     "EMPTY_FINAL",
     "ENVIRONMENT_CODE",
     "FOLDER_VARIABLE",
+    "LEFT_CALLS_VARIABLE",
     "MARKER",
     "MAX_HEAD",
     "NUMPY_VARIABLE",

@@ -10,14 +10,16 @@ from __future__ import annotations
 import asyncio
 import json
 import struct
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import grpc
 from tritonclient.grpc import model_config_pb2, service_pb2, service_pb2_grpc
 
 from generator.openai_api.triton.tensors import pack_texts
+from generator.spec.runtime_rules import CALL
 
 ERRORS = {
     "!400": (grpc.StatusCode.INVALID_ARGUMENT, "top_k: got -7, allowed: 0 or more"),
@@ -85,7 +87,8 @@ class Model:
 @dataclass
 class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[misc]
     """``seen`` are the inputs of each request by name; ``shapes`` theirs; ``cancelled`` the prompts
-    of those whose callers left. An error comes once ``num_waiting_at_errors`` requests wait.
+    of those whose callers left, ``left`` those that it was told so of by files whose paths begin
+    with ``left_calls``. An error comes once ``num_waiting_at_errors`` requests wait.
     """
 
     models: dict[str, Model] = field(default_factory=dict)
@@ -98,6 +101,8 @@ class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
     most_answered: int = 10**6
     num_waiting_at_errors: int = 0
     num_waiting: int = 0
+    left_calls: str = ""
+    left: list[str] = field(default_factory=list)
     num_indexed: int = 0
     loading: set[str] = field(default_factory=set)
 
@@ -148,7 +153,7 @@ class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
         if error:
             await self._let_others_begin()
             await context.abort(*_labelled(request, error))
-        await self._wait(prompt)
+        await self._wait(prompt, inputs)
         [answer] = _chunks({**inputs, "stream": False}, request)
         return answer
 
@@ -182,7 +187,7 @@ class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
             if prompt.endswith("!fails"):
                 message = "the engine died: try again later"
                 yield service_pb2.ModelStreamInferResponse(error_message=message)
-            await self._wait(prompt)
+            await self._wait(prompt, inputs)
 
     async def _count(self, request: Any, context: Any) -> Any:
         """Each of the ``words`` and the ``times`` that it is wanted, as JSON, and a score."""
@@ -213,7 +218,7 @@ class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
                 await self._let_others_begin()
                 error = EMBEDDING_ERRORS.get(text, ERRORS[text])
                 await context.abort(*_labelled(request, error))
-            await self._wait(text)
+            await self._wait(text, {})
         answer = service_pb2.ModelInferResponse(model_name=request.model_name)
         rows = b"".join(struct.pack("<3f", len(text), ord(text[:1] or "\0"), 0.5) for text in texts)
         answer.outputs.add(name="embedding", datatype="FP32", shape=[len(texts), 3])
@@ -303,12 +308,15 @@ class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
         while self.num_waiting < self.num_waiting_at_errors:
             await asyncio.sleep(0.01)
 
-    async def _wait(self, prompt: str) -> None:
+    async def _wait(self, prompt: str, inputs: Mapping[str, Any]) -> None:
         if not prompt.endswith("!waits"):
             return
         self.num_waiting += 1
+        file = Path(f"{self.left_calls}{inputs.get(CALL, '')}")
         try:
-            await asyncio.sleep(600)
+            while not file.is_file():
+                await asyncio.sleep(0.01)
+            self.left.append(prompt)
         except asyncio.CancelledError:
             self.cancelled.append(prompt)
             raise

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import socket
 import threading
+from pathlib import Path
 
 import pytest
 
-from tests.openai_api.conftest import Reply, Translator
+from tests.openai_api.conftest import Reply, Starter, Translator
 from tests.support.triton import eventually
 
 
@@ -37,6 +38,37 @@ def test_a_client_that_leaves_is_cancelled_at_triton(
         assert eventually(lambda: api.triton.num_waiting == 1)
         assert not api.triton.cancelled
     assert eventually(lambda: api.triton.cancelled == [prompt])
+
+
+@pytest.fixture
+def here(starter: Starter, tmp_path: Path) -> Translator:
+    """In front of a fake that is told by files who has left."""
+    fake, port = starter.triton()
+    fake.left_calls = f"{tmp_path}/left_"
+    return starter.translator(fake, f"127.0.0.1:{port}", left_calls=fake.left_calls)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("model", ["echo", "whole"])
+def test_a_client_that_leaves_cancels_nothing_at_a_triton_of_this_machine(
+    model: str, stream: bool, here: Translator, tmp_path: Path
+) -> None:
+    """Before 25.06 it dies of calls that are cancelled as they end: the model is told instead."""
+    prompts = ["a !waits", "b !waits"]
+    with connect(here, model=model, prompt=prompts, stream=stream):
+        assert eventually(lambda: here.triton.num_waiting == 2)
+        assert not here.triton.left
+    assert eventually(lambda: sorted(here.triton.left) == prompts)
+    assert eventually(lambda: not list(tmp_path.iterdir())), "each was read to its end"
+    assert not here.triton.cancelled
+    assert here.completion(model=model).status == 200
+
+
+def test_stopping_waits_for_the_ends_of_what_was_left(here: Translator, starter: Starter) -> None:
+    with connect(here, prompt="a !waits", stream=True):
+        assert eventually(lambda: here.triton.num_waiting == 1)
+    starter.end_last()
+    assert (here.triton.left, here.triton.cancelled) == (["a !waits"], [])
 
 
 def test_a_client_that_leaves_cancels_all_its_prompts(api: Translator) -> None:

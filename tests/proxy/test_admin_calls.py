@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import grpc
 import pytest
-from tritonclient.grpc import service_pb2, service_pb2_grpc
+from tritonclient.grpc import service_pb2
 
 from generator.proxy.admin import GRPC_HEADER, HTTP_HEADER
-from generator.proxy.grpc_port.server import serve_grpc
-from generator.proxy.settings import EVERYBODY, Access, Caller, ProxySettings
-from generator.spec.runtime_rules import EMPTY_FINAL
+from generator.proxy.settings import Access, Caller
+from tests.proxy.grpc_ports import grpc_port
 from tests.proxy.http_ports import open_port
-from tests.support.triton import free_ports
 
 KEY = "the-admin-key-of-this-test"
 OPTION = "--open-admin-apis"
@@ -89,45 +83,6 @@ async def test_without_an_admin_key_all_goes_on_as_it_is() -> None:
     async with open_port() as port:
         assert (await port.ask(posted("/v2/logging"))).status == 200
         assert HTTP_HEADER.decode() not in port.triton.asked[0].headers
-
-
-class Triton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[misc]
-    """Notes what it is asked."""
-
-    def __init__(self) -> None:
-        self.keys: list[Any] = []
-        self.told: list[bool] = []
-
-    async def RepositoryIndex(self, request: Any, context: Any) -> Any:  # noqa: N802
-        self.keys.append(dict(context.invocation_metadata()).get(GRPC_HEADER.decode()))
-        return service_pb2.RepositoryIndexResponse()
-
-    async def ModelStreamInfer(self, requests: Any, context: Any) -> AsyncIterator[Any]:  # noqa: N802
-        async for request in requests:
-            self.told.append(EMPTY_FINAL in request.parameters)
-            yield service_pb2.ModelStreamInferResponse()
-
-
-@contextlib.asynccontextmanager
-async def grpc_port(folder: Path, admin_key: str) -> AsyncIterator[tuple[Triton, Any]]:
-    """A fake behind the proxy, and the stub of a client."""
-    listen, triton, server = free_ports(), Triton(), grpc.aio.server()
-    socket = str(folder / "grpc:1")
-    service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(triton, server)
-    server.add_insecure_port(f"unix:{socket}")
-    await server.start()
-    ports = (listen.http_port, listen.metrics_port, listen.grpc_port)
-    settings = ProxySettings("127.0.0.1", *ports, "", "", socket, EVERYBODY, admin_key)
-    stop, ready = asyncio.Event(), asyncio.Event()
-    serving = asyncio.create_task(serve_grpc(settings, stop, ready.set))
-    await ready.wait()
-    try:
-        async with grpc.aio.insecure_channel(f"127.0.0.1:{listen.grpc_port}") as channel:
-            yield triton, service_pb2_grpc.GRPCInferenceServiceStub(channel)
-    finally:
-        stop.set()
-        await serving
-        await server.stop(0)
 
 
 async def test_grpc_calls_are_told_apart_in_the_same_way(tmp_path: Path) -> None:

@@ -208,7 +208,7 @@ async def test_metrics_need_no_key(tmp_path: Path) -> None:
     access = Access(callers=(Caller("alice", "a-key-of-alice-123"),))
     triton = FakeTriton()
     behind = [await asyncio.start_unix_server(triton.serve, path) for path in paths]
-    settings = ProxySettings("127.0.0.1", *ports, *paths, access=access)
+    settings = ProxySettings("127.0.0.1", *ports, *paths, "", access=access)
     serving = asyncio.ensure_future(serve_http(settings, stop, ready.set))
     await asyncio.wait_for(ready.wait(), PATIENCE_S)
     found = []

@@ -97,6 +97,11 @@ def one_answer(config: Any) -> bool:
     return role not in DECOUPLED and not config.model_transaction_policy.decoupled
 
 
+def is_ours(config: Any) -> bool:
+    """Whether it is a model of ours rather than, for example, of NVIDIA's vLLM backend."""
+    return model_config.parameters(config).get(ROLE_PARAMETER, "vllm") != "vllm"
+
+
 def _is_public(config: Any) -> bool:
     parameters = model_config.parameters(config)
     return parameters.get(ROLE_PARAMETER) not in _HIDDEN_ROLES and ARM_PARAMETER not in parameters
@@ -111,11 +116,10 @@ def _state(reason: str) -> dict[str, str]:
 def _described(config: Any) -> dict[str, Any]:
     parameters = model_config.parameters(config)
     task = parameters.get(TASK_PARAMETER, "")
-    is_ours = parameters.get(ROLE_PARAMETER) != "vllm"
     return {
         "task": task,
-        "chats": is_ours and task in CHAT_TASKS,
-        "completes": is_ours and task in COMPLETION_TASKS,
+        "chats": is_ours(config) and task in CHAT_TASKS,
+        "completes": is_ours(config) and task in COMPLETION_TASKS,
         "media": [*_media(config)] if task in CHAT_TASKS else [],
     }
 

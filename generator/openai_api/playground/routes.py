@@ -13,7 +13,7 @@ from aiohttp import web
 
 from generator.openai_api.access import caller_of
 from generator.openai_api.playground import generate, pages
-from generator.openai_api.playground.models import Models, one_answer
+from generator.openai_api.playground.models import Models, is_ours, one_answer
 from generator.openai_api.sending import json_response
 from generator.openai_api.triton.catalog import ServedModel
 from generator.openai_api.triton.client import Triton
@@ -51,7 +51,8 @@ class Playground:
         request_id = id_of(request, f"gen-{uuid.uuid4().hex}")
         asked = generate.infer_request(config, values, request_id, caller_of(request))
         model = ServedModel(
-            config.name, config.name, "", not one_answer(config), config.max_batch_size
+            *(config.name, config.name, "", not one_answer(config), config.max_batch_size),
+            is_ours=is_ours(config),
         )
         responses = self._triton.responses(model, asked, trace_context(request))
         async with aclosing(responses) as found:

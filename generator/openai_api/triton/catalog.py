@@ -48,6 +48,7 @@ class ServedModel:
     """``triton_name`` is the model of Triton's that holds the engine: with ``streams`` it is
     decoupled, and is asked by a gRPC stream. ``adapters`` are those that its requests may name;
     ``adapter`` is the one that they do, where this is an adapter under a name of its own.
+    ``is_ours`` is False of one that is not rendered from our templates.
     """
 
     name: str
@@ -57,6 +58,7 @@ class ServedModel:
     max_batch_size: int
     adapters: tuple[str, ...] = ()
     adapter: str | None = None
+    is_ours: bool = True
 
     @property
     def is_batched(self) -> bool:

@@ -1,13 +1,9 @@
-"""One Triton over gRPC: its models, and what they are asked for.
-
-A gRPC call that is left, however that happens, is cancelled, and Triton tells the model.
-"""
+"""One Triton over gRPC: its models, and what they are asked for."""
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Iterable, Mapping
 from typing import Any
 
 import grpc
@@ -16,14 +12,11 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 from generator.openai_api.schema.errors import ApiError
 from generator.openai_api.schema.request import TensorValue
 from generator.openai_api.triton.catalog import ServedModel
+from generator.openai_api.triton.inference import Inference, errors_translated
 from generator.openai_api.triton.request_headers import Metadata
-from generator.openai_api.triton.statuses import (
-    NO_VERSION_IS_READY,
-    UNREACHABLE,
-    of_status,
-    of_text,
-)
+from generator.openai_api.triton.statuses import NO_VERSION_IS_READY, UNREACHABLE
 from generator.openai_api.triton.tensors import OUTPUTS, Chunk, infer_request, read_chunk
+from generator.proxy.left_calls import LeftCalls
 from generator.spec.runtime_rules import CACHE_SALT, CALLER
 
 _CHANNEL_OPTIONS = [
@@ -37,20 +30,23 @@ _CHANNEL_OPTIONS = [
     ("grpc.use_local_subchannel_pool", 1),
 ]
 _QUESTION_TIMEOUT_S = 5.0
-_END_TIMEOUT_S = 5.0
 
 
 class Triton:
     """A Triton's gRPC endpoint. Made and used within one event loop; ``close`` it in the end."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, left_calls: str = "") -> None:
+        """``left_calls`` is what the paths of the files begin with by which its models learn who
+        has left; empty where it is elsewhere.
+        """
         self.address = address
         self._channel = grpc.aio.insecure_channel(address, options=_CHANNEL_OPTIONS)
         self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
-        self._ending: set[asyncio.Task[None]] = set()
+        self._inference = Inference(self._stub, LeftCalls(left_calls) if left_calls else None)
 
     async def close(self) -> None:
         """Ends the connection and what still goes on over it."""
+        await self._inference.close()
         await self._channel.close()
 
     async def why_unreachable(self) -> str | None:
@@ -68,7 +64,7 @@ class Triton:
         By their statistics, which are open to everybody: the index needs the admin key.
         """
         request = service_pb2.ModelStatisticsRequest()
-        with _errors_translated():
+        with errors_translated():
             found = await self._stub.ModelStatistics(request, timeout=_QUESTION_TIMEOUT_S)
         versions: dict[str, list[str]] = {}
         for entry in sorted(found.model_stats, key=lambda entry: (entry.name, int(entry.version))):
@@ -93,7 +89,7 @@ class Triton:
         """The ModelConfig, or what Triton says where it has none. Raises ApiError."""
         request = service_pb2.ModelConfigRequest(name=model)
         try:
-            with _errors_translated():
+            with errors_translated():
                 answer = await self._stub.ModelConfig(request, timeout=_QUESTION_TIMEOUT_S)
         except ApiError as error:
             if error.status == 504 or error.message == UNREACHABLE:
@@ -126,49 +122,17 @@ class Triton:
         self, model: ServedModel, request: Any, metadata: Metadata = ()
     ) -> AsyncGenerator[Any, None]:
         """The ModelInferResponses to a request, one without streaming. They raise ApiError."""
-        ask = self._streamed if model.streams else self._at_once
-        return ask(request, metadata)
+        ask = self._inference.stream if model.streams else self._at_once
+        return ask(request, metadata, is_ours=model.is_ours)
 
     async def infer(self, request: Any, metadata: Metadata = ()) -> Any:
         """A ModelInferRequest's response. Raises ApiError."""
-        with _errors_translated():
-            return await self._stub.ModelInfer(request, metadata=metadata)
+        return await self._inference.infer(request, metadata)
 
-    async def _at_once(self, request: Any, metadata: Metadata) -> AsyncGenerator[Any, None]:
-        yield await self.infer(request, metadata)
-
-    async def _streamed(self, request: Any, metadata: Metadata) -> AsyncGenerator[Any, None]:
-        call = self._stub.ModelStreamInfer(iter((request,)), metadata=metadata)
-        failed = False
-        try:
-            with _errors_translated():
-                while (response := await call.read()) is not grpc.aio.EOF:
-                    if response.error_message:
-                        failed = True
-                        raise of_text(response.error_message)
-                    yield response.infer_response
-        finally:
-            if failed:
-                self._let_end(call)
-            else:
-                call.cancel()
-
-    def _let_end(self, call: Any) -> None:
-        """Leaves a call to itself that has had its error, which is its last response.
-
-        A Triton of 24.10 never forgets a stream that is cancelled between its error and its end,
-        and then takes 30 s to stop. (Nor is its header triton_grpc_error of use, with which the
-        error would be a gRPC status: streams that are cancelled beside such errors kill it.)
-        """
-        ending = asyncio.create_task(_read_to_end(call))
-        self._ending.add(ending)
-        ending.add_done_callback(self._ending.discard)
-
-
-async def _read_to_end(call: Any) -> None:
-    with contextlib.suppress(grpc.aio.AioRpcError, asyncio.TimeoutError):
-        while await asyncio.wait_for(call.read(), _END_TIMEOUT_S) is not grpc.aio.EOF:
-            pass
+    async def _at_once(
+        self, request: Any, metadata: Metadata, *, is_ours: bool
+    ) -> AsyncGenerator[Any, None]:
+        yield await self._inference.infer(request, metadata, is_ours=is_ours)
 
 
 async def _chunks(responses: AsyncGenerator[Any, None]) -> AsyncGenerator[Chunk, None]:
@@ -183,11 +147,3 @@ async def _chunks(responses: AsyncGenerator[Any, None]) -> AsyncGenerator[Chunk,
 def _of_cache(inputs: Mapping[str, TensorValue]) -> tuple[str, ...]:
     """The output that tells how much of a prompt was known, where that tells of nobody else."""
     return ("num_cached_tokens",) if CACHE_SALT in inputs or CALLER in inputs else ()
-
-
-@contextlib.contextmanager
-def _errors_translated() -> Iterator[None]:
-    try:
-        yield
-    except grpc.aio.AioRpcError as error:
-        raise of_status(error.code(), error.details() or "") from None

@@ -27,6 +27,8 @@ class Call:
     window: int = 0  # how much tritonserver lets it send
     account: Account | None = None
     triton_stream: int = 0
+    asks_ours: bool = False  # with its last message
+    name: str = ""  # by which our models know it
     num_sent: int = 0
     has_answer: bool = False
     is_sent: bool = False  # the client sends no more

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 from urllib.parse import quote
 
 from tritonclient.grpc import service_pb2
@@ -13,13 +14,20 @@ from generator.proxy.grpc_port.messages import Output
 from generator.proxy.grpc_port.port import GrpcPort
 from generator.proxy.grpc_port.triton_end import TritonEnd
 from generator.proxy.refusal import RefusedError
-from generator.spec.runtime_rules import EMPTY_FINAL
+from generator.spec.runtime_rules import CALL, EMPTY_FINAL
 
 _WANTS_EMPTY_FINAL = b"triton_enable_empty_final_response"
-# A field more, as protobuf joins messages. A model that is told in vain sends no more than a flag.
-_SAYS_EMPTY_FINAL = service_pb2.ModelInferRequest(
-    parameters={EMPTY_FINAL: service_pb2.InferParameter(bool_param=True)}
-).SerializeToString()
+
+
+def _parameter(name: str, **value: Any) -> bytes:
+    """A field more, as protobuf joins messages."""
+    request = service_pb2.ModelInferRequest(parameters={name: service_pb2.InferParameter(**value)})
+    message: bytes = request.SerializeToString()
+    return message
+
+
+# A model that is told in vain sends no more than a flag.
+_SAYS_EMPTY_FINAL = _parameter(EMPTY_FINAL, bool_param=True)
 _MESSAGE_S = 120.0  # for one to come as a whole
 _MAX_WAITING = 64
 _CODES = {400: 3, 401: 16, 403: 7, 408: 1, 413: 8, 429: 8, 501: 12, 503: 14}
@@ -110,6 +118,9 @@ class Calls:
         if not call.triton_stream:
             self._open(call)
         call.num_sent += 1
+        if call.asks_ours:
+            call.name = call.name or self._port.left.new_call()
+            message += _parameter(CALL, string_param=call.name)
         if self._port.is_stream(call) and _WANTS_EMPTY_FINAL in message:
             message += _SAYS_EMPTY_FINAL
         call.pending += prefixed(message)
@@ -148,7 +159,7 @@ class Calls:
         self.leave(call)
 
     def leave(self, call: Call) -> None:
-        """The client wants no more of it. What Triton has begun is cancelled or ends by itself.
+        """The client wants no more of it. What Triton has begun is cancelled, or its model ends it.
 
         A Triton before 25.06 dies of a call that is cancelled as it ends. A later one still takes
         no stream any more after one that was cancelled before it was looked at.
@@ -163,6 +174,8 @@ class Calls:
             self._triton.write(h2.rst_stream(call.triton_stream, h2.CANCEL))
             self.forget(call)
         else:
+            if call.name:
+                self._port.left.tell(call.name)
             call.is_sent = True
             self._flush(call)
             self._triton.take_all(call)
@@ -176,6 +189,7 @@ class Calls:
         call.pending.clear()
         self._port.release(call)
         self._triton.calls.pop(call.triton_stream, None)
+        self._port.left.forget(call.name)
         if call.account:
             call.account.leave()
         self._on_end()

@@ -45,9 +45,10 @@ class Output:
     name: str
 
 
-def checked(message: bytes, *, may_name_caller: bool) -> list[Output]:
-    """The outputs that a ModelInferRequest wants classified. Raises RefusedError for a request that
-    tritonserver could fail at, and unless it may, for one that says itself who sends it.
+def checked(message: bytes, *, may_name_caller: bool) -> tuple[str, list[Output]]:
+    """The model that a ModelInferRequest asks, and the outputs that it wants classified. Raises
+    RefusedError for a request that tritonserver could fail at, and unless it may, for one that says
+    itself who sends it.
     """
     request = _parsed(message if len(message) <= _SMALL_BYTES else _without_data(message))
     _check_count(len(request.inputs), "inputs")
@@ -62,7 +63,7 @@ def checked(message: bytes, *, may_name_caller: bool) -> list[Output]:
         _check_shape(tensor.shape, index)
     for index, output in enumerate(request.outputs):
         _check_count(len(output.parameters), f"outputs[{index}].parameters")
-    return [
+    return request.model_name, [
         Output(request.model_name, request.model_version, output.name)
         for output in request.outputs
         if "classification" in output.parameters

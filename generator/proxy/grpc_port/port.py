@@ -14,7 +14,9 @@ from generator.proxy.callers import Account, Callers
 from generator.proxy.grpc_port.call import Call
 from generator.proxy.grpc_port.heads import Head
 from generator.proxy.grpc_port.messages import Output, checked
+from generator.proxy.grpc_port.our_models import OurModels
 from generator.proxy.grpc_port.triton import GrpcTriton
+from generator.proxy.left_calls import LeftCalls
 from generator.proxy.refusal import RefusedError
 from generator.proxy.settings import MIB, Access
 from generator.server.listen import most_connections
@@ -69,11 +71,16 @@ class GrpcPort:
     """What the connections of the port share."""
 
     def __init__(
-        self, access: Access, socket: str, triton: GrpcTriton, admin_key: str = ""
+        self,
+        access: Access,
+        socket: str,
+        triton: GrpcTriton,
+        left: LeftCalls,
+        admin_key: str = "",
     ) -> None:
         self.socket = socket
         self._admin_key = admin_key.encode()
-        self.triton = triton
+        self.triton, self.left = triton, left
         self.callers = Callers(access)
         self.max_message_bytes = access.max_body_mib * MIB
         self.connections: set[Connection] = set()
@@ -81,6 +88,7 @@ class GrpcPort:
         self._loop = asyncio.get_running_loop()
         self._num_held = 0
         self._tasks: set[asyncio.Task[None]] = set()
+        self._our_models = OurModels(triton.is_ours, self.run, self.now)
         self._max_connections = most_connections(
             _MAX_CONNECTIONS, _SPARE_DESCRIPTORS, _DESCRIPTORS_EACH
         )
@@ -130,7 +138,10 @@ class GrpcPort:
             self._count_another(call)
         if path in (_INFER, _STREAM):
             # Without keys it may be an OpenAI API that asks, and knows them (--triton-url).
-            return checked(message, may_name_caller=not self.callers.have_keys)
+            may_name_caller = not self.callers.have_keys
+            model, classified = checked(message, may_name_caller=may_name_caller)
+            call.asks_ours = self._our_models.have(model)
+            return classified
         if path != _LOAD and len(message) > _MAX_SMALL_BYTES:
             text = f"got {len(message)} bytes, allowed: {_MAX_SMALL_BYTES}"
             raise RefusedError(400, text)

@@ -10,6 +10,7 @@ from generator.proxy.accepting import accept
 from generator.proxy.grpc_port.connection import GrpcConnection
 from generator.proxy.grpc_port.port import GrpcPort
 from generator.proxy.grpc_port.triton import GrpcTriton
+from generator.proxy.left_calls import LeftCalls
 from generator.proxy.settings import ProxySettings
 from generator.proxy.tls import tls_context
 
@@ -24,7 +25,8 @@ async def serve_grpc(
     Raises ServerError where the port can't be listened on.
     """
     triton = GrpcTriton(settings.grpc_socket)
-    port = GrpcPort(settings.access, settings.grpc_socket, triton, settings.admin_key)
+    left = LeftCalls(settings.left_calls)
+    port = GrpcPort(settings.access, settings.grpc_socket, triton, left, settings.admin_key)
     tls = tls_context(settings.access.tls)
     if tls:
         tls.set_alpn_protocols(["h2"])

@@ -9,6 +9,7 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from generator.proxy.grpc_port.messages import Output
 from generator.proxy.refusal import RefusedError
+from generator.spec.triton_models import ROLE_PARAMETER
 
 _OPTIONS = [
     # A Triton that comes back is found within a second, however long it was away.
@@ -48,6 +49,15 @@ class GrpcTriton:
     async def close(self) -> None:
         """Ends the connection and what still goes on over it."""
         await self._channel.close()
+
+    async def is_ours(self, model: str) -> bool:
+        """Whether a model is rendered from our templates; False where it can't be asked."""
+        request = service_pb2.ModelConfigRequest(name=model)
+        try:
+            found = await self._stub.ModelConfig(request, timeout=_QUESTION_TIMEOUT_S)
+        except grpc.aio.AioRpcError:
+            return False
+        return found.config.parameters[ROLE_PARAMETER].string_value not in ("", "vllm")
 
     async def check_classified(self, output: Output) -> None:
         """Raises RefusedError for an output that is text: Triton divides by the size of one of its

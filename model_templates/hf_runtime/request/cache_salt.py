@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..errors import RequestError
+from .left_calls import CALL
 
 CACHE_SALT = "cache_salt"
 CALLER = "hf-triton-caller"
@@ -19,7 +20,9 @@ MAX_CHARACTERS = 256
 
 
 def read_parameters(text: str) -> dict[str, Any]:
-    """A request's parameters from their JSON object; empty where there are none."""
+    """A request's parameters from their JSON object, without the call that it came with; empty
+    where there are none.
+    """
     found: dict[str, Any] = json.loads(text or "{}", object_pairs_hook=_with_one_caller)
     return found
 
@@ -59,5 +62,5 @@ def _with_one_caller(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     its own becomes no other caller by it. HTTP headers arrive spelt as they were sent.
     """
     callers = [str(value) for name, value in pairs if name.lower() == CALLER]
-    values = {name: value for name, value in pairs if name.lower() != CALLER}
+    values = {name: value for name, value in pairs if name.lower() not in (CALLER, CALL)}
     return {**values, CALLER: ",".join(callers)} if callers else values

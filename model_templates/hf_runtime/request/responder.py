@@ -6,6 +6,7 @@ responder: any number of responses with ``final`` false, then one with ``final``
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Mapping
 from typing import Any, Protocol
@@ -16,6 +17,7 @@ import numpy.typing as npt
 from .. import log
 from ..errors import RuntimeModelError, place, reason
 from .empty_final import EMPTY_FINAL
+from .left_calls import left_file
 from .request_ids import labelled
 
 Array = npt.NDArray[Any]
@@ -69,7 +71,9 @@ class TritonResponder:
         """``pb_utils`` is the module ``triton_python_backend_utils``; ``decoupled`` whether the
         model may answer with many responses.
         """
-        self._ends_empty = decoupled and EMPTY_FINAL in request.parameters()
+        parameters = request.parameters()
+        self._ends_empty = decoupled and EMPTY_FINAL in parameters
+        self._left_file = left_file(parameters)
         self.request_id: str = request.request_id()
         self._sender: Any = request.get_response_sender()  # None after the last response
         self._pb_utils = pb_utils
@@ -91,7 +95,10 @@ class TritonResponder:
 
     def is_cancelled(self) -> bool:
         with self._lock:
-            return self._sender is not None and bool(self._sender.is_cancelled())
+            if self._sender is None:
+                return False
+            has_left = self._left_file is not None and os.access(self._left_file, os.F_OK)
+            return has_left or bool(self._sender.is_cancelled())
 
     def _send(self, response: Any, *, final: bool) -> None:
         flags = self._pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL if final else 0

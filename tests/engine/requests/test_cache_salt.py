@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hf_runtime.errors import RequestError
 from hf_runtime.request.cache_salt import CACHE_SALT, CALLER, read_parameters, salt_of
+from hf_runtime.request.left_calls import CALL
 
 from tests.engine.request_fields import fields
 
@@ -67,6 +68,11 @@ def test_every_task_takes_a_salt_and_checks_it() -> None:
 @pytest.mark.parametrize("name", [CALLER, "HF-Triton-Caller"])
 def test_headers_are_read_however_they_are_spelt(name: str) -> None:
     assert read_parameters(json.dumps({name: "a", "top_k": 3})) == {CALLER: "a", "top_k": 3}
+
+
+def test_the_call_that_a_request_came_with_is_none_of_its_parameters() -> None:
+    """It is another one each time, and a response cache goes by parameters."""
+    assert read_parameters(json.dumps({CALL: "a" * 32, "top_k": 3})) == {"top_k": 3}
 
 
 def test_nobody_becomes_another_caller_by_a_parameter_of_that_name() -> None:

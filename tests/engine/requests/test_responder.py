@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import weakref
+from pathlib import Path
 
 import numpy as np
 import pytest
 import triton_python_backend_utils as pb_utils
 from hf_runtime.errors import EngineError
 from hf_runtime.request.empty_final import EMPTY_FINAL
+from hf_runtime.request.left_calls import CALL, VARIABLE, left_file
 from hf_runtime.request.responder import TritonResponder
 
 FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
@@ -50,6 +52,32 @@ def test_a_sender_goes_with_the_last_response_and_not_before() -> None:
     responder.send(OUTPUTS, final=True)
     assert request.sender() is None
     assert not responder.is_cancelled()
+
+
+def test_a_caller_has_left_when_its_calls_file_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(VARIABLE, f"{tmp_path}/left_")
+    call = "0123456789abcdef" * 2
+    responder = TritonResponder(Request({"user": "x", CALL: call}), pb_utils)
+    strangers: list[dict[str, object]] = [{}, {CALL: "f" * 32}, {"user": f'"{CALL}": "{call}"'}]
+    others = [TritonResponder(Request(parameters), pb_utils) for parameters in strangers]
+    assert not responder.is_cancelled()
+    (tmp_path / f"left_{call}").touch()
+    assert responder.is_cancelled()
+    assert not any(other.is_cancelled() for other in others)
+    responder.fail(EngineError("broken"))
+    assert not responder.is_cancelled()
+
+
+@pytest.mark.parametrize("call", ["../left", "", "0" * 31, "0" * 33, 5, None])
+def test_a_call_that_no_port_has_named_is_no_file(
+    call: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(VARIABLE, f"{tmp_path}/left_")
+    assert left_file(json.dumps({CALL: call})) is None
+    monkeypatch.delenv(VARIABLE)
+    assert left_file(json.dumps({CALL: "0" * 32})) is None
 
 
 @pytest.mark.parametrize("asks", [False, True])

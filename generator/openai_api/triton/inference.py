@@ -1,0 +1,127 @@
+"""The calls by which models are asked, and what becomes of those that are left.
+
+A call to a Triton on this machine is not cancelled: its model is told that nobody waits for it any
+more, and what still comes of it is read. One to a Triton elsewhere is cancelled there, where the
+proxy of its gRPC port does the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, Iterator
+from typing import Any
+
+import grpc
+
+from generator.openai_api.triton.request_headers import Metadata
+from generator.openai_api.triton.statuses import of_status, of_text
+from generator.proxy.left_calls import LeftCalls
+from generator.spec.runtime_rules import CALL
+
+_END_S = 60.0  # then it is cancelled after all: its model has died, or hangs
+_CLOSE_S = 2.0
+
+
+class Inference:
+    """The calls to one Triton; all raise ApiError."""
+
+    def __init__(self, stub: Any, left: LeftCalls | None) -> None:
+        """``left`` is None where Triton is elsewhere."""
+        self._stub, self._left = stub, left
+        self._ending: set[asyncio.Task[None]] = set()
+
+    async def close(self) -> None:
+        """Waits a moment for the ends of those that were left."""
+        if self._ending:
+            await asyncio.wait(self._ending, timeout=_CLOSE_S)
+
+    async def infer(self, request: Any, metadata: Metadata, *, is_ours: bool = True) -> Any:
+        """A ModelInferRequest's response; ``is_ours`` where its model is one of ours, which can be
+        told that a caller has left: another takes each parameter for one of its own.
+        """
+        name = self._name(request) if is_ours else ""
+        call = self._stub.ModelInfer(request, metadata=metadata)
+        answer = asyncio.ensure_future(_answer(call))
+        try:
+            with errors_translated():
+                # Whoever waits for a call itself and is cancelled cancels the call.
+                return await asyncio.shield(answer)
+        finally:
+            if not call.done():
+                self._leave(name, call, answer)
+
+    async def stream(
+        self, request: Any, metadata: Metadata, *, is_ours: bool = True
+    ) -> AsyncGenerator[Any, None]:
+        """The ModelInferResponses to a ModelInferRequest."""
+        name = self._name(request) if is_ours else ""
+        call = self._stub.ModelStreamInfer(iter((request,)), metadata=metadata)
+        answer, error = None, ""
+        try:
+            with errors_translated():
+                while True:
+                    answer = asyncio.ensure_future(call.read())
+                    response = await asyncio.shield(answer)
+                    if response is grpc.aio.EOF:
+                        return
+                    error = response.error_message
+                    if error:
+                        raise of_text(error)
+                    yield response.infer_response
+        finally:
+            if error:
+                # Its last response. A Triton of 24.10 never forgets a stream that is cancelled
+                # between its error and its end, and then takes 30 s to stop. (Nor is its header
+                # triton_grpc_error of use, with which the error would be a gRPC status: streams
+                # that are cancelled beside such errors kill it.)
+                self._let_end(name, call, answer)
+            elif not call.done():
+                self._leave(name, call, answer)
+
+    def _name(self, request: Any) -> str:
+        if self._left is None:
+            return ""
+        name = self._left.new_call()
+        request.parameters[CALL].string_param = name
+        return name
+
+    def _leave(self, name: str, call: Any, answer: Any) -> None:
+        if self._left is None:
+            call.cancel()
+        else:
+            if name:
+                self._left.tell(name)
+            self._let_end(name, call, answer)
+
+    def _let_end(self, name: str, call: Any, answer: Any) -> None:
+        ending = asyncio.create_task(self._read_to_end(name, call, answer))
+        self._ending.add(ending)
+        ending.add_done_callback(self._ending.discard)
+
+    async def _read_to_end(self, name: str, call: Any, answer: Any) -> None:
+        try:
+            with contextlib.suppress(grpc.aio.AioRpcError, asyncio.TimeoutError):
+                await asyncio.wait_for(_rest(call, answer), _END_S)
+        finally:
+            if self._left:
+                self._left.forget(name)
+
+
+async def _answer(call: Any) -> Any:
+    return await call
+
+
+async def _rest(call: Any, answer: Any) -> None:
+    """Reads on from the ``answer`` that is awaited."""
+    while await answer is not grpc.aio.EOF and not call.done():
+        answer = call.read()
+
+
+@contextlib.contextmanager
+def errors_translated() -> Iterator[None]:
+    """Raises ApiError for gRPC's."""
+    try:
+        yield
+    except grpc.aio.AioRpcError as error:
+        raise of_status(error.code(), error.details() or "") from None

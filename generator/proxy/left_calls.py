@@ -1,0 +1,41 @@
+"""Tells the models on this machine which calls nobody waits for any more.
+
+A call that is left is not cancelled at tritonserver, which before 25.06 dies of calls that are
+cancelled as they end, and up to 26.08 takes no stream any more after one that is cancelled at its
+start. Its model finds its file instead, and answers it at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+from pathlib import Path
+
+
+class LeftCalls:
+    """The files of the calls of one port; ``prefix`` is what their paths begin with."""
+
+    def __init__(self, prefix: str) -> None:
+        self._prefix = prefix
+        self._told: set[str] = set()
+
+    def new_call(self) -> str:
+        """A call's value of the parameter ``CALL``, which nobody can guess."""
+        return secrets.token_hex(16)
+
+    def tell(self, call: str) -> None:
+        """Nobody waits for it any more."""
+        self._told.add(call)
+        with contextlib.suppress(OSError):  # then it runs to its end
+            os.close(os.open(self._path(call), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
+
+    def forget(self, call: str) -> None:
+        """It has ended."""
+        if call in self._told:
+            self._told.remove(call)
+            with contextlib.suppress(OSError):
+                self._path(call).unlink()
+
+    def _path(self, call: str) -> Path:
+        return Path(f"{self._prefix}{call}")

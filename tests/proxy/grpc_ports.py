@@ -1,0 +1,90 @@
+"""The public gRPC port in front of a fake tritonserver, in one event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+from tritonclient.grpc import model_config_pb2, service_pb2, service_pb2_grpc
+
+from generator.proxy.admin import GRPC_HEADER
+from generator.proxy.grpc_port.server import serve_grpc
+from generator.proxy.settings import EVERYBODY, ProxySettings
+from generator.spec.runtime_rules import CALL, EMPTY_FINAL
+from tests.support.triton import free_ports
+
+
+class Triton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[misc]
+    """Notes what it is asked; ``roles`` are those of its models by name."""
+
+    def __init__(self) -> None:
+        self.keys: list[Any] = []
+        self.told: list[bool] = []
+        self.left_calls = ""
+        self.named: list[bool] = []
+        self.roles: dict[str, str] = {}
+        self.num_waiting = self.num_left = self.num_cancelled = 0
+
+    async def RepositoryIndex(self, request: Any, context: Any) -> Any:  # noqa: N802
+        self.keys.append(dict(context.invocation_metadata()).get(GRPC_HEADER.decode()))
+        return service_pb2.RepositoryIndexResponse()
+
+    async def ModelStreamInfer(self, requests: Any, context: Any) -> AsyncIterator[Any]:  # noqa: N802
+        async for request in requests:
+            self.told.append(EMPTY_FINAL in request.parameters)
+            yield service_pb2.ModelStreamInferResponse()
+            await self._wait(request)
+
+    async def ModelInfer(self, request: Any, context: Any) -> Any:  # noqa: N802
+        await self._wait(request)
+        return service_pb2.ModelInferResponse()
+
+    async def ModelConfig(self, request: Any, context: Any) -> Any:  # noqa: N802
+        config = model_config_pb2.ModelConfig(name=request.name)
+        config.parameters["hf_triton_role"].string_value = self.roles.get(request.name, "")
+        return service_pb2.ModelConfigResponse(config=config)
+
+    async def _wait(self, request: Any) -> None:
+        """Until its caller has left, where it asks for that."""
+        self.named.append(CALL in request.parameters)
+        if "waits" not in request.parameters:
+            return
+        self.num_waiting += 1
+        try:
+            file = Path(f"{self.left_calls}{request.parameters[CALL].string_param}")
+            while not file.is_file():
+                await asyncio.sleep(0.01)
+            self.num_left += 1
+        except asyncio.CancelledError:
+            self.num_cancelled += 1
+            raise
+        finally:
+            self.num_waiting -= 1
+
+
+@contextlib.asynccontextmanager
+async def grpc_port(folder: Path, admin_key: str = "") -> AsyncIterator[tuple[Triton, Any]]:
+    """A fake behind the proxy, and the stub of a client."""
+    listen, triton, server = free_ports(), Triton(), grpc.aio.server()
+    socket, triton.left_calls = str(folder / "grpc:1"), f"{folder}/left_"
+    service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(triton, server)
+    server.add_insecure_port(f"unix:{socket}")
+    await server.start()
+    ports = (listen.http_port, listen.metrics_port, listen.grpc_port)
+    settings = ProxySettings(
+        "127.0.0.1", *ports, "", "", socket, triton.left_calls, EVERYBODY, admin_key
+    )
+    stop, ready = asyncio.Event(), asyncio.Event()
+    serving = asyncio.create_task(serve_grpc(settings, stop, ready.set))
+    await ready.wait()
+    try:
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{listen.grpc_port}") as channel:
+            yield triton, service_pb2_grpc.GRPCInferenceServiceStub(channel)
+    finally:
+        stop.set()
+        await serving
+        await server.stop(0)

@@ -1,0 +1,87 @@
+"""Calls of gRPC that are left: tritonserver before 25.06 dies of those that are cancelled as they
+end, so that the model is told instead.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tritonclient.grpc import service_pb2
+
+from generator.proxy.grpc_port.our_models import OurModels
+from generator.proxy.left_calls import LeftCalls
+from tests.proxy.grpc_ports import grpc_port
+
+
+def asked(model: str, **parameters: bool) -> Any:
+    request = service_pb2.ModelInferRequest(model_name=model)
+    for name, value in parameters.items():
+        request.parameters[name].bool_param = value
+    return request
+
+
+async def becomes(true: Callable[[], Any]) -> bool:
+    end_s = time.monotonic() + 60
+    while not true() and time.monotonic() < end_s:
+        await asyncio.sleep(0.01)
+    return bool(true())
+
+
+@pytest.mark.parametrize("method", ["ModelInfer", "ModelStreamInfer"])
+async def test_a_call_that_is_left_is_ended_by_its_model(method: str, tmp_path: Path) -> None:
+    async with grpc_port(tmp_path) as (triton, stub):
+        triton.roles = {"ours": "engine"}
+        while True not in triton.named:  # Triton is asked beside the first call
+            await stub.ModelInfer(asked("ours"))
+        request = asked("ours", waits=True)
+        ask = getattr(stub, method)
+        calls = [ask(request if method == "ModelInfer" else iter([request])) for _ in range(3)]
+        assert await becomes(lambda: triton.num_waiting == 3)
+        assert not list(tmp_path.glob("left_*"))
+        for call in calls:
+            call.cancel()
+        assert await becomes(lambda: triton.num_left == 3)
+        assert await becomes(lambda: not list(tmp_path.glob("left_*"))), "they have ended"
+        assert not triton.num_cancelled
+
+
+async def test_a_model_that_is_not_ours_gets_no_parameter_more(tmp_path: Path) -> None:
+    async with grpc_port(tmp_path) as (triton, stub):
+        triton.roles = {"theirs": "", "vllm": "vllm", "ours": "whole"}
+        while True not in triton.named:
+            for model in ("theirs", "vllm", "ours"):
+                await stub.ModelInfer(asked(model))
+        assert {index % 3 for index, named in enumerate(triton.named) if named} == {2}
+
+
+async def test_a_model_is_asked_about_again_after_a_while() -> None:
+    now_s, ours, found = 0.0, True, list[str]()
+
+    async def ask(model: str) -> bool:
+        found.append(model)
+        return ours
+
+    tasks = list[asyncio.Task[None]]()
+    models = OurModels(ask, lambda work: tasks.append(asyncio.create_task(work)), lambda: now_s)
+    assert not models.have("a")
+    await asyncio.gather(*tasks)
+    assert models.have("a")
+    now_s, ours = 6.0, False
+    assert models.have("a"), "as long as nothing else is known"
+    await asyncio.gather(*tasks)
+    assert not models.have("a")
+    assert not models.have("a" * 256)
+    assert found == ["a", "a"]
+
+
+def test_a_port_that_can_make_no_file_lets_calls_run_to_their_end(tmp_path: Path) -> None:
+    left = LeftCalls(f"{tmp_path}/none/left_")
+    left.tell(left.new_call())
+    call = left.new_call()
+    left.tell(call)
+    left.forget(call)
