@@ -218,6 +218,7 @@ class Engine(ABC):
 
         Raises:
             OverloadedError: the queue has no room for them, or the engine is stopping or stuck.
+            RequestError: it never has room for so many.
         """
         with self.thread.condition:
             try:
@@ -285,15 +286,21 @@ class Engine(ABC):
             sequence.recipient.fail(error)
 
     def _check_room(self, num_sequences: int) -> None:
-        """Raises OverloadedError where so many more don't fit."""
+        """Raises OverloadedError where so many more don't fit, RequestError where they never do."""
         max_queue_size, num_unfinished = self.setup.options.max_queue_size, self.num_unfinished
-        room = self.max_num_seqs + max_queue_size - num_unfinished
+        most = self.max_num_seqs + max_queue_size
+        parts = f"max_num_seqs {self.max_num_seqs} + max_queue_size {max_queue_size}"
+        if num_sequences > most:
+            raise RequestError(
+                f"n: got {num_sequences} sequences, n of each prompt, allowed: at most {most} in "
+                f"one request ({parts})"
+            )
+        room = most - num_unfinished
         if num_sequences > room:
             self.thread.check_running()  # the graver reason
             raise OverloadedError(
                 f"the queue is full: {num_unfinished} sequences run or wait and {room} more fit "
-                f"(max_num_seqs {self.max_num_seqs} + max_queue_size {max_queue_size}), got "
-                f"{num_sequences}: try again later"
+                f"({parts}), got {num_sequences}: try again later"
             )
 
     def _end(

@@ -75,6 +75,16 @@ def test_a_full_queue_refuses_with_all_numbers_and_takes_again_later(
     assert answers.completion(5).token_ids == answers.completion(0).token_ids
 
 
+def test_more_sequences_than_ever_fit_are_the_requests_own_fault(engine: InFlightEngine) -> None:
+    answers = Answers()
+    with pytest.raises(RequestError) as raised:
+        engine.submit([answers.sequence(number, [5, 6], max_tokens=3) for number in range(6)])
+    assert str(raised.value) == (
+        "n: got 6 sequences, n of each prompt, allowed: at most 5 in one request (max_num_seqs 2 + "
+        "max_queue_size 3)"
+    )
+
+
 def test_a_failing_step_answers_all_and_the_engine_goes_on(engine: InFlightEngine) -> None:
     forward, answers = engine.runner.forward, Answers()
 
