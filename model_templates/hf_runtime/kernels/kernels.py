@@ -365,23 +365,6 @@ def _gelu_tanh(x: Any) -> Any:
 
 
 @njit(fastmath=True, error_model="numpy")
-def _activated(a: Any, x: Any, is_tanh: Any) -> None:
-    """2 rows, 3 size, 4 x (rows, size), changed in place. Numba compiles one branch of ``is_tanh``,
-    which is None or not.
-    """
-    take_wide_vectors()
-    rows, size = a[2], a[3]
-    while True:
-        row = take(a, 0)
-        if row >= rows:
-            break
-        at = row * size
-        for i in range(at, at + size):
-            value = load(x, i)
-            store(x, i, _gelu(value) if is_tanh is None else _gelu_tanh(value))
-
-
-@njit(fastmath=True, error_model="numpy")
 def _gelu_mul(a: Any, x: Any, out: Any) -> None:
     """As silu_mul, with GELU in place of SiLU."""
     take_wide_vectors()
@@ -753,22 +736,6 @@ def _wide_norm_bfloat16(a: Any) -> None:
     _wide_norm(a, bfloat16_at(a[6]), bfloat16_at(a[7]), bfloat16_at(a[10]))
 
 
-def _gelu_float32(a: Any) -> None:
-    _activated(a, float32_at(a[4]), None)
-
-
-def _gelu_bfloat16(a: Any) -> None:
-    _activated(a, bfloat16_at(a[4]), None)
-
-
-def _gelu_tanh_float32(a: Any) -> None:
-    _activated(a, float32_at(a[4]), 1)
-
-
-def _gelu_tanh_bfloat16(a: Any) -> None:
-    _activated(a, bfloat16_at(a[4]), 1)
-
-
 def _gelu_mul_float32(a: Any) -> None:
     _gelu_mul(a, float32_at(a[4]), float32_at(a[5]))
 
@@ -846,10 +813,6 @@ ENTRIES: dict[tuple[str, str], Callable[[Any], None]] = {
     ("norm", "bfloat16"): _norm_bfloat16,
     ("wide_norm", "float32"): _wide_norm_float32,
     ("wide_norm", "bfloat16"): _wide_norm_bfloat16,
-    ("gelu", "float32"): _gelu_float32,
-    ("gelu", "bfloat16"): _gelu_bfloat16,
-    ("gelu_tanh", "float32"): _gelu_tanh_float32,
-    ("gelu_tanh", "bfloat16"): _gelu_tanh_bfloat16,
     ("gelu_mul", "float32"): _gelu_mul_float32,
     ("gelu_mul", "bfloat16"): _gelu_mul_bfloat16,
     ("gelu_tanh_mul", "float32"): _gelu_tanh_mul_float32,
