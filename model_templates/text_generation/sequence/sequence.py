@@ -6,6 +6,7 @@ import random
 import time
 from array import array
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
 
 from hf_runtime.errors import (
@@ -163,14 +164,17 @@ class Sequence:
     first_token_s: float | None = None
 
     def __post_init__(self) -> None:
-        """Gives the sequence its own random numbers, so that a seed reproduces whatever else is in
-        the batch.
-        """
-        self._random = random.Random(self.params.seed)
         self._uniforms: list[float] = []  # not used yet
         self._num_used = 0
         self._new_tokens: list[Token] = []
         self.num_prefill_tokens = self.num_prompt_tokens
+
+    @cached_property
+    def _random(self) -> random.Random:
+        """The sequence's own, so that a seed reproduces whatever else is in the batch; made for the
+        first token that is drawn, because greedy ones need none.
+        """
+        return random.Random(self.params.seed)
 
     @property
     def num_prompt_tokens(self) -> int:
