@@ -139,6 +139,18 @@ def test_a_request_reaches_the_engine_and_its_answer_comes_back(
     assert error.texts == ["INTERNAL", "internal error: ValueError"]
 
 
+def test_a_request_that_comes_byte_by_byte_arrives(
+    listener: EngineListener, taken: list[ForwardedRequest], identity: str
+) -> None:
+    with Peer(identity) as peer:
+        for byte in LinkRequest({"seed": np.array([7])}, "{}", ["text_output"], "r-1").encode(3):
+            peer.socket.sendall(bytes([byte]))
+        assert eventually(lambda: len(taken) == 1)
+    seed = taken[0].tensor("seed")
+    assert seed is not None
+    assert (seed.as_numpy().tolist(), taken[0].request_id) == ([7], "r-1")
+
+
 def test_an_answer_too_large_is_an_error(
     listener: EngineListener,
     taken: list[ForwardedRequest],
