@@ -42,9 +42,11 @@ def test_linear_layers_are_quantized_joined_and_fused(
     setup, _ = load_setup(served, Options(), TextClassification, CPU)
     scene = random_encodings(setup)
     expected = [reference_forward(setup, encoding) for encoding in scene]
+    allowed = tolerance_of(setup.model)
+    assert allowed == {"int8": 0.08, "int8_dynamic": 0.25}[method]
     runner = torch_runner(setup, served, Options())
     assert isinstance(runner, FusedRunner)
-    assert largest_difference(runner.forward(scene), expected) < tolerance_of(setup.model)
+    assert largest_difference(runner.forward(scene), expected) < allowed
     whole = dataclasses.replace(served, quantization=None)
     exact, _ = load_setup(whole, Options(), TextClassification, CPU)
     expected = [reference_forward(exact, encoding) for encoding in scene]
