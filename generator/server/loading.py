@@ -56,6 +56,7 @@ class ModelLoader:
         self._engines: dict[str, str] = {}  # front -> engine
         self._parts: dict[str, str] = {}  # engine or step -> model
         self._load_lock = threading.Lock()
+        self._next_load_s = 0.0
         self._outcomes: queue.SimpleQueue[Loaded] = queue.SimpleQueue()
 
     def begin(self, models: Iterable[str]) -> None:
@@ -107,7 +108,8 @@ class ModelLoader:
     def _load(self, model: str) -> str | None:
         """The reason in one line where it fails."""
         with self._load_lock:
-            time.sleep(_LOADS_APART_S)
+            time.sleep(max(0.0, self._next_load_s - time.monotonic()))
+            self._next_load_s = time.monotonic() + _LOADS_APART_S
         try:
             failure = self._api.load(model)
             ready = failure is None and self._is_ready(model)

@@ -169,7 +169,7 @@ class TritonServer:
                     return
             if time.monotonic() > deadline:
                 raise ServerError(self.exit_message("tritonserver does not answer"))
-            time.sleep(0.05)
+            time.sleep(0.02)
 
     def next_outcome(self, timeout_s: float) -> Loaded | None:
         """As ModelLoader's. Raises ServerError when the server dies."""

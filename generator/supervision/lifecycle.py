@@ -121,6 +121,7 @@ def _serve_until_stopped(
     healer = _healer(server, served, health, options)
     supervisor = Supervisor(server, served, health, healer, options, children)
     try:
+        supervisor.begin_to_load()
         children.wait_until_they_listen()
         with _watching(server, options, supervisor):
             supervisor.run()

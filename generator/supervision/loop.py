@@ -90,10 +90,9 @@ class Supervisor:
         return self._has_served
 
     def run(self) -> NoReturn:
-        """Raises ServerError if no model is left to serve, or a server that has never served dies
-        too often.
+        """Looks after what ``begin_to_load`` began. Raises ServerError if no model is left to
+        serve, or a server that has never served dies too often.
         """
-        self._begin_to_load()
         while True:
             outcome = self._server.loader.next_outcome(_LOOK_EVERY_S)
             try:
@@ -126,7 +125,8 @@ class Supervisor:
             time.sleep(min(left_s, _LOOK_EVERY_S))
             self._children.revive(self._health, say)
 
-    def _begin_to_load(self) -> None:
+    def begin_to_load(self) -> None:
+        """Begins to load all models."""
         models = self._served.names()
         what = "is up again, loading" if self._has_served else "is up, loading"
         say(f"tritonserver {what} {counted(len(models))}: {', '.join(models)}")
@@ -293,7 +293,7 @@ class Supervisor:
         self._health.server_restarted()
         self._health.set_server_up(True)
         self._healer.begin()
-        self._begin_to_load()
+        self.begin_to_load()
 
 
 def with_short_timeout(api: ServerApi) -> ServerApi:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import triton_python_backend_utils as pb_utils
-from hf_runtime import log
+from hf_runtime import collect_normally, log
 from hf_runtime.heartbeat import Heartbeat
 
 from .forwarding import Front
@@ -23,6 +23,7 @@ class TritonPythonModel:
 
     def initialize(self, args: dict[str, str]) -> None:
         """Starts to look for engines; there need not be one yet."""
+        collect_normally()
         name = args["model_name"]
         log.begin(name)
         path = Path(args["model_repository"], args["model_version"], "model.json")

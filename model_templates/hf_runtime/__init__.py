@@ -22,12 +22,28 @@ from pathlib import Path
 if "OMP_WAIT_POLICY" not in os.environ:
     os.environ.setdefault("GOMP_SPINCOUNT", "5000")
 
+# The folder of the model version whose process this is: the command line names its model.py.
+version_folder: Path | None = None
 # Triton makes the memory through which prompts pass readable to every user of the machine; its
 # name is the second argument of a model's process.
 with contextlib.suppress(OSError, ValueError):
-    _program, _, _region, _ = Path("/proc/self/cmdline").read_text().split("\0", 3)
+    _program, _model_file, _region, _ = Path("/proc/self/cmdline").read_text().split("\0", 3)
     if _program.endswith("triton_python_backend_stub"):
+        version_folder = Path(_model_file).parent
         Path("/dev/shm", _region).chmod(0o600)  # noqa: S108
+
+# What is imported stays: looking through it for garbage again and again, as it grows, takes a tenth
+# of an import. ``collect_normally`` ends that.
+_THRESHOLDS = gc.get_threshold()
+if version_folder is not None:
+    gc.set_threshold(100_000)
+
+
+def collect_normally() -> None:
+    """Has garbage collected as Python does by itself, but not among what is imported so far."""
+    gc.freeze()
+    gc.set_threshold(*_THRESHOLDS)
+
 
 # Where torchao is installed, transformers imports it for every model, and without a GPU it warns of
 # kernels for one; bitsandbytes warns of every layer's input at every step.

@@ -14,7 +14,7 @@ from hf_encoder.runners.runner import (
     reference_forward,
     tolerance_of,
 )
-from hf_runtime.devices import prepacked_linear
+from hf_runtime.devices import layout_times
 from hf_runtime.devices.device import Placement
 from hf_runtime.devices.linear_layouts import PrepackedLinear
 from text_classification.classification import TextClassification
@@ -33,7 +33,7 @@ def test_linear_layers_are_quantized_joined_and_fused(
     method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        prepacked_linear, "_seconds", lambda run, *_: 2.0 - isinstance(run, PrepackedLinear)
+        layout_times, "seconds_of", lambda run, *_: 2.0 - isinstance(run, PrepackedLinear)
     )
     files = tiny_encoder("bert", "AutoModelForSequenceClassification", tmp_path / "model")
     served = dataclasses.replace(

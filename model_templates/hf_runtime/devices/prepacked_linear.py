@@ -10,7 +10,8 @@ layouts pack it once:
   a float16 exactly, as in a float16 checkpoint, so nothing is rounded.
 
 Which is faster differs by processor and shape, so each shape is timed, with its weight out of the
-processor's caches as it is among the model's other weights, and the fastest layout is kept.
+processor's caches as it is among the model's other weights, and the fastest layout is taken. Times
+that nothing disturbed are kept for the machine's next models.
 Layers that share their input (query, key and value; gate and up) become one: fewer starts of the
 thread team, which take 10 % of a step where a weight is read for a single row.
 
@@ -20,8 +21,6 @@ are in linear_layouts.py.
 
 from __future__ import annotations
 
-import statistics
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -29,10 +28,10 @@ import torch
 from torch import nn
 
 from .int8_linear import Int8Linear
+from .layout_times import LayoutTimes
 from .linear_layouts import Float16StoredLinear, PrepackedLinear, is_int8
 
 _ROWS = (1, 32)  # decode of one sequence, decode of many: the shapes that generation lives on
-_REPEATS = 4
 _MOST_OTHER_BYTES = 2**26  # more than a core keeps in its caches
 # Joined layers save calls, and compiled loops the copying of their outputs into one.
 _JOINING_SAVES = 1.1
@@ -136,6 +135,7 @@ def prepack(model: nn.Module, rows: tuple[int, ...] = _ROWS) -> int:
             if linear is not None:
                 setattr(parent, layer.name, linear)
                 replaced += 1
+    choice.times.keep()
     return replaced
 
 
@@ -151,8 +151,7 @@ class _Choice:
     """Times each kind of layer once in each form and remembers the seconds."""
 
     def __init__(self, rows: tuple[int, ...], others: torch.Tensor) -> None:
-        self._rows, self._others = rows, others
-        self._seconds: dict[tuple[object, ...], float] = {}
+        self.times = LayoutTimes(rows, others)
         self._joins: dict[tuple[object, ...], bool] = {}
 
     def packed(self, layer: _Layer) -> PrepackedLinear | None:
@@ -177,13 +176,13 @@ class _Choice:
         """The fastest form of these layers as one, and its seconds; infinite where none works."""
         fastest: tuple[PrepackedLinear | None, float] = (None, float("inf"))
         forms = _INT8_FORMS if is_int8(layers[0].weight) else _FORMS
-        keys = {form: (form, *(layer.key for layer in layers)) for form in forms}
-        for form in sorted(forms, key=lambda form: self._seconds.get(keys[form], 0.0)):
-            if self._seconds.get(keys[form], 0.0) >= fastest[1]:
+        keys = {form: repr((form.__name__, *(layer.key for layer in layers))) for form in forms}
+        for form in sorted(forms, key=lambda form: self.times.known(keys[form])):
+            if self.times.known(keys[form]) >= fastest[1]:
                 continue
             try:
                 linear = _joined(layers, form)
-                seconds = self._timed(keys[form], linear, layers[0])
+                seconds = self.times.of(keys[form], linear, layers[0].weight)
             except (AttributeError, RuntimeError):
                 continue  # this build of torch, or this weight, does not allow the form
             if seconds < fastest[1]:
@@ -194,12 +193,7 @@ class _Choice:
         return min(self._plain_seconds(layer), self._fastest([layer])[1])
 
     def _plain_seconds(self, layer: _Layer) -> float:
-        return self._timed(("plain", layer.key), layer.module, layer)
-
-    def _timed(self, key: tuple[object, ...], run: nn.Module, layer: _Layer) -> float:
-        if key not in self._seconds:
-            self._seconds[key] = _seconds(run, layer.weight, self._rows, self._others)
-        return self._seconds[key]
+        return self.times.of(repr(("plain", layer.key)), layer.module, layer.weight)
 
 
 def _joined(layers: list[_Layer], form: type[PrepackedLinear]) -> PrepackedLinear:
@@ -236,28 +230,3 @@ def _linear_weight(module: nn.Module) -> tuple[torch.Tensor | None, torch.Tensor
     if type(weight) not in (torch.Tensor, nn.Parameter) and not is_int8(weight):
         return None, None  # quantized in a way that is not ours to read
     return weight, bias if isinstance(bias, torch.Tensor) else None
-
-
-@torch.inference_mode()
-def _seconds(
-    run: nn.Module, weight: torch.Tensor, rows: tuple[int, ...], others: torch.Tensor
-) -> float:
-    """The geometric mean over the numbers of rows, so that a gain for one row weighs as much as one
-    for many, of the best of a few runs; ``weight`` is (out, in), ``others`` as in ``_once``.
-    """
-    best = []
-    for num_rows in rows:
-        x = torch.ones(1, num_rows, weight.shape[1], dtype=weight.dtype)
-        run(x)
-        best.append(min(_once(run, x, others) for _ in range(_REPEATS)))
-    return statistics.geometric_mean(best)
-
-
-def _once(run: nn.Module, x: torch.Tensor, others: torch.Tensor) -> float:
-    """Seconds of one run after ``others``, as many bytes as the model's weights, were touched: what
-    a cache does not hold beside them, it does not hold when the model runs either.
-    """
-    others.add_(1)
-    start = time.perf_counter()
-    run(x)
-    return time.perf_counter() - start

@@ -11,11 +11,7 @@ from __future__ import annotations
 import hashlib
 import importlib
 import os
-import stat
 import sys
-import tempfile
-from collections.abc import Iterator
-from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -23,6 +19,7 @@ from typing import Any
 
 from hf_runtime import log
 from hf_runtime.errors import reason
+from hf_runtime.private_folders import private_folders
 
 from .thread_team import Kernel
 
@@ -77,34 +74,6 @@ def _load_package() -> tuple[str, bool]:
     return _packaged(Path(__file__).parent, digest), False
 
 
-def private_folders(name: str) -> Iterator[Path]:
-    """Folders of that name where compiled code may be kept: nobody else can write there."""
-    for folder in _cache_folders():
-        if _is_made_private(folder / name):
-            yield folder / name
-
-
-def _cache_folders() -> Iterator[Path]:
-    """Where code may be kept; not all users have a home, nor all machines a folder for others."""
-    user = os.getuid() if hasattr(os, "getuid") else "user"
-    with suppress(RuntimeError):
-        home = os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()
-        yield Path(home) / "hf-triton" / "kernels"
-    with suppress(OSError):
-        yield Path(tempfile.gettempdir()) / f"hf-triton-kernels-{user}"
-
-
-def _is_made_private(path: Path) -> bool:
-    """Makes a folder; False where that can't be, or others could change what is in it."""
-    try:
-        for folder in (path.parent, path):
-            # one by one: the mode is not that of parents made on the way
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        return _is_private(path.parent) and _is_private(path)
-    except (OSError, RuntimeError):
-        return False
-
-
 def _is_copy(path: Path, source: bytes) -> bool:
     """Puts ``source`` at ``path``; False where that can't be."""
     try:
@@ -115,14 +84,6 @@ def _is_copy(path: Path, source: bytes) -> bool:
     except OSError:
         return False
     return True
-
-
-def _is_private(folder: Path) -> bool:
-    status = folder.lstat()
-    if not stat.S_ISDIR(status.st_mode) or not os.access(folder, os.W_OK):
-        return False
-    is_ours = not hasattr(os, "getuid") or status.st_uid == os.getuid()
-    return is_ours and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
 
 
 def _packaged(folder: Path, digest: str) -> str:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from hf_runtime.kernels.kernel_loading import private_folders
+from hf_runtime.private_folders import private_folders
 
 from ..kv.pages import PAGE_SIZE
 

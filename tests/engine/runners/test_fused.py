@@ -20,6 +20,7 @@ from hf_runtime.fused.parts import UnsupportedLayersError
 from hf_runtime.kernels import kernel_loading, thread_team
 from hf_runtime.kernels.kernel_loading import load_kernel
 from hf_runtime.kernels.thread_team import ThreadTeam, bits_of
+from hf_runtime.private_folders import is_made_private
 from text_generation.fused.runner import FusedRunner
 from text_generation.in_flight import runner_selection
 from text_generation.in_flight.engine import InFlightEngine
@@ -443,15 +444,15 @@ def test_a_folder_that_others_can_write_to_is_not_run_from(tmp_path: Path) -> No
     folder = tmp_path / "kernels"
     folder.mkdir(mode=0o777)
     folder.chmod(0o777)
-    assert not kernel_loading._is_made_private(folder / "0")
+    assert not is_made_private(folder / "0")
     folder.chmod(0o755)
-    assert kernel_loading._is_made_private(folder / "0")
+    assert is_made_private(folder / "0")
 
 
 def test_where_others_of_a_group_may_write_the_folder_is_private(tmp_path: Path) -> None:
     before = os.umask(0o002)
     try:
-        assert kernel_loading._is_made_private(tmp_path / "new" / "kernels" / "0")
+        assert is_made_private(tmp_path / "new" / "kernels" / "0")
     finally:
         os.umask(before)
 

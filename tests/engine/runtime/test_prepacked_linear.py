@@ -4,14 +4,17 @@ missing or slower.
 
 from __future__ import annotations
 
+import itertools
 import weakref
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import hf_runtime
 import pytest
 import torch
-from hf_runtime.devices import prepacked_linear
+from hf_runtime.devices import layout_times
 from hf_runtime.devices.linear_layouts import Float16StoredLinear, PrepackedLinear
 from hf_runtime.devices.prepacked_linear import LinearPart, prepack
 from text_generation.in_flight.engine import InFlightEngine
@@ -38,7 +41,7 @@ def always_faster(monkeypatch: pytest.MonkeyPatch) -> None:
     def seconds(run: object, *_: object) -> float:
         return 1.0 if isinstance(run, PrepackedLinear) else 2.0
 
-    monkeypatch.setattr(prepacked_linear, "_seconds", seconds)
+    monkeypatch.setattr(layout_times, "seconds_of", seconds)
 
 
 def half_exact(linear: nn.Linear) -> nn.Linear:
@@ -163,10 +166,51 @@ def test_each_shape_is_timed_once_and_replaced_where_it_gains(
         timed.append(timed_layer)
         return 1.0 if isinstance(timed_layer, PrepackedLinear) else plain_s
 
-    monkeypatch.setattr(prepacked_linear, "_seconds", seconds)
+    monkeypatch.setattr(layout_times, "seconds_of", seconds)
     model = nn.Sequential(nn.Linear(8, 8), nn.Sequential(nn.Linear(8, 8), nn.ReLU()))
     assert prepack(model) == replaced
     assert len(timed) == 2  # two forms of one shape; these weights are not float16
+
+
+@pytest.fixture
+def model_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """Makes this the process of a model, which keeps what it works out -> where it does."""
+    monkeypatch.setattr(hf_runtime, "version_folder", tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return tmp_path
+
+
+@needs_onednn
+def test_a_shape_is_timed_once_on_a_machine_and_again_where_the_times_are_damaged(
+    monkeypatch: pytest.MonkeyPatch, model_process: Path
+) -> None:
+    timed = []
+
+    def seconds(timed_layer: object, *_: object) -> float:
+        timed.append(timed_layer)
+        return 1.0 if isinstance(timed_layer, PrepackedLinear) else 2.0
+
+    monkeypatch.setattr(layout_times, "seconds_of", seconds)
+    monkeypatch.setattr(layout_times, "num_interruptions", lambda: 0)
+    counts = []
+    for damage in (b"", b"", b"{", b""):
+        for file in model_process.rglob("layouts/*") if damage else ():
+            file.write_bytes(damage)
+        timed.clear()
+        assert prepack(nn.Sequential(nn.Linear(8, 8))) == 1
+        counts.append(len(timed))
+    assert counts == [2, 0, 2, 0]
+
+
+@needs_onednn
+def test_times_of_a_busy_machine_are_not_kept(
+    monkeypatch: pytest.MonkeyPatch, model_process: Path
+) -> None:
+    interruptions = itertools.count(step=10)
+    monkeypatch.setattr(layout_times, "seconds_of", lambda *_: 1.0)
+    monkeypatch.setattr(layout_times, "num_interruptions", lambda: next(interruptions))
+    prepack(nn.Sequential(nn.Linear(8, 8)))
+    assert not [*model_process.rglob("layouts/*")]
 
 
 class Branches(nn.Module):

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from hf_runtime.devices import int8_linear, prepacked_linear, row_quantization
+from hf_runtime.devices import int8_linear, layout_times, row_quantization
 from hf_runtime.devices.device import Placement
 from hf_runtime.devices.int8_linear import Int8Linear
 from hf_runtime.devices.linear_layouts import PrepackedLinear
@@ -56,7 +56,7 @@ def always_faster(monkeypatch: pytest.MonkeyPatch) -> None:
     def seconds(run: object, *_: object) -> float:
         return 1.0 if isinstance(run, PrepackedLinear) else 2.0
 
-    monkeypatch.setattr(prepacked_linear, "_seconds", seconds)
+    monkeypatch.setattr(layout_times, "seconds_of", seconds)
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,104 @@
+"""Times layouts of linear layers, and keeps the times for the machine's next models. Knows none of
+the layouts but their files, which are part of what a time depends on.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import resource
+import statistics
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from .. import kept
+
+_KIND = "layouts"
+_REPEATS = 4
+# How often in a second others may take a core from this process where times are to be trusted: one
+# busy process does so a hundred times and more.
+_MOST_INTERRUPTIONS = 30
+_CODE = ("layout_times.py", "linear_layouts.py", "int8_linear.py", "prepacked_linear.py")
+_VARIABLES = ("OMP_", "GOMP_", "KMP_", "MKL_", "DNNL_", "ONEDNN_")  # of the environment
+_PROCESSOR = ("model name", "stepping", "cache size", "flags", "CPU", "Features")  # x86's, ARM's
+
+
+class LayoutTimes:
+    """The seconds that kinds of layers take in their layouts, for these numbers of rows and
+    ``others`` (seconds_of's), by a text that names both.
+    """
+
+    def __init__(self, rows: tuple[int, ...], others: torch.Tensor) -> None:
+        self._rows, self._others = rows, others
+        self._conditions = _conditions(rows, len(others))
+        self._seconds: dict[str, float] = kept.read(_KIND, self._conditions) or {}
+        self._num_known = len(self._seconds)
+        self._timed_s, self._num_interruptions = 0.0, 0
+
+    def known(self, key: str) -> float:
+        """0 where they are not known yet."""
+        return self._seconds.get(key, 0.0)
+
+    def of(self, key: str, run: nn.Module, weight: torch.Tensor) -> float:
+        """Known, or those of ``run``, a layer of ``weight`` (out, in)."""
+        if key not in self._seconds:
+            begun_s, num_before = time.perf_counter(), num_interruptions()
+            self._seconds[key] = seconds_of(run, weight, self._rows, self._others)
+            self._timed_s += time.perf_counter() - begun_s
+            self._num_interruptions += num_interruptions() - num_before
+        return self._seconds[key]
+
+    def keep(self) -> None:
+        """Keeps what it has timed, if nothing disturbed it."""
+        is_quiet = self._num_interruptions <= max(1.0, _MOST_INTERRUPTIONS * self._timed_s)
+        if is_quiet and len(self._seconds) > self._num_known:
+            others: dict[str, float] = kept.read(_KIND, self._conditions) or {}
+            kept.keep(_KIND, self._conditions, others | self._seconds)
+
+
+def num_interruptions() -> int:
+    """How often others have taken a core from this process so far."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
+
+
+def _conditions(rows: tuple[int, ...], num_other_bytes: int) -> tuple[Any, ...]:
+    """What a time depends on beside the layer: processor, threads, torch and our code."""
+    lines: tuple[str, ...] = ()
+    with suppress(OSError):
+        first, _, _ = Path("/proc/cpuinfo").read_text(encoding="utf-8").partition("\n\n")
+        lines = tuple(line for line in first.splitlines() if line.startswith(_PROCESSOR))
+    variables = tuple(sorted(pair for pair in os.environ.items() if pair[0].startswith(_VARIABLES)))
+    code = b"".join(Path(__file__).with_name(name).read_bytes() for name in _CODE)
+    threads = torch.get_num_threads()
+    processor = (lines, variables, torch.__version__, threads, hashlib.sha256(code).hexdigest())
+    return (*processor, rows, num_other_bytes)
+
+
+@torch.inference_mode()
+def seconds_of(
+    run: nn.Module, weight: torch.Tensor, rows: tuple[int, ...], others: torch.Tensor
+) -> float:
+    """The geometric mean over the numbers of rows, so that a gain for one row weighs as much as one
+    for many, of the best of a few runs; ``weight`` is (out, in), ``others`` as in ``_once``.
+    """
+    best = []
+    for num_rows in rows:
+        x = torch.ones(1, num_rows, weight.shape[1], dtype=weight.dtype)
+        run(x)
+        best.append(min(_once(run, x, others) for _ in range(_REPEATS)))
+    return statistics.geometric_mean(best)
+
+
+def _once(run: nn.Module, x: torch.Tensor, others: torch.Tensor) -> float:
+    """Seconds of one run after ``others``, as many bytes as the model's weights, were touched: what
+    a cache does not hold beside them, it does not hold when the model runs either.
+    """
+    others.add_(1)
+    start = time.perf_counter()
+    run(x)
+    return time.perf_counter() - start

@@ -1,0 +1,196 @@
+"""Leaves out of torch and transformers what a model doesn't run on a machine without a GPU: half of
+what importing them takes.
+
+torch's compiler is imported when something of it is first used: until then the decorators that mark
+functions for it remember them. Tensors over several processes are hidden as a build of torch
+without them hides them, packages that only some models need as if they were not installed. What
+transformers finds in the files of all its models, each time it is imported, is kept. Only releases
+that the tests have held are imported so.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from functools import partial
+from importlib import metadata
+from importlib.machinery import ModuleSpec, PathFinder
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from . import kept
+
+RELEASES = {"torch": ("2.13",), "transformers": ("5.20", "5.21", "5.22", "5.23")}
+_COMPILER = "torch._dynamo"
+_APART = ("_trace_wrapped_higher_order_op",)  # which transformers' masks import
+_MARKS = ("allow_in_graph", "assume_constant_result", "disable")
+_WHOLE = ("vllm", "torch-compile")  # engines that use what is left out
+# transformers imports them wherever they are installed.
+_OPTIONAL = ("accelerate", "torchao")
+# The keys of model.json with which a model may need them.
+_ASKING = (
+    *("adapters", "is_adapter", "draft_model", "quantization"),
+    *("trust_remote_code", "device_map", "hooks"),
+)
+
+
+class Deferred(ModuleType):
+    """A package whose code runs once something of it is asked for, other than the decorators of
+    functions that may come to be compiled: they return what they are given, and get it again then.
+    ``apart`` are modules of the package that need nothing else of it; of ``classes`` there are no
+    instances until it runs.
+    """
+
+    def __init__(
+        self, name: str, apart: tuple[str, ...] = (), classes: tuple[str, ...] = ()
+    ) -> None:
+        super().__init__(name)
+        self._classes = {one: type(one, (), {}) for one in classes}
+        spec = importlib.util.find_spec(name)
+        if spec is None or spec.loader is None:
+            raise ModuleNotFoundError(f"no module named {name}")
+        self.__spec__, self.__package__, self.__file__ = spec, name, spec.origin
+        self.__loader__ = self._loader = spec.loader
+        self._marked: list[tuple[str, Any]] = []
+        self._lock, self._has_begun = threading.RLock(), False
+        sys.modules[name] = self
+        self.__path__ = self._paths = list(spec.submodule_search_locations or ())
+        for module in apart:
+            importlib.import_module(f"{name}.{module}")
+        del self.__path__  # whoever imports another module of the package asks for it
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") and name != "__path__":
+            raise AttributeError(f"module '{self.__name__}' has no attribute '{name}'")
+        if name in _MARKS and not self._has_begun:
+            return partial(self._mark, name)
+        if name in self._classes and not self._has_begun:
+            return self._classes[name]
+        self._run()
+        return self.__getattribute__(name)
+
+    def _mark(self, name: str, function: Any = None, *_: Any, **options: Any) -> Any:
+        if function is None:
+            return partial(self._mark, name, **options)
+        self._marked.append((name, function))
+        return function
+
+    def _run(self) -> None:
+        with self._lock:
+            if self._has_begun:
+                return
+            self._has_begun, self.__path__ = True, self._paths
+            self._loader.exec_module(self)
+            for name, function in self._marked:
+                if name != "disable":  # which would return another function
+                    self.__getattribute__(name)(function)
+
+
+class _ScanKeeper:
+    """Finds the module of transformers that reads the files of all models, and has it keep what it
+    finds.
+    """
+
+    name, function = "transformers.utils.import_utils", "create_import_structure_from_path"
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """For Python's import."""
+        if name != self.name:
+            return None
+        sys.meta_path.remove(self)
+        spec = PathFinder.find_spec(name, path, target)
+        loader: Any = spec and spec.loader
+        if loader is None:
+            return None
+        run = loader.exec_module
+
+        def run_and_replace(module: ModuleType) -> None:
+            run(module)
+            scan = getattr(module, self.function, None)
+            if scan is not None:
+                setattr(module, self.function, partial(_kept_scan, scan))
+
+        loader.exec_module = run_and_replace
+        return spec
+
+
+def _kept_scan(scan: Callable[[Any], Any], path: Any) -> Any:
+    """What ``scan`` finds in a folder, or in that of a file; kept for the folder of all models."""
+    folder = Path(path)
+    folder = folder if folder.is_dir() else folder.parent
+    if folder.name != "models":
+        return scan(path)
+    key = (metadata.version("transformers"), str(folder), folder.stat().st_mtime_ns)
+    found = kept.read("imports", key)
+    if found is None:
+        found = scan(path)
+        kept.keep("imports", key, found)
+    return found
+
+
+def leave_out(version_folder: Path) -> None:
+    """Has transformers imported so from now on for the Triton model in that folder, if there is no
+    GPU.
+    """
+    try:
+        served = json.loads((version_folder / "model.json").read_text(encoding="utf-8"))
+        if served["options"].get("engine") in _WHOLE or not _are_known():
+            return
+        is_plain = _is_plain(version_folder.parent, served)
+    except (OSError, ValueError, LookupError, AttributeError, TypeError):
+        return  # whoever loads the model tells what is wrong with it
+    import torch
+
+    if torch.cuda.is_available() or _COMPILER in sys.modules:
+        return
+    torch.distributed.is_available = lambda: False
+    Deferred(_COMPILER, _APART)
+    _defer_algebra(torch)
+    sys.meta_path.insert(0, _ScanKeeper())
+    if is_plain:
+        for package in _OPTIONAL:
+            sys.modules.setdefault(package, None)  # type: ignore[arg-type]
+
+
+def _defer_algebra(torch: Any) -> None:
+    """Has torch import sympy for sizes that are symbols alone. It does so for every operator whose
+    Python runs on tensors without data, as a model is made of before its weights are read.
+    """
+    check = torch._check_with  # noqa: SLF001
+
+    def check_with(error_type: Any, condition: Any, message: Any) -> None:
+        if condition is not True:
+            check(error_type, condition, message)
+
+    torch._check_with = check_with  # noqa: SLF001
+    if "sympy" not in sys.modules:
+        Deferred("sympy", classes=("Basic",))
+
+
+def _are_known() -> bool:
+    try:
+        installed = {name: metadata.version(name).split(".") for name in RELEASES}
+    except metadata.PackageNotFoundError:
+        return False
+    return all(".".join(installed[name][:2]) in known for name, known in RELEASES.items())
+
+
+def _is_plain(folder: Path, served: dict[str, Any]) -> bool:
+    """Whether a model is sure to need no package that only some models need: nothing in model.json
+    asks for one, and its weights are there and not quantized.
+    """
+    if any(served.get(key) for key in _ASKING):
+        return False
+    if served["local"]:
+        configs = [folder / served["model"] / "config.json"]
+    else:
+        cache = folder.parent / served["public_name"] / "hf_cache"
+        configs = [*cache.glob("models--*/snapshots/*/config.json")]
+    texts = [path.read_text(encoding="utf-8") for path in configs]
+    return bool(texts) and not any("quantization_config" in text for text in texts)

@@ -1,0 +1,98 @@
+"""A model's process imports less of torch and transformers, and computes what it did."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from hf_runtime.quick_imports import RELEASES
+
+from tests.engine.tiny_models import tiny_model
+
+ROOT = Path(__file__).parents[3]
+SCRIPT = """
+import os, sys
+from pathlib import Path
+sys.path[:0] = ["model_templates"]
+import hf_runtime
+hf_runtime.version_folder = Path(sys.argv[1])
+os.environ["XDG_CACHE_HOME"] = sys.argv[1]
+from hf_runtime.quick_imports import leave_out
+leave_out(hf_runtime.version_folder)
+import torch
+from transformers import AutoModelForCausalLM
+model = AutoModelForCausalLM.from_pretrained(sys.argv[2]).eval()
+print(model(torch.tensor([[1, 2, 3]])).logits.sum().item())
+names = ("torch._dynamo.eval_frame", "torch.distributed.tensor", "sympy.core")
+names += ("accelerate", "torchao")
+print([name for name in names if sys.modules.get(name)])
+"""
+NO_GPU = pytest.mark.skipif(torch.cuda.is_available(), reason="with a GPU all is imported")
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("weights")
+    tiny_model("llama").save_pretrained(folder)
+    return folder
+
+
+def version_folder(folder: Path, weights: Path, **values: object) -> Path:
+    served = {"options": {}, "local": True, "model": str(weights), **values}
+    (folder / "model.json").write_text(json.dumps(served))
+    return folder
+
+
+def run(folder: Path, weights: Path, more: str = "") -> list[str]:
+    command = [sys.executable, "-c", SCRIPT + more, str(folder), str(weights)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    return done.stdout.splitlines()
+
+
+@NO_GPU
+def test_a_model_computes_the_same_without_what_it_does_not_need(
+    tmp_path: Path, weights: Path
+) -> None:
+    asks = """
+from sympy import Symbol
+torch._dynamo.reset()
+compiled = torch.compile(lambda x: x * 2, backend="eager")
+print(Symbol("x") + 1, compiled(torch.ones(1)).item(), "torch._dynamo.eval_frame" in sys.modules)
+"""
+    logits, imported, compiled = run(version_folder(tmp_path, weights), weights, asks)
+    own = tiny_model("llama")(torch.tensor([[1, 2, 3]])).logits.sum().item()
+    assert float(logits) == pytest.approx(own, abs=1e-4)
+    assert imported == "[]"
+    assert compiled == "x + 1 2.0 True"
+    assert [*tmp_path.rglob("imports/*")]
+
+
+@NO_GPU
+def test_an_engine_that_uses_the_compiler_gets_all(tmp_path: Path, weights: Path) -> None:
+    folder = version_folder(tmp_path, weights, options={"engine": "torch-compile"})
+    assert "torch._dynamo.eval_frame" in run(folder, weights)[1]
+
+
+def test_what_transformers_finds_in_its_files_is_found_again(tmp_path: Path, weights: Path) -> None:
+    again = """
+from transformers.utils.import_utils import create_import_structure_from_path as scan
+import transformers.models
+for path in (transformers.models.__file__, os.path.dirname(transformers.models.__file__)):
+    print(scan(path) == scan.args[0](path))
+"""
+    folder = version_folder(tmp_path, weights)
+    run(folder, weights)
+    assert run(folder, weights, again)[2:] == ["True", "True"]
+
+
+def test_the_releases_are_those_that_are_installed() -> None:
+    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    lowest, past = re.findall(r'"transformers>=5\.(\d+),<5\.(\d+)"', text)[0]
+    assert RELEASES["transformers"] == tuple(f"5.{n}" for n in range(int(lowest), int(past)))
+    (pinned,) = re.findall(r'"torch==(\d+\.\d+)\.', text)
+    assert RELEASES["torch"] == (pinned,)
