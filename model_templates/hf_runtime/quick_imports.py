@@ -28,7 +28,7 @@ RELEASES = {"torch": ("2.13",), "transformers": ("5.20", "5.21", "5.22", "5.23")
 _COMPILER = "torch._dynamo"
 _APART = ("_trace_wrapped_higher_order_op",)  # which transformers' masks import
 _MARKS = ("allow_in_graph", "assume_constant_result", "disable")
-_WHOLE = ("vllm", "torch-compile")  # engines that use what is left out
+_WHOLE = ("vllm", "torch-compile", "onnxruntime")  # engines that use what is left out
 # transformers imports them wherever they are installed.
 _OPTIONAL = ("accelerate", "torchao")
 # The keys of model.json with which a model may need them.
