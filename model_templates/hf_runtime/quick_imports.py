@@ -41,15 +41,11 @@ _ASKING = (
 class Deferred(ModuleType):
     """A package whose code runs once something of it is asked for, other than the decorators of
     functions that may come to be compiled: they return what they are given, and get it again then.
-    ``apart`` are modules of the package that need nothing else of it; of ``classes`` there are no
-    instances until it runs.
+    ``apart`` are modules of the package that need nothing else of it.
     """
 
-    def __init__(
-        self, name: str, apart: tuple[str, ...] = (), classes: tuple[str, ...] = ()
-    ) -> None:
+    def __init__(self, name: str, apart: tuple[str, ...] = ()) -> None:
         super().__init__(name)
-        self._classes = {one: type(one, (), {}) for one in classes}
         spec = importlib.util.find_spec(name)
         if spec is None or spec.loader is None:
             raise ModuleNotFoundError(f"no module named {name}")
@@ -68,8 +64,6 @@ class Deferred(ModuleType):
             raise AttributeError(f"module '{self.__name__}' has no attribute '{name}'")
         if name in _MARKS and not self._has_begun:
             return partial(self._mark, name)
-        if name in self._classes and not self._has_begun:
-            return self._classes[name]
         self._run()
         return self.__getattribute__(name)
 
@@ -151,26 +145,10 @@ def leave_out(version_folder: Path) -> None:
         return
     torch.distributed.is_available = lambda: False
     Deferred(_COMPILER, _APART)
-    _defer_algebra(torch)
     sys.meta_path.insert(0, _ScanKeeper())
     if is_plain:
         for package in _OPTIONAL:
             sys.modules.setdefault(package, None)  # type: ignore[arg-type]
-
-
-def _defer_algebra(torch: Any) -> None:
-    """Has torch import sympy for sizes that are symbols alone. It does so for every operator whose
-    Python runs on tensors without data, as a model is made of before its weights are read.
-    """
-    check = torch._check_with  # noqa: SLF001
-
-    def check_with(error_type: Any, condition: Any, message: Any) -> None:
-        if condition is not True:
-            check(error_type, condition, message)
-
-    torch._check_with = check_with  # noqa: SLF001
-    if "sympy" not in sys.modules:
-        Deferred("sympy", classes=("Basic",))
 
 
 def _are_known() -> bool:
