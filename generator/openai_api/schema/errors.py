@@ -54,7 +54,7 @@ def model_is_loading(name: str) -> ApiError:
 def served_elsewhere(name: str, task: str) -> ApiError:
     """The model is there, but no path of this port is for its task."""
     path = f"POST /v2/models/{name}/infer"
-    message = f"model: '{name}' is a {task} model; ask Triton's own HTTP port for it: {path}"
+    message = f"model: '{name}' is for the task {task}; ask Triton's own HTTP port for it: {path}"
     return ApiError(400, message, param="model")
 
 

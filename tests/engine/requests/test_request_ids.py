@@ -53,6 +53,9 @@ class _Request:
     def request_id(self) -> str:
         return "r\n7"
 
+    def parameters(self) -> str:
+        return ""
+
     def get_response_sender(self) -> _Request:
         return self
 
