@@ -9,7 +9,7 @@ import torch
 import transformers
 from hf_encoder.fused.runner import FusedRunner
 from hf_encoder.runners.packed_runner import PackedRunner
-from hf_encoder.runners.padded_runner import EqualLengthRunner
+from hf_encoder.runners.padded_runner import EqualLengthRunner, PaddedRunner
 from hf_encoder.runners.runner import (
     RunnerSetup,
     largest_difference,
@@ -100,6 +100,40 @@ def test_what_is_not_recognised_is_not_fused() -> None:
     with pytest.raises(UnsupportedLayersError):
         FusedRunner(setup)
     assert isinstance(select_runner(setup, (FusedRunner, PackedRunner)), PackedRunner)
+
+
+def test_padding_that_a_text_has_is_not_counted() -> None:
+    setup = tiny_setup("roberta")
+    texts = [Encoding([5, 1, 7, 1, 1, 9], None), Encoding([5, 6, 7], None)]
+    expected = [reference_forward(setup, text) for text in texts]
+    for runner in (FusedRunner(setup), PackedRunner(setup)):
+        assert largest_difference(runner.forward(texts), expected) < 2e-5
+
+
+@pytest.mark.parametrize("activation", ["relu6", "gelu_10"])
+def test_activations_that_clip_do(activation: str) -> None:
+    setup = tiny_setup("bert", hidden_act=activation)
+    with torch.no_grad():
+        setup.model.encoder.layer[0].intermediate.dense.weight.mul_(50)
+    texts = whole_texts(setup, (3, 17))
+    expected = [reference_forward(setup, text) for text in texts]
+    assert largest_difference(FusedRunner(setup).forward(texts), expected) < 2e-5
+
+
+def test_several_tables_of_types_are_refused() -> None:
+    setup = tiny_setup("layoutlm", type_vocab_size=1)
+    with pytest.raises(UnsupportedLayersError, match="several tables"):
+        FusedRunner(setup)
+
+
+def test_long_texts_do_not_change_the_angles_of_short_ones() -> None:
+    angles = {"short_factor": [1.0] * 8, "long_factor": [3.0] * 8, "rope_theta": 10000.0}
+    limit = {"rope_type": "longrope", "original_max_position_embeddings": 64, "factor": 8.0}
+    setup = tiny_setup("llama", **SHAPES["qwen3"], rope_parameters={**angles, **limit})
+    texts = whole_texts(setup, (60, 66))
+    expected = [reference_forward(setup, text) for text in texts]
+    runner = select_runner(setup, (FusedRunner, PackedRunner, PaddedRunner, EqualLengthRunner))
+    assert largest_difference(runner.forward(texts), expected) < 2e-5
 
 
 def test_deberta_attends_in_a_way_of_its_own() -> None:

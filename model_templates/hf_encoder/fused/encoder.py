@@ -11,7 +11,8 @@ from hf_runtime.fused.parts import Layer, Linear, Norm
 @dataclass(frozen=True)
 class Embedding:
     """``projection(norm(tokens(ids) + positions[i] + types[type]))``; what is None is not
-    there. ``positions`` are (the longest text, size), ``types`` (kinds of tokens, size).
+    there. ``positions`` are (those before the first and the longest text, size), ``types`` (kinds
+    of tokens, size).
     """
 
     tokens: Linear

@@ -84,17 +84,24 @@ def _embedding(model: Any, root: Call, first: Call, span: tuple[int, int]) -> Em
         if call is tokens or weight.shape[1] != total.shape[-1]:
             continue  # an embedding of something else shows where the sum is compared
         if same(call.inputs[0], given["position_ids"]):
-            positions = weight[span[0] : sum(span)].contiguous()
+            positions = _only(positions, weight[: sum(span)].contiguous())
         elif "token_type_ids" in given and same(call.inputs[0], given["token_type_ids"]):
-            types = weight
+            types = _only(types, weight)
         elif not call.inputs[0].any():
-            types = weight[:1]
+            types = _only(types, weight[:1])
         total = total + call.output
-    if positions is not None and len(positions) < span[1]:
-        raise UnsupportedLayersError(f"it has {len(positions)} positions for {span[1]} tokens")
+    if positions is not None and len(positions) < sum(span):
+        raise UnsupportedLayersError(f"it has {len(positions)} positions, not {sum(span)}")
     leaves = [leaf for call in calls for leaf in ([] if call.inner else call.leaves())]
     norm, projection = _after_embedding(total, leaves, first.input)
     return Embedding(tokens.module, positions, types, norm, projection)
+
+
+def _only(before: torch.Tensor | None, table: torch.Tensor) -> torch.Tensor:
+    """The table, where there was none of its kind before."""
+    if before is not None:
+        raise UnsupportedLayersError("it adds up several tables of positions, or of types")
+    return table
 
 
 def _after_embedding(

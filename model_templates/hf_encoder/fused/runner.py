@@ -15,7 +15,7 @@ from hf_runtime.fused.parts import Layer, UnsupportedLayersError
 from hf_runtime.fused.row_loops import RowLoops
 from hf_runtime.kernels.thread_team import ThreadTeam
 
-from ..runners.packed_rows import PackedRows, first_position
+from ..runners.packed_rows import PackedRows
 from ..runners.runner import RunnerSetup
 from ..texts.encoding import Encoding
 from .attention import TextAttention, Texts
@@ -42,20 +42,20 @@ class FusedRunner(PackedRows):
             raise UnsupportedLayersError(f"it is {model.dtype} on {setup.device.type}")
         self._encoder = read_encoder(
             model.base_model,
-            first_position(model),
+            self.first,
             setup.max_length,
             has_token_types=setup.has_token_types,
         )
         check_sizes(self._encoder, setup.max_length, model.dtype)
-        self._positions = torch.arange(setup.max_length)
         team = ThreadTeam(torch.get_num_threads())
         self._loops = RowLoops(model.dtype, team)
         self._attention = TextAttention(self._encoder, self._loops, team, setup.max_length)
 
     def hidden(self, row: Sequence[Encoding], wanted: list[int] | None) -> torch.Tensor:
         ends = list(accumulate((len(encoding) for encoding in row), initial=0))
-        positions = torch.cat([self._positions[: len(encoding)] for encoding in row])
-        texts = Texts(ends, torch.tensor(ends), positions)
+        positions = self.positions(row)
+        places = (positions - self.first).clamp_(min=0) if self.first else positions
+        texts = Texts(ends, torch.tensor(ends), places)
         hidden, delta = self._embedded(row, positions), None
         last = self._encoder.layers[-1]
         for layer in self._encoder.layers:

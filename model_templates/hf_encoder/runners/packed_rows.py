@@ -19,6 +19,8 @@ class PackedRows(Runner):
     def __init__(self, setup: RunnerSetup) -> None:
         super().__init__(setup)
         self._head = None if setup.output == "hidden" else Head(setup.model)
+        self.first = first_position(setup.model)
+        self._arange = torch.arange(self.first + setup.max_length, device=setup.device)
 
     @torch.inference_mode()
     def forward(self, batch: Sequence[Encoding]) -> list[torch.Tensor]:
@@ -33,6 +35,18 @@ class PackedRows(Runner):
     @abstractmethod
     def hidden(self, row: Sequence[Encoding], wanted: list[int] | None) -> torch.Tensor:
         """The last hidden states of a row's ``wanted`` tokens, or of all: (tokens, size)."""
+
+    def positions(self, row: Sequence[Encoding]) -> torch.Tensor:
+        """Of each token of a row, (tokens,) int64."""
+        return torch.cat([self._positions_of(encoding) for encoding in row])
+
+    def _positions_of(self, encoding: Encoding) -> torch.Tensor:
+        """RoBERTa's kind does not count padding, which a text may have too, as "<pad>"."""
+        padding = self.first - 1
+        if padding < 0 or padding not in encoding.input_ids:
+            return self._arange[self.first : self.first + len(encoding)]
+        counted = torch.tensor(encoding.input_ids, device=self.setup.device) != padding
+        return counted.cumsum(0) * counted + padding
 
     def _wanted(self, row: Sequence[Encoding]) -> list[int] | None:
         """Which tokens' outputs are wanted; None where all are."""

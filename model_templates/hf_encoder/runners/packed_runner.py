@@ -13,8 +13,8 @@ import torch
 
 from ..texts.encoding import Encoding
 from .packed_attention import ATTENTION_NAME, PackedRow, attending, register
-from .packed_rows import PackedRows, first_position
-from .runner import RunnerSetup
+from .packed_rows import PackedRows
+from .runner import RunnerSetup, rotates_by_batch
 
 
 class PackedRunner(PackedRows):
@@ -27,9 +27,11 @@ class PackedRunner(PackedRows):
         model = setup.model
         if not getattr(model, "_supports_attention_backend", False):
             raise TypeError("the model does not use transformers' attention interface")
+        if rotates_by_batch(setup):
+            raise TypeError("its rotary embedding depends on the longest text of a batch")
+        if getattr(model.config, "token_dropout", False):
+            raise TypeError("its embeddings depend on how many of a text's tokens are masked")
         self._body = model.base_model
-        first = first_position(model)
-        self._arange = torch.arange(first, first + setup.max_length, device=setup.device)
         self._options = {"use_cache": False} if getattr(model.config, "use_cache", False) else {}
         register()
         # model.set_attn_implementation refuses models without an attention implementation of this
@@ -49,7 +51,7 @@ class PackedRunner(PackedRows):
         ids = [list(chain.from_iterable(encoding.input_ids for encoding in row))]
         inputs = {
             "input_ids": torch.tensor(ids, device=device),
-            "position_ids": torch.cat([self._arange[: len(e)] for e in row]).unsqueeze(0),
+            "position_ids": self.positions(row).unsqueeze(0),
         }
         if self.setup.has_token_types:
             types = [e.token_type_ids or [0] * len(e) for e in row]

@@ -14,7 +14,7 @@ import torch
 from hf_runtime.devices.device import to_device
 
 from ..texts.encoding import Encoding
-from .runner import Runner, RunnerFactory, RunnerSetup, output_of
+from .runner import Runner, RunnerFactory, RunnerSetup, output_of, rotates_by_batch
 
 _MAX_PADDING = 0.1  # of a batch's tokens
 _MIN_ROOM = 8  # tokens per text: so little padding costs less than another forward
@@ -31,6 +31,8 @@ class PaddedRunner(Runner):
 
     def __init__(self, setup: RunnerSetup, forward_padded: Forward | None = None) -> None:
         super().__init__(setup)
+        if self.min_room and rotates_by_batch(setup):
+            raise TypeError("its rotary embedding depends on the longest text of a batch")
         self._forward = forward_padded or self._model_forward
         self._pad_id = getattr(setup.model.config.get_text_config(), "pad_token_id", None) or 0
 

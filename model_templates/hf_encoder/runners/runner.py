@@ -159,6 +159,20 @@ def _trial_positions(output: OutputKind, num_tokens: int) -> tuple[int, ...] | N
     return tuple(range(2, num_tokens)) if output == "hidden" and num_tokens > 9 else None
 
 
+def rotates_by_batch(setup: RunnerSetup) -> bool:
+    """Whether a text's rotary embedding depends on the longest text of its batch: LongRoPE,
+    https://arxiv.org/abs/2402.13753, has other angles beyond a length.
+    """
+    found = getattr(setup.model.config.get_text_config(), "rope_parameters", None) or {}
+    kinds = [found, *(kind for kind in found.values() if isinstance(kind, dict))]
+    limits = [
+        kind.get("original_max_position_embeddings") or 0
+        for kind in kinds
+        if kind.get("rope_type") == "longrope"
+    ]
+    return any(setup.max_length > limit for limit in limits)
+
+
 def largest_difference(got: Sequence[torch.Tensor], expected: Sequence[torch.Tensor]) -> float:
     """The largest difference of two lists of outputs, as a share of the expected's largest value
     where that is above 1. Infinite where shapes differ or a value is none.

@@ -208,6 +208,7 @@ def _is_weighted(call: Call) -> bool:
 def _activation(call: Call) -> str | Linear:
     """Its name, where one computes the same; else the module."""
     x = torch.linspace(-6, 6, 97, device=call.input.device)
+    x = torch.cat([x, 10 * x])  # some are clipped, ReLU6 and "gelu_10"
     for name, function in ACTIVATIONS.items():
         if torch.allclose(call.module(x), function(x), atol=1e-6):
             return name
