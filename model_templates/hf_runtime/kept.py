@@ -37,10 +37,12 @@ def keep(kind: str, key: tuple[Any, ...], value: Any) -> None:
     path = _path(kind, key)
     data = marshal.dumps((_named(key), value))
     if path is not None:
+        temporary = path.with_name(f".{path.name}.{os.getpid()}")
         with suppress(OSError):
-            temporary = path.with_name(f".{path.name}.{os.getpid()}")
             temporary.write_bytes(hashlib.sha256(data).digest() + data)
             temporary.replace(path)
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)  # where it could not be moved
 
 
 def _path(kind: str, key: tuple[Any, ...]) -> Path | None:

@@ -23,6 +23,7 @@ from types import ModuleType
 from typing import Any
 
 from . import kept
+from .weights.hub_files import ADAPTER_CONFIG
 
 RELEASES = {"torch": ("2.13",), "transformers": ("5.20", "5.21", "5.22", "5.23")}
 _COMPILER = "torch._dynamo"
@@ -67,11 +68,11 @@ class Deferred(ModuleType):
         self._run()
         return self.__getattribute__(name)
 
-    def _mark(self, name: str, function: Any = None, *_: Any, **options: Any) -> Any:
-        if function is None:
+    def _mark(self, name: str, fn: Any = None, *_: Any, **options: Any) -> Any:
+        if fn is None:
             return partial(self._mark, name, **options)
-        self._marked.append((name, function))
-        return function
+        self._marked.append((name, fn))
+        return fn
 
     def _run(self) -> None:
         with self._lock:
@@ -161,7 +162,7 @@ def _are_known() -> bool:
 
 def _is_plain(folder: Path, served: dict[str, Any]) -> bool:
     """Whether a model is sure to need no package that only some models need: nothing in model.json
-    asks for one, and its weights are there and not quantized.
+    asks for one, and its weights are there, not quantized, and without an adapter that PEFT loads.
     """
     if any(served.get(key) for key in _ASKING):
         return False
@@ -170,5 +171,7 @@ def _is_plain(folder: Path, served: dict[str, Any]) -> bool:
     else:
         cache = folder.parent / served["public_name"] / "hf_cache"
         configs = [*cache.glob("models--*/snapshots/*/config.json")]
+    if any(path.with_name(ADAPTER_CONFIG).exists() for path in configs):
+        return False
     texts = [path.read_text(encoding="utf-8") for path in configs]
     return bool(texts) and not any("quantization_config" in text for text in texts)

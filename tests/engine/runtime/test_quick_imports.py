@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from hf_runtime import kept
 from hf_runtime.quick_imports import RELEASES
 
+from tests.engine.tiny_adapters import save_adapter
 from tests.engine.tiny_models import tiny_model
 
 ROOT = Path(__file__).parents[3]
@@ -76,6 +78,15 @@ def test_an_engine_that_uses_the_compiler_gets_all(tmp_path: Path, weights: Path
     assert "torch._dynamo.eval_frame" in run(folder, weights)[1]
 
 
+@NO_GPU
+def test_an_adapter_beside_the_weights_is_loaded(tmp_path: Path, weights: Path) -> None:
+    model = tiny_model("llama")
+    save_adapter(model, tmp_path / "both", target_modules=["o_proj"])
+    model.save_pretrained(tmp_path / "both")
+    folder = version_folder(tmp_path, tmp_path / "both")
+    assert run(folder, tmp_path / "both")[0] != run(folder, weights)[0]
+
+
 def test_what_transformers_finds_in_its_files_is_found_again(tmp_path: Path, weights: Path) -> None:
     again = """
 from transformers.utils.import_utils import create_import_structure_from_path as scan
@@ -86,6 +97,20 @@ for path in (transformers.models.__file__, os.path.dirname(transformers.models._
     folder = version_folder(tmp_path, weights)
     run(folder, weights)
     assert run(folder, weights, again)[2:] == ["True", "True"]
+
+
+def test_nothing_is_left_where_a_value_cannot_be_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hf_runtime.version_folder", tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    kept.keep("imports", ("a key",), 1)
+    (file,) = (path for path in tmp_path.rglob("*") if path.is_file())
+    file.unlink()
+    file.mkdir()
+    kept.keep("imports", ("a key",), 1)
+    assert [*file.parent.iterdir()] == [file]
+    assert kept.read("imports", ("a key",)) is None
 
 
 def test_the_releases_are_those_that_are_installed() -> None:
