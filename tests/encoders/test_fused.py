@@ -110,6 +110,14 @@ def test_padding_that_a_text_has_is_not_counted() -> None:
         assert largest_difference(runner.forward(texts), expected) < 2e-5
 
 
+def test_texts_whose_masks_count_are_not_packed() -> None:
+    setup = tiny_setup("esm", torch.bfloat16, token_dropout=True, mask_token_id=3)
+    texts = [Encoding([5, 3, 7], None), Encoding([5, 6, 7, 8, 9, 10], None)]
+    expected = [reference_forward(setup, text) for text in texts]
+    runner = select_runner(setup, (FusedRunner, PackedRunner, PaddedRunner, EqualLengthRunner))
+    assert largest_difference(runner.forward(texts), expected) < 5e-2
+
+
 @pytest.mark.parametrize("activation", ["relu6", "gelu_10"])
 def test_activations_that_clip_do(activation: str) -> None:
     setup = tiny_setup("bert", hidden_act=activation)
