@@ -210,7 +210,12 @@ TEXTS = {"model": "vectors", "texts": ["a"]}
         ("/v2/embed", {**TEXTS, "texts": ["!400"]}, "texts", "texts: got 900 tokens"),
         ("/v2/embed", {**TEXTS, "texts": ["!400"]}, "texts", 'send truncate: "END" to cut it'),
         ("/rerank", {**RANKING, "documents": [IMAGE]}, "documents", "documents[0].image: "),
-        ("/rerank", {**RANKING, "model": "zero_shot"}, "model", "is a zero-shot-classification"),
+        (
+            "/rerank",
+            {**RANKING, "model": "zero_shot"},
+            "model",
+            "for the task zero-shot-classification",
+        ),
         ("/classify", {"model": "zero_shot", "input": "a"}, "model", "/v2/models/zero_shot/infer"),
     ],
 )

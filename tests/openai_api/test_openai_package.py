@@ -450,7 +450,12 @@ def test_a_call_that_must_be_is_made(choice: str, client: openai.OpenAI) -> None
     asked: dict[str, Any] = {"tool_choice": choice if choice == "required" else named}
     tools = TOOLS[:1]
     answer = client.chat.completions.create(
-        model="tools", messages=ASK, tools=tools, parallel_tool_calls=False, **asked
+        model="tools",
+        messages=ASK,
+        tools=tools,
+        parallel_tool_calls=False,
+        temperature=0,
+        **asked,
     ).choices[0]
     [call] = answer.message.tool_calls or []
     assert call.type == "function"
