@@ -34,6 +34,13 @@ ENVIRONMENT_PARAMETER = "EXECUTION_ENV_PATH"
 ENVIRONMENT_FOLDER = "python_env"
 
 
+def runs_our_code(role: str | None) -> bool:
+    """Whether a Triton model with this value of ROLE_PARAMETER, or none, runs our templates, which
+    know our parameters: others are not of models.yaml, or run NVIDIA's vLLM backend.
+    """
+    return role not in (None, "", "vllm")
+
+
 @dataclass(frozen=True)
 class TritonModel:
     """One folder: ``name`` is the folder's, ``spec.name`` the one that models.yaml gives."""

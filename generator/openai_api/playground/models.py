@@ -23,6 +23,7 @@ from generator.spec.triton_models import (
     ROLE_PARAMETER,
     STEPS,
     TASK_PARAMETER,
+    runs_our_code,
 )
 
 _TIMEOUT = aiohttp.ClientTimeout(total=2)
@@ -99,7 +100,7 @@ def one_answer(config: Any) -> bool:
 
 def is_ours(config: Any) -> bool:
     """Whether it is a model of ours rather than, for example, of NVIDIA's vLLM backend."""
-    return model_config.parameters(config).get(ROLE_PARAMETER, "vllm") != "vllm"
+    return runs_our_code(model_config.parameters(config).get(ROLE_PARAMETER))
 
 
 def _is_public(config: Any) -> bool:

@@ -9,7 +9,7 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from generator.proxy.grpc_port.messages import Output
 from generator.proxy.refusal import RefusedError
-from generator.spec.triton_models import ROLE_PARAMETER
+from generator.spec.triton_models import ROLE_PARAMETER, runs_our_code
 
 _OPTIONS = [
     # A Triton that comes back is found within a second, however long it was away.
@@ -57,7 +57,7 @@ class GrpcTriton:
             found = await self._stub.ModelConfig(request, timeout=_QUESTION_TIMEOUT_S)
         except grpc.aio.AioRpcError:
             return False
-        return found.config.parameters[ROLE_PARAMETER].string_value not in ("", "vllm")
+        return runs_our_code(found.config.parameters[ROLE_PARAMETER].string_value)
 
     async def check_classified(self, output: Output) -> None:
         """Raises RefusedError for an output that is text: Triton divides by the size of one of its
