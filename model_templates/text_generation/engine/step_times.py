@@ -11,9 +11,8 @@ from dataclasses import dataclass
 # another process, makes it longer, never shorter: so the mean is of the shorter ones.
 _WEIGHT_BELOW, _WEIGHT_ABOVE = 1 / 4, 1 / 16
 _MOST = 2.0  # times the mean: what a measurement counts at most
-_SHARE = (
-    0.8  # of what a step of decodes takes, for prompts: all of it would be passed half the time
-)
+# Of what a step of decodes takes, for prompts: all of it would be passed half the time.
+_SHARE = 0.8
 _FEWEST_TOKENS = 16  # fewer cost about as much
 
 
