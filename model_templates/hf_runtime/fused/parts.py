@@ -37,8 +37,8 @@ class Norm:
 class Rotary:
     """Rotary position embedding, https://arxiv.org/abs/2104.09864: ``cos`` and ``sin`` are
     (max_model_len, rotary dim), each angle in both halves, in the model's dtype or in float32.
-    Numbers are rotated with those half the
-    rotary dim away, or ``in_pairs`` with their neighbours (GPT-J).
+    Numbers are rotated with those half the rotary dim away, or ``in_pairs`` with their neighbours
+    (GPT-J).
     """
 
     cos: torch.Tensor
