@@ -20,18 +20,16 @@ MAX_MODEL_LEN = 512
 SPECIAL_TOKENS = ("<pad>", "<unk>")
 
 
-def llama_config(
-    max_model_len: int = MAX_MODEL_LEN, hidden_size: int = 512, num_layers: int = 8
-) -> LlamaConfig:
+def llama_config() -> LlamaConfig:
     """8 layers of 512, 8 query heads over 4 key heads: 42 M parameters, 34 M in linears."""
     return LlamaConfig(
         vocab_size=VOCABULARY_SIZE,
-        hidden_size=hidden_size,
-        intermediate_size=3 * hidden_size,
-        num_hidden_layers=num_layers,
+        hidden_size=512,
+        intermediate_size=1536,
+        num_hidden_layers=8,
         num_attention_heads=8,
         num_key_value_heads=4,
-        max_position_embeddings=max_model_len,
+        max_position_embeddings=MAX_MODEL_LEN,
         tie_word_embeddings=False,
         bos_token_id=None,
         eos_token_id=None,
@@ -56,13 +54,11 @@ def write_tokenizer(folder: Path) -> None:
     (folder / "tokenizer_config.json").write_text(json.dumps(settings), encoding="utf-8")
 
 
-def make_model(folder: Path, seed: int, config: LlamaConfig | None = None) -> int:
-    """Write the checkpoint into ``folder``; return its number of parameters. Without a ``config``
-    it is ``llama_config``'s.
-    """
+def make_model(folder: Path, seed: int) -> int:
+    """Write the checkpoint into ``folder``; return its number of parameters."""
     disable_progress_bar()
     torch.manual_seed(seed)
-    model = LlamaForCausalLM(config or llama_config())
+    model = LlamaForCausalLM(llama_config())
     with torch.no_grad():
         # A zero row's logit is 0, never the largest of 16,384: special tokens are not generated,
         # and the number of words in an answer is its number of tokens.

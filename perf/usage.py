@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
 
 MOMENT_S, NUM_MOMENTS = 1.0, 4
 QUIET_CORES = 0.05
-_SAMPLE_EVERY_S = 0.5
 _CGROUP = Path("/sys/fs/cgroup")
 
 
@@ -82,33 +80,3 @@ def machine_cpu_seconds() -> float:
     # Guests' time is part of the users' already.
     guests = getattr(spent, "guest", 0.0) + getattr(spent, "guest_nice", 0.0)
     return float(sum(spent) - waited - guests)
-
-
-class Peak:
-    """The highest memory that was seen."""
-
-    gib = 0.0
-
-    def sample(self, pid: int) -> None:
-        """Looks once."""
-        self.gib = max(self.gib, memory_gib(pid))
-
-
-@contextmanager
-def peak_memory(pid: int) -> Iterator[Peak]:
-    """Of a process and those below it inside the block, sampled twice a second."""
-    peak, done = Peak(), threading.Event()
-
-    def watch() -> None:
-        while not done.wait(_SAMPLE_EVERY_S):
-            peak.sample(pid)
-
-    peak.sample(pid)
-    thread = threading.Thread(target=watch, daemon=True)
-    thread.start()
-    try:
-        yield peak
-    finally:
-        done.set()
-        thread.join()
-        peak.sample(pid)

@@ -55,8 +55,6 @@ class Best:
 
 def best(kind: str, points: Sequence[Point], bounds: Bounds) -> list[Best]:
     """For each target and kind of work, or for each kind of work where targets are compared."""
-    if kind == "growth":  # each load is other work
-        return []
     keys = list(WORK) if kind in COMPARES_TARGETS else [TARGET, *WORK]
     differing = [key for key in varying([p.load for p in points]) if key in keys]
     groups = grouped(points, lambda point: values_at(point.load, differing))

@@ -96,7 +96,7 @@ class Measurement:
 class Run:
     """How the measurements came about."""
 
-    kind: str  # sweep, tune, baselines, growth
+    kind: str  # sweep, tune, baselines
     created: str  # ISO 8601, UTC
     command: str
     commit: str

@@ -12,7 +12,7 @@ import importlib
 from generator.errors import PerfError
 from perf.verbs.stopping import stopping_as_interrupts
 
-VERBS = ("sweep", "baselines", "tune", "report", "compare", "growth", "roofline", "gpu")
+VERBS = ("sweep", "baselines", "tune", "report", "compare", "roofline", "gpu")
 # Modules that come with another extra than hf-triton[perf].
 _EXTRAS = dict.fromkeys(("torch", "transformers", "tokenizers", "numpy", "pytriton"), "serve")
 

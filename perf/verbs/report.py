@@ -4,15 +4,10 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from generator.errors import EXIT_OK, PerfError
 from perf.verbs.arguments import positive
-
-if TYPE_CHECKING:
-    from perf.report.results import Results
 
 HELP = "write a run's page, table, CSV and JSON"
 DESCRIPTION = """\
@@ -36,6 +31,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Writes the files and names them. Raises PerfError."""
+    from perf.report.best import Bounds
+    from perf.report.rendering import RENDERINGS, write_results
     from perf.report.results import read_results
 
     folder: Path = args.folder
@@ -43,27 +40,12 @@ def run(args: argparse.Namespace) -> int:
     if not folder.is_dir():
         raise PerfError(f"{folder}: got a file, expected the folder of a run")
     try:
-        names = _write(folder, results, args)
+        write_results(folder, results, Bounds(args.p99_ms, args.ttft_p99_ms))
     except OSError as error:
         raise PerfError(f"{error.filename or folder}: {error.strerror}") from None
     for problem in results.problems:
         print(f"hf-triton: {problem}; the rest is shown", file=sys.stderr)
     if not results.measurements:
         print(f"hf-triton: {folder} has no measurements yet", file=sys.stderr)
-    print("\n".join(str(folder / name) for name in names))
+    print("\n".join(str(folder / name) for name in RENDERINGS))
     return EXIT_OK
-
-
-def _write(folder: Path, results: Results, args: argparse.Namespace) -> Sequence[str]:
-    """The names of what was written: what grows has a page of its own. Raises OSError."""
-    from perf.report.best import Bounds
-    from perf.report.rendering import RENDERINGS, REPORT_FILE, write_results
-
-    if results.run.kind == "growth":
-        from perf.growth import page as growth
-
-        growth.write_growth(folder)
-        return growth.PAGE_FILE, growth.MARKDOWN_FILE, growth.CSV_FILE, REPORT_FILE
-
-    write_results(folder, results, Bounds(args.p99_ms, args.ttft_p99_ms))
-    return RENDERINGS

@@ -51,7 +51,7 @@ def test_the_wheel_carries_nothing_else(site: Path) -> None:
     top = {path.name for path in site.iterdir() if not path.name.endswith(".dist-info")}
     assert top == {"generator", "model_templates", "perf"}
     of_perf = {path.name for path in (site / "perf").iterdir()}
-    assert {"baselines", "gpu", "growth", "load", "report", "sweep", "tune"} <= of_perf
+    assert {"baselines", "gpu", "load", "report", "sweep", "tune"} <= of_perf
     assert not {"results", "scenarios", "README.md"} & of_perf
 
 

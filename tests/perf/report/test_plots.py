@@ -52,7 +52,7 @@ def test_two_runs_are_lines_of_one_panel() -> None:
 
 def test_the_axis_is_the_number_that_varies() -> None:
     prompts = [Load("a", "x", concurrency=8, prompt_tokens=str(n)) for n in (16, 64, 256)]
-    (panel,) = panels("growth", points(measured(*prompts)))
+    (panel,) = panels("sweep", points(measured(*prompts)))
     assert panel.axis == ("load", "prompt_tokens")
     assert len(panel.lines) == 1
 

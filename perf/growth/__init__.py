@@ -1,1 +1,0 @@
-"""How time and memory grow with what is asked for; ``hf-triton perf growth``."""

@@ -1,1 +1,0 @@
-"""What is doubled, and what is measured at each point."""

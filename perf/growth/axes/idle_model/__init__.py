@@ -1,1 +1,0 @@
-"""A model that needs nothing but Python: what a model costs in itself."""
