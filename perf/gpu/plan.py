@@ -21,7 +21,6 @@ class Section:
     shape: str = ""
     serves: bool = False  # whether it needs a tritonserver and the generator
     is_large: bool = False  # whether it runs only where it is asked for
-    is_fake_only: bool = False  # whether it says nothing that a GPU would not say better
 
 
 _SERVED = "through tritonserver"
@@ -37,8 +36,6 @@ SECTIONS = {
         Section("tokens-1b", "tokens/s, 1 B", "sections.throughput", 180, "llama-1b"),
         Section("vllm-1b", "tokens/s of vLLM, 1 B", "sections.vllm", 200, "llama-1b"),
         Section("tokens-8b", "tokens/s, 8 B", "sections.throughput", 300, "llama-8b"),
-        Section("counts", "kernels, copies, waits", "sections.counts", 90, is_fake_only=True),
-        Section("costs", "a model of costs", "costs.estimate", 120, is_fake_only=True),
         Section("encoder", "encoders", "sections.encoder", 150),
         Section("memory", "device memory against its budget", "sections.memory", 150, "llama-1b"),
         Section("server-1b", f"{_SERVED}, 1 B", "sections.served", 420, "llama-1b", serves=True),
@@ -55,12 +52,8 @@ SECTIONS = {
 }
 
 
-def chosen(names: tuple[str, ...] | None, *, large: bool, fake: bool) -> list[Section]:
-    """The sections of these names, or all for such a device; large ones where asked for."""
+def chosen(names: tuple[str, ...] | None, *, large: bool) -> list[Section]:
+    """The sections of these names, or all; large ones where asked for."""
     if names is not None:
         return [SECTIONS[name] for name in names]
-    return [
-        section
-        for section in SECTIONS.values()
-        if (large or not section.is_large) and (fake or not section.is_fake_only)
-    ]
+    return [section for section in SECTIONS.values() if large or not section.is_large]

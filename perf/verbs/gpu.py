@@ -11,7 +11,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from generator.errors import EXIT_INPUT, EXIT_OK, PerfError
-from perf.gpu.plan import SECTIONS, Section, chosen
+from perf.gpu.plan import SECTIONS, chosen
 from perf.verbs.arguments import names, positive
 
 OUTPUT = Path("perf-results/gpu")
@@ -25,23 +25,18 @@ Writes PATH.md and PATH.json as it goes. What an earlier run of the same code, o
 with the same versions has finished is kept: the same command goes on where one was cut off.
 
 Where there is no GPU, the whole plan runs on a fake one, with tiny models on the CPU: it says what
-agrees, and counts kernels, copies and waits; it gives no times.
+agrees, and gives no times.
 
 """
 
 
 def _sections() -> str:
     lines = [
-        f"  {section.name:<14} {section.title}, at most {section.limit_s:.0f} s{_when(section)}"
+        f"  {section.name:<14} {section.title}, at most {section.limit_s:.0f} s"
+        f"{' (large)' if section.is_large else ''}"
         for section in SECTIONS.values()
     ]
     return "\n".join(["sections:", *lines])
-
-
-def _when(section: Section) -> str:
-    if section.is_fake_only:
-        return " (without a GPU)"
-    return " (large)" if section.is_large else ""
 
 
 DESCRIPTION += _sections()
@@ -103,7 +98,7 @@ def run(args: argparse.Namespace) -> int:
             again=args.again,
         )
         run.prepare(wheels_in(args.wheels) if args.wheels else [], args.libpython)
-        is_good = run.measure(chosen(args.sections, large=args.large, fake=run.is_fake))
+        is_good = run.measure(chosen(args.sections, large=args.large))
     except (OSError, ValueError) as error:
         raise PerfError(str(error)) from error
     finally:

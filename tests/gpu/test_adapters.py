@@ -10,9 +10,9 @@ import torch
 from text_generation.in_flight import engine as in_flight
 from text_generation.lora.linear import Adapter, Adapters, LowRank
 
-from perf.gpu.fake.engine import FakeEngine, engine_on
-from perf.gpu.fake.events import Log
-from perf.gpu.fake.gpu import GIB, FakeGpu
+from tests.gpu.fake.engine import FakeEngine, engine_on
+from tests.gpu.fake.events import Log
+from tests.gpu.fake.gpu import GIB, FakeGpu
 from tests.gpu.tiny_models import tiny_on_gpu
 
 NUM_ADAPTED = 5  # layers: two projections in each of two, and the head

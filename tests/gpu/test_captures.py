@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from perf.gpu.fake.attention_backends import CUDNN, MATH, chosen_backend
-from perf.gpu.fake.engine import engine_on
-from perf.gpu.fake.events import Log
-from perf.gpu.fake.gpu import GIB, FakeGpu
 from tests.engine.tiny_models import PACKED
+from tests.gpu.fake.attention_backends import CUDNN, MATH, chosen_backend
+from tests.gpu.fake.engine import engine_on
+from tests.gpu.fake.events import Log
+from tests.gpu.fake.gpu import GIB, FakeGpu
 from tests.gpu.tiny_models import tiny_on_gpu
 from tests.support.slow_cases import slow_but
 

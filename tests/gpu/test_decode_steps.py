@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from perf.gpu.fake.engine import FakeEngine, engine_on
-from perf.gpu.fake.events import Log
-from perf.gpu.fake.gpu import GIB, FakeGpu
+from tests.gpu.fake.engine import FakeEngine, engine_on
+from tests.gpu.fake.events import Log
+from tests.gpu.fake.gpu import GIB, FakeGpu
 from tests.gpu.tiny_models import tiny_on_gpu
 
 

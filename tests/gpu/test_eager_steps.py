@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from perf.gpu.fake.engine import engine_on
-from perf.gpu.fake.gpu import GIB, FakeGpu
+from tests.gpu.fake.engine import engine_on
+from tests.gpu.fake.gpu import GIB, FakeGpu
 from tests.gpu.test_decode_steps import BUDGET, budget_of
 from tests.gpu.tiny_models import tiny_on_gpu
 

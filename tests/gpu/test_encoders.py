@@ -10,8 +10,8 @@ from hf_encoder.runners.graph_runner import GraphRunner, buckets
 from hf_encoder.runners.runner import RunnerSetup
 from hf_encoder.texts.encoding import Encoding
 
-from perf.gpu.fake.gpu import FakeGpu
-from perf.gpu.fake.models import on_gpu
+from tests.gpu.fake.gpu import FakeGpu
+from tests.gpu.fake.models import on_gpu
 from tests.gpu.test_captures import bad_attention, warmed_up_otherwise
 
 MAX_LENGTH = 16

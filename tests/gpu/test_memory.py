@@ -15,9 +15,9 @@ from text_generation.kv.kv_cache import CacheSize
 from text_generation.kv.layer_shapes import layer_shapes
 from text_generation.options import Options
 
-from perf.gpu.fake.engine import engine_on
-from perf.gpu.fake.gpu import GIB, FakeGpu
-from perf.gpu.fake.models import LLAMA_2_7B, LLAMA_3_8B, causal_on_gpu
+from tests.gpu.fake.engine import engine_on
+from tests.gpu.fake.gpu import GIB, FakeGpu
+from tests.gpu.fake.models import LLAMA_2_7B, LLAMA_3_8B, causal_on_gpu
 from tests.gpu.tiny_models import tiny_on_gpu
 
 A10, A10_BYTES = (8, 6), 22 * GIB

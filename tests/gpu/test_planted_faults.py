@@ -12,8 +12,8 @@ from text_generation.sampling.sampler import Sampler
 from torch.nn import functional as F
 from transformers.models.gpt2.modeling_gpt2 import GPT2MLP
 
-from perf.gpu.fake.engine import engine_on
-from perf.gpu.fake.gpu import GIB, FakeGpu
+from tests.gpu.fake.engine import engine_on
+from tests.gpu.fake.gpu import GIB, FakeGpu
 from tests.gpu.test_captures import KERNELS, bad_attention, decode_kernels, warmed_up_otherwise
 from tests.gpu.test_decode_steps import BUDGET, budget_of
 from tests.gpu.tiny_models import tiny_on_gpu

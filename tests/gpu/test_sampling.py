@@ -10,10 +10,10 @@ from text_generation.sampling.columns import MOST_LOGITS, to_device
 from text_generation.sampling.sampler import Sampler
 from text_generation.sequence.sequence import Sequence
 
-from perf.gpu.fake.events import Log
-from perf.gpu.fake.gpu import FakeGpu
 from tests.engine.sampling.test_sampling import sequence
 from tests.engine.sampling.test_step_ahead import EveryThird
+from tests.gpu.fake.events import Log
+from tests.gpu.fake.gpu import FakeGpu
 from tests.gpu.test_decode_steps import WAYS
 
 WIDE = 128256

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from perf.gpu.fake.models import causal_on_gpu
 from tests.engine.tiny_models import _SHAPE, CACHED, PACKED, STATES
+from tests.gpu.fake.models import causal_on_gpu
 
 
 def tiny_on_gpu(name: str, **changes: Any) -> Any:

@@ -188,9 +188,9 @@ def test_a_fake_gpu_has_no_times_and_says_so(tmp_path: Path) -> None:
 
 
 def test_large_sections_run_where_they_are_asked_for() -> None:
-    assert "server-8b" not in [each.name for each in chosen(None, large=False, fake=False)]
-    assert chosen(None, large=True, fake=True) == list(SECTIONS.values())
-    assert chosen(("server-8b",), large=False, fake=False) == [SECTIONS["server-8b"]]
+    assert "server-8b" not in [each.name for each in chosen(None, large=False)]
+    assert chosen(None, large=True) == list(SECTIONS.values())
+    assert chosen(("server-8b",), large=False) == [SECTIONS["server-8b"]]
 
 
 @pytest.mark.parametrize(

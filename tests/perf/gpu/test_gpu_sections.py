@@ -12,11 +12,9 @@ import torch
 
 from perf.gpu.agree import sampling, ways, weights
 from perf.gpu.agree.compared import Reference, case, compare
-from perf.gpu.fake.models import LLAMA_3_8B
 from perf.gpu.results import Context
 from perf.gpu.sections import (
     ceilings,
-    counts,
     encoder,
     kernels,
     launches,
@@ -195,21 +193,3 @@ def test_every_way_to_compute_a_llama_agrees_with_the_cpu(
     assert [row for row in found.values() if row["agrees"] is False] == []
     assert found["fused, our kernel", "float32"]["run_by"].startswith("fused")
     assert found["paged, our kernel", "float32"]["run_by"].startswith("paged")
-
-
-def test_a_llama_step_is_captured_and_copies_and_waits_once(
-    measured: Measured, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    small = {"hidden_size": 1024, "intermediate_size": 2048, "vocab_size": 1024}
-    small |= {"num_attention_heads": 8, "num_key_value_heads": 2}
-    monkeypatch.setattr(counts, "LLAMA_3_8B", {**LLAMA_3_8B, **small})
-    monkeypatch.setattr(counts, "CARDS", {"A10": (8, 6)})
-    monkeypatch.setattr(counts, "WAYS", {"greedy": {}, "logprobs": {"num_logprobs": 5}})
-    context, figures = measured
-    counts.measure(context)
-    assert {row["kernels_a_layer"] for row in rows(figures, "a decode step of a Llama")} == {9}
-    steps = rows(figures, "copies and waits of a step")
-    assert {(row["copies_in"], row["waits"], row["graphs_replayed"]) for row in steps} == {
-        (1, 1, 1)
-    }
-    assert all(figure["target"]["value"] == 1.0 for figure in figures)

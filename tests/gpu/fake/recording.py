@@ -9,8 +9,8 @@ from typing import Any, Protocol
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from perf.gpu.fake.events import Capture
-from perf.gpu.fake.live_bytes import LiveBytes
+from tests.gpu.fake.events import Capture
+from tests.gpu.fake.live_bytes import LiveBytes
 
 
 class Recording(Protocol):

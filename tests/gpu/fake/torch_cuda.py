@@ -10,7 +10,7 @@ from unittest.mock import patch
 
 import torch
 
-from perf.gpu.fake.recording import Recording
+from tests.gpu.fake.recording import Recording
 
 
 class FakeStream:

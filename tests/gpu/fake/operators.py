@@ -14,7 +14,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
-from perf.gpu.fake.recording import Recording
+from tests.gpu.fake.recording import Recording
 
 # What the host learns of a tensor, and waits for.
 _READS = {

@@ -24,8 +24,8 @@ from text_generation.sequence.detokenizer import Detokenizer
 from text_generation.sequence.sampling_params import SamplingParams
 from text_generation.sequence.sequence import Sequence, Update
 
-from perf.gpu.fake.events import Log
-from perf.gpu.fake.gpu import FakeGpu
+from tests.gpu.fake.events import Log
+from tests.gpu.fake.gpu import FakeGpu
 
 # Few sizes to capture: 1, 2 and 4 decodes, and 16 tokens with chunks among them.
 SMALL: dict[str, Any] = {"max_num_seqs": 4, "max_model_len": 60, "max_num_batched_tokens": 16}

@@ -22,18 +22,18 @@ from unittest.mock import patch
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
-from perf.gpu.fake.attention_backends import (
+from tests.gpu.fake.attention_backends import (
     MATH,
     AttentionCall,
     attention_call,
     by_math,
     chosen_backend,
 )
-from perf.gpu.fake.events import Capture, Event, Log, caller
-from perf.gpu.fake.live_bytes import LiveBytes
-from perf.gpu.fake.no_device_guard import no_device_guard
-from perf.gpu.fake.operators import Functions, Operators
-from perf.gpu.fake.torch_cuda import patches
+from tests.gpu.fake.events import Capture, Event, Log, caller
+from tests.gpu.fake.live_bytes import LiveBytes
+from tests.gpu.fake.no_device_guard import no_device_guard
+from tests.gpu.fake.operators import Functions, Operators
+from tests.gpu.fake.torch_cuda import patches
 
 GIB = 2**30
 
