@@ -3,8 +3,8 @@ as loops over tokens.
 
 Each is compiled for memory in float32 or in bfloat16, and computes in float32; bfloat16 is rounded
 where torch's operators would round. A kernel takes its arguments as integers (thread_team.py):
-sizes, addresses, and ``bits_of`` floats, as listed with each; arguments 0 and 1 are counters from
-which its threads take their next task. Every task writes rows of its own.
+sizes, addresses, and ``bits_of`` floats, as listed with each from argument 2 on; behind them are
+counters, from which its threads take their next task. Every task writes rows of its own.
 
 All kernels are in one file that imports nothing of ours: Numba's cache of compiled code is valid as
 long as that file stays the same.
@@ -38,6 +38,7 @@ _TO_INTEGER_BITS = 0x4B400000
 _LEAST_POWER, _MOST_POWER = -87.0, 88.0  # beyond them e to x is no normal float32
 _ROUND_TO_EVEN = 0x7FFF
 _NO_SIGN = 0x7FFFFFFF
+_COUNTERS = 48  # where the counters are, as in thread_team.py
 
 
 def _at(element: Any) -> Any:
@@ -167,12 +168,12 @@ def take_wide_vectors(typing_context: Any) -> Any:
 
 
 @intrinsic
-def take(typing_context: Any, counters: Any, index: Any) -> Any:
-    """The next number from ``counters[index]``, each once among all threads."""
-    signature = types.int64(counters, types.int64)
+def take(typing_context: Any, arguments: Any, index: Any) -> Any:
+    """The next number of a kernel's counter 0 or 1, each once among all threads."""
+    signature = types.int64(arguments, types.int64)
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        place = builder.gep(args[0], [args[1]])
+        place = builder.gep(args[0], [builder.add(args[1], ir.Constant(ir.IntType(64), _COUNTERS))])
         return builder.atomic_rmw("add", place, ir.Constant(ir.IntType(64), 1), "monotonic")
 
     return signature, generate
@@ -256,6 +257,7 @@ def exp(x: Any) -> Any:
 
 
 _ROW_BLOCK = 4
+_NORMED_TOGETHER = 4  # rows that a thread takes at a time
 _TWO = np.float32(2)
 # 2 sqrt(2 / pi), and that times 0.044715
 _GELU_LINEAR, _GELU_CUBIC = np.float32(1.5957691216), np.float32(0.0713548163)
@@ -295,14 +297,15 @@ def _norm(a: Any, x: Any, delta: Any, weight: Any, out: Any) -> None:
     """
     rows, size, eps = a[2], a[3], float_of(a[8])
     while True:
-        row = take(a, 0)
-        if row >= rows:
+        first = take(a, 0) * _NORMED_TOGETHER
+        if first >= rows:
             break
-        at = row * size
-        if a[5] != 0:
-            for i in range(size):
-                store(x, at + i, load(x, at + i) + load(delta, at + i))
-        _normalised(x, at, size, weight, eps, out, at)
+        for row in range(first, min(first + _NORMED_TOGETHER, rows)):
+            at = row * size
+            if a[5] != 0:
+                for i in range(size):
+                    store(x, at + i, load(x, at + i) + load(delta, at + i))
+            _normalised(x, at, size, weight, eps, out, at)
 
 
 @njit(fastmath=True, error_model="numpy")
@@ -312,36 +315,41 @@ def _wide_norm(a: Any, x: Any, delta: Any, out: Any) -> None:
     numbers from one part's weight to the next, 12 whether the mean is taken off, 13 eps, 14 numbers
     from one part to the next: x += delta; out = norm(x) * weight + bias, part by part.
     """
-    take_wide_vectors()
-    rows, parts, size, stride, eps = a[2], a[3], a[4], a[5], float_of(a[13])
-    weight, bias = float32_at(a[8]), float32_at(a[9])
+    num_parts = a[2] * a[3]
     while True:
-        task = take(a, 0)
-        if task >= rows * parts:
+        first = take(a, 0) * _NORMED_TOGETHER
+        if first >= num_parts:
             break
-        row, part = task // parts, task % parts
-        at, first = row * stride + part * a[14], part * a[11]
-        if a[7] != 0:
-            for i in range(size):
-                store(x, at + i, load(x, at + i) + load(delta, at + i))
-        mean = _ZERO
-        if a[12] != 0:
-            for i in range(size):
-                mean += load(x, at + i)
-            mean /= np.float32(size)
-        total = _ZERO
+        for number in range(first, min(first + _NORMED_TOGETHER, num_parts)):
+            _wide_norm_part(a, number // a[3], number % a[3], x, delta, out)
+
+
+@njit(fastmath=True, error_model="numpy")
+def _wide_norm_part(a: Any, row: Any, part: Any, x: Any, delta: Any, out: Any) -> None:
+    take_wide_vectors()
+    size, eps, weight, bias = a[4], float_of(a[13]), float32_at(a[8]), float32_at(a[9])
+    at, first = row * a[5] + part * a[14], part * a[11]
+    if a[7] != 0:
         for i in range(size):
-            value = load(x, at + i) - mean
-            total += value * value
-        scale = _ONE / np.sqrt(total / np.float32(size) + eps)
-        if a[9] != 0:
-            for i in range(size):
-                value = (load(x, at + i) - mean) * scale * load(weight, first + i)
-                store(out, at + i, value + load(bias, first + i))
-        else:
-            for i in range(size):
-                value = (load(x, at + i) - mean) * scale
-                store(out, at + i, value * load(weight, first + i))
+            store(x, at + i, load(x, at + i) + load(delta, at + i))
+    mean = _ZERO
+    if a[12] != 0:
+        for i in range(size):
+            mean += load(x, at + i)
+        mean /= np.float32(size)
+    total = _ZERO
+    for i in range(size):
+        value = load(x, at + i) - mean
+        total += value * value
+    scale = _ONE / np.sqrt(total / np.float32(size) + eps)
+    if a[9] != 0:
+        for i in range(size):
+            value = (load(x, at + i) - mean) * scale * load(weight, first + i)
+            store(out, at + i, value + load(bias, first + i))
+    else:
+        for i in range(size):
+            value = (load(x, at + i) - mean) * scale
+            store(out, at + i, value * load(weight, first + i))
 
 
 @njit(fastmath=True, error_model="numpy", inline="always")

@@ -17,10 +17,9 @@ from typing import Any
 
 import torch
 
-_NUM_ARGUMENTS = 32
-NEXT_TASK, NEXT_THREAD = 0, 1  # the first arguments: counters that the threads draw from
-
-Arguments = ctypes.c_int64 * _NUM_ARGUMENTS
+# Behind the arguments, which all threads read all the time, and in no cache line of theirs, are the
+# counters that threads draw tasks from: kernels.py's _COUNTERS.
+Arguments = ctypes.c_int64 * 64
 
 
 class ThreadTeam:
@@ -50,7 +49,7 @@ class ThreadTeam:
 
 class Kernel:
     """A compiled function ``void(int64 *arguments)`` at ``address``; whoever runs it takes tasks
-    from ``arguments[NEXT_TASK]`` until there are none.
+    until there are none.
     """
 
     def __init__(self, address: int, owner: object) -> None:
