@@ -6,8 +6,9 @@ to read ``model.json``. What means the same as for text-generation is described 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
+from hf_runtime.option import option
 from text_generation.options import same_option, timeout_problems
 
 # Whether the engine here can answer piece by piece; read by generator/spec/task_folders.py.
@@ -22,70 +23,49 @@ PACKAGES = ("text_generation",)
 class Options:
     """How one speech recognition model is run. ``None`` means: decided when the model loads."""
 
-    language: str | None = field(
-        default=None,
-        metadata={
-            "help": "language of requests that name none, as the model writes it (en, english); "
-            "default: the model's own, else it is detected"
-        },
+    language: str | None = option(
+        None,
+        "language of requests that name none, as the model writes it (en, english); "
+        "default: the model's own, else it is detected",
     )
-    speech_task: str | None = field(
-        default=None,
-        metadata={
-            "help": "transcribe or translate (to English), of requests that name no task; default: "
-            "the model's own"
-        },
+    speech_task: str | None = option(
+        None,
+        "transcribe or translate (to English), of requests that name no task; default: "
+        "the model's own",
     )
-    instruction: str | None = field(
-        default=None,
-        metadata={
-            "help": "what an audio-text model is told to do with the sound; default: to transcribe "
-            "it; a request's prompt stands in its place"
-        },
+    instruction: str | None = option(
+        None,
+        "what an audio-text model is told to do with the sound; default: to transcribe "
+        "it; a request's prompt stands in its place",
     )
-    max_audio_s: float = field(
-        default=1800.0,
-        metadata={"help": "longest sound", "unit": "seconds", "exclusive_min": 0},
+    max_audio_s: float = option(1800.0, "longest sound", unit="seconds", above=0)
+    max_input_mib: float = option(64.0, "largest request", unit="MiB", above=0)
+    max_num_seqs: int | None = option(
+        None,
+        "sounds transcribed at once; default: as many as fit, at most 128 (CPU) or 512 (GPU)",
+        unit="sounds",
+        least=1,
+        most=1024,
     )
-    max_input_mib: float = field(
-        default=64.0,
-        metadata={"help": "largest request", "unit": "MiB", "exclusive_min": 0},
+    max_queue_size: int = option(
+        256,
+        "requests that may wait beyond the running ones; more are refused with 503",
+        unit="requests",
+        least=0,
     )
-    max_num_seqs: int | None = field(
-        default=None,
-        metadata={
-            "help": "sounds transcribed at once; default: as many as fit, at most 128 (CPU) or 512 "
-            "(GPU)",
-            "unit": "sounds",
-            "min": 1,
-            "max": 1024,
-        },
+    kv_cache_gib: float | None = option(
+        None,
+        "memory for keys and values, of the transcripts and of the sounds; default: at "
+        "most half of the free memory (CPU) or 90 % of it (GPU)",
+        unit="GiB",
+        above=0,
     )
-    max_queue_size: int = field(
-        default=256,
-        metadata={
-            "help": "requests that may wait beyond the running ones; more are refused with 503",
-            "unit": "requests",
-            "min": 0,
-        },
-    )
-    kv_cache_gib: float | None = field(
-        default=None,
-        metadata={
-            "help": "memory for keys and values, of the transcripts and of the sounds; default: at "
-            "most half of the free memory (CPU) or 90 % of it (GPU)",
-            "unit": "GiB",
-            "exclusive_min": 0,
-        },
-    )
-    num_reader_threads: int = field(
-        default=2,
-        metadata={
-            "help": "threads that decode sounds and compute their features, beside the model's",
-            "unit": "threads",
-            "min": 1,
-            "max": 64,
-        },
+    num_reader_threads: int = option(
+        2,
+        "threads that decode sounds and compute their features, beside the model's",
+        unit="threads",
+        least=1,
+        most=64,
     )
     default_timeout_ms: int | None = same_option("default_timeout_ms")
     max_timeout_ms: int | None = same_option("max_timeout_ms")

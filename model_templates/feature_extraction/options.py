@@ -5,10 +5,11 @@ Standard library only: the generator loads this file to check models.yaml.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 from hf_encoder.options import EncoderOptions
+from hf_runtime.option import option
 
 # Read by generator/spec/task_folders.py.
 PACKAGES = ("hf_encoder",)
@@ -23,34 +24,26 @@ class Options(EncoderOptions):
 
     pooling: Literal[
         "auto", "mean", "cls", "last", "max", "weightedmean", "mean_sqrt_len_tokens"
-    ] = field(
-        default="auto",
-        metadata={
-            "help": "how the tokens' states become one embedding; auto: as the model's "
-            "sentence-transformers files say; without such files, last for a causal language "
-            "model and mean for all others"
-        },
+    ] = option(
+        "auto",
+        "how the tokens' states become one embedding; auto: as the model's "
+        "sentence-transformers files say; without such files, last for a causal language "
+        "model and mean for all others",
     )
-    normalize: bool | None = field(
-        default=None,
-        metadata={
-            "help": "true: every embedding has length 1; default: as the model's "
-            "sentence-transformers files say, false without such files"
-        },
+    normalize: bool | None = option(
+        None,
+        "true: every embedding has length 1; default: as the model's "
+        "sentence-transformers files say, false without such files",
     )
-    prompt: str | None = field(
-        default=None,
-        metadata={
-            "help": "text put before every input whose request has no prompt_name, such as "
-            "'query: '; default: the default prompt of the model's files"
-        },
+    prompt: str | None = option(
+        None,
+        "text put before every input whose request has no prompt_name, such as "
+        "'query: '; default: the default prompt of the model's files",
     )
-    dimensions: int | None = field(
-        default=None,
-        metadata={
-            "help": "cuts embeddings to so many numbers, and normalizes them again where they were "
-            "normalized; for models trained for it (Matryoshka); default: not cut",
-            "unit": "dimensions",
-            "min": 1,
-        },
+    dimensions: int | None = option(
+        None,
+        "cuts embeddings to so many numbers, and normalizes them again where they were "
+        "normalized; for models trained for it (Matryoshka); default: not cut",
+        unit="dimensions",
+        least=1,
     )

@@ -5,9 +5,10 @@ Standard library only: the generator loads this file to check models.yaml.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from hf_encoder.options import EncoderOptions
+from hf_runtime.option import option
 
 # Read by generator/spec/task_folders.py.
 PACKAGES = ("hf_encoder",)
@@ -20,29 +21,20 @@ OUTPUT = "tokens"
 class Options(EncoderOptions):
     """How one masked language model is run."""
 
-    top_k: int = field(
-        default=5,
-        metadata={
-            "help": "predictions for each mask, best first, where a request does not set top_k",
-            "unit": "predictions",
-            "min": 1,
-        },
+    top_k: int = option(
+        5,
+        "predictions for each mask, best first, where a request does not set top_k",
+        unit="predictions",
+        least=1,
     )
-    max_top_k: int = field(
-        default=100,
-        metadata={
-            "help": "highest top_k that a request may set",
-            "unit": "predictions",
-            "min": 1,
-        },
+    max_top_k: int = option(
+        100, "highest top_k that a request may set", unit="predictions", least=1
     )
-    max_num_masks: int = field(
-        default=64,
-        metadata={
-            "help": "most masks in one text; each takes one logit per token of the vocabulary",
-            "unit": "masks",
-            "min": 1,
-        },
+    max_num_masks: int = option(
+        64,
+        "most masks in one text; each takes one logit per token of the vocabulary",
+        unit="masks",
+        least=1,
     )
 
     def problems(self) -> list[tuple[str, str]]:

@@ -5,86 +5,67 @@ Standard library only: the generator loads this file to check models.yaml.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
+
+from hf_runtime.option import option
 
 
 @dataclass(frozen=True)
 class EncoderOptions:
     """How one encoder model is run. ``None`` means: decided when the model loads."""
 
-    engine: Literal["torch", "torch-compile", "onnxruntime"] = field(
-        default="torch",
-        metadata={
-            "help": "torch: compiled loops and prepacked weights on a CPU, CUDA graphs on a GPU; "
-            "torch-compile: compiled by torch at load; onnxruntime: exported to ONNX, once. "
-            "hf-triton optimize measures which is fastest on this machine"
-        },
+    engine: Literal["torch", "torch-compile", "onnxruntime"] = option(
+        "torch",
+        "torch: compiled loops and prepacked weights on a CPU, CUDA graphs on a GPU; "
+        "torch-compile: compiled by torch at load; onnxruntime: exported to ONNX, once. "
+        "hf-triton optimize measures which is fastest on this machine",
     )
-    quantization: Literal["none", "int8"] = field(
-        default="none",
-        metadata={
-            "help": "int8: weights of linear layers as 8-bit integers, for onnxruntime on a CPU; "
-            "engine torch has the model's own key quantization"
-        },
+    quantization: Literal["none", "int8"] = option(
+        "none",
+        "int8: weights of linear layers as 8-bit integers, for onnxruntime on a CPU; "
+        "engine torch has the model's own key quantization",
     )
-    max_length: int | None = field(
-        default=None,
-        metadata={
-            "help": "longest input; default: the model's own limit, 8192 where it has none",
-            "unit": "tokens",
-            "min": 4,
-        },
+    max_length: int | None = option(
+        None,
+        "longest input; default: the model's own limit, 8192 where it has none",
+        unit="tokens",
+        least=4,
     )
-    truncation: bool = field(
-        default=False,
-        metadata={
-            "help": "true cuts a longer input to max_length, false refuses it; a request's "
-            "truncate overrides this"
-        },
+    truncation: bool = option(
+        False,
+        "true cuts a longer input to max_length, false refuses it; a request's "
+        "truncate overrides this",
     )
-    max_num_batched_tokens: int = field(
-        default=1024,
-        metadata={
-            "help": "most tokens computed in one step, over all requests in it",
-            "unit": "tokens",
-            "min": 16,
-        },
+    max_num_batched_tokens: int = option(
+        1024, "most tokens computed in one step, over all requests in it", unit="tokens", least=16
     )
-    max_queue_size: int = field(
-        default=1024,
-        metadata={
-            "help": "requests that are computed or wait; more are refused with 503",
-            "unit": "requests",
-            "min": 1,
-        },
+    max_queue_size: int = option(
+        1024,
+        "requests that are computed or wait; more are refused with 503",
+        unit="requests",
+        least=1,
     )
-    num_tokenizer_threads: int = field(
-        default=2,
-        metadata={
-            "help": "threads that tokenise; one of them is kept free for short texts",
-            "unit": "threads",
-            "min": 2,
-            "max": 64,
-        },
+    num_tokenizer_threads: int = option(
+        2,
+        "threads that tokenise; one of them is kept free for short texts",
+        unit="threads",
+        least=2,
+        most=64,
     )
-    watchdog_s: float = field(
-        default=300.0,
-        metadata={
-            "help": "longest step of the engine; when one takes longer, its requests fail, and the "
-            "model is not ready until the step ends",
-            "unit": "seconds",
-            "exclusive_min": 0,
-        },
+    watchdog_s: float = option(
+        300.0,
+        "longest step of the engine; when one takes longer, its requests fail, and the "
+        "model is not ready until the step ends",
+        unit="seconds",
+        above=0,
     )
-    unload_grace_s: float = field(
-        default=20.0,
-        metadata={
-            "help": "how long running requests may continue when the model is unloaded; those that "
-            "are not finished then are answered with 503",
-            "unit": "seconds",
-            "min": 0,
-        },
+    unload_grace_s: float = option(
+        20.0,
+        "how long running requests may continue when the model is unloaded; those that "
+        "are not finished then are answered with 503",
+        unit="seconds",
+        least=0,
     )
 
     def problems(self) -> list[tuple[str, str]]:

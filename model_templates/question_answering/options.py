@@ -5,9 +5,10 @@ Standard library only: the generator loads this file to check models.yaml.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from hf_encoder.options import EncoderOptions
+from hf_runtime.option import option
 
 # Read by generator/spec/task_folders.py.
 PACKAGES = ("hf_encoder",)
@@ -22,68 +23,43 @@ class Options(EncoderOptions):
     send. The names and defaults are transformers'.
     """
 
-    max_seq_len: int | None = field(
-        default=None,
-        metadata={
-            "help": "length of a window: question, special tokens and a part of the context; "
-            "default: 384, or max_length where that is less",
-            "unit": "tokens",
-            "min": 4,
-        },
+    max_seq_len: int | None = option(
+        None,
+        "length of a window: question, special tokens and a part of the context; "
+        "default: 384, or max_length where that is less",
+        unit="tokens",
+        least=4,
     )
-    doc_stride: int | None = field(
-        default=None,
-        metadata={
-            "help": "overlap of neighbouring windows of a longer context; default: 128, or half of "
-            "max_seq_len where that is less",
-            "unit": "tokens",
-            "min": 0,
-        },
+    doc_stride: int | None = option(
+        None,
+        "overlap of neighbouring windows of a longer context; default: 128, or half of "
+        "max_seq_len where that is less",
+        unit="tokens",
+        least=0,
     )
-    max_question_len: int | None = field(
-        default=None,
-        metadata={
-            "help": "longest question; a longer one is refused, or cut by truncate; default: as "
-            "long as a window still holds more than doc_stride tokens of the context",
-            "unit": "tokens",
-            "min": 1,
-        },
+    max_question_len: int | None = option(
+        None,
+        "longest question; a longer one is refused, or cut by truncate; default: as "
+        "long as a window still holds more than doc_stride tokens of the context",
+        unit="tokens",
+        least=1,
     )
-    max_answer_len: int = field(
-        default=15,
-        metadata={"help": "longest answer", "unit": "tokens", "min": 1},
+    max_answer_len: int = option(15, "longest answer", unit="tokens", least=1)
+    top_k: int = option(
+        1, "answers, best first; above 1 the output is a list", unit="answers", least=1
     )
-    top_k: int = field(
-        default=1,
-        metadata={
-            "help": "answers, best first; above 1 the output is a list",
-            "unit": "answers",
-            "min": 1,
-        },
+    max_top_k: int = option(100, "highest top_k that a request may set", unit="answers", least=1)
+    handle_impossible_answer: bool = option(
+        False, "true: an empty text is one of the answers: the context has no answer"
     )
-    max_top_k: int = field(
-        default=100,
-        metadata={
-            "help": "highest top_k that a request may set",
-            "unit": "answers",
-            "min": 1,
-        },
+    align_to_words: bool = option(
+        True, "true: answers are whole words; false is for languages without spaces"
     )
-    handle_impossible_answer: bool = field(
-        default=False,
-        metadata={"help": "true: an empty text is one of the answers: the context has no answer"},
-    )
-    align_to_words: bool = field(
-        default=True,
-        metadata={"help": "true: answers are whole words; false is for languages without spaces"},
-    )
-    max_num_windows: int = field(
-        default=256,
-        metadata={
-            "help": "most windows of one context; a longer one is refused, or cut by truncate",
-            "unit": "windows",
-            "min": 1,
-        },
+    max_num_windows: int = option(
+        256,
+        "most windows of one context; a longer one is refused, or cut by truncate",
+        unit="windows",
+        least=1,
     )
 
     def problems(self) -> list[tuple[str, str]]:

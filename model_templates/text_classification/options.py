@@ -5,10 +5,11 @@ Standard library only: the generator loads this file to check models.yaml.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 from hf_encoder.options import EncoderOptions
+from hf_runtime.option import option
 
 # Read by generator/spec/task_folders.py.
 PACKAGES = ("hf_encoder",)
@@ -21,29 +22,20 @@ OUTPUT = "sequences"
 class Options(EncoderOptions):
     """How one classifier is run; a request's own word wins over each of these."""
 
-    function_to_apply: Literal["auto", "softmax", "sigmoid", "none"] = field(
-        default="auto",
-        metadata={
-            "help": "how logits become scores; auto: by the model's problem type, as in "
-            "transformers: softmax; sigmoid for one label or for several at once; none for "
-            "regression; for one label the function that sentence-transformers wrote into "
-            "config.json, if it did"
-        },
+    function_to_apply: Literal["auto", "softmax", "sigmoid", "none"] = option(
+        "auto",
+        "how logits become scores; auto: by the model's problem type, as in "
+        "transformers: softmax; sigmoid for one label or for several at once; none for "
+        "regression; for one label the function that sentence-transformers wrote into "
+        "config.json, if it did",
     )
-    top_k: int = field(
-        default=1,
-        metadata={
-            "help": "labels in an answer, best first; -1 is all of them",
-            "unit": "labels",
-            "min": -1,
-        },
+    top_k: int = option(
+        1, "labels in an answer, best first; -1 is all of them", unit="labels", least=-1
     )
-    pairs: Literal["optional", "required"] = field(
-        default="optional",
-        metadata={
-            "help": "required: a request without text_pair is refused, for rerankers and other "
-            "models that compare two texts"
-        },
+    pairs: Literal["optional", "required"] = option(
+        "optional",
+        "required: a request without text_pair is refused, for rerankers and other "
+        "models that compare two texts",
     )
 
     def problems(self) -> list[tuple[str, str]]:

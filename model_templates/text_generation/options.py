@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
+from hf_runtime.option import option
+
 # Whether the engines here can answer piece by piece; read by generator/spec/task_folders.py.
 STREAMS = True
 # Whether they serve LoRA adapters; read there too.
@@ -42,164 +44,124 @@ PARALLEL = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_siz
 class Options:
     """How one text-generation model is run. ``None`` means: decided when the model loads."""
 
-    engine: Literal["auto", "in_flight", "generate", "vllm"] = field(
-        default="auto",
-        metadata={
-            "help": "in_flight: requests join and leave a running batch at every step; generate: "
-            "padded batches through model.generate; auto: in_flight where it supports the model, "
-            "else generate; vllm: vLLM, which has to be installed where the model runs"
-        },
+    engine: Literal["auto", "in_flight", "generate", "vllm"] = option(
+        "auto",
+        "in_flight: requests join and leave a running batch at every step; generate: "
+        "padded batches through model.generate; auto: in_flight where it supports the model, "
+        "else generate; vllm: vLLM, which has to be installed where the model runs",
     )
-    max_model_len: int | None = field(
-        default=None,
-        metadata={
-            "help": "longest prompt plus output; default: the model's own limit",
-            "unit": "tokens",
-            "min": 2,
-        },
+    max_model_len: int | None = option(
+        None, "longest prompt plus output; default: the model's own limit", unit="tokens", least=2
     )
-    max_num_seqs: int | None = field(
-        default=None,
-        metadata={
-            "help": "sequences generated at once; default: 128 (CPU) or 512 (GPU), or as many as "
-            "fit in the KV cache",
-            "unit": "sequences",
-            "min": 1,
-            "max": 1024,
-        },
+    max_num_seqs: int | None = option(
+        None,
+        "sequences generated at once; default: 128 (CPU) or 512 (GPU), or as many as "
+        "fit in the KV cache",
+        unit="sequences",
+        least=1,
+        most=1024,
     )
-    max_num_batched_tokens: int | None = field(
-        default=None,
-        metadata={
-            "help": "most tokens computed in one step; longer prompts are prefilled in chunks; "
-            "default: 512 on a CPU, 2048 to 8192 on a GPU by its memory, and at least max_num_seqs",
-            "unit": "tokens",
-            "min": 1,
-            "engines": ("in_flight", "vllm"),
-        },
+    max_num_batched_tokens: int | None = option(
+        None,
+        "most tokens computed in one step; longer prompts are prefilled in chunks; "
+        "default: 512 on a CPU, 2048 to 8192 on a GPU by its memory, and at least max_num_seqs",
+        unit="tokens",
+        least=1,
+        engines=("in_flight", "vllm"),
     )
-    max_step_ms: float | None = field(
-        default=None,
-        metadata={
-            "help": "longest step while tokens are streamed: prompts are prefilled in chunks that "
-            "take no longer; default: about twice a step without prompts, and far more where "
-            "several wait",
-            "unit": "milliseconds",
-            "exclusive_min": 0,
-            "engines": ("in_flight",),
-        },
+    max_step_ms: float | None = option(
+        None,
+        "longest step while tokens are streamed: prompts are prefilled in chunks that "
+        "take no longer; default: about twice a step without prompts, and far more where "
+        "several wait",
+        unit="milliseconds",
+        above=0,
+        engines=("in_flight",),
     )
-    max_queue_size: int = field(
-        default=1024,
-        metadata={
-            "help": "requests that may wait beyond the running ones; more are refused with 503",
-            "unit": "sequences",
-            "min": 0,
-        },
+    max_queue_size: int = option(
+        1024,
+        "requests that may wait beyond the running ones; more are refused with 503",
+        unit="sequences",
+        least=0,
     )
-    kv_cache_gib: float | None = field(
-        default=None,
-        metadata={
-            "help": "memory for keys and values; default: what max_num_seqs x max_model_len needs, "
-            "at most half of the free memory (CPU) or 90 % of it (GPU); a GPU's is in pages of 16 "
-            "tokens, which sequences take as they grow",
-            "unit": "GiB",
-            "exclusive_min": 0,
-            "engines": ("in_flight", "vllm"),
-        },
+    kv_cache_gib: float | None = option(
+        None,
+        "memory for keys and values; default: what max_num_seqs x max_model_len needs, "
+        "at most half of the free memory (CPU) or 90 % of it (GPU); a GPU's is in pages of 16 "
+        "tokens, which sequences take as they grow",
+        unit="GiB",
+        above=0,
+        engines=("in_flight", "vllm"),
     )
-    prefix_cache: bool = field(
-        default=True,
-        metadata={
-            "help": "a prompt that begins like an earlier one reuses its keys and values; timing "
-            "then reveals whether a prefix was cached",
-            "engines": ("in_flight", "vllm"),
-        },
+    prefix_cache: bool = option(
+        True,
+        "a prompt that begins like an earlier one reuses its keys and values; timing "
+        "then reveals whether a prefix was cached",
+        engines=("in_flight", "vllm"),
     )
-    prefix_cache_gib: float | None = field(
-        default=None,
-        metadata={
-            "help": "memory for cached prefixes, beside kv_cache_gib; default: none, they stay in "
-            "slots or pages of the KV cache that no sequence has",
-            "unit": "GiB",
-            "exclusive_min": 0,
-            "engines": ("in_flight",),
-        },
+    prefix_cache_gib: float | None = option(
+        None,
+        "memory for cached prefixes, beside kv_cache_gib; default: none, they stay in "
+        "slots or pages of the KV cache that no sequence has",
+        unit="GiB",
+        above=0,
+        engines=("in_flight",),
     )
-    speculative_method: Literal["off", "ngram", "draft_model"] | None = field(
-        default=None,
-        metadata={
-            "help": "how tokens are drafted that a step verifies, where that is faster; ngram: by "
-            "looking the last tokens up in prompt and output; draft_model: by the model that the "
-            "key of that name names; what is generated stays the same; default: draft_model where "
-            "there is one, else off",
-            "engines": ("in_flight",),
-        },
+    speculative_method: Literal["off", "ngram", "draft_model"] | None = option(
+        None,
+        "how tokens are drafted that a step verifies, where that is faster; ngram: by "
+        "looking the last tokens up in prompt and output; draft_model: by the model that the "
+        "key of that name names; what is generated stays the same; default: draft_model where "
+        "there is one, else off",
+        engines=("in_flight",),
     )
-    num_speculative_tokens: int = field(
-        default=8,
-        metadata={
-            "help": "most tokens drafted for a sequence in a step; fewer where fewer pay",
-            "unit": "tokens",
-            "min": 1,
-            "max": 64,
-            "engines": ("in_flight",),
-        },
+    num_speculative_tokens: int = option(
+        8,
+        "most tokens drafted for a sequence in a step; fewer where fewer pay",
+        unit="tokens",
+        least=1,
+        most=64,
+        engines=("in_flight",),
     )
-    prompt_lookup_max: int = field(
-        default=4,
-        metadata={
-            "help": "with ngram, most tokens that are looked up",
-            "unit": "tokens",
-            "min": 1,
-            "max": 16,
-            "engines": ("in_flight",),
-        },
+    prompt_lookup_max: int = option(
+        4,
+        "with ngram, most tokens that are looked up",
+        unit="tokens",
+        least=1,
+        most=16,
+        engines=("in_flight",),
     )
-    prompt_lookup_min: int = field(
-        default=2,
-        metadata={
-            "help": "with ngram, fewest tokens that are looked up",
-            "unit": "tokens",
-            "min": 1,
-            "max": 16,
-            "engines": ("in_flight",),
-        },
+    prompt_lookup_min: int = option(
+        2,
+        "with ngram, fewest tokens that are looked up",
+        unit="tokens",
+        least=1,
+        most=16,
+        engines=("in_flight",),
     )
-    default_max_tokens: int = field(
-        default=128,
-        metadata={
-            "help": "output length of a request that does not set max_tokens",
-            "unit": "tokens",
-            "min": 1,
-        },
+    default_max_tokens: int = option(
+        128, "output length of a request that does not set max_tokens", unit="tokens", least=1
     )
 
-    default_timeout_ms: int | None = field(
-        default=None,
-        metadata={
-            "help": "time limit of a request that sets no timeout_ms; default: no limit",
-            "unit": "milliseconds",
-            "min": 1,
-        },
+    default_timeout_ms: int | None = option(
+        None,
+        "time limit of a request that sets no timeout_ms; default: no limit",
+        unit="milliseconds",
+        least=1,
     )
-    max_timeout_ms: int | None = field(
-        default=None,
-        metadata={
-            "help": "highest timeout_ms that a request may set; also the time limit of a request "
-            "that sets none, unless default_timeout_ms is set",
-            "unit": "milliseconds",
-            "min": 1,
-        },
+    max_timeout_ms: int | None = option(
+        None,
+        "highest timeout_ms that a request may set; also the time limit of a request "
+        "that sets none, unless default_timeout_ms is set",
+        unit="milliseconds",
+        least=1,
     )
-    max_grammar_s: float = field(
-        default=10.0,
-        metadata={
-            "help": "how long a request's json_schema, regex or choice may take to compile; one "
-            "that takes longer is refused",
-            "unit": "seconds",
-            "exclusive_min": 0,
-        },
+    max_grammar_s: float = option(
+        10.0,
+        "how long a request's json_schema, regex or choice may take to compile; one "
+        "that takes longer is refused",
+        unit="seconds",
+        above=0,
     )
     tool_parser: Literal[
         "auto",
@@ -212,47 +174,35 @@ class Options:
         "phi4_mini",
         "pythonic",
         "qwen3_coder",
-    ] = field(
-        default="auto",
-        metadata={
-            "help": "how the model writes calls of tools, for OpenAI's API; json: Hermes, Qwen, "
-            "Llama 3, Granite; auto: as the marks in its chat template say"
-        },
+    ] = option(
+        "auto",
+        "how the model writes calls of tools, for OpenAI's API; json: Hermes, Qwen, "
+        "Llama 3, Granite; auto: as the marks in its chat template say",
     )
     reasoning_parser: Literal[
         "auto", "none", "think", "mistral", "seed", "cohere", "granite", "harmony"
-    ] = field(
-        default="auto",
-        metadata={
-            "help": "what begins and ends the model's reasoning; think: <think> and </think>; "
-            "auto: as its chat template says"
-        },
+    ] = option(
+        "auto",
+        "what begins and ends the model's reasoning; think: <think> and </think>; "
+        "auto: as its chat template says",
     )
-    unload_grace_s: float = field(
-        default=20.0,
-        metadata={
-            "help": "how long running requests may continue when the model is unloaded; those that "
-            "are not finished then are answered with 503",
-            "unit": "seconds",
-            "min": 0,
-        },
+    unload_grace_s: float = option(
+        20.0,
+        "how long running requests may continue when the model is unloaded; those that "
+        "are not finished then are answered with 503",
+        unit="seconds",
+        least=0,
     )
-    watchdog_s: float = field(
-        default=300.0,
-        metadata={
-            "help": "longest step of the engine; when one takes longer, its requests fail, and the "
-            "model is not ready until the step ends",
-            "unit": "seconds",
-            "exclusive_min": 0,
-        },
+    watchdog_s: float = option(
+        300.0,
+        "longest step of the engine; when one takes longer, its requests fail, and the "
+        "model is not ready until the step ends",
+        unit="seconds",
+        above=0,
     )
 
-    vllm: dict[str, Any] | None = field(
-        default=None,
-        metadata={
-            "help": "with engine: vllm, arguments of vLLM's AsyncEngineArgs, such as "
-            "tensor_parallel_size"
-        },
+    vllm: dict[str, Any] | None = option(  # noqa: RUF009
+        None, "with engine: vllm, arguments of vLLM's AsyncEngineArgs, such as tensor_parallel_size"
     )
 
     def problems(self) -> list[tuple[str, str]]:

@@ -5,10 +5,11 @@ Standard library only: the generator loads this file to check models.yaml.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 from hf_encoder.options import EncoderOptions
+from hf_runtime.option import option
 
 # Read by generator/spec/task_folders.py.
 PACKAGES = ("hf_encoder",)
@@ -21,33 +22,23 @@ OUTPUT = "tokens"
 class Options(EncoderOptions):
     """How one tagger is run; a request's own word wins over each of the first three."""
 
-    aggregation_strategy: Literal["none", "simple", "first", "average", "max"] = field(
-        default="simple",
-        metadata={
-            "help": "how tokens are grouped to entities, as in transformers; none: each token by "
-            "itself; simple: neighbouring tokens of one label; first, average, max: whole words"
-        },
+    aggregation_strategy: Literal["none", "simple", "first", "average", "max"] = option(
+        "simple",
+        "how tokens are grouped to entities, as in transformers; none: each token by "
+        "itself; simple: neighbouring tokens of one label; first, average, max: whole words",
     )
-    ignore_labels: str = field(
-        default="O",
-        metadata={"help": "labels that are left out of the answer, with commas between them"},
+    ignore_labels: str = option(
+        "O", "labels that are left out of the answer, with commas between them"
     )
-    stride: int | None = field(
-        default=None,
-        metadata={
-            "help": "a longer text is computed in windows of max_length that overlap by so many "
-            "tokens; default: it is refused, or cut by truncation",
-            "unit": "tokens",
-            "min": 0,
-        },
+    stride: int | None = option(
+        None,
+        "a longer text is computed in windows of max_length that overlap by so many "
+        "tokens; default: it is refused, or cut by truncation",
+        unit="tokens",
+        least=0,
     )
-    max_num_windows: int = field(
-        default=256,
-        metadata={
-            "help": "most windows of one text; a longer one is refused",
-            "unit": "windows",
-            "min": 1,
-        },
+    max_num_windows: int = option(
+        256, "most windows of one text; a longer one is refused", unit="windows", least=1
     )
 
     def problems(self) -> list[tuple[str, str]]:

@@ -5,9 +5,10 @@ Standard library only: the generator loads this file to check models.yaml.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from hf_encoder.options import EncoderOptions
+from hf_runtime.option import option
 
 # Read by generator/spec/task_folders.py.
 PACKAGES = ("hf_encoder",)
@@ -20,16 +21,13 @@ OUTPUT = "sequences"
 class Options(EncoderOptions):
     """How one model for natural language inference is run; a request's own word wins."""
 
-    hypothesis_template: str = field(
-        default="This example is {}.",
-        metadata={"help": "the hypothesis of each label; {} stands for the label"},
+    hypothesis_template: str = option(
+        "This example is {}.", "the hypothesis of each label; {} stands for the label"
     )
-    multi_label: bool = field(
-        default=False,
-        metadata={
-            "help": "true: each label has a score of its own between 0 and 1; false: the scores "
-            "of all labels add up to 1"
-        },
+    multi_label: bool = option(
+        False,
+        "true: each label has a score of its own between 0 and 1; false: the scores "
+        "of all labels add up to 1",
     )
 
     def problems(self) -> list[tuple[str, str]]:
