@@ -84,11 +84,22 @@ def test_each_number_has_a_unit_or_is_a_plain_factor(task: Task) -> None:
 
 def test_its_options_file_needs_only_the_standard_library(task: Task) -> None:
     allowed = {"__future__", "dataclasses", "typing", "math", "enum"}
-    assert imported_by(task.folder / "options.py") <= {*allowed, *task.packages}
-    for package in task.packages:
-        for base in (task.folder.parent / package).glob("*options.py"):
-            if f"from {package}.{base.stem} import" in (task.folder / "options.py").read_text():
-                assert imported_by(base) <= allowed
+    own = task.folder / "options.py"
+    assert imported_by(own) <= {*allowed, *task.packages, "hf_runtime"}
+    bases = [
+        base
+        for package in task.packages
+        for base in (task.folder.parent / package).glob("*options.py")
+        if f"from {package}.{base.stem} import" in own.read_text()
+    ]
+    for path in (own, *bases):
+        used = re.findall(r"(?:from|import) (hf_runtime\S*)", path.read_text())
+        assert set(used) <= {"hf_runtime.option"}
+    for base in bases:
+        assert imported_by(base) <= {*allowed, "hf_runtime"}
+    assert imported_by(task.folder.parent / "hf_runtime" / "option.py") <= allowed
+    shared = imported_by(task.folder.parent / "hf_runtime" / "__init__.py")
+    assert shared <= set(sys.stdlib_module_names)
 
 
 def imported_by(path: Path) -> set[str]:
