@@ -18,7 +18,10 @@ FOLDERS = {
     **{f"{tag}'s front": task.front_files for tag, task in TASKS.items() if task.streams},
 }
 # Read by path, and compiled.
-READ = {"expert_kernels.py", "text_kernels.py", "kernels.py", "state_kernels.py"}
+READ = {
+    *("kernels.py", "state_kernels.py", "expert_kernels.py", "text_kernels.py"),
+    *("tile_kernels.py", "tile_operations.py"),
+}
 
 
 @pytest.fixture(params=list(FOLDERS.values()), ids=list(FOLDERS))

@@ -1,5 +1,6 @@
-"""Attention over packed texts, each over itself: by the compiled loops, or by torch's own attention
-for texts that are long enough for it to be faster.
+"""Attention over packed texts, each over itself: by the compiled loops, in tiles where a processor
+multiplies bfloat16 in those (AMX), or by torch's own attention for texts that are long enough for
+it to be faster.
 """
 
 from __future__ import annotations
@@ -15,15 +16,18 @@ import torch
 import torch.nn.functional as F
 from hf_runtime.fused.parts import Attention
 from hf_runtime.fused.row_loops import RowLoops
-from hf_runtime.kernels.kernel_loading import TEXT_KERNELS, load_kernel
+from hf_runtime.kernels.kernel_loading import TEXT_KERNELS, TILE_KERNELS, load_kernel
 from hf_runtime.kernels.thread_team import ThreadTeam, bits_of
+from hf_runtime.kernels.tiles import may_use_tiles
 
 from .encoder import Encoder
 
-# At least as many numbers as the kernel's tiles have rows and columns.
+# At least as many numbers as the kernel's blocks have rows and columns.
 _ROWS, _COLUMNS = 8, 32
-# Tokens of a text, for which both ways are timed: torch's is the faster one from some length on,
-# from few tokens where a processor multiplies bfloat16 in tiles (AMX), else from thousands.
+# In tiles: float32 for a token's scores and weights, or for a number of queries and of what becomes
+# of them; and for where tiles begin.
+_TILE_WIDTH, _TILE_OFFSETS = 24, 144
+# Tokens of a text, for which both ways are timed: torch's may be faster from some length on.
 _TIMED_LENGTHS = (64, 128, 256, 512, 1024)
 _REPEATS = 3
 _NEVER = 2**62
@@ -48,10 +52,13 @@ class TextAttention:
     ) -> None:
         self._loops, self._team = loops, team
         self._kv_heads, self._dim = encoder.kv_heads, encoder.dim
-        dtype = str(loops.dtype).removeprefix("torch.")
-        self._attend = load_kernel("attend_texts", dtype, TEXT_KERNELS)
         attentions = {id(layer.attention): layer.attention for layer in encoder.layers}
         self._placing = {key: loops.placing(one) for key, one in attentions.items()}
+        scales = [one.scale for one in attentions.values()]
+        self._in_tiles = loops.dtype == torch.bfloat16 and min(scales) > 0 and may_use_tiles()
+        name, source = ("tiles", TILE_KERNELS) if self._in_tiles else ("texts", TEXT_KERNELS)
+        dtype = str(loops.dtype).removeprefix("torch.")
+        self._attend = load_kernel(f"attend_{name}", dtype, source)
         self._scratch = torch.zeros(0)
         self._long = _NEVER  # tokens from which torch's attention is faster
         plain = [one for one in attentions.values() if _is_plain(one)]
@@ -91,8 +98,7 @@ class TextAttention:
     ) -> None:
         """The first ``texts``: how many, and the length of the longest."""
         (count, longest), dim, bias = texts, self._dim, attention.bias
-        stride, wide = longest + _COLUMNS, dim + -dim % _COLUMNS
-        size = (dim + wide + _ROWS) * stride + _ROWS * (dim + wide)
+        size, stride, wide = self._sizes(longest)
         if self._scratch.numel() < size * self._team.num_threads:
             self._scratch = torch.zeros(size * self._team.num_threads)
         self._team.run(
@@ -103,6 +109,15 @@ class TextAttention:
             *(attention.window, int(attention.is_causal), bits_of(attention.scale)),
             *((0, 0) if bias is None else (bias.data_ptr(), (bias.shape[1] + 1) // 2)),
         )
+
+    def _sizes(self, longest: int) -> tuple[int, int, int]:
+        """float32 of a thread's scratch, and what tokens and a head's numbers are filled up to."""
+        dim, wide = self._dim, self._dim + -self._dim % _COLUMNS
+        if not self._in_tiles:
+            stride = longest + _COLUMNS
+            return (dim + wide + _ROWS) * stride + _ROWS * (dim + wide), stride, wide
+        stride = longest + -longest % _COLUMNS
+        return stride * (wide + _TILE_WIDTH) + wide * _TILE_WIDTH + _TILE_OFFSETS, stride, wide
 
     def _attend_long(self, attention: Attention, qkv: torch.Tensor, out: torch.Tensor) -> None:
         """One text."""

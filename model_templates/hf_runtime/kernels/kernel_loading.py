@@ -27,6 +27,11 @@ KERNELS = "kernels.py"
 # Which import the first.
 STATE_KERNELS, EXPERT_KERNELS = "state_kernels.py", "expert_kernels.py"
 TEXT_KERNELS = "text_kernels.py"
+TILE_KERNELS, _TILE_OPERATIONS = "tile_kernels.py", "tile_operations.py"
+_SOURCES = (
+    *(KERNELS, STATE_KERNELS, EXPERT_KERNELS, TEXT_KERNELS),
+    *(TILE_KERNELS, _TILE_OPERATIONS),
+)
 
 
 @cache
@@ -62,10 +67,7 @@ def _say_not_kept(why: str) -> None:
 @cache
 def _load_package() -> tuple[str, bool]:
     """The package of kernels, and whether what it compiles is kept on disk."""
-    sources = {
-        name: Path(__file__).with_name(name).read_bytes()
-        for name in (KERNELS, STATE_KERNELS, EXPERT_KERNELS, TEXT_KERNELS)
-    }
+    sources = {name: Path(__file__).with_name(name).read_bytes() for name in _SOURCES}
     digest = hashlib.sha256(b"".join(sources.values())).hexdigest()[:16]
     for folder in private_folders(digest):
         if all(_is_copy(folder / name, source) for name, source in sources.items()):

@@ -153,7 +153,7 @@ def _keep_head(
     for j in range(0, whole, _LANES):
         for i in range(0, dim, _LANES):
             here = float32_at(keys + 4 * (i * stride + j))
-            _transpose_at(qkv, key + j * width + i, width, here, stride)
+            transpose_at(qkv, key + j * width + i, width, here, stride)
     to = float32_at(keys)
     for j in range(whole, count):
         for i in range(dim):
@@ -176,7 +176,8 @@ def _after(typing_context: Any, pointer: Any, index: Any) -> Any:
 
 
 @njit(fastmath=True, error_model="numpy", inline="always")
-def _transpose_at(x: Any, at: Any, x_row: Any, out: Any, out_row: Any) -> None:
+def transpose_at(x: Any, at: Any, x_row: Any, out: Any, out_row: Any) -> None:
+    """Of what lies from ``x[at]`` on."""
     _transpose(_after(x, at), x_row, out, out_row)
 
 
@@ -212,6 +213,18 @@ def _attend_texts(a: Any, qkv: Any, out: Any) -> None:
 
 
 @njit(fastmath=True, error_model="numpy")
+def seen(a: Any, first: Any, last: Any, count: Any) -> Any:
+    """The first key that one of the queries ``first`` to ``last`` of a text looks at, and the one
+    behind the last.
+    """
+    window = a[13]
+    low = max(0, first - window + 1) if window else 0
+    if a[14] != 0:
+        return low, last + 1
+    return low, min(count, last + window) if window else count
+
+
+@njit(fastmath=True, error_model="numpy")
 def _attend_rows(
     a: Any,
     qkv: Any,
@@ -225,13 +238,10 @@ def _attend_rows(
     scratch: Any,
 ) -> None:
     """Up to ROWS queries of a head from a text's token ``begin`` on."""
-    heads, dim, stride, wide, window = a[3], a[5], a[11], a[12], a[13]
+    heads, dim, stride, wide = a[3], a[5], a[11], a[12]
     width, scale = (heads + 2 * a[4]) * dim, float_of(a[15])
     rows = min(ROWS, count - begin)
-    low = max(0, begin - window + 1) if window else 0
-    high = begin + rows if a[14] != 0 else count
-    if window and a[14] == 0:
-        high = min(count, begin + rows - 1 + window)
+    low, high = seen(a, begin, begin + rows - 1, count)
     queries, made = float32_at(scratch), float32_at(scratch + 4 * ROWS * dim)
     scores = scratch + 4 * ROWS * (dim + wide)
     for r in range(rows):
@@ -246,18 +256,15 @@ def _attend_rows(
     for r in range(rows):
         row = float32_at(scores + 4 * r * stride)
         token = begin + r
-        least = max(0, token - window + 1) - low if window else 0
-        most = token + 1 - low if a[14] != 0 else reach
-        if window and a[14] == 0:
-            most = min(reach, token + window - low)
+        least, most = seen(a, token, token, count)
         if a[16] != 0:
             bias = float32_at(a[16])
             at = head * (2 * a[17] - 1) + low - token + a[17] - 1
             for j in range(reach):
                 store(row, j, load(row, j) + load(bias, at + j))
-        for j in range(least):
+        for j in range(least - low):
             store(row, j, _LOWEST)
-        for j in range(most, padded):
+        for j in range(most - low, padded):
             store(row, j, _LOWEST)
         store(queries, r, softmax(row, padded))
     for i in range(0, wide, COLUMNS):

@@ -1,0 +1,62 @@
+"""Attention of packed texts, by whichever loop the machine takes, against plain attention."""
+
+from __future__ import annotations
+
+from itertools import accumulate, pairwise
+from typing import Any
+
+import pytest
+import torch
+from hf_encoder.fused.attention import TextAttention, Texts
+from hf_encoder.fused.encoder import Embedding, Encoder
+from hf_runtime.fused.parts import Attention, Layer
+from hf_runtime.fused.row_loops import RowLoops
+from hf_runtime.kernels.thread_team import ThreadTeam
+
+_LENGTHS = (1, 3, 16, 17, 32, 33, 64, 95, 200)
+_LONGEST = 256
+
+
+@pytest.mark.parametrize("window, is_causal", [(0, False), (0, True), (20, False), (65, True)])
+@pytest.mark.parametrize("heads, kv_heads, dim", [(4, 4, 32), (4, 2, 64), (2, 1, 128), (2, 2, 24)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_each_token_looks_at_those_of_its_text_that_it_may(
+    dtype: torch.dtype, heads: int, kv_heads: int, dim: int, window: int, is_causal: bool
+) -> None:
+    torch.manual_seed(heads)
+    qkv = torch.randn(sum(_LENGTHS), (heads + 2 * kv_heads) * dim).to(dtype)
+    for bias in (None, torch.randn(heads, 2 * _LONGEST - 1)):
+        changes: dict[str, Any] = {"window": window, "is_causal": is_causal, "bias": bias}
+        one = Attention(torch.nn.Identity(), torch.nn.Identity(), heads, dim**-0.5, **changes)
+        found = _computed(one, qkv, kv_heads, dim)
+        ends = accumulate(_LENGTHS, initial=0)
+        expected = [_plain(one, qkv[first:last], dim) for first, last in pairwise(ends)]
+        largest = (found.float() - torch.cat(expected)).abs().max()
+        assert largest < (2e-5 if dtype == torch.float32 else 3e-2)
+
+
+def _computed(one: Attention, qkv: torch.Tensor, kv_heads: int, dim: int) -> torch.Tensor:
+    layer = Layer(one, torch.nn.Identity(), None, None)
+    embedding = Embedding(torch.nn.Identity(), None, None, None, None)
+    team = ThreadTeam(torch.get_num_threads())
+    encoder = Encoder(embedding, [layer], None, kv_heads, dim)
+    attend = TextAttention(encoder, RowLoops(qkv.dtype, team), team, _LONGEST)
+    ends = list(accumulate(_LENGTHS, initial=0))
+    return attend(one, qkv.clone(), Texts(ends, torch.tensor(ends), torch.zeros(0)))
+
+
+def _plain(one: Attention, qkv: torch.Tensor, dim: int) -> torch.Tensor:
+    """In float32."""
+    heads, count = one.num_heads, len(qkv)
+    query, *others = qkv.float().view(count, -1, dim).transpose(0, 1).tensor_split((heads,))
+    key, value = others[0].repeat_interleave(2 * heads // len(others[0]), 0).chunk(2)
+    scores = query @ key.transpose(1, 2) * one.scale
+    tokens = torch.arange(count)
+    distance = tokens - tokens[:, None]
+    if one.bias is not None:
+        scores = scores + one.bias[:, distance + _LONGEST - 1]
+    near = distance.abs() < one.window if one.window else torch.ones(count, count, dtype=torch.bool)
+    if one.is_causal:
+        near &= distance <= 0
+    weights = scores.masked_fill(~near, float("-inf")).softmax(-1)
+    return (weights @ value).transpose(0, 1).flatten(1)
