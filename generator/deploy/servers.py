@@ -69,7 +69,9 @@ class Server:
 
     @property
     def num_threads(self) -> str:
-        """Threads of each computation: its cores, and not all of the machine's."""
+        """The most threads of each computation: its cores, and not all of the machine's, which is
+        what processes see where no quota is set.
+        """
         return str(max(1, int(float(self.cpu))))
 
     @property

@@ -33,6 +33,11 @@ class PipelineCall:
         self._chat = getattr(importlib.import_module(type(pipe).__module__), "Chat", None)
         self._max_length = _max_length(name, pipe)
 
+    @property
+    def is_on_cpu(self) -> bool:
+        """Whether it computes on a CPU."""
+        return bool(self._pipe.device.type == "cpu")
+
     def check(self, item: Any, parameters: Mapping[str, Any]) -> None:
         """Raises RequestError for an item that the model can't hold.
 

@@ -132,6 +132,8 @@ class PipelineEngine:
                 return
             self._compute_alone(ready)
             return
+        if self._call.is_on_cpu:
+            self.thread.cpu_threads.computes(len(ready))
         self.metrics.batch_size.observe(len(ready))
         self.metrics.step_s.observe(time.monotonic() - began_s)
         for (work, _), result in zip(ready, results, strict=True):

@@ -8,7 +8,7 @@ engine as a place to submit work to.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
@@ -69,11 +69,12 @@ class Reception(PooledReception):
             unload_grace_s=options.unload_grace_s,
         )
 
-    def families(self) -> Iterable[Family]:
+    def families(self) -> Iterator[Family]:
         """What the engine counts, and how many requests run and wait."""
         running = self.engine.num_running
         waiting = max(0, self.num_open - running)
-        return families(self.engine.metrics, running=running, waiting=waiting)
+        yield from families(self.engine.metrics, running=running, waiting=waiting)
+        yield from self.engine.thread.cpu_threads.families()
 
     def _accept(self, request: RequestLike, listed: frozenset[str], responder: Responder) -> None:
         # There is one output, whatever is listed.

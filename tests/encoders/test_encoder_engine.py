@@ -15,6 +15,7 @@ from hf_encoder.engine.engine import EncoderEngine, Work
 from hf_encoder.runners.runner import Runner
 from hf_encoder.texts.encoding import Encoding
 from hf_runtime.devices.device import check_device_works
+from hf_runtime.engine.thread_count import ThreadCount
 from hf_runtime.engine.watchdog import Watchdog
 from hf_runtime.errors import (
     CancelledError,
@@ -101,6 +102,23 @@ def test_what_came_during_a_step_is_computed_together() -> None:
     assert sum(runner.steps) == 10
     assert len(runner.steps) <= 3
     engine.thread.stop()
+
+
+@pytest.mark.parametrize("follows, expected", [(True, [4]), (False, [])])
+def test_steps_are_timed_where_the_runner_computes_with_torchs_threads(
+    monkeypatch: pytest.MonkeyPatch, follows: bool, expected: list[int]
+) -> None:
+    noted: list[int] = []
+    monkeypatch.setattr(
+        ThreadCount, "note", lambda _, num_tokens, seconds: noted.append(num_tokens)
+    )
+    runner, caller = Echo(), Caller(15)
+    runner.follows_threads = follows
+    engine = started(runner)
+    engine.thread.submit([caller.work])
+    caller.result()
+    engine.thread.stop()
+    assert noted == expected
 
 
 def test_a_failing_step_fails_its_own_and_the_next_goes_on() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from hf_runtime.engine.thread_count import ThreadCount
 from hf_runtime.fused.parts import UnsupportedLayersError
 from text_generation.in_flight import runner_selection, storage
 from text_generation.kv import paged_cache, pages
@@ -20,6 +21,21 @@ from tests.support.slow_cases import slow_but
 @pytest.fixture(scope="session", autouse=True)
 def one_thread() -> None:
     torch.set_num_threads(1)
+
+
+@pytest.fixture
+def changing_threads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Engines change from one thread to two and back after each step; these are the steps'
+    tokens.
+    """
+    noted: list[int] = []
+
+    def change(self: ThreadCount, num_tokens: int, seconds: float) -> None:
+        noted.append(num_tokens)
+        self.count = 3 - self.count
+
+    monkeypatch.setattr(ThreadCount, "note", change)
+    return noted
 
 
 @pytest.fixture

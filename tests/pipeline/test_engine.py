@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pytest
+from hf_runtime.engine.thread_count import ThreadCount
 from hf_runtime.errors import (
     DeviceLostError,
     EngineError,
@@ -24,6 +25,7 @@ class Doubling:
     """Doubles numbers; fails where one of them is negative, and waits while it is held up."""
 
     name = "doubling"
+    is_on_cpu = True
 
     def __init__(self) -> None:
         self.calls: list[list[Any]] = []
@@ -124,6 +126,24 @@ def test_requests_with_equal_parameters_share_a_call(make: Make) -> None:
     assert call.calls == [[1], [2, 4, 5, 6], [3]]
     assert engine.metrics.batch_size.sum == 6
     assert sum(engine.metrics.queue_time_s.counts) == 5, "once for each request"
+
+
+def test_calls_on_a_cpu_are_timed_by_their_items(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    noted: list[int] = []
+    monkeypatch.setattr(ThreadCount, "note", lambda _, num, seconds: noted.append(num))
+    engine, call = make(batch_size=8)
+    callers = [Caller(2), Caller(5, 6)]
+    submit_behind_one(engine, call, *callers)
+    for caller in callers:
+        caller.wait()
+    call.is_on_cpu = False
+    last = Caller(4)
+    engine.thread.submit([last.work])
+    last.wait()
+    engine.thread.stop()
+    assert noted == [1, 3]
 
 
 def test_without_batches_each_input_has_its_own_call(make: Make) -> None:

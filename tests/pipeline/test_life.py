@@ -173,6 +173,7 @@ def test_beyond_the_queue_requests_are_refused(serve: Serve) -> None:
     assert [first.reply().status, second.reply().status] == [200, 200]
     families = {family.name: family for family in server.model.serving.families()}
     assert families["hf_triton_refused_total"].samples[0].value == 1
+    assert families["hf_triton_cpu_threads"].samples[0].value == 1
 
 
 def test_an_unload_answers_everyone(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:

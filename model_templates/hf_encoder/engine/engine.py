@@ -123,7 +123,8 @@ class EncoderEngine:
         reduced = self._reduce(self.runner.forward(encodings), encodings)
         assert len(reduced) == len(encodings), "a task's reduce keeps one of each"
         if reduced and reduced[0].device.type == "cpu":
-            self.thread.cpu_threads.computes(sum(map(len, encodings)))
+            if self.runner.follows_threads:
+                self.thread.cpu_threads.computes(sum(map(len, encodings)))
         elif reduced:
             shapes = [part.shape for part in reduced]
             flat = torch.cat([part.reshape(-1) for part in reduced]).float().cpu()

@@ -34,6 +34,8 @@ class PaddedRunner(Runner):
         if self.min_room and rotates_by_batch(setup):
             raise TypeError("its rotary embedding depends on the longest text of a batch")
         self._forward = forward_padded or self._model_forward
+        # ONNX Runtime has a pool of its own; compiled code is compiled anew for another number.
+        self.follows_threads = forward_padded is None
         self._pad_id = getattr(setup.model.config.get_text_config(), "pad_token_id", None) or 0
 
     @torch.inference_mode()

@@ -49,9 +49,13 @@ class RunnerSetup:
 
 
 class Runner(ABC):
-    """Computes batches of encodings. One thread calls it."""
+    """Computes batches of encodings. One thread calls it.
+
+    ``follows_threads``: whether it computes with as many CPU threads as torch has at the time.
+    """
 
     name = ""
+    follows_threads = True
 
     def __init__(self, setup: RunnerSetup) -> None:
         self.setup = setup

@@ -77,18 +77,15 @@ def devices_of(model: torch.nn.Module) -> list[torch.device]:
 
 
 def cpu_threads(model_config: Mapping[str, Any]) -> int:
-    """Threads to compute with at most: OMP_NUM_THREADS where that is set, else the cores that the
-    process may use, shared by the model's instances.
+    """Threads to compute with at most: the cores that the process may use, shared by the model's
+    instances, or OMP_NUM_THREADS of them for each where that is set.
     """
+    asked = os.environ.get("OMP_NUM_THREADS", "")
+    if asked.isdecimal() and int(asked) > 0:
+        return min(int(asked), num_cores())
     groups = model_config.get("instance_group") or []
     instances = sum(int(group.get("count", 1)) for group in groups) or 1
-    return asked_cpu_threads() or max(1, num_cores() // instances)
-
-
-def asked_cpu_threads() -> int | None:
-    """What OMP_NUM_THREADS says; None where it is not a number: then fewer may be used too."""
-    asked = os.environ.get("OMP_NUM_THREADS", "")
-    return int(asked) if asked.isdecimal() and int(asked) > 0 else None
+    return max(1, num_cores() // instances)
 
 
 def choose_attention_kernels(device: str) -> None:

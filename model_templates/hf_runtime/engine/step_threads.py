@@ -8,7 +8,6 @@ from collections.abc import Iterator
 import torch
 
 from hf_runtime import log
-from hf_runtime.devices.device import asked_cpu_threads
 from hf_runtime.engine.thread_count import ThreadCount
 from hf_runtime.metrics.publishing import Family, one_number
 
@@ -17,14 +16,13 @@ _HELP = "CPU threads that the engine computes with at this moment"
 
 
 class StepThreads:
-    """``num_threads``, and fewer while that is faster, where OMP_NUM_THREADS does not say how many.
+    """``num_threads``, and fewer while that is faster.
 
     All but ``families`` is called on the engine's thread.
     """
 
     def __init__(self, num_threads: int) -> None:
         self._threads = ThreadCount(num_threads)
-        self._is_fixed = asked_cpu_threads() is not None
         self._num_tokens = 0  # of the step under way
         self._said_s = -_SAY_EVERY_S
 
@@ -42,7 +40,7 @@ class StepThreads:
         """The step is over; the next one may have another number of threads."""
         threads, num_tokens = self._threads, self._num_tokens
         self._num_tokens = 0
-        if self._is_fixed or not num_tokens:
+        if not num_tokens:
             return
         before, settled = threads.count, threads.settled
         threads.note(num_tokens, seconds)

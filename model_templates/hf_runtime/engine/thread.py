@@ -163,7 +163,8 @@ class EngineThread(Generic[T]):
         self._steps.add(submitted)
 
     def renew_step(self) -> None:
-        """Called by a step that lasts, whenever it has got on."""
+        """Called by a step that lasts, whenever a part of it is computed."""
+        self._end_step()
         self._watchdog.begin_step()
 
     def release(self, items: Iterable[T]) -> list[T]:
@@ -250,7 +251,10 @@ class EngineThread(Generic[T]):
         try:
             self._steps.step()
         finally:
-            self._watchdog.end_step()
+            self._end_step()
+
+    def _end_step(self) -> None:
+        self._watchdog.end_step()
         self.cpu_threads.step_took(self._watchdog.last_step_s)
 
     def _give_up_step(self, stuck_s: float) -> None:

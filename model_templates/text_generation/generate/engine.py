@@ -157,6 +157,8 @@ class GenerateEngine(Engine):
     def _on_tokens(self, sequences: list[Sequence]) -> None:
         """Publishes a token of each, then looks who has gone, has come, or is out of time."""
         self.metrics.computed(len(sequences), self._batch if self._is_first_token else ())
+        if self.setup.device.type == "cpu" and not self._is_first_token:
+            self.thread.cpu_threads.computes(len(self._batch))
         self._is_first_token = False
         self._publish(sequences)
         self.thread.renew_step()

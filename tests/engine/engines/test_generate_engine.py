@@ -4,6 +4,7 @@ what they mean in flight.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -61,6 +62,19 @@ def test_encoder_decoders_give_generates_tokens_in_padded_batches(encoder_decode
         assert "padded batches" in engine.description
         assert generate_all(engine, asked, at_first=12) == expected
     assert max(sizes) == 8
+
+
+def test_tokens_are_timed_and_are_the_same_with_one_thread_and_with_two(
+    encoder_decoder: Any, changing_threads: list[int]
+) -> None:
+    asked = mixed_load(4)
+    expected = [tokens[1:] for tokens in reference(encoder_decoder, asked)]
+    options = setup(encoder_decoder, eos=[EOS], max_num_seqs=4)
+    engine = GenerateEngine(replace(options, num_threads=2))
+    with running(engine):
+        assert generate_all(engine, asked, at_first=4) == expected
+    assert len(changing_threads) == max(map(len, expected)) - 1, "each token but the first"
+    assert set(changing_threads) == {4}
 
 
 def test_decoders_give_generates_tokens_in_padded_batches() -> None:

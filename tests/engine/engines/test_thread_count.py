@@ -133,9 +133,8 @@ def steps(threads: StepThreads, told: list[int], num: int) -> None:
 
 
 def test_torch_is_told_and_the_log_and_the_metric_say_it(
-    own_threads: list[int], monkeypatch: pytest.MonkeyPatch, log_lines: list[str]
+    own_threads: list[int], log_lines: list[str]
 ) -> None:
-    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     threads = StepThreads(2)
     threads.start()
     steps(threads, own_threads, 500)
@@ -143,13 +142,3 @@ def test_torch_is_told_and_the_log_and_the_metric_say_it(
     assert [f.samples[0].value for f in threads.families()] == [1.0]
     (line,) = log_lines
     assert line.startswith("I computing with 1 of 2 CPU threads")
-
-
-def test_a_number_that_omp_num_threads_gives_stays(
-    own_threads: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("OMP_NUM_THREADS", "2")
-    threads = StepThreads(2)
-    threads.start()
-    steps(threads, own_threads, 500)
-    assert own_threads == [2]

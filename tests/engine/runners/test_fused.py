@@ -15,7 +15,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 from hf_runtime.devices.prepacked_linear import prepack
-from hf_runtime.engine.thread_count import ThreadCount
 from hf_runtime.fused.parts import UnsupportedLayersError
 from hf_runtime.kernels import kernel_loading, thread_team
 from hf_runtime.kernels.kernel_loading import load_kernel
@@ -184,23 +183,15 @@ def test_long_chunks_give_generates_tokens(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_tokens_are_the_models_own_while_the_number_of_threads_changes(
-    monkeypatch: pytest.MonkeyPatch,
+    changing_threads: list[int],
 ) -> None:
-    noted: list[int] = []
-
-    def change(self: ThreadCount, num_tokens: int, seconds: float) -> None:
-        noted.append(num_tokens)
-        self.count = 3 - self.count
-
-    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    monkeypatch.setattr(ThreadCount, "note", change)
     model, asked = tiny_model("mistral"), [*mixed_load(6), Asked(list(range(1, 60)), 5)]
     expected = reference(model, asked)
     options = setup(model, max_num_seqs=4, max_num_batched_tokens=24)
     engine = InFlightEngine(replace(options, num_threads=2, prepare=prepack))
     with running(engine):
         assert generate_all(engine, asked, at_first=3) == expected
-    assert len(noted) > 10, "steps with one thread and with two"
+    assert len(changing_threads) > 10, "steps with one thread and with two"
 
 
 def test_a_team_is_as_large_as_torchs_at_the_time(monkeypatch: pytest.MonkeyPatch) -> None:

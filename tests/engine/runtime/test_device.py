@@ -89,10 +89,12 @@ def test_instances_share_the_cores(
     assert cpu_threads({"instance_group": groups}) == expected
 
 
-def test_omp_num_threads_decides_where_it_is_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_omp_num_threads_is_the_most_where_it_is_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
-    assert cpu_threads({"instance_group": [{"count": 2}]}) == 3
+    assert cpu_threads({"instance_group": [{"count": 4}]}) == 3
+    monkeypatch.setenv("OMP_NUM_THREADS", "30")
+    assert cpu_threads({}) == 8
     for not_a_number in ("", "0", "4,2"):
         monkeypatch.setenv("OMP_NUM_THREADS", not_a_number)
         assert cpu_threads({}) == 8
