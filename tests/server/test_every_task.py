@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
 import json
 import math
@@ -22,7 +21,6 @@ from tests.support.triton import ROOT, Triton, post, post_for_events, serving
 
 pytestmark = [pytest.mark.server, pytest.mark.slow]
 
-EXAMPLES = ROOT / "examples"
 Outputs = Mapping[str, Any]
 
 
@@ -31,19 +29,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("every_task")
 
 
-@contextlib.contextmanager
-def serving_example(name: str, folder: Path) -> Iterator[Triton]:
-    text = (EXAMPLES / name).read_text(encoding="utf-8")
+@pytest.fixture(scope="module")
+def triton(folder: Path) -> Iterator[Triton]:
+    text = (ROOT / "examples/every-task.yaml").read_text(encoding="utf-8")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("OMP_NUM_THREADS", "1")
         with serving(text.replace("../demo", str(ROOT / "demo")), folder, 600.0) as running:
             yield running
-
-
-@pytest.fixture(scope="module")
-def triton(folder: Path) -> Iterator[Triton]:
-    with serving_example("every-task.yaml", folder) as running:
-        yield running
 
 
 def by_name(answer: Any) -> Outputs:
@@ -204,19 +196,3 @@ def test_a_mistake_is_told_by_its_name(
     answer = post(triton.url(model, "generate"), body)
     assert answer.status == 400
     assert words in answer.body["error"]
-
-
-def test_an_embedding_and_a_classifier_model_take_several_texts_at_once(tmp_path: Path) -> None:
-    texts = ["I love this film.", "What a terrible day!", "It is raining. " * 60]  # the last is cut
-    tensor: dict[str, object] = {
-        "name": "text_input",
-        "datatype": "BYTES",
-        "shape": [3, 1],
-        "data": texts,
-    }
-    with serving_example("embedding-and-classifier.yaml", tmp_path) as running:
-        outputs = running.infer("embedding", tensor).body["outputs"]
-        assert outputs[0]["shape"] == [3, 64]
-        outputs = running.infer("classifier", tensor).body["outputs"]
-        labels = next(output for output in outputs if output["name"] == "label")
-        assert labels["data"][:2] == ["POSITIVE", "NEGATIVE"]
