@@ -1,42 +1,20 @@
-"""Where perf_analyzer and its libraries are.
-
-The binary comes with tritonclient's wheel; two libraries that it wants are in nvidia-pytriton's,
-under names with a hash in them.
-"""
+"""The environment in which programs find a perf_analyzer that runs."""
 
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 
 import pytest
-import pytriton
 
-_LIBRARIES = {"libb64.so.0d": "libb64-*.so.0d", "libcudart.so.12": "libcudart-*.so.12.*"}
-
-
-def environment_of(folder: Path) -> dict[str, str]:
-    """Environment variables with which ``perf_analyzer`` is found and runs; links go to ``folder``.
-
-    Skips the test where the wheels of this platform hold no perf_analyzer.
-    """
-    binary = Path(sys.executable).with_name("perf_analyzer")
-    wheel = Path(str(pytriton.__file__)).parents[1] / "nvidia_pytriton.libs"
-    found = {name: next(wheel.glob(pattern), None) for name, pattern in _LIBRARIES.items()}
-    if not binary.is_file():
-        pytest.skip("tritonclient's wheel has no perf_analyzer here")
-    _link(folder / "bin" / "perf_analyzer", binary)
-    for name, library in found.items():
-        if library is not None:
-            _link(folder / "lib" / name, library)
-    return {
-        **os.environ,
-        "PATH": f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}",
-        "LD_LIBRARY_PATH": str(folder / "lib"),
-    }
+from perf.sweep.analyzer import finding
 
 
-def _link(path: Path, target: Path) -> None:
-    path.parent.mkdir(exist_ok=True)
-    path.symlink_to(target)
+def environment_with_analyzer() -> dict[str, str]:
+    """Ours, with the one that `hf-triton perf sweep` finds. Skips the test where none runs."""
+    try:
+        found = finding.find()
+    except finding.AnalyzerMissingError as error:
+        pytest.skip(str(error))
+    path = f"{Path(found.path).parent}{os.pathsep}{os.environ['PATH']}"
+    return {**os.environ, **found.environment, "PATH": path}

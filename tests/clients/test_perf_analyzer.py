@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.clients.perf_analyzer import environment_of
+from tests.clients.perf_analyzer import environment_with_analyzer
 from tests.scenarios.reference import Reference
 from tests.support.triton import Triton
 
@@ -36,7 +36,7 @@ def run(triton: Triton, folder: Path, model: str, *arguments: str, **options: An
         *arguments,
     ]
     done = subprocess.run(
-        command, env=environment_of(folder), capture_output=True, text=True, timeout=120
+        command, env=environment_with_analyzer(), capture_output=True, text=True, timeout=120
     )
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
     (experiment,) = json.loads(export.read_text())["experiments"]

@@ -16,7 +16,7 @@ import pytest
 
 from generator.server.listen import Listen
 from tests.clients.installed import environment_with, run_in, version_in
-from tests.clients.perf_analyzer import environment_of
+from tests.clients.perf_analyzer import environment_with_analyzer
 from tests.clients.real_clients import CLIENTS, DRIVERS, Client
 from tests.clients.table import Tried, write_row
 from tests.scenarios.reference import Reference
@@ -48,7 +48,7 @@ def environment(
     with served(folder / "all", models) as listen, served(folder / "one", alone) as of_one:
         openai = f"http://{listen.address(listen.openai_port)}"
         yield {
-            **environment_of(folder),
+            **environment_with_analyzer(),
             "HOME": str(folder),  # where clients keep settings and caches
             "HF_HUB_OFFLINE": "1",
             "LITELLM_LOCAL_MODEL_COST_MAP": "True",

@@ -130,7 +130,8 @@ def test_metrics_of_a_triton_elsewhere_are_at_its_own_port(api: Translator) -> N
 @pytest.mark.slow
 @pytest.mark.server
 def test_a_real_server_answers_as_the_schema_says(demo_url: str, tmp_path: Path) -> None:
-    conforms(demo_url, SERVED, 20, tmp_path)
+    """With few random requests: what is read and refused is the fake server's test."""
+    conforms(demo_url, SERVED, 5, tmp_path)
 
 
 @pytest.fixture(scope="module")
