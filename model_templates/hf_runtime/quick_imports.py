@@ -4,8 +4,10 @@ what importing them takes.
 torch's compiler is imported when something of it is first used: until then the decorators that mark
 functions for it remember them. Tensors over several processes are hidden as a build of torch
 without them hides them, packages that only some models need as if they were not installed. What
-transformers finds in the files of all its models, each time it is imported, is kept. Only releases
-that the tests have held are imported so.
+transformers finds in the files of all its models, each time it is imported, is kept. It builds
+models of memory that nothing has touched yet, not of tensors without data, for whose operators
+torch imports as much again as for all others. Only releases that the tests have held are imported
+so.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ from .weights.hub_files import ADAPTER_CONFIG
 
 RELEASES = {"torch": ("2.13",), "transformers": ("5.20", "5.21", "5.22", "5.23")}
 _COMPILER = "torch._dynamo"
+_WITHOUT_DATA = "torch._meta_registrations"  # operators on tensors without data
 _APART = ("_trace_wrapped_higher_order_op",)  # which transformers' masks import
 _MARKS = ("allow_in_graph", "assume_constant_result", "disable")
 _WHOLE = ("vllm", "torch-compile", "onnxruntime")  # engines that use what is left out
@@ -37,6 +40,7 @@ _ASKING = (
     *("adapters", "is_adapter", "draft_model", "quantization"),
     *("trust_remote_code", "device_map", "hooks"),
 )
+_WITH_WEIGHTS = (None, "whole", "model")  # the roles of models that don't only describe others
 
 
 class Deferred(ModuleType):
@@ -47,13 +51,14 @@ class Deferred(ModuleType):
 
     def __init__(self, name: str, apart: tuple[str, ...] = ()) -> None:
         super().__init__(name)
-        spec = importlib.util.find_spec(name)
+        parent = importlib.util.find_spec(name.partition(".")[0])  # which is not imported
+        spec = parent and PathFinder.find_spec(name, parent.submodule_search_locations)
         if spec is None or spec.loader is None:
             raise ModuleNotFoundError(f"no module named {name}")
         self.__spec__, self.__package__, self.__file__ = spec, name, spec.origin
         self.__loader__ = self._loader = spec.loader
         self._marked: list[tuple[str, Any]] = []
-        self._lock, self._has_begun = threading.RLock(), False
+        self._lock, self.has_begun = threading.RLock(), False
         sys.modules[name] = self
         self.__path__ = self._paths = list(spec.submodule_search_locations or ())
         for module in apart:
@@ -63,9 +68,9 @@ class Deferred(ModuleType):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") and name != "__path__":
             raise AttributeError(f"module '{self.__name__}' has no attribute '{name}'")
-        if name in _MARKS and not self._has_begun:
+        if name in _MARKS and not self.has_begun:
             return partial(self._mark, name)
-        self._run()
+        self.run()
         return self.__getattribute__(name)
 
     def _mark(self, name: str, fn: Any = None, *_: Any, **options: Any) -> Any:
@@ -74,45 +79,70 @@ class Deferred(ModuleType):
         self._marked.append((name, fn))
         return fn
 
-    def _run(self) -> None:
+    def run(self) -> None:
+        """Imports it as Python does, and first what it may use."""
         with self._lock:
-            if self._has_begun:
+            if self.has_begun:
                 return
-            self._has_begun, self.__path__ = True, self._paths
+            self.has_begun, self.__path__ = True, self._paths
+            needed = sys.modules.get(_WITHOUT_DATA)
+            if isinstance(needed, Deferred):
+                needed.run()
             self._loader.exec_module(self)
             for name, function in self._marked:
                 if name != "disable":  # which would return another function
                     self.__getattribute__(name)(function)
 
 
-class _ScanKeeper:
-    """Finds the module of transformers that reads the files of all models, and has it keep what it
-    finds.
-    """
-
-    name, function = "transformers.utils.import_utils", "create_import_structure_from_path"
+class _Changes:
+    """Finds two modules of transformers, and changes a function of each once it is imported."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         """For Python's import."""
-        if name != self.name:
-            return None
-        sys.meta_path.remove(self)
-        spec = PathFinder.find_spec(name, path, target)
+        change = _CHANGES.get(name)
+        spec = PathFinder.find_spec(name, path, target) if change else None
         loader: Any = spec and spec.loader
-        if loader is None:
+        if change is None or loader is None:
             return None
         run = loader.exec_module
 
-        def run_and_replace(module: ModuleType) -> None:
+        def run_and_change(module: ModuleType) -> None:
             run(module)
-            scan = getattr(module, self.function, None)
-            if scan is not None:
-                setattr(module, self.function, partial(_kept_scan, scan))
+            change(module)
 
-        loader.exec_module = run_and_replace
+        loader.exec_module = run_and_change
         return spec
+
+
+def _keep_scan(module: Any) -> None:
+    name = "create_import_structure_from_path"
+    scan = getattr(module, name, None)
+    if scan is not None:
+        setattr(module, name, partial(_kept_scan, scan))
+
+
+def _build_with_data(module: Any) -> None:
+    """transformers' own way where DeepSpeed is used: weights are read into what was built."""
+    own = module.PreTrainedModel.get_init_context
+
+    def contexts(cls: Any, *args: Any, **options: Any) -> list[Any]:
+        import torch
+
+        found = own.__func__(cls, *args, **options)
+        if not _is_left_out(_WITHOUT_DATA):
+            return list(found)
+        without_device = [one for one in found if not isinstance(one, torch.device)]
+        return [*without_device, module.init.no_init_weights()]
+
+    module.PreTrainedModel.get_init_context = classmethod(contexts)
+
+
+_CHANGES: dict[str, Callable[[Any], None]] = {
+    "transformers.utils.import_utils": _keep_scan,
+    "transformers.modeling_utils": _build_with_data,
+}
 
 
 def _kept_scan(scan: Callable[[Any], Any], path: Any) -> Any:
@@ -140,16 +170,29 @@ def leave_out(version_folder: Path) -> None:
         is_plain = _is_plain(version_folder.parent, served)
     except (OSError, ValueError, LookupError, AttributeError, TypeError):
         return  # whoever loads the model tells what is wrong with it
+    if is_plain and "torch" not in sys.modules:
+        Deferred(_WITHOUT_DATA)
     import torch
 
     if torch.cuda.is_available() or _COMPILER in sys.modules:
+        if _is_left_out(_WITHOUT_DATA):
+            sys.modules[_WITHOUT_DATA].run()
         return
+    if _is_left_out(_WITHOUT_DATA):
+        from torch._opaque_base import OpaqueBaseMeta
+
+        torch._C._set_generator_metaclass(OpaqueBaseMeta)  # noqa: SLF001, left out with the others
     torch.distributed.is_available = lambda: False
     Deferred(_COMPILER, _APART)
-    sys.meta_path.insert(0, _ScanKeeper())
+    sys.meta_path.insert(0, _Changes())
     if is_plain:
         for package in _OPTIONAL:
             sys.modules.setdefault(package, None)  # type: ignore[arg-type]
+
+
+def _is_left_out(name: str) -> bool:
+    module = sys.modules.get(name)
+    return isinstance(module, Deferred) and not module.has_begun
 
 
 def _are_known() -> bool:
@@ -164,7 +207,7 @@ def _is_plain(folder: Path, served: dict[str, Any]) -> bool:
     """Whether a model is sure to need no package that only some models need: nothing in model.json
     asks for one, and its weights are there, not quantized, and without an adapter that PEFT loads.
     """
-    if any(served.get(key) for key in _ASKING):
+    if any(served.get(key) for key in _ASKING) or served.get("role") not in _WITH_WEIGHTS:
         return False
     if served["local"]:
         configs = [folder / served["model"] / "config.json"]

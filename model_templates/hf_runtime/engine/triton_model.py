@@ -19,7 +19,7 @@ from typing import Any, Protocol
 import torch
 import triton_python_backend_utils as pb_utils
 
-from hf_runtime import collect_normally, log, version_folder
+from hf_runtime import collect_normally, log
 from hf_runtime.devices import device
 from hf_runtime.engine.intake import Intake
 from hf_runtime.errors import LoadError
@@ -27,13 +27,9 @@ from hf_runtime.heartbeat import Heartbeat
 from hf_runtime.link.listener import ForwardedRequest
 from hf_runtime.metrics.load import LoadMetrics
 from hf_runtime.metrics.publishing import Family, MetricsPublisher, instance_labels
-from hf_runtime.quick_imports import leave_out
 from hf_runtime.request.plain_request import DirectRequest, RequestLike
 from hf_runtime.request.responder import Responder, TritonResponder
 from hf_runtime.weights.served_model import ServedModel, read_served_model
-
-if version_folder is not None:
-    leave_out(version_folder)  # before a task's modules import transformers
 
 
 @dataclass(frozen=True)

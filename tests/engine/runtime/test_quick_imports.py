@@ -30,7 +30,7 @@ import torch
 from transformers import AutoModelForCausalLM
 model = AutoModelForCausalLM.from_pretrained(sys.argv[2]).eval()
 print(model(torch.tensor([[1, 2, 3]])).logits.sum().item())
-names = ("torch._dynamo.eval_frame", "torch.distributed.tensor", "accelerate", "torchao")
+names = ("torch._dynamo.eval_frame", "torch.distributed.tensor", "accelerate", "torchao", "sympy")
 print([name for name in names if sys.modules.get(name)])
 """
 NO_GPU = pytest.mark.skipif(torch.cuda.is_available(), reason="with a GPU all is imported")
@@ -63,12 +63,14 @@ def test_a_model_computes_the_same_without_what_it_does_not_need(
 torch._dynamo.reset()
 compiled = torch.compile(lambda x: x * 2, backend="eager")
 print(compiled(torch.ones(1)).item(), "torch._dynamo.eval_frame" in sys.modules)
+print(torch.arange(3, device="meta").device)
 """
-    logits, imported, compiled = run(version_folder(tmp_path, weights), weights, asks)
+    logits, imported, compiled, device = run(version_folder(tmp_path, weights), weights, asks)
     own = tiny_model("llama")(torch.tensor([[1, 2, 3]])).logits.sum().item()
     assert float(logits) == pytest.approx(own, abs=1e-4)
     assert imported == "[]"
     assert compiled == "2.0 True"
+    assert device == "meta"
     assert [*tmp_path.rglob("imports/*")]
 
 
