@@ -1,26 +1,27 @@
 """Loads the kernels so that they are compiled once on a machine, not once for every model.
 
-Numba caches compiled code beside the source files. Every model has its own copy of those, in a
-folder that may be read-only. So they are copied once more, to a folder of this user's that is named
-by their hash, and all models share it. Cached code is executed without a check, so only a folder
-that nobody else can write to is used.
+Numba compiles them to machine code, which is kept in a folder of this user's and loaded from there
+without Numba: importing that takes five times as long as loading all kernels of a model. Kept code
+is executed without a check, so only a folder that nobody else can write to is used.
 """
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import importlib
 import os
-import sys
+from contextlib import suppress
 from functools import cache
+from importlib import metadata
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
-from hf_runtime import log
+from hf_runtime import kept, log
 from hf_runtime.errors import reason
 from hf_runtime.private_folders import private_folders
 
+from .object_code import undefined_symbols
 from .thread_team import Kernel
 
 KERNELS = "kernels.py"
@@ -32,6 +33,12 @@ _SOURCES = (
     *(KERNELS, STATE_KERNELS, EXPERT_KERNELS, TEXT_KERNELS),
     *(TILE_KERNELS, _TILE_OPERATIONS),
 )
+# Functions of Numba's that a kernel calls where it has raised an exception, and the first of them.
+# None does: without Numba the process would end there.
+_RAISING = (
+    *("NRT_Free", "numba_do_raise", "numba_gil_ensure", "numba_gil_release"),
+    *("numba_runtime_build_excinfo_struct", "numba_unpickle"),
+)
 
 
 @cache
@@ -39,58 +46,92 @@ def load_kernel(name: str, dtype: str, source: str = KERNELS) -> Kernel:
     """A kernel of a source file; compiling it takes seconds, once on a machine. Raises ImportError
     without Numba.
     """
-    package, is_kept = _load_package()
-    module = importlib.import_module(f"{package}.{Path(source).stem}")
-    try:
-        function = _compiled(module.ENTRIES[name, dtype], is_kept)
-    except Exception as error:
-        if not is_kept:
-            raise
-        # Whatever is wrong with the cache on disk: damaged, full, written by another Numba.
-        function = _compiled(module.ENTRIES[name, dtype], is_kept=False)
-        _say_not_kept(f"{type(error).__name__}: {reason(error)}")
+    key = (name, dtype, source, *_conditions())
+    path = _path(key)
+    found = path and kept.read_at(path, key)
+    if found:
+        return _loaded(*found)
+    function = _compiled(name, dtype, source)
+    _keep(path, key, function)
     return Kernel(function.address, function)
 
 
-def _compiled(entry: Any, is_kept: bool) -> Any:
-    """A function of a source file as a C function, kept on disk beside that file."""
+def _compiled(name: str, dtype: str, source: str) -> Any:
+    """A function of a source file as a C function."""
     from numba import cfunc
 
-    return cfunc("void(CPointer(int64))", cache=is_kept)(entry)
+    module = importlib.import_module(f"{__package__}.{Path(source).stem}")
+    return cfunc("void(CPointer(int64))")(module.ENTRIES[name, dtype])
+
+
+@cache
+def _conditions() -> tuple[Any, ...]:
+    """What machine code depends on beside the function: sources, compiler, processor. Raises
+    ImportError without Numba.
+    """
+    from llvmlite import binding
+
+    code = b"".join(Path(__file__).with_name(source).read_bytes() for source in _SOURCES)
+    try:
+        versions = metadata.version("numba"), metadata.version("llvmlite")
+    except metadata.PackageNotFoundError as error:
+        raise ImportError(str(error)) from error
+    processor = [binding.get_host_cpu_name()]
+    with suppress(RuntimeError):  # as Numba has it: not all processors have a list
+        processor.append(binding.get_host_cpu_features().flatten())
+    variables = tuple(sorted(one for one in os.environ.items() if one[0].startswith("NUMBA_")))
+    return hashlib.sha256(code).hexdigest(), *versions, *processor, variables
+
+
+def _path(key: tuple[Any, ...]) -> Path | None:
+    """Where a kernel may be kept."""
+    folder = next(private_folders("objects"), None)
+    return folder and folder / hashlib.sha256(repr(key).encode()).hexdigest()[:32]
+
+
+def _keep(path: Path | None, key: tuple[Any, ...], function: Any) -> None:
+    """Keeps a compiled function, where it can be loaded without Numba."""
+    if path is None:
+        _say_not_kept("no folder for caches is this user's alone; XDG_CACHE_HOME may name one")
+        return
+    try:
+        code = function._library.serialize_using_object_code()[2][0]  # noqa: SLF001
+        missing = [one for one in undefined_symbols(code) if not _has_symbol(one)]
+        if missing:
+            raise ValueError(f"they call {', '.join(missing)}")
+        kept.keep_at(path, key, (function.native_name, code))
+    except Exception as error:  # whatever another Numba raises
+        _say_not_kept(f"{type(error).__name__}: {reason(error)}")
+
+
+def _has_symbol(name: str) -> bool:
+    """Whether a function or variable is in every process, or never used."""
+    return name in _RAISING or hasattr(ctypes.pythonapi, name)
+
+
+def _loaded(name: str, code: bytes) -> Kernel:
+    """A kernel from its machine code, an object file's bytes."""
+    from llvmlite import binding
+
+    engine = _new_engine()
+    engine.add_object_file(binding.ObjectFileRef.from_data(code))
+    engine.finalize_object()
+    return Kernel(engine.get_function_address(name), engine)
+
+
+def _new_engine() -> Any:
+    from llvmlite import binding
+
+    binding.initialize_native_target()
+    binding.initialize_native_asmprinter()
+    end = ctypes.cast(ctypes.pythonapi.abort, ctypes.c_void_p).value
+    for name in _RAISING:
+        if not binding.address_of_symbol(name):
+            binding.add_symbol(name, end)
+    target = binding.Target.from_default_triple().create_target_machine()
+    return binding.create_mcjit_compiler(binding.parse_assembly(""), target)
 
 
 @cache
 def _say_not_kept(why: str) -> None:
     log.warn(f"each load compiles the kernels anew, for seconds: they can't be kept: {why}")
-
-
-@cache
-def _load_package() -> tuple[str, bool]:
-    """The package of kernels, and whether what it compiles is kept on disk."""
-    sources = {name: Path(__file__).with_name(name).read_bytes() for name in _SOURCES}
-    digest = hashlib.sha256(b"".join(sources.values())).hexdigest()[:16]
-    for folder in private_folders(digest):
-        if all(_is_copy(folder / name, source) for name, source in sources.items()):
-            return _packaged(folder, digest), True
-    _say_not_kept("no folder for caches is this user's alone; XDG_CACHE_HOME may name one")
-    return _packaged(Path(__file__).parent, digest), False
-
-
-def _is_copy(path: Path, source: bytes) -> bool:
-    """Puts ``source`` at ``path``; False where that can't be."""
-    try:
-        if not path.exists() or path.read_bytes() != source:
-            temporary = path.with_name(f".{path.name}.{os.getpid()}")
-            temporary.write_bytes(source)
-            temporary.replace(path)
-    except OSError:
-        return False
-    return True
-
-
-def _packaged(folder: Path, digest: str) -> str:
-    """Makes the modules in a folder those of a package -> its name."""
-    package = ModuleType(f"hf_triton_kernels_{digest}")
-    package.__path__ = [str(folder)]
-    sys.modules[package.__name__] = package  # where Numba looks for what it kept
-    return package.__name__
