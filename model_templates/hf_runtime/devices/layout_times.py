@@ -23,6 +23,7 @@ _REPEATS = 4
 # How often in a second others may take a core from this process where times are to be trusted: one
 # busy process does so a hundred times and more.
 _MOST_INTERRUPTIONS = 30
+_MOST_TIMINGS = 3  # of one kind of layer, where none can be trusted
 _CODE = ("layout_times.py", "linear_layouts.py", "int8_linear.py", "prepacked_linear.py")
 _VARIABLES = ("OMP_", "GOMP_", "KMP_", "MKL_", "DNNL_", "ONEDNN_")  # of the environment
 _PROCESSOR = ("model name", "stepping", "cache size", "flags", "CPU", "Features")  # x86's, ARM's
@@ -36,9 +37,18 @@ class LayoutTimes:
     def __init__(self, rows: tuple[int, ...], others: torch.Tensor) -> None:
         self._rows, self._others = rows, others
         self._conditions = _conditions(rows, len(others))
-        self._seconds: dict[str, float] = kept.read(_KIND, self._conditions) or {}
-        self._num_known = len(self._seconds)
+        self._seconds: dict[str, float] = {}
+        self._disturbed: dict[str, tuple[float, int]] = {}  # and how often to time them anew
+        for key, (seconds, num_left) in self._kept().items():
+            if num_left:
+                self._disturbed[key] = seconds, num_left
+            else:
+                self._seconds[key] = seconds
+        self._timed: set[str] = set()
         self._timed_s, self._num_interruptions = 0.0, 0
+
+    def _kept(self) -> dict[str, tuple[float, int]]:
+        return kept.read(_KIND, self._conditions) or {}
 
     def known(self, key: str) -> float:
         """0 where they are not known yet."""
@@ -48,17 +58,26 @@ class LayoutTimes:
         """Known, or those of ``run``, a layer of ``weight`` (out, in)."""
         if key not in self._seconds:
             begun_s, num_before = time.perf_counter(), num_interruptions()
-            self._seconds[key] = seconds_of(run, weight, self._rows, self._others)
+            seconds = seconds_of(run, weight, self._rows, self._others)
+            before, _ = self._disturbed.get(key, (seconds, 0))
+            self._seconds[key] = min(seconds, before)
+            self._timed.add(key)
             self._timed_s += time.perf_counter() - begun_s
             self._num_interruptions += num_interruptions() - num_before
         return self._seconds[key]
 
     def keep(self) -> None:
-        """Keeps what it has timed, if nothing disturbed it."""
+        """Keeps what it has timed, to be timed anew by the next models where others disturbed it:
+        the best of some times is near that of a quiet machine, which some never are.
+        """
+        if not self._timed:
+            return
         is_quiet = self._num_interruptions <= max(1.0, _MOST_INTERRUPTIONS * self._timed_s)
-        if is_quiet and len(self._seconds) > self._num_known:
-            others: dict[str, float] = kept.read(_KIND, self._conditions) or {}
-            kept.keep(_KIND, self._conditions, others | self._seconds)
+        new: dict[str, tuple[float, int]] = {}
+        for key in self._timed:
+            _, num_left = self._disturbed.get(key, (0.0, _MOST_TIMINGS))
+            new[key] = self._seconds[key], 0 if is_quiet else num_left - 1
+        kept.keep(_KIND, self._conditions, self._kept() | new)
 
 
 def num_interruptions() -> int:

@@ -203,14 +203,17 @@ def test_a_shape_is_timed_once_on_a_machine_and_again_where_the_times_are_damage
 
 
 @needs_onednn
-def test_times_of_a_busy_machine_are_not_kept(
+def test_a_machine_that_is_never_quiet_keeps_the_best_of_three_times(
     monkeypatch: pytest.MonkeyPatch, model_process: Path
 ) -> None:
     interruptions = itertools.count(step=10)
-    monkeypatch.setattr(layout_times, "seconds_of", lambda *_: 1.0)
+    # Of oneDNN's layout and of the layer as it is, in turns; by the third the layout is slower.
+    seconds = iter([1.0, 2.0, 3.0, 4.0, 5.0, 4.0])
     monkeypatch.setattr(layout_times, "num_interruptions", lambda: next(interruptions))
-    prepack(nn.Sequential(nn.Linear(8, 8)))
-    assert not [*model_process.rglob("layouts/*")]
+    monkeypatch.setattr(layout_times, "seconds_of", lambda *_: next(seconds))
+    packed = [prepack(nn.Sequential(nn.Linear(8, 8))) for _ in range(4)]
+    assert packed == [1, 1, 1, 1]
+    assert not [*seconds]
 
 
 class Branches(nn.Module):
