@@ -31,6 +31,8 @@ def files(made: Bench) -> dict[Path, bytes]:
     return {path: path.read_bytes() for path in made.repository.rglob("*") if path.is_file()}
 
 
+# On a real server callers ask meanwhile: test_apply_under_load.py.
+@pytest.mark.parametrize("made", ["fake"], indirect=True)
 def test_without_room_nothing_is_touched_and_the_numbers_are_told(made: Bench) -> None:
     before = files(made)
     made.say(f"- {{name: a, {SLOW}}}\n- {{name: s, streaming: true, {SLOW}}}\n- {{name: new}}\n")

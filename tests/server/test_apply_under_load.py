@@ -1,20 +1,33 @@
-"""A streaming model changes and changes back while it is asked in every way: none is lost."""
+"""A streaming model changes and changes back while it is asked in every way: none is lost. Where it
+is replaced with a gap, callers are told, then answered.
+"""
 
 from __future__ import annotations
 
+import re
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
 from generator.apply.session import ApplyOptions, Session
 from generator.apply.target import Target, check
+from generator.errors import NoRoomError
+from generator.server.http_api import ServerApi
 from tests.scenarios.endpoint import Model, joined
 from tests.scenarios.reference import Reference
 from tests.scenarios.triton_endpoints import GrpcEndpoint
-from tests.support.triton import DEMO_MODEL, Triton, post, post_for_events, serving
+from tests.support.triton import (
+    DEMO_MODEL,
+    Answer,
+    Triton,
+    eventually,
+    post,
+    post_for_events,
+    serving,
+)
 
 pytestmark = [pytest.mark.server, pytest.mark.slow]
 
@@ -26,21 +39,43 @@ models:
     model: {DEMO_MODEL}
 """
 CHANGED = MODELS_YAML + "    options: {max_queue_size: 99}\n"
+_FREE = re.compile(r'(hf_triton_memory_bytes\{.*kind="free".*\}) .*')
 
 
-@pytest.fixture
-def triton(tmp_path: Path) -> Iterator[Triton]:
-    with serving(MODELS_YAML, tmp_path) as running:
+@pytest.fixture(scope="module")
+def triton(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Triton]:
+    with serving(MODELS_YAML, tmp_path_factory.mktemp("under_load")) as running:
         yield running
 
 
-def infer(triton: Triton) -> str:
+@pytest.fixture
+def full_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The models' own numbers, but no byte is free."""
+    asked = ServerApi.metrics
+    monkeypatch.setattr(ServerApi, "metrics", lambda api: _FREE.sub(r"\1 0", asked(api)))
+
+
+def version(triton: Triton) -> int:
+    """The one of the engine that answers."""
+    (found,) = (
+        int(entry.version)
+        for entry in triton.server.api.index()
+        if (entry.model, entry.state) == ("demo_stream", "READY")
+    )
+    return found
+
+
+def infer_answer(triton: Triton) -> Answer:
     inputs = [
         {"name": "text_input", "datatype": "BYTES", "shape": [1], "data": [PROMPT]},
         {"name": "max_tokens", "datatype": "INT32", "shape": [1], "data": [LENGTH]},
     ]
     asked = {"inputs": inputs, "outputs": [{"name": "text_output"}]}
-    return str(post(triton.url("demo", "infer"), asked).body["outputs"][0]["data"][0])
+    return post(triton.url("demo", "infer"), asked)
+
+
+def infer(triton: Triton) -> str:
+    return str(infer_answer(triton).body["outputs"][0]["data"][0])
 
 
 def generate(triton: Triton) -> str:
@@ -69,12 +104,12 @@ WAYS: list[Callable[[Triton], str]] = [infer, generate, generate_stream, grpc, g
 
 
 class Callers:
-    """One thread for each way to ask, on and on; ``answers`` counts what came of it."""
+    """One thread for each way to ask, on and on; ``answers`` counts what came of it, in order."""
 
-    def __init__(self, triton: Triton) -> None:
+    def __init__(self, triton: Triton, ways: Sequence[Callable[[Triton], str]] = WAYS) -> None:
         self.answers: Counter[tuple[str, str]] = Counter()
         self._stop = threading.Event()
-        self._threads = [threading.Thread(target=self._ask, args=(triton, way)) for way in WAYS]
+        self._threads = [threading.Thread(target=self._ask, args=(triton, way)) for way in ways]
         for thread in self._threads:
             thread.start()
 
@@ -106,12 +141,60 @@ def test_a_model_changes_and_changes_back_and_every_request_is_answered(
     try:
         config.write_text(CHANGED, encoding="utf-8")
         assert Session(repository, target, ApplyOptions()).apply(config) == 0
-        assert triton.server.api.is_model_ready("demo_stream", "2")
+        assert version(triton) == 2
         assert Session(repository, target, ApplyOptions()).roll_back() == 0
-        assert triton.server.api.is_model_ready("demo_stream", "3")
+        assert version(triton) == 3
     finally:
         config.write_text(MODELS_YAML, encoding="utf-8")
         answers = callers.end()
     expected = reference.text(PROMPT, LENGTH)
     assert set(answers) == {(way.__name__, expected) for way in WAYS}, answers
     print(answers)
+
+
+IN_THE_GAP = {
+    "the model is being unloaded: try again",
+    "no engine runs that could answer: load the model demo_stream",
+    "the engine demo_stream went away before it answered: try again",
+}
+
+
+def test_callers_get_503_in_the_gap_and_answers_before_and_after(
+    triton: Triton, full_machine: None
+) -> None:
+    config = triton.server.repository.parent / "models.yaml"
+    target = Target(triton.server.api, "the server")
+    lines: list[str] = []
+    statuses: list[int] = []  # in order, each once until it changes
+    errors: set[str] = set()
+
+    def ask(triton: Triton) -> str:
+        answer = infer_answer(triton)
+        if statuses[-1:] != [answer.status]:
+            statuses.append(answer.status)
+        if answer.status != 200:
+            errors.add(answer.body["error"])
+        return ""
+
+    def apply(*, allow_gap: bool) -> int:
+        options = ApplyOptions(allow_gap=allow_gap)
+        session = Session(triton.server.repository, target, options, lines.append, lines.append)
+        return session.apply(config)
+
+    before = version(triton)
+    config.write_text(CHANGED, encoding="utf-8")
+    with pytest.raises(NoRoomError):
+        apply(allow_gap=False)
+    assert version(triton) == before
+    (told,) = [line for line in lines if "no room" in line]
+    (size,) = map(float, re.findall(r"needs ([0-9.]+) GiB on cpu", told))
+    assert 0.1 < size < 2, told  # Python, torch, and a small model
+    callers = Callers(triton, [ask])
+    try:
+        assert eventually(lambda: statuses == [200])
+        assert apply(allow_gap=True) == 0
+    finally:
+        callers.end()
+    assert version(triton) == before + 1
+    assert statuses == [200, 503, 200], (statuses, errors)
+    assert errors <= IN_THE_GAP, errors
