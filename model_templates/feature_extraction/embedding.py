@@ -70,16 +70,11 @@ class FeatureExtraction(EncoderTask):
     @torch.inference_mode()
     def reduce(
         self, outputs: Sequence[torch.Tensor], encodings: Sequence[Encoding]
-    ) -> Sequence[torch.Tensor]:
-        """(num_outputs, hidden) of each text -> its embedding, (size,) float32."""
-        pooled = torch.stack(
-            [
-                self._pooling(tokens, encoding.positions)
-                for tokens, encoding in zip(outputs, encodings, strict=True)
-            ]
-        )
+    ) -> torch.Tensor:
+        """(num_outputs, hidden) of each text -> the embeddings, (texts, size) float32."""
+        pooled = self._pooling(outputs, [encoding.positions for encoding in encodings])
         embeddings: torch.Tensor = self._post_pooling.to(pooled.device)(pooled)
-        return embeddings.unbind()
+        return embeddings
 
     def _encode(self, row: EmbeddingRow) -> Encoding:
         prompt = self._prompts.text(row.prompt_name, row.input_type)

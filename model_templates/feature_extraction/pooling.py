@@ -6,8 +6,10 @@ Source: sentence-transformers, sentence_transformer/modules/pooling.py.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import accumulate
 
 import torch
+import torch.nn.functional as F
 
 # (tokens, hidden) and the place of each token in its text, from 1 on -> (hidden,)
 _Pool = Callable[[torch.Tensor, Sequence[int]], torch.Tensor]
@@ -28,11 +30,32 @@ class Pooling:
             return (num_tokens - 1,)
         return tuple(range(first, num_tokens)) if first else None
 
-    def __call__(self, tokens: torch.Tensor, positions: Sequence[int] | None) -> torch.Tensor:
-        """(len(positions), hidden) of any dtype -> (len(modes) * hidden,) float32."""
+    def __call__(
+        self, texts: Sequence[torch.Tensor], positions: Sequence[Sequence[int] | None]
+    ) -> torch.Tensor:
+        """(len(positions), hidden) of each text, of any dtype -> (texts, len(modes) * hidden)
+        float32.
+        """
+        if len(texts) > 1 and self.modes == ("mean",):
+            return _means(texts)
+        if len(texts) > 1 and self.modes in (("cls",), ("lasttoken",)):
+            return torch.cat([*texts]).float()
+        return torch.stack([*map(self._pooled, texts, positions)])
+
+    def _pooled(self, tokens: torch.Tensor, positions: Sequence[int] | None) -> torch.Tensor:
         places = range(1, len(tokens) + 1) if positions is None else [p + 1 for p in positions]
         states = tokens.float()
-        return torch.cat([pool(states, places) for pool in self._pools])
+        pooled = [pool(states, places) for pool in self._pools]
+        return torch.cat(pooled) if len(pooled) > 1 else pooled[0]
+
+
+def _means(texts: Sequence[torch.Tensor]) -> torch.Tensor:
+    """As ``_mean`` of each, in one call: each call lets another thread have the interpreter."""
+    states = torch.cat([*texts]).float()
+    lengths = map(len, texts)
+    starts = torch.tensor([*accumulate(lengths, initial=0)][:-1], device=states.device)
+    rows = torch.arange(len(states), device=states.device)
+    return F.embedding_bag(rows, states, starts, mode="mean")
 
 
 def _cls(tokens: torch.Tensor, places: Sequence[int]) -> torch.Tensor:

@@ -1,8 +1,9 @@
 """Takes requests in and follows them until they are answered.
 
 A request is read and tokenised where it arrives, which for a short text takes less than handing it
-on, computed by the engine with whatever else is there, and answered from a thread of its own kind:
-so tokenisation overlaps the forward of the batch before, and nothing stands between two steps.
+on, computed by the engine with whatever else is there, and answered from a thread of its own kind,
+but where the engine says that it sends itself: so tokenisation overlaps the forward of the batch
+before, and nothing stands between two steps that take long.
 Longer texts have threads, and the longest threads of their own, so that tokenising one never holds
 up a shorter one.
 """
@@ -123,7 +124,10 @@ class Reception(PooledReception):
 
         def done(results: list[Array] | Exception) -> None:
             deliver = partial(self._deliver, prepared, results, responder)
-            self._requests.run_on(self._delivery, responder, deliver)
+            if self._engine.sends_itself:
+                self._requests.run(responder, deliver)
+            else:
+                self._requests.run_on(self._delivery, responder, deliver)
 
         request_id = responder.request_id
         work = Work(prepared.encodings, done, responder.is_cancelled, request_id)

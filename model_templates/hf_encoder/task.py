@@ -30,7 +30,7 @@ class Prepared:
     """A request that can be computed.
 
     ``answer`` is given what ``reduce`` made of each encoding, float32 arrays in the order of
-    ``encodings``, and returns the response's outputs by name; it runs on the delivery thread.
+    ``encodings``, and returns the response's outputs by name; it runs on the thread that sends.
     """
 
     encodings: Sequence[Encoding]
@@ -76,8 +76,9 @@ class EncoderTask(ABC):
 
     def reduce(
         self, outputs: Sequence[torch.Tensor], encodings: Sequence[Encoding]
-    ) -> Sequence[torch.Tensor]:
-        """What is kept of each encoding's output, on the engine's thread and the model's device.
+    ) -> Sequence[torch.Tensor] | torch.Tensor:
+        """What is kept of each encoding's output, on the engine's thread and the model's device; as
+        the rows of one tensor where all are alike.
 
         ``outputs`` are (num_outputs, size) for each encoding, or (size,) where the kind is
         "sequences". Without this everything is kept.

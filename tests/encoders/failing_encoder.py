@@ -97,6 +97,7 @@ class Caller:
         self.answers: list[Any] = []
         self.has_left = False
         self.was_asked = False
+        self.answered_by = ""  # a thread
         self._breaks = breaks
         self._done = threading.Event()
 
@@ -119,6 +120,7 @@ class Caller:
 
     def _keep(self, answer: Any) -> None:
         self.answers.append(answer)
+        self.answered_by = threading.current_thread().name
         self._done.set()
 
     def answer(self) -> Any:

@@ -105,6 +105,46 @@ def test_an_answer_that_is_no_number_is_an_error_of_its_own() -> None:
         assert callers[2].answer() == [5]
 
 
+def test_rows_of_one_tensor_that_are_no_numbers_fail_alone() -> None:
+    with serving() as served:
+        served.engine._reduce = lambda outputs, _: torch.stack(
+            [one[:1] / (one[0] - 7) * (one[0] - 7) for one in outputs]
+        )
+        served.runner.may_go.clear()
+        served.ask("first")
+        assert served.runner.entered.wait(60)
+        callers = [served.ask(words) for words in ("four", "sevenon", "five5")]
+        assert served.waits(3)
+        served.runner.may_go.set()
+        assert callers[0].answer() == [4]
+        assert "is no number" in str(callers[1].answer())
+        assert callers[2].answer() == [5]
+
+
+def test_the_engine_sends_lone_answers_and_those_that_took_less_than_sending(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def answered_by() -> set[str]:
+        served.runner.may_go.clear()
+        served.runner.entered.clear()
+        callers = [served.ask("first")]
+        assert served.runner.entered.wait(60)
+        callers += [served.ask(words) for words in ("a", "bc")]
+        assert served.waits(2)
+        served.runner.may_go.set()
+        assert [caller.answer() for caller in callers] == [[5], [1], [2]]
+        return {caller.answered_by for caller in callers}
+
+    with serving() as served:
+        monkeypatch.setattr("hf_encoder.engine.engine._SEND_S", 60.0)
+        assert answered_by() == {"encoder-engine"}
+        monkeypatch.setattr("hf_encoder.engine.engine._SEND_S", 0.0)
+        assert answered_by() == {"delivery"}
+        lone = served.ask("lone")
+        assert lone.answer() == [4]
+        assert lone.answered_by == "encoder-engine"
+
+
 def test_a_caller_that_cannot_be_asked_whether_it_left_is_answered() -> None:
     with serving() as served:
         served.runner.may_go.clear()

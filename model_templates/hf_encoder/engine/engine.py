@@ -24,16 +24,23 @@ from ..texts.encoding import Encoding
 from .metrics import EncoderMetrics
 from .waiting_line import WaitingLine
 
+# Sending an answer takes as long, most of it waiting for the server.
+_SEND_S = 0.0003
+
 Array = npt.NDArray[Any]
 Work = works.Work[Encoding, Array]
-Reduce = Callable[[Sequence[torch.Tensor], Sequence[Encoding]], Sequence[torch.Tensor]]
+Reduced = Sequence[torch.Tensor] | torch.Tensor
+Reduce = Callable[[Sequence[torch.Tensor], Sequence[Encoding]], Reduced]
 
 
 class EncoderEngine:
     """``make_runner`` builds the runner, on the engine's thread; ``reduce`` is the task's.
 
     ``check_device`` is asked after a failed step; the engine ends where that raises.
+    ``sends_itself`` says whether answers are best sent on the engine's thread.
     """
+
+    sends_itself = False
 
     def __init__(
         self,
@@ -93,7 +100,8 @@ class EncoderEngine:
         to blame. Raises DeviceLostError where all would.
         """
         encodings = [work.items[index] for work, index in taken]
-        began_s = time.monotonic()
+        self.thread.renew_step()
+        began_s, began_cpu_s = time.monotonic(), time.thread_time()
         try:
             results = self._computed(encodings)
         except Exception as error:
@@ -106,31 +114,34 @@ class EncoderEngine:
             self._compute(taken[half:])
             return
         self.metrics.computed(encodings, time.monotonic() - began_s)
-        for (work, _), result in zip(taken, results, strict=True):
-            self._note(work, result)
+        for (work, _), (result, is_finite) in zip(taken, results, strict=True):
+            work.results.append(result)
+            if not is_finite:
+                self._drop(work, EngineError("the model computed a score that is no number"))
+        self.thread.end_step()
+        self.sends_itself = self._sends_itself(len(taken), time.thread_time() - began_cpu_s)
+        self._finish(dict.fromkeys(work for work, _ in taken if not work.num_left))
 
-    def _note(self, work: Work, result: Array) -> None:
-        """Keeps one encoding's result; the last one ends the work."""
-        if not np.isfinite(result).all():
-            self._drop(work, EngineError("the model computed a score that is no number"))
-        work.results.append(result)
-        if not work.num_left:
-            self._finish([work])
+    def _sends_itself(self, num_computed: int, cpu_s: float) -> bool:
+        """Whether sending answers on this thread holds up nobody: a lone one; or those of a step
+        that took less time than they will, for then requests wait for the interpreter, which a
+        thread of senders takes from the one that reads them, and more of them are computed
+        together.
+        """
+        self.thread.take_in()
+        return (num_computed == 1 and not self._line) or cpu_s < num_computed * _SEND_S
 
     @torch.inference_mode()
-    def _computed(self, encodings: Sequence[Encoding]) -> list[Array]:
-        """float32 arrays, one for each encoding."""
+    def _computed(self, encodings: Sequence[Encoding]) -> list[tuple[Array, bool]]:
+        """A float32 array for each encoding, and whether all in it are numbers."""
         reduced = self._reduce(self.runner.forward(encodings), encodings)
         assert len(reduced) == len(encodings), "a task's reduce keeps one of each"
-        if reduced and reduced[0].device.type == "cpu":
-            if self.runner.follows_threads:
-                self.thread.cpu_threads.computes(sum(map(len, encodings)))
-        elif reduced:
-            shapes = [part.shape for part in reduced]
-            flat = torch.cat([part.reshape(-1) for part in reduced]).float().cpu()
-            parts = flat.split([shape.numel() for shape in shapes])
-            reduced = [part.view(shape) for part, shape in zip(parts, shapes, strict=True)]
-        return [part.float().numpy() for part in reduced]
+        if reduced[0].device.type == "cpu" and self.runner.follows_threads:
+            self.thread.cpu_threads.computes(sum(map(len, encodings)))
+        if isinstance(reduced, torch.Tensor):
+            rows = reduced.float().cpu().numpy()
+            return list(zip(rows, np.isfinite(rows).all(axis=-1).tolist(), strict=True))
+        return [(part, bool(np.isfinite(part).all())) for part in _arrays(reduced)]
 
     def _failed(self, work: Work, error: Exception) -> None:
         log.error(labelled(work.request_id, f"computing an input failed: {place(error)}"))
@@ -140,3 +151,13 @@ class EncoderEngine:
     def _drop(self, work: Work, error: Exception) -> None:
         self._line.remove([work])
         self._finish([work], error)
+
+
+def _arrays(parts: Sequence[torch.Tensor]) -> list[Array]:
+    """As float32 on the CPU, from a GPU by one copy."""
+    if parts[0].device.type != "cpu":
+        shapes = [part.shape for part in parts]
+        flat = torch.cat([part.reshape(-1) for part in parts]).float().cpu()
+        flats = flat.split([shape.numel() for shape in shapes])
+        parts = [part.view(shape) for part, shape in zip(flats, shapes, strict=True)]
+    return [part.float().numpy() for part in parts]

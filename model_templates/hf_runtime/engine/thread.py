@@ -164,8 +164,13 @@ class EngineThread(Generic[T]):
 
     def renew_step(self) -> None:
         """Called by a step that lasts, whenever a part of it is computed."""
-        self._end_step()
+        self.end_step()
         self._watchdog.begin_step()
+
+    def end_step(self) -> None:
+        """Called by a step that has computed: what is left of it is not part of its time."""
+        self._watchdog.end_step()
+        self.cpu_threads.step_took(self._watchdog.last_step_s)
 
     def release(self, items: Iterable[T]) -> list[T]:
         """Finishes items and returns those that were not finished before: of all callers, one gets
@@ -251,11 +256,7 @@ class EngineThread(Generic[T]):
         try:
             self._steps.step()
         finally:
-            self._end_step()
-
-    def _end_step(self) -> None:
-        self._watchdog.end_step()
-        self.cpu_threads.step_took(self._watchdog.last_step_s)
+            self.end_step()
 
     def _give_up_step(self, stuck_s: float) -> None:
         """Called by the watchdog: nobody waits for a step that may never end."""

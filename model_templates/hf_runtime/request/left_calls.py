@@ -22,6 +22,6 @@ def left_file(parameters: str) -> str | None:
     """The file that is there once the caller has left, of a request with these parameters, a JSON
     object; None where no port passed it on.
     """
-    prefix = os.environ.get(VARIABLE)
-    found = _CALL.search(parameters) if prefix else None
-    return f"{prefix}{found[1]}" if found else None
+    found = _CALL.search(parameters) if CALL in parameters else None
+    prefix = os.environ.get(VARIABLE) if found else None
+    return f"{prefix}{found[1]}" if found and prefix else None

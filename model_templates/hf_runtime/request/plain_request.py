@@ -96,10 +96,11 @@ class PlainRequest:
     @property
     def num_bytes(self) -> int:
         """The length of all texts, in bytes."""
-        texts = (array for array in self.inputs.values() if array.dtype == np.object_)
-        items = (item for array in texts for item in array.reshape(-1))
-        parameters = (value for value in self.parameter_values.values() if isinstance(value, str))
-        return sum(map(len, items)) + sum(map(len, parameters))
+        texts = [array for array in self.inputs.values() if array.dtype == np.object_]
+        parameters = [value for value in self.parameter_values.values() if isinstance(value, str)]
+        return sum(sum(map(len, text.ravel().tolist())) for text in texts) + sum(
+            map(len, parameters)
+        )
 
 
 def read_plain(request: RequestLike, names: Iterable[str]) -> PlainRequest:

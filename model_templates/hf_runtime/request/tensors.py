@@ -83,6 +83,8 @@ class RequestFields:
         """One value per row from the tensor or the parameter ``name``; ``default`` where neither is
         given.
         """
+        if self.parameters.get(name) is None and not self.has_tensor(name):
+            return [default] * self.num_rows
         return self._read(
             name, lambda row: convert(name, _only(name, row)) if len(row) else default
         )
@@ -117,6 +119,8 @@ class RequestFields:
         """Raises RequestError for a parameter that is none of ``known``, with the nearest one, and
         for a ``cache_salt`` that can't be one.
         """
+        if not self.parameters:
+            return
         salt_of(self.parameters)
         names = sorted(known)
         for name in self.parameters:
