@@ -18,6 +18,8 @@ from hf_encoder.runners.runner import (
     select_runner,
 )
 from hf_encoder.texts.encoding import Encoding
+from hf_runtime.devices import layout_times
+from hf_runtime.devices.linear_layouts import PrepackedLinear
 from hf_runtime.devices.prepacked_linear import prepack
 from hf_runtime.fused.parts import UnsupportedLayersError
 
@@ -91,6 +93,20 @@ def test_texts_of_every_length_are_computed_as_transformers_does(
     assert largest_difference(found, expected) < (2e-5 if dtype == torch.float32 else 5e-2)
     alone = [runner.forward([text])[0] for text in texts]
     assert largest_difference(found, alone) < (2e-5 if dtype == torch.float32 else 5e-2)
+
+
+@pytest.mark.parametrize("activation", ["gelu", "gelu_new"])
+def test_an_activation_may_be_part_of_the_product_before(
+    activation: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    setup = tiny_setup("bert", hidden_act=activation)
+    texts = whole_texts(setup)
+    expected = [reference_forward(setup, text) for text in texts]
+    monkeypatch.setattr(
+        layout_times, "seconds_of", lambda run, *_: 2.0 - isinstance(run, PrepackedLinear)
+    )
+    prepack(setup.model)
+    assert largest_difference(FusedRunner(setup).forward(texts), expected) < 2e-5
 
 
 def test_what_is_not_recognised_is_not_fused() -> None:

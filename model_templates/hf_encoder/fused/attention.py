@@ -10,7 +10,6 @@ from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from itertools import pairwise
 
 import torch
 import torch.nn.functional as F
@@ -35,11 +34,11 @@ _NEVER = 2**62
 
 @dataclass(frozen=True)
 class Texts:
-    """Texts of a row, the shortest first: text i is tokens ``ends[i]`` to ``ends[i + 1] - 1``;
-    ``starts`` are the ends, and each token has one of the ``positions`` in its text, int64 both.
+    """Texts of a row, the shortest first: text i is tokens ``starts[i]`` to ``starts[i + 1] - 1``,
+    and each token has one of the ``positions`` in its text; int64 both.
     """
 
-    ends: list[int]
+    lengths: list[int]
     starts: torch.Tensor
     positions: torch.Tensor
 
@@ -77,15 +76,17 @@ class TextAttention:
                 kernel, *(len(qkv), *sizes, qkv.data_ptr(), 0, 0, where, where), *arguments
             )
         out = qkv.new_empty(len(qkv), attention.num_heads * self._dim)
-        num_short = len(texts.ends) - 1
+        num_short = len(texts.lengths)
         if _is_plain(attention):
-            lengths = [last - first for first, last in pairwise(texts.ends)]
-            num_short = bisect_left(lengths, self._long)
+            num_short = bisect_left(texts.lengths, self._long)
         if num_short:
-            longest = texts.ends[num_short] - texts.ends[num_short - 1]
-            self._attend_short(attention, qkv, texts.starts, (num_short, longest), out)
-        for first, last in pairwise(texts.ends[num_short:]):
-            self._attend_long(attention, qkv[first:last], out[first:last])
+            short = num_short, texts.lengths[num_short - 1]
+            self._attend_short(attention, qkv, texts.starts, short, out)
+        long = texts.lengths[num_short:]
+        if long:
+            begin = len(qkv) - sum(long)
+            for part, to in zip(qkv[begin:].split(long), out[begin:].split(long), strict=True):
+                self._attend_long(attention, part, to)
         return out
 
     def _attend_short(

@@ -52,10 +52,11 @@ class FusedRunner(PackedRows):
         self._attention = TextAttention(self._encoder, self._loops, team, setup.max_length)
 
     def hidden(self, row: Sequence[Encoding], wanted: list[int] | None) -> torch.Tensor:
-        ends = list(accumulate((len(encoding) for encoding in row), initial=0))
+        lengths = [len(encoding) for encoding in row]
+        starts = torch.tensor(list(accumulate(lengths, initial=0)))
         positions = self.positions(row)
         places = (positions - self.first).clamp_(min=0) if self.first else positions
-        texts = Texts(ends, torch.tensor(ends), places)
+        texts = Texts(lengths, starts, places)
         hidden, delta = self._embedded(row, positions), None
         last = self._encoder.layers[-1]
         for layer in self._encoder.layers:

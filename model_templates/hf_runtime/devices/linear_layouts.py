@@ -8,10 +8,17 @@ to the same numbers.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import nn
+
+# What oneDNN computes of a product's results before it writes them: its names for it.
+_ACTIVATIONS: dict[str, tuple[str, list[Any], str]] = {
+    "gelu": ("gelu", [], "none"),
+    "gelu_tanh": ("gelu", [], "tanh"),
+}
 
 
 class PrepackedLinear(nn.Module):
@@ -38,6 +45,20 @@ class PrepackedLinear(nn.Module):
         """(..., in_features) -> (..., out_features), in the weight's dtype."""
         y: torch.Tensor = self._linear(x, self.packed, self.bias, "none", [], "")
         return y
+
+    def followed_by(self, activation: str) -> Callable[[torch.Tensor], torch.Tensor] | None:
+        """The layer and ``activation`` in one, which saves a call; None where it would be another
+        layout's, or leave out that bfloat16 is rounded between them.
+        """
+        names = _ACTIVATIONS.get(activation)
+        if type(self) is not PrepackedLinear or self.dtype != torch.float32 or names is None:
+            return None
+
+        def both(x: torch.Tensor) -> torch.Tensor:
+            y: torch.Tensor = self._linear(x, self.packed, self.bias, *names)
+            return y
+
+        return both
 
     @property
     def weight(self) -> torch.Tensor:

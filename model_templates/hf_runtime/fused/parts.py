@@ -78,11 +78,11 @@ class Attention:
 class Mlp:
     """``down(activation(up(x)))``; or gated, ``up`` giving gates first, then what they weigh:
     ``down(activation(gates) * rest)``. ``activation`` is the name of one in ``ACTIVATIONS``, or a
-    module.
+    module; None where ``up`` itself ends with it.
     """
 
     up: Linear
-    activation: str | Linear
+    activation: str | Linear | None
     down: Linear
     is_gated: bool
 

@@ -122,6 +122,8 @@ class RowLoops:
         if not isinstance(mlp, Mlp):
             return mlp(x)
         up = mlp.up(x)
+        if mlp.activation is None:
+            return mlp.down(up)
         if mlp.is_gated and isinstance(mlp.activation, str) and mlp.activation in _GATED:
             rows, size = up.shape[0], up.shape[1] // 2
             out = up.new_empty(rows, size)

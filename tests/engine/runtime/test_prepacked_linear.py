@@ -17,6 +17,7 @@ import torch
 from hf_runtime.devices import layout_times
 from hf_runtime.devices.linear_layouts import Float16StoredLinear, PrepackedLinear
 from hf_runtime.devices.prepacked_linear import LinearPart, prepack
+from hf_runtime.fused.reading.layers import ACTIVATIONS
 from text_generation.in_flight.engine import InFlightEngine
 from torch import nn
 from transformers.models.falcon.modeling_falcon import FalconLinear
@@ -110,6 +111,24 @@ def test_weights_stored_in_half_give_the_same_numbers(bias: bool, num_rows: int)
     one_hot = torch.eye(48).unsqueeze(0)
     exact = plain.weight.t() + plain.bias if bias else plain.weight.t()
     assert torch.equal(stored(one_hot)[0], exact)
+
+
+@needs_onednn
+@pytest.mark.parametrize("activation", ["gelu", "gelu_tanh"])
+@torch.inference_mode()
+def test_an_activation_may_be_part_of_the_product(activation: str) -> None:
+    plain, x = nn.Linear(48, 80), torch.randn(7, 48) * 5
+    both = PrepackedLinear(plain.weight, plain.bias).followed_by(activation)
+    assert both is not None
+    torch.testing.assert_close(both(x), ACTIVATIONS[activation](plain(x)), rtol=1e-5, atol=2e-6)
+
+
+@needs_onednn
+def test_an_activation_stays_apart_where_it_would_be_another() -> None:
+    plain = half_exact(nn.Linear(8, 8))
+    assert PrepackedLinear(plain.weight, plain.bias).followed_by("silu") is None
+    assert Float16StoredLinear(plain.weight, plain.bias).followed_by("gelu") is None
+    assert PrepackedLinear(plain.weight.bfloat16(), None).followed_by("gelu") is None
 
 
 @pytest.mark.parametrize("value", [1.0 + 2.0**-12, 70000.0, 2.0**-26])

@@ -13,6 +13,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+from hf_runtime.devices.linear_layouts import PrepackedLinear
+
 from ..parts import Layer, Linear, Mlp, Norm, UnsupportedLayersError
 from .attention import called, joined, read_attention
 from .norms import read_norm
@@ -187,7 +189,7 @@ def _dense(
     (act,), (last,) = acts, lasts
     outputs = [first.output for first in firsts]
     modules = [first.module for first in firsts]
-    activation = _activation(act)
+    activation: str | Linear | None = _activation(act)
     if len(firsts) == 2 and same(outputs[1], act.input):
         outputs, modules = outputs[::-1], modules[::-1]
     if len(firsts) == 1 and outputs[0].shape[-1] == 2 * last.input.shape[-1]:
@@ -197,7 +199,11 @@ def _dense(
     is_gated = len(outputs) == 2
     if not same(act.output * outputs[1] if is_gated else act.output, last.input):
         return None
-    return Mlp(joined(join, modules), activation, called(last.module), is_gated)
+    up, down = joined(join, modules), called(last.module)
+    if not is_gated and isinstance(activation, str) and isinstance(modules[0], PrepackedLinear):
+        both = modules[0].followed_by(activation)
+        up, activation = (up, activation) if both is None else (both, None)
+    return Mlp(up, activation, down, is_gated)
 
 
 def _is_weighted(call: Call) -> bool:
