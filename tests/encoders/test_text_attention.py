@@ -42,7 +42,7 @@ def _computed(one: Attention, qkv: torch.Tensor, kv_heads: int, dim: int) -> tor
     encoder = Encoder(embedding, [layer], None, kv_heads, dim)
     attend = TextAttention(encoder, RowLoops(qkv.dtype, team), team, _LONGEST)
     ends = list(accumulate(_LENGTHS, initial=0))
-    return attend(one, qkv.clone(), Texts(ends, torch.tensor(ends), torch.zeros(0)))
+    return attend(one, qkv.clone(), Texts([*_LENGTHS], torch.tensor(ends), torch.zeros(0)))
 
 
 def _plain(one: Attention, qkv: torch.Tensor, dim: int) -> torch.Tensor:
