@@ -83,9 +83,13 @@ def cpu_threads(model_config: Mapping[str, Any]) -> int:
     asked = os.environ.get("OMP_NUM_THREADS", "")
     if asked.isdecimal() and int(asked) > 0:
         return min(int(asked), num_cores())
+    return max(1, num_cores() // num_instances(model_config))
+
+
+def num_instances(model_config: Mapping[str, Any]) -> int:
+    """How many copies of a model Triton runs."""
     groups = model_config.get("instance_group") or []
-    instances = sum(int(group.get("count", 1)) for group in groups) or 1
-    return max(1, num_cores() // instances)
+    return sum(int(group.get("count", 1)) for group in groups) or 1
 
 
 def choose_attention_kernels(device: str) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..devices.device import Placement, choose_attention_kernels
+from ..devices.shared_pages import note_weights
 from ..errors import LoadError
 from ..log import info
 from .hub_token import error_line
@@ -75,6 +76,7 @@ def _load_model(
     )
     if "quantization_config" in options:
         repair_quantized_model(model)
+    note_weights(model)
     if getattr(model, "hf_quantizer", None) is not None:
         info(f"{served.name}: {weights_line(model)}")
     return model.eval(), set(report["missing_keys"])

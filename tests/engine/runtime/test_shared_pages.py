@@ -1,0 +1,119 @@
+"""Copies of one model share the memory of their weights, and each computes what it did."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from hf_runtime.devices import shared_pages
+from hf_runtime.devices.linear_layouts import Float16StoredLinear, PrepackedLinear
+from hf_runtime.heartbeat import VARIABLE
+from torch import nn
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where files are, as of a server that `hf-triton serve` has started."""
+    if not hasattr(torch.ops.mkldnn, "_linear_pointwise"):
+        pytest.skip("this torch has no oneDNN")
+    monkeypatch.setenv(VARIABLE, str(tmp_path / "hf_triton_beat_"))
+    return tmp_path
+
+
+def copy(seed: int = 0) -> list[nn.Module]:
+    """A copy of a model: a layer as it is, one of each layout."""
+    generator = torch.Generator().manual_seed(seed)
+    weight = torch.randn(1024, 1024, generator=generator).half().float()
+    plain = nn.Linear(1024, 1024, bias=False)
+    plain.weight.data.copy_(weight)
+    shared_pages.note_weights(plain)
+    return [plain, PrepackedLinear(weight, None), Float16StoredLinear(weight, None)]
+
+
+def mapped(folder: Path) -> set[str]:
+    """The files of that folder that this process maps."""
+    lines = Path("/proc/self/maps").read_text(encoding="utf-8").splitlines()
+    return {line for line in lines if f"{folder}/hf_triton_weights_" in line}
+
+
+@torch.inference_mode()
+def outputs(layers: list[nn.Module]) -> list[torch.Tensor]:
+    x = torch.ones(3, 1024)
+    return [layer(x) for layer in layers]
+
+
+def in_a_fresh_process(check: Callable[[Path], None], folder: Path) -> None:
+    """Another one's heap may have room for weights, which are not shared then."""
+    process = multiprocessing.get_context("spawn").Process(target=check, args=(folder,))
+    process.start()
+    process.join()
+    assert process.exitcode == 0
+
+
+def share_and_write(folder: Path) -> None:
+    """Two copies map one file for each weight; what one writes is its own."""
+    with shared_pages.sharing(2):
+        first, second = copy(), copy()
+        before = outputs(first)
+    assert len(mapped(folder)) == 6
+    assert len([*folder.iterdir()]) == 3
+    for layers in (first, second):
+        for own, expected in zip(outputs(layers), before, strict=True):
+            assert torch.equal(own, expected)
+    with torch.no_grad():
+        first[0].weight.zero_()  # type: ignore[operator]
+    assert torch.equal(outputs(second)[0], before[0])
+
+
+def remove_and_refuse(folder: Path) -> None:
+    """What no copy holds is removed by the next, and a file of other bytes is not mapped."""
+    with shared_pages.sharing(2):
+        layers = copy()
+    left = {*folder.iterdir()}
+    with shared_pages.sharing(2):
+        layers = copy(seed=1)
+    assert len({*folder.iterdir()} - left) == 3  # those of the first were still mapped
+    with shared_pages.sharing(2):
+        layers += copy(seed=1)
+    assert len({*folder.iterdir()} - left) == len({*folder.iterdir()}) == 3
+    for path in folder.iterdir():
+        with path.open("r+b") as file:  # in a page by which no file is named
+            file.seek(5000)
+            file.write(b"other")
+    before = mapped(folder)
+    with shared_pages.sharing(2):
+        layers += copy(seed=1)
+    assert mapped(folder) == before
+
+
+def test_copies_map_one_file_for_each_weight_and_compute_the_same(folder: Path) -> None:
+    in_a_fresh_process(share_and_write, folder)
+
+
+def test_unused_files_are_removed_and_others_bytes_are_not_mapped(folder: Path) -> None:
+    in_a_fresh_process(remove_and_refuse, folder)
+
+
+def test_a_full_disk_leaves_weights_as_they_are(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, log_lines: list[str]
+) -> None:
+    def full(*_: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "write", full)
+    with shared_pages.sharing(2):
+        layers = copy()
+    monkeypatch.undo()
+    assert not mapped(folder)
+    assert all(torch.isfinite(one).all() for one in outputs(layers))
+    assert any("No space left" in line for line in log_lines)
+
+
+def test_the_only_copy_shares_nothing(folder: Path) -> None:
+    with shared_pages.sharing(1):
+        copy()
+    assert not [*folder.iterdir()]
