@@ -94,7 +94,7 @@ def _add_common(parser: argparse.ArgumentParser, target: str) -> None:
         type=values.size,
         metavar="SIZE",
         help="shared memory, through which tensors pass, such as 1Gi (default: by the number of "
-        "Python processes)",
+        "Python processes, and the weights of models with several copies on a CPU)",
     )
     parser.add_argument(
         "--openai", action="store_true", help="also serve OpenAI's API, on port 9000"

@@ -160,7 +160,19 @@ def _gpus(unit: Unit, device: str, asked: int | None) -> int:
 
 def _shared_memory(unit: Unit, gpus: int) -> int:
     between_gpus = _SHM_PER_GPU_MIB * gpus if max_gpus(unit) > 1 else 0
-    return max(_LEAST_SHM_MIB, _SHM_PER_PROCESS_MIB * (1 + unit.num_processes)) + between_gpus
+    requests = max(_LEAST_SHM_MIB, _SHM_PER_PROCESS_MIB * (1 + unit.num_processes))
+    return requests + between_gpus + _shared_weights_mib(unit, gpus)
+
+
+def _shared_weights_mib(unit: Unit, gpus: int) -> int:
+    """Of models with several copies on a CPU: hf_runtime/devices/shared_pages.py."""
+    several = (
+        spec
+        for spec in unit.specs
+        if _num_copies(spec) > 1
+        and not (gpus and any(group.kind != "KIND_CPU" for group in spec.instance_groups))
+    )
+    return sum(_weights_mib(part) for spec in several for part in spec.parts)
 
 
 def _memory(unit: Unit, shm_mib: int) -> int:

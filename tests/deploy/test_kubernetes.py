@@ -165,6 +165,9 @@ def test_a_lock_is_followed_and_sizes_are_taken_from_it(deploy: Deploy, work: Pa
     claim = models["ephemeral"]["volumeClaimTemplate"]["spec"]
     assert claim["resources"]["requests"]["storage"] == "4Gi"
     assert pod["containers"][0]["resources"]["limits"]["memory"] == "6Gi"
+    copies = rendered.pod("hf-triton-embedding")["volumes"]  # share their weights' GiB
+    shared = [volume["emptyDir"]["sizeLimit"] for volume in copies if volume["name"] == "shm"]
+    assert shared == ["1280Mi"]
     lock = rendered.object("ConfigMap", "hf-triton-picture")["data"]["models.lock"]
     assert "org/picture" in lock
     assert "org/chat" not in lock

@@ -9,6 +9,7 @@ process holds is removed by the next that looks; `hf-triton serve` removes all a
 from __future__ import annotations
 
 import ctypes
+import errno
 import fcntl
 import hashlib
 import mmap
@@ -24,6 +25,7 @@ from ..errors import reason
 from ..heartbeat import VARIABLE
 
 _LEAST_BYTES = 2**18  # what is smaller is not worth a file
+_LEAST_FREE = 2**28  # of the folder, through which Triton passes tensors; half of a smaller one
 # man 3 mallopt: from so many bytes on, each piece of memory is mapped by itself, so that it lies
 # alike in the pages of all copies. glibc's own limit grows up to 32 MiB as a process runs, and
 # twice as much of freed memory is kept.
@@ -140,7 +142,8 @@ def _share_all(prefix: Path) -> None:
     except OSError as error:
         log.warn(f"copies of a model don't share all weights: {reason(error)}")
     _kept.clear()
-    _remove_unused(prefix)
+    with suppress(OSError), _alone(prefix):
+        _remove_unused(prefix)
     log.info(f"{num_bytes / 2**20:.0f} MiB of weights are shared with the model's other copies")
 
 
@@ -155,7 +158,9 @@ def _share(prefix: Path, start: int, end: int) -> int:
     path = Path(f"{prefix}{digest.hexdigest()[:32]}")
     file = _opened(path)
     if file is None:
-        file = _written(path, pages)
+        with _alone(prefix):
+            file = _opened(path)  # which another has written meanwhile
+            file = _written(path, pages) if file is None else file
     there = _mapped(0, size, file, 0)
     is_same = (
         _libc.memcmp(ctypes.c_void_p(there), ctypes.c_void_p(start), ctypes.c_size_t(size)) == 0
@@ -188,7 +193,8 @@ def _opened(path: Path) -> int | None:
 
 
 def _written(path: Path, pages: memoryview) -> int:
-    """A new file, whole once others see it, of which one is kept where two are written at once."""
+    """A new file, whole once others see it, for the one that holds _alone's lock."""
+    _check_room(path.parent, len(pages))
     temporary = path.with_name(f"{path.name}.{os.getpid()}")
     flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     file = os.open(temporary, flags, 0o600)
@@ -197,19 +203,38 @@ def _written(path: Path, pages: memoryview) -> int:
         written = 0
         while written < len(pages):
             written += os.write(file, pages[written:])
-        try:
-            os.link(temporary, path)
-        except OSError:
-            other = _opened(path)
-            if other is not None:
-                os.close(file)
-                return other
+        temporary.rename(path)
         return file
     except BaseException:
         os.close(file)
-        raise
-    finally:
         temporary.unlink(missing_ok=True)
+        raise
+
+
+@contextmanager
+def _alone(prefix: Path) -> Iterator[None]:
+    """No other copy writes or removes files meanwhile: several that write the same would take its
+    memory several times.
+    """
+    flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+    lock = os.open(f"{prefix}lock", flags, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(lock)
+
+
+def _check_room(folder: Path, num_bytes: int) -> None:
+    """Raises OSError where files of this size would leave too little to Triton."""
+    there = os.statvfs(folder)
+    most = there.f_bavail * there.f_frsize - min(_LEAST_FREE, there.f_blocks * there.f_frsize // 2)
+    if num_bytes > most:
+        raise OSError(
+            errno.ENOSPC,
+            f"{num_bytes / 2**20:.1f} MiB more leave too little of {folder} to Triton; give it "
+            "room for the weights beside (a container: --shm-size)",
+        )
 
 
 def _remove_unused(prefix: Path) -> None:

@@ -40,6 +40,11 @@ def mapped(folder: Path) -> set[str]:
     return {line for line in lines if f"{folder}/hf_triton_weights_" in line}
 
 
+def files(folder: Path) -> set[Path]:
+    """Those of weights."""
+    return {path for path in folder.iterdir() if not path.name.endswith("_lock")}
+
+
 @torch.inference_mode()
 def outputs(layers: list[nn.Module]) -> list[torch.Tensor]:
     x = torch.ones(3, 1024)
@@ -60,7 +65,9 @@ def share_and_write(folder: Path) -> None:
         first, second = copy(), copy()
         before = outputs(first)
     assert len(mapped(folder)) == 6
-    assert len([*folder.iterdir()]) == 3
+    # By the names that remain: others hold what is mapped under no name for left behind.
+    assert {Path(line.split()[-1]) for line in mapped(folder)} == files(folder)
+    assert len(files(folder)) == 3
     for layers in (first, second):
         for own, expected in zip(outputs(layers), before, strict=True):
             assert torch.equal(own, expected)
@@ -73,14 +80,14 @@ def remove_and_refuse(folder: Path) -> None:
     """What no copy holds is removed by the next, and a file of other bytes is not mapped."""
     with shared_pages.sharing(2):
         layers = copy()
-    left = {*folder.iterdir()}
+    left = files(folder)
     with shared_pages.sharing(2):
         layers = copy(seed=1)
-    assert len({*folder.iterdir()} - left) == 3  # those of the first were still mapped
+    assert len(files(folder) - left) == 3  # those of the first were still mapped
     with shared_pages.sharing(2):
         layers += copy(seed=1)
-    assert len({*folder.iterdir()} - left) == len({*folder.iterdir()}) == 3
-    for path in folder.iterdir():
+    assert len(files(folder) - left) == len(files(folder)) == 3
+    for path in files(folder):
         with path.open("r+b") as file:  # in a page by which no file is named
             file.seek(5000)
             file.write(b"other")
@@ -111,6 +118,19 @@ def test_a_full_disk_leaves_weights_as_they_are(
     assert not mapped(folder)
     assert all(torch.isfinite(one).all() for one in outputs(layers))
     assert any("No space left" in line for line in log_lines)
+
+
+def test_room_is_left_for_triton(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, log_lines: list[str]
+) -> None:
+    """Of 64 MiB, a container's usual, half: a model whose memory of requests finds none fails."""
+    there = os.statvfs_result((4096, 4096, 2**14, 2**13, 2**13, 0, 0, 0, 0, 255))
+    monkeypatch.setattr(os, "statvfs", lambda _: there)
+    with shared_pages.sharing(2):
+        layers = copy()
+    assert not files(folder)
+    assert len(layers) == 3
+    assert any(f"leave too little of {folder} to Triton" in line for line in log_lines)
 
 
 def test_the_only_copy_shares_nothing(folder: Path) -> None:
