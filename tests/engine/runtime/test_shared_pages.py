@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from hf_runtime import log
 from hf_runtime.devices import shared_pages
 from hf_runtime.devices.linear_layouts import Float16StoredLinear, PrepackedLinear
 from hf_runtime.heartbeat import VARIABLE
@@ -97,6 +98,42 @@ def remove_and_refuse(folder: Path) -> None:
     assert mapped(folder) == before
 
 
+def fill_the_disk(folder: Path) -> None:
+    """Weights stay as they are, and a warning says why."""
+
+    def full(*_: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        said: list[str] = []
+        monkeypatch.setattr(log, "warn", said.append)
+        monkeypatch.setattr(os, "write", full)
+        with shared_pages.sharing(2):
+            layers = copy()
+    assert not mapped(folder)
+    assert all(torch.isfinite(one).all() for one in outputs(layers))
+    assert any("No space left" in line for line in said)
+
+
+def leave_room(folder: Path) -> None:
+    """Of 64 MiB, a container's usual, half: a model whose memory of requests finds none fails."""
+    there = os.statvfs_result((4096, 4096, 2**14, 2**13, 2**13, 0, 0, 0, 0, 255))
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        said: list[str] = []
+        monkeypatch.setattr(log, "warn", said.append)
+        monkeypatch.setattr(os, "statvfs", lambda _: there)
+        with shared_pages.sharing(2):
+            layers = copy()
+    assert not files(folder)
+    assert len(layers) == 3
+    assert any(f"leave too little of {folder} to Triton" in line for line in said)
+
+
+def fill_the_disk_and_leave_room(folder: Path) -> None:
+    fill_the_disk(folder)
+    leave_room(folder)
+
+
 def test_copies_map_one_file_for_each_weight_and_compute_the_same(folder: Path) -> None:
     in_a_fresh_process(share_and_write, folder)
 
@@ -105,32 +142,10 @@ def test_unused_files_are_removed_and_others_bytes_are_not_mapped(folder: Path) 
     in_a_fresh_process(remove_and_refuse, folder)
 
 
-def test_a_full_disk_leaves_weights_as_they_are(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, log_lines: list[str]
+def test_weights_stay_as_they_are_on_a_full_disk_and_where_triton_needs_the_room(
+    folder: Path,
 ) -> None:
-    def full(*_: object) -> int:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "write", full)
-    with shared_pages.sharing(2):
-        layers = copy()
-    monkeypatch.undo()
-    assert not mapped(folder)
-    assert all(torch.isfinite(one).all() for one in outputs(layers))
-    assert any("No space left" in line for line in log_lines)
-
-
-def test_room_is_left_for_triton(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, log_lines: list[str]
-) -> None:
-    """Of 64 MiB, a container's usual, half: a model whose memory of requests finds none fails."""
-    there = os.statvfs_result((4096, 4096, 2**14, 2**13, 2**13, 0, 0, 0, 0, 255))
-    monkeypatch.setattr(os, "statvfs", lambda _: there)
-    with shared_pages.sharing(2):
-        layers = copy()
-    assert not files(folder)
-    assert len(layers) == 3
-    assert any(f"leave too little of {folder} to Triton" in line for line in log_lines)
+    in_a_fresh_process(fill_the_disk_and_leave_room, folder)
 
 
 def test_the_only_copy_shares_nothing(folder: Path) -> None:
