@@ -109,6 +109,16 @@ def test_an_activation_may_be_part_of_the_product_before(
     assert largest_difference(FusedRunner(setup).forward(texts), expected) < 2e-5
 
 
+def test_a_position_bias_is_read_beside_large_scores() -> None:
+    setup = tiny_setup("mpnet", hidden_size=256, num_attention_heads=2)
+    with torch.no_grad():
+        for layer in setup.model.encoder.layer:
+            layer.attention.attn.q.weight.mul_(300)
+    texts = whole_texts(setup, (8, 65))
+    expected = [reference_forward(setup, text) for text in texts]
+    assert largest_difference(FusedRunner(setup).forward(texts), expected) < 1e-3
+
+
 def test_what_is_not_recognised_is_not_fused() -> None:
     setup = tiny_setup("bert")
     layer = setup.model.encoder.layer[1]

@@ -40,23 +40,23 @@ def _read(call: Call, config: Any) -> tuple[torch.Tensor | None, Attended] | Non
         return None
     if not all(same(leaf.input, call.input) for leaf in leaves[:3]):
         return None
-    readings = list(_readings(call, [leaf.output for leaf in leaves[:3]], config))
-    errors = [_error(attended, bias, leaves[-1].input) for bias, attended in readings]
-    best = min(errors)
-    return readings[errors.index(best)] if best <= _TOLERANCE else None
+    for bias, attended in _readings(call, [leaf.output for leaf in leaves[:3]], config):
+        if _error(attended, bias, leaves[-1].input) <= _TOLERANCE:
+            return bias, attended
+    return None
 
 
 def _readings(
     call: Call, outputs: list[torch.Tensor], config: Any
 ) -> Iterator[tuple[torch.Tensor | None, Attended]]:
-    """Queries, keys and values (rows, heads, tokens, dim), without a bias and with each tensor that
-    may be one.
+    """Queries, keys and values (rows, heads, tokens, dim), with each tensor that may be a bias and
+    without one: where scores are large, a few tokens don't show that there is one.
     """
     heads = config.num_attention_heads
     query, key, value = (part.unflatten(-1, (heads, -1)).transpose(1, 2) for part in outputs)
     tokens, dim = query.shape[2:]
     biases = [one for one in call.inputs if one.shape[-3:] == (heads, tokens, tokens)]
-    for bias in (None, *biases):
+    for bias in (*biases, None):
         yield bias, Attended(query, key, value, {"scaling": dim**-0.5})
 
 
