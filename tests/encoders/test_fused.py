@@ -47,8 +47,7 @@ SHAPES: dict[str, dict[str, Any]] = {
     "qwen3": _GROUPED,
     "mistral": {**_GROUPED, "sliding_window": 20},
 }
-del SHAPES["deberta-v2"]
-_QUICK = ("bert", "mpnet", "modernbert", "nomic_bert", "qwen3")
+_QUICK = ("bert", "deberta-v2", "mpnet", "modernbert", "nomic_bert", "qwen3")
 _EACH = [
     pytest.param(name, dtype, marks=() if name in _QUICK else pytest.mark.slow)
     for name in SHAPES
@@ -170,9 +169,35 @@ def test_long_texts_do_not_change_the_angles_of_short_ones() -> None:
     assert largest_difference(runner.forward(texts), expected) < 2e-5
 
 
-def test_deberta_attends_in_a_way_of_its_own() -> None:
-    setup = tiny_setup("deberta-v2", **ARCHITECTURES["deberta-v2"][0])
-    with pytest.raises(UnsupportedLayersError, match="attends in a way of its own"):
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"pos_att_type": ["c2p"]},
+        {"pos_att_type": ["p2c"], "share_att_key": False, "position_buckets": -1},
+        {"share_att_key": False, "max_relative_positions": 40, "position_buckets": -1},
+        {"relative_attention": False},
+    ],
+    ids=["by queries", "by keys", "by near distances", "by no distance"],
+)
+def test_deberta_attends_by_distances(changes: dict[str, Any], dtype: torch.dtype) -> None:
+    setup = tiny_setup("deberta-v2", dtype, **changes)
+    texts = whole_texts(setup)
+    expected = [reference_forward(setup, text) for text in texts]
+    difference = largest_difference(FusedRunner(setup).forward(texts), expected)
+    assert difference < (2e-5 if dtype == torch.float32 else 5e-2)
+
+
+@pytest.mark.parametrize(
+    "name, changes, why",
+    [
+        ("deberta", {"relative_attention": True}, "attends in a way of its own"),
+        ("deberta-v2", {"conv_kernel_size": 3}, "its layers do not follow one another"),
+    ],
+)
+def test_other_debertas_run_as_they_are(name: str, changes: dict[str, Any], why: str) -> None:
+    setup = tiny_setup(name, **changes)
+    with pytest.raises(UnsupportedLayersError, match=why):
         FusedRunner(setup)
     taken = select_runner(setup, (FusedRunner, EqualLengthRunner))
     assert isinstance(taken, EqualLengthRunner)

@@ -22,7 +22,7 @@ from hf_runtime.kernels.tiles import may_use_tiles
 from .encoder import Encoder
 
 # At least as many numbers as the kernel's blocks have rows and columns.
-_ROWS, _COLUMNS = 8, 32
+_ROWS, COLUMNS = 8, 32
 # In tiles: float32 for a token's scores and weights, or for a number of queries and of what becomes
 # of them; and for where tiles begin.
 _TILE_WIDTH, _TILE_OFFSETS = 24, 144
@@ -54,7 +54,9 @@ class TextAttention:
         attentions = {id(layer.attention): layer.attention for layer in encoder.layers}
         self._placing = {key: loops.placing(one) for key, one in attentions.items()}
         scales = [one.scale for one in attentions.values()]
-        self._in_tiles = loops.dtype == torch.bfloat16 and min(scales) > 0 and may_use_tiles()
+        self._is_relative = any(map(_is_relative, attentions.values()))
+        may_be_tiles = loops.dtype == torch.bfloat16 and min(scales) > 0 and not self._is_relative
+        self._in_tiles = may_be_tiles and may_use_tiles()
         name, source = ("tiles", TILE_KERNELS) if self._in_tiles else ("texts", TEXT_KERNELS)
         dtype = str(loops.dtype).removeprefix("torch.")
         self._attend = load_kernel(f"attend_{name}", dtype, source)
@@ -109,15 +111,17 @@ class TextAttention:
             *(self._scratch.data_ptr(), size, stride, wide),
             *(attention.window, int(attention.is_causal), bits_of(attention.scale)),
             *((0, 0) if bias is None else (bias.data_ptr(), (bias.shape[1] + 1) // 2)),
+            *_relative_arguments(attention),
         )
 
     def _sizes(self, longest: int) -> tuple[int, int, int]:
         """float32 of a thread's scratch, and what tokens and a head's numbers are filled up to."""
-        dim, wide = self._dim, self._dim + -self._dim % _COLUMNS
+        dim, wide = self._dim, self._dim + -self._dim % COLUMNS
         if not self._in_tiles:
-            stride = longest + _COLUMNS
-            return (dim + wide + _ROWS) * stride + _ROWS * (dim + wide), stride, wide
-        stride = longest + -longest % _COLUMNS
+            stride = longest + COLUMNS
+            relative = stride * stride + 17 * (stride + _ROWS) if self._is_relative else 0
+            return (dim + wide + _ROWS) * stride + _ROWS * (dim + wide) + relative, stride, wide
+        stride = longest + -longest % COLUMNS
         return stride * (wide + _TILE_WIDTH) + wide * _TILE_WIDTH + _TILE_OFFSETS, stride, wide
 
     def _attend_long(self, attention: Attention, qkv: torch.Tensor, out: torch.Tensor) -> None:
@@ -151,7 +155,18 @@ class TextAttention:
 
 def _is_plain(attention: Attention) -> bool:
     """Whether torch's attention computes it without a mask."""
-    return not attention.window and attention.bias is None
+    return not attention.window and attention.bias is None and not _is_relative(attention)
+
+
+def _is_relative(attention: Attention) -> bool:
+    return attention.relative_keys is not None or attention.relative_queries is not None
+
+
+def _relative_arguments(attention: Attention) -> tuple[int, int, int]:
+    tables = attention.relative_keys, attention.relative_queries
+    addresses = [0 if table is None else table.data_ptr() for table in tables]
+    (width, *_) = [table.shape[2] for table in tables if table is not None] or [1]
+    return addresses[0], addresses[1], width // 2
 
 
 def _seconds(run: Callable[[], None]) -> float:

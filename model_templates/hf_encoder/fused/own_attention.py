@@ -13,7 +13,7 @@ import torch
 from hf_runtime.fused.parts import UnsupportedLayersError
 from hf_runtime.fused.reading.recording import Attended, Call, same
 
-_TOLERANCE = 0.03  # of the largest number; bfloat16 rounds scores and weights to less
+TOLERANCE = 0.03  # of the largest number; bfloat16 rounds scores and weights to less
 _MAKER = "compute_position_bias"
 
 
@@ -41,7 +41,7 @@ def _read(call: Call, config: Any) -> tuple[torch.Tensor | None, Attended] | Non
     if not all(same(leaf.input, call.input) for leaf in leaves[:3]):
         return None
     for bias, attended in _readings(call, [leaf.output for leaf in leaves[:3]], config):
-        if _error(attended, bias, leaves[-1].input) <= _TOLERANCE:
+        if error_of(attended, bias, leaves[-1].input) <= TOLERANCE:
             return bias, attended
     return None
 
@@ -60,7 +60,7 @@ def _readings(
         yield bias, Attended(query, key, value, {"scaling": dim**-0.5})
 
 
-def _error(attended: Attended, bias: torch.Tensor | None, made: torch.Tensor) -> float:
+def error_of(attended: Attended, bias: torch.Tensor | None, made: torch.Tensor) -> float:
     """How far ``made`` is from such attention, as a share of the largest number."""
     query, key, value = (part.float() for part in (attended.query, attended.key, attended.value))
     scores = query @ key.transpose(2, 3) * attended.given["scaling"]

@@ -19,6 +19,7 @@ from hf_runtime.fused.reading.recording import NUM_TOKENS, Call, near, record, s
 from hf_runtime.fused.reading.rotary import Rotations
 from torch import nn
 
+from .disentangled import note_disentangled_attention
 from .encoder import Embedding, Encoder
 from .own_attention import note_own_attention
 
@@ -37,6 +38,7 @@ def read_encoder(
     root = record(model, ends, **inputs)
     if not any(call.attended for call in root.walk()):
         note_own_attention(model, root, max_length)
+        note_disentangled_attention(model, root, max_length)
     layers = _layer_calls(model, root)
     rotations = Rotations(root, max_length)
     keys = [inner.attended[0].key for call in layers for inner in call.walk() if inner.attended]

@@ -6,6 +6,7 @@ import torch
 from hf_runtime.fused.parts import UnsupportedLayersError
 from hf_runtime.fused.sizes import ROWS, check_layer, check_norm, rows_of
 
+from .attention import COLUMNS
 from .encoder import Encoder
 
 
@@ -32,4 +33,8 @@ def check_sizes(encoder: Encoder, length: int, dtype: torch.dtype) -> None:
         bias = attention.bias
         if bias is not None and bias.shape != (attention.num_heads, 2 * length - 1):
             raise UnsupportedLayersError(f"a position bias of {tuple(bias.shape)}")
+        for table in (attention.relative_keys, attention.relative_queries):
+            width = 2 * (length - 1 + COLUMNS) + 1
+            if table is not None and table.shape != (attention.num_heads, encoder.dim, width):
+                raise UnsupportedLayersError(f"relative positions of {tuple(table.shape)}")
         check_layer(layer, hidden, (encoder.kv_heads, encoder.dim, length))

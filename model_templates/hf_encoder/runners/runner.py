@@ -30,8 +30,9 @@ _QUANTIZED_TOLERANCE = 8e-2
 # six layers, a text with one other token by 0.9.
 _ROUNDED_INPUT_TOLERANCE = 0.25
 _TRIAL_LENGTHS = (5, 17, 9, 17, 3, 30)
-_WINDOWS = ("sliding_window", "local_attention")
-_LONGEST_WINDOW = 1024  # longer attention windows are not tried: loading would take too long
+# Beyond these, tokens are not looked at, or distances counted as one.
+_WINDOWS = ("sliding_window", "local_attention", "position_buckets")
+_LONGEST_WINDOW = 1024  # longer ones are not tried: loading would take too long
 
 
 @dataclass(frozen=True)
@@ -137,7 +138,7 @@ def _difference(
 
 
 def _beyond_windows(config: Any) -> list[int]:
-    """A length beyond each attention window that the model has, so that the window is tried."""
+    """A length beyond each of these that the model has, so that it is tried."""
     sizes = [getattr(config.get_text_config(), name, None) or 0 for name in _WINDOWS]
     return [size + 8 for size in sizes if 0 < size <= _LONGEST_WINDOW]
 

@@ -40,6 +40,7 @@ _SHARED_INPUT = (
     ("q_proj", "k_proj", "v_proj"),
     ("gate_proj", "up_proj"),
     ("query", "key", "value"),
+    ("query_proj", "key_proj", "value_proj"),
     ("q_lin", "k_lin", "v_lin"),
     ("q", "k", "v"),
 )

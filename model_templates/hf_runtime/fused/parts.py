@@ -55,7 +55,10 @@ class Attention:
     each head by its own. ``window`` and ``softcap`` are 0 without, ``sinks`` (heads,) float32.
     Where it ``is_causal`` a token looks at those before it alone, else at all of its text, or at
     those less than ``window`` away. ``bias`` (heads, 2 * n - 1) float32 is added to the scores, by
-    distance: from the key n - 1 before its query to the one n - 1 behind it.
+    distance: from the key n - 1 before its query to the one n - 1 behind it. To DeBERTa's
+    scores are added, times ``scale``, the query's product with a column of ``relative_keys``, n +
+    the key's position less the query's; and the key's with a column of ``relative_queries``, n +
+    the query's position less the key's. Both are (heads, dim, 2 * n + 1) float32.
     """
 
     qkv: Linear
@@ -72,6 +75,8 @@ class Attention:
     sinks: torch.Tensor | None = None
     is_causal: bool = True
     bias: torch.Tensor | None = None
+    relative_keys: torch.Tensor | None = None
+    relative_queries: torch.Tensor | None = None
 
 
 @dataclass(frozen=True)

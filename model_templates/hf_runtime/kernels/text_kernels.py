@@ -189,7 +189,8 @@ def _attend_texts(a: Any, qkv: Any, out: Any) -> None:
     heads * dim), 8 starts (texts + 1,) int64, 9 scratch (threads, a[10]) float32, 11 the most
     tokens of a text and COLUMNS beyond them, 12 dim in whole COLUMNS, 13 window or 0, 14 whether it
     is causal, 15 scale, 16 bias (heads, 2 * a[17] - 1) float32 or 0: of a key's distance from its
-    query, from 1 - a[17] on.
+    query, from 1 - a[17] on. 18 relative keys and 19 relative queries or 0, (heads, dim, 2 *
+    a[20] + 1) float32: of distances from -a[20] on, COLUMNS more than a text has on both sides.
     """
     heads, kv_heads, dim, starts = a[3], a[4], a[5], integers_at(a[8])
     stride, wide = a[11], a[12]
@@ -208,8 +209,58 @@ def _attend_texts(a: Any, qkv: Any, out: Any) -> None:
         key = first * width + (heads + kv_head) * dim
         _keep_head(qkv, key, key + kv_heads * dim, width, count, dim, keys, values, a)
         for head in range(kv_head * groups, (kv_head + 1) * groups):
+            if a[19] != 0:
+                _keep_by_keys(a, qkv, key, width, count, head, queries)
             for begin in range(0, count, ROWS):
                 _attend_rows(a, qkv, out, first, begin, count, head, keys, values, queries)
+
+
+@njit(fastmath=True, error_model="numpy")
+def _relative_scratch(a: Any, scratch: Any) -> Any:
+    """Behind a thread's queries and scores: products with columns of distances, 17 rows of a[11] +
+    ROWS numbers; and what keys add to scores, a[11] rows of as many, from the second address on.
+    """
+    products = scratch + 4 * ROWS * (a[5] + a[12] + a[11])
+    return products, products + 4 * 17 * (a[11] + ROWS)
+
+
+@njit(fastmath=True, error_model="numpy")
+def _by_distance(
+    a: Any, table: Any, head: Any, x: Any, token: Any, count: Any, products: Any
+) -> None:
+    """products[r, ROWS - 1 + t] = x[r] times the column of ``table`` for t - (token + r), of the
+    tokens t below ``count``; each row lies one further to the left than the one before.
+    """
+    dim, columns, row = a[5], 2 * a[20] + 1, a[11] + ROWS
+    first = table + 4 * (head * dim * columns + a[20] - token - (ROWS - 1))
+    for t in range(0, count + ROWS - 1, COLUMNS):
+        to = float32_at(products + 4 * t)
+        _tile(x, dim, float32_at(first + 4 * t), columns, dim, to, row + 1)
+
+
+@njit(fastmath=True, error_model="numpy")
+def _keep_by_keys(
+    a: Any, qkv: Any, key: Any, width: Any, count: Any, head: Any, scratch: Any
+) -> None:
+    """What a text's keys, from ``qkv[key]`` on, add to the scores of its queries."""
+    dim, stride, row, scale = a[5], a[11], a[11] + ROWS, float_of(a[15])
+    keys = float32_at(scratch)
+    products, added = _relative_scratch(a, scratch)
+    for j in range(0, count, _LANES):
+        for token in range(j, min(j + _LANES, count), ROWS):
+            for r in range(min(ROWS, count - token)):
+                for i in range(dim):
+                    store(keys, r * dim + i, load(qkv, key + (token + r) * width + i) * scale)
+            _by_distance(a, a[19], head, keys, token, count, products + 4 * (token - j) * row)
+        for i in range(0, count, _LANES):
+            to = float32_at(added + 4 * (i * stride + j))
+            transpose_at(float32_at(products), ROWS - 1 + i, row, to, stride)
+
+
+@njit(fastmath=True, error_model="numpy")
+def _add(row: Any, count: Any, x: Any) -> None:
+    for j in range(count):
+        store(row, j, load(row, j) + load(x, j))
 
 
 @njit(fastmath=True, error_model="numpy")
@@ -253,15 +304,20 @@ def _attend_rows(
     for j in range(0, padded, COLUMNS):
         to = float32_at(scores + 4 * j)
         _tile(queries, dim, float32_at(keys + 4 * (low + j)), stride, dim, to, stride)
+    products, added = _relative_scratch(a, scratch)
+    if a[18] != 0:
+        _by_distance(a, a[18], head, queries, begin - low, reach, products)
     for r in range(rows):
         row = float32_at(scores + 4 * r * stride)
         token = begin + r
         least, most = seen(a, token, token, count)
         if a[16] != 0:
-            bias = float32_at(a[16])
             at = head * (2 * a[17] - 1) + low - token + a[17] - 1
-            for j in range(reach):
-                store(row, j, load(row, j) + load(bias, at + j))
+            _add(row, reach, float32_at(a[16] + 4 * at))
+        if a[18] != 0:
+            _add(row, reach, float32_at(products + 4 * (r * (stride + ROWS) + ROWS - 1)))
+        if a[19] != 0:
+            _add(row, reach, float32_at(added + 4 * (token * stride + low)))
         for j in range(least - low):
             store(row, j, _LOWEST)
         for j in range(most - low, padded):

@@ -59,6 +59,8 @@ def read_attention(call: Call, rotations: Rotations, join: Callable[..., Linear]
         sinks=_sinks(call, attended.given),
         is_causal=_is_causal(call, attended.given),
         bias=attended.given.get("bias"),
+        relative_keys=attended.given.get("relative_keys"),
+        relative_queries=attended.given.get("relative_queries"),
     )
 
 
