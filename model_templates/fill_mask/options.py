@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hf_encoder.options import EncoderOptions
-from hf_runtime.option import option
+from hf_runtime.option import above_limit, option
 
 # Read by generator/spec/task_folders.py.
 PACKAGES = ("hf_encoder",)
@@ -39,8 +39,4 @@ class Options(EncoderOptions):
 
     def problems(self) -> list[tuple[str, str]]:
         """Mistakes that only show in two fields together, each as (field, message)."""
-        found = super().problems()
-        if self.top_k > self.max_top_k:
-            message = f"got {self.top_k}, expected at most max_top_k ({self.max_top_k})"
-            found.append(("top_k", message))
-        return found
+        return super().problems() + above_limit(self, "top_k", "max_top_k")

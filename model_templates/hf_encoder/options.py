@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from hf_runtime.option import option
+from hf_runtime.option import option, step_watchdog, unload_grace
 
 
 @dataclass(frozen=True)
@@ -53,20 +53,8 @@ class EncoderOptions:
         least=2,
         most=64,
     )
-    watchdog_s: float = option(
-        300.0,
-        "longest step of the engine; when one takes longer, its requests fail, and the "
-        "model is not ready until the step ends",
-        unit="seconds",
-        above=0,
-    )
-    unload_grace_s: float = option(
-        20.0,
-        "how long running requests may continue when the model is unloaded; those that "
-        "are not finished then are answered with 503",
-        unit="seconds",
-        least=0,
-    )
+    watchdog_s: float = step_watchdog()
+    unload_grace_s: float = unload_grace()
 
     def problems(self) -> list[tuple[str, str]]:
         """Mistakes that only show in two fields together, each as (field, message)."""

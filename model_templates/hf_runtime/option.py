@@ -1,4 +1,5 @@
-"""How a task's ``options.py`` declares an option, for the generator to check and describe.
+"""How a task's ``options.py`` declares an option, for the generator to check and describe, and
+what options of several engines have in common.
 
 Standard library only.
 """
@@ -28,3 +29,33 @@ def option(
     metadata = {name: value for name, value in told.items() if value is not None}
     found: Any = field(default=default, metadata={**metadata, "engines": engines})
     return found  # type: ignore[no-any-return]
+
+
+def unload_grace() -> float:
+    """The option ``unload_grace_s``."""
+    return option(
+        20.0,
+        "how long running requests may continue when the model is unloaded; those that "
+        "are not finished then are answered with 503",
+        unit="seconds",
+        least=0,
+    )
+
+
+def step_watchdog() -> float:
+    """The option ``watchdog_s`` of an engine that computes in steps."""
+    return option(
+        300.0,
+        "longest step of the engine; when one takes longer, its requests fail, and the "
+        "model is not ready until the step ends",
+        unit="seconds",
+        above=0,
+    )
+
+
+def above_limit(options: Any, name: str, limit: str) -> list[tuple[str, str]]:
+    """The mistake, as (field, message), that one option is above another, where both are set."""
+    got, most = getattr(options, name), getattr(options, limit)
+    if got is None or most is None or got <= most:
+        return []
+    return [(name, f"got {got}, expected at most {limit} ({most})")]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hf_runtime.option import option
+from hf_runtime.option import option, unload_grace
 
 
 @dataclass(frozen=True)
@@ -61,13 +61,7 @@ class Options:
         unit="seconds",
         above=0,
     )
-    unload_grace_s: float = option(
-        20.0,
-        "how long running requests may continue when the model is unloaded; those that "
-        "are not finished then are answered with 503",
-        unit="seconds",
-        least=0,
-    )
+    unload_grace_s: float = unload_grace()
 
     def problems(self) -> list[tuple[str, str]]:
         """Mistakes that a single field's range does not show, each as (field, message)."""

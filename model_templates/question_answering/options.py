@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hf_encoder.options import EncoderOptions
-from hf_runtime.option import option
+from hf_runtime.option import above_limit, option
 
 # Read by generator/spec/task_folders.py.
 PACKAGES = ("hf_encoder",)
@@ -69,9 +69,7 @@ class Options(EncoderOptions):
         if self.doc_stride is not None and self.doc_stride >= window:
             message = f"got {self.doc_stride}, expected less than max_seq_len ({window})"
             found.append(("doc_stride", message))
-        if self.top_k > self.max_top_k:
-            message = f"got {self.top_k}, expected at most max_top_k ({self.max_top_k})"
-            found.append(("top_k", message))
+        found += above_limit(self, "top_k", "max_top_k")
         lengths = self.max_seq_len, self.max_length
         if None not in lengths and window > (self.max_length or 0):
             message = f"got {window}, expected at most max_length ({self.max_length})"

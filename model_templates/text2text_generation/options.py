@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hf_runtime.option import option
-from text_generation.options import same_option, timeout_problems
+from hf_runtime.option import above_limit, option, step_watchdog, unload_grace
+from text_generation.options import same_option
 
 # Whether the engines here can answer piece by piece; read by generator/spec/task_folders.py.
 STREAMS = True
@@ -90,13 +90,12 @@ class Options:
     default_timeout_ms: int | None = same_option("default_timeout_ms")
     max_timeout_ms: int | None = same_option("max_timeout_ms")
     max_grammar_s: float = same_option("max_grammar_s")
-    unload_grace_s: float = same_option("unload_grace_s")
-    watchdog_s: float = same_option("watchdog_s")
+    unload_grace_s: float = unload_grace()
+    watchdog_s: float = step_watchdog()
 
     def problems(self) -> list[tuple[str, str]]:
         """Mistakes that only show in two fields together, each as (field, message)."""
-        found = []
-        if self.max_num_seqs is not None and self.max_num_seqs < self.num_beams:
-            message = f"got {self.num_beams}, expected at most max_num_seqs ({self.max_num_seqs})"
-            found.append(("num_beams", message))
-        return found + timeout_problems(self)
+        return [
+            *above_limit(self, "num_beams", "max_num_seqs"),
+            *above_limit(self, "default_timeout_ms", "max_timeout_ms"),
+        ]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
-from hf_runtime.option import option
+from hf_runtime.option import above_limit, option, step_watchdog, unload_grace
 
 # Whether the engines here can answer piece by piece; read by generator/spec/task_folders.py.
 STREAMS = True
@@ -186,20 +186,8 @@ class Options:
         "what begins and ends the model's reasoning; think: <think> and </think>; "
         "auto: as its chat template says",
     )
-    unload_grace_s: float = option(
-        20.0,
-        "how long running requests may continue when the model is unloaded; those that "
-        "are not finished then are answered with 503",
-        unit="seconds",
-        least=0,
-    )
-    watchdog_s: float = option(
-        300.0,
-        "longest step of the engine; when one takes longer, its requests fail, and the "
-        "model is not ready until the step ends",
-        unit="seconds",
-        above=0,
-    )
+    unload_grace_s: float = unload_grace()
+    watchdog_s: float = step_watchdog()
 
     vllm: dict[str, Any] | None = option(  # noqa: RUF009
         None, "with engine: vllm, arguments of vLLM's AsyncEngineArgs, such as tensor_parallel_size"
@@ -222,13 +210,8 @@ class Options:
         if self.prefix_cache_gib is not None and not self.prefix_cache:
             message = f"got {self.prefix_cache_gib:g}, but prefix_cache is false"
             found.append(("prefix_cache_gib", message))
-        if self.prompt_lookup_min > self.prompt_lookup_max:
-            message = (
-                f"got {self.prompt_lookup_min}, expected at most prompt_lookup_max "
-                f"({self.prompt_lookup_max})"
-            )
-            found.append(("prompt_lookup_min", message))
-        found += timeout_problems(self)
+        found += above_limit(self, "prompt_lookup_min", "prompt_lookup_max")
+        found += above_limit(self, "default_timeout_ms", "max_timeout_ms")
         if self.vllm is not None:
             found += [("vllm", message) for message in self._vllm_problems(self.vllm)]
             if self.vllm.get("enable_prefix_caching") and not self.prefix_cache:
@@ -256,11 +239,3 @@ _FIELDS = {field.name: field for field in fields(Options)}
 def same_option(name: str) -> Any:
     """A field of another task's options that is this one of ``Options``."""
     return field(default=_FIELDS[name].default, metadata=_FIELDS[name].metadata)
-
-
-def timeout_problems(options: Any) -> list[tuple[str, str]]:
-    """A default of ``timeout_ms`` above the highest allowed, as (field, message)."""
-    default, ceiling = options.default_timeout_ms, options.max_timeout_ms
-    if default is None or ceiling is None or default <= ceiling:
-        return []
-    return [("default_timeout_ms", f"got {default}, expected at most max_timeout_ms ({ceiling})")]
