@@ -28,7 +28,7 @@ from transformers import (
 )
 
 from demo.corpus.documents import document
-from demo.training import Batch, be_deterministic, train
+from demo.training import Batch, be_deterministic, save_tokenizer, train
 
 END, PAD = "<|endoftext|>", "<|pad|>"
 VOCAB_SIZE = 2048
@@ -188,7 +188,7 @@ def make(settings: Settings, folder: Path) -> None:
     tokenizer = train_tokenizer(documents)
     model = new_model(tokenizer)
     train_on_windows(model, Windows(tokenizer, documents), settings)
-    tokenizer.save_pretrained(folder)
+    save_tokenizer(tokenizer, folder)
     model.save_pretrained(folder)
     (folder / "model.safetensors").chmod(0o644)  # a server may run as another user
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
+from tokenizers import Tokenizer
 from tqdm import tqdm  # type: ignore[import-untyped]
 
 Batch = Mapping[str, torch.Tensor]
@@ -77,8 +78,15 @@ def save(model: Any, tokenizer: Any, folder: Path) -> None:
     """Save a transformers model and its tokenizer, which neither pads nor cuts by itself."""
     tokenizer.backend_tokenizer.no_padding()
     tokenizer.backend_tokenizer.no_truncation()
-    tokenizer.save_pretrained(folder)
+    save_tokenizer(tokenizer, folder)
     save_float16(model, folder)
+
+
+def save_tokenizer(tokenizer: Any, folder: Path) -> None:
+    """Save a tokenizer, or a processor that has one; tokenizer.json is one line."""
+    tokenizer.save_pretrained(folder)
+    path = folder / "tokenizer.json"
+    Tokenizer.from_file(str(path)).save(str(path), pretty=False)
 
 
 def save_float16(model: Any, folder: Path) -> None:

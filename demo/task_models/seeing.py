@@ -20,7 +20,7 @@ from transformers import (
 )
 
 from demo.task_models.image import COLOURS, LABELS, SIZE, pictures
-from demo.training import Batch, save_float16, train
+from demo.training import Batch, save_float16, save_tokenizer, train
 
 STEPS = 900
 PATCH = 8  # pixels a side
@@ -50,7 +50,7 @@ def make(out: Path, steps: int, seed: int) -> None:
         return {"pixel_values": 2 * images - 1, **_tokens(processor.tokenizer, texts)}
 
     train(model, batch, steps=steps, learning_rate=4e-3, title="seeing")
-    processor.save_pretrained(out / "seeing")
+    save_tokenizer(processor, out / "seeing")
     save_float16(model, out / "seeing")
 
 
